@@ -107,6 +107,22 @@ class Method(ABC):
         """
         return False
 
+    @property
+    def reads_validation(self) -> bool:
+        """Whether its steps read clients' validation samples, which then cannot judge its models without bias.
+
+        A method states it as a plain attribute.
+        """
+        return False
+
+    @property
+    def sends_scores(self) -> bool:
+        """Whether clients send figures of their models on validation samples, as answers to `consult`.
+
+        A method states it as a plain attribute.
+        """
+        return False
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for base in cls.__bases__:
@@ -152,6 +168,15 @@ class Method(ABC):
         """
         return None
 
+    def consult(self, s: Bundle, r: Round) -> Download | None:
+        """Return what each of the clients ``r.ids`` is asked after an evaluated round's aggregation; by default None.
+
+        It is for information on the models as they are now, which prediction depends on: the answers (see `answer`;
+        ``c.received`` then holds ``consult``) go through `collect` before `deliver`. What both send under one name
+        travels once.
+        """
+        return None
+
     def collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Return the state after the stacked answers of a survey; row i of ``up`` came from ``r.ids[i]``."""
         return s
@@ -192,7 +217,8 @@ class Method(ABC):
     def refuses(self, r: Round, up: Bundle) -> str | None:
         """Return why one client's upload cannot be used although names, shapes and types are right; None if it can.
 
-        It is for numbers that are used as an index: one out of range would end the round for all clients.
+        It is for numbers that are used as an index: one out of range would end the round for all clients. Answers to
+        `consult` are checked by it as well.
         """
         return None
 
@@ -218,7 +244,10 @@ class Method(ABC):
         return Bundle()
 
     def answer(self, c: Client) -> Bundle:
-        """Return a client's answer to a survey, from its data, its state and what it was sent; its state stays."""
+        """Return a client's answer to a survey or `consult`, from its data, its state and what it was sent.
+
+        Its state stays.
+        """
         return Bundle()
 
     @abstractmethod

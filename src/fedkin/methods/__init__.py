@@ -37,6 +37,7 @@ from fedkin.methods.oracle import Oracle as Oracle
 from fedkin.methods.per_fedavg import PerFedAvg as PerFedAvg
 from fedkin.methods.pfa import PFA as PFA
 from fedkin.methods.pfedcs import PFedCS as PFedCS
+from fedkin.methods.safe import Safe as Safe
 from fedkin.user_code.loading import is_import_path
 from fedkin.user_code.method import own_method
 from fedkin.user_code.reference import CodeRef
@@ -78,6 +79,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "ifca-cam-eq6": lambda: CAM.preset("paper", inner=IFCA()),
     "fesem-cam": lambda: CAM.preset("paper", inner=FeSEM(lam=0.01)),
     "oracle": Oracle,
+    "fedavg-safe": lambda: Safe(inner=FedAvg()),
 }
 """Name -> a function that gives the method with its defaults."""
 
@@ -93,9 +95,16 @@ def canonical(name: str) -> str:
     for known, make in METHODS.items():
         if _letters(name) in (_letters(known), _letters(make().title)):
             return known
-    if name[-4:].casefold() in ("-cam", "_cam", " cam") and (inner := canonical(name[:-4])) in METHODS:
-        return f"{inner}-cam"
+    for suffix in ("cam", "safe"):
+        inner, stroke = name[: -len(suffix) - 1], name[-len(suffix) - 1 : -len(suffix)]
+        if name.casefold().endswith(suffix) and stroke in ("-", "_", " ") and _is_known(inner := canonical(inner)):
+            return f"{inner}-{suffix}"
     return name
+
+
+def _is_known(name: str) -> bool:
+    """Return whether a name is one of the catalogue, or one with the suffix of Fed-CAM."""
+    return name in METHODS or name.removesuffix("-cam") in METHODS
 
 
 def _letters(name: str) -> str:
@@ -103,9 +112,10 @@ def _letters(name: str) -> str:
 
 
 def get_method(name: str) -> Method:
-    """Return the method of this name with its defaults; ``NAME-cam`` is Fed-CAM around any clustered method.
+    """Return the method of this name with its defaults.
 
-    A custom method is named ``./file.py:Class`` or ``package.module:Class``.
+    ``NAME-cam`` is Fed-CAM around any clustered method, ``NAME-safe`` the safe form of any method (`Safe`). A custom
+    method is named ``./file.py:Class`` or ``package.module:Class``, its safe form ``./file.py:Class-safe``.
 
     Raises:
         ConfigError: there is none, with the nearest name in the message; it is not one that Fed-CAM can wrap; or the
@@ -114,6 +124,8 @@ def get_method(name: str) -> Method:
     name = canonical(name)
     if name in METHODS:
         return METHODS[name]()
+    if (plain := name.removesuffix("-safe")) != name and (is_import_path(plain) or _is_known(plain)):
+        return Safe(inner=get_method(plain))
     if is_import_path(name):
         return own_method(name)
     if (inner := name.removesuffix("-cam")) != name and inner in METHODS:

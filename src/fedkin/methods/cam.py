@@ -83,6 +83,7 @@ class CAM(Method):
     also_sends = property(lambda m: m.inner.also_sends)
     follows_total = property(lambda m: "" if m.warmup is not None else "its warm-up, where not set, is 3 of 10 rounds")
     robust = True
+    reads_validation = property(lambda m: m.inner.reads_validation)
     presets: ClassVar = {"paper": {"training": _TABLES}}  # around methods that the paper does not wrap
 
     inner: Method

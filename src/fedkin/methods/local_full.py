@@ -19,6 +19,7 @@ class LocalFull(Method):
     family = "no federation"
     reveals = "nothing"
     also_sends = ""
+    reads_validation = True
     secure_aggregation = True  # nothing is sent, so nothing must be seen
 
     def init(self, r: Round) -> Bundle:

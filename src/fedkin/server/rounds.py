@@ -103,7 +103,8 @@ class RoundReport:
         evaluation: per client what an evaluation gave; empty if the round was not evaluated.
         seconds: wall time of the whole round; and of its parts.
         cluster_count: how many clusters there are, empty ones included.
-        bytes_evaluation: bytes that had to travel to clients for the evaluation alone, in no other figure.
+        bytes_evaluation: bytes that had to travel for the evaluation alone, in no other figure: to clients, and what
+            they answered before it (`Method.consult`).
         unevaluated: why an evaluation did not come, by id.
         limited: clients whose claimed number of samples was too large a share: what they claimed, what was used.
     """
@@ -184,7 +185,10 @@ def _one(method: Method, net: Net, training: Training, transport: Transport, pla
     server.round = t
     merged = time.perf_counter()
     everyone = _round(net, plan, server, t, "evaluate", here)
-    shown = _evaluated(method, training, transport, plan, server, everyone) if plan.evaluates(t) else _Shown()
+    shown = _Shown()
+    if plan.evaluates(t):
+        heard = _consulted(method, training, transport, plan, server, everyone)
+        shown = _evaluated(method, training, transport, plan, server, everyone, heard)
     ended = time.perf_counter()
     clusters, count = _grouped(method, server, everyone)
     return RoundReport(
@@ -363,16 +367,61 @@ class _Shown:
     bytes_down: int = 0
 
 
-def _evaluated(
+@dataclass
+class _Consulted:
+    """What clients were asked before an evaluation: names of what was sent, why answers are not used or did not come,
+    and bytes both ways."""
+
+    names: dict[int, frozenset[str]] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+    missing: dict[int, str] = field(default_factory=dict)
+    bytes: int = 0
+
+
+def _consulted(
     method: Method, training: Training, transport: Transport, plan: Plan, server: Server, r: Round
+) -> _Consulted:
+    """Asks clients, in batches, what the method wants to know of the models as they are now; the answers go into the
+    state."""
+    done = _Consulted()
+    for ids in r.ids.split(_TOGETHER) if len(r.ids) else ():
+        part = r.but(ids=ids)
+        if (download := method.consult(server.state, part)) is None:
+            break
+        messages = _messages("survey", download | to_all(consult=torch.tensor(True)), part, server)
+        done.bytes += _travelling(messages)
+        replies, missing = transport.exchange(messages)
+        schema = probe(method, r.net, training, messages[min(replies)].body, survey=True) if replies else Bundle()
+        why = {i: refusal(up, schema, plan.bound) or method.refuses(part, up) for i, up in replies.items()}
+        done.refused |= {i: f"evaluation: asked before it: {reason}" for i, reason in why.items() if reason}
+        done.missing |= {i: f"asked before it: {reason}" for i, reason in missing.items()}
+        done.bytes += sum(b.travelling() for b in replies.values())
+        done.names |= {i: frozenset(messages[i].body) for i in replies}
+        good = {i: replies[i] for i in sorted(replies) if i not in done.refused}
+        if good:
+            state = method.collect(server.state, part.but(step="collect", ids=torch.tensor(list(good))), stack(good))
+            server.state = bundled(method, "collect", state)
+    return done
+
+
+def _evaluated(
+    method: Method,
+    training: Training,
+    transport: Transport,
+    plan: Plan,
+    server: Server,
+    r: Round,
+    heard: _Consulted,
 ) -> _Shown:
     """Every client that has joined, in batches, with the models as they are after the round."""
-    found, false, missing, bytes_down = dict[int, Bundle](), dict[int, str](), dict[int, str](), 0
+    found, false, missing = dict[int, Bundle](), dict(heard.refused), dict(heard.missing)
+    bytes_down = heard.bytes
     for ids in r.ids.split(_TOGETHER) if len(r.ids) else ():
         part = r.but(ids=ids)
         download = handed_out(method, "deliver", method.deliver(server.state, part))
         messages = _messages("evaluate", download, part, server)
-        bytes_down += _travelling(messages)
+        there = {i: m.body.only(heard.names.get(i, frozenset()) & m.body.keys()) for i, m in messages.items()}
+        bytes_down += _travelling(messages, there)
         answers, late = transport.exchange(messages)
         missing |= late
         if answers:

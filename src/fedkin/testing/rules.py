@@ -471,7 +471,7 @@ def _look(step: str, r: Round, given: object) -> None:
             raise RuleBroken(f"{where} must give int64 [m], gave {_kind(given)}")
         if not 1 <= len(given) <= m:
             raise RuleBroken(f"{where} chose {len(given)} of {m} available clients")
-    elif given is None and step in ("survey", "relations"):
+    elif given is None and step in ("survey", "consult", "relations"):
         return
     elif step == "relations":
         if not isinstance(given, Tensor) or given.dtype != torch.int64 or tuple(given.shape) != (k,):

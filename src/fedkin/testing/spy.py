@@ -96,6 +96,13 @@ class Spy(Method):
         self.look("survey", r, out)
         return out
 
+    def consult(self, s: Bundle, r: Round) -> Download | None:
+        """Guard the wrapped method's ``consult`` and look at its result."""
+        with self.guard("consult", self._server(s, r)):
+            out = self.inner.consult(s, r)
+        self.look("consult", r, out)
+        return out
+
     def collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Guard the wrapped method's ``collect``."""
         with self.guard("collect", {**self._server(s, r), "the answers": up}):

@@ -1,0 +1,357 @@
+"""A mixture of any method's prediction and that of a model trained alone, in a share that each client chooses.
+
+The rule by which it chooses is in `fedkin.functional.safe_share`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self, cast
+
+import torch
+from torch import Tensor
+
+from fedkin.core import Bundle, Client, ConfigError, Download, Method, Net, Round, Train, Work, to_all, to_each
+from fedkin.core.method import PRESET_TABLES
+from fedkin.core.rows import grow, put
+from fedkin.core.sides import chunked
+from fedkin.functional.safe_share import (
+    BOUNDS,
+    GRID,
+    LEAST,
+    choose,
+    choose_alone,
+    counted,
+    gains,
+    left_out,
+    mixtures,
+    numbers,
+    passes,
+    posterior,
+    posteriors,
+)
+
+
+@dataclass(frozen=True)
+class Safe(Method):
+    """Any method, mixed with a model that each client trains alone, so that clients which the method harms leave it."""
+
+    paper = (
+        "a rule of fedkin; on mixing a common and a local model: Mansour, Mohri, Ro, Suresh: Three Approaches for "
+        "Personalization with Applications to Federated Learning, arXiv 2002.10619"
+    )
+    family = "personal model"
+    robust = True
+    sends_scores = property(lambda m: m.tell)
+    reads_validation = True
+
+    inner: Method
+    """The method that is wrapped."""
+    mode: Literal["best", "likely", "sure"] = "likely"
+    """Share of the method: the largest predicted gain if going too far has a chance of at most 1/2 ("best") or 1/5
+    ("likely"); or the others' choice if a sign test on the client's samples finds it better than alone ("sure")."""
+    tell: bool = True
+    """Send nine numbers about the held-out samples in evaluated rounds, from which the clients' common prior is made.
+    Otherwise each client chooses by its samples alone."""
+    delta: float = 0.05
+    """Mode "sure": maximum probability that a client leaves its model alone for one that is not more accurate."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check("delta", above=0, below=1)
+        if isinstance(self.inner, Safe):
+            raise ConfigError(f"{self.inner.title} is a safe form already; it cannot be wrapped a second time")
+        if self.mode == "sure" and self.inner.reads_validation:
+            raise ConfigError(
+                f"mode 'sure' tests on validation samples that nothing else has used, and {self.inner.title} reads "
+                "them itself; use 'likely' or 'best'"
+            )
+
+    @property
+    def title(self) -> str:
+        """The wrapped method's title with "-safe", and the mode where it is not "likely"."""
+        return f"{self.inner.title}-safe" + ("" if self.mode == "likely" else f" ({self.mode})")
+
+    @property
+    def summary(self) -> str:
+        """What the method does in one sentence, with the wrapped method's title."""
+        return (
+            f"{self.inner.title}, mixed with a model that each client trains alone, in a share that the client chooses."
+        )
+
+    @property
+    def reveals(self) -> str:  # type: ignore[override]  # depends on the settings
+        """What the server learns about one client."""
+        told = "; how many held-out samples it has and how much better than alone it predicts them" if self.tell else ""
+        return self.inner.reveals + told
+
+    @property
+    def also_sends(self) -> str | None:
+        """What the wrapped method's clients send of their data, and the nine numbers."""
+        theirs = self.inner.also_sends
+        if theirs is None or not self.tell:
+            return theirs
+        return f"{theirs}{' and ' if theirs else ''}nine numbers about held-out samples (none with tell = false)"
+
+    @property
+    def follows_total(self) -> str | None:
+        """Reason why the steps depend on the number of rounds: clients are asked in evaluated rounds."""
+        return "its clients are asked in evaluated rounds, the last ten among them" if self.tell else ""
+
+    @property
+    def secure_aggregation(self) -> bool:
+        """Whether the wrapped method supports secure aggregation, if no client sends numbers of its own."""
+        return self.inner.secure_aggregation and not self.tell
+
+    @property
+    def export_rule(self) -> Mapping[str, Any] | None:
+        """The mixture of the wrapped method's rule and one network; None if that has none."""
+        inner = self.inner.export_rule
+        return None if inner is None else {"kind": "mixture", "inner": inner}
+
+    @classmethod
+    def presets_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+        """Return the presets of the wrapped method in ``given``."""
+        inner = given.get("inner")
+        found = inner.presets_for(vars(inner)) if isinstance(inner, Method) else {}
+        return {name: _of_inner(preset) for name, preset in found.items()}
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> Self:
+        """Return the method around the wrapped one with the fields of its preset.
+
+        Raises:
+            ConfigError: the wrapped method has no such preset.
+        """
+        found = cls.presets_for(changes)
+        if name not in found:
+            raise ConfigError(f"{cls.__name__} has no preset {name!r}; it has {sorted(found) or 'none'}")
+        return cls(**{**changes, "inner": replace(changes["inner"], **found[name]["inner"])})
+
+    def require_secure(self) -> None:
+        """Raise `ConfigError` unless means of uploads are all that the server needs."""
+        self.inner.require_secure()
+        if self.tell:
+            raise ConfigError(
+                f"secure aggregation hides single clients' uploads, and clients of {self.title} send nine numbers about "
+                "their held-out samples, which it does not hide; set tell = false: each client then chooses its share "
+                "by its samples alone"
+            )
+
+    # ---- server -----------------------------------------------------------------------------------------------
+    def init(self, r: Round) -> Bundle:
+        """Return the wrapped method's state and empty banks of clients' numbers."""
+        s = Bundle(self.inner.init(r).under("inner"))
+        if not self.tell:
+            return s
+        empty = {"hits": torch.empty(0, 4, dtype=torch.int64), "held": torch.empty(0, dtype=torch.int64)}
+        return s.but(likelihood=torch.empty(0, 4, dtype=torch.float64), **empty)
+
+    def admit(self, s: Bundle, r: Round) -> Bundle:
+        """Add the joining clients to the wrapped method's state, and without numbers."""
+        inner = self.inner.admit(s.inside("inner"), r).under("inner")
+        names = [name for name in ("likelihood", "hits", "held") if name in s]
+        rows = {
+            name: grow(s[name], len(r.roster), torch.zeros(s[name].shape[1:], dtype=s[name].dtype)) for name in names
+        }
+        return Bundle({**inner, **rows})
+
+    def _with(self, s: Bundle, inner: Bundle) -> Bundle:
+        """Return the state with another one of the wrapped method."""
+        return Bundle({**{name: t for name, t in s.items() if not name.startswith("inner.")}, **inner.under("inner")})
+
+    def survey(self, s: Bundle, r: Round) -> Download | None:
+        """Ask what the wrapped method asks."""
+        asked = self.inner.survey(s.inside("inner"), r)
+        return None if asked is None else asked.under("inner")
+
+    def consult(self, s: Bundle, r: Round) -> Download | None:
+        """Send what clients predict with by the wrapped method, to be compared with their models alone."""
+        return self.inner.deliver(s.inside("inner"), r).under("inner") if self.tell else None
+
+    def collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Keep the clients' numbers, or pass the answers of a survey to the wrapped method."""
+        if "held" not in up:
+            return self._with(s, self.inner.collect(s.inside("inner"), r, up))
+        return s.but(**{name: put(s[name], r.ids, up[name]) for name in ("likelihood", "hits", "held")})
+
+    def sample(self, s: Bundle, r: Round) -> Tensor | Bundle:
+        """Return the wrapped method's cohort."""
+        return self.inner.sample(s.inside("inner"), r)
+
+    def distribute(self, s: Bundle, r: Round) -> Download:
+        """Send what the wrapped method sends."""
+        return self.inner.distribute(s.inside("inner"), r).under("inner")
+
+    def deliver(self, s: Bundle, r: Round) -> Download:
+        """Send what the wrapped method delivers, and the prior w and gains T, or in mode "sure" the others' lambda."""
+        given = self.inner.deliver(s.inside("inner"), r).under("inner")
+        told = s.held.nonzero().flatten() if "held" in s else torch.empty(0, dtype=torch.int64)
+        if len(told) < LEAST:
+            return given
+        likelihood, hits, n = counted(s.likelihood[told], s.hits[told], s.held[told])
+        if self.mode == "sure":
+            at = torch.searchsorted(told, r.ids).clamp(max=len(told) - 1)
+            mine = torch.where(told[at] == r.ids, at, -1)
+            enough = len(told) - (mine >= 0).int() >= LEAST
+            return given | to_each(given=enough, others=left_out(likelihood, hits, n, mine))
+        prior, posts = posteriors(likelihood)
+        return given | to_all(prior=prior, gains=gains(posts, hits, n))
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Return the wrapped method's next state, with the clients' numbers as they are."""
+        return self._with(s, self.inner.aggregate(s.inside("inner"), r, up.inside("inner")))
+
+    def pools(self, s: Bundle, r: Round) -> Bundle:
+        """Return the wrapped method's pools."""
+        return self.inner.pools(s.inside("inner"), r)
+
+    def refuses(self, r: Round, up: Bundle) -> str | None:
+        """Return a reason if a client's numbers are impossible, or the wrapped method's reason to refuse an upload."""
+        if "held" not in up:
+            return self.inner.refuses(r, up.inside("inner"))
+        n, largest = int(up.held), int(up.hits.abs().max())
+        return f"hits differ by {largest} on {n} samples" if n < 0 or largest > n else None
+
+    def relations(self, s: Bundle, r: Round) -> Tensor | None:
+        """Return the wrapped method's clusters, int64 ``[K]``."""
+        return self.inner.relations(s.inside("inner"), r)
+
+    def cluster_count(self, s: Bundle, r: Round) -> int | None:
+        """Return the wrapped method's number of clusters."""
+        return self.inner.cluster_count(s.inside("inner"), r)
+
+    def notes(self, s: Bundle) -> dict[str, float]:
+        """Return the wrapped method's notes and, of the clients that sent numbers, the mean lambda and the share at 0.
+
+        As their numbers say; mode "sure" decides by samples that the server does not know.
+        """
+        found = self.inner.notes(s.inside("inner"))
+        told = s.held.nonzero().flatten() if "held" in s else torch.empty(0, dtype=torch.int64)
+        if len(told) < LEAST or self.mode == "sure":
+            return found
+        likelihood, hits, n = counted(s.likelihood[told], s.hits[told], s.held[told])
+        prior, posts = posteriors(likelihood)
+        table = gains(posts, hits, n)
+        own = [choose(r, table, BOUNDS[self.mode]) for r in posterior(s.likelihood[told], prior)]
+        return {**found, "lambda": float(GRID[own].mean()), "alone": own.count(0) / len(own)}
+
+    # ---- client -----------------------------------------------------------------------------------------------
+    def describe(self, c: Client) -> Bundle:
+        """Return the wrapped method's description of the client."""
+        return self.inner.describe(c)
+
+    def answer(self, c: Client) -> Bundle:
+        """Return the wrapped method's answer; before an evaluation the nine numbers (zeros where there are none)."""
+        if "consult" not in c.received:
+            return self.inner.answer(c.inside("inner"))
+        return cast(Bundle, self._told(c))  # a program where the prediction is trained: engines run it as any other
+
+    def _told(self, c: Client) -> Work:
+        b = yield from _through(self.inner.personalize(c.inside("inner")))
+        if len(c.validation) < LEAST or "alone" not in c.state:
+            likelihood, hits, n = torch.zeros(4, dtype=torch.float64), torch.zeros(4, dtype=torch.int64), 0
+        else:
+            likelihood, hits = numbers(*self._predicted(c, b), c.validation.y)
+            n = len(c.validation)
+        return Bundle(likelihood=likelihood, hits=hits, held=torch.tensor(n))
+
+    def _predicted(self, c: Client, b: Bundle) -> tuple[Tensor, Tensor]:
+        """Return p and q ``[n, C]``: probabilities of the wrapped method's model and of the own one on held-out data."""
+        x = c.validation.x
+        if not len(x):
+            return torch.zeros(0, c.net.classes).double(), torch.zeros(0, c.net.classes).double()
+        of_method = chunked(lambda part: self.inner.predict(c.net, b, part), x)
+        alone = chunked(lambda part: c.net(c.state.alone, part), x)
+        return probabilities(of_method.double()), probabilities(alone.double())
+
+    def client_update(self, c: Client) -> Work:
+        """Do what the wrapped method does; then train the model alone, on the batches that Local would draw."""
+        inside = c.inside("inner")
+        up = yield from self.inner.client_update(inside)
+        # last, so that the requests before it have the numbers that they have without it; on the batches of number 0
+        own = yield Train(c.state.get("alone", c.w0), batches=0)
+        c.state = Bundle(alone=own, **inside.state.under("inner"))
+        return Bundle(up.under("inner"))
+
+    def personalize(self, c: Client) -> Work:
+        """Return the wrapped method's model, the model alone and lambda, chosen on the held-out samples."""
+        b = yield from _through(self.inner.personalize(c.inside("inner")))
+        return self._mixed(c, b)
+
+    def _mixed(self, c: Client, b: Bundle) -> Bundle:
+        share = torch.tensor(float(GRID[self._choice(c, b)]))
+        cluster = {"cluster": b.cluster} if "cluster" in b else {}
+        return Bundle(**b.under("inner"), alone=c.state.get("alone", c.w0), share=share, **cluster)
+
+    def _choice(self, c: Client, b: Bundle) -> int:
+        """Return j of the client's lambda = G_j for a model ``b`` of the wrapped method."""
+        if "alone" not in c.state:
+            return len(GRID) - 1  # it has trained nothing that it could fall back on
+        p, q = self._predicted(c, b)
+        if self.mode == "sure":
+            return self._tested(mixtures(p, q).argmax(2) == c.validation.y, c.received)
+        likelihood, _ = numbers(p, q, c.validation.y)
+        if "prior" in c.received:
+            return choose(posterior(likelihood, c.received.prior), c.received.gains, BOUNDS[self.mode])
+        flat = torch.full((len(GRID),), 1 / len(GRID), dtype=torch.float64)
+        return choose_alone(posterior(likelihood, flat), BOUNDS[self.mode])
+
+    def _tested(self, right: Tensor, received: Bundle) -> int:
+        """Return j of the others' lambda if it passes the sign test on ``right [5, n]``, else 0; not told: of 1/2."""
+        j = int(received.get("others", torch.tensor(2)))
+        b, c = int((right[j] & ~right[0]).sum()), int((right[0] & ~right[j]).sum())
+        return j if passes(b, c, self.delta) else 0
+
+    def views(self, c: Client) -> dict[str, Bundle]:
+        """Return the wrapped method's views ("trained" as a mixture), the model alone, and its model "method".
+
+        The last one is not there where the wrapped method trains before it predicts.
+        """
+        inside = c.inside("inner")
+        found = {
+            n: self._mixed(c, b) if n == "trained" else b.under("inner") for n, b in self.inner.views(inside).items()
+        }
+        plain = _untrained(self.inner.personalize(inside))
+        method = {} if plain is None else {"method": plain.under("inner")}
+        return {**found, **method, "alone": Bundle(alone=c.state.get("alone", c.w0))}
+
+    def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:
+        """Return the log of the mixture's probabilities ``[B, C]``; at lambda 0 and 1 the logits of the one model."""
+        share = float(b.share) if "share" in b else 0.0 if "alone" in b else 1.0
+        if share == 0:
+            return net(b.alone, x)
+        logits = self.inner.predict(net, b.inside("inner"), x)
+        if share == 1:
+            return logits
+        return (share * probabilities(logits) + (1 - share) * probabilities(net(b.alone, x))).log()
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    """Return the softmax of ``logits [n, C]``, 0 where a model that has diverged gives none."""
+    p = logits.softmax(1)
+    return torch.where(p.isnan(), 0.0, p)
+
+
+def _through(work: Work | Bundle) -> Work:
+    """Return the result of a step that may be a program: for ``yield from``."""
+    return work if isinstance(work, Bundle) else (yield from work)
+
+
+def _untrained(work: Work | Bundle) -> Bundle | None:
+    """Return the result of a program that asks for no training; None if it does."""
+    if not isinstance(work, Generator):
+        return work
+    try:
+        next(work)
+    except StopIteration as end:
+        return Bundle(end.value)
+    work.close()
+    return None
+
+
+def _of_inner(preset: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a preset of a wrapped method as one of its wrapper: its fields in a table ``inner``."""
+    tables = {name: table for name, table in preset.items() if name in PRESET_TABLES}
+    return {**tables, "inner": {name: value for name, value in preset.items() if name not in PRESET_TABLES}}
