@@ -88,8 +88,8 @@ def of_client(k: int) -> tuple[Tensor, Tensor]:
 
 def all_four() -> tuple[Tensor, Tensor, Tensor]:
     found = [of_client(k) for k in range(4)]
-    l, h = (torch.stack([f[i] for f in found]).double() for i in (0, 1))
-    return l, h, torch.tensor([4.0, 5.0, 3.0, 2.0], dtype=torch.float64)
+    likelihood, hits = (torch.stack([f[i] for f in found]).double() for i in (0, 1))
+    return likelihood, hits, torch.tensor([4.0, 5.0, 3.0, 2.0], dtype=torch.float64)
 
 
 # ---- the four clients ----------------------------------------------------------------------------------------------
@@ -172,8 +172,8 @@ def test_sure_asks_the_others() -> None:
 
 
 def test_sure_leaves_itself_out() -> None:
-    """What a client sends does not change what it is answered: client 2 may claim anything. A client that sent nothing is
-    answered what the three others recommend."""
+    """What a client sends does not change what it is answered: client 2 may claim anything. A client that sent
+    nothing is answered what the three others recommend."""
     likelihood, hits, n = all_four()
     before = left_out(likelihood, hits, n, torch.tensor([1]))
     likelihood[1], hits[1] = torch.tensor([50.0, 60.0, 70.0, 80.0]), torch.tensor([5.0, 5.0, -5.0, -5.0])
@@ -208,13 +208,13 @@ def test_the_choice_by_itself() -> None:
 def test_no_client_counts_more_than_twice_the_median() -> None:
     """n = 5, 10, 10, 100: the median is 10, so the last counts as 20, its l and h divided by 5. Even numbers of
     clients: (10 + 14)/2 = 12, at most 24."""
-    l, h = torch.ones(4, 4).double(), torch.full((4, 4), 10)
-    likelihood, hits, n = counted(l, h, torch.tensor([5, 10, 10, 100]))
+    ones, tens = torch.ones(4, 4).double(), torch.full((4, 4), 10)
+    likelihood, hits, n = counted(ones, tens, torch.tensor([5, 10, 10, 100]))
     assert n.tolist() == [5, 10, 10, 20]
     close(likelihood[3], [0.2] * 4)
     close(hits[3], [2.0] * 4)
-    close(likelihood[:3], l[:3])
-    assert counted(l, h, torch.tensor([5, 10, 14, 100]))[2].tolist() == [5, 10, 14, 24]
+    close(likelihood[:3], ones[:3])
+    assert counted(ones, tens, torch.tensor([5, 10, 14, 100]))[2].tolist() == [5, 10, 14, 24]
 
 
 def test_mixtures() -> None:
@@ -257,7 +257,8 @@ CONSULTED = Bundle(consult=torch.tensor(True))
 
 
 def test_a_client_sends_nine_numbers() -> None:
-    """Six samples of class 1, of which the own model gives it 1/2 (a tie: class 0) and the method's e^2/(1+e^2) = .880797.
+    """Six samples of class 1, of which the own model gives it 1/2 (a tie: class 0) and the method's
+    e^2/(1+e^2) = .880797.
 
     l_4 = 6 log((.99 * .880797 + .005)/(.99 * .5 + .005)) = 6 log 1.753978 = 3.371227; every sample is a hit from
     lambda = 1/4 on."""
@@ -343,7 +344,7 @@ def after_consulting(method: Safe, likelihood: Tensor, hits: Tensor, held: Tenso
 
 
 def five() -> tuple[Tensor, Tensor, Tensor]:
-    likelihood, hits, n = all_four()
+    likelihood, hits, _ = all_four()
     return (
         torch.cat([likelihood, torch.zeros(1, 4)]).double(),
         torch.cat([hits, torch.zeros(1, 4)]).long(),
@@ -405,7 +406,7 @@ def test_the_notes_say_what_clients_took() -> None:
     likelihood, hits, n = five()
     method = Safe(inner=FedAvg())
     s, _ = after_consulting(method, likelihood, hits, n)
-    prior, posts = posteriors(likelihood)
+    _, posts = posteriors(likelihood)
     own = [choose(r, gains(posts, hits.double(), n.double()), 0.2) for r in posts]
     assert method.notes(s) == {"lambda": sum(own) / 20, "alone": own.count(0) / 5}
     assert own[:2] == [3, 0]
@@ -490,7 +491,8 @@ def test_clients_decide_by_what_was_sent_in_the_same_round() -> None:
 
 
 def test_lost_and_refused_answers_leave_the_older_numbers() -> None:
-    """A client that does not answer before an evaluation keeps the numbers of an earlier one; one that lies is named."""
+    """A client that does not answer before an evaluation keeps the numbers of an earlier one; one that lies is
+    named."""
     setting = Setting(shards=tuple(_with_held(8)), plan=Plan(rounds=2, seed=1))
 
     def touch(messages, pass_on):  # type: ignore[no-untyped-def]
@@ -608,7 +610,7 @@ class Twice(Averaging, Method):
 
 
 def test_requests_of_the_wrapped_method_keep_their_numbers() -> None:
-    """The model alone is trained last, on the batches of request 0: both requests of this method draw what they drew."""
+    """The model alone is trained last, on the batches of request 0: both requests of this method draw as without it."""
     both = run(Safe(inner=Twice()), mlp(), federation(), participation=1.0)
     plain, local = (run(m, mlp(), federation(), participation=1.0) for m in (Twice(), Local()))
     assert torch.equal(both.server.state["inner.model"], plain.server.state.model)

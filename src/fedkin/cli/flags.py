@@ -100,6 +100,8 @@ class RunsSettings:
     """Fields of single methods: METHOD.FIELD=VALUE, several after one --set."""
     baseline: str = "local"
     """The method that all others are compared with, in differences and verdicts."""
+    safe: bool = False
+    """Also compare the safe form of every method (NAME-safe): each client mixes it with a model trained alone."""
 
 
 @dataclass(frozen=True)
@@ -149,18 +151,23 @@ def compare_flags(args: list[str]) -> tuple[Comparison, ShowCompare]:
     if any(a.split("=")[0] == "--seed" for a in args):
         raise ConfigError("a comparison takes --seeds, one or several: --seeds 0 1 2")
     got = parse(
-        {**parts_of(base), "runs": RunsSettings(base.seeds, baseline=base.baseline), "show": ShowCompare()},
+        {
+            **parts_of(base),
+            "runs": RunsSettings(base.seeds, baseline=base.baseline, safe=base.safe),
+            "show": ShowCompare(),
+        },
         args,
         "fedkin compare M1 M2 ...",
         "Several methods side by side: same data, same start, same clients in each round.",
     )
     own = {name: dict(values) for name, values in base.own.items()}
+    compared = dataclasses.replace(base, safe=got["runs"].safe).names
     for text in got["runs"].set:
         name, key, value = _one(text)
-        name = next((n for n in base.methods if name == CodeRef(n).attribute), canonical(CodeRef.read(name).name))
+        name = next((n for n in compared if name == CodeRef(n).attribute), canonical(CodeRef.read(name).name))
         _place(own.setdefault(name, {}), get_method(name), key, value)
     runs, groups = got["runs"], _groups(got, base, args)
-    return Comparison(base.methods, runs.seeds, own, runs.baseline, **groups), got["show"]
+    return Comparison(base.methods, runs.seeds, own, runs.baseline, runs.safe, **groups), got["show"]
 
 
 def resume_flags(args: list[str]) -> tuple[Path, int | None, ShowCompare]:
@@ -275,8 +282,8 @@ def read(form: type[T], args: list[str], prog: str, needs: str) -> T:
 def _place(own: dict[str, Any], method: Method, key: str, value: Any) -> None:
     """Puts a field into a method's table; a wrapped method's fields go by their own names, as on ``fedkin run``."""
     inner = getattr(method, "inner", None)
-    if not hasattr(method, key) and dataclasses.is_dataclass(inner) and hasattr(inner, key):
-        own["inner"] = {**own.get("inner", {}), key: value}
+    if not hasattr(method, key) and isinstance(inner, Method):
+        _place(own.setdefault("inner", {}), inner, key, value)
     else:
         own[key] = value
 

@@ -145,6 +145,8 @@ class ClientService:
         return self._yes(head, kept.said, **self._public(head))
 
     def _survey(self, head: RequestHead, of: WireMessage) -> WireMessage:
+        if self.limits.keep_scores and "consult" in bundle(of):  # figures of its models on held-out samples
+            raise Withheld("no figures before an evaluation leave: this node was started with --keep-scores")
         kept = self._kept(head)
         return self._yes(head, self._perform(self._job_of(head), head, of, kept.ledger.state(head.ack)).reply)
 

@@ -29,6 +29,7 @@ from fedkin.storage.folders import room, taken
 from fedkin.storage.lock import NAME as LOCK
 from fedkin.storage.lock import writing
 from fedkin.storage.toml import fill
+from fedkin.user_code.loading import plain_name
 from fedkin.user_code.reference import CodeRef, copies
 
 ALWAYS = ("local", "local-full", "fedavg")
@@ -46,12 +47,15 @@ class Comparison(Setup):
         seeds: one run of every method for each.
         own: fields of single methods, by name.
         baseline: the method that all others are set against in tables and verdicts.
+        safe: whether the safe form of every method but the local references is compared as well (``NAME-safe``, see
+            `fedkin.methods.Safe`); it has the fields that ``own`` gives its method.
     """
 
     methods: tuple[str, ...]
     seeds: tuple[int, ...] = (0,)
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     baseline: str = "local"
+    safe: bool = False
 
     def __post_init__(self) -> None:
         if not self.seeds:
@@ -88,7 +92,10 @@ class Comparison(Setup):
     @property
     def names(self) -> tuple[str, ...]:
         """All that is run, in order, each once."""
-        return tuple(dict.fromkeys([*(n for n in ALWAYS if n not in self.methods), *self.methods]))
+        named = [*(n for n in ALWAYS if n not in self.methods), *self.methods]
+        if self.safe:
+            named = [form for name in named for form in (name, *_safe_forms(name))]
+        return tuple(dict.fromkeys(named))
 
     def runs(self) -> list[tuple[str, int]]:
         """Name and seed of every run, in the order in which they are made."""
@@ -96,7 +103,7 @@ class Comparison(Setup):
 
     def settings(self, name: str, seed: int) -> Settings:
         """The settings of one run."""
-        method = fill(get_method(name), self.own.get(name, {}), f"[method.{name}]")
+        method = fill(get_method(name), self._fields(name), f"[method.{name}]")
         if self.aggregation.secure:
             method.require_secure()
         groups = self.groups() | {
@@ -105,10 +112,23 @@ class Comparison(Setup):
         }
         return Settings(name, method, **groups)
 
+    def _fields(self, name: str) -> dict[str, Any]:
+        """Return the fields that are set of a method; of a safe form, those of its method and its own.
+
+        Where the run hides what single clients send, safe forms send nothing about single clients.
+        """
+        own, plain = dict(self.own.get(name, {})), plain_name(name)
+        if plain == name:
+            return own
+        inner = {**self.own.get(plain, {}), **own.pop("inner", {})}
+        hidden = {"tell": False} if self.aggregation.secure or self.privacy.asked else {}
+        return {**hidden, **own, **({"inner": inner} if inner else {})}
+
     def toml(self) -> str:
         """As a file that ``fedkin compare`` takes."""
-        names = [CodeRef(name).portable for name in self.methods or self.names]
+        names = [CodeRef(name).portable for name in self.methods or ALWAYS]
         table: dict[str, Any] = {"methods": names, "seeds": list(self.seeds)}
+        table |= {"safe": True} if self.safe else {}
         table |= {"baseline": CodeRef(self.baseline).portable} if self.baseline != "local" else {}
         table |= self.tables()
         del table["run"]["seed"]
@@ -127,6 +147,11 @@ class Comparison(Setup):
             ConfigError: two different ones have the same name.
         """
         return copies([*map(CodeRef, self.names), self.model.code])
+
+
+def _safe_forms(name: str) -> tuple[str, ...]:
+    """Return the name of a method's safe form; nothing for a safe form and for the local references."""
+    return () if name in ("local", "local-full") or plain_name(name) != name else (f"{name}-safe",)
 
 
 def _privacy_for(privacy: Privacy, method: Method) -> Privacy:
@@ -161,6 +186,8 @@ def comparison_from(table: Mapping[str, Any], where: str) -> Comparison:
         raise ConfigError(f"{where}: seeds must be a list of whole numbers such as [0, 1], got {seeds!r}")
     if isinstance(how := table.get("run", {}), Mapping) and "seed" in how:
         raise ConfigError(f"{where}: a comparison has seeds = [0, 1], not a seed in [run]")
+    if not isinstance(safe := table.get("safe", False), bool):
+        raise ConfigError(f"{where}: safe must be true or false, got {safe!r}")
     own = table.get("method", {})
     if not isinstance(own, Mapping) or not all(isinstance(v, Mapping) for v in own.values()):
         raise ConfigError(f"{where}: settings of a method stand in a table such as [method.da-pfl]")
@@ -169,10 +196,12 @@ def comparison_from(table: Mapping[str, Any], where: str) -> Comparison:
             get_title(name)
             CodeRef(name).require_same(values["code"], f"{where}: [method.{CodeRef(name).attribute}]")
     own = {name: fields for name, v in own.items() if (fields := {k: x for k, x in v.items() if k != "code"})}
-    groups = {name: part for name, part in table.items() if name not in ("methods", "seeds", "method", "baseline")}
+    groups = {
+        name: part for name, part in table.items() if name not in ("methods", "seeds", "method", "baseline", "safe")
+    }
     setup = setup_from(groups, where)
     return Comparison(
-        tuple(methods), tuple(seeds), own=own, baseline=str(table.get("baseline", "local")), **setup.groups()
+        tuple(methods), tuple(seeds), own=own, baseline=str(table.get("baseline", "local")), safe=safe, **setup.groups()
     )
 
 

@@ -101,8 +101,10 @@ class Sweep:
                 f"a sweep varies {', '.join(p + '.SETTING' for p in PARTS)} but not the data and the seed, got {name!r}"
             )
         place = table[part]
-        if part == "method" and not inner and not hasattr(self.base.method, key) and "inner" in place:
-            inner = ["inner"]  # a wrapped method's fields go by their own names, as on the command line
+        method: object = self.base.method if part == "method" and not inner else None
+        while not hasattr(method, key) and hasattr(method, "inner"):
+            # a wrapped method's fields go by their own names, as on the command line
+            inner, method = [*inner, "inner"], method.inner
         for step in inner:
             if not isinstance(place.get(step), dict):
                 raise ConfigError(f"{name}: there is no {step}{nearest(step, place)}")

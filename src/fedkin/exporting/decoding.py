@@ -84,8 +84,8 @@ class _Rule(msgspec.Struct):
             raise ValueError(f"expected one of {', '.join(WORDS)}, got {self.kind!r}")
         if (self.kind == "vote") != (self.of is not None):
             raise ValueError("a vote, and no other rule, names what is voted on")
-        if (self.kind == "additive") != (self.inner is not None):
-            raise ValueError("an additive rule, and no other, has an inner one")
+        if (self.kind in ("additive", "mixture")) != (self.inner is not None):
+            raise ValueError("an additive rule or a mixture, and no other, has an inner one")
         self.depth = 0 if self.inner is None else self.inner.depth + 1
         if self.depth > _DEEPEST:
             raise ValueError(f"expected at most {_DEEPEST} rules inside each other")

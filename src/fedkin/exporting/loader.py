@@ -204,6 +204,7 @@ class Model:
             rows = self.tensors[name] if lead else self.tensors[name][None]
             self.networks[name] = [self._network(row.clone()) for row in rows]
         self._any = {name: bool(t.any()) for name, t in self.tensors.items() if t.dtype == torch.bool}
+        self._number = {name: float(t) for name, t in self.tensors.items() if t.dim() == 0}
 
     def predict(self, x: Any) -> Tensor:
         """Return the number of the predicted class of each input, int64 ``[n]``."""
@@ -299,6 +300,8 @@ class Model:
             if "alone" in networks:
                 return self._out(networks["alone"][0], x)
             return self._out(networks["model"][0], x) + self._rule(rule["inner"], f"{inside}inner.", x)
+        if kind == "mixture":
+            return self._mixture(rule["inner"], self._number[f"{inside}share"], networks["alone"][0], inside, x)
         if kind == "vote":
             z = torch.stack([self._out(network, x) for network in networks["models"]])
             mean = rule["of"] == "logits" or len(z) == 1
@@ -311,6 +314,16 @@ class Model:
         if kind == "two heads" and f"{inside}head" in tensor:
             return logits + self._second(networks["model"][0], tensor[f"{inside}head"])
         return logits
+
+    def _mixture(self, rule: Mapping[str, Any], share: float, alone: nn.Module, inside: str, x: Tensor) -> Tensor:
+        """Return the log of mixed probabilities; at share 0 and 1 of the inner rule the logits of the one model."""
+        if share == 0:
+            return self._out(alone, x)
+        z = self._rule(rule, f"{inside}inner.", x)
+        if share == 1:
+            return z
+        p, q = z.softmax(1), self._out(alone, x).softmax(1)
+        return (share * torch.where(p.isnan(), 0.0, p) + (1 - share) * torch.where(q.isnan(), 0.0, q)).log()
 
     def _second(self, network: nn.Module, head: Tensor) -> Tensor:
         """Return logits of another head ``[H]`` at the features that were just computed."""

@@ -25,6 +25,7 @@ WORDS = {
     "model": "one network",
     "vote": "several networks that vote",
     "additive": "the sum of a common network's logits and those of a second model",
+    "mixture": "the mixed probabilities of a federated model and of one that was trained on the client's data alone",
     "prototypes": "one network; the nearest class prototype in its feature space wins",
     "two heads": "one network with two heads, whose logits are added",
 }

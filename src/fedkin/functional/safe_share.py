@@ -167,4 +167,4 @@ def passes(b: int, c: int, delta: float) -> bool:
         delta: size of the test.
     """
     m = b + c
-    return sum(math.comb(m, i) for i in range(b, m + 1)) / 2**m <= delta
+    return math.fsum(math.comb(m, i) / 2**m for i in range(b, m + 1)) <= delta

@@ -134,9 +134,8 @@ class Safe(Method):
         self.inner.require_secure()
         if self.tell:
             raise ConfigError(
-                f"secure aggregation hides single clients' uploads, and clients of {self.title} send nine numbers about "
-                "their held-out samples, which it does not hide; set tell = false: each client then chooses its share "
-                "by its samples alone"
+                f"clients of {self.title} send nine numbers about held-out samples, which secure aggregation does not "
+                "hide; set tell = false: each client then chooses its share by its samples alone"
             )
 
     # ---- server -----------------------------------------------------------------------------------------------
@@ -258,7 +257,7 @@ class Safe(Method):
         return Bundle(likelihood=likelihood, hits=hits, held=torch.tensor(n))
 
     def _predicted(self, c: Client, b: Bundle) -> tuple[Tensor, Tensor]:
-        """Return p and q ``[n, C]``: probabilities of the wrapped method's model and of the own one on held-out data."""
+        """Return p and q ``[n, C]``, probabilities of held-out samples by the wrapped method and by the model alone."""
         x = c.validation.x
         if not len(x):
             return torch.zeros(0, c.net.classes).double(), torch.zeros(0, c.net.classes).double()

@@ -74,6 +74,12 @@ class Privacy:
             ModelError: the network cannot be trained privately.
         """
         if self.metadata_epsilon is not None:
+            if method.sends_scores:
+                raise ConfigError(
+                    f"metadata_epsilon puts noise on what clients report at joining, but clients of {method.title} "
+                    "also send exact figures on their held-out samples; set tell = false in the method, or leave "
+                    "metadata_epsilon out"
+                )
             require_counts(method, net)
         if self.noise_multiplier is None:
             return

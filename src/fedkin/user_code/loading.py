@@ -18,11 +18,19 @@ _STAMP = "__fedkin_stamp__"
 
 
 def is_import_path(spec: str) -> bool:
-    """Return whether a text has the form of an import path: ``package.module:attribute`` or ``file.py:attribute``."""
-    path, colon, attribute = spec.rpartition(":")
+    """Return whether a text has the form of an import path: ``package.module:attribute`` or ``file.py:attribute``.
+
+    A method's name may end with ``-safe``, see `plain_name`.
+    """
+    path, colon, attribute = plain_name(spec).rpartition(":")
     if not colon or not path or not all(part.isidentifier() for part in attribute.split(".")):
         return False
     return path.endswith(".py") or all(part.isidentifier() for part in path.split("."))
+
+
+def plain_name(spec: str) -> str:
+    """Return the name of a method without the suffix of its safe form."""
+    return spec.removesuffix("-safe")
 
 
 def find(spec: str, error: type[FedkinError] = ConfigError) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError, FedkinError
-from fedkin.user_code.loading import find, is_import_path
+from fedkin.user_code.loading import find, is_import_path, plain_name
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,8 @@ class CodeRef:
     """A method, network or data set by name: built in, or user-defined code.
 
     Attributes:
-        name: a built-in name, ``package.module:attribute`` or ``FILE.py:attribute``.
+        name: a built-in name, ``package.module:attribute`` or ``FILE.py:attribute``; of a method's safe form, with
+            ``-safe`` behind it.
     """
 
     name: str
@@ -67,7 +68,7 @@ class CodeRef:
         if self.file is not None:
             files = copies([self])
         else:
-            thing = find(self.name)
+            thing = find(plain_name(self.name))
             try:
                 path = Path(inspect.getfile(thing))
                 files = {path.name: path.read_bytes()}
