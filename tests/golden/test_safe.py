@@ -408,8 +408,9 @@ def test_the_notes_say_what_clients_took() -> None:
     s, _ = after_consulting(method, likelihood, hits, n)
     _, posts = posteriors(likelihood)
     own = [choose(r, gains(posts, hits.double(), n.double()), 0.2) for r in posts]
-    assert method.notes(s) == {"lambda": sum(own) / 20, "alone": own.count(0) / 5}
+    assert method.notes(s) == {"evaluated_lambda": sum(own) / 20, "evaluated_alone": own.count(0) / 5}
     assert own[:2] == [3, 0]
+    assert method.notes(method.aggregate(s, a_round(5), Bundle(model=torch.zeros(5, 2)).under("inner"))) == {}
 
 
 # ---- runs ----------------------------------------------------------------------------------------------------------
@@ -490,9 +491,9 @@ def test_clients_decide_by_what_was_sent_in_the_same_round() -> None:
         assert int(s.held[i]) == 5
 
 
-def test_lost_and_refused_answers_leave_the_older_numbers() -> None:
-    """A client that does not answer before an evaluation keeps the numbers of an earlier one; one that lies is
-    named."""
+def test_lost_and_refused_answers_do_not_count() -> None:
+    """Numbers are of one round's models: those of a client that does not answer now are gone; one that lies is named,
+    and the others are used."""
     setting = Setting(shards=tuple(_with_held(8)), plan=Plan(rounds=2, seed=1))
 
     def touch(messages, pass_on):  # type: ignore[no-untyped-def]
@@ -507,7 +508,7 @@ def test_lost_and_refused_answers_leave_the_older_numbers() -> None:
 
     trial = play(Safe(inner=FedAvg()), setting, touch=touch)
     before, after = trial.moments[1].server.state, trial.moments[2].server.state
-    assert torch.equal(after.likelihood[:2], before.likelihood[:2])
+    assert (before.held.tolist(), after.held.tolist()) == ([8] * 6, [0, 0, 8, 8, 8, 8])
     assert not torch.equal(after.likelihood[2:], before.likelihood[2:])
     report = trial.reports[1]
     assert report.refused[1] == "evaluation: asked before it: hits differ by 99 on 8 samples"

@@ -235,7 +235,10 @@ class Method(ABC):
         return None
 
     def notes(self, s: Bundle) -> dict[str, float]:
-        """Return numbers about the state that are worth a line in the log of each round."""
+        """Return numbers about the state that are worth a line in the log of each round.
+
+        Those of an evaluation alone (of answers to `consult`) have names that begin with ``evaluated_``.
+        """
         return {}
 
     # ---- client -----------------------------------------------------------------------------------------------

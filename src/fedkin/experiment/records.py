@@ -108,6 +108,9 @@ def unevaluated(line: dict[str, Any]) -> dict[str, Any]:
     """The line of a round as it would be if the round had not been evaluated."""
     kept = {name: value for name, value in line.items() if name in _ALWAYS or name in _WITHOUT_EVALUATION}
     refused = {i: why for i, why in line["refused"].items() if not why.startswith("evaluation: ")}
+    if "notes" in kept:
+        kept["notes"] = {name: v for name, v in kept["notes"].items() if not name.startswith("evaluated_")}
+        kept = {name: value for name, value in kept.items() if name != "notes" or value}
     return {**kept, "refused": refused, "bytes_evaluation": 0, "evaluated": False}
 
 

@@ -32,6 +32,8 @@ from fedkin.functional.safe_share import (
     posteriors,
 )
 
+_NUMBERS = ("likelihood", "hits", "held")
+
 
 @dataclass(frozen=True)
 class Safe(Method):
@@ -95,11 +97,6 @@ class Safe(Method):
         return f"{theirs}{' and ' if theirs else ''}nine numbers about held-out samples (none with tell = false)"
 
     @property
-    def follows_total(self) -> str | None:
-        """Reason why the steps depend on the number of rounds: clients are asked in evaluated rounds."""
-        return "its clients are asked in evaluated rounds, the last ten among them" if self.tell else ""
-
-    @property
     def secure_aggregation(self) -> bool:
         """Whether the wrapped method supports secure aggregation, if no client sends numbers of its own."""
         return self.inner.secure_aggregation and not self.tell
@@ -144,17 +141,20 @@ class Safe(Method):
         s = Bundle(self.inner.init(r).under("inner"))
         if not self.tell:
             return s
-        empty = {"hits": torch.empty(0, 4, dtype=torch.int64), "held": torch.empty(0, dtype=torch.int64)}
-        return s.but(likelihood=torch.empty(0, 4, dtype=torch.float64), **empty)
+        return s.but(
+            likelihood=torch.empty(0, 4, dtype=torch.float64),
+            hits=torch.empty(0, 4, dtype=torch.int64),
+            held=torch.empty(0, dtype=torch.int64),
+            asked=torch.tensor(0),  # the round that all numbers are of; 0: the models have changed since
+        )
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
         """Add the joining clients to the wrapped method's state, and without numbers."""
         inner = self.inner.admit(s.inside("inner"), r).under("inner")
-        names = [name for name in ("likelihood", "hits", "held") if name in s]
-        rows = {
-            name: grow(s[name], len(r.roster), torch.zeros(s[name].shape[1:], dtype=s[name].dtype)) for name in names
-        }
-        return Bundle({**inner, **rows})
+        if not self.tell:
+            return Bundle(inner)
+        zeros = {name: torch.zeros(s[name].shape[1:], dtype=s[name].dtype) for name in _NUMBERS}
+        return Bundle({**inner, "asked": s.asked, **{n: grow(s[n], len(r.roster), zero) for n, zero in zeros.items()}})
 
     def _with(self, s: Bundle, inner: Bundle) -> Bundle:
         """Return the state with another one of the wrapped method."""
@@ -173,7 +173,10 @@ class Safe(Method):
         """Keep the clients' numbers, or pass the answers of a survey to the wrapped method."""
         if "held" not in up:
             return self._with(s, self.inner.collect(s.inside("inner"), r, up))
-        return s.but(**{name: put(s[name], r.ids, up[name]) for name in ("likelihood", "hits", "held")})
+        if int(s.asked) != r.index:  # the first answers of a round: earlier numbers are of other models
+            held = put(s.held, torch.arange(len(s.held)), torch.tensor(0))
+            s = s.but(asked=torch.tensor(r.index), held=held)
+        return s.but(**{name: put(s[name], r.ids, up[name]) for name in _NUMBERS})
 
     def sample(self, s: Bundle, r: Round) -> Tensor | Bundle:
         """Return the wrapped method's cohort."""
@@ -186,7 +189,7 @@ class Safe(Method):
     def deliver(self, s: Bundle, r: Round) -> Download:
         """Send what the wrapped method delivers, and the prior w and gains T, or in mode "sure" the others' lambda."""
         given = self.inner.deliver(s.inside("inner"), r).under("inner")
-        told = s.held.nonzero().flatten() if "held" in s else torch.empty(0, dtype=torch.int64)
+        told = self._told_by(s)
         if len(told) < LEAST:
             return given
         likelihood, hits, n = counted(s.likelihood[told], s.hits[told], s.held[told])
@@ -198,8 +201,13 @@ class Safe(Method):
         prior, posts = posteriors(likelihood)
         return given | to_all(prior=prior, gains=gains(posts, hits, n))
 
+    def _told_by(self, s: Bundle) -> Tensor:
+        """Return the clients of which there are numbers, ascending."""
+        return s.held.nonzero().flatten() if self.tell else torch.empty(0, dtype=torch.int64)
+
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Return the wrapped method's next state, with the clients' numbers as they are."""
+        s = s.but(asked=torch.tensor(0)) if self.tell else s
         return self._with(s, self.inner.aggregate(s.inside("inner"), r, up.inside("inner")))
 
     def pools(self, s: Bundle, r: Round) -> Bundle:
@@ -227,14 +235,14 @@ class Safe(Method):
         As their numbers say; mode "sure" decides by samples that the server does not know.
         """
         found = self.inner.notes(s.inside("inner"))
-        told = s.held.nonzero().flatten() if "held" in s else torch.empty(0, dtype=torch.int64)
+        told = self._told_by(s) if self.tell and int(s.asked) else torch.empty(0)
         if len(told) < LEAST or self.mode == "sure":
             return found
         likelihood, hits, n = counted(s.likelihood[told], s.hits[told], s.held[told])
         prior, posts = posteriors(likelihood)
         table = gains(posts, hits, n)
         own = [choose(r, table, BOUNDS[self.mode]) for r in posterior(s.likelihood[told], prior)]
-        return {**found, "lambda": float(GRID[own].mean()), "alone": own.count(0) / len(own)}
+        return {**found, "evaluated_lambda": float(GRID[own].mean()), "evaluated_alone": own.count(0) / len(own)}
 
     # ---- client -----------------------------------------------------------------------------------------------
     def describe(self, c: Client) -> Bundle:

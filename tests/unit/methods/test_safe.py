@@ -1,0 +1,308 @@
+"""The safe form of methods in runs: folders, hosts, exports, comparisons, names, and what refuses it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedkin.cli.flags import compare_flags, run_flags
+from fedkin.core import Aggregation, ClientData, ConfigError, Method
+from fedkin.data import SiteData
+from fedkin.deploy.allowed_code import Allowed, NotAllowed, settings_of
+from fedkin.deploy.client import ClientService
+from fedkin.deploy.privacy_budget import PrivacyLimits
+from fedkin.engines import Loop, Stacked, Workers
+from fedkin.experiment.compare import Comparison, compare, comparison_from
+from fedkin.experiment.run import resume, run_settings
+from fedkin.experiment.settings import RunSettings, Settings
+from fedkin.experiment.sweep import Sweep
+from fedkin.exporting import export_all, load_export
+from fedkin.exporting.cold_start import join
+from fedkin.methods import CAM, IFCA, METHODS, PFA, FedAvg, FedFomo, FedRoD, Safe, canonical, get_method
+from fedkin.privacy.budget import Privacy
+from fedkin.server import Plan, join_rounds
+from fedkin.storage.toml import read_toml
+from fedkin.testing.toys import federation as toys
+from fedkin.testing.toys import samples
+from fedkin.testing.trial import Setting, difference, play, tensors
+from folders import assert_equal_folders, records, small
+from hosttoys import Direct, on_hosts, same_server, settings, simulated, sites, taken_home
+
+HELD = {"clients": 6, "samples_per_client": 40, "validation": 0.25}
+
+
+def held_out(n: int) -> tuple[ClientData, ...]:
+    """The contract's six clients with a number of held-out samples each, so that all send numbers."""
+    return tuple(
+        ClientData(s.train, samples(0, i, "validation", n), s.test, group=s.group) for i, s in enumerate(toys())
+    )
+
+
+# ---- engines and folders -------------------------------------------------------------------------------------------
+WRAPPED: dict[str, Method] = {
+    "fedavg": FedAvg(),
+    "fedavg-ft": get_method("fedavg-ft"),
+    "fedrod": FedRoD(),
+    "pfa": PFA(after=1, clusters=2),
+    "ifca-cam": CAM(inner=IFCA(clusters=2), warmup=1),
+    "fedfomo": FedFomo(),
+}
+
+
+@pytest.mark.parametrize("mode", ["best", "likely", "sure"])
+@pytest.mark.parametrize("name", WRAPPED)
+def test_engines_agree_where_clients_share_a_prior(name: str, mode: Any) -> None:
+    """With numbers of six clients: two processes give the loop's bits, stacks its numbers; training that a prediction
+    needs is done before the evaluation, too."""
+    if (name, mode) == ("fedfomo", "sure"):
+        mode = "best"  # it reads validation data
+    method = Safe(inner=WRAPPED[name], mode=mode)
+    setting = Setting(shards=held_out(9), joins=join_rounds(6, "1@2"), plan=Plan(3, 0.7, seed=1))
+    one = play(method, setting, Loop())
+    assert one.server.state.held.gt(0).sum() >= 5
+    assert difference(tensors(one), tensors(play(method, setting, Workers(2)))) is None
+    stacked = Stacked(device="cpu")
+    assert difference(tensors(one), tensors(play(method, setting, stacked)), stacked.tolerance) is None
+
+
+def test_a_run_that_gets_more_rounds_is_the_longer_run(tmp_path: Path) -> None:
+    """Clients are asked in evaluated rounds, of which the longer run has others; drop-outs, so that some numbers are
+    missing in each; banks in memory and in files."""
+    for state in ("memory", "file"):
+        run = {"dropout": 0.2, "late_joiners": "1@4", "eval_every": 4}
+
+        def of(rounds: int, run: dict[str, Any] = run, state: str = state) -> Settings:
+            return small("fedavg-safe", run={**run, "rounds": rounds}, data=HELD, compute={"state": state})
+
+        run_settings(of(13), out=tmp_path / f"{state}-a")
+        resume(tmp_path / f"{state}-a", rounds=24)
+        run_settings(of(24), out=tmp_path / f"{state}-long")
+        assert_equal_folders(tmp_path / f"{state}-a", tmp_path / f"{state}-long", 13)
+        noted = [line["evaluated"] for line in records(tmp_path / f"{state}-a", "rounds") if "notes" in line]
+        assert all(noted)
+        assert len(noted) > 5
+
+
+def test_the_record_shows_both_parts(tmp_path: Path) -> None:
+    """Accuracies of the method and of the model alone by client and on average, and what clients took."""
+    run_settings(small("fedavg-safe", data=HELD, run={"participation": 1.0}), out=tmp_path / "a")
+    plain = run_settings(small("fedavg", data=HELD, run={"participation": 1.0}))
+    local = run_settings(small("local", data=HELD, run={"participation": 1.0}))
+    lines = records(tmp_path / "a", "clients")
+    assert [line["accuracy_method"] for line in lines] == [line["accuracy"] for line in plain.clients]
+    assert [line["accuracy_alone"] for line in lines] == [line["accuracy"] for line in local.clients]
+    last = records(tmp_path / "a", "rounds")[-1]
+    assert set(last["notes"]) == {"evaluated_lambda", "evaluated_alone"}
+    assert last["accuracy_method"] == plain.rounds[-1]["accuracy"]
+
+
+# ---- exports and joining clients -----------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "mode"), [("fedavg-safe", "best"), ("fedproto-safe", "likely"), ("ifca-safe", "sure")]
+)
+def test_a_mixture_goes_home(name: str, mode: str, tmp_path: Path) -> None:
+    """What is exported predicts what the evaluation said, by the wrapped method's own rule."""
+    run_settings(small(name, {"mode": mode}, data={**HELD, "alpha": 100.0}, run={"rounds": 8}), out=tmp_path / "run")
+    shares, lines = [], {line["client"]: line for line in records(tmp_path / "run", "clients") if line["round"] == 8}
+    for i, place in enumerate(export_all(tmp_path / "run", tmp_path / "out")):
+        model = load_export(place)
+        assert model.card["test"]["as_evaluated"] is True
+        assert model.card["test"]["correct"] == lines[i]["correct"]
+        shares.append(float(model.model.tensors["share"]))
+    assert set(shares) <= {0.0, 0.25, 0.5, 0.75, 1.0}
+    assert mode == "sure" or any(0 < share < 1 for share in shares)
+
+
+def test_a_client_that_joins_after_the_end(tmp_path: Path) -> None:
+    """It has trained nothing alone at first, and predicts by the method; later by a mixture under the others' prior."""
+    run_settings(small("fedavg-safe", data=HELD), out=tmp_path / "run")
+    run_settings(small("fedavg", data=HELD), out=tmp_path / "plain")
+    x = torch.rand(40, 64, generator=torch.Generator().manual_seed(0)).view(40, 1, 8, 8)
+    path = tmp_path / "new.npz"
+    import numpy as np
+
+    np.savez(path, x=x.numpy(), y=(torch.arange(40) % 10).numpy())
+    safe, plain = (join(tmp_path / name, str(path), (0, 3)) for name in ("run", "plain"))
+    assert safe.accuracy[0] == plain.accuracy[0]
+    assert set(safe.accuracy) == {0, 3}
+
+
+# ---- hosts ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["fedavg-safe", "fedavg-ft-safe", "ifca-cam-safe"])
+def test_hosts_equal_the_simulator(name: str, tmp_path: Path) -> None:
+    """Six hosts with held-out samples, of which all send numbers: the same state, the same lines, the same models."""
+    s = settings(name, data={"clients": 6, "validation": 0.3}, hosts={"min_clients": 6})
+    ours, theirs = on_hosts(s, tmp_path, Direct(sites(tmp_path, 6))), simulated(s)
+    assert int((theirs.server.state.held > 4).sum()) == 6
+    assert same_server(ours, theirs)
+    assert ours.rounds == theirs.rounds
+    assert ours.clients == theirs.clients
+    last = {line["client"]: line for line in ours.clients}
+    card = load_export(taken_home(tmp_path, "c2")).card
+    assert (card["rule"]["kind"], card["test"]["correct"]) == ("mixture", last[2]["correct"])
+
+
+def test_a_host_that_keeps_its_scores_sends_no_numbers(tmp_path: Path) -> None:
+    """Numbers about held-out samples are figures of an evaluation: --keep-scores keeps them; the others' prior remains,
+    and the model that it keeps is a mixture."""
+    s = settings("fedavg-safe", data={"clients": 6, "validation": 0.3}, hosts={"min_clients": 6})
+    post = Direct(sites(tmp_path, 6))
+    post.sites[101] = ClientService(
+        "c1", SiteData("digits", share=1), tmp_path / "disks", PrivacyLimits(keep_scores=True)
+    )
+    ours = on_hosts(s, tmp_path, post)
+    assert [int(n) > 0 for n in ours.server.state.held] == [True, False, True, True, True, True]
+    assert {line["client"] for line in ours.clients} == {0, 2, 3, 4, 5}
+    assert all("1" in line["unevaluated"] for line in ours.rounds)
+    assert load_export(taken_home(tmp_path, "c1")).card["rule"]["kind"] == "mixture"
+
+
+# ---- privacy -------------------------------------------------------------------------------------------------------
+def test_numbers_are_not_sent_where_uploads_are_hidden() -> None:
+    """Secure aggregation and both privacy options ask for tell = false; with it they are as for the wrapped method."""
+    telling, silent = Safe(inner=FedAvg()), Safe(inner=FedAvg(), tell=False)
+    with pytest.raises(ConfigError, match="which secure aggregation does not hide; set tell = false"):
+        telling.require_secure()
+    silent.require_secure()
+    with pytest.raises(ConfigError, match="secure aggregation cannot be used with IFCA"):
+        Safe(inner=IFCA(), tell=False).require_secure()
+    with pytest.raises(ConfigError, match=r"nine numbers about held-out samples \(none with tell = false\)"):
+        Privacy(noise_multiplier=1.0).require_method(telling)
+    Privacy(noise_multiplier=1.0).require_method(silent)
+    net = Setting().network()
+    with pytest.raises(ConfigError, match="also send exact figures on their held-out samples; set tell = false"):
+        Privacy(metadata_epsilon=1.0).require(Safe(inner=get_method("da-pfl")), net)
+    Privacy(metadata_epsilon=1.0).require(Safe(inner=get_method("da-pfl"), tell=False), net)
+
+
+def test_secure_aggregation_sums_the_wrapped_methods_uploads() -> None:
+    """The model alone leaves nothing behind in the sums: the server ends with FedAvg's bits."""
+    setting = Setting(plan=Plan(3, 1.0, seed=1, aggregation=Aggregation(secure=True)), shards=held_out(6))
+    safe, plain = (play(m, setting).server.state for m in (Safe(inner=FedAvg(), tell=False), FedAvg()))
+    assert torch.equal(safe["inner.model"], plain.model)
+    assert set(safe) == {"inner.model"}
+
+
+def test_who_reads_validation_data_says_so() -> None:
+    """Other validation samples change what FedFomo and Local (full) do, and nothing that the other methods do."""
+    setting, changed = (Setting(shards=held_out(n)) for n in (6, 9))
+    for name, make in METHODS.items():
+        method = make()
+        if name == "creff" or isinstance(method, Safe):
+            continue
+        learned = [
+            {n: t for n, t in tensors(play(method, s), rounds=()).items() if "state" in n} for s in (setting, changed)
+        ]
+        assert (difference(*learned) is not None) == method.reads_validation, name
+    assert CAM(inner=IFCA()).reads_validation is False
+    assert Safe(inner=FedAvg()).reads_validation is True
+
+
+# ---- names and settings --------------------------------------------------------------------------------------------
+OWN = """from dataclasses import dataclass
+
+import fedkin
+
+
+@dataclass(frozen=True)
+class Halfway(fedkin.Method):
+    '''FedAvg that goes half of the way.'''
+
+    step: float = 0.5
+    '''How far.'''
+
+    def init(self, r):
+        return fedkin.Bundle(model=r.w0)
+
+    def distribute(self, s, r):
+        return fedkin.to_all(model=s.model)
+
+    def client_update(self, c):
+        w = yield fedkin.Train(c.received.model)
+        return fedkin.Bundle(model=w)
+
+    def aggregate(self, s, r, up):
+        return fedkin.Bundle(model=s.model + self.step * (r.mean(up.model) - s.model))
+"""
+
+
+def test_names() -> None:
+    """Any method's name with the suffix, however it is written; Fed-CAM's as well."""
+    assert get_method("DA-PFL-safe") == Safe(inner=get_method("da-pfl"))
+    assert (canonical("FedProx Safe"), canonical("pfa-cam_safe")) == ("fedprox-safe", "pfa-cam-safe")
+    assert get_method("cfl-cam-safe").title == "CFL-CAM-safe"
+    for name in ("nothing-safe", "fedavg-safe-cam", "fedavg-safe-safe", "-safe"):
+        with pytest.raises(ConfigError):
+            get_method(name)
+
+
+def test_flags_reach_the_innermost_method() -> None:
+    """On the command line, in --set and in sweeps fields go by their own names, however deep the method is wrapped."""
+    made, _ = run_flags(["ifca-cam-safe", "--clusters", "4", "--warmup", "2", "--mode", "sure", "--no-tell"])
+    assert made.method == Safe(inner=CAM(inner=IFCA(clusters=4), warmup=2), mode="sure", tell=False)
+    plan, _ = compare_flags(["ifca-cam-safe", "--set", "ifca-cam-safe.clusters=4", "ifca-cam-safe.mode=best"])
+    assert plan.settings("ifca-cam-safe", 0).method == Safe(inner=CAM(inner=IFCA(clusters=4)), mode="best")
+    swept = Sweep(Settings("ifca-cam-safe", get_method("ifca-cam-safe")), {"method.clusters": (2, 4)})
+    assert swept.settings({"method.clusters": 4}, 0).method == Safe(inner=CAM(inner=IFCA(clusters=4)))
+
+
+def test_a_comparison_with_safe_forms(tmp_path: Path) -> None:
+    """Each method is followed by its safe form with the method's fields; the local references have none; the plan
+    reads back, and its runs can be made."""
+    (tmp_path / "own.py").write_text(OWN)
+    own = f"{tmp_path / 'own.py'}:Halfway"
+    sets = ["fedprox.mu=0.5", "fedprox-safe.mode=best", "Halfway.step=0.25", "Halfway-safe.mode=sure"]
+    common = ["--clients", "6", "--rounds", "2", "--model", "linear", "--engine", "loop"]
+    plan, _ = compare_flags(["fedprox", own, "--safe", "--set", *sets, *common])
+    assert [n.rpartition(":")[2] for n in plan.names] == [
+        *("local", "local-full", "fedavg", "fedavg-safe", "fedprox", "fedprox-safe", "Halfway", "Halfway-safe")
+    ]
+    assert plan.settings("fedprox-safe", 0).method == Safe(inner=get_method("fedprox").__class__(mu=0.5), mode="best")
+    runs = {run.title: run for run in compare(plan, tmp_path / "c")}
+    assert set(runs) >= {"FedProx-safe", "Halfway-safe"}
+    table = read_toml(tmp_path / "c" / "compare.toml")
+    again = comparison_from(table, "compare.toml")
+    assert again.safe is True
+    titles = [[p.settings(name, 0).method.title for name in p.names] for p in (plan, again)]
+    assert titles[0] == titles[1]
+    assert {"FedProx-safe (best)", "Halfway-safe (sure)"} <= set(titles[0])
+    assert type(again.settings(again.names[-1], 0).method.inner).__name__ == "Halfway"
+    assert again.settings(again.names[-1], 0).method.inner.step == 0.25
+    with pytest.raises(ConfigError, match="safe must be true or false, got 1"):
+        comparison_from({"methods": ["fedavg"], "safe": 1}, "x")
+
+
+def test_safe_forms_send_nothing_where_uploads_are_hidden() -> None:
+    """In a comparison with secure aggregation: a setting of each run, not of the plan."""
+    plan = Comparison(("fedper",), safe=True, aggregation=Aggregation(secure=True), run=RunSettings(participation=1.0))
+    assert plan.settings("fedper-safe", 0).method.tell is False
+    assert Comparison(("fedper",), safe=True).settings("fedper-safe", 0).method.tell is True
+
+
+def test_a_user_defined_method_in_a_run(tmp_path: Path) -> None:
+    """Named with the suffix: the folder has the file and its fingerprint, and the run goes on."""
+    (tmp_path / "own.py").write_text(OWN)
+    s = small(f"{tmp_path / 'own.py'}:Halfway-safe", {"inner": {"step": 0.75}, "mode": "best"}, data=HELD)
+    assert s.method.inner.step == 0.75
+    run_settings(s, out=tmp_path / "run")
+    config = read_toml(tmp_path / "run" / "config.toml")
+    assert config["method"]["name"].endswith("own.py:Halfway-safe")
+    assert len(config["method"]["code"]) == 32
+    assert (tmp_path / "run" / "own.py").read_text() == OWN
+    assert resume(tmp_path / "run", rounds=6).summary["rounds"] == 6
+
+
+def test_what_was_only_imported_is_refused_under_its_safe_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suffix does not lead past the owner's list of allowed modules."""
+    (tmp_path / "safe_of_a_team.py").write_text("import os\nfrom fedkin.methods import FedAvg\n" + OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    allowed = Allowed(("safe_of_a_team",))
+    for name in ("os.system", "FedAvg"):
+        with pytest.raises(NotAllowed, match=r"goes through another module|is defined in module"):
+            settings_of({"method": {"name": f"safe_of_a_team:{name}-safe"}}, allowed)
+    with pytest.raises(NotAllowed, match="this node uses built-in methods"):
+        settings_of({"method": {"name": "safe_of_a_team:Halfway-safe"}})
+    assert settings_of({"method": {"name": "safe_of_a_team:Halfway-safe"}}, allowed).method.title == "Halfway-safe"
