@@ -40,6 +40,7 @@ from fedkin.methods import (
     Oracle,
     PerFedAvg,
     PFedCS,
+    Safe,
 )
 from fedkin.testing import RULES, check_method
 from fedkin.testing.trial import difference, play, tensors
@@ -188,6 +189,21 @@ VARIANTS: dict[str, Method] = {
     "cam fesem no warm-up": CAM(inner=FeSEM(), warmup_of="cluster", warmup=0),
     "cam fesem two rounds": CAM(inner=FeSEM(), warmup_of="cluster", warmup=2),
     "cam fesem warm-up only": CAM(inner=FeSEM(), warmup_of="cluster", warmup=4),
+    "safe best": Safe(inner=FedAvg(), mode="best"),
+    "safe sure": Safe(inner=FedAvg(), mode="sure"),
+    "safe silent": Safe(inner=FedAvg(), tell=False),
+    "safe fedavg-ft": Safe(inner=FedAvgFT()),
+    "safe ensemble": Safe(inner=Ensemble()),
+    "safe fedproto": Safe(inner=FedProto()),
+    "safe fedrod": Safe(inner=FedRoD(), mode="sure"),
+    "safe fedrep": Safe(inner=FedRep(head_epochs=2, final_head_epochs=2)),
+    "safe ditto": Safe(inner=Ditto()),
+    "safe da-pfl": Safe(inner=DAPFL()),
+    "safe fedfomo": Safe(inner=FedFomo()),
+    "safe pfa": Safe(inner=PFA(after=1, clusters=2)),
+    "safe fedsoft": Safe(inner=FedSoft()),
+    "safe cam": Safe(inner=CAM(inner=IFCA(), warmup=1)),
+    "safe cam warm-up only": Safe(inner=CAM(inner=FeSEM(), warmup_of="cluster", warmup=4)),
     "cam fesem cluster first": CAM(inner=FeSEM(), warmup_of="cluster", order="cluster-first"),
 }
 

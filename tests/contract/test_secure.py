@@ -66,20 +66,21 @@ def test_offered_at_other_settings(name: str) -> None:
 
 @pytest.mark.parametrize("name", NOT_OFFERED)
 def test_refused_with_a_text(name: str) -> None:
-    """Before anything is done: in a run, and in a comparison before its data are read."""
+    """Before anything is done: in a run, and in a comparison before its data are read. A comparison has clients of safe
+    forms send no numbers."""
     method = NOT_OFFERED[name]
     wanted = rf"secure aggregation cannot be used with {type(method).__name__} as it is set: its server must see single"
     with pytest.raises(ConfigError, match=wanted):
         play(method, Setting(plan=Plan(1, aggregation=Aggregation(secure=True))))
-    if name in METHODS:
+    if name in METHODS and not method.sends_scores:
         with pytest.raises(ConfigError, match=wanted):
             Comparison((name,), aggregation=Aggregation(secure=True))
 
 
-@pytest.mark.parametrize("name", NOT_OFFERED)
+@pytest.mark.parametrize("name", [name for name in NOT_OFFERED if name != "fedavg-safe"])
 def test_nobody_is_refused_for_nothing(name: str) -> None:
     """With the mean of all uploads in place of each the server of every refused method ends elsewhere, or it reads
-    whole numbers or marks, which are no means."""
+    whole numbers or marks, which are no means. Safe forms are refused for what clients send besides uploads."""
     with pytest.raises((Needed, MethodError)) as found:
         must_see_single_uploads(NOT_OFFERED[name])
     assert isinstance(found.value, Needed) or "adds up floating-point numbers" in str(found.value)

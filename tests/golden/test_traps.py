@@ -15,11 +15,9 @@ from fedkin.methods import (
     METHODS,
     CReFF,
     FedAvg,
-    FedFomo,
     FedProx,
     FeSEM,
     Local,
-    LocalFull,
     PFedCS,
 )
 from toys import ClientData, blobs, federation, mlp, mlp_with_batchnorm, run
@@ -45,11 +43,11 @@ EVERY = pytest.mark.parametrize("method", SEVERAL.values(), ids=SEVERAL.keys())
 @EVERY
 def test_test_and_validation_labels_change_nothing(method: Method) -> None:
     """With other labels in the test and validation parts every state, kept or served, is bit for bit the same. FedFomo
-    weighs models by their loss on validation data and Local (full) chooses by it, so for them only the test labels are
-    others."""
+    weighs models by their loss on validation data, Local (full) chooses by it and safe forms mix by it, as they say
+    themselves, so for them only the test labels are others."""
     shards = federation()
     turn = lambda d: Samples(d.x, (d.y + 1) % 3)  # noqa: E731
-    held = (lambda d: d) if isinstance(method, (FedFomo, LocalFull)) else turn
+    held = (lambda d: d) if method.reads_validation else turn
     other = [ClientData(s.train, held(s.validation), turn(s.test), s.group) for s in shards]
     a, b = run(method, mlp(), shards), run(method, mlp(), other)
     assert a.state.keys() == b.state.keys()

@@ -35,9 +35,8 @@ def numbers(p: Tensor, q: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """
     mixed = mixtures(p, q)
     true = (1 - EPS) * mixed[:, torch.arange(len(y)), y] + EPS / p.shape[1]
-    likelihood = (
-        (true / true[0]).log().sum(1)
-    )  # l_j = sum_i log(((1-eps)(G_j p_i + (1-G_j) q_i) + eps/C) / (.. q_i ..))
+    # l_j = sum_i log(((1-eps)(G_j p_i + (1-G_j) q_i) + eps/C) / ((1-eps) q_i + eps/C))
+    likelihood = (true / true[0]).log().sum(1)
     hits = (mixed.argmax(2) == y).sum(1)  # the first class wins a tie
     return likelihood[1:], hits[1:] - hits[0]
 

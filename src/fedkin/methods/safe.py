@@ -39,10 +39,7 @@ _NUMBERS = ("likelihood", "hits", "held")
 class Safe(Method):
     """Any method, mixed with a model that each client trains alone, so that clients which the method harms leave it."""
 
-    paper = (
-        "a rule of fedkin; on mixing a common and a local model: Mansour, Mohri, Ro, Suresh: Three Approaches for "
-        "Personalization with Applications to Federated Learning, arXiv 2002.10619"
-    )
+    paper = "Mansour, Mohri, Ro, Suresh: Three Approaches for Personalization, arXiv 2002.10619 (other rule)"
     family = "personal model"
     robust = True
     sends_scores = property(lambda m: m.tell)
@@ -131,8 +128,8 @@ class Safe(Method):
         self.inner.require_secure()
         if self.tell:
             raise ConfigError(
-                f"clients of {self.title} send nine numbers about held-out samples, which secure aggregation does not "
-                "hide; set tell = false: each client then chooses its share by its samples alone"
+                "secure aggregation cannot be used with Safe as it is set: its server must see single clients' nine "
+                "numbers about held-out samples; set tell = false, and each client chooses by its samples alone"
             )
 
     # ---- server -----------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from fedkin.experiment.settings import RunSettings, Settings
 from fedkin.experiment.sweep import Sweep
 from fedkin.exporting import export_all, load_export
 from fedkin.exporting.cold_start import join
-from fedkin.methods import CAM, IFCA, METHODS, PFA, FedAvg, FedFomo, FedRoD, Safe, canonical, get_method
+from fedkin.methods import CAM, IFCA, PFA, FedAvg, FedFomo, FedRoD, Safe, canonical, get_method
 from fedkin.privacy.budget import Privacy
 from fedkin.server import Plan, join_rounds
 from fedkin.storage.toml import read_toml
@@ -164,7 +164,7 @@ def test_a_host_that_keeps_its_scores_sends_no_numbers(tmp_path: Path) -> None:
 def test_numbers_are_not_sent_where_uploads_are_hidden() -> None:
     """Secure aggregation and both privacy options ask for tell = false; with it they are as for the wrapped method."""
     telling, silent = Safe(inner=FedAvg()), Safe(inner=FedAvg(), tell=False)
-    with pytest.raises(ConfigError, match="which secure aggregation does not hide; set tell = false"):
+    with pytest.raises(ConfigError, match="nine numbers about held-out samples; set tell = false"):
         telling.require_secure()
     silent.require_secure()
     with pytest.raises(ConfigError, match="secure aggregation cannot be used with IFCA"):
@@ -186,19 +186,16 @@ def test_secure_aggregation_sums_the_wrapped_methods_uploads() -> None:
     assert set(safe) == {"inner.model"}
 
 
-def test_who_reads_validation_data_says_so() -> None:
-    """Other validation samples change what FedFomo and Local (full) do, and nothing that the other methods do."""
-    setting, changed = (Setting(shards=held_out(n)) for n in (6, 9))
-    for name, make in METHODS.items():
-        method = make()
-        if name == "creff" or isinstance(method, Safe):
-            continue
-        learned = [
-            {n: t for n, t in tensors(play(method, s), rounds=()).items() if "state" in n} for s in (setting, changed)
-        ]
-        assert (difference(*learned) is not None) == method.reads_validation, name
-    assert CAM(inner=IFCA()).reads_validation is False
-    assert Safe(inner=FedAvg()).reads_validation is True
+@pytest.mark.parametrize("method", [FedFomo(), get_method("local-full")], ids=["fedfomo", "local-full"])
+def test_who_says_that_it_reads_validation_data_does(method: Method) -> None:
+    """Other validation samples change what it learns; of all others a test of traps says that they do not. A wrapper
+    reads what its method reads."""
+    trials = [play(method, Setting(shards=held_out(n))) for n in (6, 9)]
+    learned = [{name: t for name, t in tensors(trial, rounds=()).items() if "state" in name} for trial in trials]
+    assert method.reads_validation
+    assert difference(*learned) is not None
+    assert not CAM(inner=IFCA()).reads_validation
+    assert Safe(inner=FedAvg()).reads_validation
 
 
 # ---- names and settings --------------------------------------------------------------------------------------------
