@@ -21,6 +21,7 @@ from fedkin.core import (
     Client,
     ClientData,
     ConfigError,
+    Download,
     Method,
     Roster,
     Round,
@@ -28,6 +29,7 @@ from fedkin.core import (
     Train,
     Training,
     Work,
+    to_all,
 )
 from fedkin.engines.drive import drive
 from fedkin.functional.safe_share import (
@@ -573,6 +575,8 @@ def test_it_is_not_wrapped_twice() -> None:
         Safe(inner=Safe(inner=FedAvg()))
     with pytest.raises(ConfigError, match="Safe is not a clustered method"):
         CAM(inner=Safe(inner=IFCA()))
+    with pytest.raises(ConfigError, match="Asking asks its clients before evaluations itself"):
+        Safe(inner=Asking())
 
 
 @pytest.mark.parametrize(("field", "value"), [("delta", 0.0), ("delta", 1.0), ("mode", "never")])
@@ -598,6 +602,14 @@ def test_presets_are_those_of_the_wrapped_method() -> None:
 def test_titles(mode: Literal["best", "likely"], title: str) -> None:
     """The wrapped method's title, and the mode where it is not the usual one."""
     assert Safe(inner=FedProx(), mode=mode).title == title
+
+
+@dataclass(frozen=True)
+class Asking(Averaging, Method):
+    """Asks its clients before evaluations."""
+
+    def consult(self, s: Bundle, r: Round) -> Download | None:
+        return to_all(model=s.model)
 
 
 @dataclass(frozen=True)

@@ -395,6 +395,23 @@ def ready(b: Work | Bundle) -> Bundle:
     return b
 
 
+def through(work: Work | Bundle) -> Work:
+    """Return the result of a step that may be a program: for ``yield from``, which passes its requests on."""
+    return work if isinstance(work, Bundle) else (yield from work)
+
+
+def untrained(work: Work | Bundle) -> Bundle | None:
+    """Return the result of a step that asks for no training; None if it does."""
+    if isinstance(work, Bundle):
+        return work
+    try:
+        next(work)
+    except StopIteration as end:
+        return Bundle(end.value)
+    work.close()
+    return None
+
+
 def finish(work: Work, got: Tensor) -> Bundle:
     """Return the result of a wrapped program once its one request has been trained.
 

@@ -3,7 +3,7 @@
 A client predicts with ``p = lambda p_method + (1 - lambda) p_alone``. The likelihood of its held-out samples, which
 trained neither model, is one for lambda; the clients share its prior. From top to bottom: the numbers that a client
 sends (`numbers`), what the server makes of those of all clients (`counted`, `posteriors`, `gains`, `left_out`), and how
-a client chooses (`too_far`, `choose`, `choose_alone`, `passes`).
+a client chooses (`too_far`, `choose`, `choose_alone`, `tested`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from torch import Tensor
 
 GRID = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0], dtype=torch.float64)
 """Values G_0 .. G_4 of lambda: the share of the method in the mixture."""
+FLAT = torch.full((5,), 1 / 5, dtype=torch.float64)
+"""Prior of a client that decides by itself."""
 EPS = 0.01  # each probability is mixed with this much of the uniform one, so that one sample cannot decide
 LEAST = 5  # samples below which a client sends nothing, and clients below which there is no shared prior
 STEPS = 50  # of the shared prior's fixed-point iteration
@@ -39,6 +41,12 @@ def numbers(p: Tensor, q: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     likelihood = (true / true[0]).log().sum(1)
     hits = (mixed.argmax(2) == y).sum(1)  # the first class wins a tie
     return likelihood[1:], hits[1:] - hits[0]
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    """Return the softmax of ``logits [n, C]``, 0 where a model that has diverged gives none."""
+    p = logits.softmax(1)
+    return torch.where(p.isnan(), 0.0, p)
 
 
 def mixtures(p: Tensor, q: Tensor) -> Tensor:
@@ -73,12 +81,24 @@ def posterior(likelihood: Tensor, prior: Tensor) -> Tensor:
 
 def posteriors(likelihood: Tensor) -> tuple[Tensor, Tensor]:
     """Return the prior w ``[5]`` that K clients share, and the posterior of each ``[K, 5]``, from l ``[K, 4]``."""
-    prior = torch.full((len(GRID),), 1 / len(GRID), dtype=torch.float64)
-    flat = prior.clone()
+    prior = FLAT
     for _ in range(STEPS):
         r = posterior(likelihood, prior)
-        prior = (r.sum(0) + flat) / (len(likelihood) + 1)  # w_j = (sum_k r_kj + 1/J) / (K + 1)
+        prior = (r.sum(0) + FLAT) / (len(likelihood) + 1)  # w_j = (sum_k r_kj + 1/J) / (K + 1)
     return prior, posterior(likelihood, prior)
+
+
+def shared(likelihood: Tensor, hits: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the prior w ``[5]`` and the gains T ``[5, 4]`` that all clients are answered.
+
+    Args:
+        likelihood: l ``[K, 4]``.
+        hits: h ``[K, 4]``.
+        n: held-out samples ``[K]``, above 0.
+    """
+    likelihood, hits, n = counted(likelihood, hits, n)
+    prior, r = posteriors(likelihood)
+    return prior, gains(r, hits, n)
 
 
 def gains(r: Tensor, hits: Tensor, n: Tensor) -> Tensor:
@@ -106,10 +126,10 @@ def left_out(likelihood: Tensor, hits: Tensor, n: Tensor, without: Tensor) -> Te
     ahead = F.pad(likelihood, (1, 0))
     e = (ahead - ahead.amax(1, keepdim=True)).exp()  # exp(l_kj) up to a factor for each k, which cancels
     others = torch.arange(len(n)) != without[:, None]
-    prior = torch.full((len(without), len(GRID)), 1 / len(GRID), dtype=torch.float64)
+    prior = FLAT.expand(len(without), -1)
     for _ in range(STEPS):
         inverse = others / (prior @ e.T)  # r_kj = w_j e_kj / sum_i w_i e_ki, for all who are left out at once
-        prior = (prior * (inverse @ e) + 1 / len(GRID)) / (others.sum(1, keepdim=True) + 1)
+        prior = (prior * (inverse @ e) + FLAT) / (others.sum(1, keepdim=True) + 1)
     inverse = others / (prior @ e.T)
     of_hits = prior[:, :, None] * (inverse @ (e[:, :, None] * hits[:, None, :]).flatten(1)).unflatten(
         1, (len(GRID), -1)
@@ -155,6 +175,19 @@ def choose_alone(r: Tensor, bound: float) -> int:
     """
     fits = (r @ GRID + 1 / 8 + _TIE >= GRID) & (too_far(r) <= bound + _TIE)
     return int(fits.nonzero().max())
+
+
+def tested(p: Tensor, q: Tensor, y: Tensor, j: int, delta: float) -> int:
+    """Return j if the mixture at lambda = G_j passes the sign test against lambda = 0 on held-out samples, else 0.
+
+    Args:
+        p, q, y: as in `numbers`.
+        j: position in the grid, chosen without these samples.
+        delta: size of the test.
+    """
+    right = mixtures(p, q)[[0, j]].argmax(2) == y
+    b, c = int((right[1] & ~right[0]).sum()), int((right[0] & ~right[1]).sum())
+    return j if passes(b, c, delta) else 0
 
 
 def passes(b: int, c: int, delta: float) -> bool:

@@ -5,7 +5,7 @@ The rule by which it chooses is in `fedkin.functional.safe_share`.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, cast
 
@@ -13,23 +13,23 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, ConfigError, Download, Method, Net, Round, Train, Work, to_all, to_each
-from fedkin.core.method import PRESET_TABLES
+from fedkin.core.method import PRESET_TABLES, through, untrained
 from fedkin.core.rows import grow, put
 from fedkin.core.sides import chunked
 from fedkin.functional.safe_share import (
     BOUNDS,
+    FLAT,
     GRID,
     LEAST,
     choose,
     choose_alone,
     counted,
-    gains,
     left_out,
-    mixtures,
     numbers,
-    passes,
     posterior,
-    posteriors,
+    probabilities,
+    shared,
+    tested,
 )
 
 _NUMBERS = ("likelihood", "hits", "held")
@@ -61,6 +61,8 @@ class Safe(Method):
         self.check("delta", above=0, below=1)
         if isinstance(self.inner, Safe):
             raise ConfigError(f"{self.inner.title} is a safe form already; it cannot be wrapped a second time")
+        if type(self.inner).consult is not Method.consult:
+            raise ConfigError(f"{self.inner.title} asks its clients before evaluations itself and cannot be wrapped")
         if self.mode == "sure" and self.inner.reads_validation:
             raise ConfigError(
                 f"mode 'sure' tests on validation samples that nothing else has used, and {self.inner.title} reads "
@@ -75,9 +77,7 @@ class Safe(Method):
     @property
     def summary(self) -> str:
         """What the method does in one sentence, with the wrapped method's title."""
-        return (
-            f"{self.inner.title}, mixed with a model that each client trains alone, in a share that the client chooses."
-        )
+        return f"{self.inner.title} mixed with a model trained alone, in a share that each client chooses."
 
     @property
     def reveals(self) -> str:  # type: ignore[override]  # depends on the settings
@@ -169,10 +169,9 @@ class Safe(Method):
     def collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Keep the clients' numbers, or pass the answers of a survey to the wrapped method."""
         if "held" not in up:
-            return self._with(s, self.inner.collect(s.inside("inner"), r, up))
+            return self._with(s, self.inner.collect(s.inside("inner"), r, up.inside("inner")))
         if int(s.asked) != r.index:  # the first answers of a round: earlier numbers are of other models
-            held = put(s.held, torch.arange(len(s.held)), torch.tensor(0))
-            s = s.but(asked=torch.tensor(r.index), held=held)
+            s = s.but(asked=torch.tensor(r.index), held=put(s.held, torch.arange(len(s.held)), torch.tensor(0)))
         return s.but(**{name: put(s[name], r.ids, up[name]) for name in _NUMBERS})
 
     def sample(self, s: Bundle, r: Round) -> Tensor | Bundle:
@@ -189,14 +188,14 @@ class Safe(Method):
         told = self._told_by(s)
         if len(told) < LEAST:
             return given
-        likelihood, hits, n = counted(s.likelihood[told], s.hits[told], s.held[told])
+        found = (s.likelihood[told], s.hits[told], s.held[told])
         if self.mode == "sure":
             at = torch.searchsorted(told, r.ids).clamp(max=len(told) - 1)
             mine = torch.where(told[at] == r.ids, at, -1)
             enough = len(told) - (mine >= 0).int() >= LEAST
-            return given | to_each(given=enough, others=left_out(likelihood, hits, n, mine))
-        prior, posts = posteriors(likelihood)
-        return given | to_all(prior=prior, gains=gains(posts, hits, n))
+            return given | to_each(given=enough, others=left_out(*counted(*found), mine))
+        prior, table = shared(*found)
+        return given | to_all(prior=prior, gains=table)
 
     def _told_by(self, s: Bundle) -> Tensor:
         """Return the clients of which there are numbers, ascending."""
@@ -231,13 +230,10 @@ class Safe(Method):
 
         As their numbers say; mode "sure" decides by samples that the server does not know.
         """
-        found = self.inner.notes(s.inside("inner"))
-        told = self._told_by(s) if self.tell and int(s.asked) else torch.empty(0)
-        if len(told) < LEAST or self.mode == "sure":
+        found, told = self.inner.notes(s.inside("inner")), self._told_by(s)
+        if len(told) < LEAST or self.mode == "sure" or not int(s.asked):
             return found
-        likelihood, hits, n = counted(s.likelihood[told], s.hits[told], s.held[told])
-        prior, posts = posteriors(likelihood)
-        table = gains(posts, hits, n)
+        prior, table = shared(s.likelihood[told], s.hits[told], s.held[told])
         own = [choose(r, table, BOUNDS[self.mode]) for r in posterior(s.likelihood[told], prior)]
         return {**found, "evaluated_lambda": float(GRID[own].mean()), "evaluated_alone": own.count(0) / len(own)}
 
@@ -249,17 +245,15 @@ class Safe(Method):
     def answer(self, c: Client) -> Bundle:
         """Return the wrapped method's answer; before an evaluation the nine numbers (zeros where there are none)."""
         if "consult" not in c.received:
-            return self.inner.answer(c.inside("inner"))
+            return Bundle(self.inner.answer(c.inside("inner")).under("inner"))
         return cast(Bundle, self._told(c))  # a program where the prediction is trained: engines run it as any other
 
     def _told(self, c: Client) -> Work:
-        b = yield from _through(self.inner.personalize(c.inside("inner")))
+        b = yield from through(self.inner.personalize(c.inside("inner")))
         if len(c.validation) < LEAST or "alone" not in c.state:
-            likelihood, hits, n = torch.zeros(4, dtype=torch.float64), torch.zeros(4, dtype=torch.int64), 0
-        else:
-            likelihood, hits = numbers(*self._predicted(c, b), c.validation.y)
-            n = len(c.validation)
-        return Bundle(likelihood=likelihood, hits=hits, held=torch.tensor(n))
+            return Bundle(likelihood=torch.zeros(4).double(), hits=torch.zeros(4).long(), held=torch.tensor(0))
+        likelihood, hits = numbers(*self._predicted(c, b), c.validation.y)
+        return Bundle(likelihood=likelihood, hits=hits, held=torch.tensor(len(c.validation)))
 
     def _predicted(self, c: Client, b: Bundle) -> tuple[Tensor, Tensor]:
         """Return p and q ``[n, C]``, probabilities of held-out samples by the wrapped method and by the model alone."""
@@ -281,11 +275,11 @@ class Safe(Method):
 
     def personalize(self, c: Client) -> Work:
         """Return the wrapped method's model, the model alone and lambda, chosen on the held-out samples."""
-        b = yield from _through(self.inner.personalize(c.inside("inner")))
+        b = yield from through(self.inner.personalize(c.inside("inner")))
         return self._mixed(c, b)
 
     def _mixed(self, c: Client, b: Bundle) -> Bundle:
-        share = torch.tensor(float(GRID[self._choice(c, b)]))
+        share = GRID[self._choice(c, b)].float()
         cluster = {"cluster": b.cluster} if "cluster" in b else {}
         return Bundle(**b.under("inner"), alone=c.state.get("alone", c.w0), share=share, **cluster)
 
@@ -294,19 +288,12 @@ class Safe(Method):
         if "alone" not in c.state:
             return len(GRID) - 1  # it has trained nothing that it could fall back on
         p, q = self._predicted(c, b)
-        if self.mode == "sure":
-            return self._tested(mixtures(p, q).argmax(2) == c.validation.y, c.received)
+        if self.mode == "sure":  # the others' lambda; not told: 1/2
+            return tested(p, q, c.validation.y, int(c.received.get("others", torch.tensor(2))), self.delta)
         likelihood, _ = numbers(p, q, c.validation.y)
         if "prior" in c.received:
             return choose(posterior(likelihood, c.received.prior), c.received.gains, BOUNDS[self.mode])
-        flat = torch.full((len(GRID),), 1 / len(GRID), dtype=torch.float64)
-        return choose_alone(posterior(likelihood, flat), BOUNDS[self.mode])
-
-    def _tested(self, right: Tensor, received: Bundle) -> int:
-        """Return j of the others' lambda if it passes the sign test on ``right [5, n]``, else 0; not told: of 1/2."""
-        j = int(received.get("others", torch.tensor(2)))
-        b, c = int((right[j] & ~right[0]).sum()), int((right[0] & ~right[j]).sum())
-        return j if passes(b, c, self.delta) else 0
+        return choose_alone(posterior(likelihood, FLAT), BOUNDS[self.mode])
 
     def views(self, c: Client) -> dict[str, Bundle]:
         """Return the wrapped method's views ("trained" as a mixture), the model alone, and its model "method".
@@ -314,12 +301,11 @@ class Safe(Method):
         The last one is not there where the wrapped method trains before it predicts.
         """
         inside = c.inside("inner")
-        found = {
-            n: self._mixed(c, b) if n == "trained" else b.under("inner") for n, b in self.inner.views(inside).items()
-        }
-        plain = _untrained(self.inner.personalize(inside))
-        method = {} if plain is None else {"method": plain.under("inner")}
-        return {**found, **method, "alone": Bundle(alone=c.state.get("alone", c.w0))}
+        views = self.inner.views(inside)
+        found = {name: self._mixed(c, b) if name == "trained" else b.under("inner") for name, b in views.items()}
+        if (plain := untrained(self.inner.personalize(inside))) is not None:
+            found["method"] = plain.under("inner")
+        return {**found, "alone": Bundle(alone=c.state.get("alone", c.w0))}
 
     def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:
         """Return the log of the mixture's probabilities ``[B, C]``; at lambda 0 and 1 the logits of the one model."""
@@ -330,29 +316,6 @@ class Safe(Method):
         if share == 1:
             return logits
         return (share * probabilities(logits) + (1 - share) * probabilities(net(b.alone, x))).log()
-
-
-def probabilities(logits: Tensor) -> Tensor:
-    """Return the softmax of ``logits [n, C]``, 0 where a model that has diverged gives none."""
-    p = logits.softmax(1)
-    return torch.where(p.isnan(), 0.0, p)
-
-
-def _through(work: Work | Bundle) -> Work:
-    """Return the result of a step that may be a program: for ``yield from``."""
-    return work if isinstance(work, Bundle) else (yield from work)
-
-
-def _untrained(work: Work | Bundle) -> Bundle | None:
-    """Return the result of a program that asks for no training; None if it does."""
-    if not isinstance(work, Generator):
-        return work
-    try:
-        next(work)
-    except StopIteration as end:
-        return Bundle(end.value)
-    work.close()
-    return None
 
 
 def _of_inner(preset: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, Download, Method, Net, Round, Work
+from fedkin.core.method import through
 
 Given = Mapping[str, Mapping[str, Tensor]]
 Guard = Callable[[str, Given], AbstractContextManager[None]]
@@ -184,12 +185,12 @@ class Spy(Method):
     def client_update(self, c: Client) -> Work:
         """Guard the wrapped method's ``client_update``, from its first step to its result."""
         with self.guard("client_update", self._client(c)):
-            return (yield from _through(self.inner.client_update(c)))
+            return (yield from through(self.inner.client_update(c)))
 
     def personalize(self, c: Client) -> Work:
         """Guard the wrapped method's ``personalize``, from its first step to its result."""
         with self.guard("personalize", self._client(c)):
-            return (yield from _through(self.inner.personalize(c)))
+            return (yield from through(self.inner.personalize(c)))
 
     def views(self, c: Client) -> dict[str, Bundle]:
         """Guard the wrapped method's ``views``."""
@@ -200,7 +201,3 @@ class Spy(Method):
         """Guard the wrapped method's ``predict``."""
         with self.guard("predict", {"what personalize gave": b, "the inputs": {"x": x}}):
             return self.inner.predict(net, b, x)
-
-
-def _through(work: Work | Bundle) -> Work:
-    return work if isinstance(work, Bundle) else (yield from work)

@@ -11,7 +11,7 @@ import torch
 
 import fedkin.methods
 from fedkin.core import Bundle, ConfigError, Method, MethodError, Train, Work, finish, to_all, uniform_cohort
-from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, FedAvg, FedProx, FeSEM, PFedCS, get_method
+from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, FedAvg, FedProx, FeSEM, PFedCS, Safe, get_method
 from toys import ByHand, federation, mlp
 
 CLASSES = sorted({type(make()) for make in METHODS.values()}, key=lambda c: c.__name__)
@@ -39,7 +39,7 @@ def test_methods_are_frozen_dataclasses_with_documented_fields(cls: type[Method]
     """Fields cannot be set afterwards; every field has a docstring below it, its help text; the class has one."""
     assert is_dataclass(cls)
     assert cls.__doc__
-    method = cls(inner=IFCA()) if cls is CAM else cls()
+    method = cls(inner=IFCA()) if cls in (CAM, Safe) else cls()
     for field in fields(cls):
         with pytest.raises(AttributeError):
             setattr(method, field.name, 1)

@@ -1,0 +1,219 @@
+"""How many clients the safe form of a method harms, on planted federations whose truth is known.
+
+    python bench/no_harm.py                 # some minutes on one core; lines go to bench/results/no_harm.jsonl
+    python bench/no_harm.py --table         # the tables of docs/results/no-harm.md
+
+Every client has two models with Gaussian logits in ten classes: signal on the true class plus a standard normal number
+per class. The signals of models alone lie between 1.8 and 3.2 (59 to 93 % correct); those of the method differ from
+them by a shift that is planted. The errors of the two models are correlated by 0.8, and one side in five is 2.5 times
+too sharp. The gain of a share lambda over the model alone is measured on 10,000 samples that nobody chose by; a client
+is harmed if it loses more than half a point.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedkin.core.seeds import generator
+from fedkin.functional.safe_share import (
+    BOUNDS,
+    GRID,
+    LEAST,
+    choose,
+    choose_alone,
+    gains,
+    left_out,
+    mixtures,
+    numbers,
+    passes,
+    posterior,
+    posteriors,
+)
+
+LINES = Path(__file__).parent / "results" / "no_harm.jsonl"
+CLASSES, CORRELATION, SHARP, TRUTH = 10, 0.8, 2.5, 10_000
+HELD = (5, 10, 20, 50, 200, 500)
+DRAWS = {5: 100, 20: 100, 200: 10}
+HARM = 0.005
+RULES = ("method", "alone", "own log-likelihood", "by itself", "best", "likely", "sure", "oracle")
+
+Shifts = Callable[[int, torch.Generator], Tensor]
+
+
+def _gaining(clients: int, rng: torch.Generator) -> Tensor:
+    return 0.4 + 0.5 * torch.rand(clients, generator=rng)
+
+
+def _losing(clients: int, rng: torch.Generator) -> Tensor:
+    return -2.0 + 1.1 * torch.rand(clients, generator=rng)
+
+
+def _half(clients: int, rng: torch.Generator) -> Tensor:
+    return torch.where(torch.arange(clients) < clients / 2, _losing(clients, rng), _gaining(clients, rng))
+
+
+def _one_unlike(clients: int, rng: torch.Generator) -> Tensor:
+    return torch.where(torch.arange(clients) == 0, -2.5, _gaining(clients, rng))
+
+
+def _anything(clients: int, rng: torch.Generator) -> Tensor:
+    return 4 * torch.rand(clients, generator=rng) - 2.5
+
+
+PLANTED: dict[str, Shifts] = {
+    "no client gains": _losing,
+    "all gain": _gaining,
+    "half gain, half lose": _half,
+    "one unlike the others": _one_unlike,
+    "anything": _anything,
+}
+"""Shift of the method's signal of every client, by kind of federation."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """Both models of one client: signals, and how much too sharp they are."""
+
+    signal: tuple[float, float]
+    sharp: tuple[float, float]
+
+    def probabilities(self, n: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return p and q ``[n, C]`` of new samples, the true class the first."""
+        common = torch.randn(n, CLASSES, generator=rng) * math.sqrt(CORRELATION)
+        both = []
+        for signal, sharp in zip(self.signal, self.sharp, strict=True):
+            z = common + torch.randn(n, CLASSES, generator=rng) * math.sqrt(1 - CORRELATION)
+            z[:, 0] += signal
+            both.append((sharp * z).softmax(1).double())
+        return both[0], both[1]
+
+
+def federation(kind: str, clients: int, draw: int) -> list[Side]:
+    """Return the clients of one draw."""
+    rng = generator(draw, "no harm", kind, clients)
+    alone = 1.8 + 1.4 * torch.rand(clients, generator=rng)
+    method = alone + PLANTED[kind](clients, rng)
+    sharp = torch.where(torch.rand(clients, 2, generator=rng) < 0.2, SHARP, 1.0)
+    pairs = torch.stack([method, alone], 1).tolist()
+    return [Side((m, a), (s, t)) for (m, a), (s, t) in zip(pairs, sharp.tolist(), strict=True)]
+
+
+def accuracies(p: Tensor, q: Tensor) -> Tensor:
+    """Return the fraction of samples that each mixture classifies correctly, ``[5]``; class 0 is the true one."""
+    return (mixtures(p, q).argmax(2) == 0).double().mean(1)
+
+
+def outcomes(kind: str, clients: int, draw: int, held: tuple[int, ...] = HELD, truth: int = TRUTH) -> Iterator[Any]:
+    """Yield the true gain of every client by number of held-out samples and rule: ``(n, rule, gains [K])``."""
+    sides, rng = federation(kind, clients, draw), generator(draw, "samples", kind, clients)
+    gained = torch.stack([(a := accuracies(*side.probabilities(truth, rng))) - a[0] for side in sides])
+    samples = [side.probabilities(max(held), rng) for side in sides]
+    for n in held:
+        for rule, share in chosen([(p[:n], q[:n]) for p, q in samples], gained).items():
+            yield n, rule, gained[torch.arange(clients), share]
+
+
+def chosen(samples: list[tuple[Tensor, Tensor]], gained: Tensor) -> dict[str, Tensor]:
+    """Return the position in the grid that every client takes under each rule, from held-out p and q of each client."""
+    n, k = len(samples[0][0]), len(samples)
+    y = torch.zeros(n, dtype=torch.int64)
+    found = [numbers(p, q, y) for p, q in samples]
+    likelihood, hits = torch.stack([f[0] for f in found]), torch.stack([f[1] for f in found]).double()
+    _, r = posteriors(likelihood)
+    size = torch.full((k,), float(n), dtype=torch.float64)
+    table, flat = gains(r, hits, size), posterior(likelihood, torch.full((len(GRID),), 1 / len(GRID)).double())
+    others = left_out(likelihood, hits, size, torch.arange(k)) if k > LEAST else torch.full((k,), 2)
+    own = torch.nn.functional.pad(likelihood, (1, 0))
+    return {
+        "method": torch.full((k,), len(GRID) - 1),
+        "alone": torch.zeros(k, dtype=torch.int64),
+        "own log-likelihood": own.argmax(1),
+        "by itself": torch.tensor([choose_alone(row, BOUNDS["likely"]) for row in flat]),
+        "best": torch.tensor([choose(row, table, BOUNDS["best"]) for row in r]),
+        "likely": torch.tensor([choose(row, table, BOUNDS["likely"]) for row in r]),
+        "sure": torch.tensor([_tested(p, q, int(j)) for (p, q), j in zip(samples, others, strict=True)]),
+        "oracle": gained.argmax(1),
+    }
+
+
+def _tested(p: Tensor, q: Tensor, j: int) -> int:
+    right = mixtures(p, q).argmax(2) == 0
+    b, c = int((right[j] & ~right[0]).sum()), int((right[0] & ~right[j]).sum())
+    return j if passes(b, c, 0.05) else 0
+
+
+def summary(kind: str, clients: int, draws: int, **changes: Any) -> list[dict[str, Any]]:
+    """Return a line for each number of held-out samples and rule: mean gain, share of harmed clients, worst client."""
+    seen: dict[tuple[int, str], list[Tensor]] = {}
+    for draw in range(draws):
+        for n, rule, gained in outcomes(kind, clients, draw, **changes):
+            seen.setdefault((n, rule), []).append(gained)
+    return [
+        {
+            "federation": kind,
+            "clients": clients,
+            "draws": draws,
+            "held": n,
+            "rule": rule,
+            "gain": round(float(torch.cat(found).mean()), 6),
+            "harmed": round(float((torch.cat(found) < -HARM).double().mean()), 6),
+            "worst": round(sum(float(g.min()) for g in found) / len(found), 6),
+        }
+        for (n, rule), found in seen.items()
+    ]
+
+
+def tables(lines: list[dict[str, Any]]) -> str:
+    """Return the tables of the page: each rule's gain / % harmed / worst client, and the largest harmed shares."""
+    by = {(x["federation"], x["clients"], x["held"], x["rule"]): x for x in lines}
+    shown = (10, 50, 200)
+    parts = []
+    for n in shown:
+        heads = " | ".join(RULES)
+        parts.append(f"{n} held-out samples per client:\n\n| federation | {heads} |\n| --- |{' --: |' * len(RULES)}\n")
+        for kind in PLANTED:
+            for k in DRAWS:
+                cells = (_cell(by[kind, k, n, rule]) for rule in RULES)
+                parts[-1] += f"| {kind}, {k} | {' | '.join(cells)} |\n"
+    most = f"| held-out samples | {' | '.join(RULES[2:-1])} |\n| --: |{' --: |' * len(RULES[2:-1])}\n"
+    for n in HELD:
+        cells = (
+            f"{100 * max(x['harmed'] for x in lines if x['held'] == n and x['rule'] == r):.1f}" for r in RULES[2:-1]
+        )
+        most += f"| {n} | {' | '.join(cells)} |\n"
+    parts.append("Largest share of harmed clients over the 15 kinds and sizes of federation, %:\n\n" + most)
+    return "\n".join(parts)
+
+
+def _cell(x: dict[str, Any]) -> str:
+    harmed = f"{100 * x['harmed']:.0f}" if x["harmed"] == 0 or x["harmed"] >= 0.01 else f"{100 * x['harmed']:.1f}"
+    return f"{100 * x['gain']:.1f} / {harmed} / {100 * x['worst']:.0f}".replace("-0 ", "0 ").replace("-0.0 ", "0.0 ")
+
+
+def main() -> None:
+    """Simulate, or print the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--table", action="store_true")
+    if parser.parse_args().table:
+        print(tables([json.loads(text) for text in LINES.read_text(encoding="utf-8").splitlines()]), end="")
+        return
+    torch.set_num_threads(1)
+    with LINES.open("w", encoding="utf-8") as file:
+        for kind in PLANTED:
+            for clients, draws in DRAWS.items():
+                for line in summary(kind, clients, draws):
+                    file.write(json.dumps(line) + "\n")
+                print(kind, clients, flush=True)
+
+
+if __name__ == "__main__":
+    main()
