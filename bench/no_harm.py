@@ -195,8 +195,8 @@ def tables(lines: list[dict[str, Any]]) -> str:
 
 
 def _cell(x: dict[str, Any]) -> str:
-    harmed = f"{100 * x['harmed']:.0f}" if x["harmed"] == 0 or x["harmed"] >= 0.01 else f"{100 * x['harmed']:.1f}"
-    return f"{100 * x['gain']:.1f} / {harmed} / {100 * x['worst']:.0f}".replace("-0 ", "0 ").replace("-0.0 ", "0.0 ")
+    harmed, worst = 100 * x["harmed"], round(100 * x["worst"]) + 0  # no -0
+    return f"{round(100 * x['gain'], 1) + 0.0:.1f} / {harmed:.{0 if harmed == 0 or harmed >= 1 else 1}f} / {worst}"
 
 
 def main() -> None:

@@ -155,7 +155,7 @@ def test_a_tie_goes_to_the_smallest_share() -> None:
     """Client 1 is as well off at 3/4 as at 1 (A = .108325), and takes 3/4; without any gain it takes 0."""
     r, table = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0]).double(), torch.zeros(5, 4).double()
     assert choose(r, table, 0.5) == 0
-    table[4] = torch.tensor([0.1, 0.3, 0.3 + 1e-12, 0.3])
+    table[4] = torch.tensor([0.1, 0.3, 0.3 + 1e-12, 0.3], dtype=torch.float64)
     assert choose(r, table, 0.5) == 2
 
 
