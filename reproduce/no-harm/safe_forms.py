@@ -1,4 +1,4 @@
-"""Every method of the catalogue and its safe form on six federations, five seeds; tables of docs/results/no-harm.md.
+"""Every method of the catalogue and its safe form on five federations, five seeds; tables of docs/results/no-harm.md.
 
     python reproduce/no-harm/safe_forms.py digits --out runs/no-harm
     python reproduce/no-harm/safe_forms.py fashion --data PATH/fashion-mnist --out runs/no-harm
