@@ -282,7 +282,7 @@ def test_a_client_with_nothing_to_say_sends_zeros(samples: int, own: list[float]
 
 
 def test_a_client_without_samples_takes_the_shared_prior() -> None:
-    """n = 0: r = w. Everybody else gains at 1, and so does it; by itself it takes 1/4 ("likely")."""
+    """n = 0: r = w. All others gain at 1, and so does it; by itself it takes 1/4 ("likely")."""
     table = torch.tensor([[0.0, 0.0, 0.1, 0.3]] * 5).double()
     shared = Bundle(prior=torch.tensor([0.0, 0.0, 0.0, 0.1, 0.9]).double(), gains=table)
     assert float(predicted_with(Safe(inner=Fixed()), client([], shared, [0.0, 0.0])).share) == 1.0
@@ -301,7 +301,7 @@ def test_a_client_that_has_not_trained_predicts_by_the_method() -> None:
 )
 def test_sure_leaves_alone_only_for_what_passes_the_test(classes: list[int], share: float) -> None:
     """At lambda = 1/2 class 1 wins everywhere, alone class 0 does: b are the samples of class 1, c those of class 0.
-    5/0 and 9/2 pass 5 %; 4/0 (.0625) and 9/3 (.073) do not. Nobody has told lambda: 1/2."""
+    5/0 and 9/2 pass 5 %; 4/0 (.0625) and 9/3 (.073) do not. No lambda of the others was sent: 1/2."""
     method = Safe(inner=Fixed(), mode="sure")
     assert float(predicted_with(method, client(classes, own=[0.5, 0.0])).share) == share
     others = Bundle(others=torch.tensor(4))
@@ -320,7 +320,7 @@ def test_the_prediction_is_the_mixture() -> None:
 
 
 @pytest.mark.parametrize("level", [float("nan"), 1e38])
-def test_a_model_that_has_diverged_harms_nobody(level: float) -> None:
+def test_a_model_that_has_diverged_harms_no_client(level: float) -> None:
     """Its probabilities are no numbers, or all on a wrong class: the client stays alone, and a mixture that was chosen
     without samples predicts what the own model does."""
     method = Safe(inner=Fixed(level=level))
@@ -354,7 +354,7 @@ def five() -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-def test_the_server_answers_everybody_alike() -> None:
+def test_the_server_answers_all_alike() -> None:
     """w and T of all who have sent numbers, the same for all clients."""
     likelihood, hits, n = five()
     s, r = after_consulting(Safe(inner=FedAvg()), likelihood, hits, n)
@@ -436,7 +436,7 @@ def of_method(views: Bundle) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("name", LIKE)
 def test_both_parts_are_what_they_are_by_themselves(name: str) -> None:
-    """With everybody in every round: the wrapped method's server and clients end with the very bits of a run without
+    """With all clients in every round: the wrapped method's server and clients end with the very bits of a run without
     the wrapper, the models alone with those of Local."""
     both = run(Safe(inner=LIKE[name]), mlp(), federation(), participation=1.0)
     plain = run(LIKE[name], mlp(), federation(), participation=1.0)

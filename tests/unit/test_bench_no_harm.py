@@ -24,7 +24,7 @@ def seen() -> dict[tuple[str, int, str], dict[str, Any]]:
 @pytest.mark.parametrize("rule", ["best", "likely", "sure"])
 def test_few_clients_are_harmed(rule: str, n: int, seen: dict[tuple[str, int, str], dict[str, Any]]) -> None:
     """The method harms from none to all of the clients; under the rules at most 5 % of 160 lose half a point (best:
-    at most 2.5 % in the recorded table), nobody where no client gains, and none under the sign test but by chance."""
+    at most 2.5 % in the recorded table), none where no client gains, and none under the sign test but by chance."""
     harmed = {kind: seen[kind, n, rule]["harmed"] for kind in BENCH["PLANTED"]}
     assert seen["no client gains", n, "method"]["harmed"] == 1.0
     assert max(harmed.values()) <= (0.05 if rule != "sure" else 0.01), harmed
