@@ -6,8 +6,8 @@
 Every client has two models with Gaussian logits in ten classes: signal on the true class plus a standard normal number
 per class. The signals of models alone lie between 1.8 and 3.2 (59 to 93 % correct); those of the method differ from
 them by a shift that is planted. The errors of the two models are correlated by 0.8, and one side in five is 2.5 times
-too sharp. The gain of a share lambda over the model alone is measured on 10,000 samples by which no share was chosen; a client
-is harmed if it loses more than half a point.
+too sharp. The gain of a share lambda over the model alone is measured on 10,000 samples by which no share was chosen; a
+client is harmed if it loses more than half a point.
 """
 
 from __future__ import annotations
