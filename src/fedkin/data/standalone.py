@@ -300,7 +300,7 @@ def scaled(raw: Raw, columns: Sequence[Input]) -> npt.NDArray[np.float32]:
 def columns_of(preparation: Mapping[str, Any]) -> tuple[Input, ...]:
     """Return the columns of a ``preparation.json``."""
     lists = ("categories", "mean", "std")
-    return tuple(Input(**{**told, **{n: tuple(told[n]) for n in lists}}) for told in preparation["columns"])
+    return tuple(Input(**{**entry, **{n: tuple(entry[n]) for n in lists}}) for entry in preparation["columns"])
 
 
 # ---- what training did not have -------------------------------------------------------------------------------------
@@ -320,10 +320,10 @@ def unusual_rows(
     for values, column in zip(raw.T, columns, strict=True):
         of = seen.get(column.name, {})
         if column.kind == "text":
-            told = _texts([text_of(row[column.name]) for row in rows], values, column, of)
+            warned = _texts([text_of(row[column.name]) for row in rows], values, column, of)
         else:
-            told = _numbers(values, column, of)
-        found += [f"{column.name}: {text}" for text in told]
+            warned = _numbers(values, column, of)
+        found += [f"{column.name}: {text}" for text in warned]
     known = {*beside, *(column.name for column in columns)}
     new = list(dict.fromkeys(name for row in rows for name in row if name not in known))
     if new:
@@ -391,8 +391,8 @@ def _texts(texts: Sequence[str], values: Raw, column: Input, of: Seen) -> list[s
         others = np.flatnonzero(np.isin(values, own))
         if len(others):
             odd = sorted({column.categories[int(values[i])] for i in others})
-            told = _listed([repr(t) if t else "nothing" for t in odd], _SHOWN)
-            found.append(f"{told} in {len(others)} of {n} rows; no training row of this client had it")
+            listed = _listed([repr(t) if t else "nothing" for t in odd], _SHOWN)
+            found.append(f"{listed} in {len(others)} of {n} rows; no training row of this client had it")
     return found
 
 

@@ -106,7 +106,7 @@ def _require_possible(settings: Settings) -> None:
 
 
 def _only_simulated(settings: Settings) -> None:
-    """Raises `ConfigError` for settings that make up what real hosts do by themselves."""
+    """Raise `ConfigError` for settings that simulate what happens by itself on real hosts."""
     run, kind = settings.run, settings.attack.kind
     if run.dropout > 0:
         found = f"[run] dropout = {run.dropout!r}"

@@ -173,10 +173,10 @@ def load_export(folder: Path | str, network: Callable[[], nn.Module] | str | Non
     if not file.exists():
         return Export(model)
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
+        stored = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as e:
         raise RunFolderError(f"{file} is damaged ({e}); export the model again") from e
-    preparation = Preparation.from_json(told, str(file))
+    preparation = Preparation.from_json(stored, str(file))
     if preparation.shape != model.shape:
         raise RunFolderError(
             f"{file} makes inputs of shape {list(preparation.shape)}, the model takes {list(model.shape)}; export the "
