@@ -121,9 +121,9 @@ class Round:
         total: rounds of the run.
         net: the network.
         roster: the clients that have joined.
-        ids: int64 ``[m]``, ascending: those the step is about (available, sampled, answered, newcomers).
+        ids: int64 ``[m]``, ascending: those the step is about (available, sampled, answered, joining).
         cohort: how many clients a round is meant to have.
-        drawn: what ``sample`` decided beside the ids, row i for ``ids[i]``; in ``distribute`` and ``aggregate``.
+        drawn: what ``sample`` decided except the ids, row i for ``ids[i]``; in ``distribute`` and ``aggregate``.
         uniform: every client weighs the same in means, instead of by training samples.
         aggregation: how means and mixtures of clients' rows are made.
         stream: sets a wrapped method's random starts apart from its wrapper's.

@@ -305,7 +305,7 @@ def columns_of(preparation: Mapping[str, Any]) -> tuple[Input, ...]:
 
 # ---- what training did not have -------------------------------------------------------------------------------------
 def unusual_rows(
-    rows: Sequence[Row], raw: Raw, columns: Sequence[Input], seen: Mapping[str, Seen], beside: Collection[str | None]
+    rows: Sequence[Row], raw: Raw, columns: Sequence[Input], seen: Mapping[str, Seen], unused: Collection[str | None]
 ) -> list[str]:
     """Compare these rows with the training rows: a sentence per column with other values, with counts.
 
@@ -314,7 +314,7 @@ def unusual_rows(
         raw: the same rows from `raw_rows`.
         columns: the inputs.
         seen: the training data's ranges and texts, by column; columns that are not in it are not compared.
-        beside: columns that training data may have and the network does not use: the class, the client.
+        unused: columns that training data may have and the network does not use: the class, the client.
     """
     found = []
     for values, column in zip(raw.T, columns, strict=True):
@@ -324,7 +324,7 @@ def unusual_rows(
         else:
             warned = _numbers(values, column, of)
         found += [f"{column.name}: {text}" for text in warned]
-    known = {*beside, *(column.name for column in columns)}
+    known = {*unused, *(column.name for column in columns)}
     new = list(dict.fromkeys(name for row in rows for name in row if name not in known))
     if new:
         found.append(f"not looked at, since the model does not know {_those(new)}: {_listed(new, 10)}")

@@ -185,7 +185,7 @@ class DataSettings:
             seen: called with what was read and with the federation, before the former is forgotten.
 
         Raises:
-            ConfigError: a setting beside ``data`` for the latter.
+            ConfigError: another setting than ``data`` for the latter.
         """
         if is_shelf(self.data):
             own = [n for n in plain(self) if getattr(self, n) != getattr(DataSettings(), n) and n != "data"]

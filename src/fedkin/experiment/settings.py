@@ -177,7 +177,7 @@ class Settings(Setup):
         return copies([self.code, self.model.code])
 
     def toml(self) -> str:
-        """As a TOML file that ``fedkin run`` takes, beside its `sources`."""
+        """Return a TOML file that ``fedkin run`` takes, next to its `sources`."""
         return tomli_w.dumps(self.table())
 
     def digest(self) -> str:

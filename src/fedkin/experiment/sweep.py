@@ -82,7 +82,7 @@ class Sweep:
             ConfigError: a name is unknown or a value does not fit.
         """
         table = self.base.table()
-        # one's own code where it lies now; tables name the copies beside them
+        # user-defined code where it lies now; tables name the copies next to them
         table["method"]["name"], table["model"]["model"] = self.base.name, self.base.model.model
         if {"training.epochs", "training.steps"} <= values.keys():
             raise ConfigError("a sweep varies training.epochs or training.steps, not both: steps would win over epochs")

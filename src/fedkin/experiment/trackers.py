@@ -64,7 +64,7 @@ class TensorBoard:
 
 
 class MLflow:
-    """An entry of the experiment "fedkin": where MLFLOW_TRACKING_URI says, else in the folder ``mlruns`` beside RUN."""
+    """An entry of the experiment "fedkin", at MLFLOW_TRACKING_URI or in the folder ``mlruns`` next to RUN."""
 
     def __init__(self, folder: Path, title: str, config: Mapping[str, Any], known: str | None) -> None:
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # a plain folder, which newer versions ask to confirm

@@ -109,8 +109,8 @@ class Export:
             table = read_csv([path], path.name, encoding)
             rows, columns = table.records(), preparation.columns
             raw = raw_rows(rows, columns, table.places)
-            beside = (*self.model.beside(), preparation.target)
-            notes = unusual_rows(rows, raw, columns, self.model.ranges().get("columns", {}), beside)
+            unused = (*self.model.unused_columns(), preparation.target)
+            notes = unusual_rows(rows, raw, columns, self.model.ranges().get("columns", {}), unused)
             return [str(i + 1) for i in range(len(raw))], preparation.scaled(raw), tuple(notes)
         if path.is_dir() or kind in _IMAGES:
             preparation = self._preparation("image", path, "images")
@@ -158,8 +158,8 @@ def load_export(folder: Path | str, network: Callable[[], nn.Module] | str | Non
     place = Path(folder)
     if not place.is_dir():
         there = sorted(p.parent.name for p in place.parent.glob("*/card.json"))
-        beside = f"in {place.parent} there are {listed(there)}" if there else "fedkin export RUN --client 7 makes one"
-        raise RunFolderError(f"no exported model {place}; {beside}")
+        hint = f"in {place.parent} there are {listed(there)}" if there else "fedkin export RUN --client 7 makes one"
+        raise RunFolderError(f"no exported model {place}; {hint}")
     card = check_folder(place)
     if network is None:
         check_network(place, card)

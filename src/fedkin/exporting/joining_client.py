@@ -85,9 +85,9 @@ def _unusual(p: FinishedRun, new: JoiningData) -> list[str]:
         warned = unusual_inputs(x, seen["inputs"])
         return [] if warned is None else [warned]
     records, data = new.rows.records(), p.experiment.table.get("data", {})
-    beside = (made.target, data.get("client_column"), *str(data.get("drop") or "").split(","))
+    unused = (made.target, data.get("client_column"), *str(data.get("drop") or "").split(","))
     raw = raw_rows(records, made.columns, new.rows.places)
-    return unusual_rows(records, raw, made.columns, seen["columns"], beside)
+    return unusual_rows(records, raw, made.columns, seen["columns"], unused)
 
 
 def _copies(p: FinishedRun, shard: ClientData) -> list[str]:

@@ -242,7 +242,7 @@ class Model:
         there = self.folder is not None and (self.folder / "ranges.json").exists()
         return dict(_json(self.folder, "ranges.json")) if self.folder is not None and there else {}
 
-    def beside(self) -> tuple[str, ...]:
+    def unused_columns(self) -> tuple[str, ...]:
         """Return the columns that training data may have and the network does not use: class, client, dropped ones."""
         data = self.card["config"].get("data", {})
         dropped = str(data.get("drop") or "").split(",")
@@ -258,8 +258,8 @@ class Model:
             raw = prepare.raw_rows(rows, columns, places)
         except ValueError as e:
             raise ExportError(str(e)) from e
-        beside = (*self.beside(), made["target"])
-        for text in prepare.unusual_rows(rows, raw, columns, self.ranges().get("columns", {}), beside):
+        unused = (*self.unused_columns(), made["target"])
+        for text in prepare.unusual_rows(rows, raw, columns, self.ranges().get("columns", {}), unused):
             warnings.warn(text, stacklevel=3)
         return torch.from_numpy(prepare.scaled(raw, columns))
 

@@ -93,16 +93,16 @@ class Privacy:
         Raises:
             ConfigError: clients of this method report more of their samples than private training covers.
         """
-        beside, name = method.also_sends, type(method).__name__
-        if self.noise_multiplier is None or beside == "":
+        also_sent, name = method.also_sends, type(method).__name__
+        if self.noise_multiplier is None or also_sent == "":
             return
-        if beside is None:
+        if also_sent is None:
             raise ConfigError(
-                f"{name} does not say what its clients tell beside models that they trained, so no epsilon can be "
+                f"{name} does not say what its clients send in addition to trained models, so no epsilon can be "
                 'stated; if it is nothing, say also_sends = "" in the method (docs/robust-and-private.md)'
             )
         raise ConfigError(
-            f"noise_multiplier makes the training of {name} private, but its clients also send {beside}, which no "
+            f"noise_multiplier makes the training of {name} private, but its clients also send {also_sent}, which no "
             "noise covers; take another method (docs/robust-and-private.md has a list) or leave noise_multiplier out"
         )
 

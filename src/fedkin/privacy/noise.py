@@ -81,7 +81,7 @@ class Secret:
 def discrete_laplace(n: int, scale: Fraction, source: Source) -> Tensor:
     """Whole numbers ``[n]``, int64, with ``P(x)`` proportional to ``exp(-|x| / scale)``: exactly, without rounding.
 
-    Only whole random numbers and comparisons are used, so the tails are as they should be, too.
+    Only whole random numbers and comparisons are used, so the tails are correct as well.
     Canonne, Kamath, Steinke: The Discrete Gaussian for Differential Privacy, NeurIPS 2020, Algorithm 2.
     """
     return torch.tensor([_one(scale.numerator, scale.denominator, source) for _ in range(n)], dtype=torch.int64)
@@ -171,7 +171,7 @@ def says(method: Method, net: Net) -> list[str]:
         MethodError: it does not follow from class counts.
     """
     found: list[Bundle] = []
-    for group in (0, 1):  # the only thing, beside data, in which two clients with equal counts differ
+    for group in (0, 1):  # the only thing, except data, in which two clients with equal counts differ
         hidden = Hidden(torch.arange(net.classes))
         made_up = Client(0, hidden, hidden, net, Training(), Bundle(), Bundle(), group=group)
         found.append(method.describe(made_up))
