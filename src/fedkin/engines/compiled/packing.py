@@ -86,3 +86,13 @@ def gather(c: Code, image: Image, x: Memory, to: Memory, channels_last: Value) -
     planes = c.when(channels_last.is_(0))
     with planes, c.loop(image.channels) as i, c.loop(image.height) as h, c.loop(image.width) as w:
         inside.put(x.one((i * image.height + h) * image.width + w), h * image.row + w * image.stored + i)
+
+
+def scatter(c: Code, image: Image, stored: Memory, to: Memory) -> None:
+    """Copy one image from a buffer of the program, as planes ``[C, H, W]``."""
+    if image.height == image.width == 1:
+        c.copy(to, stored.at(image.start), image.channels)
+        return
+    with c.loop(image.channels) as i, c.loop(image.height) as h, c.loop(image.width) as w:
+        number = stored.one(h * image.row + w * image.stored + (i + image.start))
+        to.put(number, (i * image.height + h) * image.width + w)

@@ -115,7 +115,7 @@ class CompiledChain:
         y_, start_, center, linear, offset_ = (None if t is None else t.data_ptr() for t in kept)
         has = (offset is not None, terms.center is not None, terms.linear is not None, terms.momentum != 0)
         memory = self._take()
-        wrong = self.code.call(
+        wrong = self.code.train(
             x.data_ptr(), y_, offset_, index.data_ptr(), rows.data_ptr(), rates.data_ptr(), start_, out.data_ptr(),
             center, linear, memory.data_ptr(), len(rows), *moving, channels_last, *has,
             terms.mu, terms.after, terms.decay, terms.decay_biases, terms.momentum,
@@ -124,6 +124,33 @@ class CompiledChain:
         if wrong:
             raise IndexError(f"a label is not one of the classes 0 to {self.layout.units[-1].out.channels - 1}")
         return out
+
+    def forward(self, w: Tensor, x: Tensor, *, features: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Return the logits ``[n, C]`` of the model ``w [P]`` at samples ``x [n, ...]``.
+
+        Those of a sample depend on no other sample, nor on the batch size that the program was made for.
+
+        Args:
+            features: return the inputs of the last layer as well, ``[n, d]``.
+        """
+        x, channels_last = _readable(x.detach(), self._image)
+        start, head = w.detach().contiguous(), self.layout.units[-1]
+        logits = torch.empty(len(x), head.out.channels)
+        z = torch.empty(len(x), head.inside.numbers) if features else None
+        memory = self._take()
+        self.code.forward(
+            x.data_ptr(), start.data_ptr(), logits.data_ptr(), None if z is None else z.data_ptr(), memory.data_ptr(),
+            len(x), channels_last, features,
+        )  # fmt: skip
+        self._give(memory)
+        return logits, z
+
+    @property
+    def last(self) -> slice:
+        """Place of the last layer's weight in the flat vector."""
+        head = self.layout.units[-1]
+        assert not isinstance(head, PoolUnit)
+        return slice(*head.parameters.weight)
 
     def moving(self, part: slice) -> tuple[int, int] | None:
         """Return the first and the last unit that lie in a part of the flat vector; None if others lie between."""

@@ -55,6 +55,11 @@ class Image:
         return (self.height + 2 * self.margin[0]) * self.row
 
     @property
+    def numbers(self) -> int:
+        """Numbers of the image, without what is padding."""
+        return self.height * self.width * self.channels
+
+    @property
     def plane(self) -> tuple[int, int]:
         """Height and width with the margin."""
         return self.height + 2 * self.margin[0], self.width + 2 * self.margin[1]
