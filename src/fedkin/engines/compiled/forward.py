@@ -22,6 +22,7 @@ class ProgramParts:
         block: samples that linear layers take at a time.
         arguments: of the program, by name.
         packed: packed vectors by name, at least the parameters ``w``.
+        flat: the parameters as they are given, if weights that need no packing are read from there.
     """
 
     c: Code
@@ -30,6 +31,7 @@ class ProgramParts:
     kernels: Kernels
     arguments: dict[str, Any]
     packed: dict[str, Memory]
+    flat: Memory | None = None
 
     def buffer(self, name: str) -> Memory:
         """Return a buffer of the program's memory."""
@@ -42,7 +44,9 @@ class ProgramParts:
 
     def parameters(self, i: int, of: str = "w") -> tuple[Memory, Memory]:
         """Return weight and bias of a unit in a packed vector."""
-        weight, bias, _ = self.layout.parameters[i]
+        (weight, bias, _), u = self.layout.parameters[i], self.layout.units[i]
+        if self.flat is not None and isinstance(u, LinearUnit) and u.unpacked:
+            return self.flat.at(u.parameters.weight[0]), self.packed[of].at(bias)
         return self.packed[of].at(weight), self.packed[of].at(bias)
 
     def turn(self) -> None:

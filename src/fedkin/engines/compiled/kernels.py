@@ -21,6 +21,7 @@ class Kernels:
             self.of.append(self._linear(u, masked) if isinstance(u, LinearUnit) else
                            self._conv(u, i > 0) if isinstance(u, ConvUnit) else self._pool(u))  # fmt: skip
         self.pack = module.function("ff", lambda c, *a: packing.pack(c, layout, *a))
+        self.pack_some = module.function("ff", lambda c, *a: packing.pack(c, layout, *a, everything=False))
         self.unpack = module.function("ff", lambda c, *a: packing.unpack(c, layout, *a))
         self.gather = module.function("ffi", lambda c, *a: packing.gather(c, layout.units[0].inside, *a))
         head = layout.units[-1]

@@ -56,8 +56,8 @@ def _forward(c: Code, *values: Value | Memory, layout: Layout, block: int, kerne
     A block's activations stay in the processor's caches.
     """
     a: dict[str, Any] = dict(zip(FORWARD, values, strict=True))
-    parts = ProgramParts(c, layout, block, kernels, a, {"w": a["memory"].at(layout["w"])})
-    c.call(kernels.pack, a["start"], parts.packed["w"])
+    parts = ProgramParts(c, layout, block, kernels, a, {"w": a["memory"].at(layout["w"])}, flat=a["start"])
+    c.call(kernels.pack_some, a["start"], parts.packed["w"])
     parts.turn()
     head = layout.units[-1]
     z, out = parts.buffer(f"in{len(layout.units) - 1}"), parts.buffer(f"in{len(layout.units)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedkin.engines.compiled import terms
 from fedkin.engines.compiled.forward import ForwardWriter, ProgramParts
-from fedkin.engines.compiled.units import ConvUnit, LinearUnit
+from fedkin.engines.compiled.units import ConvUnit, LinearUnit, PoolUnit
 from fedkin.engines.compiled.values import Memory, Value
 
 
@@ -65,7 +65,8 @@ class StepWriter:
         c, k, x = self.c, self.kernels.of[i], self.parts.buffer(f"in{i}")
         if i > 0:  # before the weight moves
             with c.when(self.a["first"] < i):
-                c.call(k["below"], g, self.parts.parameters(i, "w")[0], x, self.parts.buffer(f"gradient{i}"), self.filled)
+                w, below = self.parts.parameters(i)[0], self.parts.buffer(f"gradient{i}")
+                c.call(k["below"], g, w, x, below, self.filled)
         for target, (keep, keep_bias), chosen in self._targets(i):
             with c.when(chosen):
                 w, b = self.parts.parameters(i, target)
@@ -83,7 +84,7 @@ class StepWriter:
             if u.along == "row":
                 c.call(k["backward"], image, gradient, winners, dw, db)
             else:
-                weight, to = self.parts.parameters(i, "w")[0], below.at(r * u.inside.size if i else 0)
+                weight, to = self.parts.parameters(i)[0], below.at(r * u.inside.size if i else 0)
                 c.call(k["backward"], image, weight, gradient, winners, to, dw, db)
         for target, (keep, keep_bias), chosen in self._targets(i):
             with c.when(chosen):

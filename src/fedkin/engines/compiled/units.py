@@ -105,6 +105,16 @@ class LinearUnit:
         return self.out.channels
 
     @property
+    def in_rows(self) -> bool:
+        """Whether a row of the weight is packed in a piece: that of a linear layer on a vector of features."""
+        return self.inside.height == self.inside.width == 1
+
+    @property
+    def unpacked(self) -> bool:
+        """Whether the packed weight is the weight as it lies in the flat vector."""
+        return self.in_rows and self.inside.size == self.inside.channels
+
+    @property
     def weights(self) -> int:
         """Floats of the packed weight ``[outputs, inputs as they lie in memory]``."""
         return self.outputs * self.inside.size
