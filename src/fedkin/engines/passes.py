@@ -6,13 +6,14 @@ has them computed by the program that trains it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from fedkin.core import Net
+from fedkin.core import Client, Net
 from fedkin.engines.native import EXACT, program_of, resolved, why_not_compiled
 from fedkin.engines.steps import layers_of
 from fedkin.engines.tasks import Job
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _LEAST = 8
 """Smallest batch size of a program that is good at forward passes: linear layers take as many samples at a time."""
+_KEPT = 64 << 20  # bytes of models whose logits are remembered
 
 
 _VIEWS: WeakKeyDictionary[Net, dict[int, Net | None]] = WeakKeyDictionary()
@@ -52,6 +54,28 @@ def compiled_passes(net: Net, batch: int) -> CompiledPasses | str:
         return layers
     program = program_of(net, layers, net.shape, min(max(batch, _LEAST), EXACT))
     return program if isinstance(program, str) else CompiledPasses(program, net)
+
+
+@dataclass(kw_only=True)
+class RememberingClient(Client):
+    """A client that computes the logits of a model on its training data once, however often they are asked for.
+
+    Fed-CAM needs those of a model to choose a cluster, and again as the partner's. Models are compared by their
+    numbers, of which copies are kept for as long as the step takes.
+    """
+
+    _known: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)  # model, inputs, logits
+
+    def logits(self, w: Tensor) -> Tensor:
+        """Logits ``[n, C]`` of the model ``w [P]`` on the training data, eval mode."""
+        for model, x, found in self._known:
+            if x is self.data.x and torch.equal(model, w):
+                return found.clone()
+        found = super().logits(w)
+        self._known.append((w.detach().clone(), self.data.x, found.clone()))
+        while len(self._known) > 1 and sum(model.nbytes for model, _, _ in self._known) > _KEPT:
+            del self._known[0]
+        return found
 
 
 class CompiledPasses:

@@ -26,7 +26,7 @@ from fedkin.core import (
 from fedkin.core.seeds import generator, key
 from fedkin.core.sides import chunked
 from fedkin.engines.drive import check_tensors, drive
-from fedkin.engines.passes import evaluating
+from fedkin.engines.passes import RememberingClient, evaluating
 from fedkin.engines.scoring import Expected, evaluate, keep, predicted
 from fedkin.engines.tasks import Answer, Job, Step, Task, Trainer
 from fedkin.privacy.dp_sgd import PrivateSteps
@@ -125,7 +125,7 @@ class Turn:
 
     def seat(self, **known: Any) -> Client:
         """Return the client; an engine may give one that computes elsewhere."""
-        return Client(**known)
+        return Client(**known) if self._net is self.job.net else RememberingClient(**known)
 
     def guesses(self, b: Bundle, data: Samples) -> Tensor:
         """Return the class that the method predicts for each sample, as `predicted` gives it, ``[n]``, n > 0."""
