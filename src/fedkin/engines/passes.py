@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Client, Net
-from fedkin.engines.native import EXACT, program_of, resolved, why_not_compiled
+from fedkin.core.seeds import generator
+from fedkin.engines.native import EXACT, near, program_of, resolved, why_not_compiled
 from fedkin.engines.steps import layers_of
 from fedkin.engines.tasks import Job
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 _LEAST = 8
 """Smallest batch size of a program that is good at forward passes: linear layers take as many samples at a time."""
 _KEPT = 64 << 20  # bytes of models whose logits are remembered
-
 
 _VIEWS: WeakKeyDictionary[Net, dict[int, Net | None]] = WeakKeyDictionary()
 
@@ -44,6 +44,8 @@ def evaluating(job: Job) -> Net:
 def compiled_passes(net: Net, batch: int) -> CompiledPasses | str:
     """Return forward passes of a network by a program; or why there are none, and the module is asked.
 
+    Logits and features of the network's start on three random samples are compared with the module's.
+
     Args:
         batch: size of a batch in training, so that one program is made for both; results do not depend on it.
     """
@@ -53,7 +55,15 @@ def compiled_passes(net: Net, batch: int) -> CompiledPasses | str:
     if isinstance(layers, str):
         return layers
     program = program_of(net, layers, net.shape, min(max(batch, _LEAST), EXACT))
-    return program if isinstance(program, str) else CompiledPasses(program, net)
+    if isinstance(program, str):
+        return program
+    x, w = net.layout(torch.randn(3, *net.shape, generator=generator(0, "passes"))), net.w0
+    logits, z = program.forward(w, x, features=True)
+    with torch.no_grad():
+        features, expected = net.features_and_logits(w, x)
+    if not near(logits, expected):
+        return "its program does not agree with the module"
+    return CompiledPasses(program, net, features=z is not None and near(z, features))
 
 
 @dataclass(kw_only=True)
@@ -79,11 +89,15 @@ class RememberingClient(Client):
 
 
 class CompiledPasses:
-    """Forward passes of a network by its program, as `fedkin.core.net.Passes`."""
+    """Forward passes of a network by its program, as `fedkin.core.net.Passes`.
 
-    def __init__(self, program: CompiledChain, net: Net) -> None:
+    Args:
+        features: whether what the program's last layer is given is what the head is given.
+    """
+
+    def __init__(self, program: CompiledChain, net: Net, *, features: bool) -> None:
         self._program, self._shape, self._length = program, net.shape, (net.size,)
-        self._features = program.last == net.head_weight
+        self._features = features
         self._modules = list(net.module.modules())
         self._hooks = self._count()  # the network's own, which keeps what the head is given
 

@@ -76,6 +76,8 @@ def _models(job: Job, client: Client) -> Generator[Any, Any, dict[str, Bundle]]:
 
 def _confusion(true: Tensor, guessed: Tensor, classes: int) -> Tensor:
     """Return the confusion matrix, int64 ``[C, C]``, of two vectors of labels ``[n]``."""
+    if not len(true):
+        return torch.zeros(classes, classes, dtype=torch.int64)
     cells = torch.add(guessed, true, alpha=classes)
     return torch.bincount(cells, minlength=classes * classes).view(classes, classes)
 

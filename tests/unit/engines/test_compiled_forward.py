@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -227,7 +229,7 @@ def test_engines_evaluate_alike(make: Make, shape: tuple[int, ...], monkeypatch:
     """One process, one worker, two workers: the same counts, by programs, which agree with the module's."""
     net, shards = Net(make, shape, CLASSES), shards_of(shape)
     sent = Bundle(model=net.fresh(3))
-    passes(net, Training().batch_size)
+    assert evaluating(Job(FedAvg(), net, Training(), shards, 0)) is not net  # it is compared with the module once
     asked = calls(monkeypatch)
     alone = evaluations(net, shards, "compiled", sent)
     assert asked == [7, 2] * 3  # test and validation samples of each client
@@ -285,15 +287,22 @@ def test_without_llvmlite_the_module_is_asked(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("wrong", ["logits", "features"])
 def test_a_program_that_disagrees_with_the_module_is_not_used(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For anything, or for features alone."""
     net, right = Net(SMALL, (6,), CLASSES), CompiledChain.forward
 
     def forward(self: CompiledChain, w: Tensor, x: Tensor, *, features: bool = False) -> tuple[Tensor, Tensor | None]:
-        logits, z = right(self, w, x, features=features)
+        logits, z = right(self, w, x, features=True)
         assert z is not None
         return (logits + 0.1, z) if wrong == "logits" else (logits, z.flip(1))
 
     monkeypatch.setattr(CompiledChain, "forward", forward)
-    assert compiled_passes(net, 10) == "its program does not agree with autograd"
+    found = compiled_passes(net, 10)
+    if wrong == "logits":
+        assert found == "its program does not agree with the module"
+        return
+    assert isinstance(found, CompiledPasses)
+    assert found(net.w0, data_for((6,)).x, features=False) is not None
+    assert found(net.w0, data_for((6,)).x, features=True) is None
 
 
 # ---- where the module is asked after all ----------------------------------------------------------------------------
@@ -483,6 +492,15 @@ def test_methods_answer_alike_by_programs_and_modules(name: str) -> None:
     by_program, by_module = run("compiled"), run("explicit")
     for key, expected in by_module.server.state.items():
         assert torch.allclose(by_program.server.state[key].double(), expected.double(), atol=1e-5), key
+
+
+def test_a_network_is_freed_with_what_evaluates_it() -> None:
+    net = Net(SMALL, (6,), CLASSES)
+    assert evaluating(Job(FedAvg(), net, Training(), (), 1)) is not net
+    there = weakref.ref(net)
+    del net
+    gc.collect()
+    assert there() is None
 
 
 def test_memory_is_given_back() -> None:

@@ -8,7 +8,7 @@ Forward passes outside training are another function of the same program.
 | `values`, `code` | LLVM IR written with Python's operators |
 | `linear`, `conv_channels`, `conv_rows`, `pooling`, `loss`, `terms`, `packing` | the kernels |
 | `layout` | where everything lies in the memory of a program |
-| `kernels`, `forward`, `step`, `program` | the functions of a program, the forward pass of a batch, one step, the whole |
+| `kernels`, `forward`, `step`, `program` | the functions of a program, a forward pass, one step, the whole |
 | `target`, `machine_code` | the processor; machine code and its cache |
 | `request` | what Python calls |
 

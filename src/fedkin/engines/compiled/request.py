@@ -145,13 +145,6 @@ class CompiledChain:
         self._give(memory)
         return logits, z
 
-    @property
-    def last(self) -> slice:
-        """Place of the last layer's weight in the flat vector."""
-        head = self.layout.units[-1]
-        assert not isinstance(head, PoolUnit)
-        return slice(*head.parameters.weight)
-
     def moving(self, part: slice) -> tuple[int, int] | None:
         """Return the first and the last unit that lie in a part of the flat vector; None if others lie between."""
         found = [(i, u.parameters.moves(part)) for i, u in enumerate(self.layout.units) if not isinstance(u, PoolUnit)]
