@@ -22,7 +22,8 @@ from fedkin.core import Bundle, ClientData, Net, Samples, Training
 from fedkin.engines import Engine, Gradient, Job, Loop, Stacked, Task, Workers
 from fedkin.engines.passes import CompiledPasses, RememberingClient, compiled_passes, evaluating
 from fedkin.engines.steps import layers_of
-from fedkin.methods import METHODS, FedAvg
+from fedkin.evaluate.scores import confusion
+from fedkin.methods import CAM, IFCA, METHODS, FedAvg
 from fedkin.methods.pfa import sparsity
 from fedkin.models.start import factory
 from fedkin.privacy.dp_sgd import Private
@@ -237,6 +238,9 @@ def test_engines_evaluate_alike(make: Make, shape: tuple[int, ...], monkeypatch:
     assert same(alone, evaluations(net, shards, "compiled", sent, Workers(2)))
     assert same(alone, evaluations(net, shards, "explicit", sent))  # no tie is near on these samples
     assert len(asked) == 6
+    for b, shard in zip(alone, shards, strict=True):
+        for name, data in (("test", shard.test), ("validation", shard.validation)):
+            assert torch.equal(b[name], confusion(data.y, exact(make, net, sent.model, data.x)[1].argmax(1), CLASSES))
 
 
 def same(a: list[Bundle], b: list[Bundle]) -> bool:
@@ -451,6 +455,20 @@ def test_a_model_that_changed_is_evaluated_anew() -> None:
     c.logits(w)
     assert not torch.equal(c.logits(2 * w), before)
     assert len(asked) == 3 + int(not torch.equal(w, net.w0))
+
+
+def test_fed_cam_asks_for_each_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To choose its cluster a client needs the logits of h and of each cluster model, and for training again those of h
+    and of the one it chose."""
+    net, shards = Net(SMALL, (6,), CLASSES), shards_of((6,), 1)
+    job = Job(CAM(inner=IFCA(clusters=3)), net, Training(lr=0.1), shards, 0)
+    assert evaluating(job) is not net
+    centres = torch.stack([net.fresh(i) for i in range(3)])
+    sent = Bundle(model=net.fresh(9), **Bundle(centres=centres).under("inner"))
+    asked = calls(monkeypatch)
+    (answer,) = Loop().start(job).map([Task("update", 0, 1, sent, Bundle())])
+    assert asked == [12] * 4
+    assert not torch.equal(answer.reply.model, sent.model)
 
 
 def test_other_data_have_other_logits() -> None:
