@@ -23,8 +23,8 @@ from fedkin.core.seeds import key
 Part = Literal["all", "fc", "head"]
 
 
-class Passes(Protocol):
-    """Forward passes without gradient, as an engine computes them."""
+class ForwardPass(Protocol):
+    """Forward pass without gradient, as an engine computes it."""
 
     def __call__(self, w: Tensor, x: Tensor, *, features: bool) -> tuple[Tensor, Tensor | None] | None:
         """Return the logits ``[B, C]`` and, if ``features``, the head's input ``[B, d]``; None: the module is asked."""
@@ -71,7 +71,7 @@ class Net:
         self._only: slice | None = None
         self._moves = [True] * len(self._sizes)
         self._apart: tuple[Tensor, list[Tensor]] | None = None  # a vector, and where its running statistics are
-        self._passes: Passes | None = None
+        self._passes: ForwardPass | None = None
         self.channels_last = self._try_layouts()
 
     # ---- values -----------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class Net:
         view._moves = [only is None or _overlap(s, only) for s in self._spans]
         return view
 
-    def evaluated_by(self, passes: Passes) -> Net:
+    def evaluated_by(self, passes: ForwardPass) -> Net:
         """Return this network with its passes without gradient computed by an engine; not those of `training`."""
         view = copy.copy(self)
         view._passes = passes

@@ -89,7 +89,7 @@ class RememberingClient(Client):
 
 
 class CompiledPasses:
-    """Forward passes of a network by its program, as `fedkin.core.net.Passes`.
+    """Forward passes of a network by its program, as `fedkin.core.net.ForwardPass`.
 
     Args:
         features: whether what the program's last layer is given is what the head is given.
