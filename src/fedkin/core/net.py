@@ -162,6 +162,11 @@ class Net:
         view._passes = passes
         return view
 
+    @property
+    def forward_pass(self) -> ForwardPass | None:
+        """What computes passes without gradient, where that is not the module alone."""
+        return self._passes
+
     @contextmanager
     def with_statistics(self, w: Tensor) -> Iterator[tuple[Net, list[Tensor]]]:
         """Provide this network with copies of the running statistics of ``w [P]``, and these copies.

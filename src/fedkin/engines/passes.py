@@ -77,7 +77,10 @@ class RememberingClient(Client):
     _known: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list)  # model, inputs, logits
 
     def logits(self, w: Tensor) -> Tensor:
-        """Logits ``[n, C]`` of the model ``w [P]`` on the training data, eval mode."""
+        """Return logits ``[n, C]`` of the model ``w [P]`` on the training data, in evaluation mode."""
+        passes = self.net.forward_pass
+        if not isinstance(passes, CompiledPasses) or not passes.takes(w, self.data.x):
+            return super().logits(w)
         for model, x, found in self._known:
             if x is self.data.x and torch.equal(model, w):
                 return found.clone()
@@ -107,11 +110,15 @@ class CompiledPasses:
         It is where the program cannot read what it is given, and where a pass does more than give its result: while
         torch's calls are watched by a mode, or if a module has a hook.
         """
-        if (features and not self._features) or self._watched():
-            return None
-        if not (_readable(w) and w.shape == self._length and _readable(x) and x.shape[1:] == self._shape):
+        if (features and not self._features) or not self.takes(w, x):
             return None
         return self._program.forward(w, x, features=features)
+
+    def takes(self, w: Tensor, x: Tensor) -> bool:
+        """Return whether the program computes the pass of ``w`` at ``x``."""
+        if self._watched() or not (_readable(w) and _readable(x)):
+            return False
+        return w.shape == self._length and x.shape[1:] == self._shape
 
     def _watched(self) -> bool:
         modes = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()

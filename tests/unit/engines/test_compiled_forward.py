@@ -48,6 +48,9 @@ SMALL = sequence(made(nn.Linear, 6, 5), made(nn.ReLU), made(nn.Linear, 5, CLASSE
 IMAGE = sequence(made(nn.Conv2d, 1, 5, 2), made(nn.ReLU), made(nn.Flatten), made(nn.Linear, 5 * 3 * 4, CLASSES))
 
 
+Counted = tuple[Net, Tensor, list[int]]
+
+
 def passes(net: Net, batch: int = 10) -> CompiledPasses:
     found = compiled_passes(net, batch)
     assert isinstance(found, CompiledPasses)
@@ -311,9 +314,12 @@ def test_a_program_that_disagrees_with_the_module_is_not_used(wrong: str, monkey
 
 # ---- where the module is asked after all ----------------------------------------------------------------------------
 class Watching(TorchFunctionMode):
-    """A mode that changes nothing."""
+    """A mode that changes nothing and counts the calls of linear layers."""
+
+    calls = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += int(func is F.linear)
         return func(*args, **(kwargs or {}))
 
 
@@ -324,23 +330,17 @@ class Dispatching(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def counted() -> tuple[Net, Tensor, list[int]]:
-    """A network that notes how many samples its passes are asked for, and its model."""
-    net, asked = Net(SMALL, (6,), CLASSES), list[int]()
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    """A network whose passes are compiled, its model, and the numbers of samples that programs are asked for."""
+    net = Net(SMALL, (6,), CLASSES)
     by = passes(net)
-
-    def noting(w: Tensor, x: Tensor, *, features: bool) -> tuple[Tensor, Tensor | None] | None:
-        found = by(w, x, features=features)
-        if found is not None:
-            asked.append(len(x))
-        return found
-
-    return net.evaluated_by(noting), net.w0, asked
+    return net.evaluated_by(by), net.w0, calls(monkeypatch)
 
 
-def test_gradients_are_torchs() -> None:
+def test_gradients_are_torchs(counted: Counted) -> None:
     """Passes with gradient, and all those inside a loss in training."""
-    net, w, asked = counted()
+    net, w, asked = counted
     x = data_for((6,)).x
     w.requires_grad_(True)
     (g,) = torch.autograd.grad(net(w, x).sum(), w)
@@ -354,16 +354,16 @@ def test_gradients_are_torchs() -> None:
 
 
 @pytest.mark.parametrize("mode", [Watching, Dispatching])
-def test_a_mode_sees_every_layer(mode: Callable[[], Any]) -> None:
-    net, w, asked = counted()
+def test_a_mode_sees_every_layer(mode: Callable[[], Any], counted: Counted) -> None:
+    net, w, asked = counted
     x = data_for((6,)).x
     with torch.no_grad(), mode():
         net(w, x), net.features_and_logits(w, x)
     assert asked == []
 
 
-def test_hooks_are_called() -> None:
-    net, w, asked = counted()
+def test_hooks_are_called(counted: Counted) -> None:
+    net, w, asked = counted
     x, seen = data_for((6,)).x, list[Tensor]()
     with torch.no_grad():
         for register in (net.module[1].register_forward_hook, net.module[1].register_forward_pre_hook):  # type: ignore[index]
@@ -376,9 +376,9 @@ def test_hooks_are_called() -> None:
     assert asked == [12]
 
 
-def test_transforms_of_torch_func() -> None:
+def test_transforms_of_torch_func(counted: Counted) -> None:
     """Inside them tensors have no memory that a program could read."""
-    net, w, asked = counted()
+    net, w, asked = counted
     x, rows = data_for((6,)).x, torch.stack([w, 2 * w])
     with torch.no_grad():
         many = torch.func.vmap(lambda v: net(v, x))(rows)
@@ -388,9 +388,9 @@ def test_transforms_of_torch_func() -> None:
     assert float(grad.abs().max()) > 0
 
 
-def test_other_tensors_are_left_to_the_module() -> None:
+def test_other_tensors_are_left_to_the_module(counted: Counted) -> None:
     """Other types and lengths, which the module takes or refuses by itself; the vector of two models is too long."""
-    net, w, asked = counted()
+    net, w, asked = counted
     x = data_for((6,)).x
     module = Net(SMALL, (6,), CLASSES)
     with torch.no_grad():
@@ -429,9 +429,9 @@ def client(net: Net) -> RememberingClient:
     return RememberingClient(0, data, data, net, Training(), Bundle(), Bundle())
 
 
-def test_logits_of_a_model_are_computed_once_in_a_step() -> None:
+def test_logits_of_a_model_are_computed_once_in_a_step(counted: Counted) -> None:
     """For equal numbers, wherever they lie; what a caller writes into them is not remembered."""
-    net, w, asked = counted()
+    net, w, asked = counted
     c = client(net)
     first = c.logits(w)
     expected = first.clone()
@@ -444,9 +444,9 @@ def test_logits_of_a_model_are_computed_once_in_a_step() -> None:
     assert asked == [12]
 
 
-def test_a_model_that_changed_is_evaluated_anew() -> None:
+def test_a_model_that_changed_is_evaluated_anew(counted: Counted) -> None:
     """However it was written to."""
-    net, w, asked = counted()
+    net, w, asked = counted
     c = client(net)
     before = c.logits(w)
     w.data[0] += 1
@@ -471,9 +471,9 @@ def test_fed_cam_asks_for_each_model_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert not torch.equal(answer.reply.model, sent.model)
 
 
-def test_other_data_have_other_logits() -> None:
+def test_other_data_have_other_logits(counted: Counted) -> None:
     """A method may look at a part of the data as a client of its own."""
-    net, w, _ = counted()
+    net, w, _ = counted
     c, other = client(net), data_for((6,), 5)
     c.logits(w)
     part = replace(c, data=other)
@@ -481,8 +481,28 @@ def test_other_data_have_other_logits() -> None:
         assert torch.equal(part.logits(w), net(w, other.x))
 
 
-def test_few_large_models_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, w, asked = counted()
+def test_what_is_watched_is_not_remembered(counted: Counted) -> None:
+    """A mode or a hook sees the module's pass, although the logits are known; other tensors are the module's, too."""
+    net, w, asked = counted
+    c, seen = client(net), list[Tensor]()
+    expected = c.logits(w)
+    with Watching() as mode:
+        assert torch.allclose(c.logits(w), expected, atol=1e-6)
+    handle = net.module[1].register_forward_hook(lambda *args: seen.append(args[-1]))  # type: ignore[index]
+    assert torch.allclose(c.logits(w), expected, atol=1e-6)
+    handle.remove()
+    assert mode.calls > 0
+    assert len(seen) == 1
+    many = torch.func.vmap(c.logits)(torch.stack([w, w]))
+    assert torch.allclose(many[1], expected, atol=1e-6)
+    with pytest.raises(RuntimeError):
+        c.logits(w.double())
+    assert torch.equal(c.logits(w), expected)
+    assert asked == [12]
+
+
+def test_few_large_models_are_remembered(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, w, asked = counted
     monkeypatch.setattr("fedkin.engines.passes._KEPT", 2 * w.nbytes)
     c = client(net)
     models = [w, 2 * w, 3 * w]
