@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import select
@@ -19,40 +18,14 @@ import torch
 from fedkin.core import Bundle, ClientError, FedkinError
 from fedkin.engines.arena import Arena
 from fedkin.engines.loop import trainer
+from fedkin.engines.orders import TOKEN_BYTES, Order, OrderHeading, OrderToken, OrderWords
 from fedkin.engines.shared import Slab, SlabEntry
-from fedkin.engines.tasks import Answer, Job, Step, Task
+from fedkin.engines.tasks import Answer, Job, Task
 from fedkin.engines.turns import perform
 
-TOKEN = struct.Struct("=qq")  # in the queue: where in the slab of tasks an order is written, and how long it is
 _PATIENCE = 0.01  # seconds for which answers are kept back, to be sent together
 
 Failure = tuple[str, int, int, str] | tuple[str, str]  # step, client, round, cause of a `ClientError`; or class, text
-
-
-class Order(NamedTuple):
-    """Task on its way: where what the client was sent and keeps lies, and where its answer is to go."""
-
-    number: int
-    step: Step
-    client: int
-    round: int
-    received: list[SlabEntry]
-    state: list[SlabEntry]
-    place: list[SlabEntry]
-
-    def words(self) -> bytes:
-        """Return the order as JSON."""
-        return json.dumps(self, default=bytes.hex).encode()  # only of empty tensors: all others are in the slab
-
-    @classmethod
-    def of(cls, words: bytes) -> Order:
-        """Return the order that `words` wrote."""
-        *rest, received, state, place = json.loads(words)
-        return cls(*rest, *([_entry(*e) for e in entries] for entries in (received, state, place)))
-
-
-def _entry(name: str, dtype: str, shape: list[int], offset: int, raw: str | None, common: bool) -> SlabEntry:
-    return SlabEntry(name, dtype, tuple(shape), offset, None if raw is None else bytes.fromhex(raw), common)
 
 
 class PendingReply(NamedTuple):
@@ -88,12 +61,14 @@ class SharedMemory:
     Attributes:
         tasks: orders and what of their tensors belongs to one task alone.
         common: tensors that several tasks of a map have in common.
+        headings: what the orders of a map have in common.
         arena: where answers of an expected form go.
         reading, writing: the two ends of the queue of tokens.
     """
 
     tasks: Slab
     common: Slab
+    headings: Slab
     arena: Arena
     doing: Doing
     reading: int
@@ -113,8 +88,9 @@ def main(job: Job, post: SharedMemory, me: int, pipe: Connection, answers: Slab,
     os.close(post.writing)
     torch.set_num_threads(1)
     out, train = _Outbox(pipe, answers), trainer(job)
+    orders = _Inbox(post, pipe, out)
     try:
-        while (order := _next(post, pipe, out)) is not None:
+        while (order := orders.next()) is not None:
             post.doing.begin(me, order.number)
             received, state = post.tasks.read(order.received, post.common), post.tasks.read(order.state)
             try:
@@ -129,23 +105,40 @@ def main(job: Job, post: SharedMemory, me: int, pipe: Connection, answers: Slab,
         return
 
 
-def _next(post: SharedMemory, pipe: Connection, out: _Outbox) -> Order | None:
-    """Return the next order from the queue, or from the pipe if it is too large; send kept answers before waiting.
+class _Inbox:
+    """Orders from the queue, or from the pipe if they are too large."""
 
-    None when the parent wants no more.
-    """
-    while True:
-        try:
-            token = os.read(post.reading, TOKEN.size)
-            return Order.of(post.tasks.get(*TOKEN.unpack(token))) if token else None
-        except BlockingIOError:
-            out.flush()
-        waiting = select.poll()
-        for place in (post.reading, pipe.fileno()):
-            waiting.register(place, select.POLLIN)
-        for place, _ in waiting.poll():
-            if place == pipe.fileno() and (order := out.receive()) is not None:
-                return order
+    def __init__(self, post: SharedMemory, pipe: Connection, out: _Outbox) -> None:
+        self._post, self._pipe, self._out = post, pipe, out
+        self._map, self._heading = 0, OrderHeading([], [])
+
+    def next(self) -> Order | None:
+        """Return the next order; None when the parent wants no more. Kept answers are sent before waiting."""
+        post, pipe = self._post, self._pipe
+        while True:
+            try:
+                token = os.read(post.reading, TOKEN_BYTES)
+                return self._order(OrderToken.of(token)) if token else None
+            except BlockingIOError:
+                self._out.flush()
+            waiting = select.poll()
+            for place in (post.reading, pipe.fileno()):
+                waiting.register(place, select.POLLIN)
+            for place, _ in waiting.poll():
+                if place == pipe.fileno() and (order := self._out.receive()) is not None:
+                    return order
+
+    def _order(self, token: OrderToken) -> Order:
+        """Return an order with its parts read."""
+        if token.map != self._map:
+            words = self._post.headings.get(0, token.heading)
+            self._map, self._heading = token.map, OrderHeading.of(words) if words else OrderHeading([], [])
+        heading, received, state = self._heading, self._heading.received, list[SlabEntry]()
+        if token.size:
+            own, state = OrderWords.of(self._post.tasks.get(token.at, token.size))
+            received = heading.received if own is None else own
+        place = [] if token.row < 0 else [column.at(token.row) for column in heading.columns]
+        return Order(token.number, token.step, token.client, token.round, received, state, place)
 
 
 class _Outbox:
@@ -185,7 +178,7 @@ class _Outbox:
 
     def flush(self) -> None:
         if self._kept:
-            self._pipe.send(self._kept)
+            self._pipe.send([tuple(reply) for reply in self._kept])
             self._kept, self._free = [], 0
             self._sent += 1
         self._last = time.monotonic()
