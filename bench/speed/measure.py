@@ -82,6 +82,17 @@ def flower(python: str) -> Peer:
     return Peer("flower", python, tries if n > 1 else tries[:2], {"cpus": n})
 
 
+def blazefl(python: str) -> Peer:
+    """One process on all cores, a pool of processes, or of threads, which need a Python without a global lock."""
+    n = cores()
+    tries: list[dict[str, Any]] = [
+        {"mode": "one", "parallel": 1, "threads": n},
+        {"mode": "processes", "parallel": n, "threads": 1},
+        {"mode": "threads", "parallel": n, "threads": 1},
+    ]
+    return Peer("blaze-fl", python, tries)
+
+
 def pfllib(checkout: str, python: str) -> Peer:
     return Peer("pfllib", python, threads(), {"checkout": str(Path(checkout).resolve())})
 

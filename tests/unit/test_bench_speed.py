@@ -304,3 +304,19 @@ def test_steps_are_timed_for_each_way_of_computing_gradients() -> None:
     found = steps(WORKLOADS["W4"].quick(), ["explicit", "autograd"], 2)
     assert {way: len(times) for way, times in found.items()} == {"explicit": 2, "autograd": 2}
     assert all(time > 0 for times in found.values() for time in times)
+
+
+def test_shares_are_of_the_multiply_adds_where_they_were_measured() -> None:
+    """5 MFLOP in 2 ms are 2.5 GFLOP/s: a tenth of 25 and a quarter of the matrix products' 10; both peaks are named."""
+    step = {**STEP, "fma_gflops": [25.0, 50.0]}
+    assert "| 0.005 | 0.2 | 2 | 10 % | 25 % |" in table.tables([step])
+    assert "multiply-adds 25 GFLOP/s on one core and 50 on all, matmul peak 10 GFLOP/s" in table.tables([step])
+    assert "| 0.005 | 0.5 | 2 | 25 % | 25 % |" in table.tables([STEP])
+    assert table.share({**WHOLE, "fma_gflops": [50.0, 100.0]}) == pytest.approx(2 / 0.2 / 100)
+
+
+def test_blazefl_is_tried_in_one_process_in_processes_and_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of them is fastest depends on whether its Python has a global lock."""
+    monkeypatch.setattr(measure, "cores", lambda: 4)
+    tries = [(t["mode"], t["parallel"], t["threads"]) for t in measure.blazefl("p").tries]
+    assert tries == [("one", 1, 4), ("processes", 4, 1), ("threads", 4, 1)]

@@ -28,7 +28,7 @@ class NotCovered(Exception):
 
 @dataclass(frozen=True)
 class Image:
-    """What flows between two units, of one sample, in memory: rows of positions, each with its channels.
+    """Layout in memory of what flows between two units, for one sample: rows of positions, each with its channels.
 
     Rows are padded to 16 floats with zeros. A vector of features is an image of one position.
 
