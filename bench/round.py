@@ -53,7 +53,7 @@ SERVER = {
 }
 WORKER = {
     "waiting for an order": ["engines.worker._Inbox.next"],
-    "reading an order": ["engines.worker._Inbox._order", "engines.shared.Slab.read"],
+    "reading an order": ["engines.worker._Inbox._opened", "engines.shared.Slab.read"],
     "client and its turn": ["engines.worker.perform", "engines.turns.Turn.__init__"],
     "generators": ["engines.turns.generator", "engines.turns.key"],
     "orders of samples": ["engines.loop.orders"],

@@ -125,9 +125,11 @@ class Arena:
 
     def fill(self, place: list[SlabEntry], bundle: Bundle) -> bool:
         """Write an answer to its place; return False if it is of another layout."""
-        expected = tuple((e.name, e.dtype, tuple(e.shape)) for e in place)
-        if expected != tuple((name, dtype, shape) for name, dtype, shape, _ in layout_of(bundle)):
+        if len(place) != len(bundle):
             return False
+        for e, (name, t) in zip(place, bundle.items(), strict=True):
+            if e.name != name or e.shape != tuple(t.shape) or getattr(torch, e.dtype) != t.dtype:
+                return False
         for e, t in zip(place, bundle.values(), strict=True):
             view = torch.frombuffer(self._map, dtype=getattr(torch, e.dtype), count=t.numel(), offset=e.offset)
             view.view(t.shape).copy_(t.detach())

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from fedkin.core import Bundle, ClientError, FedkinError
-from fedkin.engines.arena import Arena
+from fedkin.engines.arena import AnswerColumn, Arena
 from fedkin.engines.loop import trainer
 from fedkin.engines.orders import TOKEN_BYTES, Order, OrderHeading, OrderToken, OrderWords
 from fedkin.engines.shared import Slab, SlabEntry
@@ -91,18 +91,22 @@ def main(job: Job, post: SharedMemory, me: int, pipe: Connection, answers: Slab,
     orders = _Inbox(post, pipe, out)
     try:
         while (order := orders.next()) is not None:
-            post.doing.begin(me, order.number)
-            received, state = post.tasks.read(order.received, post.common), post.tasks.read(order.state)
+            number, task, place = order
+            post.doing.begin(me, number)
             try:
-                done = perform(job, Task(order.step, order.client, order.round, received, state), train)
+                done = perform(job, task, train)
             except ClientError as e:
-                out.fail(order, (e.step, e.client, e.round, str(e).split(": ", 1)[1]))
+                out.fail(number, (e.step, e.client, e.round, str(e).split(": ", 1)[1]))
             except FedkinError as e:
-                out.fail(order, (type(e).__name__, str(e)))
+                out.fail(number, (type(e).__name__, str(e)))
             else:
-                out.add(order, done, bool(order.place) and post.arena.fill(order.place, done.reply))
+                out.add(number, done, bool(place) and post.arena.fill(place, done.reply))
     except (EOFError, OSError):
         return
+
+
+Opened = tuple[int, Task, list[SlabEntry]]
+"""Number of an order, its task, and the place of its answer."""
 
 
 class _Inbox:
@@ -110,35 +114,42 @@ class _Inbox:
 
     def __init__(self, post: SharedMemory, pipe: Connection, out: _Outbox) -> None:
         self._post, self._pipe, self._out = post, pipe, out
-        self._map, self._heading = 0, OrderHeading([], [])
+        self._map, self._received, self._columns = 0, Bundle(), list[AnswerColumn]()  # of the last heading
 
-    def next(self) -> Order | None:
+    def next(self) -> Opened | None:
         """Return the next order; None when the parent wants no more. Kept answers are sent before waiting."""
-        post, pipe = self._post, self._pipe
         while True:
             try:
-                token = os.read(post.reading, TOKEN_BYTES)
-                return self._order(OrderToken.of(token)) if token else None
+                token = os.read(self._post.reading, TOKEN_BYTES)
+                return self._opened(OrderToken.of(token)) if token else None
             except BlockingIOError:
                 self._out.flush()
             waiting = select.poll()
-            for place in (post.reading, pipe.fileno()):
+            for place in (self._post.reading, self._pipe.fileno()):
                 waiting.register(place, select.POLLIN)
             for place, _ in waiting.poll():
-                if place == pipe.fileno() and (order := self._out.receive()) is not None:
-                    return order
+                if place == self._pipe.fileno() and (order := self._out.receive()) is not None:
+                    received, state = self._read(order.received), self._read(order.state)
+                    task = Task(order.step, order.client, order.round, received, state)
+                    return order.number, task, order.place
 
-    def _order(self, token: OrderToken) -> Order:
-        """Return an order with its parts read."""
+    def _opened(self, token: OrderToken) -> Opened:
+        """Return an order with its parts read; the heading is read once for all orders of a map."""
         if token.map != self._map:
-            words = self._post.headings.get(0, token.heading)
-            self._map, self._heading = token.map, OrderHeading.of(words) if words else OrderHeading([], [])
-        heading, received, state = self._heading, self._heading.received, list[SlabEntry]()
+            self._map, self._received, self._columns = token.map, Bundle(), []
+            if token.heading:
+                heading = OrderHeading.of(self._post.headings.get(0, token.heading))
+                self._received, self._columns = self._read(heading.received), heading.columns
+        received, state = self._received, Bundle()
         if token.size:
-            own, state = OrderWords.of(self._post.tasks.get(token.at, token.size))
-            received = heading.received if own is None else own
-        place = [] if token.row < 0 else [column.at(token.row) for column in heading.columns]
-        return Order(token.number, token.step, token.client, token.round, received, state, place)
+            words = OrderWords.of(self._post.tasks.get(token.at, token.size))
+            received = received if words.received is None else self._read(words.received)
+            state = self._read(words.state)
+        place = [] if token.row < 0 else [column.at(token.row) for column in self._columns]
+        return token.number, Task(token.step, token.client, token.round, Bundle(received), state), place
+
+    def _read(self, entries: list[SlabEntry]) -> Bundle:
+        return self._post.tasks.read(entries, self._post.common)
 
 
 class _Outbox:
@@ -152,8 +163,8 @@ class _Outbox:
         self._kept, self._free = list[PendingReply](), 0
         self._sent, self._read, self._last = 0, 0, time.monotonic()
 
-    def add(self, order: Order, answer: Answer, placed: bool) -> None:
-        """Add an answer; what does not lie at its place already goes into the slab, or through the pipe."""
+    def add(self, number: int, answer: Answer, placed: bool) -> None:
+        """Add the answer to an order; what does not lie at its place goes into the slab, or through the pipe."""
         own = Bundle() if placed else answer.reply
         need = sum(64 + t.numel() * t.element_size() for b in (own, answer.state) for t in b.values())
         if self._kept and self._free + need > self._half:
@@ -165,10 +176,10 @@ class _Outbox:
         reply, free = self._slab.write(own, start + self._free, stop)
         state, free = self._slab.write(answer.state, free, stop)
         self._free = free - start
-        self._keep(PendingReply(order.number, None, None if placed else reply, state, answer.training_s, answer.spent))
+        self._keep(PendingReply(number, None, None if placed else reply, state, answer.training_s, answer.spent))
 
-    def fail(self, order: Order, failure: Failure) -> None:
-        self._keep(PendingReply(order.number, failure, [], [], 0.0, {}))
+    def fail(self, number: int, failure: Failure) -> None:
+        self._keep(PendingReply(number, failure, [], [], 0.0, {}))
         self.flush()
 
     def _keep(self, reply: PendingReply) -> None:
