@@ -29,8 +29,8 @@ from fedkin.engines.tasks import Answer, Job, Step, Task
 from fedkin.engines.worker import Doing, Failure, PendingReply, SharedMemory, main
 
 _AHEAD = 32 << 20  # bytes of tensors on their way that are one task's alone, at least two tasks for each worker
-_QUEUE = 32 << 10  # maximum bytes of orders on their way, so that writing to the queue never blocks
-_TOGETHER = select.PIPE_BUF // TOKEN_BYTES  # entries written to the queue at once: not in parts, and with one waking
+_QUEUE = 16 << 10  # maximum bytes of orders on their way, so that writing to the queue never blocks
+_TOGETHER = getattr(select, "PIPE_BUF", 512) // TOKEN_BYTES  # orders written at once, which no system does in parts
 _HEADING = 64 << 10  # bytes of what the orders of a map have in common
 _HEAD, _PER_TENSOR = 512, 512  # maximum bytes of an order's words; with more it is sent by pipe
 
@@ -82,7 +82,7 @@ class _Map:
         todo: tasks that are left to send.
         common: where tensors lie that several tasks have in common, by ``id``.
         rows, at: places for the answers, if their form is known, and each client's among them.
-        received: by name, ``id`` of the tensors that all clients are sent whose orders do not say otherwise.
+        received: name and ``id`` of each tensor that all clients are sent whose orders do not say otherwise.
         heading: bytes of what the orders have in common; 0: it is too long, and each order has it all.
         elsewhere: forms of the answers that lie in no place.
     """
@@ -91,7 +91,7 @@ class _Map:
     common: dict[int, SlabEntry]
     rows: AnswerRows | None
     at: dict[int, int]
-    received: dict[str, int]
+    received: list[tuple[str, int]]
     heading: int = 0
     elsewhere: list[Layout] = field(default_factory=list)
 
@@ -171,7 +171,7 @@ class WorkersSession:
         """Write what the tasks have in common to shared memory."""
         common = self._post.common.share(task.received for task in tasks)
         first = tasks[0].received if tasks else Bundle()
-        received = {name: id(t) for name, t in first.items()} if all(id(t) in common for t in first.values()) else {}
+        received = [(name, id(t)) for name, t in first.items()] if all(id(t) in common for t in first.values()) else []
         now = _Map(
             todo=deque(sorted(tasks, key=lambda t: -len(self._job.shards[t.client].train))),
             common=common,
@@ -180,13 +180,13 @@ class WorkersSession:
             received=received,
         )
         self._maps += 1
-        entries = [common[key]._replace(name=name) for name, key in received.items()]
+        entries = [common[key]._replace(name=name) for name, key in received]
         words = OrderHeading(entries, [] if now.rows is None else now.rows.columns).words()
         if len(words) <= _HEADING:
             self._post.headings.put(0, words)
             now.heading = len(words)
         else:
-            now.rows, now.received = None, {}
+            now.rows, now.received = None, []
         return now
 
     def _feed(self, now: _Map) -> None:
@@ -224,9 +224,7 @@ class WorkersSession:
         Args:
             size: bytes of the tensors that are this task's alone.
         """
-        same = len(task.received) == len(now.received) and all(
-            now.received.get(name) == id(t) for name, t in task.received.items()
-        )
+        same = [(name, id(t)) for name, t in task.received.items()] == now.received
         self._number += 1
         at = words = 0
         if task.state or not same:
