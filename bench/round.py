@@ -17,11 +17,13 @@ import argparse
 import contextlib
 import functools
 import importlib
+import inspect
 import mmap
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +61,7 @@ WORKER = {
     "orders of samples": ["engines.loop.orders"],
     "choice of the program": ["engines.loop.native", "engines.loop.resolved"],
     "call of the program": ["engines.compiled.request.CompiledChain.__call__"],
-    "training (native)": ["engines.compiled.request.Linked.call"],
+    "training (native)": [],
     "upload to its place": ["engines.arena.Arena.fill"],
     "answer": ["engines.worker._Outbox.add", "engines.worker._Outbox.flush"],
 }
@@ -117,17 +119,19 @@ class Clock:
 
 
 def instrument(clock: Clock) -> None:
-    """Replace the functions of all parts that this version has by timed ones."""
+    """Replace the functions of all parts by timed ones."""
     for label, targets in {**SERVER, **WORKER}.items():
         for target in targets:
-            *path, name = target.split(".")
-            with contextlib.suppress(AttributeError, ImportError):
-                _replace(clock, label, path, name)
-    workers, worker = (importlib.import_module(f"fedkin.engines.{name}") for name in ("workers", "worker"))
-    request = importlib.import_module("fedkin.engines.compiled.request")
+            owner, name = found(target)
+            f = vars(owner).get(name) or getattr(owner, name)
+            how = clock.iterated if inspect.isgeneratorfunction(f) else clock.timed
+            setattr(owner, name, how(label, f))
+    worker = importlib.import_module("fedkin.engines.worker")
+    workers = importlib.import_module("fedkin.engines.workers")
     _after(workers.WorkersSession, "_receive", lambda _: clock.ended())
     _after(worker._Outbox, "_keep", lambda _: clock.ended())
-    _after(request, "linked", lambda found: _call_timed(clock, found))
+    request = importlib.import_module("fedkin.engines.compiled.request")
+    _after(request, "linked", lambda made: _call_timed(clock, made))
     main = worker.main
 
     def entered(job: Any, post: Any, me: int, *given: Any) -> None:
@@ -137,20 +141,21 @@ def instrument(clock: Clock) -> None:
     worker.main = workers.main = entered
 
 
-def _replace(clock: Clock, label: str, path: list[str], name: str) -> None:
-    """Replace one function, of a module, a class or a module's module, by a timed one."""
-    depth = len(path)
-    while True:
-        try:
-            owner = importlib.import_module("fedkin." + ".".join(path[:depth]))
-            break
-        except ModuleNotFoundError:
-            depth -= 1
+def found(target: str) -> tuple[Any, str]:
+    """Return the module or class that a name of `SERVER` or `WORKER` is in, and the last part of the name."""
+    *path, name = target.split(".")
+    depth = next(n for n in range(1, len(path) + 1) if path[n:] == [] or not _is_module(path[: n + 1]))
+    owner: Any = importlib.import_module("fedkin." + ".".join(path[:depth]))
     for part in path[depth:]:
         owner = getattr(owner, part)
-    f = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
-    how = clock.iterated if name in ("map", "orders") else clock.timed
-    setattr(owner, name, classmethod(how(label, f.__func__)) if isinstance(f, classmethod) else how(label, f))
+    return owner, name
+
+
+def _is_module(path: list[str]) -> bool:
+    try:
+        return find_spec("fedkin." + ".".join(path)) is not None
+    except ModuleNotFoundError:  # what it would be in is no package
+        return False
 
 
 def _after(owner: Any, name: str, hook: Callable[[Any], None]) -> None:
@@ -166,13 +171,9 @@ def _after(owner: Any, name: str, hook: Callable[[Any], None]) -> None:
     setattr(owner, name, around)
 
 
-def _call_timed(clock: Clock, found: Any) -> None:
-    if not getattr(found.call, "__wrapped__", None):
-        found.call = clock.timed("training (native)", _plain(found.call))
-
-
-def _plain(call: Any) -> Callable[..., Any]:
-    return lambda *given: call(*given)
+def _call_timed(clock: Clock, made: Any) -> None:
+    call = made.call
+    made.call = clock.timed("training (native)", lambda *given: call(*given))
 
 
 def federation(w: Workload) -> fedkin.Federation:
