@@ -34,7 +34,7 @@ from bench.speed.workloads import WORKLOADS, Workload
 
 from fedkin.models.registry import get_model
 
-PARTS = ("whole", "step", "pair", "start")
+PARTS = ("whole", "step", "pair", "start", "target")
 
 
 class Book:
@@ -94,6 +94,14 @@ def measured(w: Workload, args: argparse.Namespace, ours: Ours, peers: list[Peer
         for peer in peers if "pair" in args.parts else ():
             found = measure.beside(w, folder, ours, peer, 0 if args.quick else args.pairs)
             say_pair(book.write("pair", w.name, **about, **given, **found))
+        for peer in peers if "target" in args.parts and w.target else ():
+            if peer.name == "pfllib":  # it has no place for an evaluation of ours
+                continue
+            reached = measure.to_target(w, folder, ours, peer, 0 if args.quick else args.pairs, w.target)
+            if reached is None:
+                print(f"  {100 * w.target:.0f} % not reached beside {peer.name} in {w.rounds} rounds", flush=True)
+            else:
+                say_target(book.write("target", w.name, **about, **given, **reached))
 
 
 def say_step(line: dict[str, Any]) -> None:
@@ -128,6 +136,14 @@ def say_pair(line: dict[str, Any]) -> None:
         f"  {line['ratio']:.2f} times {line['peer']}{wanted}, {low:.2f} to {high:.2f} in {len(line['pairs'])} pairs; "
         f"its setting {line['setting']} of {line['tried']}; "
         f"accuracy {line['accuracy'][0]:.3f}, its {line['accuracy'][1]:.3f}",
+        flush=True,
+    )
+
+
+def say_target(line: dict[str, Any]) -> None:
+    mine, theirs = (statistics.median(pair[side] for pair in line["pairs"]) for side in (0, 1))
+    print(
+        f"  to {100 * line['target']:.0f} %: {mine:.2f} s, {line['peer']} {theirs:.2f} s: {line['ratio']:.2f} times",
         flush=True,
     )
 

@@ -29,7 +29,7 @@ def tables(lines: Sequence[Line]) -> str:
     lines = [line for line in lines if not line["quick"]]
     if not lines:
         return "Nothing has been measured yet."
-    parts = [_machine(lines[-1]), _wholes(lines), _pairs(lines), _steps(lines), _start(lines)]
+    parts = [_machine(lines[-1]), _wholes(lines), _pairs(lines), _targets(lines), _steps(lines), _start(lines)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -113,6 +113,21 @@ def _pairs(lines: Sequence[Line]) -> str:
         "first round: its, ours | memory: its, ours | accuracy: its, ours |"
     )
     return _table(head, rows)
+
+
+def _targets(lines: Sequence[Line]) -> str:
+    rows = []
+    for line in _last(lines, "target", lambda x: (x["peer"], x["setting"].get("processes", 1) > 1)):
+        mine, theirs = (statistics.median(pair[side] for pair in line["pairs"]) for side in (0, 1))
+        low, high = line["spread"]
+        setting = ", ".join(f"{name} {value}" for name, value in line["setting"].items())
+        rows.append(
+            f"| {line['workload']} | {100 * line['target']:.0f} % | {_TITLES[line['peer']]} ({setting}) | "
+            f"{theirs:.2f} s | {mine:.2f} s | **{line['ratio']:.2f}** ({low:.2f} to {high:.2f}) |"
+        )
+    return _table(
+        "| | accuracy | peer (its fastest setting) | its time, evaluated each round | ours | times as fast |", rows
+    )
 
 
 def _memory(line: Line) -> str:

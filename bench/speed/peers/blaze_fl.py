@@ -6,7 +6,6 @@ processes with shared memory is its fastest mode. Data are in-memory tensors, re
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from blazefl.contrib import (
     FedAvgThreadPoolClientTrainer,
 )
 from blazefl.core import IPCMode
-from common import arrays, network, scored, settings, tell
+from common import Clock, arrays, network, scored, settings, tell
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -78,13 +77,14 @@ def main() -> None:
         num_clients=s["clients"], sample_ratio=s["cohort"] / s["clients"], batch_size=s["batch"], seed=0,
     )  # fmt: skip
     clients = trainer(s, selector, parts)
-    ends = [time.time()]
+    clock = Clock(s)
+    clock.start()
     while not server.if_stop():
         clients.local_process(server.downlink_package(), server.sample_clients())
         for package in clients.uplink_package():
             server.load(package)
-        ends.append(time.time())
-    tell(ends, ("blazefl",), **scored(server.model, s))
+        clock.round(server.model)
+    tell(clock.ends, ("blazefl",), **scored(server.model, s), **clock.found)
 
 
 if __name__ == "__main__":
