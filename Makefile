@@ -9,6 +9,8 @@ LOCK   ?= yes
 # wheels only: a source package would run code of its own to install itself
 HASHED := $(PIP) --no-deps --require-hashes --only-binary :all: --requirement
 MINUTES ?= 4
+# tests start many programs, and each would compile fedkin anew where the environment forbids to keep compiled modules
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test test-all test-hosts test-hosts-short fuzz lint types layers docs check lock licences audit clean
 

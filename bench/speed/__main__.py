@@ -7,6 +7,7 @@
     python -m bench.speed --table                            # writes the tables of docs/performance.md
 
 Peers are programs in other environments: pfl (pip install pfl==0.6.0), Flower (pip install 'flwr[simulation]==1.41.0'),
+BlazeFL (Python 3.12 or later, pip install 'blazefl[contrib,reproducibility]==2.0.3'; 3.14t for its threads),
 PFLlib (a checkout, and an environment with h5py, scikit-learn and matplotlib); all with the torch that fedkin has. What
 is measured and how is told in docs/performance.md. Lines go to bench/results/speed.jsonl.
 """
@@ -28,11 +29,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # so that `python bench/spee
 
 from bench.speed import federation, flops, machine, measure, table
 from bench.speed.measure import Ours, Peer
+from bench.speed.peak import fma_peak
 from bench.speed.workloads import WORKLOADS, Workload
 
 from fedkin.models.registry import get_model
 
-PARTS = ("whole", "step", "pair", "start")
+PARTS = ("whole", "step", "pair", "start", "target")
 
 
 class Book:
@@ -40,16 +42,19 @@ class Book:
 
     def __init__(self, file: Path, quick: bool, note: str) -> None:
         self._file, self._quick, self._note = file, quick, note
-        self.peak = (0.0, 0.0)
+        self.peak, self.fma = (0.0, 0.0), (0.0, 0.0)
 
     def measure_peak(self) -> None:
         """The best so far: others who use the machine can only make it look slower than it is."""
         now = machine.matmul_peak(256 if self._quick else 2048)
         self.peak = (max(self.peak[0], now[0]), max(self.peak[1], now[1]))
+        now = fma_peak(2 if self._quick else 15)
+        self.fma = (max(self.fma[0], now[0]), max(self.fma[1], now[1]))
 
     def write(self, kind: str, workload: str, **found: Any) -> dict[str, Any]:
         line = {
             "kind": kind, "workload": workload, **found, "peak_gflops": [round(p, 1) for p in self.peak],
+            "fma_gflops": [round(p, 1) for p in self.fma],
             "quick": self._quick, "machine": machine.described(), "versions": machine.versions(),
             "day": date.today().isoformat(),
             **({"note": self._note} if self._note else {}),
@@ -65,7 +70,8 @@ def measured(w: Workload, args: argparse.Namespace, ours: Ours, peers: list[Peer
     book.measure_peak()
     one = flops.of_step(get_model(w.model, w.shape, w.classes), w.shape, w.batch)
     print(
-        f"\n{w.name}: {w.about}; {one / 1e9:.3g} GFLOP a step; peak {book.peak[0]:.0f} and {book.peak[1]:.0f} GFLOP/s",
+        f"\n{w.name}: {w.about}; {one / 1e9:.3g} GFLOP a step; peak {book.fma[0]:.0f} and {book.fma[1]:.0f} GFLOP/s, "
+        f"of matrix products {book.peak[0]:.0f} and {book.peak[1]:.0f}",
         flush=True,
     )
     about = {"settings": w.described(), "cohort": w.cohort, "samples": w.samples, "step_flop": one}
@@ -88,10 +94,18 @@ def measured(w: Workload, args: argparse.Namespace, ours: Ours, peers: list[Peer
         for peer in peers if "pair" in args.parts else ():
             found = measure.beside(w, folder, ours, peer, 0 if args.quick else args.pairs)
             say_pair(book.write("pair", w.name, **about, **given, **found))
+        for peer in peers if "target" in args.parts and w.target else ():
+            if peer.name == "pfllib":  # it has no place for an evaluation of ours
+                continue
+            reached = measure.to_target(w, folder, ours, peer, 0 if args.quick else args.pairs, w.target)
+            if reached is None:
+                print(f"  {100 * w.target:.0f} % not reached beside {peer.name} in {w.rounds} rounds", flush=True)
+            else:
+                say_target(book.write("target", w.name, **about, **given, **reached))
 
 
 def say_step(line: dict[str, Any]) -> None:
-    floor = line["step_flop"] / (1e6 * line["peak_gflops"][0])
+    floor = line["step_flop"] / (1e6 * table.limit(line)[0])
     kind = line.get("gradient", "autograd")
     print(
         f"  a step alone, {kind}: {line['step_ms']:.3g} ms, {100 * floor / line['step_ms']:.0f} % of one core",
@@ -126,6 +140,14 @@ def say_pair(line: dict[str, Any]) -> None:
     )
 
 
+def say_target(line: dict[str, Any]) -> None:
+    mine, theirs = (statistics.median(pair[side] for pair in line["pairs"]) for side in (0, 1))
+    print(
+        f"  to {100 * line['target']:.0f} %: {mine:.2f} s, {line['peer']} {theirs:.2f} s: {line['ratio']:.2f} times",
+        flush=True,
+    )
+
+
 def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workloads", nargs="*", help=f"of {', '.join(WORKLOADS)}; default: all")
@@ -138,6 +160,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--plain", action="store_true", help="beside FedAvg written by hand in PyTorch")
     parser.add_argument("--pfl-research", metavar="PYTHON", help="an interpreter that has pfl")
     parser.add_argument("--flower", metavar="PYTHON", help="an interpreter that has flwr[simulation]")
+    parser.add_argument("--blazefl", metavar="PYTHON", help="an interpreter that has blazefl[contrib,reproducibility]")
     parser.add_argument(
         "--pfllib", nargs=2, metavar=("CHECKOUT", "PYTHON"), help="a checkout, and an interpreter for it"
     )
@@ -153,6 +176,7 @@ def asked(args: argparse.Namespace) -> list[Peer]:
     found = [measure.plain()] if args.plain else []
     found += measure.pfl_research(args.pfl_research) if args.pfl_research else []
     found += [measure.flower(args.flower)] if args.flower else []
+    found += [measure.blazefl(args.blazefl)] if args.blazefl else []
     return found + ([measure.pfllib(*args.pfllib)] if args.pfllib else [])
 
 

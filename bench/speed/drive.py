@@ -55,10 +55,20 @@ class Ran:
         return statistics.median(self.round_s)
 
 
-def run(script: str, python: str, w: Workload, folder: Path, *, watch: bool = False, **settings: Any) -> Ran:
+def run(
+    script: str,
+    python: str,
+    w: Workload,
+    folder: Path,
+    *,
+    watch: bool = False,
+    src: Path | None = None,
+    **settings: Any,
+) -> Ran:
     """Starts ``peers/SCRIPT.py`` with an interpreter on the data in a folder.
 
     Args:
+        src: the folder of another fedkin than this one.
         settings: what the script is told beside the workload.
 
     Raises:
@@ -72,7 +82,7 @@ def run(script: str, python: str, w: Workload, folder: Path, *, watch: bool = Fa
         with log.open("w") as errors:
             process = subprocess.Popen(
                 [python, str(SCRIPTS / f"{script}.py"), str(file)], stdout=subprocess.PIPE, stderr=errors, text=True,
-                env=environment(Path(place)), cwd=place, start_new_session=True,
+                env=environment(Path(place), src), cwd=place, start_new_session=True,
             )  # fmt: skip
             try:
                 if watch:
@@ -98,11 +108,11 @@ def _cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def environment(place: Path) -> dict[str, str]:
-    """Ours, with this fedkin's networks to be imported by any interpreter, and nothing else of our environment."""
+def environment(place: Path, src: Path | None = None) -> dict[str, str]:
+    """Ours, with fedkin to be imported by any interpreter, from ``src`` or this one, and nothing else of ours."""
     code = place / "code"
     code.mkdir()
-    (code / "fedkin").symlink_to(Path(fedkin.__file__).parent)
+    (code / "fedkin").symlink_to(Path(fedkin.__file__).parent if src is None else src.resolve() / "fedkin")
     return {**os.environ, "PYTHONPATH": str(code), "PYTHONDONTWRITEBYTECODE": "1"}
 
 

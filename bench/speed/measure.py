@@ -82,6 +82,17 @@ def flower(python: str) -> Peer:
     return Peer("flower", python, tries if n > 1 else tries[:2], {"cpus": n})
 
 
+def blazefl(python: str) -> Peer:
+    """One process on all cores, a pool of processes, or of threads, which need a Python without a global lock."""
+    n = cores()
+    tries: list[dict[str, Any]] = [
+        {"mode": "one", "parallel": 1, "threads": n},
+        {"mode": "processes", "parallel": n, "threads": 1},
+        {"mode": "threads", "parallel": n, "threads": 1},
+    ]
+    return Peer("blaze-fl", python, tries)
+
+
 def pfllib(checkout: str, python: str) -> Peer:
     return Peer("pfllib", python, threads(), {"checkout": str(Path(checkout).resolve())})
 
@@ -155,6 +166,37 @@ def first_round() -> float:
         command, started = [sys.executable, "-m", "fedkin", "run", "fedavg", *flags], time.time()
         subprocess.run(command, check=True, env=environment(Path(place)))
         return (Path(place) / "run" / "config.toml").stat().st_mtime - started
+
+
+def seconds_to(ran: Ran, target: float) -> float | None:
+    """Seconds from the start of the first round to the end of the first one with this accuracy; None: there is none."""
+    ends, accuracies = ran.more["times"], ran.more["accuracies"]
+    return next((ends[i + 1] - ends[0] for i, found in enumerate(accuracies) if found >= target), None)
+
+
+def to_target(w: Workload, folder: Path, ours: Ours, peer: Peer, pairs: int, target: float) -> dict[str, Any] | None:
+    """Seconds to an accuracy on all clients' test samples by both, evaluated each round; None: one does not reach it.
+
+    The peer runs in the setting that is fastest without evaluation.
+    """
+    tried = [(one, peer.run(w, folder, one, rounds=min(w.rounds, _TRIED) + 2)) for one in peer.tries]
+    best, _ = min(tried, key=lambda pair: pair[1].median_s)
+    found = []
+    for _ in range(max(1, pairs)):
+        ran = (ours.run(w, folder, evaluate=True, target=target), peer.run(w, folder, best, target=target))
+        seconds = [seconds_to(one, target) for one in ran]
+        if None in seconds:
+            return None
+        found.append(seconds)
+    ratios = [theirs / mine for mine, theirs in found if mine and theirs]
+    return {
+        "peer": peer.name,
+        "setting": best,
+        "target": target,
+        "pairs": [[round(s or 0.0, 3) for s in pair] for pair in found],
+        "ratio": statistics.median(ratios),
+        "spread": [min(ratios), max(ratios)],
+    }
 
 
 # ---- beside others --------------------------------------------------------------------------------------------------

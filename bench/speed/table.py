@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
 _BEGIN, _END = "<!-- measured -->", "<!-- /measured -->"
 _TITLES = {
     "fedavg": "FedAvg", "da-pfl": "DA-PFL", "pfedcs": "PFedCS", "ifca-cam": "IFCA-CAM", "plain": "by hand",
-    "pfl-research": "pfl-research", "flower": "Flower", "pfllib": "PFLlib",
+    "pfl-research": "pfl-research", "flower": "Flower", "pfllib": "PFLlib", "blaze-fl": "BlazeFL",
 }  # fmt: skip
 Line = dict[str, Any]
 
@@ -29,7 +29,7 @@ def tables(lines: Sequence[Line]) -> str:
     lines = [line for line in lines if not line["quick"]]
     if not lines:
         return "Nothing has been measured yet."
-    parts = [_machine(lines[-1]), _wholes(lines), _pairs(lines), _steps(lines), _start(lines)]
+    parts = [_machine(lines[-1]), _wholes(lines), _pairs(lines), _targets(lines), _steps(lines), _start(lines)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -41,11 +41,15 @@ def renewed(text: str, lines: Sequence[Line]) -> str:
 
 
 def _machine(line: Line) -> str:
-    m, v, peak = line["machine"], line["versions"], line["peak_gflops"]
+    m, v, (one, all_) = line["machine"], line["versions"], line["peak_gflops"]
     memory = "" if m["memory_gb"] is None else f", {m['memory_gb']:g} GB"
+    peak = f"matmul peak {one:.0f} GFLOP/s on one core and {all_:.0f} on all"
+    if "fma_gflops" in line:
+        fused = [round(found) for found in limit(line)]
+        peak = f"peak of fused multiply-adds {fused[0]} GFLOP/s on one core and {fused[1]} on all, {peak}"
     return (
-        f"{m['cores']} cores of {m['cpu']} ({m['vectors']}){memory}; matmul peak {peak[0]:.0f} GFLOP/s on one core and "
-        f"{peak[1]:.0f} on all; fedkin {v['fedkin']}, torch {v['torch']}, Python {v['python']}; {line['day']}."
+        f"{m['cores']} cores of {m['cpu']} ({m['vectors']}){memory}; {peak}; fedkin {v['fedkin']}, torch {v['torch']}, "
+        f"Python {v['python']}; {line['day']}."
     )
 
 
@@ -80,10 +84,15 @@ def updates(line: Line) -> float:
     return float(line["cohort"] / statistics.median(line["round_s"]))
 
 
+def limit(line: Line) -> tuple[float, float]:
+    """GFLOP/s that one core and all of them can do; lines from before there was a measurement have matrix products'."""
+    one, all_ = line.get("fma_gflops", line["peak_gflops"])
+    return float(one), float(all_)
+
+
 def share(line: Line) -> float:
     """What local training's operations are of what the cores could do in the time of a whole round."""
-    peak = 1e9 * line["peak_gflops"][1]
-    return float(line["round_flop"] / (statistics.median(line["round_s"]) * peak))
+    return float(line["round_flop"] / (statistics.median(line["round_s"]) * 1e9 * limit(line)[1]))
 
 
 def _pairs(lines: Sequence[Line]) -> str:
@@ -106,6 +115,21 @@ def _pairs(lines: Sequence[Line]) -> str:
     return _table(head, rows)
 
 
+def _targets(lines: Sequence[Line]) -> str:
+    rows = []
+    for line in _last(lines, "target", lambda x: (x["peer"], x["setting"].get("processes", 1) > 1)):
+        mine, theirs = (statistics.median(pair[side] for pair in line["pairs"]) for side in (0, 1))
+        low, high = line["spread"]
+        setting = ", ".join(f"{name} {value}" for name, value in line["setting"].items())
+        rows.append(
+            f"| {line['workload']} | {100 * line['target']:.0f} % | {_TITLES[line['peer']]} ({setting}) | "
+            f"{theirs:.2f} s | {mine:.2f} s | **{line['ratio']:.2f}** ({low:.2f} to {high:.2f}) |"
+        )
+    return _table(
+        "| | accuracy | peer (its fastest setting) | its time, evaluated each round | ours | times as fast |", rows
+    )
+
+
 def _memory(line: Line) -> str:
     mine, theirs = line["memory_mb"]
     return "–" if mine is None or theirs is None else f"{theirs:.0f} MB, {mine:.0f} MB"
@@ -114,12 +138,16 @@ def _memory(line: Line) -> str:
 def _steps(lines: Sequence[Line]) -> str:
     rows = []
     for line in _last(lines, "step", lambda x: x.get("gradient", "")):
-        floor = line["step_flop"] / (1e6 * line["peak_gflops"][0])
+        floor, former = (line["step_flop"] / (1e6 * peak) for peak in (limit(line)[0], line["peak_gflops"][0]))
         rows.append(
             f"| {line['workload']} | {line.get('gradient', 'autograd')} | {line['step_flop'] / 1e9:.3g} | "
-            f"{floor:.3g} | {line['step_ms']:.3g} | {100 * floor / line['step_ms']:.0f} % |"
+            f"{floor:.3g} | {line['step_ms']:.3g} | {100 * floor / line['step_ms']:.0f} % | "
+            f"{100 * former / line['step_ms']:.0f} % |"
         )
-    return _table("| | gradient | GFLOP per step | at the peak, ms | a step, ms | share of one core's peak |", rows)
+    head = (
+        "| | gradient | GFLOP per step | at the peak, ms | a step, ms | share of one core's peak | of matrix products |"
+    )
+    return _table(head, rows)
 
 
 def _start(lines: Sequence[Line]) -> str:

@@ -20,6 +20,7 @@ class Workload:
         paper: the method that the workload comes from, run beside FedAvg; with its fields.
         trainings: models that each client of ``paper`` trains in a round.
         share: goal, of the machine's matmul peak; ratios: goals, times as fast as each peer.
+        target: accuracy to which the time is measured; None: it is not.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Workload:
     trainings: int = 1
     share: float | None = None
     ratios: Mapping[str, float] = field(default_factory=dict)
+    target: float | None = None
 
     @property
     def steps(self) -> int:
@@ -53,7 +55,7 @@ class Workload:
 
     def described(self) -> dict[str, Any]:
         """Its settings, for the lines."""
-        goals = ("about", "share", "ratios", "fields", "paper", "trainings")
+        goals = ("about", "share", "ratios", "fields", "paper", "trainings", "target")
         return {name: value for name, value in asdict(self).items() if name not in goals}
 
 
@@ -65,7 +67,7 @@ WORKLOADS = {
         Workload(
             "W1a", "CNN 6-16, batch 10 (DA-PFL)", "cam-lenet", _CIFAR, 10, clients=8, cohort=8, samples=2000, tests=200,
             batch=10, lr=0.05, rounds=3, paper="da-pfl", share=0.35,
-            ratios={"pfl-research": 3, "pfllib": 3.5, "flower": 4},
+            ratios={"pfl-research": 3, "pfllib": 3.5, "flower": 4}, target=0.9,
         ),
         Workload(
             "W1b", "CNN 64-64, batch 10 (DA-PFL)", "dapfl-cnn", _CIFAR, 10, clients=8, cohort=8, samples=300, tests=100,
@@ -83,7 +85,7 @@ WORKLOADS = {
         ),
         Workload(
             "W4", "MLP 200-100, batch 10 (FEMNIST)", "mlp", _IMAGES, 62, clients=100, cohort=20, samples=200, tests=40,
-            batch=10, lr=0.05, rounds=30, share=0.50, ratios={"pfl-research": 5, "pfllib": 7, "flower": 15},
+            batch=10, lr=0.05, rounds=30, share=0.50, ratios={"pfl-research": 5, "pfllib": 7, "flower": 15}, target=0.8,
         ),
         Workload(
             "W5", "ResNet-18, batch 100 (Tiny-ImageNet)", "resnet18", (3, 64, 64), 200, clients=2, cohort=2,

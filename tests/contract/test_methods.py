@@ -49,6 +49,22 @@ from thorough import thorough_except
 ON_ENGINES = ("same result", "resume", "odd federations")
 ON_PROCESSES = ("fedavg", "da-pfl", "pfedcs", "ifca-cam")
 """One model to all, rows of a bank, several requests and teachers, a survey."""
+OF_EVERY_KIND = (
+    *ON_PROCESSES,
+    "cfic",
+    "cfl",
+    "creff",
+    "ditto",
+    "fedavg-ft",
+    "feddyn",
+    "fedfomo",
+    "fedgh",
+    "fedproto",
+    "fedrod",
+    "per-fedavg",
+    "pfa",
+)
+"""One method of each kind of state, request and prediction."""
 
 VARIANTS: dict[str, Method] = {
     "fedavg after training": FedAvg(after_training=True),
@@ -214,7 +230,7 @@ def test_a_method_keeps_every_rule_on_the_reference_engine(name: str) -> None:
     check_method(light(name), engines=[])
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", thorough_except(METHODS, OF_EVERY_KIND))
 def test_a_method_gives_the_same_on_two_processes(name: str) -> None:
     """On two worker processes each method gives what the reference gives, bit for bit, with drop-outs, late joiners and
     running statistics."""
@@ -222,7 +238,7 @@ def test_a_method_gives_the_same_on_two_processes(name: str) -> None:
     assert difference(one, two) is None
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.thorough), 2])
 @pytest.mark.parametrize("name", thorough_except(METHODS, ON_PROCESSES))
 def test_the_rules_on_engines_hold_for_processes(name: str, workers: int) -> None:
     """The contract's own runs on worker processes, for methods of every kind of traffic; for all in `make test-all`."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -66,6 +67,34 @@ def scored(module: nn.Module, s: dict[str, Any]) -> dict[str, float]:
             right += int((out.argmax(1) == y[client]).sum())
             loss += float(F.cross_entropy(out, y[client], reduction="sum"))
     return {"accuracy": right / y.numel(), "loss": loss / y.numel()}
+
+
+class Clock:
+    """Times of the ends of rounds. With a target each round ends after an evaluation on all clients' test samples.
+
+    Attributes:
+        ends: start of the first round, then the end of each round.
+        accuracies: after each round, if there is a target.
+    """
+
+    def __init__(self, s: dict[str, Any]) -> None:
+        self._s = s
+        self.ends, self.accuracies = list[float](), list[float]()
+
+    def start(self) -> None:
+        """Note the start of the first round."""
+        self.ends.append(time.time())
+
+    def round(self, module: nn.Module) -> None:
+        """Note the end of a round, after which the server's model is ``module``."""
+        if self._s.get("target"):
+            self.accuracies.append(scored(module, self._s)["accuracy"])
+        self.ends.append(time.time())
+
+    @property
+    def found(self) -> dict[str, Any]:
+        """What a run with a target tells in addition."""
+        return {"times": self.ends, "accuracies": self.accuracies} if self.accuracies else {}
 
 
 def tell(ends: list[float], packages: tuple[str, ...], **found: Any) -> None:

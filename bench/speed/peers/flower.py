@@ -7,13 +7,12 @@ through a SuperLink. How many clients run at once follows from ``client_resource
 from __future__ import annotations
 
 import os
-import time
 from typing import Any
 
 os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 os.environ.pop("RAY_ADDRESS", None)  # a cluster of other machines
 
-from common import network, scored, settings, tell
+from common import Clock, network, scored, settings, tell
 from flower_client import app
 from flwr.app import ArrayRecord, ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
@@ -23,15 +22,20 @@ from flwr.simulation import run_simulation
 
 def main() -> None:
     s = settings()
-    ends: list[float] = []
+    clock = Clock(s)
     last: dict[str, Any] = {}
-    server = ServerApp()
+    evaluated, server = network(s), ServerApp()
 
     @server.main()
     def play(grid: Grid, context: Context) -> None:
         def ended(number: int, weights: ArrayRecord) -> None:
-            ends.append(time.time())
             last["weights"] = weights
+            if not number:
+                clock.start()
+                return
+            if s.get("target"):
+                evaluated.load_state_dict(weights.to_torch_state_dict())
+            clock.round(evaluated)
 
         strategy = FedAvg(
             fraction_train=s["cohort"] / s["clients"], fraction_evaluate=0.0, min_train_nodes=s["cohort"],
@@ -48,7 +52,7 @@ def main() -> None:
     run_simulation(server, app, num_supernodes=s["clients"], backend_config=how)
     module = network(s)
     module.load_state_dict(last["weights"].to_torch_state_dict())
-    tell(ends, ("flwr", "ray"), **scored(module, s))
+    tell(clock.ends, ("flwr", "ray"), **scored(module, s), **clock.found)
 
 
 if __name__ == "__main__":

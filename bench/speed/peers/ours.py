@@ -26,8 +26,8 @@ def federation(s: dict[str, Any]) -> fedkin.Federation:
     return fedkin.Federation(tuple(shards), s["classes"], name="bench")
 
 
-def play(s: dict[str, Any]) -> tuple[list[float], list[dict[str, float]], dict[str, Any]]:
-    """When the first round began and each ended; the seconds of its parts; the line of the last round."""
+def play(s: dict[str, Any]) -> tuple[list[float], list[dict[str, float]], list[float]]:
+    """When the first round began and each ended; the seconds of its parts; accuracies of evaluated rounds."""
     ends: list[float] = []
     parts: list[dict[str, float]] = []
     lines: list[dict[str, Any]] = []
@@ -57,13 +57,14 @@ def play(s: dict[str, Any]) -> tuple[list[float], list[dict[str, float]], dict[s
     if out is not None:
         timing = [json.loads(text) for text in (out / "timing.jsonl").read_text(encoding="utf-8").splitlines()]
         parts = [{**part, "training": line["training_s"]} for part, line in zip(parts, timing, strict=True)]
-    return ends, parts, lines[-1]
+    return ends, parts, [line["pooled"] for line in lines if line["evaluated"]]
 
 
 def main() -> None:
     s = settings()
-    ends, parts, line = play(s)
-    tell(ends, (), accuracy=line["pooled"], parts=parts[1:-1])
+    ends, parts, accuracies = play(s)
+    curve = {"times": ends, "accuracies": accuracies} if s.get("target") else {}
+    tell(ends, (), accuracy=accuracies[-1], parts=parts[1:-1], **curve)
 
 
 if __name__ == "__main__":

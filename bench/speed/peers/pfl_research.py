@@ -11,13 +11,12 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from common import arrays, network, scored, settings, tell
+from common import Clock, arrays, network, scored, settings, tell
 from torch import Tensor, nn
 
 _RANK, _ADDRESSES = "PFL_WORKER_RANK", "PFL_WORKER_ADDRESSES"
@@ -56,7 +55,7 @@ def users(s: dict[str, Any]) -> Any:
     return FederatedDataset(made.__getitem__, get_user_sampler("minimize_reuse", list(made)))
 
 
-def train(s: dict[str, Any]) -> tuple[list[float], nn.Module]:
+def train(s: dict[str, Any]) -> tuple[Clock, nn.Module]:
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.aggregate.weighting import WeightByDatapoints
     from pfl.algorithm import FederatedAveraging, NNAlgorithmParams
@@ -65,15 +64,15 @@ def train(s: dict[str, Any]) -> tuple[list[float], nn.Module]:
     from pfl.metrics import Metrics
     from pfl.model.pytorch import PyTorchModel
 
-    ends: list[float] = []
+    clock = Clock(s)
 
     class Watch(TrainingProcessCallback):  # type: ignore[misc]
         def on_train_begin(self, *, model: Any) -> Any:
-            ends.append(time.time())
+            clock.start()
             return Metrics()
 
         def after_central_iteration(self, *_args: Any, **_more: Any) -> Any:
-            ends.append(time.time())
+            clock.round(inner)
             return False, Metrics()
 
     inner = network(s)
@@ -94,7 +93,7 @@ def train(s: dict[str, Any]) -> tuple[list[float], nn.Module]:
         callbacks=[Watch()],
         send_metrics_to_platform=False,
     )
-    return ends, inner
+    return clock, inner
 
 
 def others(count: int) -> list[subprocess.Popen[bytes]]:
@@ -117,9 +116,9 @@ def main() -> None:
     torch.set_num_threads(s["threads"])
     torch.manual_seed(0)
     np.random.seed(0)  # noqa: NPY002  pfl draws from it, and all processes must draw the same
-    ends, module = train(s)
+    clock, module = train(s)
     if os.environ.get(_RANK, "0") == "0":
-        tell(ends, ("pfl",), **scored(module, s))
+        tell(clock.ends, ("pfl",), **scored(module, s), **clock.found)
     for process in started:
         process.wait(timeout=60)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import random
-import time
 
 import torch
-from common import arrays, epoch, network, scored, settings, tell
+from common import Clock, arrays, epoch, network, scored, settings, tell
 
 
 def main() -> None:
@@ -17,7 +16,8 @@ def main() -> None:
     x, y = (t.clone() for t in arrays(s, "train"))
     names = list(module.state_dict())
     w = {name: t.clone() for name, t in module.state_dict().items()}
-    ends = [time.time()]
+    clock = Clock(s)
+    clock.start()
     for _ in range(s["rounds"]):
         total = {name: torch.zeros_like(t) for name, t in w.items()}
         for client in draws.sample(range(s["clients"]), s["cohort"]):
@@ -27,9 +27,9 @@ def main() -> None:
             for name in names:
                 total[name] += trained[name]
         w = {name: t / s["cohort"] if t.is_floating_point() else w[name] for name, t in total.items()}
-        ends.append(time.time())
-    module.load_state_dict(w)
-    tell(ends, (), **scored(module, s))
+        module.load_state_dict(w)
+        clock.round(module)
+    tell(clock.ends, (), **scored(module, s), **clock.found)
 
 
 if __name__ == "__main__":

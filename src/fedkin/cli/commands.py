@@ -51,10 +51,10 @@ def run_command(args: list[str]) -> int:
         tell_clients(settings.data)
     require(show.track)
     tracking, quiet = Tracking(show.track, folder, title, settings.table()), show.quiet or show.json
-    told, log = None if quiet else tell_findings(settings.data, folder / "config.toml"), screen.RunLog(quiet=quiet)
+    notice, log = None if quiet else tell_findings(settings.data, folder / "config.toml"), screen.RunLog(quiet=quiet)
     try:
         with screen.bar(settings.run.rounds, title, quiet=quiet) as bar:
-            federation = settings.data.federation(settings.run.seed, told)
+            federation = settings.data.federation(settings.run.seed, notice)
             result = run_settings(settings, federation, out=folder, on_round=_both(bar.at, tracking.round))
     except KeyboardInterrupt:
         return _stopped(folder, new)
@@ -207,8 +207,8 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
                 log.finished(f"{title}, seed {seed}", Lines(place / "rounds.jsonl"), number + 1)
 
         config = folder / run_name(*order[0]) / "config.toml"
-        told = None if quiet or again else tell_findings(plan.data, config)
-        runs = compare(plan, folder, resume=again, on_round=on_round, on_data=told)
+        notice = None if quiet or again else tell_findings(plan.data, config)
+        runs = compare(plan, folder, resume=again, on_round=on_round, on_data=notice)
         tracked.end()
     found = write_outcome(plan, folder, runs, show.decimals)
     if show.json:

@@ -112,7 +112,7 @@ def export_command(args: list[str]) -> int:
 
 
 def _list(runs: Sequence[AvailableRun], folder: Path, *, as_json: bool) -> None:
-    """The runs of a comparison or a sweep, and a command for each."""
+    """Print the runs of a comparison or a sweep, and the export command of each."""
     if as_json:
         lines = [{**asdict(run), "folder": str(run.folder), "command": run.command} for run in runs]
         screen.write(json.dumps(lines, indent=2, ensure_ascii=False))
@@ -151,8 +151,8 @@ def predict_command(args: list[str]) -> int:
         screen.note(f"warning: {line}")
     if flags.json:
         for row, name, p in zip(found.rows, found.names, found.probabilities.tolist(), strict=True):
-            told = {"row": row, "label": name, "probabilities": dict(zip(found.labels, p, strict=True))}
-            screen.write(json.dumps(told, ensure_ascii=False))
+            prediction = {"row": row, "label": name, "probabilities": dict(zip(found.labels, p, strict=True))}
+            screen.write(json.dumps(prediction, ensure_ascii=False))
         return 0
     screen.table(_table(found))
     left = len(found.rows) - _SHOWN

@@ -120,7 +120,7 @@ class SweepSettings:
 
 
 def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
-    """The settings of ``fedkin run METHOD|FILE.toml [flags]``.
+    """Return the settings of ``fedkin run METHOD|FILE.toml [flags]``.
 
     Raises:
         ConfigError: no method, or a setting that does not fit.
@@ -134,7 +134,7 @@ def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
 
 
 def compare_flags(args: list[str]) -> tuple[Comparison, ShowCompare]:
-    """The plan of ``fedkin compare M1 M2 ...|FILE.toml [flags]``.
+    """Return the plan of ``fedkin compare M1 M2 ...|FILE.toml [flags]``.
 
     Raises:
         ConfigError: no method, or a setting that does not fit.
@@ -171,7 +171,7 @@ def compare_flags(args: list[str]) -> tuple[Comparison, ShowCompare]:
 
 
 def resume_flags(args: list[str]) -> tuple[Path, int | None, ShowCompare]:
-    """The folder of ``fedkin resume FOLDER [flags]``, the rounds that a run in it gets, and what is shown in the end.
+    """Return folder, number of rounds and display options of ``fedkin resume FOLDER [flags]``.
 
     Raises:
         ConfigError: a value is out of range.
@@ -182,7 +182,7 @@ def resume_flags(args: list[str]) -> tuple[Path, int | None, ShowCompare]:
 
 
 def sweep_flags(args: list[str]) -> tuple[Sweep, ShowRun]:
-    """The sweep of ``fedkin sweep METHOD|FILE.toml [flags]``.
+    """Return the sweep of ``fedkin sweep METHOD|FILE.toml [flags]``.
 
     Raises:
         ConfigError: no method, nothing to try, or a setting that does not fit.
@@ -221,7 +221,7 @@ def _groups(got: Mapping[str, Any], base: Setup, args: list[str]) -> dict[str, A
 
 
 def _found(data: DataSettings) -> DataSettings:
-    """The same data by an absolute path, so that a run can be resumed from any place."""
+    """Return the data by absolute path, so that a run can be resumed from any folder."""
     return dataclasses.replace(data, data=absolute(data.data))
 
 
@@ -236,7 +236,7 @@ def _from_file(path: str) -> Settings:
 
 
 def _with_preset(base: Settings, args: list[str]) -> Settings:
-    """The settings with a preset's fields as defaults, so that other flags win over them."""
+    """Return the settings with a preset's fields as defaults: flags take precedence over them."""
     for arg, following in zip(args, [*args[1:], ""], strict=True):
         name = arg.partition("=")[2] if arg.startswith("--preset=") else following if arg == "--preset" else ""
         if name:
@@ -253,7 +253,7 @@ def _with_preset(base: Settings, args: list[str]) -> Settings:
 
 
 def _whose(preset: str, base: Settings) -> str:
-    """A hint at the other methods of the same class that have the preset."""
+    """Return a hint that names the other methods of the same class which have the preset."""
     alike = {n: m for n, make in METHODS.items() if type(m := make()) is type(base.method)}
     have = [n for n, m in alike.items() if preset in m.presets_for(vars(m))]
     return "".join(f" (fedkin run {n} --preset {preset})" for n in have)
@@ -269,7 +269,7 @@ def _epochs_win(training: Training, args: list[str]) -> Training:
 
 
 def read(form: type[T], args: list[str], prog: str, needs: str) -> T:
-    """The flags and files of a command that needs some.
+    """Parse the flags and files of a command that requires at least one.
 
     Raises:
         ConfigError: there is nothing at all.
@@ -280,7 +280,7 @@ def read(form: type[T], args: list[str], prog: str, needs: str) -> T:
 
 
 def _place(own: dict[str, Any], method: Method, key: str, value: Any) -> None:
-    """Puts a field into a method's table; a wrapped method's fields go by their own names, as on ``fedkin run``."""
+    """Set a field in a method's table; a wrapped method's fields have the same names as on ``fedkin run``."""
     inner = getattr(method, "inner", None)
     if not hasattr(method, key) and isinstance(inner, Method):
         _place(own.setdefault("inner", {}), inner, key, value)

@@ -211,7 +211,7 @@ def nodes_table(nodes: Sequence[dict[str, Any]]) -> Grid:
 
 def _told(link: Any, flags: LinkFlags) -> list[str]:
     """Return the lines that a link's operator needs once it is up."""
-    from fedkin.deploy.link import told
+    from fedkin.deploy.link import change_lines
 
     settings = link.settings
     logs = f"logs:        {link.logs}"
@@ -220,7 +220,7 @@ def _told(link: Any, flags: LinkFlags) -> list[str]:
         warning = "FOR TESTS ON THIS MACHINE ONLY: no TLS, no keys, nothing is kept"
         return [warning, f"nodes reach: {link.address} (plain HTTP)", logs, stop]
     folder = settings.key_folder
-    lines = told(link.changes, settings)
+    lines = change_lines(link.changes, settings)
     if link.gate is not None:
         lines.append(f"nodes reach: {link.address} (TLS; only POST /v1/fleet/... with a registered key passes)")
     lines.append(

@@ -48,14 +48,14 @@ def join_command(args: list[str]) -> int:
     if flags.out is not None and taken(flags.out):
         raise RunFolderError(f"{flags.out} exists already; choose another folder with --out")
     drill = join(flags.run, flags.data, flags.after, encoding=flags.encoding)
-    told = json.dumps(drill.to_json(), indent=2, ensure_ascii=False)
+    text = json.dumps(drill.to_json(), indent=2, ensure_ascii=False)
     if flags.out is not None:
-        write_atomic(flags.out / "join.json", (told + "\n").encode())
+        write_atomic(flags.out / "join.json", (text + "\n").encode())
         write_atomic(flags.out / "join.svg", charts.svg(drill.chart()).encode())
     for line in drill.notes:
         screen.note(f"warning: {line}")
     if flags.json:
-        screen.write(told)
+        screen.write(text)
         return 0
     screen.say(f"{drill.data}: {drill.train} training, {drill.validation} validation, {drill.test} test samples")
     screen.say(placed(drill))

@@ -82,7 +82,7 @@ class Outcome:
         which: how Local and Local (full) differ; empty where they were not both run.
         report: content of the page; ``reference`` is the title of the reference method.
         page: path of the page.
-        beside: the rounds of the figures, and the runs that diverged.
+        lead: the rounds of the figures, and the runs that diverged.
     """
 
     table: tables.Grid
@@ -91,7 +91,7 @@ class Outcome:
     report: PageData
     reference: str
     page: Path
-    beside: Headline
+    lead: Headline
 
 
 def write_outcome(plan: Comparison, folder: Path, runs: Sequence[Run], decimals: int) -> Outcome:
@@ -100,14 +100,14 @@ def write_outcome(plan: Comparison, folder: Path, runs: Sequence[Run], decimals:
     report = several_runs(runs, reference)
     groups, findings = report.runs, report.findings
     rows = tables.comparison_rows(groups, reference, findings=findings.get(reference))
-    beside = headline(groups, report.first)
+    lead = headline(groups, report.first)
     verdicts = tuple(text for row in rows for text in _verdicts(row.title, report, reference))
     which = references.which_is_which(groups)
     origin = Origin(command, tuple((run.title, run.seed, digest(run.summary["config"])) for run in runs))
     text = "".join(f"- {sentence}\n" for sentence in verdicts) + (f"\n{which}\n" if which else "")
-    write_tables(folder, rows, origin, reference, decimals, text, beside)
+    write_tables(folder, rows, origin, reference, decimals, text, lead)
     page = comparison_page(folder, report, command, reference)
-    return Outcome(tables.comparison_table(rows, reference, beside), verdicts, which, report, reference, page, beside)
+    return Outcome(tables.comparison_table(rows, reference, lead), verdicts, which, report, reference, page, lead)
 
 
 def _verdicts(title: str, report: PageData, reference: str) -> list[str]:

@@ -121,7 +121,7 @@ def note(text: str) -> None:
 
 
 def line(text: str) -> None:
-    """A line on standard error, not broken where the window ends."""
+    """Print a line to standard error without wrapping it at the width of the terminal."""
     err.print(text, markup=False, soft_wrap=True)
 
 

@@ -39,7 +39,7 @@ _TIE = 1e-9  # of the whole: sums of weights, and scores, that are as near as th
 
 @dataclass(frozen=True)
 class Aggregation:
-    """How the server aggregates updates. The module describes the rules.
+    """Rule by which the server aggregates updates; the module describes each rule.
 
     Raises:
         ConfigError: an unknown rule, a fraction outside [0, 0.5), a bound that is not above 0, or secure aggregation
@@ -79,7 +79,7 @@ class Aggregation:
         return self._combined(weights.double()[None], rows.reshape(rows.shape[0], -1))[0].reshape(rows.shape[1:])
 
     def group_mean(self, rows: Tensor, weights: Tensor, group: Tensor, otherwise: Tensor) -> Tensor:
-        """The rule in each group ``[G, P]``; a group without rows keeps its row of ``otherwise [G, P]``.
+        """Return the aggregate of each group, ``[G, P]``; a group without rows keeps its row of ``otherwise [G, P]``.
 
         Args:
             rows: ``[m, P]``.
@@ -97,7 +97,7 @@ class Aggregation:
         return out
 
     def mix(self, weights: Tensor, rows: Tensor) -> Tensor:
-        """A mixture ``[a, P]`` of ``rows [m, P]`` by each row of ``weights [a, m]``.
+        """Return mixtures ``[a, P]`` of ``rows [m, P]``, one for each row of ``weights [a, m]``.
 
         The mean is ``weights @ rows``; for the others rows of weights are divided by their sums, and one without any
         gives 0.
@@ -124,9 +124,9 @@ class Aggregation:
 
 
 def _sorted(weights: Tensor, rows: Tensor, cut: float | None) -> Tensor:
-    """The weighted median of every coordinate, or its mean without ``cut`` at both ends: ``[a, P]``; weights sum to 1.
+    """Return the weighted median per coordinate, or the mean trimmed by ``cut``, ``[a, P]``.
 
-    One sort of each column serves all rows of weights.
+    Weights sum to 1. One sort of each column serves all rows of weights.
     """
     out = rows.new_zeros((weights.shape[0], rows.shape[1]))
     for block in algebra.blocks(rows, copies=8):
@@ -147,12 +147,12 @@ def _medians(values: Tensor, w: Tensor) -> Tensor:
 
 
 def _count(true: Tensor) -> Tensor:
-    """How many of each column are true, int64 ``[1, b]``."""
+    """Return the number of true entries per column, int64 ``[1, b]``."""
     return true.to(torch.float32).sum(0, keepdim=True).long()  # several times as fast as a sum of truth values
 
 
 def _trimmed(values: Tensor, w: Tensor, cut: float) -> Tensor:
-    """Means ``[b]`` of ascending columns ``values [m, b]`` without ``cut`` of the weight 1 at both ends."""
+    """Return means ``[b]`` of ascending columns ``values [m, b]``, trimmed by ``cut`` of the weight 1 at both ends."""
     above = w.cumsum(0)
     kept = above.clamp(max=1 - cut) - (above - w).clamp(min=cut)
     kept = torch.where(kept > _TIE * (1 - 2 * cut) * w, kept, 0.0)  # what rounding leaves of a row that is cut
@@ -161,7 +161,7 @@ def _trimmed(values: Tensor, w: Tensor, cut: float) -> Tensor:
 
 
 def _selected(weights: Tensor, rows: Tensor, share: float) -> Tensor:
-    """The weights ``[a, m]`` of the rows that Multi-Krum keeps, each row of weights summing to 1 again."""
+    """Return weights ``[a, m]`` that are zero for rows which Multi-Krum rejects; each row sums to 1 again."""
     d, order = algebra.squared_distances(rows, around="median").fill_diagonal_(math.inf).sort(1)
     taking, mine = (weights > 0).unique(dim=0, return_inverse=True)  # one sort serves all who take part in any of them
     bad = torch.zeros_like(taking)
@@ -180,7 +180,7 @@ def _selected(weights: Tensor, rows: Tensor, share: float) -> Tensor:
 
 
 def _bounded(weights: Tensor, rows: Tensor, factor: float) -> Tensor:
-    """Means ``[a, P]`` of rows whose differences to the coordinate median are shortened; weights sum to 1."""
+    """Return means ``[a, P]`` of rows clipped in their distance to the coordinate median; weights sum to 1."""
     centre = _sorted(weights, rows, None)
     squares = torch.zeros(weights.shape, dtype=torch.float64)
     for block in algebra.blocks(rows):

@@ -64,11 +64,11 @@ class Client:
         return self.data.counts(self.net.classes)
 
     def logits(self, w: Tensor) -> Tensor:
-        """Logits ``[n, C]`` of the model ``w [P]`` on the training data, eval mode."""
+        """Return logits ``[n, C]`` of the model ``w [P]`` on the training data, in evaluation mode."""
         return chunked(lambda x: self.net(w, x), self.data.x)
 
     def features(self, w: Tensor) -> Tensor:
-        """The head's input ``[n, d]`` on the training data, eval mode."""
+        """Return the head's input ``[n, d]`` on the training data, in evaluation mode."""
         return chunked(lambda x: self.net.features_and_logits(w, x)[0], self.data.x)
 
     def loss(self, w: Tensor) -> float:
@@ -86,19 +86,19 @@ class Client:
         return (sums / counts.clamp(min=1)[:, None]).float(), counts
 
     def inside(self, prefix: str) -> Client:
-        """This client as a wrapped method sees it: what it received and keeps under ``prefix.``."""
+        """Return this client as a wrapped method sees it: what it received and keeps under ``prefix.``."""
         return replace(self, received=self.received.inside(prefix), state=self.state.inside(prefix), _rng=None)
 
 
 def chunked(f: Callable[[Tensor], Tensor], x: Tensor, size: int = _CHUNK) -> Tensor:
     """``f`` over ``x`` in chunks of a number of samples, without gradient."""
     with torch.no_grad():
-        return torch.cat([f(part) for part in x.split(size)]) if len(x) else f(x)
+        return torch.cat([f(part) for part in (x.split(size) if len(x) > size else (x,))]) if len(x) else f(x)
 
 
 @dataclass(frozen=True)
 class Roster:
-    """What the server knows of the clients that have joined, row i for client i.
+    """Clients that have joined, as the server knows them; row i is client i.
 
     Attributes:
         size: training samples, int64 ``[K]``.
@@ -121,9 +121,9 @@ class Round:
         total: rounds of the run.
         net: the network.
         roster: the clients that have joined.
-        ids: int64 ``[m]``, ascending: those the step is about (available, sampled, answered, newcomers).
+        ids: int64 ``[m]``, ascending: those the step is about (available, sampled, answered, joining).
         cohort: how many clients a round is meant to have.
-        drawn: what ``sample`` decided beside the ids, row i for ``ids[i]``; in ``distribute`` and ``aggregate``.
+        drawn: what ``sample`` decided except the ids, row i for ``ids[i]``; in ``distribute`` and ``aggregate``.
         uniform: every client weighs the same in means, instead of by training samples.
         aggregation: how means and mixtures of clients' rows are made.
         stream: sets a wrapped method's random starts apart from its wrapper's.
@@ -158,7 +158,7 @@ class Round:
         return self.net.w0
 
     def fresh(self, i: int) -> Tensor:
-        """The i-th independent random start ``[P]``; ``fresh(0)`` is ``w0`` unless the method is wrapped."""
+        """Return the i-th independent random start ``[P]``; ``fresh(0)`` is ``w0`` unless the method is wrapped."""
         return self.net.fresh(i) if not self.stream else self.net.fresh(self.stream, i)
 
     @property
@@ -167,7 +167,7 @@ class Round:
         return generator(self.seed, "server", self.stream, self.step, self.index)
 
     def client_rng(self, client: int) -> torch.Generator:
-        """A generator for this step of this round and one client."""
+        """Return a generator for this step, this round and one client."""
         return generator(self.seed, "server", self.stream, self.step, self.index, client)
 
     def mean(self, rows: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -179,7 +179,7 @@ class Round:
         return self.aggregation.group_mean(rows, self.weight, group, otherwise)
 
     def mix(self, weights: Tensor, rows: Tensor) -> Tensor:
-        """A mixture ``[a, P]`` of ``rows [m, P]`` by each row of ``weights [a, m]``, by the run's rule.
+        """Return mixtures ``[a, P]`` of ``rows [m, P]``, one for each row of ``weights [a, m]``, by the run's rule.
 
         Raises:
             MethodError: a weight is negative and the rule is not the mean.
@@ -187,10 +187,10 @@ class Round:
         return self.aggregation.mix(weights, rows)
 
     def among(self, ids: Tensor) -> Round:
-        """The same round for some of its ``ids``, ascending, with their rows of ``drawn``."""
+        """Return the same round for some of its ``ids``, ascending, with their rows of ``drawn``."""
         row = torch.searchsorted(self.ids, ids)
         return self.but(ids=ids, drawn=Bundle({name: rows[row] for name, rows in self.drawn.items()}))
 
     def but(self, **changes: Any) -> Round:
-        """A copy with some fields replaced."""
+        """Return a copy with some fields replaced."""
         return replace(self, **changes)

@@ -103,7 +103,7 @@ class Federation:
         That of a folder is the one found when it was written.
         """
         if isinstance(self.clients, shelf.Shelf):
-            return str(self.clients.told["fingerprint"])
+            return str(self.clients.header["fingerprint"])
         return shelf.fingerprint(self.clients, self.classes)
 
     def save(self, folder: Path | str) -> None:
@@ -139,13 +139,13 @@ class Federation:
             DataError: the folder holds none, or it is not whole.
         """
         found = shelf.Shelf(Path(folder))
-        told, names = found.told, {n: t and tuple(t) for n in ("labels", "client_names") for t in [found.told[n]]}
-        if check and shelf.fingerprint(found, told["classes"]) != told["fingerprint"]:
+        header, names = found.header, {n: t and tuple(t) for n in ("labels", "client_names") for t in [found.header[n]]}
+        if check and shelf.fingerprint(found, header["classes"]) != header["fingerprint"]:
             raise DataError(f"{folder} has changed since it was written; write the federation again")
-        groups = None if told["groups"] is None else torch.tensor(told["groups"], dtype=torch.int64)
-        made = told.get("preparation")  # of folders written before there was one: None
+        groups = None if header["groups"] is None else torch.tensor(header["groups"], dtype=torch.int64)
+        made = header.get("preparation")  # of folders written before there was one: None
         preparation = None if made is None else Preparation.from_json(made, str(folder))
-        return cls(found, told["classes"], told["name"], groups, **names, preparation=preparation)
+        return cls(found, header["classes"], header["name"], groups, **names, preparation=preparation)
 
     def describe(self) -> str:
         """Return four lines on the sizes and classes of the clients."""

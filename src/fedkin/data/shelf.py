@@ -38,7 +38,7 @@ class Shelf(Sequence[ClientData]):
     """Clients of such a folder. Nothing that is read is kept.
 
     Attributes:
-        told: content of ``index.json``.
+        header: content of ``index.json``.
         sizes: samples per client in train, validation and test, int64 ``[K, 3]``.
 
     Raises:
@@ -47,8 +47,8 @@ class Shelf(Sequence[ClientData]):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.told = _told(folder)
-        self.shape: tuple[int, ...] = tuple(self.told["shape"])
+        self.header = _told(folder)
+        self.shape: tuple[int, ...] = tuple(self.header["shape"])
         counts = [np.fromfile(folder / f"{part}.n", dtype="<i8") for part in PARTS]
         self.sizes = torch.from_numpy(np.stack(counts, axis=1).astype(np.int64))
         self._ends = {part: np.concatenate([[0], np.cumsum(n)]) for part, n in zip(PARTS, counts, strict=True)}
@@ -72,7 +72,7 @@ class Shelf(Sequence[ClientData]):
         if isinstance(k, slice):
             return tuple(self[i] for i in range(*k.indices(len(self))))
         at = range(len(self))[k]
-        groups = self.told.get("groups")
+        groups = self.header.get("groups")
         train, validation, test = (self._part(part, at) for part in PARTS)
         return ClientData(train, validation, test, -1 if groups is None else groups[at])
 
@@ -221,18 +221,18 @@ def _data(clients: Iterable[ClientData]) -> Iterator[Samples]:
 
 def _told(folder: Path) -> dict[str, Any]:
     try:
-        told = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        header = json.loads((folder / INDEX).read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
         raise DataError(
             f"{folder} holds no federation that can be opened ({INDEX}: {e}); write one by federation.save"
         ) from e
-    if not isinstance(told, dict) or told.get("format") != _FORMAT or "fingerprint" not in told:
+    if not isinstance(header, dict) or header.get("format") != _FORMAT or "fingerprint" not in header:
         raise DataError(f"{folder / INDEX} is of another format than {_FORMAT!r}; write the federation again")
     for part in PARTS:
         path = folder / f"{part}.n"
-        if not path.is_file() or path.stat().st_size != 8 * told["clients"]:
-            raise DataError(f"{path} is missing, or not of {told['clients']} clients; write the federation again")
-    return told
+        if not path.is_file() or path.stat().st_size != 8 * header["clients"]:
+            raise DataError(f"{path} is missing, or not of {header['clients']} clients; write the federation again")
+    return header
 
 
 def _close(files: tuple[int, ...]) -> None:

@@ -300,12 +300,12 @@ def scaled(raw: Raw, columns: Sequence[Input]) -> npt.NDArray[np.float32]:
 def columns_of(preparation: Mapping[str, Any]) -> tuple[Input, ...]:
     """Return the columns of a ``preparation.json``."""
     lists = ("categories", "mean", "std")
-    return tuple(Input(**{**told, **{n: tuple(told[n]) for n in lists}}) for told in preparation["columns"])
+    return tuple(Input(**{**entry, **{n: tuple(entry[n]) for n in lists}}) for entry in preparation["columns"])
 
 
 # ---- what training did not have -------------------------------------------------------------------------------------
 def unusual_rows(
-    rows: Sequence[Row], raw: Raw, columns: Sequence[Input], seen: Mapping[str, Seen], beside: Collection[str | None]
+    rows: Sequence[Row], raw: Raw, columns: Sequence[Input], seen: Mapping[str, Seen], unused: Collection[str | None]
 ) -> list[str]:
     """Compare these rows with the training rows: a sentence per column with other values, with counts.
 
@@ -314,17 +314,17 @@ def unusual_rows(
         raw: the same rows from `raw_rows`.
         columns: the inputs.
         seen: the training data's ranges and texts, by column; columns that are not in it are not compared.
-        beside: columns that training data may have and the network does not use: the class, the client.
+        unused: columns that training data may have and the network does not use: the class, the client.
     """
     found = []
     for values, column in zip(raw.T, columns, strict=True):
         of = seen.get(column.name, {})
         if column.kind == "text":
-            told = _texts([text_of(row[column.name]) for row in rows], values, column, of)
+            warned = _texts([text_of(row[column.name]) for row in rows], values, column, of)
         else:
-            told = _numbers(values, column, of)
-        found += [f"{column.name}: {text}" for text in told]
-    known = {*beside, *(column.name for column in columns)}
+            warned = _numbers(values, column, of)
+        found += [f"{column.name}: {text}" for text in warned]
+    known = {*unused, *(column.name for column in columns)}
     new = list(dict.fromkeys(name for row in rows for name in row if name not in known))
     if new:
         found.append(f"not looked at, since the model does not know {_those(new)}: {_listed(new, 10)}")
@@ -391,8 +391,8 @@ def _texts(texts: Sequence[str], values: Raw, column: Input, of: Seen) -> list[s
         others = np.flatnonzero(np.isin(values, own))
         if len(others):
             odd = sorted({column.categories[int(values[i])] for i in others})
-            told = _listed([repr(t) if t else "nothing" for t in odd], _SHOWN)
-            found.append(f"{told} in {len(others)} of {n} rows; no training row of this client had it")
+            listed = _listed([repr(t) if t else "nothing" for t in odd], _SHOWN)
+            found.append(f"{listed} in {len(others)} of {n} rows; no training row of this client had it")
     return found
 
 

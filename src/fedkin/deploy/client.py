@@ -158,8 +158,8 @@ class ClientService:
             return self._no(head, "late", have=ledger.at)
         # numbers that the content does not depend on are left out: a restarted server sends the same
         parts = ("run", "round", "client", "ack", "tensors", *(["pool"] if key else []))
-        told = mark(WireMessage({n: of.head[n] for n in parts}, of.body))
-        former = ledger.begin(head.seq, head.ack, told)
+        marked = mark(WireMessage({n: of.head[n] for n in parts}, of.body))
+        former = ledger.begin(head.seq, head.ack, marked)
         if former is not None:
             log.info("round %s was answered before; the same answer again", head.round)
             return self._yes(head, former, **self._spent(head, {}))
@@ -172,7 +172,7 @@ class ClientService:
         answer = self._perform(job, head, of, ledger.committed)
         spent = self._spent(head, answer.spent)
         reply = answer.reply if table is None else self._masked(answer.reply, table, head.client, kept)
-        ledger.propose(head.seq, answer.state, reply, told)
+        ledger.propose(head.seq, answer.state, reply, marked)
         kept.session = max(kept.session, head.session)
         self.store.save(head.run, kept)
         return self._yes(head, reply, training_s=round(answer.training_s, 3), **spent)
@@ -183,7 +183,7 @@ class ClientService:
         kept = self._kept(head)
         answer, reply = self._perform(self._job_of(head), head, of, kept.ledger.state(head.ack)), Bundle()
         self._reported[head.run] = head.round, answer.reply.test
-        if self._privacy(head).asked or self.limits.hides_counts:  # of the training samples: those told, or none
+        if self._privacy(head).asked or self.limits.hides_counts:  # of the training samples: those reported, or none
             reply = Bundle(counts=self.account.counts_of(head.run, len(answer.reply.counts)))
         return self._yes(head, answer.reply.but(**reply), **self._spent(head, answer.spent))
 
@@ -192,8 +192,8 @@ class ClientService:
         kept, job = self._kept(head), self._job_of(head)
         answer = self._perform(job, head, of, kept.ledger.state(head.ack))
         place = self.store.path(head.run).parent / "model"
-        settings, told = self._settings(head), self._evaluation(head, of, job, kept)
-        take_home(place, self.client, settings, self.data, head, job, answer.reply, told)
+        settings, scores = self._settings(head), self._evaluation(head, of, job, kept)
+        take_home(place, self.client, settings, self.data, head, job, answer.reply, scores)
         log.info("the model of %s is in %s (fedkin predict THIS_FOLDER FILE uses it)", self.client, place)
         if (privacy := self._privacy(head)).asked:
             log.info("%s", self.account.words(head.run, privacy.delta))

@@ -260,7 +260,7 @@ class Enrolment:
     def _words(
         self, names: list[str], known: int, round: int, schema: Bundle
     ) -> tuple[dict[int, Bundle], dict[str, str]]:
-        """What newcomers say of themselves, by the numbers that they would get; and why some cannot be taken."""
+        """Return the descriptions of joining clients by their future numbers, and why others are refused."""
         seconds = self._clerk.settings.hosts.reply_timeout
         number = {name: i for i, name in enumerate(names, start=known)}
         messages = {self.new[n].node: self._clerk.write("describe", round, seconds, client=number[n]) for n in names}

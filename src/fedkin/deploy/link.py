@@ -219,7 +219,7 @@ class Link:
         if self._now() == self._seen:
             return
         try:
-            for line in told(self._registered(), self.settings):
+            for line in change_lines(self._registered(), self.settings):
                 say(line)
         except (ConfigError, EngineError) as error:
             self._seen = self._now()  # also if a key is invalid, so that this is reported once
@@ -273,7 +273,7 @@ def start_link(settings: LinkSettings) -> Link:
     return link
 
 
-def told(changes: Changes, settings: LinkSettings) -> list[str]:
+def change_lines(changes: Changes, settings: LinkSettings) -> list[str]:
     """Return the lines about the keys that the operator needs to read."""
     folder = settings.node_folder
     lines = [f"registered {name} ({key_fingerprint(folder / f'{name}.pub')})" for name in changes.new]

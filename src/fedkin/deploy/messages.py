@@ -108,11 +108,11 @@ class Clerk:
         members = tuple(heads.PoolMember(i, m.public, m.client if m.signature else "", m.signature) for i, m in listed)
         return heads.PoolHead(members, pool.weight, pool.total)
 
-    def _stamped(self, told: heads.AnswerHead, kind: str, name: str, seq: int) -> str | None:
+    def _stamped(self, answer_head: heads.AnswerHead, kind: str, name: str, seq: int) -> str | None:
         """Return why an answer does not belong to a message of this kind and number; None if it does."""
         expected = {"kind": kind, "run": self.members.run, "session": self.session, "seq": seq, "client": name}
         for what, value in expected.items():
-            if (found := getattr(told, what)) != value:
+            if (found := getattr(answer_head, what)) != value:
                 return f"its answer is to another message ({what} is {str(found)[:40]!r}, not {value!r})"
         return None
 
@@ -128,10 +128,10 @@ class Clerk:
         return attempt(lambda: self._read(got, kind, name, seq), "its answer")
 
     def _read(self, got: WireMessage, kind: heads.Kind, name: str, seq: int) -> Heard | str:
-        told = heads.decode(got, heads.AnswerHead)
-        if why := self._stamped(told, kind, name, seq):
+        answer_head = heads.decode(got, heads.AnswerHead)
+        if why := self._stamped(answer_head, kind, name, seq):
             return why
-        if told.ok:
+        if answer_head.ok:
             return Reply(heads.decode(got, heads.ANSWERS[kind]), bundle(got, self.settings.hosts.max_reply_mb << 20))
         refused = heads.decode(got, heads.Refusal)
         if refused.code == "out-of-step" and refused.have is not None:

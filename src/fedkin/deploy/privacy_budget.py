@@ -49,12 +49,12 @@ class Withheld(Exception):
 
 @dataclass(frozen=True)
 class PrivacyLimits:
-    """What the owner of the data sets for all runs.
+    """Limits that the owner of the data sets for all runs.
 
     Attributes:
         max_metadata_epsilon: of all class counts sent at joining, over all runs; then none are sent exactly.
         min_noise_multiplier: least noise of private training; then there is no plain training.
-        max_epsilon: of one sample over all runs, training and counts told at joining together.
+        max_epsilon: of one sample over all runs, training and counts reported at joining together.
         only_masked: uploads leave with the masks of secure aggregation, or not at all.
         keep_scores: no results of evaluations leave.
         target: the column with the class, of a table. The values of a target are sent to the server by name, so a run
@@ -82,7 +82,7 @@ class PrivacyLimits:
         return self.max_metadata_epsilon is not None or self.max_epsilon is not None
 
     def check(self, setup: Setup) -> None:
-        """What can be said of a run by its settings alone.
+        """Check a run against the limits by its settings alone.
 
         Raises:
             ConfigError: the run wants more than the owner allows.
@@ -132,12 +132,12 @@ class PrivacyLimits:
         if self.target is None and card.classes > MAX_CATEGORIES:
             raise ConfigError(
                 f"the run takes column {card.target!r} for the class, which has {card.classes} different values here, "
-                f"and all of them would be told; more than {MAX_CATEGORIES} are told only where the owner says so: "
+                f"and all of them would be sent; more than {MAX_CATEGORIES} are sent only where the owner says so: "
                 f"start the node with --target {card.target}"
             )
 
     def check_words(self, privacy: Privacy, method: Method, net: Net) -> None:
-        """Whether clients may say at joining what they say in this run.
+        """Check that clients may report at joining what they report in this run.
 
         Raises:
             ConfigError: exact counts, or something else that has no epsilon, although the owner set a limit.
@@ -155,14 +155,14 @@ def _training(noise: float | None) -> str:
 
 @dataclass
 class Used:
-    """What one run took.
+    """Privacy loss of one run.
 
     Attributes:
         mark: of this record; another one after a lost disk, so that the server can tell.
         counts: the class counts with noise that it sent at joining: drawn once, whatever happens. None: none were sent.
         released: their epsilon.
         steps: of private training at each noise and sampling rate.
-        answers: how many told of private training.
+        answers: number of answers that reported private training.
     """
 
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -172,7 +172,7 @@ class Used:
     answers: int = 0
 
     def spent(self, noise: float) -> dict[float, int]:
-        """Steps at each sampling rate with this noise."""
+        """Return the number of steps at each sampling rate with this noise."""
         return {rate: n for (s, rate), n in sorted(self.steps.items()) if s == noise}
 
 
@@ -183,7 +183,7 @@ class Account:
         folder: where the site keeps what is its own.
         client: what it is called.
         limit: epsilon that all runs together may reach, None: any.
-        counts_limit: epsilon that the class counts told to all runs together may reach, None: any.
+        counts_limit: epsilon that the class counts sent to all runs together may reach, None: any.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class Account:
         self.limit, self.counts_limit = limit, counts_limit
 
     def load(self) -> dict[str, Used]:
-        """What each run took.
+        """Read the privacy loss of each run.
 
         Raises:
             RunFolderError: the file is damaged.
@@ -241,11 +241,11 @@ class Account:
                 mine.counts = tuple(noisy_counts(counts, epsilon).tolist())
                 self._save(runs)
         if len(mine.counts) != len(counts):
-            raise ConfigError(f"run {run} was told counts of {len(mine.counts)} classes; now it has {len(counts)}")
+            raise ConfigError(f"run {run} was sent counts of {len(mine.counts)} classes; now it has {len(counts)}")
         return torch.tensor(mine.counts)
 
     def spend(self, run: str, noise: float, spent: Spent, delta: float) -> Used:
-        """Writes down what an answer takes, before it leaves; what the run has taken then.
+        """Record the privacy loss of an answer before it leaves; return the run's total.
 
         Raises:
             OverBudget: that would be more than the limit; nothing was written.
@@ -270,10 +270,10 @@ class Account:
         return _total(self.load(), delta)
 
     def words(self, run: str, delta: float) -> str:
-        """What a run took, and all together."""
+        """Return the privacy loss of a run and of all runs, in words."""
         runs = self.load()
-        mine, told = _total({run: runs.get(run, Used())}, delta), sum(used.released for used in runs.values())
-        counts = f", {told:g} of it for class counts told at joining" if told else ""
+        mine, released = _total({run: runs.get(run, Used())}, delta), sum(used.released for used in runs.values())
+        counts = f", {released:g} of it for class counts sent at joining" if released else ""
         return (
             f"privacy of a single sample at delta {delta:g}: epsilon {mine:.3g} in run {run}, "
             f"{_total(runs, delta):.3g} in all private runs of this client ({len(runs)}){counts}"
@@ -337,15 +337,17 @@ def _used(line: Mapping[str, Any]) -> Used:
         if not (math.isfinite(noise) and noise >= 0 and 0 < rate <= 1 and type(n) is int and n >= 0):
             raise ValueError(f"steps {[noise, rate, n]}")
         steps[float(noise), float(rate)] = n
-    told = float(line["told"])
-    if not 0 <= told < math.inf:
-        raise ValueError(f"told {told}")
+    released = float(line["told"])
+    if not 0 <= released < math.inf:
+        raise ValueError(f"told {released}")
     counts = None if line["counts"] is None else tuple(int(n) for n in line["counts"])
-    return Used(str(line["mark"]), counts, told, steps, int(line["answers"]))
+    return Used(str(line["mark"]), counts, released, steps, int(line["answers"]))
 
 
 def _total(runs: Mapping[str, Used], delta: float) -> float:
-    """Steps of all runs compose in Rényi divergence; the epsilons of told counts, which need no delta, are added."""
+    """Return the total epsilon of all runs.
+
+    Steps compose in Rényi divergence; the epsilons of reported counts, which need no delta, are added."""
     steps: dict[tuple[float, float], int] = {}
     for used in runs.values():
         for how, n in used.steps.items():

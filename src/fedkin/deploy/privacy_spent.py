@@ -46,13 +46,13 @@ class Spending:
 
     def record(self, client: int, answer: WireMessage | str) -> str | None:
         """Take in the report of an answer; return why it cannot be used, or None."""
-        told = _told(answer) if isinstance(answer, WireMessage) else None
-        if told is None:
+        reported = _told(answer) if isinstance(answer, WireMessage) else None
+        if reported is None:
             return "it does not report, or not in usable numbers, what private training has spent"
         if client in self._heard:
-            self._heard[client].renew(*told)
+            self._heard[client].renew(*reported)
         else:
-            self._heard[client] = _Heard(*told)
+            self._heard[client] = _Heard(*reported)
         return None
 
     def beyond(self, counted: Mapping[int, Spent]) -> dict[int, dict[float, int]]:
@@ -76,8 +76,8 @@ def _less(a: Spent, b: Spent) -> bool:
 def _told(answer: WireMessage) -> tuple[str, dict[float, int]] | None:
     """Return a client's report: the mark of its record, and steps at each sampling rate; None if it is malformed."""
     try:
-        told = convert(answer.head.get("spent"), SpentHead, "spent")
+        reported = convert(answer.head.get("spent"), SpentHead, "spent")
     except WireError:
         return None
-    steps = {step.rate: step.count for step in told.steps}
-    return (told.mark, steps) if len(steps) == len(told.steps) else None
+    steps = {step.rate: step.count for step in reported.steps}
+    return (reported.mark, steps) if len(steps) == len(reported.steps) else None

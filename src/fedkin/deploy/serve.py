@@ -71,7 +71,7 @@ def _served(
     e = Experiment.on_hosts(settings, fleet.gather(), members.run)
     fleet.open(e.net, e.marks["network"])
     _warn_of(settings)
-    beside = {"command": command or f"fedkin submit {folder / 'config.toml'}"}
+    about_command = {"command": command or f"fedkin submit {folder / 'config.toml'}"}
     banks = Banks(here.bank_files) if settings.compute.state == "file" else None
 
     def noted(report: RoundReport, line: dict[str, Any]) -> None:
@@ -80,7 +80,7 @@ def _served(
             on_round(report, line)
 
     with one_thread():
-        result = execute(e, members, fleet, here, on_round=noted, banks=banks, extra=beside)
+        result = execute(e, members, fleet, here, on_round=noted, banks=banks, extra=about_command)
         _keep(e, fleet, result)
     return result
 
@@ -106,7 +106,7 @@ def _require_possible(settings: Settings) -> None:
 
 
 def _only_simulated(settings: Settings) -> None:
-    """Raises `ConfigError` for settings that make up what real hosts do by themselves."""
+    """Raise `ConfigError` for settings that simulate what happens by itself on real hosts."""
     run, kind = settings.run, settings.attack.kind
     if run.dropout > 0:
         found = f"[run] dropout = {run.dropout!r}"

@@ -82,13 +82,13 @@ def submit(settings: Settings, folder: Path, link: Control, nodes: int | None = 
             command += ["--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1"]
         done = subprocess.run(command, env=environment(link.home), capture_output=True, text=True, check=False)
     try:
-        told = json.loads(done.stdout[done.stdout.index("{") :])
+        answered = json.loads(done.stdout[done.stdout.index("{") :])
     except ValueError:
-        told = {}
-    if done.returncode or not told.get("success", False):
+        answered = {}
+    if done.returncode or not answered.get("success", False):
         said = (done.stderr or done.stdout).strip().splitlines()
         raise EngineError(f"the link did not accept the run: {said[-1] if said else 'no reason given'}; is it up?")
-    return str(told.get("run-id", told.get("run_id", "")))
+    return str(answered.get("run-id", answered.get("run_id", "")))
 
 
 def _data(settings: Settings) -> str:

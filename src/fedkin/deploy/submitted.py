@@ -57,8 +57,8 @@ def packed(settings: Settings, folder: Path, link: Path | None = None, data: str
             f"[model] init_weights = {settings.model.init_weights!r}: nodes initialise the network themselves and have "
             "no such file; leave it out, or put the values into a network of an installed package"
         )
-    told = _Word(settings.table(), str(folder.resolve()), str(link.resolve()) if link else None, data)
-    return base64.urlsafe_b64encode(msgspec.json.encode(told)).decode().rstrip("=")
+    decoded = _Word(settings.table(), str(folder.resolve()), str(link.resolve()) if link else None, data)
+    return base64.urlsafe_b64encode(msgspec.json.encode(decoded)).decode().rstrip("=")
 
 
 def unpacked(word: object) -> tuple[Settings, Path]:
@@ -67,8 +67,8 @@ def unpacked(word: object) -> tuple[Settings, Path]:
     Raises:
         ConfigError: it is not a result of `packed`.
     """
-    told = _read(word)
-    return settings_from(told.settings, "the submitted run"), Path(told.folder)
+    decoded = _read(word)
+    return settings_from(decoded.settings, "the submitted run"), Path(decoded.folder)
 
 
 def virtual(word: object) -> Virtual | None:
@@ -77,8 +77,8 @@ def virtual(word: object) -> Virtual | None:
     Raises:
         ConfigError: it is not a result of `packed`.
     """
-    told = _read(word)
-    return Virtual(Path(told.folder), told.data) if told.data else None
+    decoded = _read(word)
+    return Virtual(Path(decoded.folder), decoded.data) if decoded.data else None
 
 
 def link_folder(word: object) -> Path | None:
@@ -97,9 +97,9 @@ def command(word: object) -> str:
     Raises:
         ConfigError: it is not a result of `packed`.
     """
-    told = _read(word)
-    words = ["fedkin", "submit", str(Path(told.folder) / "config.toml")]
-    words += ["--ray"] if told.data else ["--link", told.link] if told.link else []
+    decoded = _read(word)
+    words = ["fedkin", "submit", str(Path(decoded.folder) / "config.toml")]
+    words += ["--ray"] if decoded.data else ["--link", decoded.link] if decoded.link else []
     return shlex.join(words)
 
 

@@ -53,16 +53,16 @@ class MemberTable:
         Raises:
             WireError: it does not fit, has too few members, or lists one twice.
         """
-        told = convert(head.get("pool"), PoolHead, "the table of those whose uploads are added up")
-        if told.weight > told.total:
-            raise WireError(f"a weight above the total: {told.weight:g} of {told.total:g}")
-        if len(told.members) < LEAST:
-            raise WireError(f"a sum of {len(told.members)} uploads; at least {LEAST} are needed")
-        members = tuple(sorted((m.number, m.key) for m in told.members))
+        head_pool = convert(head.get("pool"), PoolHead, "the table of those whose uploads are added up")
+        if head_pool.weight > head_pool.total:
+            raise WireError(f"a weight above the total: {head_pool.weight:g} of {head_pool.total:g}")
+        if len(head_pool.members) < LEAST:
+            raise WireError(f"a sum of {len(head_pool.members)} uploads; at least {LEAST} are needed")
+        members = tuple(sorted((m.number, m.key) for m in head_pool.members))
         if len({n for n, _ in members}) < len(members) or len({key for _, key in members}) < len(members):
             raise WireError("a member is listed twice, or two have one key")
-        signed = {m.number: (m.name, m.signature) for m in told.members if m.signature}
-        return cls(str(head["run"]), int(head["round"]), members, told.weight, told.total, signed)
+        signed = {m.number: (m.name, m.signature) for m in head_pool.members if m.signature}
+        return cls(str(head["run"]), int(head["round"]), members, head_pool.weight, head_pool.total, signed)
 
     def require(self, number: int, key: str, size: int, last: int, signature: str = "") -> None:
         """Check that this member may mask an upload for this table.

@@ -119,13 +119,13 @@ class Fleet:
         since, open = self._clock.now(), dict[str, int]()
         end = since + self._hosts.reply_timeout
         self._send(messages, list(messages), open, missing, end)
-        told = self._clock.now()
+        reminded = self._clock.now()
         for_all = any(m.pool is not None for m in messages.values())  # a secure sum needs late clients as well
         while open and self._clock.now() < end and (for_all or self._awaited(open, answers, enough)):
             again = self._collected(messages, open, answers, missing)
             self._send(messages, again, open, missing, end)
             if open:
-                told = self._remind(open, told)
+                reminded = self._remind(open, reminded)
                 self._clock.pause(since, end)
         for ticket, i in open.items():
             late = enough is not None and len(answers) >= enough
@@ -237,20 +237,20 @@ class Fleet:
             return None
         return self._spending.record(i, got)
 
-    def _remind(self, open: Mapping[str, int], told: float) -> float:
-        if self._clock.now() - told < _REMINDER:
-            return told
+    def _remind(self, open: Mapping[str, int], reminded: float) -> float:
+        if self._clock.now() - reminded < _REMINDER:
+            return reminded
         log.info("waiting for %s", ", ".join(sorted(self._name(i) for i in open.values())))
         return self._clock.now()
 
     def _wait(self, wanted: int, round: int) -> None:
-        """Waits until ``wanted`` clients are connected or the timeout is over."""
-        end, told = self._clock.now() + self._hosts.wait_timeout, float("-inf")
+        """Wait until ``wanted`` clients are connected or the timeout is over."""
+        end, reminded = self._clock.now() + self._hosts.wait_timeout, float("-inf")
         self._roll.meet(round, _GREETING)
         while len(here := self._roll.here()) < wanted and self._clock.now() < end:
-            if self._clock.now() - told >= _REMINDER:
+            if self._clock.now() - reminded >= _REMINDER:
                 log.info("%d of %d clients are connected: %s", len(here), wanted, ", ".join(sorted(here)) or "none")
-                told = self._clock.now()
+                reminded = self._clock.now()
             self._clock.sleep(10 * self._clock.poll)
             self._roll.meet(round, _GREETING)
 

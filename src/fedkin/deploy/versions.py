@@ -32,15 +32,15 @@ def unlike(theirs: object, ours: dict[str, str]) -> str | None:
     """Return the differences with both values; None if there are none."""
     if not isinstance(theirs, dict):
         return "it does not report its versions"
-    told = {
+    sent = {
         name: str(theirs.get(name, "none"))[:64]
         for name in ("fedkin", "flwr", "torch", "method", "engine")
     }  # fmt: skip
     names = {"engine": "the text of fedkin's engine", "method": "the text of the method"}
     parts = [
-        f"{names.get(name, name)} is {told[name]} there and {ours[name]} here"
-        for name in told
-        if told[name] != ours[name]
+        f"{names.get(name, name)} is {sent[name]} there and {ours[name]} here"
+        for name in sent
+        if sent[name] != ours[name]
     ]
     return f"{'; '.join(parts)}; install the same on both" if parts else None
 

@@ -215,8 +215,8 @@ def main(args: Sequence[str]) -> None:
     handler.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     torch.set_num_threads(1)  # the same sums as in the simulator, on any machine
-    told = json.loads(args[1])
-    duty = Duty(**{**told, "texts": tuple(told["texts"]), "allow_code": tuple(told["allow_code"])})
+    options = json.loads(args[1])
+    duty = Duty(**{**options, "texts": tuple(options["texts"]), "allow_code": tuple(options["allow_code"])})
     limits = PrivacyLimits(**{f.name: getattr(duty, f.name) for f in fields(PrivacyLimits)})
     allowed = Allowed.of(duty.allow_code)
     allowed.findable()

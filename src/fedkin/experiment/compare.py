@@ -39,11 +39,11 @@ OnRound = Callable[[str, int, RoundReport, dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Comparison(Setup):
-    """What is compared.
+    """Settings of a comparison.
 
     Attributes:
-        methods: names, in the order of the table; those of `ALWAYS` are put in front if they are missing. Methods of
-            one's own go by ``./file.py:Class`` or ``package.module:Class``.
+        methods: names, in the order of the table; those of `ALWAYS` are put in front if they are missing. User-defined
+            methods are named ``./file.py:Class`` or ``package.module:Class``.
         seeds: one run of every method for each.
         own: fields of single methods, by name.
         baseline: the method that all others are set against in tables and verdicts.
@@ -86,7 +86,7 @@ class Comparison(Setup):
             )
 
     def _meant(self, name: str) -> str:
-        """A compared method by its name, or one's own by its class."""
+        """Return a compared method by its name, or a user-defined one by its class."""
         return next((n for n in self.names if name == CodeRef(n).attribute), canonical(CodeRef.read(name).name))
 
     @property
@@ -102,7 +102,7 @@ class Comparison(Setup):
         return [(name, seed) for seed in self.seeds for name in self.names]
 
     def settings(self, name: str, seed: int) -> Settings:
-        """The settings of one run."""
+        """Return the settings of one run."""
         method = fill(get_method(name), self._fields(name), f"[method.{name}]")
         if self.aggregation.secure:
             method.require_secure()
@@ -141,7 +141,7 @@ class Comparison(Setup):
         return tomli_w.dumps(table)
 
     def sources(self) -> dict[str, bytes]:
-        """The files of user-defined code, which are stored next to the plan.
+        """Return the files of user-defined code, which are stored next to the plan.
 
         Raises:
             ConfigError: two different ones have the same name.
@@ -170,7 +170,7 @@ def _privacy_for(privacy: Privacy, method: Method) -> Privacy:
 
 
 def comparison_from(table: Mapping[str, Any], where: str) -> Comparison:
-    """A plan from the tables of a TOML file.
+    """Read a plan from the tables of a TOML file.
 
     Raises:
         ConfigError: an unknown key, or a value of the wrong kind.
@@ -213,7 +213,7 @@ def compare(
     on_round: OnRound | None = None,
     on_data: OnData | None = None,
 ) -> list[Run]:
-    """Runs everything in a plan.
+    """Execute all runs of a plan.
 
     Args:
         plan: what is compared.
@@ -242,7 +242,7 @@ def compare(
 
 
 def _begin(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Writes a new comparison's files, its plan last.
+    """Write the files of a new comparison, its plan last.
 
     Raises:
         RunFolderError: there is something at this place already, or it cannot be written to.
@@ -263,7 +263,7 @@ def _runs(
     on_round: OnRound | None,
     extra: set[str] | None,
 ) -> list[Run]:
-    """Makes the runs, one after another.
+    """Execute the runs, one after another.
 
     Args:
         federations: the data of the first seed.
@@ -275,9 +275,11 @@ def _runs(
             federations = {seed: plan.data.federation(seed)}  # one at a time: they may be large
         place = None if folder is None else folder / run_name(name, seed)
         begun = resume and place is not None and (place / "config.toml").is_file()
-        told = None if on_round is None else partial(on_round, name, seed)
+        callback = None if on_round is None else partial(on_round, name, seed)
         try:
-            result = run_settings(plan.settings(name, seed), federations[seed], out=place, resume=begun, on_round=told)
+            result = run_settings(
+                plan.settings(name, seed), federations[seed], out=place, resume=begun, on_round=callback
+            )
         except FedkinError:
             if folder is not None and extra is not None:
                 _withdraw(folder, {"compare.toml", *extra})
@@ -287,18 +289,18 @@ def _runs(
 
 
 def _withdraw(folder: Path, files: set[str]) -> None:
-    """Removes the folder of a comparison of which no run could begin: it holds these files alone."""
+    """Remove the folder of a comparison in which no run could begin; it holds these files alone."""
     if {p.name for p in folder.iterdir()} - {LOCK} == files:
         shutil.rmtree(folder)
 
 
 def run_name(name: str, seed: int) -> str:
-    """What the folder of one run is called, within that of its comparison."""
+    """Return the name of a run's folder within that of its comparison."""
     return f"{CodeRef(name).attribute}-seed{seed}"
 
 
 def as_run(result: Result) -> Run:
-    """A result as reports want it."""
+    """Return a result in the form that reports take."""
     return Run(
         title=result.title,
         seed=result.seed,

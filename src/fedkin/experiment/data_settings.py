@@ -107,7 +107,7 @@ class DataSettings:
     """Seed of the partition. Default: the run's seed."""
 
     def chosen(self) -> str | None:
-        """The partition's name, chosen by the data where none is set; None: only the data themselves can say.
+        """Return the partition's name, chosen by the data where none is set; None if the data must be read first.
 
         If the data name the clients, they are used as given, unless a setting is given that only other partitions have.
         """
@@ -126,12 +126,13 @@ class DataSettings:
         return self.partition is None and self.clients is None and not self._given()
 
     def _given(self) -> list[str]:
-        """The settings of partitions that are set."""
+        """Return the partition settings that are set."""
         return [n for n in _OF_PARTITIONS if getattr(self, n) not in (None, False)]
 
     def resolved(self) -> DataSettings:
-        """The same with the partition's name written out, if it is known without reading the data; of a protocol (see
-        `PROTOCOLS`), all that it fixes.
+        """Return the settings with the partition's name filled in, if it is known without reading the data.
+
+        For a protocol (see `PROTOCOLS`), everything that it fixes is filled in.
 
         Raises:
             ConfigError: a setting that the protocol fixes otherwise.
@@ -148,7 +149,7 @@ class DataSettings:
         return dataclasses.replace(self, **changes)
 
     def partition_object(self) -> Partition | None:
-        """The partition with its own settings; None where only the data themselves can say which (`deal` does).
+        """Return the partition with its settings; None if it depends on the data (`deal` decides then).
 
         Raises:
             ConfigError: unknown partition, or a setting that it does not have.
@@ -177,14 +178,14 @@ class DataSettings:
         return cls(**chosen)
 
     def federation(self, seed: int, seen: OnData | None = None) -> Federation:
-        """Reads the data and shares them out, or opens a federation that is shared out already.
+        """Read the data and partition them, or open a federation that is partitioned already.
 
         Args:
             seed: the run's seed.
             seen: called with what was read and with the federation, before the former is forgotten.
 
         Raises:
-            ConfigError: a setting beside ``data`` for the latter.
+            ConfigError: another setting than ``data`` for the latter.
         """
         if is_shelf(self.data):
             own = [n for n in plain(self) if getattr(self, n) != getattr(DataSettings(), n) and n != "data"]
@@ -200,7 +201,7 @@ class DataSettings:
         return federation
 
     def sharing(self, seed: int) -> Sharing:
-        """All of it but the data themselves, for a run with this seed; a site reads its own data by it."""
+        """Return everything but the data themselves, for a run with this seed; a site reads its own data by it."""
         how = self.resolved()
         return Sharing(
             partition=self.partition_object(),

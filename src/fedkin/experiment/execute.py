@@ -40,16 +40,16 @@ class StatefulTransport(Transport, Protocol):
     training_s: float
 
     def states(self, acks: Tensor) -> Mapping[int, Bundle]:
-        """The clients' states that go with their uploads ``acks [K]``; none where clients keep their own."""
+        """Return the clients' states after their uploads ``acks [K]``; empty where clients store their own."""
 
     def restore(self, states: Mapping[int, Bundle], acks: Tensor) -> None:
-        """Puts clients back to stored states."""
+        """Restore the states of clients."""
 
     def take_spent(self, counted: Mapping[int, Spent]) -> dict[int, dict[float, int]]:
-        """What private training took since the last call, as far as clients tell it: steps at each sampling rate.
+        """Return the private training since the last call that clients reported: steps at each sampling rate.
 
         Args:
-            counted: what former calls gave, added up, those of a former life of this run included.
+            counted: the sum of former calls, those before an interruption of this run included.
         """
 
 
@@ -108,11 +108,11 @@ def _executed(
     with understood(where, checked):
         held = best(kept["rounds"])
         counted = total(kept["rounds"])
-        told = None if e.setup.privacy.asked else _with_counts(kept.get("clients"), folder)
+        described = None if e.setup.privacy.asked else _with_counts(kept.get("clients"), folder)
     if folder is not None:
         folder.keep_best(_round(held))
     for report in run_rounds(e.method, e.net, e.setup.training, transport, e.plan, server):
-        lines = lines_of(report, people, told)
+        lines = lines_of(report, people, described)
         if e.setup.privacy.noise_multiplier is not None:
             spent = transport.take_spent(counted)
             lines.rounds[0]["dp_steps"] = written(spent)
@@ -142,7 +142,7 @@ def _round(chosen: Mapping[str, Any] | None) -> int | None:
 
 
 def _with_counts(clients: Sequence[Mapping[str, Any]] | None, folder: RunFolder | None) -> set[int]:
-    """Clients whose samples by class are written down already."""
+    """Return the clients whose samples by class are recorded already."""
     if clients is None:
         clients = [] if folder is None else Written(folder.path / "clients.jsonl")
     return {line["client"] for line in clients if "labels" in line}
@@ -201,7 +201,7 @@ def _result(
 
 
 def _noted(e: Experiment, extra: Mapping[str, Any], evaluated: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The notes of the data, and one where the run asks for another moment than the method has."""
+    """Return the notes of the data, and one if the run asks for another moment than the method has."""
     notes = list(extra.get("notes", ()))
     if e.plan.evaluate == "trained" and evaluated and not any("accuracy_delivered" in line for line in evaluated):
         notes.append(
@@ -212,7 +212,7 @@ def _noted(e: Experiment, extra: Mapping[str, Any], evaluated: Sequence[Mapping[
 
 
 def opened(path: Path | str, table: dict[str, Any]) -> RunFolder:
-    """The folder of this very run.
+    """Open the folder of this run.
 
     Raises:
         RunFolderError: it is none, or one of another run.

@@ -35,7 +35,7 @@ from fedkin.storage.line_files import digest_texts
 
 
 def extend(folder: RunFolder, there: Settings, rounds: int) -> Settings:
-    """Makes a folder that of the same run with another number of rounds; the settings that it has then.
+    """Change the number of rounds of a run in its folder; return the new settings.
 
     Args:
         there: the run's settings.
@@ -73,7 +73,7 @@ def extend(folder: RunFolder, there: Settings, rounds: int) -> Settings:
 
 
 def _why_not(method: Method) -> str:
-    """Why a method's rounds depend on how many there are; "" if they do not."""
+    """Return why a method's rounds depend on the number of rounds; "" if they do not."""
     why = method.follows_total
     if why is None and re.search(r"\.total\b", _source(type(method))):
         why = 'its source reads .total; a method that does not depend on it has follows_total = ""'
@@ -82,7 +82,7 @@ def _why_not(method: Method) -> str:
 
 
 def _source(kind: type[Method]) -> str:
-    """The text of a method's module; one whose text is not to be had may read anything."""
+    """Return the source of a method's module; one without source may read anything."""
     try:
         return inspect.getsource(sys.modules[kind.__module__])
     except (OSError, TypeError, KeyError):
@@ -90,7 +90,7 @@ def _source(kind: type[Method]) -> str:
 
 
 def _prepare(folder: RunFolder, longer: Settings, former: Plan, plan: Plan) -> None:
-    """Writes the new lines beside the old ones, and then what is to be done."""
+    """Write the new lines next to the old ones, and then the record of what is to be done."""
 
     def rounds(line: Record) -> Record:
         return line if plan.evaluates(line["round"]) or not line["evaluated"] else unevaluated(line)
@@ -102,7 +102,7 @@ def _prepare(folder: RunFolder, longer: Settings, former: Plan, plan: Plan) -> N
         if path.exists():
             whole, part = _rewritten(path, changes.get(name, lambda line: line), best or 0)
             files[path.name], at_best[path.name] = [str(Digest.of(path)), whole], part
-    told = {
+    record = {
         "config": longer.toml(),
         "mark": digest(longer.table()),
         "about": json.dumps(decisive(longer.table()), sort_keys=True),
@@ -110,7 +110,7 @@ def _prepare(folder: RunFolder, longer: Settings, former: Plan, plan: Plan) -> N
         "best": at_best,
         "unchecked": folder.lines.unchecked,
     }
-    write_atomic(folder.path / EXTENDING, json.dumps(told).encode())
+    write_atomic(folder.path / EXTENDING, json.dumps(record).encode())
 
 
 class _Clients:
@@ -140,7 +140,7 @@ class _Clients:
 
 
 def _rewritten(path: Path, change: Callable[[Record], Record | None], until: int) -> tuple[str, str]:
-    """Writes the changed lines beside a file; their digest, and that of those up to a round."""
+    """Write the changed lines next to a file; return their digest, and that of the lines up to a round."""
     whole, part = Digest(), Digest()
     with naming(path), _sibling(path).open("wb") as file:
         for line, _ in lines_of(path):
@@ -158,17 +158,17 @@ def _sibling(path: Path) -> Path:
 
 
 def complete(folder: RunFolder) -> None:
-    """Does what `extend` has written down, as far as it is not done yet.
+    """Carry out what `extend` has recorded and what is not done yet.
 
     Raises:
         RunFolderError: a file is damaged.
     """
     try:
-        told = json.loads((folder.path / EXTENDING).read_bytes())
-        config, files = str(told["config"]), {str(name): (str(a), str(b)) for name, (a, b) in told["files"].items()}
-        texts = {"config": str(told["mark"]), **about_texts({"config": str(told["about"])})}
-        texts |= {"unchecked": str(told["unchecked"])} if told["unchecked"] else {}
-        best = digest_texts({name: str(digest) for name, digest in told["best"].items()})
+        record = json.loads((folder.path / EXTENDING).read_bytes())
+        config, files = str(record["config"]), {str(name): (str(a), str(b)) for name, (a, b) in record["files"].items()}
+        texts = {"config": str(record["mark"]), **about_texts({"config": str(record["about"])})}
+        texts |= {"unchecked": str(record["unchecked"])} if record["unchecked"] else {}
+        best = digest_texts({name: str(digest) for name, digest in record["best"].items()})
     except FileNotFoundError:
         return
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:

@@ -16,16 +16,16 @@ from fedkin.storage.toml import plain
 
 
 def network_mark(net: Net) -> str:
-    """A fingerprint of its layers, which of them is the head, and the values that the run starts from."""
+    """Return a fingerprint of a network's layers, of which is the head, and of the initial values."""
     layers = json.dumps([[n, list(t.shape)] for n, t in net.unflatten(net.w0).items()])
     return hashlib.blake2b(layers.encode() + net.w0.numpy().tobytes(), digest_size=16).hexdigest()
 
 
 def about_of(table: Mapping[str, Any], data: Mapping[str, Any], net: Net) -> dict[str, str]:
-    """What the marks of a run stand for, as JSON, so that a message can say in what two runs differ.
+    """Return what the fingerprints of a run stand for, as JSON, so that a message can say how two runs differ.
 
     Args:
-        data: numbers that say of which size the data are.
+        data: numbers that describe the size of the data.
     """
     layers = {name: list(t.shape) for name, t in net.unflatten(net.w0).items()}
     parts = {"config": decisive(table), "data": data, "network": {"layers": layers, "parameters": net.size}}
@@ -40,13 +40,13 @@ def sizes_of(federation: Federation) -> dict[str, Any]:
 
 
 def _kind(method: Method) -> list[type]:
-    """Its class and those of the methods that it wraps."""
+    """Return the class of a method and those of the methods that it wraps."""
     inside = [_kind(v) for v in vars(method).values() if isinstance(v, Method)]
     return [type(method), *(kind for kinds in inside for kind in kinds)]
 
 
 def _without_none(value: Any) -> Any:
-    """The value as a TOML file can say it; what has no form there is named."""
+    """Return the value in types that TOML has; a value of another type is replaced by its name."""
     if isinstance(value, Mapping):
         return {str(k): _without_none(v) for k, v in value.items() if v is not None}
     if isinstance(value, (list, tuple)):

@@ -91,7 +91,7 @@ def _part(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _summary(place: Path) -> Mapping[str, Any]:
-    """What ``summary.json`` holds; empty as long as the run has not ended."""
+    """Read ``summary.json``; empty as long as the run has not ended."""
     try:
         found = json.loads((place / _SUMMARY).read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -21,7 +21,7 @@ from fedkin.server import Plan
 
 
 class DataShape(Protocol):
-    """What a network is made for: a federation, or the card of data that are on other hosts."""
+    """Data that a network is made for: a federation, or the card of data on other hosts."""
 
     @property
     def shape(self) -> tuple[int, ...]:

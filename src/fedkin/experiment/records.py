@@ -32,7 +32,7 @@ _WITHOUT_EVALUATION = ("limited", "cluster_sizes", "notes", "dp_steps")
 
 
 class Participants(Protocol):
-    """Who takes part: a federation, or the clients that have come so far."""
+    """Clients of a run: a federation, or the clients that have joined so far."""
 
     def __len__(self) -> int: ...
 
@@ -58,12 +58,12 @@ class RoundRecords:
     relations: list[dict[str, Any]]
 
 
-def lines_of(report: RoundReport, people: Participants, told: set[int] | None = None) -> RoundRecords:
-    """What a round's report says, in plain values.
+def lines_of(report: RoundReport, people: Participants, described: set[int] | None = None) -> RoundRecords:
+    """Return a round's report in plain values: its line, lines of its clients, and relations.
 
     Args:
-        told: clients whose training samples by class stand in an earlier line; the first line of any other client says
-            them, and the client is added. None: no client's are written down.
+        described: clients whose training samples by class are in an earlier line; the first line of any other client
+            has them, and the client is added. None: they are not recorded.
     """
     line: dict[str, Any] = {
         "round": report.round,
@@ -84,8 +84,8 @@ def lines_of(report: RoundReport, people: Participants, told: set[int] | None = 
         scores = [score(i, b.test, b.validation, b.counts) for i, b in report.evaluation.items()]
         line |= summarise(scores)
         clients = [s.line(report.round) for s in scores]
-        if told is not None:
-            _tell(clients, report, told)
+        if described is not None:
+            _add_counts(clients, report, described)
         _outcomes(clients, report)
         for own, b in zip(clients, report.evaluation.values(), strict=True):
             own |= {"cluster": int(b.cluster)} if "cluster" in b else {}
@@ -105,7 +105,7 @@ def lines_of(report: RoundReport, people: Participants, told: set[int] | None = 
 
 
 def unevaluated(line: dict[str, Any]) -> dict[str, Any]:
-    """The line of a round as it would be if the round had not been evaluated."""
+    """Return the line of a round as it would be if the round had not been evaluated."""
     kept = {name: value for name, value in line.items() if name in _ALWAYS or name in _WITHOUT_EVALUATION}
     refused = {i: why for i, why in line["refused"].items() if not why.startswith("evaluation: ")}
     if "notes" in kept:
@@ -114,12 +114,12 @@ def unevaluated(line: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "refused": refused, "bytes_evaluation": 0, "evaluated": False}
 
 
-def _tell(clients: list[dict[str, Any]], report: RoundReport, told: set[int]) -> None:
-    """A client's training samples by class do not change: they are written once."""
+def _add_counts(clients: list[dict[str, Any]], report: RoundReport, described: set[int]) -> None:
+    """Add a client's training samples by class to its first line; they do not change."""
     for line, (i, b) in zip(clients, report.evaluation.items(), strict=True):
-        if i not in told:
+        if i not in described:
             line["labels"] = b.counts.tolist()
-            told.add(i)
+            described.add(i)
 
 
 def _outcomes(clients: list[dict[str, Any]], report: RoundReport) -> None:
@@ -142,8 +142,9 @@ def _views(report: RoundReport, clients: list[dict[str, Any]]) -> dict[str, floa
 
 
 def _grouping(report: RoundReport, people: Participants) -> dict[str, Any]:
-    """Sizes of the clusters that the server used, and in evaluated rounds their agreement with the true groups; that of
-    the clusters that clients chose at the evaluation stands next to it."""
+    """Return the sizes of the server's clusters and, in evaluated rounds, their agreement with the true groups.
+
+    The agreement of the clusters that clients chose at the evaluation is given next to it."""
     if report.clusters is None:
         return {}
     known = report.clusters[report.clusters >= 0]
@@ -167,6 +168,6 @@ def _relations(report: RoundReport) -> list[dict[str, Any]]:
 
 
 def _sparse(row: Tensor) -> dict[str, float]:
-    """What is not zero, by client."""
+    """Return the entries that are not zero, by client."""
     there = row.nonzero().flatten()
     return {str(j): round(w, 6) for j, w in zip(there.tolist(), row[there].tolist(), strict=True)}

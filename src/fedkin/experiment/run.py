@@ -212,7 +212,7 @@ def simulate(
 
 
 def resume(folder: Path | str, on_round: OnRound | None = None, rounds: int | None = None) -> Result:
-    """Goes on with an interrupted run from its folder, to the same result as if it had not been interrupted.
+    """Continue an interrupted run from its folder, to the same result as if it had not been interrupted.
 
     Args:
         folder: the run's folder.
@@ -267,14 +267,14 @@ def _gradient(asked: Gradient, resumed: Path | str | None) -> Gradient:
 
 
 def _in_files(state: str, net: Net, clients: int) -> bool:
-    """Whether states and banks go into files."""
+    """Return whether client states and rows of the server go into files."""
     if state not in get_args(Kept):
         raise ConfigError(f"state must be one of {', '.join(map(repr, get_args(Kept)))}, got {state!r}")
     return state == "file" or (state == "auto" and 4 * net.size * clients > IN_MEMORY)
 
 
 def _require_room(e: Experiment, clients: int, in_files: bool, out: Path | str | None) -> None:
-    """Raises `ConfigError` if what the method keeps cannot fit, before anything is trained."""
+    """Raise `ConfigError` if what the method keeps cannot fit, before anything is trained."""
     with one_thread():
         found = needs(e.method, e.net, e.setup.training)
     place = Path(tempfile.gettempdir()) if out is None else Path(out).absolute()

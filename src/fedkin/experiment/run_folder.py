@@ -65,7 +65,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path | str, config: str, sources: Mapping[str, bytes] | None = None) -> RunFolder:
-        """A new folder with its config and, if there are any, the files of one's own code that the config names.
+        """Create a folder with its config and the files of user-defined code that the config names.
 
         Raises:
             RunFolderError: there is something at this place already.
@@ -86,7 +86,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path | str) -> RunFolder:
-        """A folder that a run was begun in.
+        """Open the folder of a run.
 
         Raises:
             RunFolderError: it is none.
@@ -113,7 +113,7 @@ class RunFolder:
             raise RunFolderError(f"{file} is damaged ({e}); restore the folder from a copy") from e
 
     def write(self, name: str, value: Mapping[str, Any]) -> None:
-        """Writes ``NAME.json`` whole or not at all."""
+        """Write ``NAME.json`` atomically."""
         _renew(self.path / f"{name}.json", json.dumps(value, indent=2) + "\n")
 
     # ---- checkpoint -------------------------------------------------------------------------------------------
@@ -233,6 +233,6 @@ class RunFolder:
 
 
 def _renew(path: Path, text: str) -> None:
-    """Writes a file, unless it holds just this text already."""
+    """Write a file unless it holds this text already."""
     if not path.is_file() or path.read_bytes() != text.encode():
         write_atomic(path, text.encode())

@@ -34,7 +34,7 @@ Space = Mapping[str, tuple[Value, ...] | Range]
 
 
 def space_from(entries: Mapping[str, Any], where: str) -> Space:
-    """What each setting may be: a list of values, or a range as text such as ``log:1e-3..1e-1`` or ``int:1..5``.
+    """Read a search space: for each setting a list of values, or a range such as ``log:1e-3..1e-1`` or ``int:1..5``.
 
     Raises:
         ConfigError: an entry is neither, or a range is empty; it names the entry.
@@ -68,10 +68,10 @@ def _range(text: str, where: str) -> Range:
 
 
 def grid_of(space: Space) -> list[Values]:
-    """Every combination, the last setting changing fastest.
+    """Return every combination; the last setting changes fastest.
 
     Raises:
-        ConfigError: a setting has a range, which has no end of values.
+        ConfigError: a setting has a range, whose values cannot be enumerated.
     """
     for name, values in space.items():
         if isinstance(values, Range):
@@ -81,7 +81,7 @@ def grid_of(space: Space) -> list[Values]:
 
 
 def corners(space: Space) -> list[Values]:
-    """Each value and each end of a range once, so that all can be looked at before anything is run."""
+    """Return each value and each end of a range once, so that all can be checked before anything is run."""
     ends = {n: _ends(v) if isinstance(v, Range) else v for n, v in space.items()}
     most = max((len(v) for v in ends.values()), default=0)
     return [{n: v[min(i, len(v) - 1)] for n, v in ends.items()} for i in range(most)]
@@ -92,13 +92,13 @@ def _ends(range: Range) -> tuple[Value, ...]:
 
 
 def proposal(space: Space, before: Sequence[tuple[Values, float | None]], seed: int) -> Values:
-    """What to try next, by Optuna's tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011).
+    """Return the settings to try next, by Optuna's tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011).
 
     It depends on nothing but the arguments, so that a sweep that was killed goes on as if it had not been.
 
     Args:
-        space: what there is to choose from.
-        before: what was tried, in order, with its score (more is better); None where a run failed.
+        space: the search space.
+        before: settings tried so far, in order, with scores (higher is better); None where a run failed.
         seed: of the draws.
 
     Raises:

@@ -71,7 +71,7 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class Compute:
-    """How the run is computed. Results do not depend on it, but for the last digits."""
+    """Computation of a run: results do not depend on it, except for their last digits."""
 
     engine: EngineName = "auto"
     """How clients are trained: in parallel processes, one after another, or in stacks (for a GPU)."""
@@ -169,7 +169,7 @@ class Settings(Setup):
         return {"method": {"name": self.code.portable, **self.code.entry(), **plain(self.method)}, **self.tables()}
 
     def sources(self) -> dict[str, bytes]:
-        """The files of one's own code that the table names, to be kept beside it: file name -> content.
+        """Return the files of user-defined code that the table names, to be stored next to it: file name -> content.
 
         Raises:
             ConfigError: one cannot be read, or two different ones have the same name.
@@ -177,11 +177,11 @@ class Settings(Setup):
         return copies([self.code, self.model.code])
 
     def toml(self) -> str:
-        """As a TOML file that ``fedkin run`` takes, beside its `sources`."""
+        """Return a TOML file that ``fedkin run`` takes, next to its `sources`."""
         return tomli_w.dumps(self.table())
 
     def digest(self) -> str:
-        """A fingerprint of all that decides the results.
+        """Return a fingerprint of all settings that decide the results.
 
         The engine and its workers are left out: loop and workers agree bit for bit, the stacked engine to the tolerance
         of float32 (its last digits may differ from theirs).
@@ -190,7 +190,7 @@ class Settings(Setup):
 
 
 def digest(table: Mapping[str, Any]) -> str:
-    """A fingerprint of a run's table, without what does not decide results."""
+    """Return a fingerprint of the settings in a run's table that decide the results."""
     return hashlib.blake2b(json.dumps(decisive(table), sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
@@ -258,7 +258,7 @@ def setup_from(table: Mapping[str, Any], where: str, also: tuple[str, ...] = ())
 
 
 def model_from(table: Mapping[str, Any], where: str) -> ModelSettings:
-    """The network from its table.
+    """Return the network from its table.
 
     Raises:
         ConfigError: an unknown key, a value of the wrong kind, or its file has changed.

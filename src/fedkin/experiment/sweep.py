@@ -42,12 +42,12 @@ OnTrial = Callable[[int, int, Values, int, dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Sweep:
-    """What is tried.
+    """Settings of a sweep.
 
     Attributes:
         base: all settings that stay.
-        space: ``"training.lr"`` and the like -> the values it may have, or a range.
-        trials: how many settings are drawn from the space by Optuna; 0: all combinations of its values.
+        space: names such as ``"training.lr"`` -> the values to try, or a range.
+        trials: number of settings that Optuna draws from the space; 0: all combinations of its values.
         seeds: every setting is run with each of them, on the same data, and judged by the mean.
     """
 
@@ -76,13 +76,13 @@ class Sweep:
         return self.trials or len(grid_of(self.space))
 
     def settings(self, values: Values, seed: int) -> Settings:
-        """The settings of one run.
+        """Return the settings of one run.
 
         Raises:
             ConfigError: a name is unknown or a value does not fit.
         """
         table = self.base.table()
-        # one's own code where it lies now; tables name the copies beside them
+        # user-defined code where it lies now; tables name the copies next to them
         table["method"]["name"], table["model"]["model"] = self.base.name, self.base.model.model
         if {"training.epochs", "training.steps"} <= values.keys():
             raise ConfigError("a sweep varies training.epochs or training.steps, not both: steps would win over epochs")
@@ -138,9 +138,9 @@ class Trial:
 
 
 def run_sweep(sweep: Sweep, out: Path, *, resume: bool = False, on_trial: OnTrial | None = None) -> list[Trial]:
-    """Tries every setting; all are judged by validation data alone.
+    """Run every setting; all are judged by validation data alone.
 
-    A setting whose run fails (a method's fault) or diverges is noted and passed over.
+    A setting whose run fails (by an error of the method) or diverges is recorded and skipped.
 
     Raises:
         RunFolderError: ``out`` exists already, holds another sweep, or is being written by another process.
@@ -173,8 +173,8 @@ def _trials(sweep: Sweep, out: Path, federations: dict[int, Federation], on_tria
             known.append(values)
             lines = (json.dumps({"number": n, "values": v}) + "\n" for n, v in enumerate(known))
             write_atomic(out / "trials.jsonl", "".join(lines).encode())
-        told = None if on_trial is None else _telling(on_trial, number, count, values)
-        done.append(_trial(sweep, out, number, values, federations, told))
+        callback = None if on_trial is None else _telling(on_trial, number, count, values)
+        done.append(_trial(sweep, out, number, values, federations, callback))
     return done
 
 
@@ -204,9 +204,9 @@ def _trial(
     number: int,
     values: Values,
     federations: dict[int, Federation],
-    told: Callable[[int, dict[str, Any]], None] | None,
+    callback: Callable[[int, dict[str, Any]], None] | None,
 ) -> Trial:
-    """Runs one setting with every seed, or goes on with it."""
+    """Run one setting with every seed, or continue it."""
     scores: list[float | None] = []
     tests: list[float | None] = []
     last: list[float | None] = []
@@ -216,7 +216,7 @@ def _trial(
             federations[seed] = sweep.base.data.federation(seed)
         place = out / trial_name(number, seed)
         begun = (place / "config.toml").is_file()
-        report = None if told is None else (lambda _, line, seed=seed: told(seed, line))
+        report = None if callback is None else (lambda _, line, seed=seed: callback(seed, line))
         try:
             settings = sweep.settings(values, seed)
             result = run_settings(settings, federation=federations[seed], out=place, resume=begun, on_round=report)
@@ -234,18 +234,18 @@ def _trial(
 
 
 def trial_name(number: int, seed: int) -> str:
-    """What the folder of one run is called, within that of its sweep."""
+    """Return the name of a run's folder within that of its sweep."""
     return f"{number:03d}-seed{seed}"
 
 
 def chosen(trials: list[Trial]) -> Trial | None:
-    """The trial with the highest validation accuracy, the earliest of equals; the test part has no say."""
+    """Return the trial with the highest validation accuracy, the earliest of equals; test data are not used."""
     judged = [(t.validation.mean, t) for t in trials if t.validation is not None]
     return max(judged, key=lambda pair: pair[0])[1] if judged else None
 
 
 def sweep_table(trials: list[Trial]) -> Grid:
-    """All settings by validation accuracy, the chosen one bold; test figures of it alone, below."""
+    """Return a table of all settings by validation accuracy, with test figures of the chosen one alone."""
     best = chosen(trials)
     names = list(trials[0].values) if trials else []
     order = sorted(trials, key=lambda t: (-t.validation.mean if t.validation else 1, t.number))
@@ -296,7 +296,7 @@ def _csv(trials: list[Trial], best: Trial | None) -> str:
 
 
 def sweep_from(table: Mapping[str, Any], where: str) -> Sweep:
-    """A sweep from the tables of a TOML file: a run's config with a table ``[sweep]``.
+    """Read a sweep from the tables of a TOML file: a run's config with a table ``[sweep]``.
 
     Raises:
         ConfigError: an unknown key, or a value of the wrong kind.
@@ -310,7 +310,7 @@ def sweep_from(table: Mapping[str, Any], where: str) -> Sweep:
 
 
 def sweep_table_of(entries: Mapping[str, Any], where: str) -> tuple[Space, tuple[int, ...], int]:
-    """The space, seeds and number of trials in a ``[sweep]`` table."""
+    """Read space, seeds and number of trials from a ``[sweep]`` table."""
     seeds, trials = entries.get("seeds", []), entries.get("trials", 0)
     if not isinstance(seeds, list) or not all(type(s) is int for s in seeds):
         raise ConfigError(f"{where}: [sweep] seeds must be a list of whole numbers such as [0, 1], got {seeds!r}")

@@ -31,10 +31,10 @@ class Tracker(Protocol):
     """By which the entry is found again."""
 
     def round(self, number: int, figures: Mapping[str, float]) -> None:
-        """The figures of a round."""
+        """Log the figures of a round."""
 
     def end(self, figures: Mapping[str, float], report: Path | None) -> None:
-        """The final figures, and the page if there is one; closes the entry."""
+        """Log the final figures, and the report if there is one; close the entry."""
 
 
 class TensorBoard:
@@ -64,7 +64,7 @@ class TensorBoard:
 
 
 class MLflow:
-    """An entry of the experiment "fedkin": where MLFLOW_TRACKING_URI says, else in the folder ``mlruns`` beside RUN."""
+    """An entry of the experiment "fedkin", at MLFLOW_TRACKING_URI or in the folder ``mlruns`` next to RUN."""
 
     def __init__(self, folder: Path, title: str, config: Mapping[str, Any], known: str | None) -> None:
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # a plain folder, which newer versions ask to confirm
@@ -141,7 +141,7 @@ class Tracking:
         self._open: dict[str, Tracker] | None = None
 
     def round(self, line: Mapping[str, Any]) -> None:
-        """A round is done."""
+        """Log a round that has ended."""
         figures = {
             n: float(v) for n in (*METRICS, *GROUPED, *OTHER_MOMENT) if isinstance(v := line.get(n), (int, float))
         }
@@ -150,7 +150,7 @@ class Tracking:
         self._tell(lambda tracker: tracker.round(int(line["round"]), figures))
 
     def end(self) -> None:
-        """The run is done, its summary and report are written; or it failed, and there is no summary."""
+        """Log the end of the run, after its summary and report were written; a failed run has no summary."""
         if not self._names:
             return
         summary = self._folder / "summary.json"
@@ -193,7 +193,7 @@ class TrackedRuns:
         self._place: Path | None = None
 
     def round(self, place: Path, title: str, table: Mapping[str, Any], line: Mapping[str, Any]) -> None:
-        """A round of the run in ``place`` is done."""
+        """Log a round of the run in ``place``."""
         if not self._names:
             return
         if place != self._place:
@@ -204,14 +204,14 @@ class TrackedRuns:
             self._now.round(line)
 
     def end(self) -> None:
-        """The last announced run is done."""
+        """Log the end of the run that began last."""
         if self._now is not None:
             self._now.end()
         self._now = None
 
 
 def require(names: Sequence[str]) -> None:
-    """Raises `ConfigError` if a tracker's package is not installed: before anything is trained."""
+    """Raise `ConfigError` if a tracker's package is not installed, before anything is trained."""
     for name in names:
         if importlib.util.find_spec(name) is None:
             raise ConfigError(f'--track {name} needs its package: pip install "fedkin[{name}]"')

@@ -76,7 +76,7 @@ def _validation(run: Path) -> float | None:
 
 
 def _chosen(sweep: Path) -> str | None:
-    """The number of the trial that a finished sweep has chosen."""
+    """Return the number of the trial that a finished sweep has chosen."""
     try:
         with (sweep / "sweep.csv").open(newline="", encoding="utf-8") as file:
             return next((f"{int(row['trial']):03d}" for row in csv.DictReader(file) if row["chosen"] == "true"), None)

@@ -273,8 +273,8 @@ def _read(place: Path, name: str, kind: Any) -> Any:
     try:
         msgspec.convert(found, kind)
     except (ValueError, OverflowError, RecursionError) as e:
-        told = ascii(str(e)[:1].lower() + str(e)[1:])[1:-1]
-        raise RunFolderError(f"{file}: {told[:300]}; it is damaged, export the model again") from e
+        reason = ascii(str(e)[:1].lower() + str(e)[1:])[1:-1]
+        raise RunFolderError(f"{file}: {reason[:300]}; it is damaged, export the model again") from e
     if name != "preparation.json":  # its texts come from data, and are never printed
         _require_printable(found, file)
     return found

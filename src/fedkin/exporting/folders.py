@@ -58,16 +58,16 @@ def write_export(
         shutil.copyfile(loader.__file__, half / "load.py")
         shutil.copyfile(standalone.__file__, half / "prepare.py")
         prepared, ranges = taken.preparation, taken.ranges
-        told = {"standalone": plan is not None, "prepared": prepared, "ranges": ranges}
+        options = {"standalone": plan is not None, "prepared": prepared, "ranges": ranges}
         _write_json(None if prepared is None else prepared.to_json(), half / "preparation.json")
         _write_json(ranges, half / "ranges.json")
-        _tell(half, card | {"test": None}, labels, told)
+        _write_card(half, card | {"test": None}, labels, options)
         model = loader.load(half, None if plan is not None else net._factory)
         card["test"] = None if taken.client is None else cards.tested(_tried(origin, taken, model), taken.evaluated)
         for name in formats:
             write_program(name, model, half)
         card["files"] = sorted(f.name for f in half.iterdir())
-        _tell(half, card, labels, told)
+        _write_card(half, card, labels, options)
         _move(half, place, force)
     finally:
         shutil.rmtree(half, ignore_errors=True)
@@ -123,16 +123,16 @@ def _tried(origin: ExportSource, taken: Taken, model: loader.Model) -> Tensor:
     return torch.bincount(test.y * c + got.argmax(1), minlength=c * c).view(c, c)
 
 
-def _tell(half: Path, card: dict[str, Any], labels: Sequence[str], told: Mapping[str, Any]) -> None:
-    """Write the card; ``told`` are the keyword arguments of `fedkin.exporting.card.readme`."""
+def _write_card(half: Path, card: dict[str, Any], labels: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Write the card; ``options`` are the keyword arguments of `fedkin.exporting.card.readme`."""
     (half / "card.json").write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    text = cards.readme(card, list(labels), **told)
+    text = cards.readme(card, list(labels), **options)
     (half / "README.md").write_text(text, encoding="utf-8")
 
 
-def _write_json(told: Mapping[str, Any] | None, file: Path) -> None:
-    if told is not None:
-        file.write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+def _write_json(value: Mapping[str, Any] | None, file: Path) -> None:
+    if value is not None:
+        file.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _is_export(place: Path) -> bool:

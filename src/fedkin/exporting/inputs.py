@@ -109,8 +109,8 @@ class Export:
             table = read_csv([path], path.name, encoding)
             rows, columns = table.records(), preparation.columns
             raw = raw_rows(rows, columns, table.places)
-            beside = (*self.model.beside(), preparation.target)
-            notes = unusual_rows(rows, raw, columns, self.model.ranges().get("columns", {}), beside)
+            unused = (*self.model.unused_columns(), preparation.target)
+            notes = unusual_rows(rows, raw, columns, self.model.ranges().get("columns", {}), unused)
             return [str(i + 1) for i in range(len(raw))], preparation.scaled(raw), tuple(notes)
         if path.is_dir() or kind in _IMAGES:
             preparation = self._preparation("image", path, "images")
@@ -158,8 +158,8 @@ def load_export(folder: Path | str, network: Callable[[], nn.Module] | str | Non
     place = Path(folder)
     if not place.is_dir():
         there = sorted(p.parent.name for p in place.parent.glob("*/card.json"))
-        beside = f"in {place.parent} there are {listed(there)}" if there else "fedkin export RUN --client 7 makes one"
-        raise RunFolderError(f"no exported model {place}; {beside}")
+        hint = f"in {place.parent} there are {listed(there)}" if there else "fedkin export RUN --client 7 makes one"
+        raise RunFolderError(f"no exported model {place}; {hint}")
     card = check_folder(place)
     if network is None:
         check_network(place, card)
@@ -173,10 +173,10 @@ def load_export(folder: Path | str, network: Callable[[], nn.Module] | str | Non
     if not file.exists():
         return Export(model)
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
+        stored = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as e:
         raise RunFolderError(f"{file} is damaged ({e}); export the model again") from e
-    preparation = Preparation.from_json(told, str(file))
+    preparation = Preparation.from_json(stored, str(file))
     if preparation.shape != model.shape:
         raise RunFolderError(
             f"{file} makes inputs of shape {list(preparation.shape)}, the model takes {list(model.shape)}; export the "

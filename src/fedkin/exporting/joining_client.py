@@ -82,12 +82,12 @@ def _unusual(p: FinishedRun, new: JoiningData) -> list[str]:
     seen, made = of_all(p.federation, exact=True), p.federation.preparation
     if new.rows is None or made is None:
         x = torch.cat([new.shard.train.x, new.shard.validation.x, new.shard.test.x]).numpy()
-        told = unusual_inputs(x, seen["inputs"])
-        return [] if told is None else [told]
+        warned = unusual_inputs(x, seen["inputs"])
+        return [] if warned is None else [warned]
     records, data = new.rows.records(), p.experiment.table.get("data", {})
-    beside = (made.target, data.get("client_column"), *str(data.get("drop") or "").split(","))
+    unused = (made.target, data.get("client_column"), *str(data.get("drop") or "").split(","))
     raw = raw_rows(records, made.columns, new.rows.places)
-    return unusual_rows(records, raw, made.columns, seen["columns"], beside)
+    return unusual_rows(records, raw, made.columns, seen["columns"], unused)
 
 
 def _copies(p: FinishedRun, shard: ClientData) -> list[str]:

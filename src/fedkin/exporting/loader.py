@@ -231,17 +231,20 @@ class Model:
             raise ExportError(str(e)) from e
         found = []
         for i, p in enumerate(self.logits(self._inputs(rows, places)).softmax(1).tolist(), start=1):
-            told = {"label": self.labels[p.index(max(p))], "probabilities": dict(zip(self.labels, p, strict=True))}
-            found.append({"row": str(i), **told})
+            prediction = {
+                "label": self.labels[p.index(max(p))],
+                "probabilities": dict(zip(self.labels, p, strict=True)),
+            }
+            found.append({"row": str(i), **prediction})
         return found
 
     def ranges(self) -> dict[str, Any]:
-        """Ranges of the training data, as in ``ranges.json``; empty where the export does not contain them."""
+        """Return the ranges of the training data from ``ranges.json``; empty where the export does not have them."""
         there = self.folder is not None and (self.folder / "ranges.json").exists()
         return dict(_json(self.folder, "ranges.json")) if self.folder is not None and there else {}
 
-    def beside(self) -> tuple[str, ...]:
-        """Columns that training data may have and the network does not use: the class, the client, dropped ones."""
+    def unused_columns(self) -> tuple[str, ...]:
+        """Return the columns that training data may have and the network does not use: class, client, dropped ones."""
         data = self.card["config"].get("data", {})
         dropped = str(data.get("drop") or "").split(",")
         return tuple(str(n).strip() for n in (data.get("target"), data.get("client_column"), *dropped) if n)
@@ -256,8 +259,8 @@ class Model:
             raw = prepare.raw_rows(rows, columns, places)
         except ValueError as e:
             raise ExportError(str(e)) from e
-        beside = (*self.beside(), made["target"])
-        for text in prepare.unusual_rows(rows, raw, columns, self.ranges().get("columns", {}), beside):
+        unused = (*self.unused_columns(), made["target"])
+        for text in prepare.unusual_rows(rows, raw, columns, self.ranges().get("columns", {}), unused):
             warnings.warn(text, stacklevel=3)
         return torch.from_numpy(prepare.scaled(raw, columns))
 
@@ -350,10 +353,10 @@ class Model:
             raise ExportError(f"the network is not the one that was trained: {_line(e)}") from e
         lacking = [name for name, _ in network.named_parameters() if name not in views]
         if strange or lacking:
-            told = [f"it has no {', '.join(strange)}"] * bool(strange) + [f"it has also {', '.join(lacking)}"] * bool(
-                lacking
-            )
-            raise ExportError(f"the network is not the one that was trained: {'; '.join(told)}")
+            differences = [f"it has no {', '.join(strange)}"] * bool(strange) + [
+                f"it has also {', '.join(lacking)}"
+            ] * bool(lacking)
+            raise ExportError(f"the network is not the one that was trained: {'; '.join(differences)}")
         for module in network.modules():
             for name, buffer in list(module.named_buffers(recurse=False)):
                 if buffer.is_meta:  # a counter of batches, which prediction does not read

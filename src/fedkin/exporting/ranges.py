@@ -62,7 +62,9 @@ def of_all(federation: Federation, *, exact: bool = False) -> dict[str, Any]:
     if _is_table(made):
         raw = np.concatenate([unscaled(part, made.of(i).columns) for i, part in enumerate(each)])
         columns = {c.name: (_column(raw[:, j], c), raw[:, j]) for j, c in enumerate(made.columns) if c.kind == "number"}
-        found["columns"] = {n: told if exact else _coarse(told, values) for n, (told, values) in columns.items()}
+        found["columns"] = {
+            n: statistics if exact else _coarse(statistics, values) for n, (statistics, values) in columns.items()
+        }
     return found
 
 
@@ -79,8 +81,8 @@ def _column(values: Raw, column: Input) -> dict[str, Any]:
         return {"values": []}
     places = digits(max(column.std)) if max(column.std) > 0 else 15
     low, high = np.quantile(there, (_QUANTILE, 1 - _QUANTILE))
-    told = {"min": there.min(), "max": there.max(), "low": low, "high": high}
-    found: dict[str, Any] = {name: round(float(value), places) for name, value in told.items()}
+    statistics = {"min": there.min(), "max": there.max(), "low": low, "high": high}
+    found: dict[str, Any] = {name: round(float(value), places) for name, value in statistics.items()}
     different = np.unique(there)
     if len(different) <= FEW_VALUES and len(there) >= ENOUGH:
         found["values"] = different.tolist()
@@ -90,8 +92,8 @@ def _column(values: Raw, column: Input) -> dict[str, Any]:
 def _inputs(x: Values, least: float, most: float) -> dict[str, Any]:
     """Return the range of inputs ``[n, ...]``; mean and deviation per channel of images ``[n, channels, h, w]``."""
     low, high = np.quantile(x, (_QUANTILE, 1 - _QUANTILE))
-    told = {"min": least, "max": most, "low": low, "high": high, "mean": x.mean(), "std": x.std()}
-    found: dict[str, Any] = {name: _digits(value, 6) for name, value in told.items()}
+    statistics = {"min": least, "max": most, "low": low, "high": high, "mean": x.mean(), "std": x.std()}
+    found: dict[str, Any] = {name: _digits(value, 6) for name, value in statistics.items()}
     found["pixels"] = x.ndim == 4
     if x.ndim == 4:
         found["channels"] = {
@@ -101,16 +103,20 @@ def _inputs(x: Values, least: float, most: float) -> dict[str, Any]:
     return found
 
 
-def _coarse(told: dict[str, Any], values: Values) -> dict[str, Any]:
+def _coarse(statistics: dict[str, Any], values: Values) -> dict[str, Any]:
     """Return a range without extremes: quantiles with enough values outside, to two digits; empty for few values."""
     there = values[~np.isnan(values)]
     if there.size < 10 * BEYOND:
         return {}
     fraction = max(_QUANTILE, BEYOND / there.size)
     low, high = np.quantile(there, (fraction, 1 - fraction))
-    kept: dict[str, Any] = {"low": low, "high": high, **{name: told[name] for name in ("mean", "std") if name in told}}
+    kept: dict[str, Any] = {
+        "low": low,
+        "high": high,
+        **{name: statistics[name] for name in ("mean", "std") if name in statistics},
+    }
     found: dict[str, Any] = {name: _digits(value, 2) for name, value in kept.items()}
-    return found | {name: told[name] for name in ("pixels",) if name in told}
+    return found | {name: statistics[name] for name in ("pixels",) if name in statistics}
 
 
 def _thinned(x: npt.NDArray[Any], n: int) -> Values:

@@ -82,12 +82,12 @@ class ClientSummary:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was understood of the data, and what looks wrong. Parts that could not be read are empty.
+    """Result of an inspection: a description of the data, and findings. Parts that could not be read are empty.
 
     Attributes:
         data: name or path of the data.
         kind: what kind of source, in words.
-        seen: first lines of a file, names of files or arrays: what is there, even where it cannot be read.
+        seen: first lines of a file, or names of files or arrays, even where these cannot be read.
         samples: number of samples; None when the data cannot be read.
         inputs: shape and type of one input, in words.
         classes: names of the classes.
@@ -95,8 +95,8 @@ class Inspection:
         sharing: how samples were shared out to clients, in words.
         clients: the clients.
         columns: the columns of a table.
-        findings: what looks wrong, errors first.
-        advice: what to set, in sentences.
+        findings: possible problems, errors first.
+        advice: recommended settings, in sentences.
     """
 
     data: str

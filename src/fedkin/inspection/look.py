@@ -130,8 +130,10 @@ def _read(seen: Inspection, dataset: Dataset, raw: Raw, how: Sharing, own_client
         else f"; the official test part ({len(test):,} samples) is "
         + ("kept apart" if how.split == "official" else "shared out with the rest")
     )
-    told = f"{partition.name} ({_settings(partition)}), {are(len(federation), 'client')}{kept}"
-    seen = _shared(replace(seen, sharing=told), federation, found, tell, None if inputs is None else alike(inputs))
+    sharing_text = f"{partition.name} ({_settings(partition)}), {are(len(federation), 'client')}{kept}"
+    seen = _shared(
+        replace(seen, sharing=sharing_text), federation, found, tell, None if inputs is None else alike(inputs)
+    )
     if raw.fields is not None:
         seen = replace(seen, findings=with_lines(seen.findings, raw.fields))
     return replace(seen, advice=(_advice(seen, dataset, how), *seen.advice))

@@ -43,7 +43,7 @@ _LINES = 4
 
 @dataclass(frozen=True)
 class Raw:
-    """What was seen before reading.
+    """Contents of a source, seen before its data are read as samples.
 
     Attributes:
         kind: what kind of source.
@@ -122,10 +122,10 @@ def _hub(spec: str, how: Reading) -> Raw:
     except FedkinError:  # the reader will report it
         return Raw("hub")
     if found.inputs is not None:
-        return Raw("hub", found.told())
+        return Raw("hub", found.description())
     named = replace(how, target=found.target, client=found.client)
     table = table_of(found)
-    raw = _judged(table, named, (), (*found.told(), *_first(table)))
+    raw = _judged(table, named, (), (*found.description(), *_first(table)))
     return replace(raw, kind="hub")
 
 
@@ -149,8 +149,8 @@ def _judged(table: Table, how: Reading, paths: Sequence[Path], seen: tuple[str, 
         *columns.leaks(fields),
         *columns.scales(fields, standardised=True),
     ]
-    told = [_summary(table, name, role) for name, role in ((target, "target"), (client, "client"))]
-    summaries = (*(t for t in told if t is not None), *(f.summary("input") for f in inputs))
+    of_roles = [_summary(table, name, role) for name, role in ((target, "target"), (client, "client"))]
+    summaries = (*(t for t in of_roles if t is not None), *(f.summary("input") for f in inputs))
     return Raw("table", seen, summaries, fields, _class_names(table, target, label, how.binary), tuple(wrong))
 
 

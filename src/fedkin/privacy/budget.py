@@ -58,7 +58,7 @@ class Privacy:
         return self.metadata_epsilon is not None or self.noise_multiplier is not None
 
     def table(self) -> dict[str, Any]:
-        """The options that are taken, for the record of a run."""
+        """Return the options that are set, for the record of a run."""
         dp = (
             {}
             if self.noise_multiplier is None
@@ -67,10 +67,10 @@ class Privacy:
         return dp if self.metadata_epsilon is None else {"metadata_epsilon": self.metadata_epsilon, **dp}
 
     def require(self, method: Method, net: Net) -> None:
-        """Makes sure that the options can hold what they promise, before anything is trained.
+        """Check that the options can keep their guarantees, before anything is trained.
 
         Raises:
-            ConfigError: the method tells more than the options cover, or Opacus is not installed.
+            ConfigError: clients report more than the options cover, or Opacus is not installed.
             ModelError: the network cannot be trained privately.
         """
         if self.metadata_epsilon is not None:
@@ -94,33 +94,33 @@ class Privacy:
         require_single_gradients(net)
 
     def require_method(self, method: Method) -> None:
-        """What `require` can say without a network.
+        """Check what `require` checks and needs no network.
 
         Raises:
-            ConfigError: clients of this method tell more of their samples than private training covers.
+            ConfigError: clients of this method report more of their samples than private training covers.
         """
-        beside, name = method.also_sends, type(method).__name__
-        if self.noise_multiplier is None or beside == "":
+        also_sent, name = method.also_sends, type(method).__name__
+        if self.noise_multiplier is None or also_sent == "":
             return
-        if beside is None:
+        if also_sent is None:
             raise ConfigError(
-                f"{name} does not say what its clients tell beside models that they trained, so no epsilon can be "
+                f"{name} does not say what its clients send in addition to trained models, so no epsilon can be "
                 'stated; if it is nothing, say also_sends = "" in the method (docs/robust-and-private.md)'
             )
         raise ConfigError(
-            f"noise_multiplier makes the training of {name} private, but its clients also send {beside}, which no "
+            f"noise_multiplier makes the training of {name} private, but its clients also send {also_sent}, which no "
             "noise covers; take another method (docs/robust-and-private.md has a list) or leave noise_multiplier out"
         )
 
     def private(self, *, secret: bool) -> Private | None:
-        """How clients train; ``secret`` on real hosts, where the seed is known to others."""
+        """Return how clients train; ``secret`` on real hosts, where others know the seed."""
         return None if self.noise_multiplier is None else Private(self.noise_multiplier, self.max_grad_norm, secret)
 
     def summary(self, spent: Mapping[int, Spent]) -> dict[str, Any]:
-        """What a run's summary says.
+        """Return the entry of a run's summary.
 
         Args:
-            spent: what private training took, by client.
+            spent: private training by client: steps at each sampling rate.
         """
         out = self.table()
         if self.noise_multiplier is not None:
@@ -172,7 +172,7 @@ def _per_step(noise: float, rate: float) -> Any:
 
 
 def total(spent: Sequence[Mapping[str, Any]]) -> dict[int, dict[float, int]]:
-    """What private training took in all, from the lines of rounds."""
+    """Return the total private training of a run, from the lines of its rounds."""
     out: dict[int, dict[float, int]] = {}
     for line in spent:
         for client, pairs in line.get("dp_steps", {}).items():
@@ -181,18 +181,18 @@ def total(spent: Sequence[Mapping[str, Any]]) -> dict[int, dict[float, int]]:
 
 
 def add(to: dict[float, int], spent: Spent) -> None:
-    """Adds the steps of ``spent`` to those in ``to``."""
+    """Add the steps of ``spent`` to those in ``to``."""
     for rate, steps in spent.items():
         to[rate] = to.get(rate, 0) + steps
 
 
 def written(spent: Mapping[int, Spent]) -> dict[str, list[list[float]]]:
-    """What private training took in a round, for its line: pairs of sampling rate and steps by client."""
+    """Return the private training of a round for its line: pairs of sampling rate and steps by client."""
     return {str(i): [[rate, steps] for rate, steps in sorted(s.items())] for i, s in sorted(spent.items())}
 
 
 def sentence(summary: Mapping[str, Any]) -> str:
-    """What a run's `Privacy.summary` says, in words; "" without any option."""
+    """Return a run's `Privacy.summary` in words; "" without any option."""
     parts = []
     if "metadata_epsilon" in summary:
         parts.append(f"what clients say at joining: epsilon {summary['metadata_epsilon']:g}")

@@ -31,13 +31,13 @@ _NUMBERS = 1 << 23  # numbers of single samples' gradients that are held at a ti
 
 @dataclass(frozen=True)
 class Private:
-    """How clients train privately.
+    """Differentially private local training.
 
     Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang: Deep Learning with Differential Privacy, CCS 2016.
 
     Attributes:
         noise: standard deviation of the noise on a sum of gradients, in units of ``clip``.
-        clip: longest gradient that a single sample may have.
+        clip: maximum norm of a single sample's gradient.
         secret: batches and noise from the operating system's generator: on real hosts, where others know the seed.
 
     Raises:
@@ -89,7 +89,9 @@ class PrivateSteps:
             yield (step + 1) % per_epoch == 0, index
 
     def gradient(self, request: Train, net: Net, w: Tensor, data: Samples, index: Tensor, part: slice) -> Tensor:
-        """The loss's gradient in ``w[part]``: single samples' clipped, added up, noise on it, over the expected batch.
+        """Return the private gradient in ``w[part]``.
+
+        It is the sum of clipped per-sample gradients plus noise, divided by the expected batch size.
 
         Raises:
             MethodError: the request wants the very batches of another, whose noise would not add up as accounted for.
@@ -108,7 +110,7 @@ class PrivateSteps:
 
 
 def each(request: Train, net: Net, w: Tensor, data: Samples, rows: Tensor) -> Tensor:
-    """The gradient of a request's loss at single samples ``rows [B]``: ``[B, P]``."""
+    """Return the gradient of a request's loss at single samples ``rows [B]``: ``[B, P]``."""
     extra = {name: t[rows] for name, t in request.per_sample.items()}
 
     def one(w: Tensor, x: Tensor, y: Tensor, extra: dict[str, Tensor]) -> Tensor:
@@ -123,7 +125,7 @@ def each(request: Train, net: Net, w: Tensor, data: Samples, rows: Tensor) -> Te
 
 
 def require_single_gradients(net: Net) -> None:
-    """Makes sure that a network's loss at one sample depends on no other, and has a gradient of its own.
+    """Check that a network's loss at one sample does not depend on other samples and has its own gradient.
 
     Raises:
         ModelError: it has batch normalisation or other statistics of its inputs, or layers that torch.func cannot take.

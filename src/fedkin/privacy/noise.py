@@ -19,7 +19,7 @@ class Source(Protocol):
     """Random numbers."""
 
     def below(self, n: int) -> int:
-        """A whole number in ``0 .. n - 1``, all equally likely, whatever the size of n."""
+        """Return an integer drawn uniformly from ``0 .. n - 1``, for n of any size."""
 
     def uniform(self, n: int) -> Tensor:
         """Float64 ``[n]`` in [0, 1)."""
@@ -81,7 +81,7 @@ class Secret:
 def discrete_laplace(n: int, scale: Fraction, source: Source) -> Tensor:
     """Whole numbers ``[n]``, int64, with ``P(x)`` proportional to ``exp(-|x| / scale)``: exactly, without rounding.
 
-    Only whole random numbers and comparisons are used, so the tails are as they should be, too.
+    Only whole random numbers and comparisons are used, so the tails are correct as well.
     Canonne, Kamath, Steinke: The Discrete Gaussian for Differential Privacy, NeurIPS 2020, Algorithm 2.
     """
     return torch.tensor([_one(scale.numerator, scale.denominator, source) for _ in range(n)], dtype=torch.int64)
@@ -111,7 +111,7 @@ def _decays(a: int, b: int, source: Source) -> bool:
 
 
 def checked_epsilon(value: float) -> Fraction:
-    """The number as it is written: 0.1 is one tenth.
+    """Return epsilon as the exact number that is written: 0.1 is one tenth.
 
     Raises:
         ConfigError: it is not a number of at least a millionth.
@@ -135,7 +135,7 @@ def noisy_counts(counts: Tensor, epsilon: float, source: Source | None = None) -
 
 
 class KeyedCounts:
-    """What each client of a simulation tells of its class counts: the same whenever it is asked.
+    """Noisy class counts of each client of a simulation: the same whenever they are requested.
 
     Args:
         epsilon: of `noisy_counts`.
@@ -157,7 +157,7 @@ class Hidden(Samples):
         object.__setattr__(self, "_counts", counts)
 
     def counts(self, classes: int) -> Tensor:
-        """The class counts ``[C]`` that were given."""
+        """Return the class counts ``[C]`` that were given."""
         return self._counts
 
     def __getattr__(self, name: str) -> Tensor:
@@ -165,13 +165,13 @@ class Hidden(Samples):
 
 
 def says(method: Method, net: Net) -> list[str]:
-    """Names of what a client says at joining, beside its number of samples.
+    """Return the names of what a client reports at joining in addition to its number of samples.
 
     Raises:
         MethodError: it does not follow from class counts.
     """
     found: list[Bundle] = []
-    for group in (0, 1):  # the only thing, beside data, in which two clients with equal counts differ
+    for group in (0, 1):  # the only thing, except data, in which two clients with equal counts differ
         hidden = Hidden(torch.arange(net.classes))
         made_up = Client(0, hidden, hidden, net, Training(), Bundle(), Bundle(), group=group)
         found.append(method.describe(made_up))
@@ -182,7 +182,7 @@ def says(method: Method, net: Net) -> list[str]:
 
 
 def reports_at_joining(method: Method, net: Net) -> bool:
-    """Whether a client says anything at joining, beside its number of samples."""
+    """Return whether a client reports anything at joining in addition to its number of samples."""
     try:
         return bool(says(method, net))
     except MethodError:
@@ -190,10 +190,10 @@ def reports_at_joining(method: Method, net: Net) -> bool:
 
 
 def require_counts(method: Method, net: Net) -> None:
-    """Makes sure that noise on class counts covers what clients say at joining.
+    """Check that noise on class counts covers what clients report at joining.
 
     Raises:
-        ConfigError: they say something else, or nothing at all.
+        ConfigError: they report something else, or nothing.
     """
     name = type(method).__name__
     try:

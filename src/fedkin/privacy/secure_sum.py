@@ -34,12 +34,12 @@ class OutOfRange(Exception):
 
 @dataclass(frozen=True)
 class SecureGroup:
-    """Whose uploads are added up, as one of its members sees it.
+    """Clients whose uploads are added up, as one of them sees the group.
 
     Attributes:
         members: their ids, ascending.
-        weight: what this member weighs.
-        total: what all of them weigh.
+        weight: weight of this member.
+        total: sum of the members' weights.
     """
 
     members: tuple[int, ...]
@@ -50,11 +50,11 @@ class SecureGroup:
 def pooled(
     method: Method, s: Bundle, r: Round, least: int = LEAST
 ) -> tuple[Round, dict[int, SecureGroup], dict[int, str]]:
-    """The round for those of ``r.ids`` whose uploads can be added up, their pools, and why the others sit it out."""
-    told = method.pools(s, r)
-    weight, pools, out = told.weight.double(), dict[int, SecureGroup](), dict[int, str]()
-    for group in told.group.unique().tolist():
-        mine = told.group == group
+    """Return the round for those of ``r.ids`` that can be pooled, their pools, and why the others are left out."""
+    grouping = method.pools(s, r)
+    weight, pools, out = grouping.weight.double(), dict[int, SecureGroup](), dict[int, str]()
+    for group in grouping.group.unique().tolist():
+        mine = grouping.group == group
         ids, total = r.ids[mine].tolist(), float(weight[mine].sum())
         if group < 0:
             out |= dict.fromkeys(ids, "sits out: its group is not known yet, and its upload would not be used")
@@ -84,12 +84,12 @@ def fixed(upload: Bundle, pool: SecureGroup) -> Bundle:
 def summed(
     pools: Mapping[int, SecureGroup], replies: Mapping[int, Bundle], like: Bundle, bound: float
 ) -> tuple[dict[int, Bundle], dict[int, str]]:
-    """The mean of every pool from which all have answered, once for each of its members; why the others are refused.
+    """Return the mean of each complete pool, once for each member, and why the other clients are refused.
 
     Args:
         pools: of each client that was asked.
         replies: addends, masked or not.
-        like: what a single upload would look like.
+        like: example of a single upload.
         bound: a mean with a number larger than this is refused.
 
     Raises:

@@ -154,11 +154,11 @@ def final_accuracies(groups: Groups, reference: str = "Local", first: Choice | N
     found = {title: spread([run.final.get(metric) for run in runs]) for title, runs in groups.items()}
     known = {title: value for title, value in found.items() if value is not None}
     order = sorted(known, key=lambda title: -known[title].mean)
-    means, seeds, beside = [], [], headline(groups)
+    means, seeds, lead = [], [], headline(groups)
     for title in order:
         value, std = known[title], known[title].std
-        text = f"{100 * value.mean:.1f}" + ("" if std is None else f" ± {100 * std:.1f}") + beside.mark(title)
-        last = beside.last.get(title)
+        text = f"{100 * value.mean:.1f}" + ("" if std is None else f" ± {100 * std:.1f}") + lead.mark(title)
+        last = lead.last.get(title)
         means.append({"series": title, "value": percent(value.mean), "text": text,
                       "last round": None if last is None else percent(last.mean),
                       "low": percent(value.mean - (std or 0)), "high": percent(value.mean + (std or 0))})  # fmt: skip
@@ -191,10 +191,10 @@ def final_accuracies(groups: Groups, reference: str = "Local", first: Choice | N
         "width": WIDTH, "height": {"step": 30}, "params": params, "data": {"values": means}, "transform": keep,
         "encoding": {"y": y_methods(order)}, "layer": layer,
     }  # fmt: skip
-    caption = f"{NAMED[metric].capitalize()}: mean over clients {over(beside.rounds)}"
+    caption = f"{NAMED[metric].capitalize()}: mean over clients {over(lead.rounds)}"
     caption += ", ± one standard deviation over seeds; small dots are seeds" if seeds else ""
     caption += f"; the dashed line is {reference}" if reference in known else ""
-    caption = "; ".join([caption, *beside.notes]) + "."
+    caption = "; ".join([caption, *lead.notes]) + "."
     kind = "" if metric == "accuracy" else f" {NAMED[metric]}"
     fact = _ranking(order, {t: known[t].mean for t in order}, reference, kind)
     return Figure("final-accuracies", fact, caption, spec, shades)

@@ -85,8 +85,8 @@ def client_table_of(run: Run) -> ClientTable:
     took = Counter(int(i) for line in run.rounds for i in line.get("answered") or ())
     refused = Counter(int(i) for line in run.rounds for i in line.get("refused") or ())
     clusters = cluster_table(run.relations, run.rounds)
-    told = run.summary.get("clients")
-    count = int(told.get("count") or 0) if isinstance(told, dict) else 0
+    recorded = run.summary.get("clients")
+    count = int(recorded.get("count") or 0) if isinstance(recorded, dict) else 0
     count = max([count, len(clusters.labels), *(i + 1 for i in (*n_test, *took, *refused))])
     accuracy = np.full((count, len(rounds)), np.nan, dtype=np.float32)
     for column, r in enumerate(rounds):

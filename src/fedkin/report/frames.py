@@ -46,7 +46,7 @@ Columns = dict[str, list[Any]]
 
 
 def _clients(lines: Iterable[Line], about: Line) -> tuple[Columns, Columns, Columns]:
-    """Texts, whole numbers and fractions, by column; a column that no line has is left out."""
+    """Return texts, integers and floats by column; a column that no line has is left out."""
     names, groups = about.get("names"), about.get("groups")
     texts: list[Line] = []
     numbers: list[Line] = []
@@ -85,12 +85,12 @@ def _rounds(lines: Sequence[Line]) -> tuple[Columns, Columns, Columns]:
 
 
 def _views(line: Line) -> list[str]:
-    """Accuracies of further models that the method has."""
+    """Return the accuracies of further models that the method has."""
     return [name for name in line if name.startswith("accuracy_")]
 
 
 def _columns(rows: Sequence[Line], always: Sequence[str] = ()) -> Columns:
-    """The rows by column: those of ``always``, and all others that a row has; None where a row lacks one."""
+    """Return the rows by column: those of ``always``, and all others that a row has; None where a row lacks one."""
     names = dict.fromkeys([*always, *(name for row in rows for name in row)])
     return {name: [row.get(name) for row in rows] for name in names}
 

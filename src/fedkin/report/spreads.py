@@ -82,8 +82,8 @@ def _gains_spec(
     offset = {"field": "y", "type": "quantitative", "scale": {"domain": [-1.6, 1.6]}}
     kinds = {"domain": ["above", "below", "equal"], "range": [ABOVE, BELOW, EQUAL]}
     size: Spec = {"field": "clients", "type": "quantitative", "legend": None, "scale": {"range": [24, 400]}}
-    told = [("series", "method"), ("clients", "clients") if many else ("client", "client"), ("gain", "gain, points")]
-    tooltip = [{"field": field, "title": title} for field, title in told]
+    tips = [("series", "method"), ("clients", "clients") if many else ("client", "client"), ("gain", "gain, points")]
+    tooltip = [{"field": field, "title": title} for field, title in tips]
     params, keep = hidden()
     return {
         "width": WIDTH, "height": {"step": 44}, "params": params, "data": {"values": dots}, "transform": keep,

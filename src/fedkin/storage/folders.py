@@ -16,8 +16,8 @@ from fedkin.storage.files import HALF_WRITTEN
 def require_folder(folder: Path) -> None:
     """Raise `RunFolderError` if the folder does not exist; the message names the most similar one."""
     if not folder.is_dir():
-        beside = folder.parent
-        there = sorted(p.name for p in beside.iterdir() if p.is_dir()) if beside.is_dir() else []
+        parent = folder.parent
+        there = sorted(p.name for p in parent.iterdir() if p.is_dir()) if parent.is_dir() else []
         raise RunFolderError(f"there is no folder {folder}{nearest(folder.name, there[:20]) if there else ''}")
 
 

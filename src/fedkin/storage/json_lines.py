@@ -162,16 +162,16 @@ def _signed(raw: bytes, record: Record, digest: Digest, before: bool) -> bool:
     return True
 
 
-def require_intact(path: Path, told: object) -> None:
+def require_intact(path: Path, recorded: object) -> None:
     """Check that a file begins with the content of a digest, given as ``str(Digest)``.
 
     Raises:
         RunFolderError: it does not.
     """
-    size, _, _ = str(told).partition(" ")
+    size, _, _ = str(recorded).partition(" ")
     if not size.isdecimal():
-        raise RunFolderError(f"{path}: its digest is damaged, got {told!r}; resume the run to write it again")
-    if str(Digest.of(path, int(size))) == told:
+        raise RunFolderError(f"{path}: its digest is damaged, got {recorded!r}; resume the run to write it again")
+    if str(Digest.of(path, int(size))) == recorded:
         return
     if path.exists():
         for _ in lines_of(path):  # raises for the damaged line, if it can be located
@@ -183,16 +183,16 @@ def require_intact(path: Path, told: object) -> None:
     )
 
 
-def require_ended(path: Path, told: object) -> None:
+def require_ended(path: Path, recorded: object) -> None:
     """Check the file of a finished run, after which nothing follows, against its digest.
 
     Raises:
         RunFolderError: the file differs.
     """
-    require_intact(path, told)
-    if (there := path.stat().st_size if path.exists() else 0) != int(str(told).partition(" ")[0]):
+    require_intact(path, recorded)
+    if (there := path.stat().st_size if path.exists() else 0) != int(str(recorded).partition(" ")[0]):
         raise RunFolderError(
-            f"{path} has grown from {str(told).partition(' ')[0]} to {there} bytes since the summary was written; "
+            f"{path} has grown from {str(recorded).partition(' ')[0]} to {there} bytes since the summary was written; "
             f"resume the run, which repairs both: fedkin resume {path.parent}"
         )
 

@@ -129,8 +129,8 @@ def owner(path: Path) -> Owner | None:
         number = os.open(path, os.O_RDONLY)
         try:
             if not _locked(number, fcntl.LOCK_SH):
-                told = json.loads(path.read_text(encoding="utf-8"))
-                return Owner(int(told["pid"]), str(told["host"]), str(told["since"]))
+                record = json.loads(path.read_text(encoding="utf-8"))
+                return Owner(int(record["pid"]), str(record["host"]), str(record["since"]))
         finally:
             os.close(number)
     return None

@@ -114,15 +114,15 @@ class Banks:
     # ---- what checkpoints do ----------------------------------------------------------------------------------
     def split(self, state: Bundle) -> tuple[Bundle, Bundle, dict[str, str]]:
         """Return a server's state without its banks, the checksums of their rows, and a checkpoint's texts on them."""
-        rest, sums, told = Bundle(), Bundle(), dict[str, str]()
+        rest, sums, layouts = Bundle(), Bundle(), dict[str, str]()
         for name, t in state.items():
             own = self._own(t)
             if own is None:
                 rest[name] = t
             else:
                 sums[name] = own.sums
-                told[name] = json.dumps([own.name, str(t.dtype).removeprefix("torch."), list(t.shape)])
-        return rest, sums, told
+                layouts[name] = json.dumps([own.name, str(t.dtype).removeprefix("torch."), list(t.shape)])
+        return rest, sums, layouts
 
     def saved(self, round: int, state: Bundle) -> None:
         """Record that a checkpoint has replaced the last one: delete what it does not use, and release memory."""
@@ -145,7 +145,7 @@ class Banks:
             if hasattr(mmap, "MADV_DONTNEED"):
                 own.map.madvise(mmap.MADV_DONTNEED)
 
-    def open(self, round: int, told: Mapping[str, str], sums: Mapping[str, Tensor]) -> Bundle:
+    def open(self, round: int, layouts: Mapping[str, str], sums: Mapping[str, Tensor]) -> Bundle:
         """Return the banks of the checkpoint after ``round``, as they were then.
 
         Raises:
@@ -154,7 +154,7 @@ class Banks:
         assert self._folder is not None
         self._banks.clear()
         self._round, found = round, Bundle()
-        places = {name: json.loads(text) for name, text in told.items()}
+        places = {name: json.loads(text) for name, text in layouts.items()}
         self._take_back(round)
         for name, (file, kind, shape) in places.items():
             dtype: torch.dtype = getattr(torch, kind)

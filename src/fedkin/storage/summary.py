@@ -58,17 +58,17 @@ def without_digests(folder: Path, summary: Record) -> tuple[Record, bool]:
     """
     if DIGESTS not in summary:
         return summary, False
-    rest, told = {k: v for k, v in summary.items() if k != DIGESTS}, summary[DIGESTS]
-    if not isinstance(told, dict) or told.get(_SUMMARY) != _digest_of(rest):
+    rest, stored = {k: v for k, v in summary.items() if k != DIGESTS}, summary[DIGESTS]
+    if not isinstance(stored, dict) or stored.get(_SUMMARY) != _digest_of(rest):
         raise RunFolderError(
             f"{folder / _SUMMARY} has changed since it was written (its digest differs); write it again: "
             f"fedkin resume {folder}"
         )
-    for name, digest in told.items():
+    for name, digest in stored.items():
         if name in KEYS:
             require_ended(folder / name, digest)
     require_rounds(folder / "timing.jsonl", int(rest["rounds"]))
-    return rest, _UNCHECKED not in told
+    return rest, _UNCHECKED not in stored
 
 
 def _digest_of(summary: Mapping[str, Any]) -> str:

@@ -116,7 +116,7 @@ def test_what_was_guessed_goes_with_the_data(pictures: str) -> None:
     assert dict(f.preparation.taken) == {"label": "label", "client": "writer_id", "input": "picture"}
     assert Preparation.from_json(json.loads(json.dumps(f.preparation.to_json()))) == f.preparation
     found = hub.open_hub(pictures, Reading(target="label"))
-    assert found.told() == (
+    assert found.description() == (
         "split train: 60 rows",
         "split test: 6 rows",
         "label: label",

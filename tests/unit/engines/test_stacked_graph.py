@@ -62,9 +62,13 @@ def asked(sizes: tuple[int, ...], training: Training, **request: Any) -> list[St
 @pytest.mark.parametrize(
     ("training", "request_"),
     [
-        (Training(epochs=30, batch_size=4), {}),
+        pytest.param(Training(epochs=30, batch_size=4), {}, marks=pytest.mark.thorough),
         (Training(epochs=30, batch_size=4, momentum=0.5, epoch_decay=0.9), {"center": NET.w0, "mu": 0.3}),
-        (Training(steps=60, batch_size=4, momentum=0.5), {"only": NET.head, "linear": torch.ones(NET.size) / 10}),
+        pytest.param(
+            Training(steps=60, batch_size=4, momentum=0.5),
+            {"only": NET.head, "linear": torch.ones(NET.size) / 10},
+            marks=pytest.mark.thorough,
+        ),
         (Training(steps=60, batch_size=4, weight_decay=0.05, decay_biases=False), {"clip": 0.5}),
     ],
 )

@@ -292,8 +292,9 @@ class OneDevice(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("training", TRAININGS)
-@pytest.mark.parametrize("request_", REQUESTS)
+@pytest.mark.parametrize(
+    ("request_", "training"), [*((name, "momentum") for name in REQUESTS), *(("all", name) for name in TRAININGS)]
+)
 def test_every_tensor_of_a_step_is_on_the_device(request_: str, training: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On torch's "meta" device, which computes shapes only, no step touches a tensor that was left on the host."""
     there = place()

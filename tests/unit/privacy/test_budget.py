@@ -40,7 +40,7 @@ def play(method: fedkin.Method, **more: Any) -> fedkin.Result:
 
 @dataclass(frozen=True)
 class Own(Averaging, fedkin.Method):
-    """Somebody's own: FedAvg, but it does not say what it tells beside models."""
+    """A user-defined FedAvg that does not say what its clients send in addition to models."""
 
 
 # ---- the accountant ------------------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ def test_refusals_say_why(method: fedkin.Method, message: str) -> None:
 
 def test_a_method_that_does_not_say_is_refused() -> None:
     """Somebody's own method must state that it tells nothing else."""
-    with pytest.raises(ConfigError, match=r'Own does not say what its clients tell.*also_sends = ""'):
+    with pytest.raises(ConfigError, match=r'Own does not say what its clients send.*also_sends = ""'):
         Privacy(noise_multiplier=1.0).require(Own(), mlp())
 
 

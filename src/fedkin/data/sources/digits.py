@@ -6,7 +6,6 @@ from functools import cache
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from fedkin.data.dataset import Dataset
@@ -27,6 +26,8 @@ def read_digits() -> Dataset:
 @cache
 def _arrays() -> tuple[Tensor, Tensor]:
     """Return images and labels; the compressed text that they come as is decoded once per process."""
+    from sklearn.datasets import load_digits  # here: it takes a second to import, and other data do not need it
+
     images, target = load_digits(return_X_y=True)
     x = torch.from_numpy((images / 16).astype(np.float32).reshape(-1, 1, 8, 8))
     return x, torch.from_numpy(target.astype(np.int64))

@@ -69,7 +69,7 @@ class Opened:
         roles = {"label": self.target, "client": self.client, "input": self.inputs or "all other columns"}
         return tuple((role, column) for role, column in roles.items() if column is not None)
 
-    def told(self) -> tuple[str, ...]:
+    def description(self) -> tuple[str, ...]:
         """Return the same as text, and the number of rows of each split."""
         sizes = [f"split {name}: {len(part):,} rows" for name, part in self.splits]
         ways = {"label": "--target", "client": "--client-column"}
@@ -124,8 +124,8 @@ def read_hub(spec: str, how: Reading) -> Dataset:
     made = from_table(table_of(found), replace(how, target=found.target, client=found.client), tests=found.tests)
     assert made.table is not None  # it was made of one
     assert made.preparation is not None
-    told = replace(made.preparation, taken=found.taken)
-    return replace(made, table=replace(made.table, taken=found.taken), preparation=told)
+    preparation = replace(made.preparation, taken=found.taken)
+    return replace(made, table=replace(made.table, taken=found.taken), preparation=preparation)
 
 
 def table_of(found: Opened) -> Table:

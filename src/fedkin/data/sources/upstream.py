@@ -123,8 +123,8 @@ def read_cifar(folder: Path, *, fine: bool) -> Dataset:
                for name, part in zip((*train, test), parts, strict=True)]  # fmt: skip
     del parts
     x, y = np.concatenate([x for x, _ in records[:-1]]), np.concatenate([y for _, y in records[:-1]])
-    told = (files.content(names) or b"").decode("utf-8", "replace").split()
-    labels = tuple(told) if len(told) == classes else None if fine else _CIFAR10
+    read_names = (files.content(names) or b"").decode("utf-8", "replace").split()
+    labels = tuple(read_names) if len(read_names) == classes else None if fine else _CIFAR10
     return _dataset("cifar100" if fine else "cifar10", (x, y), records[-1], classes, labels)
 
 
