@@ -394,7 +394,8 @@ def _consulted(
         done.bytes += _travelling(messages)
         replies, missing = transport.exchange(messages)
         schema = probe(method, r.net, training, messages[min(replies)].body, survey=True) if replies else Bundle()
-        why = {i: refusal(up, schema, plan.bound) or method.refuses(part, up) for i, up in replies.items()}
+        unfit = refusals(replies, schema, plan.bound)
+        why = {i: unfit.get(i) or method.refuses(part, up) for i, up in replies.items()}
         done.refused |= {i: f"evaluation: asked before it: {reason}" for i, reason in why.items() if reason}
         done.missing |= {i: f"asked before it: {reason}" for i, reason in missing.items()}
         done.bytes += sum(b.travelling() for b in replies.values())
