@@ -65,7 +65,7 @@ class OrderToken(NamedTuple):
 
 
 class OrderHeading(NamedTuple):
-    """What the orders of one map have in common.
+    """Common part of the orders of one map.
 
     Attributes:
         received: what is sent to all clients whose words do not say otherwise.
@@ -88,7 +88,7 @@ class OrderHeading(NamedTuple):
 
 
 class OrderWords(NamedTuple):
-    """What belongs to one order alone; ``received`` is None where it is the heading's."""
+    """Part of one order alone; ``received`` is None where it is the heading's."""
 
     received: list[SlabEntry] | None
     state: list[SlabEntry]

@@ -1,4 +1,4 @@
-"""How much of a federated method a client takes: from nine numbers of each client to a share for each.
+"""Share of a federated method in a client's predictions: from nine numbers of each client to a share for each.
 
 A client predicts with ``p = lambda p_method + (1 - lambda) p_alone``. The likelihood of its held-out samples, which
 trained neither model, is one for lambda; the clients share its prior. From top to bottom: the numbers that a client

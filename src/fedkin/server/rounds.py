@@ -1,4 +1,4 @@
-"""The round loop, written once: the same for the simulator and for real hosts, over a small transport."""
+"""The round loop, written once: for the simulator and for real hosts, over a small transport."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ _TOGETHER = 128  # clients evaluated in one exchange: bounds the memory that the
 
 @dataclass(frozen=True)
 class Message:
-    """What the server sends one client.
+    """Message of the server to one client.
 
     Attributes:
-        step: what is asked for.
+        step: the requested step.
         round: the round.
-        seq: this message's number; the same number again asks for the same answer again.
+        seq: number of this message; the same number again requests the same answer again.
         ack: the number of this client's last upload that was aggregated.
-        body: what ``distribute`` gave for it.
-        pool: with secure aggregation, whose uploads the answer is added up with: it is `secure.fixed` numbers then.
+        body: what ``distribute`` returned for the client.
+        pool: with secure aggregation, the clients whose uploads are added up with the answer, which then has
+            fixed-point numbers (`fedkin.privacy.secure_sum.fixed`).
     """
 
     step: Step
@@ -55,18 +56,18 @@ class Message:
 
 
 class Transport(Protocol):
-    """How the server reaches clients. Clients are numbered in the order in which they joined."""
+    """Connection of the server to clients, which are numbered in the order in which they joined."""
 
     def available(self, round: int) -> list[int]:
-        """Clients that could take part now."""
+        """Return the clients that can take part in this round."""
 
     def joiners(self, known: int, round: int) -> dict[int, Bundle]:
-        """Clients numbered ``known`` and up that have come, with what they say of themselves (``size`` at least)."""
+        """Return the descriptions (at least ``size``) of clients that join, by number from ``known`` on."""
 
     def exchange(
         self, messages: Mapping[int, Message], enough: int | None = None
     ) -> tuple[dict[int, Bundle], dict[int, str]]:
-        """Answers of those who answered, and why the others did not; ``enough`` answers need no others waited for."""
+        """Return answers, and why other clients sent none; no more are waited for after ``enough`` of them."""
 
 
 @dataclass
@@ -87,26 +88,27 @@ class Server:
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What one round did.
+    """Report of one round.
 
     Attributes:
-        cohort, answered: ids; refused: why an upload was not used; missing: why an answer did not come.
-        abandoned: fewer answers than the plan wants, so the state is that of the round before.
+        cohort, answered: ids of the sampled clients, and of those whose uploads were used.
+        refused: why an upload was not used, by id; missing: why an answer did not arrive.
+        abandoned: fewer answers than the plan requires, so the state is that of the round before.
         bytes_down, bytes_up: bytes that had to travel for training, joining and surveys included: see
             `Bundle.travelling`.
-        joined: ids of newcomers.
-        absent: ids of those who have joined and could not be reached, so that no cohort was drawn from them.
-        weights: ``[m, K]`` for the cohort, whom each one's download was mixed from; or None.
+        joined: ids of the clients that joined in this round.
+        absent: ids of clients that have joined and could not be reached, so they were not sampled.
+        weights: ``[m, K]``, weights of all clients in the download of each sampled one; or None.
         clusters: int64 ``[K]``, the cluster of every client that the server used when the client last took part, -1
             where none is known; or None.
-        notes: what the method says of its state.
-        evaluation: per client what an evaluation gave; empty if the round was not evaluated.
-        seconds: wall time of the whole round; and of its parts.
-        cluster_count: how many clusters there are, empty ones included.
+        notes: numbers of the method about its state.
+        evaluation: result of the evaluation by client; empty if the round was not evaluated.
+        seconds: wall time of the whole round and of its parts.
+        cluster_count: number of clusters, including empty ones.
         bytes_evaluation: bytes that had to travel for the evaluation alone, in no other figure: to clients, and what
             they answered before it (`Method.consult`).
-        unevaluated: why an evaluation did not come, by id.
-        limited: clients whose claimed number of samples was too large a share: what they claimed, what was used.
+        unevaluated: why an evaluation did not arrive, by id.
+        limited: claimed and used number of samples of clients that claimed too large a share, by id.
     """
 
     round: int
@@ -131,10 +133,10 @@ class RoundReport:
 
 
 def begin(method: Method, net: Net, plan: Plan) -> Server:
-    """The server before the first round.
+    """Return the server before the first round.
 
     Raises:
-        ConfigError: the plan asks for what the method's server cannot do.
+        ConfigError: the plan requires something that the method's server cannot do.
     """
     plan.require(method)
     return Server(bundled(method, "init", method.init(_round(net, plan, Server(Bundle()), 0, "init", []))))
@@ -143,7 +145,7 @@ def begin(method: Method, net: Net, plan: Plan) -> Server:
 def rounds(
     method: Method, net: Net, training: Training, transport: Transport, plan: Plan, server: Server
 ) -> Iterator[RoundReport]:
-    """Runs the rounds that are left, changing ``server``; a report after each, when the server is consistent.
+    """Execute the remaining rounds, changing ``server``; yield a report after each, when the server is consistent.
 
     Raises:
         MethodError: the method broke its contract on the server side.
@@ -164,7 +166,7 @@ def _one(method: Method, net: Net, training: Training, transport: Transport, pla
     download = handed_out(method, "distribute", method.distribute(server.state, r)) if len(r.ids) else to_all()
     messages = _messages("update", download, r, server, pools)
     sent = time.perf_counter()
-    # over-selection does not apply to a method that asks more clients than the plan means: it waits for all of them
+    # oversampling does not apply to a method that samples more clients than planned: it waits for all of them
     meant = plan.oversampling > 1 and len(cohort) <= r.cohort
     enough = plan.cohort(len(server.sizes)) if meant else None
     replies, missing = transport.exchange(messages, enough)
@@ -187,8 +189,8 @@ def _one(method: Method, net: Net, training: Training, transport: Transport, pla
     everyone = _round(net, plan, server, t, "evaluate", here)
     shown = _Shown()
     if plan.evaluates(t):
-        heard = _consulted(method, training, transport, plan, server, everyone)
-        shown = _evaluated(method, training, transport, plan, server, everyone, heard)
+        consulted = _consulted(method, training, transport, plan, server, everyone)
+        shown = _evaluated(method, training, transport, plan, server, everyone, consulted)
     ended = time.perf_counter()
     clusters, count = _grouped(method, server, everyone)
     return RoundReport(
@@ -227,7 +229,7 @@ def _checked(
     messages: Mapping[int, Message],
     replies: Mapping[int, Bundle],
 ) -> tuple[dict[int, Bundle], dict[int, str]]:
-    """Uploads that can be used, with secure aggregation the means of their pools instead; and why others cannot."""
+    """Return the uploads that can be used (with secure aggregation the means of their pools), and why others cannot."""
     if not replies:
         return {}, {}
     schema = probe(method, r.net, training, messages[min(replies)].body)
@@ -241,7 +243,7 @@ def _checked(
 
 
 def _weighed(r: Round, plan: Plan) -> Round:
-    """The round with the samples of ``r.ids`` limited to the plan's largest share of their sum."""
+    """Return the round with the samples of ``r.ids`` limited to the plan's maximum share of their sum."""
     if plan.max_share == 1 or len(r.ids) == 0:
         return r
     size = r.roster.size.clone()
@@ -250,7 +252,7 @@ def _weighed(r: Round, plan: Plan) -> Round:
 
 
 def _lowered(server: Server, r: Round) -> dict[int, tuple[int, int]]:
-    """The clients of a round that claim more samples than are used: what they claim, what is used."""
+    """Return the claimed and the used number of samples of the clients in a round for which they differ."""
     pairs = zip(r.ids.tolist(), server.sizes[r.ids].tolist(), r.size.tolist(), strict=True)
     return {i: (claimed, used) for i, claimed, used in pairs if claimed != used}
 
@@ -272,7 +274,7 @@ def _round(net: Net, plan: Plan, server: Server, t: int, step: str, ids: list[in
 
 
 def _admit(method: Method, net: Net, transport: Transport, plan: Plan, server: Server, t: int) -> tuple[list[int], int]:
-    """Takes newcomers into the roster and the state; their ids and the bytes they sent."""
+    """Add joining clients to the roster and the state; return their ids and the bytes that they sent."""
     new = transport.joiners(len(server.sizes), t)
     if not new:
         return [], 0
@@ -301,7 +303,7 @@ class _Survey:
 
 
 def _survey(method: Method, training: Training, transport: Transport, plan: Plan, server: Server, r: Round) -> _Survey:
-    """Holds a survey if the method wants one now; the answers go into the state."""
+    """Send a survey if the method requests one; the answers go into the state."""
     download = method.survey(server.state, r) if len(r.ids) else None
     if download is None:
         return _Survey()
@@ -324,7 +326,7 @@ def _survey(method: Method, training: Training, transport: Transport, plan: Plan
 
 
 def _sampled(method: Method, s: Bundle, r: Round) -> Round:
-    """The round for those who take part, with what else was drawn."""
+    """Return the round for the sampled clients, with what else was drawn."""
     if len(r.ids) == 0:
         return r.but(step="distribute")
     out = method.sample(s, r)
@@ -353,15 +355,14 @@ def _messages(
 
 
 def _travelling(messages: Mapping[int, Message], sent: Mapping[int, Bundle] | None = None) -> int:
-    """Bytes of messages that must travel; ``sent``: tensors that clients have been sent in this round already."""
+    """Return the bytes of messages that must travel; ``sent``: tensors that clients received earlier in this round."""
     counted: dict[int, int] = {}
     return sum(m.body.travelling((sent or {}).get(i), counted) for i, m in messages.items())
 
 
 @dataclass(frozen=True)
 class _Shown:
-    """Results of an evaluation by client, why other answers are not used or did not come, and bytes that had to travel
-    to clients."""
+    """Results of an evaluation by client, why other answers are not used or missing, and bytes sent to clients."""
 
     found: dict[int, Bundle] = field(default_factory=dict)
     false: dict[int, str] = field(default_factory=dict)
@@ -371,8 +372,7 @@ class _Shown:
 
 @dataclass
 class _Consulted:
-    """What clients were asked before an evaluation: names of what was sent, why answers are not used or did not come,
-    and bytes both ways."""
+    """Answers before an evaluation: names of what was sent, why answers are not used or missing, bytes both ways."""
 
     names: dict[int, frozenset[str]] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
@@ -383,8 +383,7 @@ class _Consulted:
 def _consulted(
     method: Method, training: Training, transport: Transport, plan: Plan, server: Server, r: Round
 ) -> _Consulted:
-    """Asks clients, in batches, what the method wants to know of the models as they are now; the answers go into the
-    state."""
+    """Ask clients, in batches, what the method requests about the current models; the answers go into the state."""
     done = _Consulted()
     for ids in r.ids.split(_TOGETHER) if len(r.ids) else ():
         part = r.but(ids=ids)
@@ -414,16 +413,16 @@ def _evaluated(
     plan: Plan,
     server: Server,
     r: Round,
-    heard: _Consulted,
+    consulted: _Consulted,
 ) -> _Shown:
-    """Every client that has joined, in batches, with the models as they are after the round."""
-    found, false, missing = dict[int, Bundle](), dict(heard.refused), dict(heard.missing)
-    bytes_down = heard.bytes
+    """Evaluate every client that has joined, in batches, with the models after the round."""
+    found, false, missing = dict[int, Bundle](), dict(consulted.refused), dict(consulted.missing)
+    bytes_down = consulted.bytes
     for ids in r.ids.split(_TOGETHER) if len(r.ids) else ():
         part = r.but(ids=ids)
         download = handed_out(method, "deliver", method.deliver(server.state, part))
         messages = _messages("evaluate", download, part, server)
-        there = {i: m.body.only(heard.names.get(i, frozenset()) & m.body.keys()) for i, m in messages.items()}
+        there = {i: m.body.only(consulted.names.get(i, frozenset()) & m.body.keys()) for i, m in messages.items()}
         bytes_down += _travelling(messages, there)
         answers, late = transport.exchange(messages)
         missing |= late
@@ -440,7 +439,7 @@ def _evaluated(
 
 
 def hand_over(method: Method, net: Net, transport: Transport, plan: Plan, server: Server) -> dict[int, str]:
-    """Lets every client that can be reached keep the model it predicts with; why the others have none."""
+    """Have every client that can be reached store the model it predicts with; return why others have none."""
     return {i: why for _, missing in asked(method, net, transport, plan, server, "keep") for i, why in missing.items()}
 
 
@@ -453,14 +452,15 @@ def asked(
     step: Literal["evaluate", "keep"],
     wanted: Collection[int] | None = None,
 ) -> Iterator[tuple[dict[int, Bundle], dict[int, str]]]:
-    """What clients answer when they evaluate, or keep, the models as they are after the server's last round; nothing
-    is changed by it.
+    """Yield what clients answer when they evaluate, or keep, the models of the server's last round.
+
+    Nothing is changed by it.
 
     Args:
-        wanted: ids of those who are asked; None: all that can be reached. Others are never told anything.
+        wanted: ids of the clients that are asked; None: all that can be reached. Others receive nothing.
 
     Yields:
-        answers of some clients, and why others of them did not answer: clients are asked a few at a time.
+        answers of some clients, and why others did not answer: clients are asked in batches.
     """
     t = server.round
     everyone = _round(net, plan, server, t, "evaluate", transport.available(t))
@@ -473,7 +473,7 @@ def asked(
 
 
 def common(method: Method, net: Net, transport: Transport, plan: Plan, server: Server) -> Bundle:
-    """What every client is given to predict with, the same for all, after the server's last round."""
+    """Return what all clients receive alike to predict with after the server's last round."""
     t = server.round
     return method.deliver(server.state, _round(net, plan, server, t, "evaluate", transport.available(t)[:1])).shared
 
@@ -481,13 +481,13 @@ def common(method: Method, net: Net, transport: Transport, plan: Plan, server: S
 def welcome(
     method: Method, net: Net, transport: Transport, plan: Plan, server: Server, wanted: Collection[int] | None = None
 ) -> tuple[dict[int, Bundle], Tensor | None]:
-    """Takes newcomers in, as the next round would, and tells how they fare before they have taken part.
+    """Admit joining clients, as the next round would, and evaluate clients before the new ones have taken part.
 
     Args:
-        wanted: who is evaluated, see `asked`.
+        wanted: the clients that are evaluated, see `asked`.
 
     Returns:
-        what evaluations gave; the cluster of every client, if the method has clusters.
+        results of evaluations; the cluster of every client, if the method has clusters.
     """
     _admit(method, net, transport, plan, server, server.round + 1)
     found = {i: b for got, _ in asked(method, net, transport, plan, server, "evaluate", wanted) for i, b in got.items()}
@@ -497,8 +497,10 @@ def welcome(
 
 
 def chosen(evaluation: Mapping[int, Bundle], clients: int) -> Tensor | None:
-    """The cluster that each client chose at an evaluation, int64 ``[K]``, -1 for those that were not evaluated; None
-    where clients choose none."""
+    """Return the cluster that each client chose at an evaluation, int64 ``[K]``, -1 for clients without evaluation.
+
+    None where clients choose none.
+    """
     found = {i: int(b.cluster) for i, b in evaluation.items() if "cluster" in b}
     if not found:
         return None
@@ -508,7 +510,7 @@ def chosen(evaluation: Mapping[int, Bundle], clients: int) -> Tensor | None:
 
 
 def _grouped(method: Method, server: Server, r: Round) -> tuple[Tensor | None, int]:
-    """The clusters that the server uses, and how many there are.
+    """Return the clusters that the server uses, and their number.
 
     Raises:
         MethodError: a client is in a cluster beyond the last.

@@ -22,7 +22,7 @@ _MEMORY = 256 << 20
 
 @dataclass(frozen=True)
 class RequestTerms:
-    """What a request and a run add to the loss's gradient, as `fedkin.engines.terms.Terms` says it.
+    """Terms that a request and a run add to the loss's gradient, as in `fedkin.engines.terms.Terms`.
 
     Attributes:
         center, linear: ``[P]`` or None.
