@@ -13,6 +13,7 @@ import tyro
 from fedkin.cli import screen
 from fedkin.cli.flags import read
 from fedkin.core import ConfigError
+from fedkin.core.errors import counted
 from fedkin.data.progress import heard
 from fedkin.exporting import export, export_all, export_global, load_export
 from fedkin.exporting.available import AvailableRun, available
@@ -103,7 +104,7 @@ def export_command(args: list[str]) -> int:
     if flags.json:
         screen.write(json.dumps(cards if flags.all else cards[0], indent=2, ensure_ascii=False))
     elif flags.all:
-        screen.say(f"\n{len(found)} models in {found[0].parent}")
+        screen.say(f"\n{counted(len(found), 'model')} in {found[0].parent}")
     else:
         screen.say(_line(found[0]))
         screen.say(f"in {found[0]}: {', '.join(sorted(f.name for f in found[0].iterdir()))}")

@@ -83,10 +83,16 @@ def inspect_flags(args: list[str]) -> _Flags:
 
 
 def _show(found: Inspection) -> None:
-    """Print everything: how the data are understood, then problems, then advice."""
+    """Print what matters first: the number of findings, errors, warnings; then what was read, notes and advice."""
     table = found.to_json()
+    screen.out.print(Text(report.headline(table), style="bold"))
+    for finding in (*found.of("error"), *found.of("warning")):
+        _finding(finding)
+    screen.out.print()
+    facts = Table.grid(padding=(0, 1))
     for name, value in report.facts(table):
-        screen.out.print(Text.assemble((f"{name:<12}", "dim"), value))
+        facts.add_row(Text(f"{name:<11}", style="dim"), Text(value))
+    screen.out.print(facts)
     broken = not found.usable()
     if found.seen and (found.columns or broken or len(found.seen) <= _SEEN):
         screen.out.print(Text("\n" + "\n".join(found.seen[:_SEEN]), style="dim"), overflow="ellipsis", no_wrap=True)
@@ -94,11 +100,10 @@ def _show(found: Inspection) -> None:
         screen.table(report.columns_grid(table))
     if found.clients:
         screen.table(report.clients_grid(table))
-    for finding in found.findings:
+    for finding in found.of("note"):
         _finding(finding)
-    screen.out.print(Text(f"\n{report.headline(table)}", style="bold"))
     for line in found.advice:
-        screen.out.print(Text(line))
+        screen.out.print(Text(f"\n{line}"))
 
 
 def _finding(f: Finding) -> None:

@@ -12,6 +12,7 @@ import tyro
 from fedkin.cli import screen
 from fedkin.cli.flags import read
 from fedkin.core import RunFolderError
+from fedkin.core.errors import counted
 from fedkin.exporting.cold_start import Drill, join
 from fedkin.report import charts
 from fedkin.report.tables import DASH, Grid
@@ -60,7 +61,7 @@ def join_command(args: list[str]) -> int:
     screen.say(f"{drill.data}: {drill.train} training, {drill.validation} validation, {drill.test} test samples")
     screen.say(placed(drill))
     screen.table(_table(drill))
-    note = f"Its data alone, {drill.round} rounds as the run had: {100 * drill.local[drill.round]:.1f} %"
+    note = f"Its data alone, {counted(drill.round, 'round')} as the run had: {100 * drill.local[drill.round]:.1f} %"
     if drill.global_model is not None:
         note += f"; global model as it is: {100 * drill.global_model:.1f} %"
     screen.say(note)

@@ -16,14 +16,9 @@ from typing import Annotated, Any, get_type_hints
 import tyro
 
 from fedkin.cli import screen
+from fedkin.cli.flag_names import FLAGS
 from fedkin.core import Method
 
-FLAGS: Mapping[str, Mapping[str, str]] = {
-    "aggregation": {"rule": "aggregation", "secure": "secure-aggregation"},
-    "attack": {"kind": "attack", "fraction": "attack-fraction"},
-    "privacy": {"delta": "dp-delta"},
-}
-"""Flags of fields whose names say too little without their group; all others have the field's name."""
 COMMON = ("data", "clients", "alpha", "model", "epochs", "lr", "rounds", "participation", "seed", "out")
 """Flags that the short help explains."""
 _WIDTH, _LABEL = 80, 14  # columns of the short help, and of the names in it

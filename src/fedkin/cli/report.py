@@ -73,7 +73,7 @@ def _comparison(flags: ReportFlags) -> Outcome:
     if not done:
         raise RunFolderError(f"{flags.folder} holds no finished run; continue with: fedkin resume {flags.folder}")
     if len(done) < len(places):
-        screen.note(f"{len(done)} of {len(places)} runs are finished; the others with: fedkin resume {flags.folder}")
+        screen.note(f"{len(done)} of {len(places)} runs finished; the others with: fedkin resume {flags.folder}")
     runs = [read_run(place) for place in done]
     with understood(flags.folder, all(run.checked for run in runs)):
         return write_outcome(plan, flags.folder, runs, flags.decimals)
