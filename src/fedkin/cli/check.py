@@ -131,10 +131,8 @@ def _show(name: str, findings: list[RuleResult], flags: CheckFlags) -> None:
         tail = f"; {left} were not checked, since {broken[-1]['rule']} must hold first" if left else ""
         screen.say(f"\n{title} breaks {len(broken)} of {len(lines)} rules{tail}.")
     else:
-        screen.say(
-            f"\n{title} keeps "
-            f"{f'all {len(lines)} rules' if len(lines) == len(RULES) else f'the {counted(len(lines), "rule")} checked'}."
-        )
+        every, rules = len(lines) == len(RULES), counted(len(lines), "rule")
+        screen.say(f"\n{title} keeps {f'all {rules}' if every else f'the {rules} checked'}.")
 
 
 def _as_json(f: RuleResult, file: Path | None) -> dict[str, Any]:

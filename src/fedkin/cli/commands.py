@@ -12,7 +12,15 @@ from typing import Any
 from fedkin.cli import screen
 from fedkin.cli.exit_codes import DIVERGED, OK
 from fedkin.cli.flags import Show, ShowCompare, compare_flags, resume_flags, run_flags
-from fedkin.cli.outcome import new_folder, tell_clients, tell_findings, tell_verdicts, tell_warnings, write_outcome
+from fedkin.cli.outcome import (
+    chosen_folder,
+    new_folder,
+    tell_clients,
+    tell_findings,
+    tell_verdicts,
+    tell_warnings,
+    write_outcome,
+)
 from fedkin.cli.sweep import resume_sweep
 from fedkin.core import ConfigError, RunFolderError, Training
 from fedkin.core.errors import FolderBusyError, counted
@@ -42,7 +50,7 @@ OnLine = Callable[[dict[str, Any]], None]
 def run_command(args: list[str]) -> int:
     """Run ``fedkin run METHOD|FILE.toml [flags]``."""
     settings, show = run_flags(args)
-    folder = show.out or new_folder(settings.code.attribute)
+    folder = chosen_folder(show.out, settings.code.attribute)
     title, new = get_title(settings.name), not taken(folder)
     if not (show.quiet or show.json):
         tell_clients(settings.data)
@@ -101,7 +109,7 @@ def _resume_run(folder: Path, rounds: int | None, show: ShowCompare) -> int:
 def compare_command(args: list[str]) -> int:
     """Run ``fedkin compare M1 M2 ...|FILE.toml [flags]``."""
     plan, show = compare_flags(args)
-    folder = show.out or new_folder("compare")
+    folder = chosen_folder(show.out, "compare")
     if not (show.quiet or show.json):
         tell_clients(plan.data)
     try:

@@ -12,6 +12,7 @@ import tyro
 
 from fedkin.cli import screen
 from fedkin.cli.flags import read
+from fedkin.cli.outcome import require_folder_name
 from fedkin.core import ConfigError
 from fedkin.core.errors import counted
 from fedkin.data.progress import heard
@@ -79,6 +80,8 @@ def export_command(args: list[str]) -> int:
     flags = read(ExportFlags, args, "fedkin export", "a run folder and a client: fedkin export RUN --client 7")
     run, asked = flags.run, sum([flags.client is not None, flags.all, flags.common])
     require_folder(run)
+    if flags.out is not None:
+        require_folder_name(flags.out)
     if runs := available(run):
         if asked:
             raise ConfigError(

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.cli import screen
+from fedkin.cli.outcome import require_folder_name
 from fedkin.experiment.settings import DataSettings, settings_from
 from fedkin.inspection import Finding, Inspection, look
 from fedkin.report import inspection as report
@@ -46,6 +47,8 @@ def inspect_command(args: list[str]) -> int:
     """Run ``fedkin inspect [PATH|FILE.toml] [flags]``."""
     again = "fedkin inspect " + shlex.join(args)
     asked = inspect_flags(args)
+    if asked.show.out is not None:
+        require_folder_name(asked.show.out)
     how = asked.data.sharing(asked.show.seed)
     with screen.err.status("looking at the files") as status:
         found = look(asked.data.data, how, on_step=lambda text: status.update(text or "looking"))

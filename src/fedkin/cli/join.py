@@ -11,6 +11,7 @@ import tyro
 
 from fedkin.cli import screen
 from fedkin.cli.flags import read
+from fedkin.cli.outcome import require_folder_name
 from fedkin.core import RunFolderError
 from fedkin.core.errors import counted
 from fedkin.exporting.cold_start import Drill, join
@@ -46,7 +47,7 @@ def join_command(args: list[str]) -> int:
     flags = read(
         JoinFlags, args, "fedkin join", "a run folder and data of a joining client: fedkin join RUN --data PATH"
     )
-    if flags.out is not None and taken(flags.out):
+    if flags.out is not None and taken(require_folder_name(flags.out)):
         raise RunFolderError(f"{flags.out} exists already; choose another folder with --out")
     drill = join(flags.run, flags.data, flags.after, encoding=flags.encoding)
     text = json.dumps(drill.to_json(), indent=2, ensure_ascii=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.text import Text
 
 from fedkin.cli import screen
-from fedkin.core.errors import counted
+from fedkin.core.errors import ConfigError, counted
 from fedkin.data import SOURCES, Dataset, Federation
 from fedkin.data.sites import DEFAULT_CLIENTS
 from fedkin.data.sources.npz import likely_clients_of
@@ -26,6 +26,31 @@ from fedkin.report.headline import Headline, headline
 from fedkin.report.page import comparison_page, several_runs
 from fedkin.report.page_data import PageData
 from fedkin.report.publication_tables import Origin, write_tables
+
+_FILES = (".csv", ".htm", ".html", ".json", ".jsonl", ".md", ".parquet", ".pdf", ".png", ".safetensors", ".svg",
+          ".tex", ".toml", ".tsv", ".txt", ".xlsx", ".zip")  # fmt: skip
+
+
+def chosen_folder(out: Path | None, name: str) -> Path:
+    """Return the folder of ``--out``, or a place for a run without one.
+
+    Raises:
+        ConfigError: ``out`` is a file, or has the name of one.
+    """
+    return new_folder(name) if out is None else require_folder_name(out)
+
+
+def require_folder_name(out: Path, flag: str = "--out") -> Path:
+    """Return the path that a flag gives, which names a folder.
+
+    Raises:
+        ConfigError: it is a file, or a new folder would look like one, such as ``table.csv``.
+    """
+    if out.is_file() or (out.suffix.lower() in _FILES and not out.exists()):
+        what, free = "is a file" if out.is_file() else "looks like a file", out.with_suffix("")
+        free = out.with_name(f"{out.stem}-folder") if free.is_file() else free
+        raise ConfigError(f"{flag} names a folder, and {out} {what}; for example: {flag} {free}")
+    return out
 
 
 def new_folder(name: str) -> Path:
@@ -44,13 +69,12 @@ def tell_clients(data: DataSettings) -> None:
     Arrays of an npz file that may name the clients are named as well, unless clients or a partition are chosen by name.
     """
     path = Path(data.data)
-    if data.partition is None and data.client_column is None and path.suffix.lower() == ".npz" and path.is_file():
-        if ids := likely_clients_of(path):
-            screen.note(
-                f"{path.name}: the array {ids[0]} has a value for each sample and is not used; if it names the "
-                "clients: "
-                f"--client-column {ids[0]}"
-            )
+    asks = data.partition is None and data.client_column is None and path.suffix.lower() == ".npz" and path.is_file()
+    if asks and (ids := likely_clients_of(path)):
+        screen.note(
+            f"{path.name}: the array {ids[0]} has a value for each sample and is not used; if it names the clients: "
+            f"--client-column {ids[0]}"
+        )
     if not data.open or not path.exists():
         return
     chosen = data.chosen()
@@ -131,7 +155,7 @@ def write_outcome(plan: Comparison, folder: Path, runs: Sequence[Run], decimals:
 
 
 def _verdicts(title: str, report: PageData, reference: str) -> list[tuple[str, Conclusion]]:
-    """Return verdicts and their conclusions on a method against the reference and, where that is Local, against Local (full)."""
+    """Return verdicts on a method, with their conclusions, against the reference and, if it is Local, Local (full)."""
     if title == reference:
         return []
     against = (reference, references.FULL) if reference == references.LOCAL else (reference,)

@@ -11,7 +11,7 @@ from tyro.conf import Positional
 
 from fedkin.cli import screen
 from fedkin.cli.flags import read
-from fedkin.cli.outcome import Outcome, write_outcome
+from fedkin.cli.outcome import Outcome, require_folder_name, write_outcome
 from fedkin.core import RunFolderError
 from fedkin.experiment.compare import comparison_from, run_name
 from fedkin.report import export
@@ -42,6 +42,8 @@ def report_command(args: list[str]) -> int:
     """Run ``fedkin report FOLDER [flags]``."""
     flags = read(ReportFlags, args, "fedkin report", "the folder of a run or a comparison")
     folder = flags.folder
+    if flags.figures is not None:
+        require_folder_name(flags.figures, "--figures")
     if (folder / "compare.toml").is_file():
         found = _comparison(flags)
         report, page, reference = found.report, found.page, found.reference

@@ -121,7 +121,7 @@ def table(grid: Grid) -> None:
 
 
 def say(text: str) -> None:
-    """Print a line on standard output, not wrapped at the width of the window, so that a command in it can be copied."""
+    """Print a line on standard output, not wrapped at the width of the window: a command in it can be copied."""
     out.print(text, markup=False, soft_wrap=True)
 
 

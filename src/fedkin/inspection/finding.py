@@ -88,9 +88,10 @@ class Inspection:
         data: name or path of the data.
         kind: what kind of source, in words.
         seen: first lines of a file, or names of files or arrays, even where these cannot be read.
-        samples: number of samples that a run uses, all parts of all clients together; None when the data cannot be read.
-        read: number of samples in the data, from which partition, `samples_per_client` and clients that are left out may
-            take fewer, or a partition whose clients share samples more; None as ``samples``, and for a federation.
+        samples: number of samples that a run uses, all parts of all clients together; None when the data cannot be
+            read.
+        read: number of samples in the data: larger where the partition or ``samples_per_client`` leaves samples out,
+            smaller where clients share samples; None where ``samples`` is, and for a federation.
         inputs: shape and type of one input, in words.
         classes: names of the classes.
         class_samples: samples of each class, as many as ``classes``.
