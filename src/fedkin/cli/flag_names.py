@@ -16,7 +16,7 @@ FLAGS: Mapping[str, Mapping[str, str]] = {
 HELP_FLAGS = ("-h", "--help", "--help-all")
 
 _SETTINGS = (
-    "cli/flags.py", "experiment/*settings.py", "core/train.py", "core/robust.py", "server/attacks.py",
+    "cli/flags.py", "experiment/*settings.py", "core/train.py", "core/robust.py", "server/attacks.py", "server/plan.py",
     "privacy/budget.py",
 )  # fmt: skip
 _DECLARED: Mapping[str, tuple[str, ...]] = {
@@ -36,6 +36,7 @@ _DECLARED: Mapping[str, tuple[str, ...]] = {
 """Command -> files with the classes whose fields are its flags, perhaps with others."""
 _OF_METHOD = ("run", "sweep", "check")
 _FIELD = re.compile(r'^    (\w+): [^\n]*\n    """', re.MULTILINE)  # an annotated name with a docstring below it
+_NAME = re.compile(r'conf\.arg\([^)]*name="([\w-]+)"')  # a flag that is not called like its field
 _PACKAGE = Path(__file__).parents[1]
 
 
@@ -45,7 +46,8 @@ def declared(command: str) -> set[str]:
     Empty where they are not known: for other commands, and without the sources.
     """
     files = sorted(path for pattern in _DECLARED.get(command, ()) for path in _PACKAGE.glob(pattern))
-    fields = {name for path in files for name in _FIELD.findall(path.read_text(encoding="utf-8"))}
+    texts = [path.read_text(encoding="utf-8") for path in files]
+    fields = {name for text in texts for pattern in (_FIELD, _NAME) for name in pattern.findall(text)}
     renamed = {flag for flags in FLAGS.values() for flag in flags.values()} if "rounds" in fields else set[str]()
     return {name.replace("_", "-") for name in fields} | renamed
 
@@ -64,7 +66,8 @@ def refusal(args: Sequence[str]) -> str | None:
     wrong = [name for name in _named(args[1:]) if not {name, name.removeprefix("no-")} & known]
     if not wrong:
         return None
-    meant = [close[0] for name in wrong if (close := get_close_matches(name, known, n=1, cutoff=0.6))]
+    offered = known - {"seed"} if "seeds" in known and command in ("compare", "sweep") else known
+    meant = [close[0] for name in wrong if (close := get_close_matches(name, sorted(offered), n=1, cutoff=0.6))]
     hint = f"; did you mean {' and '.join(f'--{name}' for name in meant)}?" if meant else ""
     what = f"fedkin {command} {first}" if command in _OF_METHOD else f"fedkin {command}"
     named = ", ".join(f"--{name}" for name in wrong)
@@ -75,6 +78,6 @@ def _named(words: Iterable[str]) -> list[str]:
     """Return the flags among the words of a command line, spelled as `declared` does."""
     found = []
     for word in words:
-        if word.startswith("--") and word not in ("--", *HELP_FLAGS) and not word.startswith("--tyro-"):
+        if word.startswith("--") and word not in ("--", *HELP_FLAGS):
             found.append(word[2:].partition("=")[0].replace("_", "-").removeprefix("method."))
-    return found
+    return [name for name in found if not name.startswith("tyro-")]  # of the library that reads flags

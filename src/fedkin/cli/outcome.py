@@ -35,7 +35,7 @@ def chosen_folder(out: Path | None, name: str) -> Path:
     """Return the folder of ``--out``, or a place for a run without one.
 
     Raises:
-        ConfigError: ``out`` is a file, or has the name of one.
+        ConfigError: ``out`` has the name of a file.
     """
     return new_folder(name) if out is None else require_folder_name(out)
 
@@ -44,12 +44,12 @@ def require_folder_name(out: Path, flag: str = "--out") -> Path:
     """Return the path that a flag gives, which names a folder.
 
     Raises:
-        ConfigError: it is a file, or a new folder would look like one, such as ``table.csv``.
+        ConfigError: it looks like a file, such as ``table.csv``, and is not a folder that exists.
     """
-    if out.is_file() or (out.suffix.lower() in _FILES and not out.exists()):
-        what, free = "is a file" if out.is_file() else "looks like a file", out.with_suffix("")
-        free = out.with_name(f"{out.stem}-folder") if free.is_file() else free
-        raise ConfigError(f"{flag} names a folder, and {out} {what}; for example: {flag} {free}")
+    if out.suffix.lower() in _FILES and not out.is_dir():
+        raise ConfigError(
+            f"{flag} names a folder, and {out} looks like a file; for example: {flag} {out.with_suffix('')}"
+        )
     return out
 
 
@@ -117,7 +117,7 @@ class Outcome:
     Attributes:
         table: table for the screen.
         verdicts: a sentence for every method but the reference; where that is Local, followed by one for the same
-            method against Local (full).
+            method against Local (full), unless the two are identical.
         styles: how a terminal shows each of them, as from `style_of`.
         which: how Local and Local (full) differ; empty where they were not both run.
         report: content of the page; ``reference`` is the title of the reference method.
@@ -158,7 +158,9 @@ def _verdicts(title: str, report: PageData, reference: str) -> list[tuple[str, C
     """Return verdicts on a method, with their conclusions, against the reference and, if it is Local, Local (full)."""
     if title == reference:
         return []
-    against = (reference, references.FULL) if reference == references.LOCAL else (reference,)
+    twins = report.findings.get(references.LOCAL, {}).get(references.FULL)
+    same = twins is not None and twins.difference.identical  # then the second sentence would repeat the first
+    against = (reference, references.FULL) if reference == references.LOCAL and not same else (reference,)
     found = {name: report.findings.get(name, {}).get(title) for name in against}
     return [(verdict(title, one, name, names=report.names), one) for name, one in found.items() if one is not None]
 
