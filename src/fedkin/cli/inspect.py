@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,7 +53,7 @@ def inspect_command(args: list[str]) -> int:
     if asked.show.out is not None:
         require_folder_name(asked.show.out)
     how = asked.data.sharing(asked.show.seed)
-    with screen.err.status("looking at the files") as status:
+    with _unlogged(), screen.err.status("looking at the files") as status:
         found = look(asked.data.data, how, on_step=lambda text: status.update(text or "looking"))
     table = found.to_json()
     page = None if asked.show.out is None else report.write_inspection(asked.show.out, table, again)
@@ -61,6 +64,18 @@ def inspect_command(args: list[str]) -> int:
         if page is not None:
             screen.say(f"\n{page}")
     return OK if found.usable(strict=asked.show.strict) else FAULTY
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keep warnings on the data out of the log: each of them is a finding, which is printed."""
+    log = logging.getLogger("fedkin.data")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def inspect_flags(args: list[str]) -> _Flags:

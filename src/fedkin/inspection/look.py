@@ -21,6 +21,7 @@ from fedkin.data.shard import PARTS
 from fedkin.data.shelf import Shelf
 from fedkin.data.sites import Sharing, fetched, share_out
 from fedkin.inspection import columns, gaps
+from fedkin.inspection.advice import partition_advice
 from fedkin.inspection.duplicates import alike, duplicates, read_rows, with_lines
 from fedkin.inspection.fields import Field, Fields
 from fedkin.inspection.finding import ClientSummary, Finding, Inspection, ordered
@@ -142,7 +143,7 @@ def _read(seen: Inspection, dataset: Dataset, raw: Raw, how: Sharing, own_client
     )
     if raw.fields is not None:
         seen = replace(seen, findings=with_lines(seen.findings, raw.fields))
-    return replace(seen, advice=(_advice(seen, dataset, how), *seen.advice))
+    return replace(seen, advice=(partition_advice(seen, dataset, how.partition or Dirichlet()), *seen.advice))
 
 
 def _shared(
@@ -277,31 +278,3 @@ def _of_numbers(dataset: Dataset, found: Fields | None) -> list[Finding]:
         *columns.leaks(found),
         *columns.scales(numbers, standardised=dataset.table is not None),
     ]
-
-
-def _advice(seen: Inspection, dataset: Dataset, how: Sharing) -> str:
-    """Return a suggestion of the partition to use."""
-    if isinstance(how.partition, Natural):
-        return f"The clients are those of the data ({len(seen.clients):,}): --partition natural is right."
-    if dataset.client is not None:
-        return "The data bring clients of their own: --partition natural keeps them."
-    ways = {
-        WORDS["table"]: "--client-column COLUMN, or one file for each client, names them",
-        WORDS["hub"]: "--client-column COLUMN names them",
-        WORDS["npz"]: "--client-column ARRAY, an array with the client of each sample, names them",
-        WORDS["images"]: "one folder for each client names them",
-    }
-    naming = f"; {ways[seen.kind]}" if seen.kind in ways else ""
-    how_made = _settings_as_flags(how.partition or Dirichlet())
-    return f"The data name no clients{naming}. To try things out, {how_made}."
-
-
-def _settings_as_flags(partition: Partition) -> str:
-    """Return the flags of a partition into synthetic clients, as they were given, and what they do."""
-    flags = f"--partition {partition.name}"
-    if not isinstance(partition, Dirichlet):
-        return f"{flags} makes up clients"
-    return (
-        f"{flags} --alpha {partition.alpha:g} makes up clients whose classes differ, a smaller alpha makes them differ "
-        "more"
-    )

@@ -109,6 +109,18 @@ def test_inspect_counts_what_a_run_uses(fedkin: Command) -> None:
     assert "used of" not in fedkin("inspect digits --clients 5").out
 
 
+def test_inspect_says_once_who_is_left_out(fedkin: Command, caplog: pytest.LogCaptureFixture) -> None:
+    """As a finding, not in the log as well, where a run has it before and afterwards."""
+    rows = [f"{i * 37 % 101},{'ab'[i % 2]},{i // 2 % 2}" for i in range(60)] + ["5,c,0"]
+    Path("w.csv").write_text("\n".join(["a,ward,y", *rows, ""]))
+    data = "--data w.csv --target y --client-column ward"
+
+    assert "with fewer than 10 samples, left out: c (1)" in fedkin(f"inspect {data}").out
+    assert caplog.records == []
+    fedkin(f"run local {data} --model linear --rounds 1 --engine loop --out out")
+    assert [record.name for record in caplog.records] == ["fedkin.data"]
+
+
 def test_advice_repeats_the_partition_that_was_given(fedkin: Command) -> None:
     """Not a default one."""
     assert "--partition dirichlet --alpha 0.2 makes up" in fedkin("inspect digits --clients 3 --alpha 0.2").out
@@ -122,9 +134,7 @@ def arrays(name: str, **more: np.ndarray) -> None:
     np.savez(name, x=np.random.default_rng(0).normal(size=(240, 5)), y=np.arange(240) % 3, **more)
 
 
-@pytest.mark.parametrize(
-    "command", ["inspect --clients 3 --data", f"run local {SHORT} --data", f"compare local {SHORT} --data"]
-)
+@pytest.mark.parametrize("command", ["inspect --clients 3", f"run local {SHORT}", f"compare local {SHORT}"])
 def test_an_array_that_may_name_the_clients(command: str, fedkin: Command) -> None:
     """The flag that uses it is suggested."""
     arrays("a.npz", speaker=np.arange(240) // 10)
