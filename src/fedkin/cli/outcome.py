@@ -171,8 +171,6 @@ def style_of(found: Conclusion) -> str:
     Green and red are for "better" and "worse" alone, which need two seeds or more. What is seen in a single run is
     plain, and what remains unclear is dim.
     """
-    if found.difference.identical:
-        return "dim"
     return {"better": "green", "worse": "red", "ahead": "", "behind": ""}.get(found.difference.word, "dim")
 
 
