@@ -153,13 +153,19 @@ def stack(bundles: Mapping[int, Bundle]) -> Bundle:
 
 def _rows(tensors: list[Tensor]) -> Tensor:
     """Return the tensors as rows ``[m, ...]``; without a copy if they already lie one after another in memory."""
+    found = _in_place(tensors)
+    return torch.stack(tensors) if found is None else found
+
+
+def _in_place(tensors: list[Tensor]) -> Tensor | None:
+    """Return the tensors as rows ``[m, ...]`` of the memory that they lie in; None if they do not lie side by side."""
     first = tensors[0]
     at, step, home = first.data_ptr(), first.numel() * first.element_size(), first.untyped_storage().data_ptr()
     for i, t in enumerate(tensors):
         if t.data_ptr() != at + i * step or t.shape != first.shape or t.dtype != first.dtype or not t.is_contiguous():
-            return torch.stack(tensors)
+            return None
         if t.untyped_storage().data_ptr() != home or step == 0:
-            return torch.stack(tensors)
+            return None
     return first.as_strided((len(tensors), *first.shape), (first.numel(), *first.stride()))
 
 
@@ -177,9 +183,38 @@ def refusal(upload: Bundle, schema: Bundle, bound: float) -> str | None:
         t = upload[name]
         if t.shape != like.shape or t.dtype != like.dtype:
             return f"{name} is {t.dtype} {list(t.shape)}, expected {like.dtype} {list(like.shape)}"
-        if t.is_floating_point() and t.numel():
-            least, most = torch.aminmax(t)  # in one pass; NaN wins both
-            largest = max(-float(least), float(most))
-            if not largest <= bound:
-                return f"{name} holds {largest:g}, expected finite numbers up to {bound:g}; the training may diverge"
+        if t.is_floating_point() and t.numel() and not (largest := _largest(t)) <= bound:
+            return f"{name} holds {largest:g}, expected finite numbers up to {bound:g}; the training may diverge"
     return None
+
+
+def refusals(uploads: Mapping[int, Bundle], schema: Bundle, bound: float) -> dict[int, str]:
+    """Return why uploads cannot be used, by client, as `refusal` finds it; those that can be used are not in it.
+
+    Numbers that lie side by side in memory are examined in one pass.
+    """
+    if uploads and _all_fit(list(uploads.values()), schema, bound):
+        return {}
+    return {i: why for i, upload in uploads.items() if (why := refusal(upload, schema, bound)) is not None}
+
+
+def _all_fit(uploads: list[Bundle], schema: Bundle, bound: float) -> bool:
+    """Return whether no upload is to be refused; False also if that cannot be seen for all at once."""
+    names = set(schema)
+    if any(set(upload) != names for upload in uploads):
+        return False
+    for name, like in schema.items():
+        column = [upload[name] for upload in uploads]
+        if any(t.shape != like.shape or t.dtype != like.dtype for t in column):
+            return False
+        if like.is_floating_point() and like.numel():
+            rows = _in_place(column)
+            if rows is None or not _largest(rows) <= bound:
+                return False
+    return True
+
+
+def _largest(t: Tensor) -> float:
+    """Return the largest absolute value, NaN if there is one."""
+    least, most = torch.aminmax(t)  # in one pass; NaN wins both
+    return max(-float(least), float(most))

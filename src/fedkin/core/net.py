@@ -12,7 +12,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,13 @@ from fedkin.core.errors import ModelError
 from fedkin.core.seeds import key
 
 Part = Literal["all", "fc", "head"]
+
+
+class ForwardPass(Protocol):
+    """Forward pass without gradient, as an engine computes it."""
+
+    def __call__(self, w: Tensor, x: Tensor, *, features: bool) -> tuple[Tensor, Tensor | None] | None:
+        """Return the logits ``[B, C]`` and, if ``features``, the head's input ``[B, d]``; None: the module is asked."""
 
 
 class Net:
@@ -59,11 +66,12 @@ class Net:
             p.requires_grad_(False)
         self._mode: object = None
         self._seen: list[Tensor] = []
-        self._head.register_forward_pre_hook(lambda _m, args: self._seen.append(args[0]))
+        self._head.register_forward_pre_hook(lambda _m, args, seen=self._seen: seen.append(args[0]))
         self._training = False
         self._only: slice | None = None
         self._moves = [True] * len(self._sizes)
         self._apart: tuple[Tensor, list[Tensor]] | None = None  # a vector, and where its running statistics are
+        self._passes: ForwardPass | None = None
         self.channels_last = self._try_layouts()
 
     # ---- values -----------------------------------------------------------------------------------------------
@@ -73,11 +81,8 @@ class Net:
         In eval mode, except inside a loss while an engine trains: there running statistics in the tail of ``w`` are
         updated in place, as training a module would.
         """
-        self._seen.clear()
-        self._load(w)
-        self._switch(self._training)
-        out: Tensor = self._module(x)
-        return out
+        found = self._given(w, x)
+        return self._computed(w, x) if found is None else found[0]
 
     def frozen(self, w: Tensor, x: Tensor) -> Tensor:
         """Return logits in eval mode and without gradient, also inside a loss: for a partner that does not move."""
@@ -86,7 +91,9 @@ class Net:
 
     def features_and_logits(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the head's input ``[B, d]`` and the logits ``[B, C]``."""
-        logits = self(w, x)
+        if (found := self._given(w, x, features=True)) is not None and found[1] is not None:
+            return found[1], found[0]
+        logits = self._computed(w, x)
         if not self._seen:
             raise ModelError(f"the head {self.head_name!r} was not called in the forward pass; name another with head=")
         return self._seen[-1], logits
@@ -145,9 +152,20 @@ class Net:
     def training(self, only: slice | None = None) -> Net:
         """Return this network in train mode; parameters outside ``only`` are fixed, their modules in eval mode."""
         view = copy.copy(self)
-        view._training, view._only = True, only
+        view._training, view._only, view._passes = True, only, None
         view._moves = [only is None or _overlap(s, only) for s in self._spans]
         return view
+
+    def evaluated_by(self, passes: ForwardPass) -> Net:
+        """Return this network with its passes without gradient computed by an engine; not those of `training`."""
+        view = copy.copy(self)
+        view._passes = passes
+        return view
+
+    @property
+    def forward_pass(self) -> ForwardPass | None:
+        """What computes passes without gradient, where that is not the module alone."""
+        return self._passes
 
     @contextmanager
     def with_statistics(self, w: Tensor) -> Iterator[tuple[Net, list[Tensor]]]:
@@ -187,6 +205,18 @@ class Net:
         self._load(self._w0)
 
     # ---- inside -----------------------------------------------------------------------------------------------
+    def _computed(self, w: Tensor, x: Tensor) -> Tensor:
+        """Return the logits that the module computes; what it gave to the head is the last of ``_seen``."""
+        self._seen.clear()
+        self._load(w)
+        self._switch(self._training)
+        out: Tensor = self._module(x)
+        return out
+
+    def _given(self, w: Tensor, x: Tensor, *, features: bool = False) -> tuple[Tensor, Tensor | None] | None:
+        """Return logits and features as an engine computes them; None where the module is to do it."""
+        return None if self._passes is None or torch.is_grad_enabled() else self._passes(w, x, features=features)
+
     def _still(self) -> Net:
         if not self._training:
             return self

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, partial
 from itertools import islice
+from threading import local
 from typing import Literal, Protocol, TypeVar
 
 import torch
@@ -79,11 +80,17 @@ def mix(weights: Tensor, rows: Tensor) -> Tensor:
     w = weights.double()
     out = rows.new_empty((w.shape[0], rows.shape[1]))
     if rows.shape[0] <= ROWS:
+        held = local()  # what was converted, in each thread: new memory for every block takes as long as the product
 
         def one(block: slice) -> None:
-            out[:, block] = (w @ rows[:, block].double()).to(rows.dtype)
+            if not hasattr(held, "memory"):
+                held.memory = torch.empty(rows.shape[0] * (block.stop - block.start), dtype=torch.float64)
+            part = rows[:, block]
+            out[:, block] = w @ held.memory[: part.numel()].view(part.shape).copy_(part)
 
-        deque(side_by_side(one, blocks(rows), len(w) * rows.numel()), 0)
+        # the last bit of one mixture alone depends on no block: half ones are faster, as both copies stay in the cache
+        spans = blocks(rows, copies=2 if len(w) == 1 else 1)
+        deque(side_by_side(one, spans, len(w) * rows.numel()), 0)
         return out
     for start in range(0, len(w), ROWS):
         some = w[start : start + ROWS]

@@ -93,7 +93,7 @@ class Client:
 def chunked(f: Callable[[Tensor], Tensor], x: Tensor, size: int = _CHUNK) -> Tensor:
     """``f`` over ``x`` in chunks of a number of samples, without gradient."""
     with torch.no_grad():
-        return torch.cat([f(part) for part in x.split(size)]) if len(x) else f(x)
+        return torch.cat([f(part) for part in (x.split(size) if len(x) > size else (x,))]) if len(x) else f(x)
 
 
 @dataclass(frozen=True)

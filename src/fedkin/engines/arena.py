@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import weakref
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 
@@ -50,36 +51,49 @@ class Ring:
         self._held.pop(key, None)
 
 
+class AnswerColumn(NamedTuple):
+    """Places for one tensor of all answers, one after another: its form, where the first lies, and its bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+    def at(self, i: int) -> SlabEntry:
+        """Return the place for the i-th answer."""
+        return SlabEntry(self.name, self.dtype, self.shape, self.offset + i * self.nbytes, None)
+
+
 class AnswerRows:
     """Places for answers of one layout: of each tensor, those of all clients one after another.
 
     The place is free again when no tensor refers to it.
+
+    Attributes:
+        columns: the places, for each tensor of an answer.
     """
 
     def __init__(self, map: mmap.mmap, start: int, layout: Layout, count: int, freed: list[int]) -> None:
-        self.layout, self._start = layout, start
-        self._columns, at = [], 0
-        for *_, nbytes in layout:
-            self._columns.append(at)
-            at += up(nbytes * count)
-        memory = memoryview(map)[start : start + at]
+        self.columns, end = list[AnswerColumn](), start
+        for name, dtype, shape, nbytes in layout:
+            self.columns.append(AnswerColumn(name, dtype, shape, end, nbytes))
+            end += up(nbytes * count)
+        memory = memoryview(map)[start:end]
         weakref.finalize(memory, freed.append, start)
-        self._memory = torch.frombuffer(memory, dtype=torch.uint8)  # one storage for all that is read
+        whole = torch.frombuffer(memory, dtype=torch.uint8)  # one storage for all that is read
+        self._read = [
+            (c.name, whole[c.offset - start :][: c.nbytes * count].view(getattr(torch, c.dtype)).view(count, *c.shape))
+            for c in self.columns
+        ]
 
     def place(self, i: int) -> list[SlabEntry]:
         """Return the entries at which a worker is to put the i-th answer."""
-        return [
-            SlabEntry(name, dtype, shape, self._start + at + i * nbytes, None)
-            for at, (name, dtype, shape, nbytes) in zip(self._columns, self.layout, strict=True)
-        ]
+        return [column.at(i) for column in self.columns]
 
     def read(self, i: int) -> Bundle:
         """Return the i-th answer; nothing is copied."""
-        found = Bundle()
-        for at, (name, dtype, shape, nbytes) in zip(self._columns, self.layout, strict=True):
-            at += i * nbytes
-            found[name] = self._memory[at : at + nbytes].view(getattr(torch, dtype)).view(shape)
-        return found
+        return Bundle({name: rows[i] for name, rows in self._read})
 
 
 class Arena:
@@ -111,9 +125,11 @@ class Arena:
 
     def fill(self, place: list[SlabEntry], bundle: Bundle) -> bool:
         """Write an answer to its place; return False if it is of another layout."""
-        expected = tuple((e.name, e.dtype, tuple(e.shape)) for e in place)
-        if expected != tuple((name, dtype, shape) for name, dtype, shape, _ in layout_of(bundle)):
+        if len(place) != len(bundle):
             return False
+        for e, (name, t) in zip(place, bundle.items(), strict=True):
+            if e.name != name or e.shape != tuple(t.shape) or getattr(torch, e.dtype) != t.dtype:
+                return False
         for e, t in zip(place, bundle.values(), strict=True):
             view = torch.frombuffer(self._map, dtype=getattr(torch, e.dtype), count=t.numel(), offset=e.offset)
             view.view(t.shape).copy_(t.detach())

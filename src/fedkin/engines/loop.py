@@ -70,7 +70,7 @@ def sgd(
         ConfigError: compiled training was asked for, and is not possible on this machine.
     """
     training = request.training(run)
-    part = request.only or slice(0, len(request.start))
+    part = request.only or slice(0, request.start.numel())
     if part.start == part.stop:  # nothing moves
         return request.start.detach().clone()
     if private is None and resolved(gradient) == "compiled":

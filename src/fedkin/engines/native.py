@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'fedkin[fast]'"
 _OLDEST = (0, 45)
-_EXACT = 256
+EXACT = 256
 """Batch size up to which programs are made for exactly that size; larger ones are for the next power of two that a
 client fills, so that neither memory nor the number of programs grows with a batch size that means "all samples"."""
 
@@ -90,7 +90,9 @@ def native(request: Train, training: Training, data: Samples, net: Net, part: sl
         return layers
     if why := _unreadable(request, data, net):
         return why
-    program = program_of(net, layers, request, min(training.batch_size, max(len(data), _EXACT)))
+    head = request.loss is head_loss
+    shape = (request.per_sample.z.shape[1],) if head else net.shape
+    program = program_of(net, layers, shape, min(training.batch_size, max(len(data), EXACT)), head=head)
     if isinstance(program, str):
         return program
     moving = program.moving(part)
@@ -112,16 +114,20 @@ def _unreadable(request: Train, data: Samples, net: Net) -> str:
 _MADE: WeakKeyDictionary[nn.Module, dict[tuple[object, ...], CompiledChain | str]] = WeakKeyDictionary()
 
 
-def program_of(net: Net, layers: tuple[Layer, ...], request: Train, batch: int) -> CompiledChain | str:
+def program_of(
+    net: Net, layers: tuple[Layer, ...], shape: tuple[int, ...], batch: int, *, head: bool = False
+) -> CompiledChain | str:
     """Return the program for batches up to a size, or why there is none; made once per network.
 
     The gradient of the network's start on three random samples is compared with autograd's, as for passes written out.
+
+    Args:
+        layers, shape: of the network and its inputs, or of its ``head`` and features.
     """
-    shape = net.shape if request.loss is not head_loss else (request.per_sample.z.shape[1],)
-    batch = batch if batch <= _EXACT else 1 << (batch - 1).bit_length()
-    made, kind = _MADE.setdefault(net.module, {}), (request.loss is head_loss, shape, batch)
+    batch = batch if batch <= EXACT else 1 << (batch - 1).bit_length()
+    made, kind = _MADE.setdefault(net.module, {}), (head, shape, batch)
     if kind not in made:
-        made[kind] = _new_program(net, layers, shape, batch, head=request.loss is head_loss)
+        made[kind] = _new_program(net, layers, shape, batch, head=head)
     return made[kind]
 
 
@@ -152,7 +158,12 @@ def _agrees(program: CompiledChain, net: Net, shape: tuple[int, ...], head: bool
     assert moving is not None
     found = start - program(start, x, y, [(index, 1.0)], n, moving, _terms(request, Training()))
     expected = by_autograd(request, net.training(), start.clone(), data, index)
-    return bool((found - expected).abs().max() <= 1e-3 * expected.abs().max())
+    return near(found, expected)
+
+
+def near(found: Tensor, expected: Tensor) -> bool:
+    """Return whether a program computed what torch did, but for rounding."""
+    return found.shape == expected.shape and bool((found - expected).abs().max() <= 1e-3 * expected.abs().max())
 
 
 def _terms(request: Train, training: Training) -> RequestTerms:

@@ -22,7 +22,8 @@ Expected = Callable[[Sequence[tuple[Bundle, Samples]]], None]
 
 def predicted(logits: Tensor) -> Tensor:
     """Return the class of the largest of each row of ``logits [n, C]``; -1 where one is NaN: the model has diverged."""
-    return torch.where(logits.amax(1).isnan(), -1, logits.argmax(1))
+    largest, at = logits.max(1)
+    return torch.where(largest.isnan(), -1, at)
 
 
 def evaluate(job: Job, task: Task, client: Client, guesses: Guesses, expected: Expected | None = None) -> Work:
@@ -49,8 +50,9 @@ def evaluate(job: Job, task: Task, client: Client, guesses: Guesses, expected: E
     for name, b in models.items():
         for part, data in parts:
             guessed = guesses(b, data) if len(data) else data.y
-            lost += int((guessed < 0).sum()) if not name else 0
-            guessed = guessed.clamp(min=0)
+            if missing := int((guessed < 0).sum()) if len(data) else 0:
+                lost += missing if not name else 0
+                guessed = guessed.clamp(min=0)
             out[f"{name}.{part}" if name else part] = _confusion(data.y, guessed, job.net.classes)
             if not name and part == "test" and task.round == job.outcomes:
                 out |= _outcomes(guessed, data)
@@ -74,7 +76,10 @@ def _models(job: Job, client: Client) -> Generator[Any, Any, dict[str, Bundle]]:
 
 def _confusion(true: Tensor, guessed: Tensor, classes: int) -> Tensor:
     """Return the confusion matrix, int64 ``[C, C]``, of two vectors of labels ``[n]``."""
-    return torch.bincount(true * classes + guessed, minlength=classes * classes).view(classes, classes)
+    if not len(true):
+        return torch.zeros(classes, classes, dtype=torch.int64)
+    cells = torch.add(guessed, true, alpha=classes)
+    return torch.bincount(cells, minlength=classes * classes).view(classes, classes)
 
 
 def _outcomes(guessed: Tensor, data: Samples) -> Bundle:

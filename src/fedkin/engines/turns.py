@@ -17,6 +17,7 @@ from fedkin.core import (
     ClientError,
     FedkinError,
     MethodError,
+    Net,
     Samples,
     Train,
     Training,
@@ -25,6 +26,7 @@ from fedkin.core import (
 from fedkin.core.seeds import generator, key
 from fedkin.core.sides import chunked
 from fedkin.engines.drive import check_tensors, drive
+from fedkin.engines.passes import RememberingClient, evaluating
 from fedkin.engines.scoring import Expected, evaluate, keep, predicted
 from fedkin.engines.tasks import Answer, Job, Step, Task, Trainer
 from fedkin.privacy.dp_sgd import PrivateSteps
@@ -37,7 +39,7 @@ def perform(job: Job, task: Task, train: Trainer) -> Answer:
     Raises:
         ClientError: client code failed; it names step, client and round.
     """
-    turn = Turn(job, task)
+    turn = Turn(job, task, evaluating(job))
     before = torch.random.get_rng_state()
     try:
         with named(task):
@@ -92,6 +94,9 @@ class Draws:
 class Turn:
     """One client's step under way: the client, its program, and its requests in the order of their numbers.
 
+    Args:
+        net: the job's network, as it is evaluated here; by default as it is.
+
     Attributes:
         client: what client code sees.
         expected: is given the calls of `guesses` that evaluation will make; None: nothing is.
@@ -101,13 +106,13 @@ class Turn:
 
     expected: Expected | None = None
 
-    def __init__(self, job: Job, task: Task) -> None:
-        self.job, self.task, self.shard = job, task, job.shards[task.client]
+    def __init__(self, job: Job, task: Task, net: Net | None = None) -> None:
+        self.job, self.task, self.shard, self._net = job, task, job.shards[task.client], net or job.net
         self.client = self.seat(
             id=task.client,
             data=Samples(job.net.layout(self.shard.train.x), self.shard.train.y),
             validation=Samples(job.net.layout(self.shard.validation.x), self.shard.validation.y),
-            net=job.net,
+            net=self._net,
             training=_training_in(job.training, task.round),
             received=_aligned(task.received),
             state=_aligned(task.state),
@@ -120,11 +125,11 @@ class Turn:
 
     def seat(self, **known: Any) -> Client:
         """Return the client; an engine may give one that computes elsewhere."""
-        return Client(**known)
+        return Client(**known) if self._net is self.job.net else RememberingClient(**known)
 
     def guesses(self, b: Bundle, data: Samples) -> Tensor:
         """Return the class that the method predicts for each sample, as `predicted` gives it, ``[n]``, n > 0."""
-        net, method = self.job.net, self.job.method
+        net, method = self._net, self.job.method
         return predicted(chunked(lambda x: method.predict(net, b, x), net.layout(data.x)))
 
     def program(self) -> Work:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import select
@@ -17,42 +16,16 @@ from typing import NamedTuple
 import torch
 
 from fedkin.core import Bundle, ClientError, FedkinError
-from fedkin.engines.arena import Arena
+from fedkin.engines.arena import AnswerColumn, Arena
 from fedkin.engines.loop import trainer
+from fedkin.engines.orders import TOKEN_BYTES, Order, OrderHeading, OrderToken, OrderWords
 from fedkin.engines.shared import Slab, SlabEntry
-from fedkin.engines.tasks import Answer, Job, Step, Task
+from fedkin.engines.tasks import Answer, Job, Task
 from fedkin.engines.turns import perform
 
-TOKEN = struct.Struct("=qq")  # in the queue: where in the slab of tasks an order is written, and how long it is
 _PATIENCE = 0.01  # seconds for which answers are kept back, to be sent together
 
 Failure = tuple[str, int, int, str] | tuple[str, str]  # step, client, round, cause of a `ClientError`; or class, text
-
-
-class Order(NamedTuple):
-    """Task on its way: where what the client was sent and keeps lies, and where its answer is to go."""
-
-    number: int
-    step: Step
-    client: int
-    round: int
-    received: list[SlabEntry]
-    state: list[SlabEntry]
-    place: list[SlabEntry]
-
-    def words(self) -> bytes:
-        """Return the order as JSON."""
-        return json.dumps(self, default=bytes.hex).encode()  # only of empty tensors: all others are in the slab
-
-    @classmethod
-    def of(cls, words: bytes) -> Order:
-        """Return the order that `words` wrote."""
-        *rest, received, state, place = json.loads(words)
-        return cls(*rest, *([_entry(*e) for e in entries] for entries in (received, state, place)))
-
-
-def _entry(name: str, dtype: str, shape: list[int], offset: int, raw: str | None, common: bool) -> SlabEntry:
-    return SlabEntry(name, dtype, tuple(shape), offset, None if raw is None else bytes.fromhex(raw), common)
 
 
 class PendingReply(NamedTuple):
@@ -88,12 +61,14 @@ class SharedMemory:
     Attributes:
         tasks: orders and what of their tensors belongs to one task alone.
         common: tensors that several tasks of a map have in common.
+        headings: what the orders of a map have in common.
         arena: where answers of an expected form go.
         reading, writing: the two ends of the queue of tokens.
     """
 
     tasks: Slab
     common: Slab
+    headings: Slab
     arena: Arena
     doing: Doing
     reading: int
@@ -113,39 +88,68 @@ def main(job: Job, post: SharedMemory, me: int, pipe: Connection, answers: Slab,
     os.close(post.writing)
     torch.set_num_threads(1)
     out, train = _Outbox(pipe, answers), trainer(job)
+    orders = _Inbox(post, pipe, out)
     try:
-        while (order := _next(post, pipe, out)) is not None:
-            post.doing.begin(me, order.number)
-            received, state = post.tasks.read(order.received, post.common), post.tasks.read(order.state)
+        while (order := orders.next()) is not None:
+            number, task, place = order
+            post.doing.begin(me, number)
             try:
-                done = perform(job, Task(order.step, order.client, order.round, received, state), train)
+                done = perform(job, task, train)
             except ClientError as e:
-                out.fail(order, (e.step, e.client, e.round, str(e).split(": ", 1)[1]))
+                out.fail(number, (e.step, e.client, e.round, str(e).split(": ", 1)[1]))
             except FedkinError as e:
-                out.fail(order, (type(e).__name__, str(e)))
+                out.fail(number, (type(e).__name__, str(e)))
             else:
-                out.add(order, done, bool(order.place) and post.arena.fill(order.place, done.reply))
+                out.add(number, done, bool(place) and post.arena.fill(place, done.reply))
     except (EOFError, OSError):
         return
 
 
-def _next(post: SharedMemory, pipe: Connection, out: _Outbox) -> Order | None:
-    """Return the next order from the queue, or from the pipe if it is too large; send kept answers before waiting.
+Opened = tuple[int, Task, list[SlabEntry]]
+"""Number of an order, its task, and the place of its answer."""
 
-    None when the parent wants no more.
-    """
-    while True:
-        try:
-            token = os.read(post.reading, TOKEN.size)
-            return Order.of(post.tasks.get(*TOKEN.unpack(token))) if token else None
-        except BlockingIOError:
-            out.flush()
-        waiting = select.poll()
-        for place in (post.reading, pipe.fileno()):
-            waiting.register(place, select.POLLIN)
-        for place, _ in waiting.poll():
-            if place == pipe.fileno() and (order := out.receive()) is not None:
-                return order
+
+class _Inbox:
+    """Orders from the queue, or from the pipe if they are too large."""
+
+    def __init__(self, post: SharedMemory, pipe: Connection, out: _Outbox) -> None:
+        self._post, self._pipe, self._out = post, pipe, out
+        self._map, self._received, self._columns = 0, Bundle(), list[AnswerColumn]()  # of the last heading
+
+    def next(self) -> Opened | None:
+        """Return the next order; None when the parent wants no more. Kept answers are sent before waiting."""
+        while True:
+            try:
+                token = os.read(self._post.reading, TOKEN_BYTES)
+                return self._opened(OrderToken.of(token)) if token else None
+            except BlockingIOError:
+                self._out.flush()
+            waiting = select.poll()
+            for place in (self._post.reading, self._pipe.fileno()):
+                waiting.register(place, select.POLLIN)
+            for place, _ in waiting.poll():
+                if place == self._pipe.fileno() and (order := self._out.receive()) is not None:
+                    received, state = self._read(order.received), self._read(order.state)
+                    task = Task(order.step, order.client, order.round, received, state)
+                    return order.number, task, order.place
+
+    def _opened(self, token: OrderToken) -> Opened:
+        """Return an order with its parts read; the heading is read once for all orders of a map."""
+        if token.map != self._map:
+            self._map, self._received, self._columns = token.map, Bundle(), []
+            if token.heading:
+                heading = OrderHeading.of(self._post.headings.get(0, token.heading))
+                self._received, self._columns = self._read(heading.received), heading.columns
+        received, state = self._received, Bundle()
+        if token.size:
+            words = OrderWords.of(self._post.tasks.get(token.at, token.size))
+            received = received if words.received is None else self._read(words.received)
+            state = self._read(words.state)
+        place = [] if token.row < 0 else [column.at(token.row) for column in self._columns]
+        return token.number, Task(token.step, token.client, token.round, Bundle(received), state), place
+
+    def _read(self, entries: list[SlabEntry]) -> Bundle:
+        return self._post.tasks.read(entries, self._post.common)
 
 
 class _Outbox:
@@ -159,8 +163,8 @@ class _Outbox:
         self._kept, self._free = list[PendingReply](), 0
         self._sent, self._read, self._last = 0, 0, time.monotonic()
 
-    def add(self, order: Order, answer: Answer, placed: bool) -> None:
-        """Add an answer; what does not lie at its place already goes into the slab, or through the pipe."""
+    def add(self, number: int, answer: Answer, placed: bool) -> None:
+        """Add the answer to an order; what does not lie at its place goes into the slab, or through the pipe."""
         own = Bundle() if placed else answer.reply
         need = sum(64 + t.numel() * t.element_size() for b in (own, answer.state) for t in b.values())
         if self._kept and self._free + need > self._half:
@@ -172,10 +176,10 @@ class _Outbox:
         reply, free = self._slab.write(own, start + self._free, stop)
         state, free = self._slab.write(answer.state, free, stop)
         self._free = free - start
-        self._keep(PendingReply(order.number, None, None if placed else reply, state, answer.training_s, answer.spent))
+        self._keep(PendingReply(number, None, None if placed else reply, state, answer.training_s, answer.spent))
 
-    def fail(self, order: Order, failure: Failure) -> None:
-        self._keep(PendingReply(order.number, failure, [], [], 0.0, {}))
+    def fail(self, number: int, failure: Failure) -> None:
+        self._keep(PendingReply(number, failure, [], [], 0.0, {}))
         self.flush()
 
     def _keep(self, reply: PendingReply) -> None:
@@ -185,7 +189,7 @@ class _Outbox:
 
     def flush(self) -> None:
         if self._kept:
-            self._pipe.send(self._kept)
+            self._pipe.send([tuple(reply) for reply in self._kept])
             self._kept, self._free = [], 0
             self._sent += 1
         self._last = time.monotonic()

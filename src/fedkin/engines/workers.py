@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import select
 import selectors
 import warnings
 from collections import deque
@@ -18,17 +19,20 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkContext, ForkProcess
 
-from fedkin.core import ClientError, ConfigError, EngineError, FedkinError, errors
+from fedkin.core import Bundle, ClientError, ConfigError, EngineError, FedkinError, errors
 from fedkin.core.machine import cores
 from fedkin.engines.arena import AnswerRows, Arena, Layout, Ring, layout_of
 from fedkin.engines.forks import children_can_train
+from fedkin.engines.orders import TOKEN_BYTES, Order, OrderHeading, OrderToken, OrderWords
 from fedkin.engines.shared import ALIGN, Slab, SlabEntry, slab_bytes
-from fedkin.engines.tasks import Answer, Job, Task
-from fedkin.engines.worker import TOKEN, Doing, Failure, Order, PendingReply, SharedMemory, main
+from fedkin.engines.tasks import Answer, Job, Step, Task
+from fedkin.engines.worker import Doing, Failure, PendingReply, SharedMemory, main
 
 _AHEAD = 32 << 20  # bytes of tensors on their way that are one task's alone, at least two tasks for each worker
-_MOST = 1024  # orders on their way at once, so that writing to the queue never blocks
-_HEAD, _PER_TENSOR = 512, 512  # maximum bytes of an order without its tensors; a longer one is sent by pipe
+_QUEUE = 16 << 10  # maximum bytes of orders on their way, so that writing to the queue never blocks
+_TOGETHER = getattr(select, "PIPE_BUF", 512) // TOKEN_BYTES  # orders written at once, which no system does in parts
+_HEADING = 64 << 10  # bytes of what the orders of a map have in common
+_HEAD, _PER_TENSOR = 512, 512  # maximum bytes of an order's words; with more it is sent by pipe
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,8 @@ class _Map:
         todo: tasks that are left to send.
         common: where tensors lie that several tasks have in common, by ``id``.
         rows, at: places for the answers, if their form is known, and each client's among them.
+        received: name and ``id`` of each tensor that all clients are sent whose orders do not say otherwise.
+        heading: bytes of what the orders have in common; 0: it is too long, and each order has it all.
         elsewhere: forms of the answers that lie in no place.
     """
 
@@ -85,6 +91,8 @@ class _Map:
     common: dict[int, SlabEntry]
     rows: AnswerRows | None
     at: dict[int, int]
+    received: list[tuple[str, int]]
+    heading: int = 0
     elsewhere: list[Layout] = field(default_factory=list)
 
 
@@ -94,12 +102,13 @@ class WorkersSession:
     def __init__(self, job: Job, number: int) -> None:
         self._job, self._workers = job, list[_Worker]()
         self._open, self._number, self._over = dict[int, Task](), 0, False  # orders on their way, by number
+        self._maps = 0  # calls of `map`
         self._closed = False
         self._answered: selectors.BaseSelector | None = None
         number = max(1, min(number, len(job.shards)))
         size = slab_bytes(number + 4)  # and two for tasks, two regions of the arena
         self._ring = Ring(size)
-        self._post = SharedMemory(Slab(size), Slab(size), Arena(size), Doing(number), *os.pipe())
+        self._post = SharedMemory(Slab(size), Slab(size), Slab(_HEADING), Arena(size), Doing(number), *os.pipe())
         os.set_blocking(self._post.reading, False)
         context = multiprocessing.get_context("fork")
         try:
@@ -132,13 +141,8 @@ class WorkersSession:
         if self._over or self._open:
             raise EngineError("these workers were closed or stopped in the middle of their tasks; start new ones")
         assert self._answered is not None
-        step, ids = tasks[0].step if tasks else "describe", sorted(task.client for task in tasks)
-        now = _Map(
-            todo=deque(sorted(tasks, key=lambda t: -len(self._job.shards[t.client].train))),
-            common=self._post.common.share(task.received for task in tasks),
-            rows=self._post.arena.rows(step, len(tasks)),
-            at={client: i for i, client in enumerate(ids)},
-        )
+        step = tasks[0].step if tasks else "describe"
+        now = self._begun(step, tasks)
         self._feed(now)
         while self._open:
             for key, _ in self._answered.select():
@@ -163,44 +167,85 @@ class WorkersSession:
         if self._answered is not None:
             self._answered.close()
 
+    def _begun(self, step: Step, tasks: Sequence[Task]) -> _Map:
+        """Write what the tasks have in common to shared memory."""
+        common = self._post.common.share(task.received for task in tasks)
+        first = tasks[0].received if tasks else Bundle()
+        received = [(name, id(t)) for name, t in first.items()] if all(id(t) in common for t in first.values()) else []
+        now = _Map(
+            todo=deque(sorted(tasks, key=lambda t: -len(self._job.shards[t.client].train))),
+            common=common,
+            rows=self._post.arena.rows(step, len(tasks)),
+            at={client: i for i, client in enumerate(sorted(task.client for task in tasks))},
+            received=received,
+        )
+        self._maps += 1
+        entries = [common[key]._replace(name=name) for name, key in received]
+        words = OrderHeading(entries, [] if now.rows is None else now.rows.columns).words()
+        if len(words) <= _HEADING:
+            self._post.headings.put(0, words)
+            now.heading = len(words)
+        else:
+            now.rows, now.received = None, []
+        return now
+
     def _feed(self, now: _Map) -> None:
         """Send orders while there is room for them."""
-        while now.todo and len(self._open) < _MOST:
+        tokens = list[bytes]()
+        while now.todo and (len(self._open) + 1) * TOKEN_BYTES <= _QUEUE:
             task = now.todo[0]
             own = [t for t in task.received.values() if id(t) not in now.common] + list(task.state.values())
             size = sum(ALIGN + t.numel() * t.element_size() for t in own)
             if own and len(self._open) >= max(2 * len(self._workers), _AHEAD // size):
-                return  # enough for each worker to go on with; more would only take memory
-            if not self._queued(task, size, now):
-                if not self._open:
-                    self._by_pipe(now)
-                return
+                break  # enough for each worker to go on with; more would only take memory
+            token = self._token(task, size, now)
+            if token is None:
+                break
             now.todo.popleft()
+            tokens.append(token.packed())
+            if own or len(tokens) == _TOGETHER:  # no worker waits while tensors of the next are copied
+                self._queue(tokens)
+                tokens.clear()
+        self._queue(tokens)
+        if now.todo and not self._open:
+            self._by_pipe(now)
 
-    def _queued(self, task: Task, size: int, now: _Map) -> bool:
-        """Put an order into the queue, for whichever worker is free next; return False while there is no room.
+    def _queue(self, tokens: list[bytes]) -> None:
+        """Put orders into the queue, for whichever worker is free next."""
+        if tokens:
+            try:
+                os.write(self._post.writing, b"".join(tokens))
+            except OSError:  # the reader has ended
+                raise self._died(0) from None
+
+    def _token(self, task: Task, size: int, now: _Map) -> OrderToken | None:
+        """Return the entry for a task whose parts are in shared memory; None while there is no room.
 
         Args:
             size: bytes of the tensors that are this task's alone.
         """
-        places = now.rows.layout if now.rows is not None else ()
-        head = _HEAD + _PER_TENSOR * (len(task.received) + len(task.state) + len(places))
+        same = [(name, id(t)) for name, t in task.received.items()] == now.received
         self._number += 1
-        start = self._ring.take(self._number, size + head)
-        if start is None:
-            return False
-        order, at = self._order(task, now, start, start + size)
-        words = order.words()
-        if at + len(words) > start + size + head:  # extremely long names
-            self._ring.give(self._number)
-            return False
-        self._post.tasks.put(at, words)
+        at = words = 0
+        if task.state or not same:
+            head = _HEAD + _PER_TENSOR * (len(task.received) + len(task.state))
+            start = self._ring.take(self._number, size + head)
+            if start is None:
+                return None
+            received, free = (None, start) if same else self._written(task.received, start, start + size, now)
+            state, at = self._written(task.state, free, start + size, now)
+            text = OrderWords(received, state).words()
+            words = len(text)
+            if at + words > start + size + head:  # extremely long names
+                self._ring.give(self._number)
+                return None
+            self._post.tasks.put(at, text)
         self._open[self._number] = task
-        try:
-            os.write(self._post.writing, TOKEN.pack(at, len(words)))
-        except OSError:  # the reader has ended
-            raise self._died(0) from None
-        return True
+        row = -1 if now.rows is None else now.at[task.client]
+        return OrderToken(self._maps, now.heading, task.step, task.round, self._number, task.client, row, at, words)
+
+    def _written(self, bundle: Bundle, start: int, stop: int, now: _Map) -> tuple[list[SlabEntry], int]:
+        return self._post.tasks.write(bundle, start, stop, now.common)
 
     def _by_pipe(self, now: _Map) -> None:
         """Send one order to each worker, while none is at work, for tasks too large for the shared memory."""
@@ -209,23 +254,19 @@ class WorkersSession:
                 task = now.todo.popleft()
                 self._number += 1
                 self._open[self._number] = task
+                received, state = (self._written(b, 0, 0, now)[0] for b in (task.received, task.state))
+                place = [] if now.rows is None else now.rows.place(now.at[task.client])
+                order = Order(self._number, task.step, task.client, task.round, received, state, place)
                 try:
-                    w.pipe.send(self._order(task, now, 0, 0)[0])
+                    w.pipe.send(order)
                 except OSError:
                     raise self._died(me) from None
-
-    def _order(self, task: Task, now: _Map, start: int, stop: int) -> tuple[Order, int]:
-        """Return the order of the last number, its tensors written between two offsets, and the first free one."""
-        received, free = self._post.tasks.write(task.received, start, stop, now.common)
-        state, free = self._post.tasks.write(task.state, free, stop)
-        place = [] if now.rows is None else now.rows.place(now.at[task.client])
-        return Order(self._number, task.step, task.client, task.round, received, state, place), free
 
     def _receive(self, me: int, now: _Map) -> list[Answer]:
         """Return a batch of answers of one worker."""
         w = self._workers[me]
         try:
-            batch: list[PendingReply] = w.pipe.recv()
+            batch = [PendingReply(*reply) for reply in w.pipe.recv()]
         except (EOFError, OSError):
             raise self._died(me) from None
         answers = [self._answer(reply, w, now) for reply in batch]
@@ -244,7 +285,8 @@ class WorkersSession:
         else:
             sent = w.answers.read(reply.reply or []).owned()
             now.elsewhere.append(layout_of(sent))
-        return Answer(task.client, sent, w.answers.read(reply.state).owned(), reply.seconds, reply.spent)
+        state = w.answers.read(reply.state).owned() if reply.state else Bundle()
+        return Answer(task.client, sent, state, reply.seconds, reply.spent)
 
     def _died(self, me: int) -> EngineError:
         self._over = True

@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.evaluate.choice import majority_class
+
+Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -90,61 +94,49 @@ def score(
             f"expected 1 <= few_below <= many_above + 1, got few_below={few_below}, many_above={many_above}"
         )
     classes = int(train_counts.shape[0])
-    for name, matrix in (("test", test), ("validation", validation)):
-        if matrix is not None and tuple(matrix.shape) != (classes, classes):
+    for name, given in (("test", test), ("validation", validation)):
+        if given is not None and tuple(given.shape) != (classes, classes):
             raise DataError(
-                f"client {client}: the {name} confusion matrix must be [{classes}, {classes}], got {list(matrix.shape)}"
+                f"client {client}: the {name} confusion matrix must be [{classes}, {classes}], got {list(given.shape)}"
             )
-        if matrix is not None and bool((matrix < 0).any()):
+        if given is not None and given.numel() and int(given.min()) < 0:
             raise DataError(f"client {client}: the {name} confusion matrix has negative counts")
-    right, total = test.diagonal(), test.sum(1)
+    matrix, counts = test.numpy(), train_counts.numpy()  # small sums, which numpy begins faster than torch
+    right, total = matrix.diagonal(), matrix.sum(1)
     correct, n_test = int(right.sum()), int(total.sum())
-    n_validation = 0 if validation is None else int(validation.sum())
-    most = majority_class(train_counts.tolist())
-    few = (train_counts > 0) & (train_counts < few_below)
-    many = train_counts > many_above
-    unseen = train_counts <= 0
-
-    def of(group: Tensor) -> tuple[int, int]:
-        return int(right[group].sum()), int(total[group].sum())
-
+    n_validation, valid = 0, 0
+    if validation is not None:
+        n_validation, valid = int(validation.sum()), int(validation.diagonal().sum())
+    most = majority_class(counts.tolist())
+    kind = (counts > 0).astype(np.int64) + (counts >= few_below) + (counts > many_above)
+    groups = [(int(r), int(t)) for r, t in zip(*(np.bincount(kind, n, 4) for n in (right, total)), strict=True)]
     return ClientScore(
         client=client,
         n_test=n_test,
         correct=correct,
         accuracy=correct / n_test if n_test else None,
-        macro_f1=_macro_f1(test),
-        balanced=_balanced(test),
+        macro_f1=_mean_ratio(2 * right, matrix.sum(0) + total),
+        balanced=_mean_ratio(right, total),
         majority=None if most is None else int(total[most]),
         n_validation=n_validation,
-        validation_accuracy=int(validation.diagonal().sum()) / n_validation
-        if validation is not None and n_validation
-        else None,
-        few=of(few),
-        medium=of(~few & ~many & ~unseen),
-        many=of(many),
-        unseen=of(unseen),
+        validation_accuracy=valid / n_validation if n_validation else None,
+        unseen=groups[0],
+        few=groups[1],
+        medium=groups[2],
+        many=groups[3],
     )
 
 
-def _macro_f1(matrix: Tensor) -> float | None:
-    """Return the mean of F1 = 2 tp / (true + predicted) over the classes that are true or predicted at least once."""
-    right = matrix.diagonal().to(torch.float64)
-    either = (matrix.sum(0) + matrix.sum(1)).to(torch.float64)
-    present = either > 0
-    if not bool(present.any()):
-        return None
-    return float((2 * right[present] / either[present]).mean())
+def _mean_ratio(right: Counts, of: Counts) -> float | None:
+    """Return the mean of ``right / of`` over the classes where ``of`` is above 0.
 
-
-def _balanced(matrix: Tensor) -> float | None:
-    """Return the balanced accuracy: the mean over the true classes of the fraction of their samples that is predicted
-    correctly (Brodersen et al., ICPR 2010)."""
-    total = matrix.sum(1)
-    present = total > 0
-    if not bool(present.any()):
+    With 2 tp over true + predicted it is macro-F1, over the classes that are true or predicted at least once; with tp
+    over true the balanced accuracy (Brodersen et al., ICPR 2010).
+    """
+    present = of > 0
+    if not present.any():
         return None
-    return float((matrix.diagonal()[present].to(torch.float64) / total[present]).mean())
+    return float(torch.from_numpy(right[present] / of[present]).mean())
 
 
 def summarise(scores: Sequence[ClientScore]) -> dict[str, float | int | None]:

@@ -85,7 +85,7 @@ class Attack:
 
 
 def _start(name: str, w: Tensor, received: Bundle) -> Tensor:
-    """What an upload's tensor was made from, as far as what was sent tells."""
+    """Return the received tensor from which an upload's tensor was probably trained; zeros if none fits."""
     given = received.get(name)
     if given is not None and given.shape == w.shape:
         return given.to(w.dtype)

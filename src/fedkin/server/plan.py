@@ -59,11 +59,11 @@ class RunSettings:
         return max(1, self.rounds // 25) if self.eval_every is None else self.eval_every
 
     def evaluates(self, round: int) -> bool:
-        """Whether clients are evaluated after this round."""
+        """Return whether clients are evaluated after this round."""
         return round % self.interval == 0 or round > self.rounds - 10
 
     def cohort(self, clients: int) -> int:
-        """Number of answers that a round is meant to have when ``clients`` have joined."""
+        """Return the number of clients that a round samples when ``clients`` have joined."""
         return cohort_size(self.participation, clients)
 
 
@@ -99,7 +99,7 @@ class Plan(RunSettings):
             )
 
     def require(self, method: Method, clients: int | None = None) -> None:
-        """Makes sure that a method, and a federation of a number of clients, can do what is planned.
+        """Check that a method, and a federation of a number of clients, can do what is planned.
 
         Raises:
             ConfigError: uploads are not merged, or cannot be hidden, as the plan would have it; too few clients.

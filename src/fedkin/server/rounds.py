@@ -23,7 +23,7 @@ from fedkin.core import (
     stack,
     to_all,
 )
-from fedkin.core.bundle import refusal
+from fedkin.core.bundle import refusals
 from fedkin.engines.tasks import Step
 from fedkin.privacy.secure_sum import SecureGroup, pooled, summed
 from fedkin.server.plan import Plan
@@ -193,7 +193,7 @@ def _one(method: Method, net: Net, training: Training, transport: Transport, pla
         answered=list(good),
         abandoned=abandoned,
         joined=joined,
-        absent=sorted(set(range(len(server.sizes))) - set(here)),
+        absent=sorted(set(range(len(server.sizes))).difference(here)),
         refused=shown.false | survey.refused | refused,
         missing=survey.missing | out | missing,
         bytes_down=_travelling(messages, survey.sent) + survey.bytes_down,
@@ -230,7 +230,8 @@ def _checked(
     if plan.aggregation.secure:
         pools = {i: m.pool for i, m in messages.items() if m.pool is not None}
         return summed(pools, replies, schema, plan.bound)
-    why = {i: refusal(up, schema, plan.bound) or method.refuses(r, up) for i, up in replies.items()}
+    unfit = refusals(replies, schema, plan.bound)
+    why = {i: unfit.get(i) or method.refuses(r, up) for i, up in replies.items()}
     refused = {i: reason for i, reason in why.items() if reason}
     return {i: replies[i] for i in sorted(replies) if i not in refused}, refused
 
@@ -307,8 +308,8 @@ def _survey(method: Method, training: Training, transport: Transport, plan: Plan
     refused: dict[int, str] = {}
     if replies:
         schema = probe(method, r.net, training, messages[min(replies)].body, survey=True)
-        why = {i: refusal(reply, schema, plan.bound) for i, reply in replies.items()}
-        refused = {i: f"survey: {reason}" for i, reason in why.items() if reason}
+        unfit = refusals(replies, schema, plan.bound)
+        refused = {i: f"survey: {reason}" for i, reason in unfit.items()}
     good = {i: replies[i] for i in sorted(replies) if i not in refused}
     if good:
         state = method.collect(server.state, r.but(step="collect", ids=torch.tensor(list(good))), stack(good))
@@ -325,7 +326,8 @@ def _sampled(method: Method, s: Bundle, r: Round) -> Round:
     out = method.sample(s, r)
     drawn = out if isinstance(out, Bundle) else Bundle(ids=out)
     cohort, order = drawn.ids.to(torch.int64).sort()
-    if not bool(torch.isin(cohort, r.ids).all()) or len(cohort.unique()) != len(cohort):
+    at = torch.searchsorted(r.ids, cohort).clamp_(max=len(r.ids) - 1)  # both are ascending
+    if not torch.equal(r.ids[at], cohort) or len(set(at.tolist())) != len(cohort):
         raise MethodError(
             f"sample of {type(method).__name__} gave {cohort.tolist()}, which must be distinct clients out of "
             f"{r.ids.tolist()}"
@@ -340,9 +342,9 @@ def _messages(
     for name, rows in download.rows.items():
         if len(rows) != len(r.ids):
             raise MethodError(f"{name!r} has {len(rows)} rows for {len(r.ids)} clients; row i is for r.ids[i]")
-    acks, pool = server.acks.tolist(), pools or {}
+    acks, pool = server.acks[r.ids].tolist(), pools or {}
     return {
-        k: Message(step, r.index, r.index, acks[k], download.row(i), pool.get(k)) for i, k in enumerate(r.ids.tolist())
+        k: Message(step, r.index, r.index, acks[i], download.row(i), pool.get(k)) for i, k in enumerate(r.ids.tolist())
     }
 
 

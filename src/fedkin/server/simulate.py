@@ -16,23 +16,23 @@ from fedkin.server.ledger import Ledger
 from fedkin.server.rounds import Message
 
 Filter = Callable[[int, Bundle], Bundle]
-"""``(client, what it would say of itself) -> what it says``: noise on counts, for example."""
+"""``(client, its description) -> what is sent of it``: noise on counts, for example."""
 
 
 class StateStore(Protocol):
-    """Where clients' private states are kept, and what a ledger holds in their stead."""
+    """Storage of clients' private states. Ledgers hold what it returns instead of the states."""
 
     def put(self, client: int, seq: int, state: Bundle, committed: Bundle) -> Bundle:
-        """Keeps a client's state after its upload ``seq``, and the ``committed`` one too, which its ledger holds."""
+        """Keep a client's state after its upload ``seq``, and also the ``committed`` one, which its ledger holds."""
 
     def get(self, client: int, held: Bundle) -> Bundle:
-        """The state that `put` gave ``held`` for; an empty one for an empty one."""
+        """Return the state for which `put` returned ``held``; an empty one for an empty one."""
 
     def all(self, held: Mapping[int, Bundle], acks: torch.Tensor, changed: Collection[int]) -> Mapping[int, Bundle]:
-        """The states of clients that ``held`` is held of; since the last call it has ``changed`` for some."""
+        """Return the states of the clients in ``held``, some of which have ``changed`` since the last call."""
 
     def adopt(self, states: Mapping[int, Bundle], acks: torch.Tensor) -> Mapping[int, Bundle]:
-        """What the ledgers hold in a run that goes on with these states, those after the uploads ``acks [K]``."""
+        """Return what ledgers hold in a run that continues with these states, those after uploads ``acks [K]``."""
 
 
 class InMemory:
@@ -62,12 +62,12 @@ class Simulation:
         session: an engine at work on the federation.
         clients: K.
         seed: of the drop-outs and of the attack.
-        dropout: the chance that a chosen client never answers.
-        joins: the round in which each client comes; ascending. Default: all are there from the start.
-        outgoing: changes what clients say of themselves on its way out.
-        trace: who answers in which round, instead of drop-outs: as it was in another run, for example.
+        dropout: probability that a sampled client never answers.
+        joins: the round in which each client joins; ascending. Default: all join in round 1.
+        outgoing: changes clients' descriptions before they are sent.
+        trace: clients that answer in each round, instead of drop-outs: those of another run, for example.
         absent: the clients that cannot be reached, by round; none by default.
-        attack: what attackers make of their uploads.
+        attack: how attackers change their uploads.
         store: where clients' states are kept; in memory by default.
 
     Attributes:
@@ -172,12 +172,12 @@ class Simulation:
         return answers, missing
 
     def take_spent(self, counted: Mapping[int, Mapping[float, int]]) -> dict[int, dict[float, int]]:
-        """What private training took since the last call, by client; it cannot have been ``counted`` before."""
+        """Return the private training since the last call, by client; it cannot have been ``counted`` before."""
         spent, self.spent = {i: self.spent[i] for i in sorted(self.spent)}, {}
         return spent
 
     def states(self, acks: torch.Tensor) -> Mapping[int, Bundle]:
-        """Every client's state as the server believes it to be."""
+        """Return every client's state as of the last upload that the server acknowledged."""
         known = min(len(acks), len(self._acks))
         changed = (acks[:known] != self._acks[:known]).nonzero().flatten().tolist()
         changed = sorted({*changed, *(i for i in self._touched if i < known), *range(known, len(acks))})
@@ -188,14 +188,14 @@ class Simulation:
         return self._store.all(self._held, acks, changed)
 
     def restore(self, states: Mapping[int, Bundle], acks: torch.Tensor) -> None:
-        """Puts clients back to stored states (none: nothing kept), those after their uploads ``acks [K]``."""
+        """Restore stored states of clients, those after their uploads ``acks [K]``; a client without one has none."""
         held = self._store.adopt(states, acks)
         for i, ack in enumerate(acks.tolist()):
             self.ledgers[i] = Ledger(committed=held.get(i, Bundle()), at=ack)
         self._held, self._acks = {}, torch.zeros(0, dtype=torch.int64)
 
     def _forget(self, messages: Mapping[int, Message]) -> None:
-        """Drops answers to messages of former rounds, which cannot come again: a model for each client otherwise."""
+        """Drop answers to messages of former rounds, which cannot come again; else each client would keep a model."""
         seqs = {i: m.seq for i, m in messages.items() if m.step == "update"}
         if seqs:
             now = max(seqs.values())
@@ -206,7 +206,7 @@ class Simulation:
             self._touched.update(seqs)
 
     def _absent(self, messages: Mapping[int, Message], enough: int | None) -> dict[int, str]:
-        """Who does not answer: drop-outs, and all who come after enough others, in an order that is drawn."""
+        """Return why clients do not answer: drop-outs, and those after ``enough`` others, in a drawn order."""
         missing = {i: "did not answer" for i, m in messages.items() if m.step != "evaluate" and self._drops(i, m)}
         here = [i for i in messages if i not in missing]
         if enough is not None and len(here) > enough:
@@ -225,7 +225,7 @@ class Simulation:
 
 
 def join_rounds(clients: int, late: str | None) -> list[int]:
-    """The round in which each client joins, from a text such as ``3@50`` (three clients join in round 50).
+    """Return the round in which each client joins, from a text such as ``3@50`` (three clients join in round 50).
 
     Late clients have the highest numbers. Several parts are separated by commas: ``3@50,2@80``.
 

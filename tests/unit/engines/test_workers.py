@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from fedkin.core import (
 )
 from fedkin.core.machine import cores
 from fedkin.engines import Answer, Job, Loop, Task, Workers
+from fedkin.engines.orders import TOKEN_BYTES, OrderToken
 from fedkin.engines.workers import WorkersSession
 from fedkin.testing.toys import ClientData, federation, network
 
@@ -243,15 +245,26 @@ def test_quick_answers_are_sent_together() -> None:
     assert count < 300
 
 
-def test_more_tasks_than_the_queue_holds() -> None:
-    """The rest follows as answers come."""
+def test_more_tasks_than_the_queue_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest follows as answers come: neither does a write block, nor is one so long that it may come in parts."""
     j = job(asks(lambda c: Bundle(id=torch.tensor(c.id))), shards=federation() * 400)
     session = Workers(2).start(j)
+    tokens, waiting, queue = written(monkeypatch), list[int](), session._queue
+
+    def counted(some: list[bytes]) -> None:
+        waiting.append(len(session._open))
+        queue(some)
+
+    session._queue = counted  # type: ignore[method-assign]
     try:
         found = sorted(a.client for a in session.map([Task("update", i, 1, Bundle(), Bundle()) for i in range(2400)]))
     finally:
         session.close()
     assert found == list(range(2400))
+    assert max(waiting) * TOKEN_BYTES <= 16384
+    assert max(map(len, tokens)) <= select.PIPE_BUF
+    assert sum(map(len, tokens)) == 2400 * TOKEN_BYTES
+    assert len(tokens) < 1200
 
 
 def test_an_order_with_endless_names_goes_through_the_pipe() -> None:
@@ -265,6 +278,81 @@ def test_an_order_with_endless_names_goes_through_the_pipe() -> None:
         session.close()
     assert len(answers) == 6
     assert all(torch.equal(a.reply.found, torch.full((3,), 6.0)) for a in answers)
+
+
+def written(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What the parent writes into the queue from now on."""
+    found, write, parent = list[bytes](), os.write, os.getpid()
+
+    def noting(place: int, content: bytes) -> int:
+        if os.getpid() == parent:
+            found.append(content)
+        return write(place, content)
+
+    monkeypatch.setattr(module.os, "write", noting)
+    return found
+
+
+def test_orders_of_one_model_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No words for what clients have in common, and a worker is not woken in the middle of writing."""
+    j = job(asks(lambda c: Bundle(sum=c.received.model.sum() + c.id)))
+    session = Workers(2).start(j)
+    tokens = written(monkeypatch)
+    try:
+        for t in (1, 2):
+            model = j.net.w0 + t
+            asked = [Task("update", i, t, Bundle(model=model), Bundle()) for i in range(6)]
+            assert equal(by_client(session.map(asked)), by_client(Loop().start(j).map(asked)))
+    finally:
+        session.close()
+    assert [len(one) for one in tokens] == [6 * TOKEN_BYTES] * 2
+    orders = [OrderToken.of(one[at : at + TOKEN_BYTES]) for one in tokens for at in range(0, len(one), TOKEN_BYTES)]
+    assert all(order.size == 0 for order in orders)
+    assert [order.map for order in orders] == [1] * 6 + [2] * 6
+    assert sorted(order.row for order in orders) == [-1] * 6 + [0, 1, 2, 3, 4, 5]  # places when the form is known
+
+
+@pytest.mark.parametrize("heading", [1 << 16, 4], ids=["heading", "too long for one"])
+def test_tasks_of_one_map_may_differ_in_all(heading: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some are sent what the first is, under the same names or others, in another order or with more; some keep
+    something; steps and rounds differ. Each is carried out as in the loop."""
+    monkeypatch.setattr(module, "_HEADING", heading)
+
+    def asked(c: Client) -> Bundle:
+        names = torch.tensor([float(sum(map(ord, name))) for name in c.received])  # in their order
+        sums = torch.stack([t.sum() for t in c.received.values()] or [torch.zeros(())])
+        c.state = Bundle(seen=names, former=c.state.get("former", torch.zeros(1)) + 1)
+        return Bundle(names=names, sums=sums, round=torch.tensor(c.round))
+
+    m = asks(asked)
+    type(m).answer = lambda self, c: Bundle(survey=torch.tensor(c.id + 10 * c.round))  # type: ignore[method-assign]
+    j = job(m)
+    a, b, alone = torch.ones(40), torch.arange(30.0), torch.full((5,), 7.0)
+    sent = [
+        Bundle(a=a, b=b),
+        Bundle(b=b, a=a),
+        Bundle(a=a, b=b, more=alone),
+        Bundle(a=b, b=a),
+        Bundle(a=a),
+        Bundle(),
+    ]
+    session = Workers(2).start(j)
+    try:
+        for first in range(6):
+            order = [*range(first, 6), *range(first)]
+            tasks = [
+                Task(
+                    "survey" if i == 4 else "update",
+                    i,
+                    1 + i % 2,
+                    sent[i],
+                    Bundle(former=alone[:1]) if k % 2 else Bundle(),
+                )
+                for k, i in enumerate(order)
+            ]
+            assert equal(by_client(session.map(tasks)), by_client(Loop().start(j).map(tasks)))
+    finally:
+        session.close()
 
 
 def test_empty_tensors_travel() -> None:
@@ -387,6 +475,24 @@ def test_a_killed_worker_is_an_error_and_no_hang() -> None:
     finally:
         session.close()
     assert all(gone(pid) for pid in started)
+
+
+@pytest.mark.parametrize("client", [0, 2, 5])
+def test_a_worker_that_dies_is_named_with_the_order_it_was_at(client: int) -> None:
+    """Also where one worker has the orders of all clients before it, written at once."""
+
+    def update(c: Client) -> None:
+        if c.id == client:
+            os._exit(3)
+
+    j = job(method(update))
+    session = Workers(1).start(j)
+    model = j.net.w0
+    try:
+        with pytest.raises(EngineError, match=rf"ended with code 3 during update of client {client} in round 4;"):
+            list(session.map([Task("update", i, 4, Bundle(model=model), Bundle()) for i in range(6)]))
+    finally:
+        session.close()
 
 
 def test_a_worker_killed_between_rounds_is_an_error() -> None:

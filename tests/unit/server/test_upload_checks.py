@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Training
-from fedkin.core.bundle import refusal
+from fedkin.core import bundle as bundles
+from fedkin.core.bundle import refusal, refusals
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, FedPer, PFedCS
 from fedkin.server.upload_checks import false_score, probe
 from fedkin.testing.toys import network
@@ -43,6 +44,50 @@ def test_why_an_upload_is_refused(change: dict[str, Tensor], reason: str) -> Non
 def test_a_missing_name_is_refused() -> None:
     """An upload with less than an honest one."""
     assert refusal(Bundle(model=torch.zeros(3)), HONEST, 1e8) == "sent ['model'], expected ['cluster', 'model']"
+
+
+def side_by_side(count: int) -> dict[int, Bundle]:
+    """Uploads of clients 3, 4, ..., whose tensors are the rows of two matrices."""
+    model, cluster = torch.arange(3.0 * count).view(count, 3), torch.arange(count)
+    return {3 + i: Bundle(model=model[i], cluster=cluster[i]) for i in range(count)}
+
+
+def test_uploads_side_by_side_are_examined_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is looked at alone where all can be used."""
+    uploads = side_by_side(4)
+    monkeypatch.setattr(bundles, "refusal", None)
+    assert refusals(uploads, HONEST, 11.0) == {}
+    with pytest.raises(TypeError):  # the largest number is above the bound: each has to be looked at
+        refusals(uploads, HONEST, 10.9)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"model": torch.tensor([0.0, float("nan"), 1.0])},
+        {"model": torch.tensor([0.0, 1.0, -float("inf")])},
+        {"model": torch.tensor([0.0, -1e9, 1.0])},
+        {"model": torch.zeros(4)},
+        {"model": torch.zeros(3).double()},
+        {"cluster": torch.tensor(1.0)},
+        {"more": torch.zeros(1)},
+    ],
+)
+def test_uploads_together_are_refused_as_each_alone(change: dict[str, Tensor], apart: bool) -> None:
+    """The same clients for the same reasons: a false number in the middle of a matrix, or another form."""
+    uploads = side_by_side(4)
+    if apart:
+        uploads = {i: upload.owned() for i, upload in uploads.items()}
+    for name, t in change.items():
+        if name in uploads[5] and t.shape == uploads[5][name].shape and t.dtype == uploads[5][name].dtype:
+            uploads[5][name].copy_(t)  # in place: still side by side with the others
+        else:
+            uploads[5] = uploads[5].but(**{name: t})
+    alone = {i: why for i, upload in uploads.items() if (why := refusal(upload, HONEST, 1e8))}
+    assert list(alone) == ([5] if change else [])
+    assert refusals(uploads, HONEST, 1e8) == alone
 
 
 def test_the_bound_is_a_setting() -> None:

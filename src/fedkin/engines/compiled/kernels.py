@@ -21,9 +21,12 @@ class Kernels:
             self.of.append(self._linear(u, masked) if isinstance(u, LinearUnit) else
                            self._conv(u, i > 0) if isinstance(u, ConvUnit) else self._pool(u))  # fmt: skip
         self.pack = module.function("ff", lambda c, *a: packing.pack(c, layout, *a))
+        self.pack_some = module.function("ff", lambda c, *a: packing.pack(c, layout, *a, everything=False))
         self.unpack = module.function("ff", lambda c, *a: packing.unpack(c, layout, *a))
         self.gather = module.function("ffi", lambda c, *a: packing.gather(c, layout.units[0].inside, *a))
-        classes = layout.units[-1].out.channels
+        head = layout.units[-1]
+        classes = head.out.channels
+        self.scatter = module.function("ff", lambda c, *a: packing.scatter(c, head.inside, *a))
         self.loss = module.function("flfilil", lambda c, *a: loss.cross_entropy(c, classes, *a))
         self.through_relu = module.function("ffi", pooling.through_relu)
         self.plain = module.function("fffiixxxii", terms.plain)

@@ -14,7 +14,8 @@ from fedkin.engines.compiled.values import F32, Memory, Value
 def forward(c: Code, u: LinearUnit, block: int, x: Memory, w: Memory, b: Memory, y: Memory, rows: Value) -> None:
     """Write ``y = relu(x w^T + b)``; lanes beyond the last neuron become zero, as the next unit needs them.
 
-    R samples x two neurons; the 16 lanes of each sum are kept until 16 neurons are done, and added up together.
+    R samples x two neurons; the 16 lanes of each sum are kept until 16 neurons are done, and added up together. The
+    weight may lie at any place, so that forward passes read one that needs no packing from where it is.
     """
     width, outputs = u.inside.size, u.outputs
     lanes = c.array(F32, block * LANES * LANES)  # [sample of the block, neuron of sixteen, lane]
@@ -24,7 +25,7 @@ def forward(c: Code, u: LinearUnit, block: int, x: Memory, w: Memory, b: Memory,
             a, b_ = first + n, c.least(first + n + 1, outputs - 1)
             sums = [[c.var(c.vector(0.0)) for _ in range(block)] for _ in range(2)]
             with c.loop(width, LANES) as k:
-                weights = [w.vector(neuron * width + k, aligned=True) for neuron in (a, b_)]
+                weights = [w.vector(neuron * width + k) for neuron in (a, b_)]
                 for i in range(block):
                     inputs = x.vector((r + i) * width + k, aligned=True)
                     for j in range(2):

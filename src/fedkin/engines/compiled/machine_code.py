@@ -20,14 +20,14 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
-from fedkin.engines.compiled.arguments import ARGUMENTS
+from fedkin.engines.compiled.arguments import FORWARD, TRAIN
 from fedkin.engines.compiled.layout import Layout
 from fedkin.engines.compiled.program import write
 from fedkin.engines.compiled.target import Target
 from fedkin.storage.files import cache_folder, make_private, write_atomic
 
 _KINDS = {"f": ctypes.c_void_p, "n": ctypes.c_void_p, "l": ctypes.c_void_p, "i": ctypes.c_int64, "x": ctypes.c_float}
-_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int64, *(_KINDS[kind] for kind in ARGUMENTS.values()))
+_TRAIN, _FORWARD = (ctypes.CFUNCTYPE(ctypes.c_int64, *(_KINDS[k] for k in f.values())) for f in (TRAIN, FORWARD))
 _lock = Lock()  # LLVM's linker is not made for several threads
 
 
@@ -35,6 +35,7 @@ class Linked:
     """A program in this process's memory; calling it lets other threads of Python run.
 
     Attributes:
+        train, forward: its functions, see `fedkin.engines.compiled.arguments`.
         made: whether the code was made now, not found in the cache.
         target: the processor that it is for.
     """
@@ -45,7 +46,8 @@ class Linked:
             self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(target))  # it holds the code
             self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
             self._engine.finalize_object()
-            self.call: Any = _FUNCTION(self._engine.get_function_address("train"))
+            self.train: Any = _TRAIN(self._engine.get_function_address("train"))
+            self.forward: Any = _FORWARD(self._engine.get_function_address("forward"))
 
 
 def linked(layout: Layout, block: int, target: Target) -> Linked:

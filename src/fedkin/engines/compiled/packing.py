@@ -8,15 +8,20 @@ from fedkin.engines.compiled.units import ConvUnit, Image, LinearUnit, up
 from fedkin.engines.compiled.values import Memory, Value
 
 
-def pack(c: Code, layout: Layout, flat: Memory, packed: Memory) -> None:
-    """Write a flat vector's parameters as the kernels read them, with zeros between."""
+def pack(c: Code, layout: Layout, flat: Memory, packed: Memory, *, everything: bool = True) -> None:
+    """Write a flat vector's parameters as the kernels read them, with zeros between.
+
+    Args:
+        everything: also the weights that are the same in both, which forward passes read from the flat vector.
+    """
     for i, (weight, bias, stop) in layout.parameters.items():
         u = layout.units[i]
         assert isinstance(u, ConvUnit | LinearUnit)
         w, b = packed.at(weight), packed.at(bias)
-        if not _is_rows(u):
-            c.clear(w, u.weights)
-        _move(c, u, flat.at(u.parameters.weight[0]), w, inward=True)
+        if everything or isinstance(u, ConvUnit) or not u.unpacked:
+            if isinstance(u, ConvUnit) or not u.in_rows:
+                c.clear(w, u.weights)
+            _move(c, u, flat.at(u.parameters.weight[0]), w, inward=True)
         c.clear(b, stop - bias)
         if u.parameters.bias is not None:
             c.copy(b, flat.at(u.parameters.bias[0]), u.out.channels)
@@ -32,15 +37,10 @@ def unpack(c: Code, layout: Layout, packed: Memory, flat: Memory) -> None:
             c.copy(flat.at(u.parameters.bias[0]), packed.at(bias), u.out.channels)
 
 
-def _is_rows(u: ConvUnit | LinearUnit) -> bool:
-    """Return whether a row of the weight is packed in a piece: a linear layer on a vector of features."""
-    return isinstance(u, LinearUnit) and u.inside.height == u.inside.width == 1
-
-
 def _move(c: Code, u: ConvUnit | LinearUnit, flat: Memory, packed: Memory, *, inward: bool) -> None:
     if isinstance(u, ConvUnit):
         _move_kernels(c, u, flat, packed, inward=inward)
-    elif not _is_rows(u):
+    elif not u.in_rows:
         _move_columns(c, u, flat, packed, inward=inward)
     else:
         inputs, width = u.inside.channels, u.inside.size
@@ -86,3 +86,13 @@ def gather(c: Code, image: Image, x: Memory, to: Memory, channels_last: Value) -
     planes = c.when(channels_last.is_(0))
     with planes, c.loop(image.channels) as i, c.loop(image.height) as h, c.loop(image.width) as w:
         inside.put(x.one((i * image.height + h) * image.width + w), h * image.row + w * image.stored + i)
+
+
+def scatter(c: Code, image: Image, stored: Memory, to: Memory) -> None:
+    """Copy one image from a buffer of the program, as planes ``[C, H, W]``."""
+    if image.height == image.width == 1:
+        c.copy(to, stored.at(image.start), image.channels)
+        return
+    with c.loop(image.channels) as i, c.loop(image.height) as h, c.loop(image.width) as w:
+        number = stored.one(h * image.row + w * image.stored + (i + image.start))
+        to.put(number, (i * image.height + h) * image.width + w)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from threading import Lock
 
 import torch
@@ -77,6 +78,7 @@ class CompiledChain:
         parameters = [u.parameters for u in units if not isinstance(u, PoolUnit)]
         self._parameters = sum(b - a for p in parameters for a, b in (p.weight, p.bias or (0, 0)))
         self._free, self._lock = list[Tensor](), Lock()
+        self._moving: dict[tuple[int, int], tuple[int, int] | None] = {}
 
     def __call__(
         self,
@@ -103,21 +105,22 @@ class CompiledChain:
         Raises:
             IndexError: a label is not a class.
         """
-        each = [(order, lr) for order, lr in epochs if len(order)]
+        each = [(order, lr) for order, lr in epochs if order.numel()]
         if not each:
             return start.detach().clone()
         # what no unit has stays as it is
-        out = torch.empty(len(start)) if len(start) == self._parameters else start.detach().clone()
-        index, rows, rates = _steps(each, batch)
-        assert int(rows[0]) <= self.batch
+        out = torch.empty(start.numel()) if start.numel() == self._parameters else start.detach().clone()
+        index = (each[0][0] if len(each) == 1 else torch.cat([order for order, _ in each])).contiguous()
+        assert min(each[0][0].numel(), batch) <= self.batch
+        rows, rates = _steps(tuple((order.numel(), lr) for order, lr in each), batch)
         x, channels_last = _readable(x, self._image)
         kept = [_plain(t) for t in (y, start, terms.center, terms.linear, offset)]
         y_, start_, center, linear, offset_ = (None if t is None else t.data_ptr() for t in kept)
         has = (offset is not None, terms.center is not None, terms.linear is not None, terms.momentum != 0)
         memory = self._take()
-        wrong = self.code.call(
+        wrong = self.code.train(
             x.data_ptr(), y_, offset_, index.data_ptr(), rows.data_ptr(), rates.data_ptr(), start_, out.data_ptr(),
-            center, linear, memory.data_ptr(), len(rows), *moving, channels_last, *has,
+            center, linear, memory.data_ptr(), rows.numel(), *moving, channels_last, *has,
             terms.mu, terms.after, terms.decay, terms.decay_biases, terms.momentum,
         )  # fmt: skip
         self._give(memory)
@@ -125,8 +128,33 @@ class CompiledChain:
             raise IndexError(f"a label is not one of the classes 0 to {self.layout.units[-1].out.channels - 1}")
         return out
 
+    def forward(self, w: Tensor, x: Tensor, *, features: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Return the logits ``[n, C]`` of the model ``w [P]`` at samples ``x [n, ...]``.
+
+        Those of a sample depend on no other sample, nor on the batch size that the program was made for.
+
+        Args:
+            features: return the inputs of the last layer as well, ``[n, d]``.
+        """
+        x, channels_last = _readable(x.detach(), self._image)
+        start, head = w.detach().contiguous(), self.layout.units[-1]
+        logits = torch.empty(len(x), head.out.channels)
+        z = torch.empty(len(x), head.inside.numbers) if features else None
+        memory = self._take()
+        self.code.forward(
+            x.data_ptr(), start.data_ptr(), logits.data_ptr(), None if z is None else z.data_ptr(), memory.data_ptr(),
+            len(x), channels_last, features,
+        )  # fmt: skip
+        self._give(memory)
+        return logits, z
+
     def moving(self, part: slice) -> tuple[int, int] | None:
         """Return the first and the last unit that lie in a part of the flat vector; None if others lie between."""
+        if (at := (part.start, part.stop)) not in self._moving:
+            self._moving[at] = self._first_and_last(part)
+        return self._moving[at]
+
+    def _first_and_last(self, part: slice) -> tuple[int, int] | None:
         found = [(i, u.parameters.moves(part)) for i, u in enumerate(self.layout.units) if not isinstance(u, PoolUnit)]
         inside = [i for i, moves in found if moves]
         still = [i for i, moves in found if moves is False]
@@ -147,15 +175,15 @@ class CompiledChain:
             self._free.append(memory)
 
 
-def _steps(epochs: Sequence[tuple[Tensor, float]], batch: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the samples of all batches, and the number of samples and the step size of each."""
+@lru_cache(maxsize=64)
+def _steps(epochs: tuple[tuple[int, float], ...], batch: int) -> tuple[Tensor, Tensor]:
+    """Return the number of samples and the step size of each step of epochs ``(samples, step size)``; only read."""
     rows, rates = list[int](), list[float]()
-    for order, lr in epochs:
-        whole, rest = divmod(len(order), batch)
+    for samples, lr in epochs:
+        whole, rest = divmod(samples, batch)
         rows += [batch] * whole + [rest] * (rest > 0)
         rates += [lr] * (whole + (rest > 0))
-    index = epochs[0][0] if len(epochs) == 1 else torch.cat([order for order, _ in epochs])
-    return index.contiguous(), torch.tensor(rows), torch.tensor(rates)
+    return torch.tensor(rows), torch.tensor(rates)
 
 
 def _plain(t: Tensor | None) -> Tensor | None:

@@ -55,6 +55,11 @@ class Image:
         return (self.height + 2 * self.margin[0]) * self.row
 
     @property
+    def numbers(self) -> int:
+        """Numbers of the image, without what is padding."""
+        return self.height * self.width * self.channels
+
+    @property
     def plane(self) -> tuple[int, int]:
         """Height and width with the margin."""
         return self.height + 2 * self.margin[0], self.width + 2 * self.margin[1]
@@ -98,6 +103,16 @@ class LinearUnit:
     def outputs(self) -> int:
         """Number of neurons."""
         return self.out.channels
+
+    @property
+    def in_rows(self) -> bool:
+        """Whether a row of the weight is packed in a piece: that of a linear layer on a vector of features."""
+        return self.inside.height == self.inside.width == 1
+
+    @property
+    def unpacked(self) -> bool:
+        """Whether the packed weight is the weight as it lies in the flat vector."""
+        return self.in_rows and self.inside.size == self.inside.channels
 
     @property
     def weights(self) -> int:

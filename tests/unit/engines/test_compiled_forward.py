@@ -1,0 +1,550 @@
+"""Forward passes by compiled programs: against float64 on random chains, row by row, and where the module is asked."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from chains import CLASSES, Make, chains, data_for, made, sequence
+from fedkin.core import Bundle, ClientData, Net, Samples, Training
+from fedkin.engines import Engine, Gradient, Job, Loop, Stacked, Task, Workers
+from fedkin.engines.passes import CompiledPasses, RememberingClient, compiled_passes, evaluating
+from fedkin.engines.steps import layers_of
+from fedkin.evaluate.scores import confusion
+from fedkin.methods import CAM, IFCA, METHODS, FedAvg
+from fedkin.methods.pfa import sparsity
+from fedkin.models.start import factory
+from fedkin.privacy.dp_sgd import Private
+from fedkin.testing.toys import federation, network
+
+pytest.importorskip("llvmlite")
+
+from fedkin.engines.compiled.request import CompiledChain
+from fedkin.engines.compiled.target import host
+
+TOLERANCE = 1e-5
+"""Largest difference to float64, as a fraction of the largest number, or of 1."""
+# a first convolution by rows, one by channels, pooling with the convolution and alone, linear layers: the weight of the
+# last is read from the flat vector
+MAKE = sequence(
+    made(nn.Conv2d, 2, 6, 3, padding=1), made(nn.ReLU), made(nn.MaxPool2d, 2),
+    made(nn.Conv2d, 6, 17, 3, stride=2), made(nn.ReLU), made(nn.AvgPool2d, 2, 1),
+    made(nn.Flatten), made(nn.Linear, 34, 32), made(nn.ReLU), made(nn.Linear, 32, CLASSES),
+)  # fmt: skip
+SHAPE = (2, 15, 12)
+SMALL = sequence(made(nn.Linear, 6, 5), made(nn.ReLU), made(nn.Linear, 5, CLASSES))
+IMAGE = sequence(made(nn.Conv2d, 1, 5, 2), made(nn.ReLU), made(nn.Flatten), made(nn.Linear, 5 * 3 * 4, CLASSES))
+
+
+Counted = tuple[Net, Tensor, list[int]]
+
+
+def passes(net: Net, batch: int = 10) -> CompiledPasses:
+    found = compiled_passes(net, batch)
+    assert isinstance(found, CompiledPasses)
+    return found
+
+
+def program(net: Net, batch: int = 10) -> CompiledChain:
+    return passes(net, batch)._program
+
+
+def exact(make: Make, net: Net, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The head's input and the logits in float64."""
+    module, seen = make().double(), list[Tensor]()
+    module.get_submodule(net.head_name).register_forward_pre_hook(lambda _m, args: seen.append(args[0]))
+    named = {name: w.double()[span].view(shape) for name, (span, shape) in net.places().items()}
+    with torch.no_grad():
+        logits = torch.func.functional_call(module, named, (x.double(),))
+    return seen[-1], logits
+
+
+def near(found: Tensor, expected: Tensor) -> bool:
+    return bool((found - expected).abs().max() <= TOLERANCE * max(1.0, float(expected.abs().max())))
+
+
+# ---- numbers --------------------------------------------------------------------------------------------------------
+@given(
+    st.booleans().flatmap(lambda images: chains(images=images)),
+    st.sampled_from([1, 3, 8, 10, 16, 23]),
+    st.sampled_from([1, 3, 10, 13, 37]),
+)
+@settings(max_examples=20, deadline=None)
+def test_random_chains_agree_with_float64(chain: tuple[Make, tuple[int, ...]], batch: int, n: int) -> None:
+    """Logits and features of a random model; each sample's are, to the last bit, those of the sample alone."""
+    make, shape = chain
+    net = Net(make, shape, CLASSES)
+    w, x = net.fresh(1), data_for(shape, n).x
+    logits, z = CompiledChain(layers(net), shape, batch).forward(w, net.layout(x), features=True)
+    features, expected = exact(make, net, w, x)
+    assert logits.shape == (n, CLASSES)
+    assert z is not None
+    assert z.shape == features.shape
+    assert near(logits, expected)
+    assert near(z, features)
+    alone = [passes(net)(w, one, features=True) for one in x.split(1)]
+    for i, given_ in enumerate((logits, z)):
+        assert torch.equal(torch.cat([one[i] for one in alone if one is not None]), given_)  # type: ignore[misc]
+
+
+def layers(net: Net) -> Any:
+    found = layers_of(net)
+    assert not isinstance(found, str)
+    return found
+
+
+@pytest.mark.parametrize("name", ["linear", "mlp", "small-cnn", "cam-lenet", "dapfl-cnn", "pfedcs-cnn"])
+def test_the_catalogues_networks(name: str) -> None:
+    shape = (3, 32, 32) if name != "mlp" else (1, 28, 28)
+    make = factory(name, shape, CLASSES)
+    net, x = Net(make, shape, CLASSES), data_for(shape, 11).x
+    found = passes(net)(net.w0, net.layout(x), features=True)
+    assert found is not None
+    assert found[1] is not None
+    z, logits = exact(make, net, net.w0, x)
+    assert near(found[0], logits)
+    assert near(found[1], z)
+
+
+def test_features_of_an_image_are_in_the_order_of_flatten() -> None:
+    """Where the head reads channels and positions, which lie the other way round in the program."""
+    net, x = Net(IMAGE, (1, 4, 5), CLASSES), data_for((1, 4, 5), 7).x
+    found = passes(net)(net.w0, x, features=True)
+    assert found is not None
+    assert found[1] is not None
+    z, _ = exact(IMAGE, net, net.w0, x)
+    assert near(found[1], z)
+    assert not near(found[1], z.view(7, 5, 12).transpose(1, 2).reshape(7, 60))
+
+
+def test_the_layout_of_samples_does_not_matter() -> None:
+    net, x = Net(MAKE, SHAPE, CLASSES), data_for(SHAPE).x
+    wide = torch.randn(12, 2, 15, 24)
+    wide[..., ::2] = x
+    forms = [x, x.contiguous(memory_format=torch.channels_last), wide[..., ::2]]
+    a, b, c = (program(net).forward(net.w0, form)[0] for form in forms)
+    assert torch.equal(a, b)
+    assert torch.equal(a, c)
+
+
+@pytest.mark.skipif(not host().triple.startswith("x86_64"), reason="features of x86 processors")
+def test_avx2_gives_the_bits_of_avx512() -> None:
+    here = host()
+    if not here.can("avx512f"):
+        pytest.skip("this processor has no AVX512 to compare with")
+    features = ",".join(f"-{f[1:]}" if f[1:].startswith(("avx512", "evex512", "avx10")) else f
+                        for f in here.features.split(","))  # fmt: skip
+    net, x = Net(MAKE, SHAPE, CLASSES), data_for(SHAPE).x
+    a, b = (
+        CompiledChain(layers(net), SHAPE, 10, target).forward(net.w0, x, features=True)
+        for target in (here, replace(here, cpu="x86-64", features=features))
+    )
+    assert torch.equal(a[0], b[0])
+    assert a[1] is not None
+    assert b[1] is not None
+    assert torch.equal(a[1], b[1])
+
+
+def test_no_samples_give_no_logits() -> None:
+    net = Net(SMALL, (6,), CLASSES)
+    logits, z = program(net).forward(net.w0, torch.empty(0, 6), features=True)
+    assert logits.shape == (0, CLASSES)
+    assert z is not None
+    assert z.shape == (0, 5)
+
+
+def test_models_and_samples_are_not_written_to() -> None:
+    net, x = Net(MAKE, SHAPE, CLASSES), data_for(SHAPE).x
+    w = net.w0
+    before = (w.clone(), x.clone())
+    assert bool(program(net).forward(w, x)[0].isfinite().all())
+    assert torch.equal(w, before[0])
+    assert torch.equal(x, before[1])
+
+
+# ---- numbers that are none ------------------------------------------------------------------------------------------
+def test_nan_stays_with_its_sample_and_leaves_nothing_behind() -> None:
+    """In a block of a linear layer and between images; the next pass and a short one find no trace of it."""
+    for make, shape in ((MAKE, SHAPE), (SMALL, (6,))):
+        net, x = Net(make, shape, CLASSES), data_for(shape, 13).x
+        run = program(net, 5)
+        clean, few = run.forward(net.w0, x)[0], run.forward(net.w0, x[:2])[0]
+        bad = x.clone()
+        bad[4].view(-1)[2] = float("nan")
+        found = run.forward(net.w0, bad)[0]
+        assert bool(found[4].isnan().all())
+        others = torch.arange(13) != 4
+        assert torch.equal(found[others], clean[others])
+        assert bool(run.forward(torch.full_like(net.w0, float("nan")), x)[0].isnan().all())
+        assert bool(run.forward(net.w0, torch.full_like(x, float("inf")))[0].isnan().any())
+        assert torch.equal(run.forward(net.w0, x[:2])[0], few)
+        assert torch.equal(run.forward(net.w0, x)[0], clean)
+
+
+@pytest.mark.parametrize("poisoned", ["0.weight", "2.bias"])
+def test_a_diverged_model_predicts_nothing(poisoned: str) -> None:
+    """An evaluation counts all its samples as without a prediction, as with the module."""
+    net, shards = Net(SMALL, (6,), CLASSES), shards_of((6,))
+    w = net.w0
+    w[net.places()[poisoned][0]] = float("nan")
+    found = [evaluations(net, shards, gradient, Bundle(model=w))[0] for gradient in ("compiled", "explicit")]
+    assert [int(b.unpredicted) for b in found] == [9, 9]
+
+
+# ---- what methods see -----------------------------------------------------------------------------------------------
+def shards_of(shape: tuple[int, ...], clients: int = 3) -> tuple[ClientData, ...]:
+    """Clients with 12 training samples, two for validation and seven for tests."""
+    every = data_for(shape, 21 * clients)
+    parts = [Samples(x, y) for x, y in zip(every.x.split(21), every.y.split(21), strict=True)]
+
+    def cut(p: Samples, a: int, b: int) -> Samples:
+        return Samples(p.x[a:b], p.y[a:b])
+
+    return tuple(ClientData(cut(p, 0, 12), cut(p, 12, 14), cut(p, 14, 21)) for p in parts)
+
+
+def evaluations(
+    net: Net, shards: tuple[ClientData, ...], gradient: Gradient, received: Bundle, engine: Engine | None = None
+) -> list[Bundle]:
+    """What each client answers to an evaluation by FedAvg."""
+    job = Job(FedAvg(), net, Training(lr=0.1), shards, 0, gradient=gradient)
+    session = (engine or Loop()).start(job)
+    try:
+        answers = session.map([Task("evaluate", i, 1, received, Bundle()) for i in range(len(shards))])
+        return [b for _, b in sorted((a.client, a.reply.owned()) for a in answers)]
+    finally:
+        session.close()
+
+
+@pytest.mark.parametrize(("make", "shape"), [(SMALL, (6,)), (MAKE, SHAPE)])
+def test_engines_evaluate_alike(make: Make, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process, one worker, two workers: the same counts, by programs, which agree with the module's."""
+    net, shards = Net(make, shape, CLASSES), shards_of(shape)
+    sent = Bundle(model=net.fresh(3))
+    assert evaluating(Job(FedAvg(), net, Training(), shards, 0)) is not net  # it is compared with the module once
+    asked = calls(monkeypatch)
+    alone = evaluations(net, shards, "compiled", sent)
+    assert asked == [7, 2] * 3  # test and validation samples of each client
+    assert same(alone, evaluations(net, shards, "compiled", sent, Workers(1)))
+    assert same(alone, evaluations(net, shards, "compiled", sent, Workers(2)))
+    assert same(alone, evaluations(net, shards, "explicit", sent))  # no tie is near on these samples
+    assert len(asked) == 6
+    for b, shard in zip(alone, shards, strict=True):
+        for name, data in (("test", shard.test), ("validation", shard.validation)):
+            assert torch.equal(b[name], confusion(data.y, exact(make, net, sent.model, data.x)[1].argmax(1), CLASSES))
+
+
+def same(a: list[Bundle], b: list[Bundle]) -> bool:
+    return [set(x) for x in a] == [set(x) for x in b] and all(
+        torch.equal(x[name], y[name]) for x, y in zip(a, b, strict=True) for name in x
+    )
+
+
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of samples of the forward passes by programs from now on, in this process."""
+    asked, right = list[int](), CompiledChain.forward
+
+    def forward(self: CompiledChain, w: Tensor, x: Tensor, *, features: bool = False) -> tuple[Tensor, Tensor | None]:
+        asked.append(len(x))
+        return right(self, w, x, features=features)
+
+    monkeypatch.setattr(CompiledChain, "forward", forward)
+    return asked
+
+
+def test_only_compiled_training_goes_with_compiled_passes() -> None:
+    """Explicit and autograd runs stay bit for bit what they are, and so do private ones and those of networks that are
+    no chains."""
+    net = network("mlp")
+    job = Job(FedAvg(), net, Training(), federation(), 1)
+    assert evaluating(replace(job, gradient="compiled")) is not net
+    assert evaluating(job) is evaluating(job) is not net
+    for gradient in ("explicit", "autograd"):
+        assert evaluating(replace(job, gradient=gradient)) is net
+    assert evaluating(replace(job, private=Private(1.0))) is net
+    norm = network("norm")
+    assert evaluating(replace(job, net=norm)) is norm
+
+
+def test_the_stacked_engine_asks_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its passes are those of its device."""
+    net, shards, asked = Net(SMALL, (6,), CLASSES), shards_of((6,)), calls(monkeypatch)
+    stacked = evaluations(net, shards, "compiled", Bundle(model=net.w0), Stacked("cpu"))
+    assert asked == []
+    assert same(stacked, evaluations(net, shards, "explicit", Bundle(model=net.w0)))
+
+
+def test_without_llvmlite_the_module_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Net(SMALL, (6,), CLASSES)
+    monkeypatch.setattr("fedkin.engines.native.why_not_compiled", lambda: "for this test")
+    assert evaluating(Job(FedAvg(), net, Training(), (), 1)) is net
+
+
+@pytest.mark.parametrize("wrong", ["logits", "features"])
+def test_a_program_that_disagrees_with_the_module_is_not_used(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For anything, or for features alone."""
+    net, right = Net(SMALL, (6,), CLASSES), CompiledChain.forward
+
+    def forward(self: CompiledChain, w: Tensor, x: Tensor, *, features: bool = False) -> tuple[Tensor, Tensor | None]:
+        logits, z = right(self, w, x, features=True)
+        assert z is not None
+        return (logits + 0.1, z) if wrong == "logits" else (logits, z.flip(1))
+
+    monkeypatch.setattr(CompiledChain, "forward", forward)
+    found = compiled_passes(net, 10)
+    if wrong == "logits":
+        assert found == "its program does not agree with the module"
+        return
+    assert isinstance(found, CompiledPasses)
+    assert found(net.w0, data_for((6,)).x, features=False) is not None
+    assert found(net.w0, data_for((6,)).x, features=True) is None
+
+
+# ---- where the module is asked after all ----------------------------------------------------------------------------
+class Watching(TorchFunctionMode):
+    """A mode that changes nothing and counts the calls of linear layers."""
+
+    calls = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += int(func is F.linear)
+        return func(*args, **(kwargs or {}))
+
+
+class Dispatching(TorchDispatchMode):
+    """A mode that changes nothing."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    """A network whose passes are compiled, its model, and the numbers of samples that programs are asked for."""
+    net = Net(SMALL, (6,), CLASSES)
+    by = passes(net)
+    return net.evaluated_by(by), net.w0, calls(monkeypatch)
+
+
+def test_gradients_are_torchs(counted: Counted) -> None:
+    """Passes with gradient, and all those inside a loss in training."""
+    net, w, asked = counted
+    x = data_for((6,)).x
+    w.requires_grad_(True)
+    (g,) = torch.autograd.grad(net(w, x).sum(), w)
+    assert float(g.abs().max()) > 0
+    with torch.no_grad():
+        inside = net.training()
+        inside(w, x), inside.frozen(w, x), inside.features_and_logits(w, x)
+        assert asked == []
+        net(w, x)
+        assert asked == [12]
+
+
+@pytest.mark.parametrize("mode", [Watching, Dispatching])
+def test_a_mode_sees_every_layer(mode: Callable[[], Any], counted: Counted) -> None:
+    net, w, asked = counted
+    x = data_for((6,)).x
+    with torch.no_grad(), mode():
+        net(w, x), net.features_and_logits(w, x)
+    assert asked == []
+
+
+def test_hooks_are_called(counted: Counted) -> None:
+    net, w, asked = counted
+    x, seen = data_for((6,)).x, list[Tensor]()
+    with torch.no_grad():
+        for register in (net.module[1].register_forward_hook, net.module[1].register_forward_pre_hook):  # type: ignore[index]
+            handle = register(lambda *args: seen.append(args[-1]))  # type: ignore[operator]
+            net(w, x)
+            handle.remove()
+        assert len(seen) == 2
+        assert asked == []
+        net(w, x)
+    assert asked == [12]
+
+
+def test_transforms_of_torch_func(counted: Counted) -> None:
+    """Inside them tensors have no memory that a program could read."""
+    net, w, asked = counted
+    x, rows = data_for((6,)).x, torch.stack([w, 2 * w])
+    with torch.no_grad():
+        many = torch.func.vmap(lambda v: net(v, x))(rows)
+        assert asked == []
+        assert torch.allclose(many[1], net(rows[1], x), atol=1e-6)
+    grad = torch.func.grad(lambda v: net(v, x).sum())(w)
+    assert float(grad.abs().max()) > 0
+
+
+def test_other_tensors_are_left_to_the_module(counted: Counted) -> None:
+    """Other types and lengths, which the module takes or refuses by itself; the vector of two models is too long."""
+    net, w, asked = counted
+    x = data_for((6,)).x
+    module = Net(SMALL, (6,), CLASSES)
+    with torch.no_grad():
+        assert torch.equal(net(w.double(), x.double()), module(w.double(), x.double()))
+        assert net(w.double(), x.double()).dtype == torch.float64
+        for bad_w, bad_x in ((torch.cat([w, w]), x), (w, x[:, :5]), (w, x.to(torch.int64)), (w, x.to("meta"))):
+            with pytest.raises((RuntimeError, ValueError)):
+                net(bad_w, bad_x)
+        assert asked == []
+        assert net(w, x[0]).shape == (CLASSES,)  # one sample without a batch, as a linear layer takes it
+    assert asked == []
+
+
+def test_a_head_that_is_not_the_last_layer_has_its_features_from_the_module() -> None:
+    net, reference = (Net(SMALL, (6,), CLASSES, head="0") for _ in range(2))
+    x, view = data_for((6,)).x, net.evaluated_by(passes(net))
+    with torch.no_grad():
+        view(net.w0, 2 * x)  # by the program, which leaves no features behind
+        z, logits = view.features_and_logits(net.w0, x)
+        assert torch.equal(z, x)
+        assert torch.equal(logits, reference(net.w0, x))
+        assert near(view(net.w0, x), logits)
+
+
+def test_pfa_still_counts_the_zeros_of_the_last_relu() -> None:
+    """It watches torch's calls, of which a program makes none."""
+    net, x = Net(MAKE, SHAPE, CLASSES), data_for(SHAPE).x
+    view = net.evaluated_by(passes(net))
+    assert torch.equal(sparsity(view, net.w0, x), sparsity(net, net.w0, x))
+    assert sparsity(view, net.w0, x).shape == (17,)
+
+
+# ---- what a client remembers ----------------------------------------------------------------------------------------
+def client(net: Net) -> RememberingClient:
+    data = data_for((6,))
+    return RememberingClient(0, data, data, net, Training(), Bundle(), Bundle())
+
+
+def test_logits_of_a_model_are_computed_once_in_a_step(counted: Counted) -> None:
+    """For equal numbers, wherever they lie; what a caller writes into them is not remembered."""
+    net, w, asked = counted
+    c = client(net)
+    first = c.logits(w)
+    expected = first.clone()
+    first.zero_()
+    again = c.inside("wrapped").logits(torch.stack([w, w])[1])
+    assert torch.equal(again, expected)
+    again.zero_()
+    assert torch.equal(c.logits(w), expected)
+    assert c.loss(w) == pytest.approx(float(F.cross_entropy(expected, c.data.y)))
+    assert asked == [12]
+
+
+def test_a_model_that_changed_is_evaluated_anew(counted: Counted) -> None:
+    """However it was written to."""
+    net, w, asked = counted
+    c = client(net)
+    before = c.logits(w)
+    w.data[0] += 1
+    assert not torch.equal(c.logits(w), before)
+    w.numpy()[0] -= 1
+    c.logits(w)
+    assert not torch.equal(c.logits(2 * w), before)
+    assert len(asked) == 3 + int(not torch.equal(w, net.w0))
+
+
+def test_fed_cam_asks_for_each_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To choose its cluster a client needs the logits of h and of each cluster model, and for training again those of h
+    and of the one it chose."""
+    net, shards = Net(SMALL, (6,), CLASSES), shards_of((6,), 1)
+    job = Job(CAM(inner=IFCA(clusters=3)), net, Training(lr=0.1), shards, 0)
+    assert evaluating(job) is not net
+    centres = torch.stack([net.fresh(i) for i in range(3)])
+    sent = Bundle(model=net.fresh(9), **Bundle(centres=centres).under("inner"))
+    asked = calls(monkeypatch)
+    (answer,) = Loop().start(job).map([Task("update", 0, 1, sent, Bundle())])
+    assert asked == [12] * 4
+    assert not torch.equal(answer.reply.model, sent.model)
+
+
+def test_other_data_have_other_logits(counted: Counted) -> None:
+    """A method may look at a part of the data as a client of its own."""
+    net, w, _ = counted
+    c, other = client(net), data_for((6,), 5)
+    c.logits(w)
+    part = replace(c, data=other)
+    with torch.no_grad():
+        assert torch.equal(part.logits(w), net(w, other.x))
+
+
+def test_what_is_watched_is_not_remembered(counted: Counted) -> None:
+    """A mode or a hook sees the module's pass, although the logits are known; other tensors are the module's, too."""
+    net, w, asked = counted
+    c, seen = client(net), list[Tensor]()
+    expected = c.logits(w)
+    with Watching() as mode:
+        assert torch.allclose(c.logits(w), expected, atol=1e-6)
+    handle = net.module[1].register_forward_hook(lambda *args: seen.append(args[-1]))  # type: ignore[index]
+    assert torch.allclose(c.logits(w), expected, atol=1e-6)
+    handle.remove()
+    assert mode.calls > 0
+    assert len(seen) == 1
+    many = torch.func.vmap(c.logits)(torch.stack([w, w]))
+    assert torch.allclose(many[1], expected, atol=1e-6)
+    with pytest.raises(RuntimeError):
+        c.logits(w.double())
+    assert torch.equal(c.logits(w), expected)
+    assert asked == [12]
+
+
+def test_few_large_models_are_remembered(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, w, asked = counted
+    monkeypatch.setattr("fedkin.engines.passes._KEPT", 2 * w.nbytes)
+    c = client(net)
+    models = [w, 2 * w, 3 * w]
+    for model in (*models, models[2], models[1]):
+        c.logits(model)
+    assert len(asked) == 3
+    c.logits(models[0])
+    assert len(asked) == 4
+    monkeypatch.setattr("fedkin.engines.passes._KEPT", 0)
+    c.logits(models[0]), c.logits(models[1]), c.logits(models[1])
+    assert len(asked) == 5
+
+
+@pytest.mark.parametrize("name", ["ifca-cam", "pfedcs", "fedrod", "fedproto", "pfa"])
+def test_methods_answer_alike_by_programs_and_modules(name: str) -> None:
+    """A round of training and an evaluation, in which a method asks for losses, features, partners' logits."""
+    import fedkin
+
+    def run(gradient: Gradient) -> Any:
+        shards = tuple(replace(s, group=i % 2) for i, s in enumerate(shards_of((6,), 4)))
+        fed = fedkin.Federation(shards, CLASSES, name="toy")
+        how = fedkin.Compute(engine="loop", gradient=gradient)
+        return fedkin.run(METHODS[name](), fed, SMALL, fedkin.Training(lr=0.1), rounds=3, eval_every=1, compute=how)
+
+    by_program, by_module = run("compiled"), run("explicit")
+    for key, expected in by_module.server.state.items():
+        assert torch.allclose(by_program.server.state[key].double(), expected.double(), atol=1e-5), key
+
+
+def test_a_network_is_freed_with_what_evaluates_it() -> None:
+    net = Net(SMALL, (6,), CLASSES)
+    assert evaluating(Job(FedAvg(), net, Training(), (), 1)) is not net
+    there = weakref.ref(net)
+    del net
+    gc.collect()
+    assert there() is None
+
+
+def test_memory_is_given_back() -> None:
+    """Every pass takes the memory of the one before."""
+    net = Net(SMALL, (6,), CLASSES)
+    run = program(net)
+    for _ in range(3):
+        run.forward(net.w0, data_for((6,)).x)
+    assert len(run._free) == 1
