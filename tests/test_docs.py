@@ -277,7 +277,7 @@ def test_own_data_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     _look_alikes(tmp_path)
     said = printed("own-data.md", tmp_path, monkeypatch)
 
-    assert said.splitlines() == ["4 ('cleveland', 'hungarian', 'switzerland', 'va')", "True", "('a', 'b')"]
+    assert said.splitlines() == ["4 ('cleveland', 'hungarian', 'switzerland', 'va')", "True", "6", "('a', 'b')"]
     monkeypatch.chdir(tmp_path)
     found = {}
     for args in commands_in("own-data.md"):

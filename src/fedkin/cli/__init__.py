@@ -7,15 +7,39 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
+from importlib import import_module
 
 from fedkin.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, OK
+from fedkin.cli.flag_names import HELP_FLAGS, refusal
 from fedkin.version import __version__
 
-_HELP_FLAGS = ("-h", "--help", "--help-all")
 _BY_GROUP = ("check", "compare", "run", "sweep")  # commands with a short help and a long one
 _LIMIT = "--max-data-gb"
 # commands whose flags depend on a method, or which have none; all others print their own help
 _NO_HELP = ("check", "demo", "list", "run", "sweep")
+_COMMANDS = {
+    "run": "commands.run_command",
+    "compare": "commands.compare_command",
+    "sweep": "sweep.sweep_command",
+    "resume": "commands.resume_command",
+    "check": "check.check_command",
+    "list": "listing.list_command",
+    "inspect": "inspect.inspect_command",
+    "demo": "commands.demo_command",
+    "report": "report.report_command",
+    "runs": "runs.runs_command",
+    "new": "new.new_command",
+    "export": "export.export_command",
+    "predict": "export.predict_command",
+    "join": "join.join_command",
+    "keys": "hosts.keys_command",
+    "link": "hosts.link_command",
+    "status": "hosts.status_command",
+    "node": "nodes.node_command",
+    "submit": "nodes.submit_command",
+}
+"""Command -> the function that runs it, imported when it is needed."""
 
 _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
 Start    demo                   nine methods on real data in about a minute
@@ -95,12 +119,15 @@ def _limited(args: list[str]) -> Iterator[list[str]]:
 def _command(args: list[str]) -> int:
     first, second = [*args, "", ""][:2]
     # `fedkin run --help` is answered here; `fedkin run METHOD --help` by the flags of that method
-    if first in ("", "help", *_HELP_FLAGS) or (second in _HELP_FLAGS and first in _NO_HELP):
+    if first in ("", "help", *HELP_FLAGS) or (second in HELP_FLAGS and first in _NO_HELP):
         print(_HELP)  # noqa: T201 - the command's own output
         return OK
     if first == "--version":
         print(__version__)  # noqa: T201
         return OK
+    if (refused := _refusal(args)) is not None:
+        print(f"fedkin: {refused}", file=sys.stderr)  # noqa: T201
+        return BAD_INPUT
     command, rest = _commands(first), args[1:]
     return command(rest if first in _BY_GROUP else ["--help" if a == "--help-all" else a for a in rest])
 
@@ -111,38 +138,23 @@ def _commands(name: str) -> Callable[[list[str]], int]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in (n for n, handler in before.items() if callable(handler)):  # one that is ignored stays ignored
         signal.signal(number, _leave)
+    module, function = _COMMANDS[name].split(".")
     try:
-        from fedkin.cli import check, commands, export, hosts, inspect, join, new, nodes, report, runs, sweep
+        command: Callable[[list[str]], int] = getattr(import_module(f"fedkin.cli.{module}"), function)
     finally:
         for number in (n for n, handler in before.items() if callable(handler)):
             signal.signal(number, before[number])
+    return command
 
-    known: dict[str, Callable[[list[str]], int]] = {
-        "run": commands.run_command,
-        "compare": commands.compare_command,
-        "sweep": sweep.sweep_command,
-        "resume": commands.resume_command,
-        "check": check.check_command,
-        "list": commands.list_command,
-        "inspect": inspect.inspect_command,
-        "demo": commands.demo_command,
-        "report": report.report_command,
-        "runs": runs.runs_command,
-        "new": new.new_command,
-        "export": export.export_command,
-        "predict": export.predict_command,
-        "join": join.join_command,
-        "keys": hosts.keys_command,
-        "link": hosts.link_command,
-        "status": hosts.status_command,
-        "node": nodes.node_command,
-        "submit": nodes.submit_command,
-    }
-    if name not in known:
-        from fedkin.core.errors import ConfigError, nearest
 
-        raise ConfigError(f"unknown command {name!r}{nearest(name, known)}")
-    return known[name]
+def _refusal(args: list[str]) -> str | None:
+    """Return the answer to an unknown command or flag, which does not wait for torch; None if there is none."""
+    if args[0] not in _COMMANDS:
+        meant = get_close_matches(args[0], _COMMANDS, n=1, cutoff=0.5)
+        return f"unknown command {args[0]!r}; " + (
+            f"did you mean {meant[0]!r}?" if meant else "fedkin --help shows all"
+        )
+    return refusal(args)
 
 
 def _say(error: Exception, code: int) -> int:

@@ -15,6 +15,7 @@ import torch
 from fedkin.cli import screen
 from fedkin.cli.parts import parse, summary
 from fedkin.core import ConfigError
+from fedkin.core.errors import counted
 from fedkin.engines import Engine, Workers
 from fedkin.methods import get_method, get_title
 from fedkin.report.tables import Grid
@@ -130,7 +131,8 @@ def _show(name: str, findings: list[RuleResult], flags: CheckFlags) -> None:
         tail = f"; {left} were not checked, since {broken[-1]['rule']} must hold first" if left else ""
         screen.say(f"\n{title} breaks {len(broken)} of {len(lines)} rules{tail}.")
     else:
-        screen.say(f"\n{title} keeps {'all' if len(lines) == len(RULES) else 'these'} {len(lines)} rules.")
+        every, rules = len(lines) == len(RULES), counted(len(lines), "rule")
+        screen.say(f"\n{title} keeps {f'all {rules}' if every else f'the {rules} checked'}.")
 
 
 def _as_json(f: RuleResult, file: Path | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The commands that make runs: run, resume, compare, demo, list."""
+"""The commands that make runs: run, resume, compare, demo."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from typing import Any
 from fedkin.cli import screen
 from fedkin.cli.exit_codes import DIVERGED, OK
 from fedkin.cli.flags import Show, ShowCompare, compare_flags, resume_flags, run_flags
-from fedkin.cli.outcome import new_folder, tell_clients, tell_findings, tell_warnings, write_outcome
+from fedkin.cli.outcome import (
+    chosen_folder,
+    new_folder,
+    tell_clients,
+    tell_findings,
+    tell_verdicts,
+    tell_warnings,
+    write_outcome,
+)
 from fedkin.cli.sweep import resume_sweep
-from fedkin.core import ConfigError, Method, RunFolderError, Training
-from fedkin.core.errors import FolderBusyError
-from fedkin.core.method import FAMILIES
-from fedkin.data import KNOWN, PARTITIONS, PROTOCOLS, SOURCES
+from fedkin.core import ConfigError, RunFolderError, Training
+from fedkin.core.errors import FolderBusyError, counted
 from fedkin.evaluate import to_target
 from fedkin.evaluate.divergence import ADVICE
 from fedkin.evaluate.divergence import sentence as diverged_sentence
@@ -27,8 +33,7 @@ from fedkin.experiment.result import Result
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, settings_from
 from fedkin.experiment.trackers import TrackedRuns, Tracking, read_ids, require
-from fedkin.methods import METHODS, get_title
-from fedkin.models import MODELS
+from fedkin.methods import get_title
 from fedkin.privacy.budget import sentence
 from fedkin.report import tables
 from fedkin.report.folder import Run, read_run
@@ -45,7 +50,7 @@ OnLine = Callable[[dict[str, Any]], None]
 def run_command(args: list[str]) -> int:
     """Run ``fedkin run METHOD|FILE.toml [flags]``."""
     settings, show = run_flags(args)
-    folder = show.out or new_folder(settings.code.attribute)
+    folder = chosen_folder(show.out, settings.code.attribute)
     title, new = get_title(settings.name), not taken(folder)
     if not (show.quiet or show.json):
         tell_clients(settings.data)
@@ -94,7 +99,8 @@ def _resume_run(folder: Path, rounds: int | None, show: ShowCompare) -> int:
     every = result.summary["config"]["run"].get("eval_every")
     if every != before.eval_every and not quiet:
         screen.note(
-            f"evaluated every {every} rounds, as before: {result.summary['rounds']} rounds alone would mean another "
+            f"evaluated every {every} rounds, as before: {counted(result.summary['rounds'], 'round')} alone would "
+            "mean another "
             f"interval, so this equals a run with --eval-every {every}"
         )
     return _finish(result, show, tracking)
@@ -103,7 +109,7 @@ def _resume_run(folder: Path, rounds: int | None, show: ShowCompare) -> int:
 def compare_command(args: list[str]) -> int:
     """Run ``fedkin compare M1 M2 ...|FILE.toml [flags]``."""
     plan, show = compare_flags(args)
-    folder = show.out or new_folder("compare")
+    folder = chosen_folder(show.out, "compare")
     if not (show.quiet or show.json):
         tell_clients(plan.data)
     try:
@@ -138,57 +144,6 @@ def demo_command(args: list[str]) -> int:
         return _stopped(folder)
 
 
-def list_command(args: list[str]) -> int:
-    """Run ``fedkin list [methods|papers|partitions|models|data]``."""
-    methods = {n: make() for n, make in METHODS.items()}
-    heads = {"papers": ("title", "paper", "presets")}
-    kinds: dict[str, dict[str, tuple[str, ...]]] = {
-        "methods": {},
-        "papers": {n: (m.title, m.paper, ", ".join(m.presets_for(vars(m)))) for n, m in methods.items()},
-        "partitions": {n: (_line(p),) for n, p in PARTITIONS.items()},
-        "models": {n: (_line(m),) for n, m in MODELS.items()},
-        "data": {n: (_line(s),) for n, s in SOURCES.items()},
-    }
-    kinds["partitions"] |= {n: (_fixed(p),) for n, p in PROTOCOLS.items()}
-    kinds["data"] |= {n: (k.what,) for n, k in KNOWN.items()}
-    kinds["data"] |= {
-        "PATH": ("a folder of idx files (MNIST family), tables or images; an npz, csv or parquet file",),
-        "FILE.py:F, MODULE:F": ("a federation made by your function F",),
-        "hf:NAME, hf:FOLDER": ("a Hugging Face data set, from the hub or from a folder",),
-    }
-    wanted = args or list(kinds)
-    for kind in wanted:
-        if kind not in kinds:
-            raise ConfigError(f"fedkin list shows {', '.join(kinds)}; got {kind!r}")
-        if kind == "methods":
-            _list_methods(methods)
-            continue
-        rows = tuple((n, *texts) for n, texts in kinds[kind].items())
-        columns = (kind, *heads.get(kind, ("what it is",)))
-        screen.table(tables.Grid("", columns, rows, words=len(columns)))
-    return 0
-
-
-def _fixed(protocol: Mapping[str, str | float]) -> str:
-    flags = " ".join(
-        f"--{name} {value if isinstance(value, str) else format(value, 'g')}" for name, value in protocol.items()
-    )
-    return f"Short for {flags}: the protocol of DA-PFL's tables."
-
-
-def _list_methods(methods: Mapping[str, Method]) -> None:
-    """Print a table for each family. "Sums suffice": secure aggregation could hide single uploads from the server."""
-    heads = ("description", "the server learns", "sums suffice")
-    for family in FAMILIES:
-        rows = tuple(
-            (n, m.summary, m.reveals, "yes" if m.secure_aggregation else "no")
-            for n, m in methods.items()
-            if m.family == family
-        )
-        if rows:
-            screen.table(tables.Grid(family, ("method", *heads), rows, words=4))
-
-
 def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool = False) -> int:
     quiet = show.quiet or show.json
     names: tuple[str, ...] = show.track or tuple(read_ids(folder))
@@ -215,7 +170,7 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
         screen.write(json.dumps([_summary(run, show) for run in runs], indent=2))
     elif not show.quiet:
         screen.table(found.table)
-        screen.say("\n" + "\n".join([*found.verdicts, *([f"\n{found.which}"] if found.which else [])]))
+        tell_verdicts(found)
         tell_warnings(found.report)
         for run in runs:
             if "privacy" in run.summary:
@@ -260,7 +215,10 @@ def _finish(result: Result, show: Show, tracking: Tracking) -> int:
         if show.per_client:
             screen.table(tables.client_table(run))
         tell_warnings(report)
-        screen.say("\nIs it worth it? fedkin compare with the same flags adds Local, Local (full) and FedAvg.")
+        screen.say(
+            f"\nIs it worth it? fedkin compare {result.summary['config']['method']['name']} with the same flags adds "
+            "Local, Local (full) and FedAvg."
+        )
         screen.say(f"Everything is in {result.folder}; pictures and tables: {page}")
     if run.diverged is not None:
         screen.note(f"fedkin: {diverged_sentence(run.diverged)}")
@@ -280,7 +238,7 @@ def _reached(run: Run, target: float) -> str:
     found = to_target(run.rounds, target)
     if found is None:
         return f"did not reach {100 * target:g} % accuracy"
-    return f"reached {100 * target:g} % accuracy after {found.rounds} rounds and {found.bytes / 1e6:,.1f} MB"
+    return f"reached {100 * target:g} % accuracy after {counted(found.rounds, 'round')} and {found.bytes / 1e6:,.1f} MB"
 
 
 def _stopped(folder: Path, new: bool = False) -> int:
@@ -293,7 +251,3 @@ def _stopped(folder: Path, new: bool = False) -> int:
     else:
         screen.note("stopped before the first round was done")
     return 130
-
-
-def _line(thing: Any) -> str:
-    return (thing.__doc__ or "").strip().splitlines()[0] if thing.__doc__ else ""

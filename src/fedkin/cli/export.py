@@ -12,7 +12,9 @@ import tyro
 
 from fedkin.cli import screen
 from fedkin.cli.flags import read
-from fedkin.core import ConfigError
+from fedkin.cli.outcome import require_folder_name
+from fedkin.core import ConfigError, RunFolderError
+from fedkin.core.errors import counted
 from fedkin.data.progress import heard
 from fedkin.exporting import export, export_all, export_global, load_export
 from fedkin.exporting.available import AvailableRun, available
@@ -78,6 +80,8 @@ def export_command(args: list[str]) -> int:
     flags = read(ExportFlags, args, "fedkin export", "a run folder and a client: fedkin export RUN --client 7")
     run, asked = flags.run, sum([flags.client is not None, flags.all, flags.common])
     require_folder(run)
+    if flags.out is not None:
+        require_folder_name(flags.out)
     if runs := available(run):
         if asked:
             raise ConfigError(
@@ -103,7 +107,7 @@ def export_command(args: list[str]) -> int:
     if flags.json:
         screen.write(json.dumps(cards if flags.all else cards[0], indent=2, ensure_ascii=False))
     elif flags.all:
-        screen.say(f"\n{len(found)} models in {found[0].parent}")
+        screen.say(f"\n{counted(len(found), 'model')} in {found[0].parent}")
     else:
         screen.say(_line(found[0]))
         screen.say(f"in {found[0]}: {', '.join(sorted(f.name for f in found[0].iterdir()))}")
@@ -142,6 +146,11 @@ def predict_command(args: list[str]) -> int:
     flags = read(PredictFlags, args, "fedkin predict", "an exported folder and a file: fedkin predict EXPORT FILE")
     if flags.out is not None and flags.out.exists() and not flags.force:
         raise ConfigError(f"{flags.out} exists already; choose another file with --out, or replace it with --force")
+    if (flags.export / "config.toml").is_file() and not (flags.export / "card.json").is_file():
+        raise RunFolderError(
+            f"{flags.export} is a run, not an exported model; export a client's model first: "
+            f"fedkin export {flags.export} --client 0"
+        )
     model = load_export(flags.export, flags.network)
     with screen.err.status("reading") as status, heard(lambda text: status.update(text or "predicting")):
         found = model.predict_file(flags.file, flags.encoding)
@@ -157,7 +166,7 @@ def predict_command(args: list[str]) -> int:
     screen.table(_table(found))
     left = len(found.rows) - _SHOWN
     if left > 0:
-        screen.say(f"and {left} more rows" + ("" if flags.out else "; --out FILE.csv writes all"))
+        screen.say(f"and {counted(left, 'more row')}" + ("" if flags.out else "; --out FILE.csv writes all"))
     if flags.out is not None:
         many = f"all {len(found.rows)} rows are" if len(found.rows) > 1 else "the row is"
         screen.say(f"{many} in {flags.out}")

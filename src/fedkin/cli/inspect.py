@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.cli import screen
+from fedkin.cli.outcome import require_folder_name
 from fedkin.experiment.settings import DataSettings, settings_from
 from fedkin.inspection import Finding, Inspection, look
 from fedkin.report import inspection as report
@@ -46,8 +50,10 @@ def inspect_command(args: list[str]) -> int:
     """Run ``fedkin inspect [PATH|FILE.toml] [flags]``."""
     again = "fedkin inspect " + shlex.join(args)
     asked = inspect_flags(args)
+    if asked.show.out is not None:
+        require_folder_name(asked.show.out)
     how = asked.data.sharing(asked.show.seed)
-    with screen.err.status("looking at the files") as status:
+    with _unlogged(), screen.err.status("looking at the files") as status:
         found = look(asked.data.data, how, on_step=lambda text: status.update(text or "looking"))
     table = found.to_json()
     page = None if asked.show.out is None else report.write_inspection(asked.show.out, table, again)
@@ -58,6 +64,18 @@ def inspect_command(args: list[str]) -> int:
         if page is not None:
             screen.say(f"\n{page}")
     return OK if found.usable(strict=asked.show.strict) else FAULTY
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keep warnings on the data out of the log: each of them is a finding, which is printed."""
+    log = logging.getLogger("fedkin.data")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def inspect_flags(args: list[str]) -> _Flags:
@@ -83,10 +101,16 @@ def inspect_flags(args: list[str]) -> _Flags:
 
 
 def _show(found: Inspection) -> None:
-    """Print everything: how the data are understood, then problems, then advice."""
+    """Print what matters first: the number of findings, errors, warnings; then what was read, notes and advice."""
     table = found.to_json()
+    screen.out.print(Text(report.headline(table), style="bold"))
+    for finding in (*found.of("error"), *found.of("warning")):
+        _finding(finding)
+    screen.out.print()
+    facts = Table.grid(padding=(0, 1))
     for name, value in report.facts(table):
-        screen.out.print(Text.assemble((f"{name:<12}", "dim"), value))
+        facts.add_row(Text(f"{name:<11}", style="dim"), Text(value))
+    screen.out.print(facts)
     broken = not found.usable()
     if found.seen and (found.columns or broken or len(found.seen) <= _SEEN):
         screen.out.print(Text("\n" + "\n".join(found.seen[:_SEEN]), style="dim"), overflow="ellipsis", no_wrap=True)
@@ -94,11 +118,10 @@ def _show(found: Inspection) -> None:
         screen.table(report.columns_grid(table))
     if found.clients:
         screen.table(report.clients_grid(table))
-    for finding in found.findings:
+    for finding in found.of("note"):
         _finding(finding)
-    screen.out.print(Text(f"\n{report.headline(table)}", style="bold"))
     for line in found.advice:
-        screen.out.print(Text(line))
+        screen.out.print(Text(f"\n{line}"))
 
 
 def _finding(f: Finding) -> None:

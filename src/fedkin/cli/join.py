@@ -11,7 +11,9 @@ import tyro
 
 from fedkin.cli import screen
 from fedkin.cli.flags import read
+from fedkin.cli.outcome import require_folder_name
 from fedkin.core import RunFolderError
+from fedkin.core.errors import counted
 from fedkin.exporting.cold_start import Drill, join
 from fedkin.report import charts
 from fedkin.report.tables import DASH, Grid
@@ -45,7 +47,7 @@ def join_command(args: list[str]) -> int:
     flags = read(
         JoinFlags, args, "fedkin join", "a run folder and data of a joining client: fedkin join RUN --data PATH"
     )
-    if flags.out is not None and taken(flags.out):
+    if flags.out is not None and taken(require_folder_name(flags.out)):
         raise RunFolderError(f"{flags.out} exists already; choose another folder with --out")
     drill = join(flags.run, flags.data, flags.after, encoding=flags.encoding)
     text = json.dumps(drill.to_json(), indent=2, ensure_ascii=False)
@@ -60,7 +62,7 @@ def join_command(args: list[str]) -> int:
     screen.say(f"{drill.data}: {drill.train} training, {drill.validation} validation, {drill.test} test samples")
     screen.say(placed(drill))
     screen.table(_table(drill))
-    note = f"Its data alone, {drill.round} rounds as the run had: {100 * drill.local[drill.round]:.1f} %"
+    note = f"Its data alone, {counted(drill.round, 'round')} as the run had: {100 * drill.local[drill.round]:.1f} %"
     if drill.global_model is not None:
         note += f"; global model as it is: {100 * drill.global_model:.1f} %"
     screen.say(note)

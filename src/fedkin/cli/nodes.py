@@ -12,6 +12,7 @@ import tyro
 
 from fedkin.cli import screen
 from fedkin.cli.exit_codes import DIVERGED, OK
+from fedkin.cli.outcome import chosen_folder
 from fedkin.core import ConfigError, EngineError
 from fedkin.deploy.control import Control
 from fedkin.deploy.node import Node, run_node
@@ -63,8 +64,7 @@ def submit_command(args: list[str]) -> int:
     settings = settings_from(read_toml(path), str(path))
     if again and asked.out is not None:
         raise ConfigError(f"{asked.file} is the folder of a run, which is continued; omit --out")
-    stamp = Path("runs") / f"{settings.code.attribute}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder = asked.file if again else (asked.out or stamp)
+    folder = asked.file if again else chosen_folder(asked.out, settings.code.attribute)
     require_free(folder)
     (folder / "failed.txt").unlink(missing_ok=True)
     if not asked.ray:

@@ -8,10 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.text import Text
+
 from fedkin.cli import screen
+from fedkin.core.errors import ConfigError, counted
 from fedkin.data import SOURCES, Dataset, Federation
 from fedkin.data.sites import DEFAULT_CLIENTS
-from fedkin.evaluate import verdict
+from fedkin.data.sources.npz import likely_clients_of
+from fedkin.evaluate import Conclusion, verdict
 from fedkin.experiment.compare import Comparison
 from fedkin.experiment.settings import DataSettings, OnData, digest
 from fedkin.inspection import glance
@@ -22,6 +26,31 @@ from fedkin.report.headline import Headline, headline
 from fedkin.report.page import comparison_page, several_runs
 from fedkin.report.page_data import PageData
 from fedkin.report.publication_tables import Origin, write_tables
+
+_FILES = (".csv", ".htm", ".html", ".json", ".jsonl", ".md", ".parquet", ".pdf", ".png", ".safetensors", ".svg",
+          ".tex", ".toml", ".tsv", ".txt", ".xlsx", ".zip")  # fmt: skip
+
+
+def chosen_folder(out: Path | None, name: str) -> Path:
+    """Return the folder of ``--out``, or a place for a run without one.
+
+    Raises:
+        ConfigError: ``out`` has the name of a file.
+    """
+    return new_folder(name) if out is None else require_folder_name(out)
+
+
+def require_folder_name(out: Path, flag: str = "--out") -> Path:
+    """Return the path that a flag gives, which names a folder.
+
+    Raises:
+        ConfigError: it looks like a file, such as ``table.csv``, and is not a folder that exists.
+    """
+    if out.suffix.lower() in _FILES and not out.is_dir():
+        raise ConfigError(
+            f"{flag} names a folder, and {out} looks like a file; for example: {flag} {out.with_suffix('')}"
+        )
+    return out
 
 
 def new_folder(name: str) -> Path:
@@ -35,8 +64,18 @@ def new_folder(name: str) -> Path:
 
 
 def tell_clients(data: DataSettings) -> None:
-    """Report on standard error how a user's data were assigned to clients, unless a setting determines it."""
-    if not data.open or not Path(data.data).exists():
+    """Report on standard error how a user's data were assigned to clients, unless a setting determines it.
+
+    Arrays of an npz file that may name the clients are named as well, unless clients or a partition are chosen by name.
+    """
+    path = Path(data.data)
+    asks = data.partition is None and data.client_column is None and path.suffix.lower() == ".npz" and path.is_file()
+    if asks and (ids := likely_clients_of(path)):
+        screen.note(
+            f"{path.name}: the array {ids[0]} has a value for each sample and is not used; if it names the clients: "
+            f"--client-column {ids[0]}"
+        )
+    if not data.open or not path.exists():
         return
     chosen = data.chosen()
     if chosen == "natural":
@@ -61,7 +100,7 @@ def tell_findings(data: DataSettings, config: Path) -> OnData:
         findings = () if data.data in SOURCES else glance(found, federation)
         codes = list(dict.fromkeys(f.code for f in findings if f.severity != "note"))
         if codes:
-            counts = [f"{n} {kind}{'' if n == 1 else 's'}" for kind in ("error", "warning")
+            counts = [counted(n, kind) for kind in ("error", "warning")
                       if (n := sum(f.severity == kind for f in findings))]  # fmt: skip
             screen.note(
                 f"inspect: {', '.join(counts)} in what was read ({', '.join(codes)}); all of them: "
@@ -78,7 +117,8 @@ class Outcome:
     Attributes:
         table: table for the screen.
         verdicts: a sentence for every method but the reference; where that is Local, followed by one for the same
-            method against Local (full).
+            method against Local (full), unless the two are identical.
+        styles: how a terminal shows each of them, as from `style_of`.
         which: how Local and Local (full) differ; empty where they were not both run.
         report: content of the page; ``reference`` is the title of the reference method.
         page: path of the page.
@@ -87,6 +127,7 @@ class Outcome:
 
     table: tables.Grid
     verdicts: tuple[str, ...]
+    styles: tuple[str, ...]
     which: str
     report: PageData
     reference: str
@@ -101,25 +142,51 @@ def write_outcome(plan: Comparison, folder: Path, runs: Sequence[Run], decimals:
     groups, findings = report.runs, report.findings
     rows = tables.comparison_rows(groups, reference, findings=findings.get(reference))
     lead = headline(groups, report.first)
-    verdicts = tuple(text for row in rows for text in _verdicts(row.title, report, reference))
+    judged = [one for row in rows for one in _verdicts(row.title, report, reference)]
+    verdicts, styles = tuple(text for text, _ in judged), tuple(style_of(found) for _, found in judged)
     which = references.which_is_which(groups)
     origin = Origin(command, tuple((run.title, run.seed, digest(run.summary["config"])) for run in runs))
     text = "".join(f"- {sentence}\n" for sentence in verdicts) + (f"\n{which}\n" if which else "")
     write_tables(folder, rows, origin, reference, decimals, text, lead)
     page = comparison_page(folder, report, command, reference)
-    return Outcome(tables.comparison_table(rows, reference, lead), verdicts, which, report, reference, page, lead)
+    return Outcome(
+        tables.comparison_table(rows, reference, lead), verdicts, styles, which, report, reference, page, lead
+    )
 
 
-def _verdicts(title: str, report: PageData, reference: str) -> list[str]:
-    """Return verdicts on a method against the reference and, where that is Local, against Local (full)."""
+def _verdicts(title: str, report: PageData, reference: str) -> list[tuple[str, Conclusion]]:
+    """Return verdicts on a method, with their conclusions, against the reference and, if it is Local, Local (full)."""
     if title == reference:
         return []
-    against = (reference, references.FULL) if reference == references.LOCAL else (reference,)
+    twins = report.findings.get(references.LOCAL, {}).get(references.FULL)
+    same = twins is not None and twins.difference.identical  # then the second sentence would repeat the first
+    against = (reference, references.FULL) if reference == references.LOCAL and not same else (reference,)
     found = {name: report.findings.get(name, {}).get(title) for name in against}
-    return [verdict(title, one, name, names=report.names) for name, one in found.items() if one is not None]
+    return [(verdict(title, one, name, names=report.names), one) for name, one in found.items() if one is not None]
+
+
+def style_of(found: Conclusion) -> str:
+    """Return the style of a verdict on a terminal; the sentence says the same in words.
+
+    Green and red are for "better" and "worse" alone, which need two seeds or more. What is seen in a single run is
+    plain, and what remains unclear is dim.
+    """
+    return {"better": "green", "worse": "red", "ahead": "", "behind": ""}.get(found.difference.word, "dim")
+
+
+def tell_verdicts(found: Outcome) -> None:
+    """Print the verdicts of a comparison, in colours on a terminal, and how Local and Local (full) differ."""
+    for number, (text, style) in enumerate(zip(found.verdicts, found.styles, strict=True)):
+        if number == 0:
+            screen.say("")
+        screen.paragraph(Text(text, style=style))
+    if found.which:
+        screen.paragraph(f"\n{found.which}")
 
 
 def tell_warnings(report: PageData) -> None:
     """Print the caveats of the page, which are to be read before the results."""
     if report.warnings:
-        screen.say("\nCaveats:\n" + "\n".join(f"- {warning.text}" for warning in report.warnings))
+        screen.say("\nCaveats:")
+        for warning in report.warnings:
+            screen.paragraph(f"- {warning.text}")

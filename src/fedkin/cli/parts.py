@@ -16,15 +16,10 @@ from typing import Annotated, Any, get_type_hints
 import tyro
 
 from fedkin.cli import screen
+from fedkin.cli.flag_names import FLAGS
 from fedkin.core import Method
 
-FLAGS: Mapping[str, Mapping[str, str]] = {
-    "aggregation": {"rule": "aggregation", "secure": "secure-aggregation"},
-    "attack": {"kind": "attack", "fraction": "attack-fraction"},
-    "privacy": {"delta": "dp-delta"},
-}
-"""Flags of fields whose names say too little without their group; all others have the field's name."""
-COMMON = ("data", "clients", "alpha", "model", "epochs", "lr", "rounds", "participation", "seed", "out")
+COMMON = ("data", "clients", "alpha", "model", "epochs", "lr", "rounds", "participation", "seed", "seeds", "out")
 """Flags that the short help explains."""
 _WIDTH, _LABEL = 80, 14  # columns of the short help, and of the names in it
 
@@ -90,8 +85,10 @@ def short_help(parts: Mapping[str, Any], prog: str, description: str) -> str:
     """Return the flags by group, and the texts of the most common ones."""
     lines = [f"usage: {prog} [flags]", "", *textwrap.wrap(description, _WIDTH), ""]
     explained: dict[str, str] = {}
+    several = any(hasattr(part, "seeds") for part in parts.values())  # --seeds is then in the place of --seed
     for name, part in parts.items():
         found, texts = flags_of(part, renamed(name, parts)), texts_of(type(part))
+        found = {field: flag for field, flag in found.items() if not (several and flag == "seed")}
         title = {"show": "output", "runs": "comparison"}.get(name, name)
         rows = textwrap.wrap(" ".join(f"--{flag}" for flag in found.values()), _WIDTH - _LABEL, break_on_hyphens=False)
         lines += [f"{title if i == 0 else '':<{_LABEL}}{row}" for i, row in enumerate(rows)]
@@ -103,7 +100,8 @@ def short_help(parts: Mapping[str, Any], prog: str, description: str) -> str:
 def _line(flag: str, text: str, default: object) -> str:
     """Return a flag, the first clause of its text, and its default."""
     clause = re.split(r"; |\. | \(", text)[0].rstrip(".")
-    return f"--{flag:<{_LABEL}}{clause}" + ("" if default is None else f" [{default}]")
+    shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
+    return f"--{flag:<{_LABEL}}{clause}" + ("" if default is None else f" [{shown}]")
 
 
 def texts_of(kind: type) -> dict[str, str]:

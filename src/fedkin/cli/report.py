@@ -11,7 +11,7 @@ from tyro.conf import Positional
 
 from fedkin.cli import screen
 from fedkin.cli.flags import read
-from fedkin.cli.outcome import Outcome, write_outcome
+from fedkin.cli.outcome import Outcome, require_folder_name, write_outcome
 from fedkin.core import RunFolderError
 from fedkin.experiment.compare import comparison_from, run_name
 from fedkin.report import export
@@ -42,6 +42,8 @@ def report_command(args: list[str]) -> int:
     """Run ``fedkin report FOLDER [flags]``."""
     flags = read(ReportFlags, args, "fedkin report", "the folder of a run or a comparison")
     folder = flags.folder
+    if flags.figures is not None:
+        require_folder_name(flags.figures, "--figures")
     if (folder / "compare.toml").is_file():
         found = _comparison(flags)
         report, page, reference = found.report, found.page, found.reference
@@ -73,7 +75,7 @@ def _comparison(flags: ReportFlags) -> Outcome:
     if not done:
         raise RunFolderError(f"{flags.folder} holds no finished run; continue with: fedkin resume {flags.folder}")
     if len(done) < len(places):
-        screen.note(f"{len(done)} of {len(places)} runs are finished; the others with: fedkin resume {flags.folder}")
+        screen.note(f"{len(done)} of {len(places)} runs finished; the others with: fedkin resume {flags.folder}")
     runs = [read_run(place) for place in done]
     with understood(flags.folder, all(run.checked for run in runs)):
         return write_outcome(plan, flags.folder, runs, flags.decimals)

@@ -6,12 +6,15 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as Remaining
+from rich.text import Text
 
+from fedkin.core.errors import counted
 from fedkin.data.progress import heard
 from fedkin.evaluate import diverged, final
 from fedkin.report.tables import Grid, to_rich
@@ -38,7 +41,7 @@ class Bar:
         if line.get("accuracy") is not None:
             self._accuracy = f"accuracy {100 * line['accuracy']:.1f} %"
         refused = len(line["refused"])
-        note = f"  [yellow]{refused} uploads refused[/]" if refused else ""
+        note = f"  [yellow]{counted(refused, 'upload')} refused[/]" if refused else ""
         changes: dict[str, Any] = {} if what is None else {"description": what}
         done = before + line["round"]
         self._progress.update(self._task, completed=done, accuracy=self._accuracy + note, **changes)
@@ -71,7 +74,7 @@ class RunLog:
         lines, before, self._since = list(rounds), self._since, time.monotonic()
         value, lost = final(lines)[metric], diverged(lines)
         name = metric if metric == "accuracy" else f"{metric} accuracy"
-        rounds_done = f"{len(lines)} round{'' if len(lines) == 1 else 's'}"
+        rounds_done = counted(len(lines), "round")
         parts = [what, rounds_done, "not evaluated" if value is None else f"{name} {100 * value:.1f} %"]
         parts += [] if lost is None else [f"diverged from round {lost} on"]
         place = f"{number} of {self._runs}: " if self._runs > 1 else ""
@@ -105,19 +108,31 @@ def bar(total: int, what: str, *, quiet: bool) -> Iterator[Bar]:
 
 
 def table(grid: Grid) -> None:
-    """Print a table on standard output; its columns are narrower where they would not fit otherwise."""
+    """Print a table on standard output; its columns are narrower where they would not fit otherwise.
+
+    Title and note take the width of the window, since a narrow table would wrap them into many short lines.
+    """
     out.print()
-    out.print(to_rich(grid, out.width))
+    if grid.title:
+        out.print(Text(grid.title, style="bold"))
+    out.print(to_rich(replace(grid, title="", note=""), out.width))
+    if grid.note:
+        out.print(Text(grid.note, style="dim"))
 
 
 def say(text: str) -> None:
-    """Print a line on standard output, not wrapped at the width of the window."""
+    """Print a line on standard output, not wrapped at the width of the window: a command in it can be copied."""
     out.print(text, markup=False, soft_wrap=True)
 
 
+def paragraph(text: str | Text) -> None:
+    """Print sentences on standard output, on a terminal wrapped between words."""
+    out.print(text, markup=False, soft_wrap=not out.is_terminal)
+
+
 def note(text: str) -> None:
-    """Print a line on standard error."""
-    err.print(text, markup=False)
+    """Print sentences on standard error, on a terminal wrapped between words."""
+    err.print(text, markup=False, soft_wrap=not err.is_terminal)
 
 
 def line(text: str) -> None:

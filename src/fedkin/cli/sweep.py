@@ -10,7 +10,7 @@ from typing import Any
 
 from fedkin.cli import screen
 from fedkin.cli.flags import Shown, sweep_flags
-from fedkin.cli.outcome import new_folder, tell_clients
+from fedkin.cli.outcome import chosen_folder, tell_clients
 from fedkin.experiment.search_space import Values
 from fedkin.experiment.sweep import Sweep, chosen, run_sweep, sweep_from, sweep_table, trial_name
 from fedkin.experiment.trackers import TrackedRuns, read_ids, require
@@ -22,7 +22,7 @@ from fedkin.storage.toml import read_toml
 def sweep_command(args: list[str]) -> int:
     """Run ``fedkin sweep METHOD|FILE.toml --grid training.lr=0.01,0.1 [flags]``."""
     sweep, show = sweep_flags(args)
-    folder = show.out or new_folder("sweep")
+    folder = chosen_folder(show.out, "sweep")
     if not (show.quiet or show.json):
         tell_clients(sweep.base.data)
     return play(sweep, folder, show, show.track)
@@ -73,7 +73,6 @@ def play(sweep: Sweep, folder: Path, show: Shown, track: Sequence[str] = (), *, 
             if trial.failed:
                 screen.say(f"failed: {trial.values}: {trial.failed}")
         if best is not None:
-            screen.say(
-                f"\nThe chosen settings: fedkin run {folder / 'chosen.toml'}; all of them: {folder / 'sweep.csv'}"
-            )
+            screen.say(f"\nThe chosen settings: fedkin run {folder / 'chosen.toml'}")
+            screen.say(f"All settings and their figures: {folder / 'sweep.csv'}")
     return 0 if best is not None else 1

@@ -81,6 +81,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return meant(name, names) or f"; there are {', '.join(names)}"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: "1 row", "2 rows", "1,200 classes"."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
+
+
 def meant(name: str, known: Iterable[str]) -> str:
     """Return the same, but an empty text if no known name is similar."""
     alike = [n for n in known if abs(len(n) - len(name)) <= 3 or n in name or name in n]  # "hospital" is not "thal"

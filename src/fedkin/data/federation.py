@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedkin.core.errors import DataError
+from fedkin.core.errors import DataError, counted
 from fedkin.core.samples import ClientData, Samples
 from fedkin.data import shelf
 from fedkin.data.checks import check_samples
@@ -150,7 +150,9 @@ class Federation:
     def describe(self) -> str:
         """Return four lines on the sizes and classes of the clients."""
         sizes, own = self.sizes(), (self.counts() > 0).sum(dim=1)
-        lines = [f"{self.name}: {len(self)} clients, {self.classes} classes, inputs {list(self.shape)}"]
+        lines = [
+            f"{self.name}: {counted(len(self), 'client')}, {counted(self.classes, 'class')}, inputs {list(self.shape)}"
+        ]
         for part, column in zip(PARTS, sizes.T, strict=True):
             lines.append(f"  {part:<10} {_range(column)} samples per client, {int(column.sum())} in all")
         lines.append(f"  {'classes':<10} {_range(own)} per client")

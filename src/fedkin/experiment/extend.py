@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.core import ConfigError, Method, RunFolderError
+from fedkin.core.errors import counted
 from fedkin.experiment.prepare import plan_of
 from fedkin.experiment.records import unevaluated
 from fedkin.experiment.run_folder import EXTENDING, RunFolder
@@ -48,7 +49,9 @@ def extend(folder: RunFolder, there: Settings, rounds: int) -> Settings:
         return there
     done = folder.settle()
     if rounds < done:
-        raise ConfigError(f"{folder.path} has {done} rounds, more than --rounds {rounds}; give more than {done}")
+        raise ConfigError(
+            f"{folder.path} has {counted(done, 'round')}, more than --rounds {rounds}; give more than {done}"
+        )
     refused = f"{folder.path} cannot become a run of {rounds} rounds: "
     if done and (why := _why_not(there.method)):
         raise ConfigError(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Aggregation, Bundle, ConfigError, DataError, Method
+from fedkin.core.errors import counted
 from fedkin.core.samples import ClientData
 from fedkin.engines import Loop
 from fedkin.evaluate import interval, score
@@ -71,7 +72,7 @@ class Drill:
         """Return a chart of the accuracy over its rounds, of local training and of the global model."""
         own = [{"round": a, "accuracy": 100 * v, "way": f"joins {self.title}"} for a, v in self.accuracy.items()]
         alone = [{"round": a, "accuracy": 100 * self.local[a], "way": "its data alone"} for a in self.accuracy]
-        flat = {f"its data alone, {self.round} rounds": self.local[self.round]}
+        flat = {f"its data alone, {counted(self.round, 'round')}": self.local[self.round]}
         flat |= {} if self.global_model is None else {"global model as it is": self.global_model}
         lines = [{"accuracy": 100 * v, "way": way} for way, v in flat.items()]
         y: dict[str, Any] = {"field": "accuracy", "type": "quantitative", "title": "accuracy on its test part, %"}

@@ -6,7 +6,7 @@ print([f.what for f in found.of("warning")])
 ``finding``     Finding and Inspection: the results
 ``raw``         files as they are: tables, archives, images, even where they cannot be read
 ``fields``      columns as values; ``columns``, ``gaps`` and ``roles`` judge them; ``pictures`` image files
-``majority``    the most frequent class of each client
+``majority``    the most frequent class of each client; ``advice`` on the partition
 ``shares``      clients and classes; ``duplicates`` samples that occur more than once
 ``look``        all of it, in order; and what can be found in passing, before a run
 """

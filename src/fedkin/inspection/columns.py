@@ -6,10 +6,11 @@ import re
 
 import numpy as np
 
+from fedkin.core.errors import counted
 from fedkin.data.card import MAX_CATEGORIES
 from fedkin.data.checks import Indices
 from fedkin.inspection.fields import FEWEST_ROWS, Field, Fields
-from fedkin.inspection.finding import Finding, are, first
+from fedkin.inspection.finding import Finding, first
 
 FAR = 1e6  # ratio of a column's width to the median
 _DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}")
@@ -25,7 +26,7 @@ def constant(fields: Fields) -> list[Finding]:
         Finding(
             "constant-column",
             "warning",
-            f"{are(len(names), 'column')} with the same value in every row: {first(names)}",
+            f"{counted(len(names), 'column')} with the same value in every row: {first(names)}",
             "a constant carries no information on the class; it may be a field that was never filled in",
             "drop it, or find out why it does not vary",
             columns=tuple(names),
@@ -76,7 +77,7 @@ def odd_numbers(fields: Fields) -> list[Finding]:
                 Finding(
                     "non-finite",
                     "error",
-                    f"{are(len(wild), 'value')} of {f.name} that are not finite numbers",
+                    f"{counted(len(wild), 'value')} of {f.name} that are not finite numbers",
                     "one such value turns a model's weights into NaN, and the reader refuses it",
                     "correct these fields, or leave them empty",
                     columns=(f.name,),
@@ -89,7 +90,7 @@ def odd_numbers(fields: Fields) -> list[Finding]:
                 Finding(
                     "text-in-numbers",
                     "error" if f.distinct > MAX_CATEGORIES else "warning",
-                    f"{are(len(f.odd), 'field')} of {f.name} with texts among numbers: {first(texts)}",
+                    f"{counted(len(f.odd), 'field')} of {f.name} with texts among numbers: {first(texts)}",
                     f"the whole column is then read as texts, one input for each of its {f.distinct:,} values"
                     + (f", and at most {MAX_CATEGORIES} can be" if f.distinct > MAX_CATEGORIES else ""),
                     "correct these fields, or leave them empty",

@@ -11,11 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedkin.core.errors import counted
 from fedkin.data.checks import Indices
 from fedkin.data.federation import Federation
 from fedkin.data.shard import PARTS
 from fedkin.inspection.fields import Fields, Mask
-from fedkin.inspection.finding import EXAMPLES, Finding, Severity, are, percent
+from fedkin.inspection.finding import EXAMPLES, Finding, Severity, percent
 
 MOST_VALUES = 2_000_000_000
 """Numbers looked at; of a larger federation only the first clients."""
@@ -130,7 +131,7 @@ def duplicates(rows: HashedSamples, by_chance: float | None = None) -> list[Find
             Finding(
                 "not-looked-at",
                 "note",
-                f"{are(rows.skipped, 'client')} were not searched for copies, the data are too large",
+                f"{counted(rows.skipped, 'client')} were not searched for copies, the data are too large",
                 "copies there are not found",
                 "inspect these clients apart",
             )
@@ -165,7 +166,8 @@ def _leaking(rows: HashedSamples, few: bool) -> list[Finding]:
         Finding(
             "train-test-leak",
             _severity(share, few, limit=max(FEW, 0.5 / float(test.sum()) ** 0.5)),
-            f"copies of {are(int(leaking.sum()), 'test sample')} ({percent(share)}) are in a training or validation "
+            f"copies of {counted(int(leaking.sum()), 'test sample')} ({percent(share)}) are in a training or "
+            "validation "
             f"part, of {int(at_home.sum()):,} at the same client",
             "what was trained on is predicted too well: accuracies come out too high",
             "remove the copies; samples that belong together (windows of one recording) are kept on one side of the "
@@ -188,8 +190,9 @@ def _between(rows: HashedSamples, few: bool) -> list[Finding]:
         Finding(
             "duplicates-between-clients",
             _severity(share, few),
-            f"{are(int((owners > 1).sum()), 'input')} that more than one client has; {int(shared.sum()):,} samples of "
-            f"{are(len(clients), 'client')} ({percent(share)})",
+            f"{counted(int((owners > 1).sum()), 'input')} that more than one client has; {int(shared.sum()):,} "
+            "samples of "
+            f"{counted(len(clients), 'client')} ({percent(share)})",
             "one client's test sample may be another's training sample, and clients look more alike than they are",
             "remove the copies, or give each to one client",
             clients=_clients(rows, shared),
@@ -209,7 +212,7 @@ def _inside(rows: HashedSamples, few: bool) -> list[Finding]:
         Finding(
             "duplicates-in-client",
             _severity(share, few),
-            f"{are(more, 'sample')} ({percent(share)}) that their client has already",
+            f"{counted(more, 'sample')} ({percent(share)}) that their client has already",
             "a copied sample counts double, and its copies may fall on both sides of the split",
             "remove the copies",
             clients=_clients(rows, copies),
@@ -230,7 +233,8 @@ def _conflicts(rows: HashedSamples, few: bool) -> list[Finding]:
         Finding(
             "label-conflict",
             _severity(share, few),
-            f"{are(int(torn.sum()), 'input')} with two labels or more, {int(mask.sum()):,} samples ({percent(share)})",
+            f"{counted(int(torn.sum()), 'input')} with two labels or more, {int(mask.sum()):,} samples "
+            f"({percent(share)})",
             "the same input cannot be of two classes: some labels are wrong, or an input that distinguishes them is "
             "missing",
             "correct the labels; where clients mean different things by one label, personalised methods are the answer",

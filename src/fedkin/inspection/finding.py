@@ -88,7 +88,10 @@ class Inspection:
         data: name or path of the data.
         kind: what kind of source, in words.
         seen: first lines of a file, or names of files or arrays, even where these cannot be read.
-        samples: number of samples; None when the data cannot be read.
+        samples: number of samples that a run uses, all parts of all clients together; None when the data cannot be
+            read.
+        read: number of samples in the data: larger where the partition or ``samples_per_client`` leaves samples out,
+            smaller where clients share samples; None where ``samples`` is, and for a federation.
         inputs: shape and type of one input, in words.
         classes: names of the classes.
         class_samples: samples of each class, as many as ``classes``.
@@ -103,6 +106,7 @@ class Inspection:
     kind: str
     seen: tuple[str, ...] = ()
     samples: int | None = None
+    read: int | None = None
     inputs: str = ""
     classes: tuple[str, ...] = ()
     class_samples: tuple[int, ...] = ()
@@ -139,8 +143,3 @@ def first(names: Sequence[str], limit: int = EXAMPLES) -> str:
 def percent(share: float) -> str:
     """Return a fraction as "12 %"; a fraction above 0 is not shown as 0."""
     return "< 0.1 %" if 0 < share < 0.001 else f"{100 * share:.3g} %"
-
-
-def are(count: int, what: str) -> str:
-    """Return a number with its noun: "1 row", "2 rows"."""
-    return f"{count:,} {what}" + ("" if count == 1 else "s")

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedkin.core.errors import counted
 from fedkin.inspection.fields import FEWEST_ROWS, Field, Fields
-from fedkin.inspection.finding import Finding, are, first, percent
+from fedkin.inspection.finding import Finding, first, percent
 
 MUCH_MISSING = 0.2  # share of the rows from which gaps are a warning
 
@@ -53,7 +54,7 @@ def missing(fields: Fields) -> list[Finding]:
             Finding(
                 "empty-column",
                 "error",
-                f"{are(len(empty), 'column')} without any value: {first(empty)}",
+                f"{counted(len(empty), 'column')} without any value: {first(empty)}",
                 "a column without values cannot be standardised, and the reader refuses it",
                 "drop the column",
                 columns=tuple(empty),
@@ -70,7 +71,7 @@ def missing(fields: Fields) -> list[Finding]:
         Finding(
             "missing-values",
             "warning" if gaps[0][0] >= MUCH_MISSING else "note",
-            f"{are(len(gaps), 'column')} with empty fields: {first(shown, 8)}",
+            f"{counted(len(gaps), 'column')} with empty fields: {first(shown, 8)}",
             "an empty number becomes the column's mean, with a second input that marks it; a column that is often "
             "missing mostly shows that it is missing",
             "drop columns that are mostly empty, or fill them where you know better than the mean",
@@ -101,7 +102,7 @@ def _missing_at_clients(fields: Fields, gaps: Sequence[Field]) -> list[Finding]:
         Finding(
             "missing-at-client",
             "warning",
-            f"{are(len(shown), 'column')} that some client never fills in: {first(shown)}",
+            f"{counted(len(shown), 'column')} that some client never fills in: {first(shown)}",
             "such a column shows which client a row is from, and a shared model may learn that instead of the class",
             "drop the column, or compare a run without it",
             columns=tuple(columns),

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedkin.core.errors import FedkinError
+from fedkin.core.errors import FedkinError, counted
 from fedkin.data.card import MAX_CLASSES
 from fedkin.data.checks import Indices
 from fedkin.data.dataset import Dataset
@@ -21,9 +21,10 @@ from fedkin.data.shard import PARTS
 from fedkin.data.shelf import Shelf
 from fedkin.data.sites import Sharing, fetched, share_out
 from fedkin.inspection import columns, gaps
+from fedkin.inspection.advice import partition_advice
 from fedkin.inspection.duplicates import alike, duplicates, read_rows, with_lines
 from fedkin.inspection.fields import Field, Fields
-from fedkin.inspection.finding import ClientSummary, Finding, Inspection, are, ordered
+from fedkin.inspection.finding import ClientSummary, Finding, Inspection, ordered
 from fedkin.inspection.majority import advice_of, one_sided_of, summary_of
 from fedkin.inspection.raw import WORDS, Raw, look_at, refused
 from fedkin.inspection.shares import classes_of, clients_of, naturals_of
@@ -81,7 +82,7 @@ def _failed(seen: Inspection, raw: Raw, more: list[Finding]) -> Inspection:
     rows = raw.fields
     if rows is None or rows.label is None or len(raw.class_names) > MAX_CLASSES:
         samples = len(rows.places) if rows is not None else None
-        return replace(seen, samples=samples, findings=found)
+        return replace(seen, samples=samples, read=samples, findings=found)
     client = rows.client if rows.client is not None else np.zeros(len(rows.label), dtype=np.int64)
     names = rows.client_names or ("all rows",)
     counts = np.zeros((len(names), len(raw.class_names)), dtype=np.int64)
@@ -89,6 +90,7 @@ def _failed(seen: Inspection, raw: Raw, more: list[Finding]) -> Inspection:
     return replace(
         seen,
         samples=len(rows.label),
+        read=len(rows.label),
         classes=raw.class_names,
         class_samples=tuple(counts.sum(axis=0).tolist()),
         sharing="not shared out, since the data cannot be read",
@@ -109,7 +111,7 @@ def _read(seen: Inspection, dataset: Dataset, raw: Raw, how: Sharing, own_client
     seen = replace(
         seen,
         kind="a data set" if raw.kind == "unknown" else seen.kind,
-        samples=len(dataset) + (0 if test is None else len(test)),
+        read=len(dataset) + (0 if test is None else len(test)),
         inputs=_inputs(dataset),
         classes=dataset.labels or tuple(map(str, range(dataset.classes))),
     )
@@ -123,20 +125,25 @@ def _read(seen: Inspection, dataset: Dataset, raw: Raw, how: Sharing, own_client
         federation = share_out(dataset, how)
     except FedkinError as error:
         counts = tuple(np.bincount(dataset.y.numpy(), minlength=dataset.classes).tolist())
-        return replace(seen, class_samples=counts, findings=ordered([*found, refused("cannot-be-shared-out", error)]))
+        return replace(
+            seen,
+            samples=seen.read,
+            class_samples=counts,
+            findings=ordered([*found, refused("cannot-be-shared-out", error)]),
+        )
     kept = (
         ""
         if test is None
-        else f"; the official test part ({len(test):,} samples) is "
+        else f"; the official test part ({counted(len(test), 'sample')}) is "
         + ("kept apart" if how.split == "official" else "shared out with the rest")
     )
-    sharing_text = f"{partition.name} ({_settings(partition)}), {are(len(federation), 'client')}{kept}"
+    sharing_text = f"{partition.name} ({_settings(partition)}), {counted(len(federation), 'client')}{kept}"
     seen = _shared(
         replace(seen, sharing=sharing_text), federation, found, tell, None if inputs is None else alike(inputs)
     )
     if raw.fields is not None:
         seen = replace(seen, findings=with_lines(seen.findings, raw.fields))
-    return replace(seen, advice=(_advice(seen, dataset, how), *seen.advice))
+    return replace(seen, advice=(partition_advice(seen, dataset, how.partition or Dirichlet()), *seen.advice))
 
 
 def _shared(
@@ -155,9 +162,9 @@ def _shared(
     ]
     return replace(
         seen,
-        samples=int(counts.sum()) if seen.samples is None else seen.samples,
+        samples=int(counts.sum()),
         inputs=seen.inputs or f"{' x '.join(map(str, federation.shape))} numbers, float32",
-        sharing=seen.sharing or f"{federation.name}, {are(len(clients), 'client')}",
+        sharing=seen.sharing or f"{federation.name}, {counted(len(clients), 'client')}",
         classes=classes,
         class_samples=tuple(counts.sum(axis=0).tolist()),
         clients=clients,
@@ -216,7 +223,8 @@ def _settings(partition: Partition) -> str:
     if isinstance(partition, Natural):
         return "clients as they come with the data"
     own = {f.name: getattr(partition, f.name) for f in fields(partition)}  # type: ignore[arg-type]  # all are dataclasses
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in own.items()) or "all alike"
+    shown = [f"{name.replace('_', ' ')}{'' if value is True else f' {value}'}" for name, value in own.items() if value]
+    return ", ".join(shown) or "all alike"
 
 
 def _inputs(dataset: Dataset) -> str:
@@ -270,20 +278,3 @@ def _of_numbers(dataset: Dataset, found: Fields | None) -> list[Finding]:
         *columns.leaks(found),
         *columns.scales(numbers, standardised=dataset.table is not None),
     ]
-
-
-def _advice(seen: Inspection, dataset: Dataset, how: Sharing) -> str:
-    """Return a suggestion of the partition to use."""
-    if isinstance(how.partition, Natural):
-        return f"The clients are those of the data ({len(seen.clients):,}): --partition natural is right."
-    if dataset.client is not None:
-        return "The data bring clients of their own: --partition natural keeps them."
-    naming = (
-        "--client-column COLUMN, or one file for each client, names them"
-        if dataset.table is not None
-        else ("one folder for each client, or an array with the client of each sample, names them")
-    )
-    return (
-        f"The data name no clients: {naming}. To try things out, --partition dirichlet --alpha 0.5 makes up clients "
-        "whose classes differ, a smaller alpha makes them differ more."
-    )

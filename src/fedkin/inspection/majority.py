@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedkin.core.errors import counted
 from fedkin.data.checks import Indices
 from fedkin.evaluate.choice import ONE_SIDED, Choice, Constant, choose, majority_class
-from fedkin.inspection.finding import EXAMPLES, ClientSummary, Finding, are, first, percent
+from fedkin.inspection.finding import ClientSummary, Finding, first, percent
 
 
 def summary_of(name: str, parts: Sequence[Indices], classes: Sequence[str]) -> ClientSummary:
@@ -48,12 +49,12 @@ def one_sided_of(clients: Sequence[ClientSummary]) -> list[Finding]:
         Finding(
             "one-sided-client",
             "note" if chosen.fair else "warning",
-            f"{are(len(found), 'client')} with {percent(ONE_SIDED)} of the test samples or more, but not all, of one "
+            f"{counted(len(found), 'client')} with {percent(ONE_SIDED)} of the test samples or more, but not all, of "
+            "one "
             f"class: {named}",
             "a model that always predicts this class has a high accuracy there, though it learned nothing",
             "read balanced accuracy of these clients" if chosen.fair else "read balanced accuracy before accuracy",
             clients=tuple(c.client for c in found[:100]),
-            rows=tuple(str(c) for c in found[:EXAMPLES]),
         )
     ]
 
@@ -76,5 +77,5 @@ def advice_of(clients: Sequence[ClientSummary], classes: Sequence[str], samples:
             f"Classes are uneven ({guess}): read balanced accuracy and the worst tenth of clients next to accuracy, "
             "mean over clients."
         )
-    exceptions = f", but for {are(len(chosen.one_sided), 'client')}" if chosen.one_sided else ""
+    exceptions = f", but for {counted(len(chosen.one_sided), 'client')}" if chosen.one_sided else ""
     return f"Classes are about even ({guess}): accuracy, mean over clients, is a fair headline{exceptions}."

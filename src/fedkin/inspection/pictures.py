@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedkin.core.errors import DataError
+from fedkin.core.errors import DataError, counted
 from fedkin.data.image_files import FAULTS, opened, usual_side
 from fedkin.data.progress import each
 from fedkin.data.sources.images import SUFFIXES, TRAIN
-from fedkin.inspection.finding import EXAMPLES, Finding, are, first
+from fedkin.inspection.finding import EXAMPLES, Finding, first
 
 OTHER_IMAGES = frozenset({".gif", ".tif", ".tiff", ".webp", ".dcm", ".jp2", ".heic"})
 MOST_STRETCHED = 2.0  # images whose shapes differ more are no longer similar when all are made square
@@ -59,7 +59,7 @@ def others(root: Path) -> list[Finding]:
         Finding(
             "files-ignored",
             "warning",
-            f"{are(len(left), 'image file')} of a kind that is not read: {first(left)}",
+            f"{counted(len(left), 'image file')} of a kind that is not read: {first(left)}",
             f"only {', '.join(sorted(SUFFIXES))} are read; the others are missing without a word",
             "convert them",
             rows=tuple(left[:EXAMPLES]),
@@ -88,7 +88,7 @@ def labels_of(found: list[Picture]) -> tuple[list[str], list[str]]:
 def listing(root: Path) -> tuple[str, ...]:
     """Return the folders with images, and the number of images in each."""
     counts = Counter(str(p.parent.relative_to(root)) for p in _files(root) if p.suffix.lower() in SUFFIXES)
-    lines = [f"{folder}/: {count:,} images" for folder, count in sorted(counts.items())]
+    lines = [f"{folder}/: {counted(count, 'image')}" for folder, count in sorted(counts.items())]
     return tuple(lines[:20]) + ((f"and {len(lines) - 20} more folders",) if len(lines) > 20 else ())
 
 
@@ -100,7 +100,8 @@ def _unreadable(found: list[Picture]) -> list[Finding]:
         Finding(
             "unreadable-image",
             "error",
-            f"{are(len(broken), 'image')} of {len(found):,} that cannot be read: {broken[0].path} ({broken[0].fault})",
+            f"{counted(len(broken), 'image')} of {len(found):,} that cannot be read: {broken[0].path} "
+            f"({broken[0].fault})",
             "the reader stops at the first of them",
             "copy these files anew, or remove them",
             rows=tuple(f"{p.path}: {p.fault}" for p in broken[:EXAMPLES]),

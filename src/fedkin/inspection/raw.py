@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedkin.core.errors import DataError, FedkinError
+from fedkin.core.errors import DataError, FedkinError, counted
 from fedkin.data.checks import Indices
 from fedkin.data.pixels import Array
 from fedkin.data.shelf import is_shelf
@@ -18,11 +18,11 @@ from fedkin.data.sources.csvfile import PARQUET, Table, read_csv
 from fedkin.data.sources.hub import PREFIX, open_hub, table_of
 from fedkin.data.sources.idx import is_idx_folder
 from fedkin.data.sources.images import is_image_folder
-from fedkin.data.sources.npz import read_arrays
+from fedkin.data.sources.npz import likely_clients, read_arrays
 from fedkin.data.sources.papers import is_known
 from fedkin.inspection import columns, gaps, pictures, roles
 from fedkin.inspection.fields import Field, Fields
-from fedkin.inspection.finding import EXAMPLES, ColumnSummary, Finding, are, first
+from fedkin.inspection.finding import EXAMPLES, ColumnSummary, Finding, first
 
 Kind = Literal["built-in", "known", "function", "hub", "federation", "table", "idx", "images", "npz", "unknown"]
 WORDS: dict[Kind, str] = {
@@ -75,7 +75,7 @@ def look_at(data: str | Path, how: Reading) -> Raw:
         wrong = (*pictures.pictures(found, how.image_size), *pictures.others(path))
         return Raw(kind, pictures.listing(path), fields=fields, class_names=names, findings=wrong)
     if kind == "npz":
-        return _archive(path if path.is_file() else next(iter(sorted(path.glob("*.npz")))))
+        return _archive(path if path.is_file() else next(iter(sorted(path.glob("*.npz")))), how.client)
     return Raw(kind, _names(path) if path.is_dir() else ())
 
 
@@ -195,7 +195,7 @@ def _folders(found: list[pictures.Picture]) -> tuple[Fields | None, tuple[str, .
     return fields, tuple(str(n) for n in names)
 
 
-def _archive(path: Path) -> Raw:
+def _archive(path: Path, client: str | None) -> Raw:
     try:
         arrays = read_arrays(path)
     except DataError as error:
@@ -213,13 +213,26 @@ def _archive(path: Path) -> Raw:
                 Finding(
                     "non-finite",
                     "error",
-                    f"{are(len(bad), 'sample')} of {name} with NaN or infinite values",
+                    f"{counted(len(bad), 'sample')} of {name} with NaN or infinite values",
                     "one such value turns a model's weights into NaN, and the reader refuses it",
                     "fill these values, or remove the samples",
                     columns=(name,),
                     rows=tuple(f"{name}[{i}]" for i in bad[:EXAMPLES].tolist()),
                 )
             )
+    if client is None and (ids := likely_clients(arrays)):
+        found.append(
+            Finding(
+                "ids-not-used",
+                "note",
+                f"{counted(len(ids), 'array')} with a value for each sample that {'is' if len(ids) == 1 else 'are'} "
+                "not "
+                f"used: {first(ids)}",
+                "if it names the client of each sample, clients need not be made up",
+                f"--client-column {ids[0]}, if it does",
+                columns=ids,
+            )
+        )
     return Raw("npz", seen, findings=tuple(found))
 
 
@@ -229,7 +242,7 @@ def refused(code: str, error: Exception) -> Finding:
     After its last semicolon stands its advice, or what there is instead.
     """
     what, _, advice = str(error).rpartition("; ")
-    if not what or advice.startswith(("it holds", "the columns", "there are", "did you mean")):
+    if not what or advice.startswith(("it ", "got ", "the columns", "there are", "did you mean")):
         what, advice = str(error), "correct it and look again"
     return Finding(code, "error", what, "a run stops here", advice)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedkin.core.errors import meant
+from fedkin.core.errors import counted, meant
 from fedkin.data.card import MAX_CLASSES
 from fedkin.data.checks import Indices
 from fedkin.data.sources.csvfile import Table
 from fedkin.inspection.fields import Field
-from fedkin.inspection.finding import EXAMPLES, Finding, are, first
+from fedkin.inspection.finding import EXAMPLES, Finding, first
 
 CONTINUOUS = 50  # more different whole numbers look like a measurement, not like classes
 _ROWS_PER_CLASS = 10
@@ -44,7 +44,7 @@ def check_target(table: Table, target: str | None, binary: bool) -> tuple[Indice
         return None, [
             _error(
                 "missing-target",
-                f"{are(len(rows), 'row')} without a value of the target {target}",
+                f"{counted(len(rows), 'row')} without a value of the target {target}",
                 "a row without a class can neither be trained on nor tested",
                 "remove these rows, or fill in the class",
                 columns=(target,),
@@ -76,7 +76,7 @@ def check_client(table: Table, client: str | None) -> list[Finding]:
             Finding(
                 "missing-client",
                 "warning",
-                f"{are(len(rows), 'row')} without a value in {client}",
+                f"{counted(len(rows), 'row')} without a value in {client}",
                 "rows without a client become a client of their own",
                 "fill in the client, or remove these rows",
                 columns=(client,),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedkin.core.errors import DataError
+from fedkin.core.errors import DataError, counted
 from fedkin.data.checks import Indices
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
 from fedkin.data.partition import Natural, Partition
-from fedkin.inspection.finding import EXAMPLES, ClientSummary, Finding, Severity, are, first, percent
+from fedkin.inspection.finding import EXAMPLES, ClientSummary, Finding, Severity, first, percent
 
 FEW_TRAIN = 10  # training samples below which a client is small
 FEW_CLIENTS = 0.1  # up to this share of the clients it is a note: means over all clients hardly change
@@ -27,7 +27,7 @@ def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Findi
             Finding(
                 "small-client",
                 _severity(len(small), len(summaries)),
-                f"{are(len(small), 'client')} with fewer than {FEW_TRAIN} training samples: {first(shown)}",
+                f"{counted(len(small), 'client')} with fewer than {FEW_TRAIN} training samples: {first(shown)}",
                 "so few samples are memorised in one round, and a figure from a handful of test samples means nothing",
                 "leave such clients out with --min-samples (partitions natural, dirichlet), or ask for fewer clients",
                 clients=tuple(c.name for c in small[:100]),
@@ -39,7 +39,7 @@ def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Findi
             Finding(
                 "no-test-sample",
                 "warning",
-                f"{are(len(untested), 'client')} without a test sample: {first(untested)}",
+                f"{counted(len(untested), 'client')} without a test sample: {first(untested)}",
                 "no accuracy can be reported for them; they are missing from every mean over clients",
                 "raise --test, or leave small clients out with --min-samples",
                 clients=tuple(untested[:100]),
@@ -51,7 +51,7 @@ def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Findi
             Finding(
                 "one-class-client",
                 _severity(len(single), len(summaries)),
-                f"{are(len(single), 'client')} with samples of one class only: {first(single)}",
+                f"{counted(len(single), 'client')} with samples of one class only: {first(single)}",
                 "a model that always predicts this class is perfect there; such clients lift the mean of every "
                 "method that adapts to a client",
                 "read the worst tenth of clients next to the mean; a larger --alpha gives clients more classes",
@@ -100,7 +100,7 @@ def classes_of(
             Finding(
                 "empty-class",
                 "warning",
-                f"{are(len(absent), 'class').replace('classs', 'classes')} without any sample: {first(absent)}",
+                f"{counted(len(absent), 'class')} without any sample: {first(absent)}",
                 "the network gets an output that nothing is ever taught to; labels may be numbered with a gap",
                 "number the classes 0, 1, 2, ... without gaps, or bring samples of them",
             )
@@ -174,7 +174,8 @@ def _balance(total: Indices, names: tuple[str, ...]) -> list[Finding]:
         Finding(
             "unbalanced-classes",
             "warning",
-            f"class {names[large]} has {total[large]:,} samples ({percent(float(total[large] / total.sum()))}), "
+            f"class {names[large]} has {counted(int(total[large]), 'sample')} "
+            f"({percent(float(total[large] / total.sum()))}), "
             f"class {names[small]} only {total[small]:,}",
             "accuracy hardly notices a class that is never predicted",
             "read balanced accuracy and macro-F1 next to accuracy",
@@ -194,7 +195,8 @@ def naturals_of(dataset: Dataset, partition: Partition) -> list[Finding]:
             Finding(
                 "clients-ignored",
                 "note",
-                f"the data bring {are(len(ids), 'client')} of their own ({first([names[k] for k in ids], 4)}), which "
+                f"the data bring {counted(len(ids), 'client')} of their own ({first([names[k] for k in ids], 4)}), "
+                "which "
                 f"the partition {partition.name} does not use",
                 "it deals all samples anew to synthetic clients",
                 "--partition natural keeps the clients as they are",
@@ -208,7 +210,8 @@ def naturals_of(dataset: Dataset, partition: Partition) -> list[Finding]:
         Finding(
             "client-left-out",
             "warning",
-            f"{are(len(left), 'client')} with fewer than {partition.min_samples} samples, left out: {first(shown)}",
+            f"{counted(len(left), 'client')} with fewer than {counted(partition.min_samples, 'sample')}, left out: "
+            f"{first(shown)}",
             "they take no part, and no figure is about them",
             "--min-samples 1 keeps all clients",
             clients=tuple(names[ids[i]] for i in left[:100]),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedkin.core.errors import counted
 from fedkin.report import charts, tables
 from fedkin.report.naming import different
 from fedkin.report.tables import DASH, Grid
@@ -60,7 +61,7 @@ summary { cursor: pointer; font-weight: 600; margin: .8rem 0; }
 def headline(found: Found) -> str:
     """Return one sentence with the number of findings of each kind."""
     counts = {kind: sum(f["severity"] == kind for f in found["findings"]) for kind in ("error", "warning", "note")}
-    said = [f"{n} {kind}{'' if n == 1 else 's'}" for kind, n in counts.items() if n]
+    said = [counted(n, kind) for kind, n in counts.items() if n]
     name = Path(found["data"]).name or found["data"]
     if not said:
         return f"{name}: nothing looks wrong"
@@ -76,12 +77,19 @@ def facts(found: Found) -> list[tuple[str, str]]:
     rows = [
         ("data", found["data"]),
         ("what it is", found["kind"]),
-        ("samples", "" if samples is None else f"{samples:,}"),
+        ("samples", _samples(samples, found["read"])),
         ("inputs", found["inputs"]),
-        (f"{len(classes)} classes", named + (f" and {len(classes) - 12} more" if len(classes) > 12 else "")),
+        (counted(len(classes), "class"), named + (f" and {len(classes) - 12} more" if len(classes) > 12 else "")),
         ("clients", found["sharing"]),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _samples(used: int | None, read: int | None) -> str:
+    """Return the number of samples that a run uses, and of those that were read if it is another."""
+    if used is None:
+        return ""
+    return f"{used:,}" if read is None or read == used else f"{used:,} used of {read:,} read"
 
 
 def columns_grid(found: Found) -> Grid:
@@ -270,7 +278,7 @@ def _client_table(found: Found) -> str:
     heads = ("client", "train", "validation", "test", "classes", "most frequent", "in train %", "in test %")
     grid = Grid("", heads, cells, note=note)
     return (
-        f"<details><summary>The {len(clients):,} clients and their samples</summary>"
+        f"<details><summary>The {counted(len(clients), 'client')} and their samples</summary>"
         f"<div class='wide'>{tables.to_html(grid)}</div></details>"
     )
 
@@ -302,7 +310,7 @@ def _rows(found: Found) -> list[tuple[str, npt.NDArray[np.int64], tuple[int, int
         names = []
         for group in members:
             most = found["classes"][int(share[group].mean(axis=0).argmax())]
-            names.append(f"{len(group):,} clients, most of {most}")
+            names.append(f"{counted(len(group), 'client')}, most of {most}")
         names = [f"{i + 1}: {name}" for i, name in enumerate(names)]
     parts = [sizes[group].sum(axis=0).tolist() for group in members]
     return [(n, m, (p[0], p[1], p[2])) for n, m, p in zip(names, members, parts, strict=True)]

@@ -79,6 +79,7 @@ def test_all_clients_and_json(run: Path, fedkin: Command) -> None:
         ("predict", "needs an exported folder and a file"),
         ("predict run", "FILE"),
         ("predict run x.npz", "not an exported model"),
+        ("predict run x.npz", "fedkin export run --client 0"),
         ("predict home nothing.npz", "no file nothing.npz"),
         (
             "predict home rows.csv",

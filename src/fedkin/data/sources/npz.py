@@ -129,6 +129,40 @@ def read_arrays(path: Path) -> dict[str, Array]:
         ) from error
 
 
+def likely_clients(arrays: Mapping[str, Array]) -> tuple[str, ...]:
+    """Return the names of arrays that may name the clients, where no array has a name that says so.
+
+    They have one whole number or text for each training sample, two to half as many different values as samples, and
+    no name with a meaning of its own. The inputs may be missing among ``arrays``.
+    """
+    pairs = next((p for p, _ in _LAYOUTS if all(label in arrays for _, label in p[:1])), ())
+    taken = {key for layout, test in _LAYOUTS for pair in (*layout, test or ()) for key in pair}
+    taken |= {"scale", "label_names", *_UNIT_KEYS}
+    n = sum(len(arrays[label]) for _, label in pairs if label in arrays and arrays[label].ndim)
+    if any(key + end in arrays for key in _CLIENT_KEYS for end in ("", "_train")):
+        return ()
+    fit = [
+        key
+        for key, a in arrays.items()
+        if key not in taken and a.ndim == 1 and len(a) == n and a.dtype.kind in "iuUS"
+        and 2 <= len(np.unique(a)) <= n / 2
+    ]  # fmt: skip
+    return tuple(dict.fromkeys(key.removesuffix("_train") for key in fit))
+
+
+def likely_clients_of(path: Path) -> tuple[str, ...]:
+    """Return `likely_clients` of a file without reading its inputs; nothing where it cannot be read."""
+    inputs = {key for layout, test in _LAYOUTS for key, _ in (*layout, *([test] if test else []))}
+    try:
+        with path.open("rb") as raw:
+            check_archive(path, raw)
+            raw.seek(0)
+            file = np.load(raw, allow_pickle=False)
+            return likely_clients({key: file[key] for key in file.files if key not in inputs})
+    except (OSError, EOFError, zlib.error, LookupError, ValueError, SyntaxError, TypeError, DataError, *_ZIP_FAULTS):
+        return ()  # the reader reports what is wrong
+
+
 def read_array(path: Path) -> Array:
     """Read a single array, an npy file.
 

@@ -1,0 +1,101 @@
+"""``fedkin list``: methods, papers, partitions, models and data, each kind as a table of names and texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedkin.cli import screen
+from fedkin.core import ConfigError, Method
+from fedkin.core.method import FAMILIES
+from fedkin.data import KNOWN, PARTITIONS, PROTOCOLS, SOURCES
+from fedkin.methods import METHODS
+from fedkin.models import MODELS
+from fedkin.report.tables import Grid
+
+Rows = tuple[tuple[str, str], ...]
+
+
+def list_command(args: list[str]) -> int:
+    """Run ``fedkin list [methods|papers|partitions|models|data]``."""
+    for kind in args:
+        if kind not in KINDS:
+            raise ConfigError(f"fedkin list shows {', '.join(KINDS)}; got {kind!r}")
+    for kind in args or KINDS:
+        KINDS[kind]()
+    return 0
+
+
+def _methods() -> None:
+    """Print the methods by family; "sums suffice": secure aggregation could hide single uploads from the server."""
+    methods = {name: make() for name, make in METHODS.items()}
+    rows: list[tuple[str, str]] = []
+    families: list[int] = []
+    for family in FAMILIES:
+        there = [(name, _learns(m)) for name, m in methods.items() if m.family == family]
+        if there:
+            rows += [("", "")] if rows else []
+            families.append(len(rows))
+            rows += [(_sentence(family), ""), *there]
+    note = "sums suffice: secure aggregation can hide single uploads from the server"
+    bold = frozenset((row, 0) for row in families)
+    screen.table(Grid("Methods", ("method", "description"), tuple(rows), bold, note, words=2))
+
+
+def _learns(method: Method) -> str:
+    sums = " (sums suffice)" if method.secure_aggregation else ""
+    return f"{method.summary}\nThe server learns of each client: {method.reveals}{sums}"
+
+
+def _papers() -> None:
+    rows = []
+    for name, make in METHODS.items():
+        method = make()
+        presets = ", ".join(method.presets_for(vars(method)))
+        rows.append((name, f"{method.title}. {_sentence(method.paper)}" + (f"\nPresets: {presets}" if presets else "")))
+    _show("Papers", "method", tuple(rows))
+
+
+def _partitions() -> None:
+    plain = tuple((name, _line(kind)) for name, kind in PARTITIONS.items())
+    _show("Partitions", "partition", plain + tuple((name, _fixed(kind)) for name, kind in PROTOCOLS.items()))
+
+
+def _fixed(protocol: Mapping[str, str | float]) -> str:
+    flags = " ".join(
+        f"--{name} {value if isinstance(value, str) else format(value, 'g')}" for name, value in protocol.items()
+    )
+    return f"Short for {flags}: the protocol of DA-PFL's tables."
+
+
+def _models() -> None:
+    _show("Models", "model", tuple((name, _line(make)) for name, make in MODELS.items()))
+
+
+def _data() -> None:
+    rows = tuple((name, _line(source).removeprefix("Return ").replace("``", "")) for name, source in SOURCES.items())
+    rows += tuple((name, known.what) for name, known in KNOWN.items())
+    rows += (
+        ("PATH", "a folder of idx files (MNIST family), tables or images; an npz, csv or parquet file"),
+        ("FILE.py:F, MODULE:F", "data or a federation returned by your function F"),
+        ("hf:NAME, hf:FOLDER", "a Hugging Face data set, from the hub or from a folder"),
+    )
+    _show("Data", "data", rows)
+
+
+def _show(title: str, name: str, rows: Rows) -> None:
+    screen.table(Grid(title, (name, "description"), tuple((n, _sentence(text)) for n, text in rows), words=2))
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].removesuffix(".")
+
+
+def _line(thing: Any) -> str:
+    return (thing.__doc__ or "").strip().splitlines()[0] if thing.__doc__ else ""
+
+
+KINDS: Mapping[str, Callable[[], None]] = {
+    "methods": _methods, "papers": _papers, "partitions": _partitions, "models": _models, "data": _data,
+}  # fmt: skip
+"""What ``fedkin list`` shows, and the function that prints it."""
