@@ -111,7 +111,7 @@ def export_command(args: list[str]) -> int:
     else:
         screen.say(_line(found[0]))
         screen.say(f"in {found[0]}: {', '.join(sorted(f.name for f in found[0].iterdir()))}")
-        screen.say(f"predict with it: fedkin predict {found[0]} FILE; or README.md there")
+        screen.say(f"Predict with it: fedkin predict {found[0]} FILE (or see README.md there)")
     return 0
 
 
@@ -136,7 +136,7 @@ def _list(runs: Sequence[AvailableRun], folder: Path, *, as_json: bool) -> None:
     bold = frozenset((i, len(columns) - 1) for i, run in enumerate(runs) if run.chosen)
     note = "bold: the chosen settings" if bold else ""
     screen.table(Grid(f"Runs in {folder}", columns, tuple(rows), bold, note, words=len(words)))
-    screen.say("\nTo export a client's model (--client takes a number or a name; --all, --global instead of it):")
+    screen.say("\nTo export a client's model (--client takes a number or a name; or use --all or --global):")
     for run in runs:
         screen.say(f"  {run.command}")
 

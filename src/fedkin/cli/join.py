@@ -90,6 +90,6 @@ def _table(drill: Drill) -> Grid:
         low, high = (100 * end for end in drill.interval[a])
         rows.append((str(a), f"{100 * accuracy:.1f}", f"{low:.0f} to {high:.0f}", f"{100 * drill.macro_f1[a]:.1f}",
                      f"{100 * drill.local[a]:.1f}", *cluster))  # fmt: skip
-    heads: tuple[str, ...] = ("own rounds", "accuracy %", "95 % interval", "macro-F1 %", "its data alone %")
+    heads: tuple[str, ...] = ("its rounds", "accuracy %", "95 % interval", "macro-F1 %", "its data alone %")
     heads += () if drill.cluster is None else ("cluster",)
     return Grid("", heads, tuple(rows))
