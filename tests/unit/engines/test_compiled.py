@@ -86,14 +86,22 @@ def check(chain: tuple[Make, tuple[int, ...]], drawn: dict[str, object]) -> None
 
 
 @given(chains(images=False), TERMS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_random_linear_chains_and_terms(chain: tuple[Make, tuple[int, ...]], drawn: dict[str, object]) -> None:
     check(chain, drawn)
 
 
 @given(chains(images=True), TERMS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_random_convolutions_and_terms(chain: tuple[Make, tuple[int, ...]], drawn: dict[str, object]) -> None:
+    check(chain, drawn)
+
+
+@pytest.mark.thorough
+@given(st.booleans().flatmap(lambda images: chains(images=images)), TERMS)
+@settings(max_examples=100, deadline=None)
+def test_many_random_chains_and_terms(chain: tuple[Make, tuple[int, ...]], drawn: dict[str, object]) -> None:
+    """A program of each chain is compiled, which takes half a second: before a release."""
     check(chain, drawn)
 
 

@@ -76,14 +76,29 @@ def near(found: Tensor, expected: Tensor) -> bool:
 
 
 # ---- numbers --------------------------------------------------------------------------------------------------------
-@given(
+RANDOM = (
     st.booleans().flatmap(lambda images: chains(images=images)),
     st.sampled_from([1, 3, 8, 10, 16, 23]),
     st.sampled_from([1, 3, 10, 13, 37]),
 )
-@settings(max_examples=20, deadline=None)
+
+
+@given(*RANDOM)
+@settings(max_examples=8, deadline=None)
 def test_random_chains_agree_with_float64(chain: tuple[Make, tuple[int, ...]], batch: int, n: int) -> None:
     """Logits and features of a random model; each sample's are, to the last bit, those of the sample alone."""
+    check(chain, batch, n)
+
+
+@pytest.mark.thorough
+@given(*RANDOM)
+@settings(max_examples=100, deadline=None)
+def test_many_random_chains_agree_with_float64(chain: tuple[Make, tuple[int, ...]], batch: int, n: int) -> None:
+    """Two programs of each chain are compiled, which takes a second: before a release."""
+    check(chain, batch, n)
+
+
+def check(chain: tuple[Make, tuple[int, ...]], batch: int, n: int) -> None:
     make, shape = chain
     net = Net(make, shape, CLASSES)
     w, x = net.fresh(1), data_for(shape, n).x
