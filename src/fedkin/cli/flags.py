@@ -148,8 +148,7 @@ def compare_flags(args: list[str]) -> tuple[Comparison, ShowCompare]:
         if not names and not {"-h", "--help", "--help-all"} & set(args):
             raise ConfigError("fedkin compare needs methods or a config file: fedkin compare da-pfl pfedcs")
         base = Comparison(tuple(names))
-    if any(a.split("=")[0] == "--seed" for a in args):
-        raise ConfigError("a comparison takes --seeds, one or several: --seeds 0 1 2")
+    args = _one_seed(args)
     got = parse(
         {
             **parts_of(base),
@@ -181,6 +180,11 @@ def resume_flags(args: list[str]) -> tuple[Path, int | None, ShowCompare]:
     return got.folder, got.rounds, ShowCompare(**shown, decimals=got.decimals)
 
 
+def _one_seed(args: list[str]) -> list[str]:
+    """Return the words of a command of several seeds, in which ``--seed 1`` of `fedkin run` means ``--seeds 1``."""
+    return ["--seeds" + a.removeprefix("--seed") if a.split("=")[0] == "--seed" else a for a in args]
+
+
 def sweep_flags(args: list[str]) -> tuple[Sweep, ShowRun]:
     """Return the sweep of ``fedkin sweep METHOD|FILE.toml [flags]``.
 
@@ -191,8 +195,7 @@ def sweep_flags(args: list[str]) -> tuple[Sweep, ShowRun]:
     table = read_toml(what) if what.endswith(".toml") else {"method": {"name": what}}
     entries = table.pop("sweep", {})
     base = _with_preset(settings_from(table, what), args)
-    if any(a.split("=")[0] == "--seed" for a in args):
-        raise ConfigError("a sweep takes --seeds, one or several: --seeds 0 1 2")
+    args = _one_seed(args)
     space, seeds, trials = sweep_table_of(entries, what)
     own = SweepSettings(seeds=seeds or (base.run.seed,), trials=trials)
     parts = {"method": base.method, **parts_of(base), "sweep": own, "show": ShowRun()}

@@ -664,7 +664,6 @@ def test_sweep_from_flags_and_from_a_file(fedkin: Command, small: str) -> None:
         ("", "settings to try"),
         ("--grid lr", "PART.SETTING=VALUE"),
         ("--grid training.lrr=1", "did you mean 'lr'"),
-        ("--grid training.lr=0.1 --seed 3", "--seeds"),
         ("--space training.lr=1..0 --trials 3", "lower end first"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commandline import Command
-from fedkin.cli.flags import RunsSettings, ShowCompare, ShowRun, compare_flags, parts_of, run_flags
+from fedkin.cli.flags import RunsSettings, ShowCompare, ShowRun, compare_flags, parts_of, run_flags, sweep_flags
 from fedkin.cli.parts import flags_of, renamed
 from fedkin.core import ConfigError, Method, Training
 from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings, Setup, settings_from
@@ -237,14 +237,19 @@ def test_set_reaches_the_method_inside() -> None:
     assert (method.inner.clusters, method.inner.lam, method.warmup) == (4, 0.5, 2)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("flag", ["--seed 3", "--seed=3", "--seeds 3"])
+def test_one_seed_is_a_list_of_one(flag: str) -> None:
+    """``--seed`` of `fedkin run` means the same to a comparison and a sweep."""
+    assert compare_flags(f"da-pfl {flag}".split())[0].seeds == (3,)
+    assert sweep_flags(f"da-pfl --grid training.lr=0.1 {flag}".split())[0].seeds == (3,)
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
         ("", "needs methods or a config file"),
         ("--rounds 3", "needs methods or a config file"),
         ("da-pflx", "unknown method 'da-pflx'; did you mean 'da-pfl'"),
-        ("da-pfl --seed 3", "a comparison takes --seeds"),
-        ("da-pfl --seed=3", "a comparison takes --seeds"),
         ("da-pfl --seeds 1 1", r"seeds must differ, got \[1, 1\]"),
         ("da-pfl --set lam=3", "--set takes METHOD.FIELD=VALUE.* got 'lam=3'"),
         ("da-pfl --set da-pfl.lam", "--set takes METHOD.FIELD=VALUE.* got 'da-pfl.lam'"),
