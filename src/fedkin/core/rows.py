@@ -61,7 +61,8 @@ def _forked() -> None:
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_cores(), "rows")
+    # a new thread has OpenMP's default number, not torch's: a product that it shares out has other last bits
+    return ThreadPoolExecutor(_cores(), "rows", initializer=torch.set_num_threads, initargs=(1,))
 
 
 def _cores() -> int:
