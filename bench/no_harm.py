@@ -26,6 +26,7 @@ from torch import Tensor
 from fedkin.core.seeds import generator
 from fedkin.functional.safe_share import (
     BOUNDS,
+    FLAT,
     GRID,
     LEAST,
     choose,
@@ -34,9 +35,9 @@ from fedkin.functional.safe_share import (
     left_out,
     mixtures,
     numbers,
-    passes,
     posterior,
     posteriors,
+    tested,
 )
 
 LINES = Path(__file__).parent / "results" / "no_harm.jsonl"
@@ -130,7 +131,7 @@ def chosen(samples: list[tuple[Tensor, Tensor]], gained: Tensor) -> dict[str, Te
     likelihood, hits = torch.stack([f[0] for f in found]), torch.stack([f[1] for f in found]).double()
     _, r = posteriors(likelihood)
     size = torch.full((k,), float(n), dtype=torch.float64)
-    table, flat = gains(r, hits, size), posterior(likelihood, torch.full((len(GRID),), 1 / len(GRID)).double())
+    table, flat = gains(r, hits, size), posterior(likelihood, FLAT)
     others = left_out(likelihood, hits, size, torch.arange(k)) if k > LEAST else torch.full((k,), 2)
     own = torch.nn.functional.pad(likelihood, (1, 0))
     return {
@@ -140,15 +141,9 @@ def chosen(samples: list[tuple[Tensor, Tensor]], gained: Tensor) -> dict[str, Te
         "by itself": torch.tensor([choose_alone(row, BOUNDS["likely"]) for row in flat]),
         "best": torch.tensor([choose(row, table, BOUNDS["best"]) for row in r]),
         "likely": torch.tensor([choose(row, table, BOUNDS["likely"]) for row in r]),
-        "sure": torch.tensor([_tested(p, q, int(j)) for (p, q), j in zip(samples, others, strict=True)]),
+        "sure": torch.tensor([tested(p, q, y, int(j), 0.05) for (p, q), j in zip(samples, others, strict=True)]),
         "oracle": gained.argmax(1),
     }
-
-
-def _tested(p: Tensor, q: Tensor, j: int) -> int:
-    right = mixtures(p, q).argmax(2) == 0
-    b, c = int((right[j] & ~right[0]).sum()), int((right[0] & ~right[j]).sum())
-    return j if passes(b, c, 0.05) else 0
 
 
 def summary(kind: str, clients: int, draws: int, **changes: Any) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ from torch import nn
 
 import fedkin
 from fedkin.core import Samples
-from fedkin.engines import Engine, Stacked
+from fedkin.engines import Engine, EngineName, Stacked
 
 LINES = Path(__file__).parent / "results" / "race.jsonl"
 COHORT, BATCH, STEP_SIZE, EVERY = 50, 10, 0.1, 10
@@ -64,15 +64,17 @@ def dealt(data: fedkin.Dataset, clients: int, samples: int, tests: int) -> fedki
     return fedkin.Federation(tuple(parts), data.classes, name=data.name)
 
 
-def race(data: fedkin.Dataset, clients: int, rounds: int, samples: int, tests: int, **compute: Any) -> dict[str, Any]:
+def race(
+    data: fedkin.Dataset, clients: int, rounds: int, engine: Engine | EngineName, samples: int = 50, tests: int = 10
+) -> dict[str, Any]:
     """Return seconds of the whole race and of a round's parts (medians), and the accuracy of the last round."""
     parts: list[dict[str, float]] = []
+    how: dict[str, Any] = {"compute": fedkin.Compute(engine=engine)} if isinstance(engine, str) else {"engine": engine}
     federation, begun = dealt(data, clients, samples, tests), time.perf_counter()
-    engine: Engine | None = compute.pop("engine", None)
     result = fedkin.run(
         fedkin.methods.FedAvg(), federation, SimpleCNN, fedkin.Training(batch_size=BATCH, lr=STEP_SIZE), rounds=rounds,
-        participation=min(COHORT, clients) / clients, eval_every=EVERY, engine=engine,
-        compute=fedkin.Compute(**compute), on_round=lambda report, line: parts.append(dict(report.seconds)),
+        participation=min(COHORT, clients) / clients, eval_every=EVERY,
+        on_round=lambda report, line: parts.append(dict(report.seconds)), **how,
     )  # fmt: skip
     medians = {name: round(statistics.median(part[name] for part in parts), 5) for name in parts[0]}
     return {
@@ -95,9 +97,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", default="cifar10", help="as of fedkin run --data")
     parser.add_argument("--lines", type=Path, default=LINES)
     args = parser.parse_args(words)
-    compute: dict[str, Any] = {"engine": Stacked(tf32=args.tf32)} if args.engine == "stacked" else {}
-    data = fedkin.load(args.data)
-    found = race(data, args.clients, args.rounds, samples=50, tests=10, **compute)
+    engine = Stacked(tf32=args.tf32) if args.engine == "stacked" else args.engine
+    found = race(fedkin.load(args.data), args.clients, args.rounds, engine)
     line = {"day": date.today().isoformat(), "engine": args.engine, "tf32": args.tf32, **found}
     line |= {"machine": machine.described(), "versions": machine.versions()}
     args.lines.parent.mkdir(parents=True, exist_ok=True)

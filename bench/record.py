@@ -6,7 +6,7 @@
 
 Rules: both on the same machine and in the same minutes, one run of each after the other, at least five pairs; the ratio
 is the median of the pairs. The accuracy of both is noted for each of three seeds of data and first weights and must not
-differ by more than two seeds of one program do: what is faster because it computes something else is no record.
+differ by more than two seeds of one program do: computing something else is not a record.
 Lines go to bench/records/records.jsonl, the table to bench/records/README.md.
 """
 

@@ -154,7 +154,7 @@ def found(target: str) -> tuple[Any, str]:
 def _is_module(path: list[str]) -> bool:
     try:
         return find_spec("fedkin." + ".".join(path)) is not None
-    except ModuleNotFoundError:  # what it would be in is no package
+    except ModuleNotFoundError:  # its parent is a class or a module, not a package
         return False
 
 

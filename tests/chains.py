@@ -31,6 +31,20 @@ def data_for(shape: tuple[int, ...], n: int = 12, classes: int = CLASSES) -> Sam
     return Samples(torch.randn(n, *shape, generator=rng), torch.randint(classes, (n,), generator=rng))
 
 
+SHAPE = (2, 15, 12)
+SMALL = sequence(made(nn.Linear, 6, 5), made(nn.ReLU), made(nn.Linear, 5, CLASSES))
+
+
+def one_of_each(width: int) -> Make:
+    """A first convolution by rows, one by channels, pooling with the convolution and alone, and linear layers, for
+    inputs of `SHAPE`."""
+    return sequence(
+        made(nn.Conv2d, 2, 6, 3, padding=1), made(nn.ReLU), made(nn.MaxPool2d, 2),
+        made(nn.Conv2d, 6, 17, 3, stride=2), made(nn.ReLU), made(nn.AvgPool2d, 2, 1),
+        made(nn.Flatten), made(nn.Linear, 34, width), made(nn.ReLU), made(nn.Linear, width, CLASSES),
+    )  # fmt: skip
+
+
 @st.composite
 def convolutions(draw: st.DrawFn) -> tuple[list[Make], tuple[int, ...]]:
     """Some convolutions with what may stand between them, and the shape of their inputs.

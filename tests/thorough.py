@@ -7,6 +7,12 @@ from typing import Any
 
 import pytest
 
+OF_EVERY_KIND = (
+    "cfic", "cfl", "clustered-sampling", "creff", "da-pfl", "ditto", "fedavg", "fedavg-ft", "feddyn", "fedfomo",
+    "fedgh", "fedproto", "fedrod", "ifca-cam", "local", "per-fedavg", "pfa", "pfedcs",
+)  # fmt: skip
+"""One method of each kind of message, state, request and prediction, for `make test`; `make test-all` plays all."""
+
 
 def thorough_except(cases: Iterable[str], kept: Collection[str]) -> list[Any]:
     """Return the cases as parameters of which all but the kept ones have the marker ``thorough``.

@@ -94,9 +94,7 @@ def measured(w: Workload, args: argparse.Namespace, ours: Ours, peers: list[Peer
         for peer in peers if "pair" in args.parts else ():
             found = measure.beside(w, folder, ours, peer, 0 if args.quick else args.pairs)
             say_pair(book.write("pair", w.name, **about, **given, **found))
-        for peer in peers if "target" in args.parts and w.target else ():
-            if peer.name == "pfllib":  # it has no place for an evaluation of ours
-                continue
+        for peer in (p for p in peers if p.evaluates) if "target" in args.parts and w.target else ():
             reached = measure.to_target(w, folder, ours, peer, 0 if args.quick else args.pairs, w.target)
             if reached is None:
                 print(f"  {100 * w.target:.0f} % not reached beside {peer.name} in {w.rounds} rounds", flush=True)

@@ -47,12 +47,14 @@ class Peer:
         python: the interpreter of the environment that it is installed in.
         tries: settings of which the fastest is taken.
         more: further settings of its script.
+        evaluates: whether its script can evaluate every round.
     """
 
     name: str
     python: str
     tries: Sequence[dict[str, Any]]
     more: dict[str, Any] = field(default_factory=dict)
+    evaluates: bool = True
 
     def run(self, w: Workload, folder: Path, tried: dict[str, Any], **more: Any) -> Ran:
         return run(self.name.replace("-", "_"), self.python, w, folder, **tried, **self.more, **more)
@@ -94,7 +96,7 @@ def blazefl(python: str) -> Peer:
 
 
 def pfllib(checkout: str, python: str) -> Peer:
-    return Peer("pfllib", python, threads(), {"checkout": str(Path(checkout).resolve())})
+    return Peer("pfllib", python, threads(), {"checkout": str(Path(checkout).resolve())}, evaluates=False)
 
 
 def plain() -> Peer:
@@ -168,6 +170,12 @@ def first_round() -> float:
         return (Path(place) / "run" / "config.toml").stat().st_mtime - started
 
 
+def fastest(w: Workload, folder: Path, peer: Peer) -> tuple[list[tuple[dict[str, Any], Ran]], dict[str, Any]]:
+    """The settings of a peer with what a few rounds took, once each; and the fastest one."""
+    tried = [(one, peer.run(w, folder, one, rounds=min(w.rounds, _TRIED) + 2)) for one in peer.tries]
+    return tried, min(tried, key=lambda pair: pair[1].median_s)[0]
+
+
 def seconds_to(ran: Ran, target: float) -> float | None:
     """Seconds from the start of the first round to the end of the first one with this accuracy; None: there is none."""
     ends, accuracies = ran.more["times"], ran.more["accuracies"]
@@ -179,8 +187,7 @@ def to_target(w: Workload, folder: Path, ours: Ours, peer: Peer, pairs: int, tar
 
     The peer runs in the setting that is fastest without evaluation.
     """
-    tried = [(one, peer.run(w, folder, one, rounds=min(w.rounds, _TRIED) + 2)) for one in peer.tries]
-    best, _ = min(tried, key=lambda pair: pair[1].median_s)
+    _, best = fastest(w, folder, peer)
     found = []
     for _ in range(max(1, pairs)):
         ran = (ours.run(w, folder, evaluate=True, target=target), peer.run(w, folder, best, target=target))
@@ -206,8 +213,7 @@ def beside(w: Workload, folder: Path, ours: Ours, peer: Peer, pairs: int) -> dic
     Its settings are tried once each, for a few rounds. Both programs' memory is looked at in runs of their own, which
     count for nothing else, unless no pairs are asked for.
     """
-    tried = [(one, peer.run(w, folder, one, rounds=min(w.rounds, _TRIED) + 2)) for one in peer.tries]
-    best, _ = min(tried, key=lambda pair: pair[1].median_s)
+    tried, best = fastest(w, folder, peer)
     watched = (ours.run(w, folder, watch=True), peer.run(w, folder, best, watch=True))
     ran = [(ours.run(w, folder), peer.run(w, folder, best)) for _ in range(pairs)] or [watched]
     ratios = [theirs.median_s / mine.median_s for mine, theirs in ran]

@@ -1,6 +1,6 @@
 """The machine's limit in fp32: fused multiply-adds per second from registers alone, without memory.
 
-`torch.mm` is no such limit: on some processors its library takes narrower instructions than there are.
+`torch.mm` is not that limit: on some processors its library uses narrower instructions than the processor has.
 """
 
 from __future__ import annotations

@@ -68,9 +68,9 @@ def table(folder: Path) -> str:
 
 def _cells(row: Row) -> tuple[str, str, str]:
     harmed = None if row.finding is None else row.finding.harmed
-    told = "–" if harmed is None else f"{harmed.low}–{harmed.high} of {harmed.of}"
+    clients = "–" if harmed is None else f"{harmed.low}–{harmed.high} of {harmed.of}"
     worst = "–" if row.worst_decile is None else f"{100 * row.worst_decile.mean:.1f}"
-    return "–" if row.gain is None else f"{100 * row.gain.mean:+.1f}", told, worst
+    return "–" if row.gain is None else f"{100 * row.gain.mean:+.1f}", clients, worst
 
 
 def main() -> None:

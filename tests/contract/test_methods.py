@@ -44,27 +44,11 @@ from fedkin.methods import (
 )
 from fedkin.testing import RULES, check_method
 from fedkin.testing.trial import difference, play, tensors
-from thorough import thorough_except
+from thorough import OF_EVERY_KIND, thorough_except
 
 ON_ENGINES = ("same result", "resume", "odd federations")
 ON_PROCESSES = ("fedavg", "da-pfl", "pfedcs", "ifca-cam")
 """One model to all, rows of a bank, several requests and teachers, a survey."""
-OF_EVERY_KIND = (
-    *ON_PROCESSES,
-    "cfic",
-    "cfl",
-    "creff",
-    "ditto",
-    "fedavg-ft",
-    "feddyn",
-    "fedfomo",
-    "fedgh",
-    "fedproto",
-    "fedrod",
-    "per-fedavg",
-    "pfa",
-)
-"""One method of each kind of state, request and prediction."""
 
 VARIANTS: dict[str, Method] = {
     "fedavg after training": FedAvg(after_training=True),
@@ -207,7 +191,7 @@ VARIANTS: dict[str, Method] = {
     "cam fesem warm-up only": CAM(inner=FeSEM(), warmup_of="cluster", warmup=4),
     "safe best": Safe(inner=FedAvg(), mode="best"),
     "safe sure": Safe(inner=FedAvg(), mode="sure"),
-    "safe silent": Safe(inner=FedAvg(), tell=False),
+    "safe silent": Safe(inner=FedAvg(), send_numbers=False),
     "safe fedavg-ft": Safe(inner=FedAvgFT()),
     "safe ensemble": Safe(inner=Ensemble()),
     "safe fedproto": Safe(inner=FedProto()),

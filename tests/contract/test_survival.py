@@ -9,7 +9,7 @@ from contract.brief import light
 from fedkin.core import Training
 from fedkin.methods import METHODS
 from fedkin.server import join_rounds
-from thorough import thorough_except
+from thorough import OF_EVERY_KIND, thorough_except
 from toys import ClientData, blobs, mlp, run
 
 
@@ -25,29 +25,7 @@ def sixty() -> list[ClientData]:
     return shards
 
 
-@pytest.mark.parametrize(
-    "name",
-    thorough_except(
-        METHODS,
-        (
-            "cfic",
-            "cfl",
-            "clustered-sampling",
-            "creff",
-            "da-pfl",
-            "ditto",
-            "fedavg",
-            "feddyn",
-            "fedfomo",
-            "fedproto",
-            "fedsoft",
-            "fesem",
-            "ifca-cam",
-            "pfa",
-            "pfedcs",
-        ),
-    ),
-)
+@pytest.mark.parametrize("name", thorough_except(METHODS, (*OF_EVERY_KIND, "fedsoft", "fesem")))
 def test_a_method_survives_drop_outs_and_late_joiners(name: str) -> None:
     """12 rounds, 10 % participation, 30 % drop-outs, 18 clients that join in round 4 and 12 in round 8: every number
     kept is finite, no upload is refused, everybody who is there predicts, and no two stored tensors share memory."""

@@ -347,7 +347,7 @@ def test_one_cluster_is_a_personal_model_near_the_mean() -> None:
 
 @pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm], ids=["plain", "batchnorm"])
 def test_without_a_pull_it_is_local_training(net: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """lam = 0, one start for all, everybody takes part: every client's model is that of local training, bit for bit."""
+    """lam = 0, one start, all clients take part: every client's model is that of local training, bit for bit."""
     shards = federation()
     monkeypatch.setattr(Net, "fresh", lambda self, *stream: self.w0)
     ours = run(FedSoft(clusters=2, lam=0.0, selection=False), net(), shards, participation=1.0)

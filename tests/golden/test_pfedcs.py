@@ -473,7 +473,7 @@ def test_stage_one_is_half_of_the_run_by_default(total: int, last: int) -> None:
 
 
 def test_pool_of_classifiers() -> None:
-    """The newest classifier of everybody that ever sent one. A client without one gets no teacher."""
+    """The newest classifier of each client that has sent one. A client without one gets no teacher."""
     hand = ByHand(PFedCS(beta=9, select="all"), mlp(), [s.train for s in federation()])
     hand.play([0, 1])
     hand.play([2, 3])

@@ -98,7 +98,7 @@ def all_four() -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("k", range(4))
 def test_what_a_client_sends(k: int) -> None:
     """l and h at lambda = 1/4, 1/2, 3/4, 1. Client 1 at 1/2: .5 * .8 + .5 * .2 = .5 is a tie, which the first class
-    wins, so sample 3 is no hit there."""
+    wins, so sample 3 is not a hit there."""
     likelihood, hits = of_client(k)
     close(likelihood, LIKELIHOOD[k])
     assert hits.tolist() == HITS[k]
@@ -476,7 +476,7 @@ def test_what_it_costs() -> None:
     plain = run(FedAvg(), mlp(), federation(), participation=1.0)
     each = [a.bytes_evaluation - b.bytes_evaluation for a, b in zip(both.reports, plain.reports, strict=True)]
     assert each == [5 * (72 + 1 + 200)] * len(each)
-    silent = run(Safe(inner=FedAvg(), tell=False), mlp(), federation(), participation=1.0)
+    silent = run(Safe(inner=FedAvg(), send_numbers=False), mlp(), federation(), participation=1.0)
     assert [r.bytes_evaluation for r in silent.reports] == [r.bytes_evaluation for r in plain.reports]
 
 

@@ -219,7 +219,7 @@ class WorkersSession:
                 raise self._died(0) from None
 
     def _token(self, task: Task, size: int, now: _Map) -> OrderToken | None:
-        """Return the entry for a task whose parts are in shared memory; None while there is no room.
+        """Return the entry for a task whose parts are in shared memory; None until there is room.
 
         Args:
             size: bytes of the tensors that are this task's alone.

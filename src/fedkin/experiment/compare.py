@@ -121,7 +121,7 @@ class Comparison(Setup):
         if plain == name:
             return own
         inner = {**self.own.get(plain, {}), **own.pop("inner", {})}
-        hidden = {"tell": False} if self.aggregation.secure or self.privacy.asked else {}
+        hidden = {"send_numbers": False} if self.aggregation.secure or self.privacy.asked else {}
         return {**hidden, **own, **({"inner": inner} if inner else {})}
 
     def toml(self) -> str:

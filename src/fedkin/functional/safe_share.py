@@ -19,7 +19,7 @@ GRID = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0], dtype=torch.float64)
 FLAT = torch.full((5,), 1 / 5, dtype=torch.float64)
 """Prior of a client that decides by itself."""
 EPS = 0.01  # each probability is mixed with this much of the uniform one, so that one sample cannot decide
-LEAST = 5  # samples below which a client sends nothing, and clients below which there is no shared prior
+LEAST = 5  # minimum number of samples of a client that sends numbers, and of clients that share a prior
 STEPS = 50  # of the shared prior's fixed-point iteration
 SHRINK = 10  # samples without gain by which each mean gain is shrunk
 BOUNDS = {"best": 1 / 2, "likely": 1 / 5}  # chance of going too far that a client accepts

@@ -42,7 +42,7 @@ class Safe(Method):
     paper = "Mansour, Mohri, Ro, Suresh: Three Approaches for Personalization, arXiv 2002.10619 (other rule)"
     family = "personal model"
     robust = True
-    sends_scores = property(lambda m: m.tell)
+    sends_scores = property(lambda m: m.send_numbers)
     reads_validation = True
 
     inner: Method
@@ -50,7 +50,7 @@ class Safe(Method):
     mode: Literal["best", "likely", "sure"] = "likely"
     """Share of the method: the largest predicted gain if going too far has a chance of at most 1/2 ("best") or 1/5
     ("likely"); or the others' choice if a sign test on the client's samples finds it better than alone ("sure")."""
-    tell: bool = True
+    send_numbers: bool = True
     """Send nine numbers about the held-out samples in evaluated rounds, from which the clients' common prior is made.
     Otherwise each client chooses by its samples alone."""
     delta: float = 0.05
@@ -82,21 +82,21 @@ class Safe(Method):
     @property
     def reveals(self) -> str:  # type: ignore[override]  # depends on the settings
         """What the server learns about one client."""
-        told = "; how many held-out samples it has and how much better than alone it predicts them" if self.tell else ""
-        return self.inner.reveals + told
+        more = "; how many held-out samples it has and how much better than alone it predicts them"
+        return self.inner.reveals + (more if self.send_numbers else "")
 
     @property
     def also_sends(self) -> str | None:
         """What the wrapped method's clients send of their data, and the nine numbers."""
-        theirs = self.inner.also_sends
-        if theirs is None or not self.tell:
-            return theirs
-        return f"{theirs}{' and ' if theirs else ''}nine numbers about held-out samples (none with tell = false)"
+        if self.inner.also_sends is None or not self.send_numbers:
+            return self.inner.also_sends
+        nine = "nine numbers about held-out samples (none with send_numbers = false)"
+        return " and ".join(filter(None, (self.inner.also_sends, nine)))
 
     @property
     def secure_aggregation(self) -> bool:
         """Whether the wrapped method supports secure aggregation, if no client sends numbers of its own."""
-        return self.inner.secure_aggregation and not self.tell
+        return self.inner.secure_aggregation and not self.send_numbers
 
     @property
     def export_rule(self) -> Mapping[str, Any] | None:
@@ -126,17 +126,17 @@ class Safe(Method):
     def require_secure(self) -> None:
         """Raise `ConfigError` unless means of uploads are all that the server needs."""
         self.inner.require_secure()
-        if self.tell:
+        if self.send_numbers:
             raise ConfigError(
                 "secure aggregation cannot be used with Safe as it is set: its server must see single clients' nine "
-                "numbers about held-out samples; set tell = false, and each client chooses by its samples alone"
+                "numbers about held-out samples; set send_numbers = false, and each client chooses by its samples alone"
             )
 
     # ---- server -----------------------------------------------------------------------------------------------
     def init(self, r: Round) -> Bundle:
         """Return the wrapped method's state and empty banks of clients' numbers."""
         s = Bundle(self.inner.init(r).under("inner"))
-        if not self.tell:
+        if not self.send_numbers:
             return s
         return s.but(
             likelihood=torch.empty(0, 4, dtype=torch.float64),
@@ -148,7 +148,7 @@ class Safe(Method):
     def admit(self, s: Bundle, r: Round) -> Bundle:
         """Add the joining clients to the wrapped method's state, and without numbers."""
         inner = self.inner.admit(s.inside("inner"), r).under("inner")
-        if not self.tell:
+        if not self.send_numbers:
             return Bundle(inner)
         zeros = {name: torch.zeros(s[name].shape[1:], dtype=s[name].dtype) for name in _NUMBERS}
         return Bundle({**inner, "asked": s.asked, **{n: grow(s[n], len(r.roster), zero) for n, zero in zeros.items()}})
@@ -164,7 +164,7 @@ class Safe(Method):
 
     def consult(self, s: Bundle, r: Round) -> Download | None:
         """Send what clients predict with by the wrapped method, to be compared with their models alone."""
-        return self.inner.deliver(s.inside("inner"), r).under("inner") if self.tell else None
+        return self.inner.deliver(s.inside("inner"), r).under("inner") if self.send_numbers else None
 
     def collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Keep the clients' numbers, or pass the answers of a survey to the wrapped method."""
@@ -185,25 +185,25 @@ class Safe(Method):
     def deliver(self, s: Bundle, r: Round) -> Download:
         """Send what the wrapped method delivers, and the prior w and gains T, or in mode "sure" the others' lambda."""
         given = self.inner.deliver(s.inside("inner"), r).under("inner")
-        told = self._told_by(s)
-        if len(told) < LEAST:
+        reporting = self._reporting(s)
+        if len(reporting) < LEAST:
             return given
-        found = (s.likelihood[told], s.hits[told], s.held[told])
+        found = (s.likelihood[reporting], s.hits[reporting], s.held[reporting])
         if self.mode == "sure":
-            at = torch.searchsorted(told, r.ids).clamp(max=len(told) - 1)
-            mine = torch.where(told[at] == r.ids, at, -1)
-            enough = len(told) - (mine >= 0).int() >= LEAST
+            at = torch.searchsorted(reporting, r.ids).clamp(max=len(reporting) - 1)
+            mine = torch.where(reporting[at] == r.ids, at, -1)
+            enough = len(reporting) - (mine >= 0).int() >= LEAST
             return given | to_each(given=enough, others=left_out(*counted(*found), mine))
         prior, table = shared(*found)
         return given | to_all(prior=prior, gains=table)
 
-    def _told_by(self, s: Bundle) -> Tensor:
+    def _reporting(self, s: Bundle) -> Tensor:
         """Return the clients of which there are numbers, ascending."""
-        return s.held.nonzero().flatten() if self.tell else torch.empty(0, dtype=torch.int64)
+        return s.held.nonzero().flatten() if self.send_numbers else torch.empty(0, dtype=torch.int64)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Return the wrapped method's next state, with the clients' numbers as they are."""
-        s = s.but(asked=torch.tensor(0)) if self.tell else s
+        s = s.but(asked=torch.tensor(0)) if self.send_numbers else s
         return self._with(s, self.inner.aggregate(s.inside("inner"), r, up.inside("inner")))
 
     def pools(self, s: Bundle, r: Round) -> Bundle:
@@ -230,11 +230,11 @@ class Safe(Method):
 
         As their numbers say; mode "sure" decides by samples that the server does not know.
         """
-        found, told = self.inner.notes(s.inside("inner")), self._told_by(s)
-        if len(told) < LEAST or self.mode == "sure" or not int(s.asked):
+        found, reporting = self.inner.notes(s.inside("inner")), self._reporting(s)
+        if len(reporting) < LEAST or self.mode == "sure" or not int(s.asked):
             return found
-        prior, table = shared(s.likelihood[told], s.hits[told], s.held[told])
-        own = [choose(r, table, BOUNDS[self.mode]) for r in posterior(s.likelihood[told], prior)]
+        prior, table = shared(s.likelihood[reporting], s.hits[reporting], s.held[reporting])
+        own = [choose(r, table, BOUNDS[self.mode]) for r in posterior(s.likelihood[reporting], prior)]
         return {**found, "evaluated_lambda": float(GRID[own].mean()), "evaluated_alone": own.count(0) / len(own)}
 
     # ---- client -----------------------------------------------------------------------------------------------
@@ -246,9 +246,9 @@ class Safe(Method):
         """Return the wrapped method's answer; before an evaluation the nine numbers (zeros where there are none)."""
         if "consult" not in c.received:
             return Bundle(self.inner.answer(c.inside("inner")).under("inner"))
-        return cast(Bundle, self._told(c))  # a program where the prediction is trained: engines run it as any other
+        return cast(Bundle, self._numbers(c))  # a program where the prediction is trained: engines run it as any other
 
-    def _told(self, c: Client) -> Work:
+    def _numbers(self, c: Client) -> Work:
         b = yield from through(self.inner.personalize(c.inside("inner")))
         if len(c.validation) < LEAST or "alone" not in c.state:
             return Bundle(likelihood=torch.zeros(4).double(), hits=torch.zeros(4).long(), held=torch.tensor(0))
@@ -288,7 +288,7 @@ class Safe(Method):
         if "alone" not in c.state:
             return len(GRID) - 1  # it has trained nothing that it could fall back on
         p, q = self._predicted(c, b)
-        if self.mode == "sure":  # the others' lambda; not told: 1/2
+        if self.mode == "sure":  # the others' lambda; none received: 1/2
             return tested(p, q, c.validation.y, int(c.received.get("others", torch.tensor(2))), self.delta)
         likelihood, _ = numbers(p, q, c.validation.y)
         if "prior" in c.received:

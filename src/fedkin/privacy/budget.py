@@ -77,8 +77,8 @@ class Privacy:
             if method.sends_scores:
                 raise ConfigError(
                     f"metadata_epsilon puts noise on what clients report at joining, but clients of {method.title} "
-                    "also send exact figures on their held-out samples; set tell = false in the method, or leave "
-                    "metadata_epsilon out"
+                    "also send exact figures on their held-out samples; set send_numbers = false in the method, or "
+                    "leave metadata_epsilon out"
                 )
             require_counts(method, net)
         if self.noise_multiplier is None:

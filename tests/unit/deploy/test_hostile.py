@@ -20,7 +20,7 @@ from fedkin.experiment.result import Result
 from fedkin.experiment.settings import Settings
 from fedkin.methods import METHODS
 from hosttoys import Direct, Touch, lines, on_hosts, same_server, settings, simulated, sites, traced
-from thorough import thorough_except
+from thorough import OF_EVERY_KIND, thorough_except
 
 LONG = [["model", "float32", [0, 2**63]]]
 
@@ -150,12 +150,7 @@ def finite(ours: Result) -> bool:
     return all(bool(t.isfinite().all()) for t in ours.server.state.values() if t.is_floating_point())
 
 
-@pytest.mark.parametrize(
-    "name",
-    thorough_except(
-        NAMES, ("cfic", "cfl", "creff", "da-pfl", "fedavg", "fedfomo", "fedproto", "ifca-cam", "pfa", "pfedcs")
-    ),
-)
+@pytest.mark.parametrize("name", thorough_except(NAMES, OF_EVERY_KIND))
 def test_numbers_of_the_right_form_end_no_run(name: str, tmp_path: Path) -> None:
     """c1 sends answers of the right form, in every round another number: whole ones that cannot be, then fractions at
     the edge of what is taken. With every method the run comes to its end, and the server's numbers are finite."""

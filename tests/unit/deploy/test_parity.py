@@ -10,27 +10,10 @@ import pytest
 from fedkin.exporting import load_export
 from fedkin.methods import METHODS
 from hosttoys import Direct, on_hosts, same_server, settings, simulated, sites, taken_home
-from thorough import thorough_except
-
-OF_EVERY_KIND = (
-    "cfl",
-    "creff",
-    "da-pfl",
-    "ditto",
-    "fedavg",
-    "feddyn",
-    "fedfomo",
-    "fedproto",
-    "fedrod",
-    "ifca-cam",
-    "local",
-    "oracle",
-    "pfedcs",
-)
-"""One method of each kind of message and of state, for `make test`; `make test-all` plays all."""
+from thorough import OF_EVERY_KIND, thorough_except
 
 
-@pytest.mark.parametrize("name", thorough_except([*METHODS, "ifca-cam", "fesem-cam"], OF_EVERY_KIND))
+@pytest.mark.parametrize("name", thorough_except([*METHODS, "ifca-cam", "fesem-cam"], (*OF_EVERY_KIND, "oracle")))
 def test_hosts_equal_the_simulator(name: str, tmp_path: Path) -> None:
     """State of the server, every line of every round and client, and what each client keeps."""
     grouped = {"data": {"plant": "labels", "groups": 2}} if name == "oracle" else {}

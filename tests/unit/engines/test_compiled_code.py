@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from chains import CLASSES, data_for, made, reference, sequence
+from chains import CLASSES, SHAPE, SMALL, data_for, made, one_of_each, reference, sequence
 from fedkin.core import Bundle, ConfigError, Net, Samples, Train, Training
 from fedkin.core.seeds import generator
 from fedkin.engines import Job, Loop, gradients, resolved, why_not_compiled
@@ -31,14 +31,7 @@ from fedkin.engines.compiled.request import CompiledChain, RequestTerms
 from fedkin.engines.compiled.target import Target, host
 from fedkin.engines.compiled.units import units_of
 
-# one of each: a first convolution by rows, one by channels, pooling with the convolution and alone, linear layers
-MAKE = sequence(
-    made(nn.Conv2d, 2, 6, 3, padding=1), made(nn.ReLU), made(nn.MaxPool2d, 2),
-    made(nn.Conv2d, 6, 17, 3, stride=2), made(nn.ReLU), made(nn.AvgPool2d, 2, 1),
-    made(nn.Flatten), made(nn.Linear, 34, 9), made(nn.ReLU), made(nn.Linear, 9, CLASSES),
-)  # fmt: skip
-SHAPE = (2, 15, 12)
-SMALL = sequence(made(nn.Linear, 6, 5), made(nn.ReLU), made(nn.Linear, 5, CLASSES))
+MAKE = one_of_each(9)
 
 
 GROUPS, DILATED = made(nn.Conv2d, 2, 4, 3, groups=2), made(nn.Conv2d, 1, 4, 2, dilation=2)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from chains import CLASSES, Make, chains, data_for, made, sequence
+from chains import CLASSES, SHAPE, SMALL, Make, chains, data_for, made, one_of_each, sequence
 from fedkin.core import Bundle, ClientData, Net, Samples, Training
 from fedkin.engines import Engine, Gradient, Job, Loop, Stacked, Task, Workers
 from fedkin.engines.passes import CompiledPasses, RememberingClient, compiled_passes, evaluating
@@ -36,15 +36,7 @@ from fedkin.engines.compiled.target import host
 
 TOLERANCE = 1e-5
 """Largest difference to float64, as a fraction of the largest number, or of 1."""
-# a first convolution by rows, one by channels, pooling with the convolution and alone, linear layers: the weight of the
-# last is read from the flat vector
-MAKE = sequence(
-    made(nn.Conv2d, 2, 6, 3, padding=1), made(nn.ReLU), made(nn.MaxPool2d, 2),
-    made(nn.Conv2d, 6, 17, 3, stride=2), made(nn.ReLU), made(nn.AvgPool2d, 2, 1),
-    made(nn.Flatten), made(nn.Linear, 34, 32), made(nn.ReLU), made(nn.Linear, 32, CLASSES),
-)  # fmt: skip
-SHAPE = (2, 15, 12)
-SMALL = sequence(made(nn.Linear, 6, 5), made(nn.ReLU), made(nn.Linear, 5, CLASSES))
+MAKE = one_of_each(32)  # the weight of its last layer is read from the flat vector
 IMAGE = sequence(made(nn.Conv2d, 1, 5, 2), made(nn.ReLU), made(nn.Flatten), made(nn.Linear, 5 * 3 * 4, CLASSES))
 
 

@@ -20,7 +20,7 @@ from fedkin.experiment.settings import settings_from
 from fedkin.exporting import export, export_all, export_global, load_export
 from fedkin.methods import METHODS
 from fedkin.models import get_model
-from thorough import thorough_except
+from thorough import OF_EVERY_KIND, thorough_except
 from toys import Averaging, Branching
 
 TINY = {
@@ -57,26 +57,7 @@ def test_a_run_that_started_from_trained_values(tmp_path: Path) -> None:
         export(tmp_path / "run", 2, tmp_path / "again")
 
 
-@pytest.mark.parametrize(
-    "name",
-    thorough_except(
-        METHODS,
-        (
-            "cfic",
-            "da-pfl",
-            "fedavg",
-            "fedavg-ensemble",
-            "fedavg-ft",
-            "fedgh",
-            "fedproto",
-            "fedrod",
-            "ifca",
-            "ifca-cam",
-            "local",
-            "pfedcs",
-        ),
-    ),
-)
+@pytest.mark.parametrize("name", thorough_except(METHODS, (*OF_EVERY_KIND, "fedavg-ensemble", "ifca")))
 def test_every_method_predicts_what_was_reported(name: str, tmp_path: Path) -> None:
     """From the folder of a finished run: the same confusion matrix as the evaluation of the last round, for all."""
     run_settings(settings(name), out=tmp_path / "run")

@@ -28,7 +28,7 @@ METHODS = {
     "prototypes": fedkin.methods.FedProto(),
     "two heads": fedkin.methods.FedRoD(),
     "additive": fedkin.methods.CAM(inner=fedkin.methods.IFCA()),
-    "mixture": fedkin.methods.Safe(inner=fedkin.methods.FedRoD(), tell=False),
+    "mixture": fedkin.methods.Safe(inner=fedkin.methods.FedRoD(), send_numbers=False),
 }
 
 

@@ -30,6 +30,7 @@ from fedkin.testing.toys import samples
 from fedkin.testing.trial import Setting, difference, play, tensors
 from folders import assert_equal_folders, records, small
 from hosttoys import Direct, on_hosts, same_server, settings, simulated, sites, taken_home
+from owncode import CAUTIOUS
 
 HELD = {"clients": 6, "samples_per_client": 40, "validation": 0.25}
 
@@ -162,26 +163,26 @@ def test_a_host_that_keeps_its_scores_sends_no_numbers(tmp_path: Path) -> None:
 
 # ---- privacy -------------------------------------------------------------------------------------------------------
 def test_numbers_are_not_sent_where_uploads_are_hidden() -> None:
-    """Secure aggregation and both privacy options ask for tell = false; with it they are as for the wrapped method."""
-    telling, silent = Safe(inner=FedAvg()), Safe(inner=FedAvg(), tell=False)
-    with pytest.raises(ConfigError, match="nine numbers about held-out samples; set tell = false"):
+    """Secure aggregation and both privacy options require send_numbers = false, and then only what the method does."""
+    telling, silent = Safe(inner=FedAvg()), Safe(inner=FedAvg(), send_numbers=False)
+    with pytest.raises(ConfigError, match="nine numbers about held-out samples; set send_numbers = false"):
         telling.require_secure()
     silent.require_secure()
     with pytest.raises(ConfigError, match="secure aggregation cannot be used with IFCA"):
-        Safe(inner=IFCA(), tell=False).require_secure()
-    with pytest.raises(ConfigError, match=r"nine numbers about held-out samples \(none with tell = false\)"):
+        Safe(inner=IFCA(), send_numbers=False).require_secure()
+    with pytest.raises(ConfigError, match=r"nine numbers about held-out samples \(none with send_numbers = false\)"):
         Privacy(noise_multiplier=1.0).require_method(telling)
     Privacy(noise_multiplier=1.0).require_method(silent)
     net = Setting().network()
-    with pytest.raises(ConfigError, match="also send exact figures on their held-out samples; set tell = false"):
+    with pytest.raises(ConfigError, match="figures on their held-out samples; set send_numbers = false"):
         Privacy(metadata_epsilon=1.0).require(Safe(inner=get_method("da-pfl")), net)
-    Privacy(metadata_epsilon=1.0).require(Safe(inner=get_method("da-pfl"), tell=False), net)
+    Privacy(metadata_epsilon=1.0).require(Safe(inner=get_method("da-pfl"), send_numbers=False), net)
 
 
 def test_secure_aggregation_sums_the_wrapped_methods_uploads() -> None:
     """The model alone leaves nothing behind in the sums: the server ends with FedAvg's bits."""
     setting = Setting(plan=Plan(3, 1.0, seed=1, aggregation=Aggregation(secure=True)), shards=held_out(6))
-    safe, plain = (play(m, setting).server.state for m in (Safe(inner=FedAvg(), tell=False), FedAvg()))
+    safe, plain = (play(m, setting).server.state for m in (Safe(inner=FedAvg(), send_numbers=False), FedAvg()))
     assert torch.equal(safe["inner.model"], plain.model)
     assert set(safe) == {"inner.model"}
 
@@ -199,31 +200,6 @@ def test_who_says_that_it_reads_validation_data_does(method: Method) -> None:
 
 
 # ---- names and settings --------------------------------------------------------------------------------------------
-OWN = """from dataclasses import dataclass
-
-import fedkin
-
-
-@dataclass(frozen=True)
-class Halfway(fedkin.Method):
-    '''FedAvg that goes half of the way.'''
-
-    step: float = 0.5
-    '''How far.'''
-
-    def init(self, r):
-        return fedkin.Bundle(model=r.w0)
-
-    def distribute(self, s, r):
-        return fedkin.to_all(model=s.model)
-
-    def client_update(self, c):
-        w = yield fedkin.Train(c.received.model)
-        return fedkin.Bundle(model=w)
-
-    def aggregate(self, s, r, up):
-        return fedkin.Bundle(model=s.model + self.step * (r.mean(up.model) - s.model))
-"""
 
 
 def test_names() -> None:
@@ -238,8 +214,8 @@ def test_names() -> None:
 
 def test_flags_reach_the_innermost_method() -> None:
     """On the command line, in --set and in sweeps fields go by their own names, however deep the method is wrapped."""
-    made, _ = run_flags(["ifca-cam-safe", "--clusters", "4", "--warmup", "2", "--mode", "sure", "--no-tell"])
-    assert made.method == Safe(inner=CAM(inner=IFCA(clusters=4), warmup=2), mode="sure", tell=False)
+    made, _ = run_flags(["ifca-cam-safe", "--clusters", "4", "--warmup", "2", "--mode", "sure", "--no-send-numbers"])
+    assert made.method == Safe(inner=CAM(inner=IFCA(clusters=4), warmup=2), mode="sure", send_numbers=False)
     plan, _ = compare_flags(["ifca-cam-safe", "--set", "ifca-cam-safe.clusters=4", "ifca-cam-safe.mode=best"])
     assert plan.settings("ifca-cam-safe", 0).method == Safe(inner=CAM(inner=IFCA(clusters=4)), mode="best")
     swept = Sweep(Settings("ifca-cam-safe", get_method("ifca-cam-safe")), {"method.clusters": (2, 4)})
@@ -249,24 +225,24 @@ def test_flags_reach_the_innermost_method() -> None:
 def test_a_comparison_with_safe_forms(tmp_path: Path) -> None:
     """Each method is followed by its safe form with the method's fields; the local references have none; the plan
     reads back, and its runs can be made."""
-    (tmp_path / "own.py").write_text(OWN)
-    own = f"{tmp_path / 'own.py'}:Halfway"
-    sets = ["fedprox.mu=0.5", "fedprox-safe.mode=best", "Halfway.step=0.25", "Halfway-safe.mode=sure"]
+    (tmp_path / "own.py").write_text(CAUTIOUS)
+    own = f"{tmp_path / 'own.py'}:Cautious"
+    sets = ["fedprox.mu=0.5", "fedprox-safe.mode=best", "Cautious.step=0.25", "Cautious-safe.mode=sure"]
     common = ["--clients", "6", "--rounds", "2", "--model", "linear", "--engine", "loop"]
     plan, _ = compare_flags(["fedprox", own, "--safe", "--set", *sets, *common])
     assert [n.rpartition(":")[2] for n in plan.names] == [
-        *("local", "local-full", "fedavg", "fedavg-safe", "fedprox", "fedprox-safe", "Halfway", "Halfway-safe")
+        *("local", "local-full", "fedavg", "fedavg-safe", "fedprox", "fedprox-safe", "Cautious", "Cautious-safe")
     ]
     assert plan.settings("fedprox-safe", 0).method == Safe(inner=get_method("fedprox").__class__(mu=0.5), mode="best")
     runs = {run.title: run for run in compare(plan, tmp_path / "c")}
-    assert set(runs) >= {"FedProx-safe", "Halfway-safe"}
+    assert set(runs) >= {"FedProx-safe", "Cautious-safe"}
     table = read_toml(tmp_path / "c" / "compare.toml")
     again = comparison_from(table, "compare.toml")
     assert again.safe is True
     titles = [[p.settings(name, 0).method.title for name in p.names] for p in (plan, again)]
     assert titles[0] == titles[1]
-    assert {"FedProx-safe (best)", "Halfway-safe (sure)"} <= set(titles[0])
-    assert type(again.settings(again.names[-1], 0).method.inner).__name__ == "Halfway"
+    assert {"FedProx-safe (best)", "Cautious-safe (sure)"} <= set(titles[0])
+    assert type(again.settings(again.names[-1], 0).method.inner).__name__ == "Cautious"
     assert again.settings(again.names[-1], 0).method.inner.step == 0.25
     with pytest.raises(ConfigError, match="safe must be true or false, got 1"):
         comparison_from({"methods": ["fedavg"], "safe": 1}, "x")
@@ -275,31 +251,31 @@ def test_a_comparison_with_safe_forms(tmp_path: Path) -> None:
 def test_safe_forms_send_nothing_where_uploads_are_hidden() -> None:
     """In a comparison with secure aggregation: a setting of each run, not of the plan."""
     plan = Comparison(("fedper",), safe=True, aggregation=Aggregation(secure=True), run=RunSettings(participation=1.0))
-    assert plan.settings("fedper-safe", 0).method.tell is False
-    assert Comparison(("fedper",), safe=True).settings("fedper-safe", 0).method.tell is True
+    assert plan.settings("fedper-safe", 0).method.send_numbers is False
+    assert Comparison(("fedper",), safe=True).settings("fedper-safe", 0).method.send_numbers is True
 
 
 def test_a_user_defined_method_in_a_run(tmp_path: Path) -> None:
     """Named with the suffix: the folder has the file and its fingerprint, and the run goes on."""
-    (tmp_path / "own.py").write_text(OWN)
-    s = small(f"{tmp_path / 'own.py'}:Halfway-safe", {"inner": {"step": 0.75}, "mode": "best"}, data=HELD)
+    (tmp_path / "own.py").write_text(CAUTIOUS)
+    s = small(f"{tmp_path / 'own.py'}:Cautious-safe", {"inner": {"step": 0.75}, "mode": "best"}, data=HELD)
     assert s.method.inner.step == 0.75
     run_settings(s, out=tmp_path / "run")
     config = read_toml(tmp_path / "run" / "config.toml")
-    assert config["method"]["name"].endswith("own.py:Halfway-safe")
+    assert config["method"]["name"].endswith("own.py:Cautious-safe")
     assert len(config["method"]["code"]) == 32
-    assert (tmp_path / "run" / "own.py").read_text() == OWN
+    assert (tmp_path / "run" / "own.py").read_text() == CAUTIOUS
     assert resume(tmp_path / "run", rounds=6).summary["rounds"] == 6
 
 
 def test_what_was_only_imported_is_refused_under_its_safe_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The suffix does not lead past the owner's list of allowed modules."""
-    (tmp_path / "safe_of_a_team.py").write_text("import os\nfrom fedkin.methods import FedAvg\n" + OWN)
+    (tmp_path / "safe_of_a_team.py").write_text("import os\nfrom fedkin.methods import FedAvg\n" + CAUTIOUS)
     monkeypatch.syspath_prepend(str(tmp_path))
     allowed = Allowed(("safe_of_a_team",))
     for name in ("os.system", "FedAvg"):
         with pytest.raises(NotAllowed, match=r"goes through another module|is defined in module"):
             settings_of({"method": {"name": f"safe_of_a_team:{name}-safe"}}, allowed)
     with pytest.raises(NotAllowed, match="this node uses built-in methods"):
-        settings_of({"method": {"name": "safe_of_a_team:Halfway-safe"}})
-    assert settings_of({"method": {"name": "safe_of_a_team:Halfway-safe"}}, allowed).method.title == "Halfway-safe"
+        settings_of({"method": {"name": "safe_of_a_team:Cautious-safe"}})
+    assert settings_of({"method": {"name": "safe_of_a_team:Cautious-safe"}}, allowed).method.title == "Cautious-safe"
