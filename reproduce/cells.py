@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -106,22 +106,22 @@ def _preset(row: Row) -> Sections:
     return {**{name: chosen[name] for name in PRESET_TABLES if name in chosen}, "method": {row.method: own}}
 
 
-def cells_of(table: Table, scale: str | None = None) -> Iterator[Cell]:
-    """Yield the cells of a table at one scale (None: the one that is shown), seed by seed.
+@cache
+def cells_of(table: Table, scale: str | None = None) -> tuple[Cell, ...]:
+    """Return the cells of a table at one scale (None: the one that is shown), seed by seed.
 
     Columns that are only other figures of the same runs give cells with equal digests.
     """
-    if table.left_out is not None:
-        return
-    name = table.shown if scale is None else scale
-    if name not in table.scales:
-        return
-    how = table.scales[name]
-    for seed in how.seeds:
-        for column in table.columns.values():  # those with the same data follow one another
-            for row in table.rows.values():
-                if (how.rows is None or row.key in how.rows) and (how.columns is None or column.key in how.columns):
-                    yield Cell(table, row, column, how, seed)
+    how = table.scales.get(table.shown if scale is None else scale)
+    if table.left_out is not None or how is None:
+        return ()
+    return tuple(
+        Cell(table, row, column, how, seed)
+        for seed in how.seeds
+        for column in table.columns.values()  # those with the same data follow one another
+        for row in table.rows.values()
+        if (how.rows is None or row.key in how.rows) and (how.columns is None or column.key in how.columns)
+    )
 
 
 def in_order(cells: Sequence[Cell]) -> list[Cell]:

@@ -100,7 +100,7 @@ class Claim:
         return tuple(dict.fromkeys(key for pair in self.pairs for key in pair))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # compared as an object: cells are kept for each
 class Table:
     """One table of a paper.
 

@@ -21,7 +21,8 @@ PLAIN: dict[str, Method] = {"fedavg": FedAvg(), "ifca": IFCA(clusters=2), "da-pf
                             "ifca-cam": CAM(inner=IFCA(clusters=2), warmup=1)}  # fmt: skip
 EVERY: list[tuple[str, Any]] = [(name, kind) for name in PLAIN for kind in KINDS]
 ALL_RULES = [("fedavg", "trimmed"), ("ifca", "norm"), ("da-pfl", "krum"), ("ifca-cam", "median")]
-"""Pairs for which `make test` checks every rule of the contract: each method and each rule of aggregation once."""
+"""Pairs that `make test` checks: each method and each rule of aggregation once."""
+PAIRS = [pytest.param(n, k, marks=() if (n, k) in ALL_RULES else pytest.mark.thorough) for n, k in EVERY]
 NOT_COVERED = {
     "local": "nothing is merged",
     "local-full": "nothing is merged",
@@ -33,8 +34,7 @@ NOT_COVERED = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
 def test_runs_stay_sound_under_every_rule(name: str, kind: Any) -> None:
     """Means, means of groups, mixtures and both, in odd federations: with one client, in rounds without an answer."""
     check_method(
@@ -45,9 +45,7 @@ def test_runs_stay_sound_under_every_rule(name: str, kind: Any) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), [pytest.param(n, k, marks=() if (n, k) in ALL_RULES else pytest.mark.thorough) for n, k in EVERY]
-)
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
 def test_the_contract_holds_under_every_rule(name: str, kind: Any) -> None:
     """The contract's other rules, faults and resuming included; rules work on the server, so one engine will do."""
     rules = [rule for rule in RULES if rule not in ("runs", "odd federations")]

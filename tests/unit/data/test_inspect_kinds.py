@@ -250,7 +250,13 @@ def test_one_small_client_of_many_is_a_note() -> None:
         assert found == {"small-client": severity, "one-class-client": severity}
 
 
-HEALTHY = [("mnist", None), ("mnist", "natural"), ("fashion-mnist", None), ("pneumoniamnist", None), ("uci-har", None)]
+HEALTHY = [
+    pytest.param("mnist", None, marks=pytest.mark.thorough),
+    ("mnist", "natural"),
+    ("fashion-mnist", None),
+    ("pneumoniamnist", None),
+    ("uci-har", None),
+]
 
 
 @pytest.mark.parametrize(("name", "partition"), HEALTHY)
