@@ -2,6 +2,7 @@
 
     python -m bench.gradients              # the workloads of bench.speed that are chains
     python -m bench.gradients W1a W4 --repeats 50
+    python -m bench.gradients --ways compiled --without avx512    # programs as on a processor with less
 
 Whole requests are timed, as clients make them, and divided by their steps. The minimum is what the machine can do, the
 median what it did; other work on the machine moves the median more.
@@ -16,8 +17,10 @@ import time
 import torch
 from bench.speed.workloads import WORKLOADS, Workload
 
+import fedkin.engines.compiled.request as compiled
 from fedkin.core import Net, Samples, Train, Training
 from fedkin.core.seeds import generator
+from fedkin.engines.compiled.target import host
 from fedkin.engines.loop import sgd
 from fedkin.models.start import factory
 
@@ -46,7 +49,12 @@ def main() -> None:
     parser.add_argument("workloads", nargs="*", default=["W1a", "W4", "W1b", "W2"])
     parser.add_argument("--ways", nargs="*", default=list(WAYS))
     parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--without", nargs="*", default=[], help="features of the processor that programs do not use")
     asked = parser.parse_args()
+    if asked.without:
+        lesser = host().without(*asked.without)
+        compiled.host = lambda: lesser  # type: ignore[attr-defined]
+        print("programs use:", " ".join(f for f in ("sse4.2", "avx", "avx2", "fma", "avx512f") if lesser.can(f)))
     torch.set_num_threads(1)
     for name in asked.workloads:
         for way, found in steps(WORKLOADS[name], asked.ways, asked.repeats).items():

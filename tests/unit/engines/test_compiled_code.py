@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ pytest.importorskip("llvmlite")
 from fedkin.engines.compiled import machine_code
 from fedkin.engines.compiled.layout import Layout
 from fedkin.engines.compiled.request import CompiledChain, RequestTerms
-from fedkin.engines.compiled.target import Target, host
+from fedkin.engines.compiled.target import host
 from fedkin.engines.compiled.units import units_of
 
 MAKE = one_of_each(9)
@@ -110,6 +112,22 @@ def test_without_a_cache_code_is_made_each_time(tmp_path: Path, monkeypatch: pyt
     assert torch.equal(trained(first, net, data), trained(second, net, data))
 
 
+def test_files_are_deleted_half_a_year_after_their_last_use(cache: Path) -> None:
+    """When one is added: those of networks and versions that nothing uses any more. Reading one is a use."""
+    net, day, now = Net(SMALL, (6,), CLASSES), 86_400, time.time()
+    CompiledChain(layers(net), (6,), 5)
+    (used,) = cache.iterdir()
+    unused, recent = cache / "unused.o", cache / "recent.o"
+    for path, days in ((used, 300), (unused, 181), (recent, 179)):
+        path.write_bytes(used.read_bytes())
+        os.utime(path, (now - days * day, now - days * day))
+    assert not CompiledChain(layers(net), (6,), 5).code.made
+    assert unused.exists()
+    assert CompiledChain(layers(net), (6,), 6).code.made
+    assert {used, recent} < set(cache.iterdir())
+    assert len([*cache.iterdir()]) == 3
+
+
 def test_the_name_of_a_file_depends_on_all_that_decides_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
     net, target = Net(SMALL, (6,), CLASSES), host()
     units = units_of(layers(net), (6,))
@@ -130,14 +148,6 @@ def test_the_name_of_a_file_depends_on_all_that_decides_its_code(monkeypatch: py
 
 
 # ---- processors -----------------------------------------------------------------------------------------------------
-def lowered(*missing: str) -> Target:
-    """This machine without some features, and what builds on them."""
-    here = host()
-    off = [f for f in here.features.split(",") if any(f[1:].startswith(name) for name in missing)]
-    kept = [f for f in here.features.split(",") if f not in off]
-    return replace(here, cpu="x86-64", features=",".join([*kept, *(f"-{f[1:]}" for f in off)]))
-
-
 X86 = pytest.mark.skipif(not host().triple.startswith("x86_64"), reason="features of x86 processors")
 
 
@@ -149,7 +159,8 @@ def test_avx2_gives_the_bits_of_avx512(batch: int) -> None:
         pytest.skip("this processor has no AVX512 to compare with")
     net, data = Net(MAKE, SHAPE, CLASSES), data_for(SHAPE)
     here, there = (
-        CompiledChain(layers(net), SHAPE, batch, target) for target in (host(), lowered("avx512", "evex512", "avx10"))
+        CompiledChain(layers(net), SHAPE, batch, target)
+        for target in (host(), host().without("avx512", "evex512", "avx10"))
     )
     assert here.code.target.vectors > there.code.target.vectors
     assert torch.equal(trained(here, net, data, batch), trained(there, net, data, batch))
@@ -161,7 +172,7 @@ def test_avx2_gives_the_bits_of_avx512(batch: int) -> None:
 )
 def test_lesser_processors_agree_with_float64(without: tuple[str, ...]) -> None:
     """AVX2, and SSE4, which rounds products and sums apart."""
-    net, data, target = Net(MAKE, SHAPE, CLASSES), data_for(SHAPE), lowered(*without)
+    net, data, target = Net(MAKE, SHAPE, CLASSES), data_for(SHAPE), host().without(*without)
     assert target.fma == ("fma" not in without)
     program = CompiledChain(layers(net), SHAPE, 5, target)
     part = program.moving(slice(0, net.size))

@@ -3,6 +3,7 @@
 What the cache holds is run, so its folder is this user's alone, and a file is used only if its checksum is right. Its
 name is a hash of everything that decides its content: files never change, and processes that make the same one at the
 same time do no harm. On clusters machines of several kinds share a folder, hence the processor is part of the name.
+Files that were not used for half a year, such as those of an earlier fedkin, are deleted when one is added.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import ctypes
 import hashlib
 import os
 import stat
+import time
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
@@ -28,6 +30,9 @@ from fedkin.storage.files import cache_folder, make_private, write_atomic
 
 _KINDS = {"f": ctypes.c_void_p, "n": ctypes.c_void_p, "l": ctypes.c_void_p, "i": ctypes.c_int64, "x": ctypes.c_float}
 _TRAIN, _FORWARD = (ctypes.CFUNCTYPE(ctypes.c_int64, *(_KINDS[k] for k in f.values())) for f in (TRAIN, FORWARD))
+_DAY = 86_400.0
+_KEPT = 180 * _DAY
+"""Seconds that a file is kept after its last use."""
 _lock = Lock()  # LLVM's linker is not made for several threads
 
 
@@ -58,6 +63,7 @@ def linked(layout: Layout, block: int, target: Target) -> Linked:
     code = object_code(layout, block, target)
     with contextlib.suppress(OSError):  # the cache cannot be written: the code is made in each process
         make_private(path.parent)
+        _delete_unused(path.parent)
         write_atomic(path, hashlib.sha256(code).digest() + code, private=True)
     return Linked(code, target, made=True)
 
@@ -90,8 +96,23 @@ def _read(path: Path) -> bytes | None:
             return None
         content = path.read_bytes()
         if hashlib.sha256(content[32:]).digest() == content[:32]:
+            _used(path)
             return content[32:]
     return None
+
+
+def _used(path: Path) -> None:
+    with contextlib.suppress(OSError):  # the folder may be read-only
+        if time.time() - path.stat().st_mtime > _DAY:
+            path.touch()
+
+
+def _delete_unused(folder: Path) -> None:
+    oldest = time.time() - _KEPT
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):  # another process deletes them, too
+            if path.stat().st_mtime < oldest:
+                path.unlink()
 
 
 @lru_cache(maxsize=1)

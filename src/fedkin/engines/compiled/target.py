@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import llvmlite.binding as llvm
@@ -24,6 +24,14 @@ class Target:
     def can(self, feature: str) -> bool:
         """Return whether the processor has a feature."""
         return f"+{feature}" in self.features.split(",")
+
+    def without(self, *names: str) -> Target:
+        """Return a plain processor of this kind that lacks the features whose names begin so."""
+        off = [f[1:] for f in self.features.split(",") if f[1:].startswith(names)]
+        kept = [f for f in self.features.split(",") if f[1:] not in off]
+        return replace(
+            self, cpu="generic" if self._arm else "x86-64", features=",".join([*kept, *(f"-{f}" for f in off)])
+        )
 
     @property
     def _arm(self) -> bool:
