@@ -40,6 +40,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         "ditto": (plain, {"kind": "sign-flip", "fraction": 0.25, "rule": "median"}),
         "fedrep": (plain, {"evaluate": "trained"}),
         "cfic": (plain, {"metadata_epsilon": 1.0}),
+        "fedavg-safe": (plain, {}),
     }
     for name, (data, how) in runs.items():
         groups = setup(rounds=3, engine="loop", **how).groups() | {"data": data, "model": ModelSettings("linear")}
@@ -58,10 +59,12 @@ def test_every_file_is_named(folders: list[Path]) -> None:
 
 @pytest.mark.parametrize("file", ["rounds", "clients"])
 def test_every_field_of_the_lines_is_named(file: str, folders: list[Path]) -> None:
-    """Views by their common beginning."""
+    """Views and notes by their common beginning."""
     known = named(f"Fields of {file}.jsonl")
     lines = [json.loads(text) for folder in folders for text in (folder / f"{file}.jsonl").read_text().splitlines()]
-    found = {re.sub("^accuracy_.*", "accuracy_VIEW", key) for line in lines for key in line}
+    found = {
+        re.sub("^note_.*", "note_NAME", re.sub("^accuracy_.*", "accuracy_VIEW", key)) for line in lines for key in line
+    }
     assert found <= known, found - known
     assert "accuracy_VIEW" in found
 
@@ -85,5 +88,7 @@ def test_the_page_names_no_field_that_is_gone() -> None:
     """Each is written somewhere in the sources."""
     source = "".join(path.read_text(encoding="utf-8") for path in Path(fedkin.__file__).parent.rglob("*.py"))
     words = named("Fields of rounds.jsonl") | named("Fields of clients.jsonl") | named("Fields of the other files", 1)
-    gone = {w for w in words if w not in source and w.removesuffix("_s") not in source and not w.endswith("VIEW")}
+    gone = {
+        w for w in words if w not in source and w.removesuffix("_s") not in source and not w.endswith(("VIEW", "NAME"))
+    }
     assert not gone

@@ -123,6 +123,16 @@ class Method(ABC):
         """
         return False
 
+    @property
+    def client_notes(self) -> Mapping[str, tuple[float, float]]:
+        """Numbers in the result of `personalize` that evaluations record for each client, by name, with their range.
+
+        ``{"share": (0.0, 1.0)}``: every result has a ``share []``, which is at least 0 and at most 1. It leaves the
+        client with the results of its evaluation and is the field ``note_share`` of its line in ``clients.jsonl``. A
+        method states it as a plain attribute.
+        """
+        return {}
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for base in cls.__bases__:
@@ -246,10 +256,10 @@ class Method(ABC):
         """Return what a client sends once, at first contact, before any model."""
         return Bundle()
 
-    def answer(self, c: Client) -> Bundle:
+    def answer(self, c: Client) -> Work | Bundle:
         """Return a client's answer to a survey or `consult`, from its data, its state and what it was sent.
 
-        Its state stays.
+        Its state stays. It trains only where the answer is about a prediction that is an adaptation of what is sent.
         """
         return Bundle()
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Client, Samples, Work
+from fedkin.core import Bundle, Client, Method, MethodError, Samples, Work
 from fedkin.core.method import at_moment
 from fedkin.core.samples import packed
 from fedkin.engines.drive import check_tensors
@@ -32,8 +32,9 @@ def evaluate(job: Job, task: Task, client: Client, guesses: Guesses, expected: E
     Rows of a matrix are true classes, columns predicted ones. ``unpredicted []`` is the number of test and validation
     samples for which the model's logits hold NaN, which are in column 0.
 
-    A ``cluster`` among what `personalize` gave (a client that chose its cluster itself) is passed on. In the round of
-    `Job.outcomes`, the outcome of every test sample is added, see `_outcomes`.
+    Of what `personalize` gave, a ``cluster`` (a client that chose its cluster itself) is passed on, and the numbers in
+    `Method.client_notes`, each as ``note.NAME []``, float64. In the round of `Job.outcomes`, the outcome of every test
+    sample is added, see `_outcomes`.
 
     Where the calls of ``guesses`` are to be made known, the program stops once for nothing, so that the programs of
     other clients come as far.
@@ -47,6 +48,7 @@ def evaluate(job: Job, task: Task, client: Client, guesses: Guesses, expected: E
     own = models.get("delivered", models[""])
     if "cluster" in own:
         out["cluster"] = own.cluster
+    out |= _notes(job.method, own)
     for name, b in models.items():
         for part, data in parts:
             guessed = guesses(b, data) if len(data) else data.y
@@ -72,6 +74,18 @@ def _models(job: Job, client: Client) -> Generator[Any, Any, dict[str, Bundle]]:
     own = (yield from found) if isinstance(found, Generator) else found
     own = check_tensors(own, "client code must return")
     return at_moment(own, method.views(client), job.evaluate)
+
+
+def _notes(method: Method, own: Bundle) -> Bundle:
+    """Return the numbers about the client that the method declares, of the result of its `personalize`."""
+    for name in method.client_notes:
+        if name not in own or own[name].dim():
+            found = f"one of shape {list(own[name].shape)}" if name in own else f"{sorted(own)}"
+            raise MethodError(
+                f"personalize of {type(method).__name__} must return a number {name!r}, which is in client_notes; "
+                f"got {found}"
+            )
+    return Bundle({f"note.{name}": own[name].double() for name in method.client_notes})
 
 
 def _confusion(true: Tensor, guessed: Tensor, classes: int) -> Tensor:

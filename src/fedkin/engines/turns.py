@@ -201,7 +201,7 @@ def _describe(turn: Turn) -> Bundle:
     return Bundle(size=size, **job.method.describe(client))
 
 
-def _survey(turn: Turn) -> Bundle:
+def _survey(turn: Turn) -> Work | Bundle:
     return turn.job.method.answer(turn.client)
 
 

@@ -89,6 +89,7 @@ def lines_of(report: RoundReport, people: Participants, described: set[int] | No
         _outcomes(clients, report)
         for own, b in zip(clients, report.evaluation.values(), strict=True):
             own |= {"cluster": int(b.cluster)} if "cluster" in b else {}
+            own |= {f"note_{name}": float(t) for name, t in b.inside("note").items() if not t.dim()}
         line |= _views(report, clients)
         if lost := [i for i, b in report.evaluation.items() if int(b.get("unpredicted", 0))]:
             line["unpredicted"] = lost

@@ -118,7 +118,8 @@ class Result:
           of classes of which the client has 1 to 29, 30 to 80, more than 80, or no training samples.
         - Where the run has them: ``client_name``; ``n_train``, number of training samples (not with privacy options);
           ``group``, the true group, -1 if unknown; ``cluster``, the cluster that the client chose at the evaluation;
-          ``accuracy_trained`` and the like, accuracy of further models of the method.
+          ``accuracy_trained`` and the like, accuracy of further models of the method; ``note_share``, the share of the
+          method in a safe form's prediction, and other numbers that a method notes on a client.
 
         ``to_frame("rounds")`` has one row per round:
 

@@ -226,7 +226,7 @@ class CAM(Method):
         seen = {field.name: getattr(inside, field.name) for field in fields(Client)}
         return _Beside(**seen, alone=inside, partner=c.logits(c.received.model))
 
-    def answer(self, c: Client) -> Bundle:
+    def answer(self, c: Client) -> Work | Bundle:
         """Return the wrapped method's answer, measured on h + f_k with `choose_on` "sum" (Eq. 2)."""
         return self.inner.answer(self._within(c))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -94,6 +94,11 @@ class Safe(Method):
         return " and ".join(filter(None, (self.inner.also_sends, nine)))
 
     @property
+    def client_notes(self) -> Mapping[str, tuple[float, float]]:
+        """The client's lambda, ``share``, and the wrapped method's numbers."""
+        return {**self.inner.client_notes, "share": (0.0, 1.0)}
+
+    @property
     def secure_aggregation(self) -> bool:
         """Whether the wrapped method supports secure aggregation, if no client sends numbers of its own."""
         return self.inner.secure_aggregation and not self.send_numbers
@@ -147,11 +152,9 @@ class Safe(Method):
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
         """Add the joining clients to the wrapped method's state, and without numbers."""
-        inner = self.inner.admit(s.inside("inner"), r).under("inner")
-        if not self.send_numbers:
-            return Bundle(inner)
-        zeros = {name: torch.zeros(s[name].shape[1:], dtype=s[name].dtype) for name in _NUMBERS}
-        return Bundle({**inner, "asked": s.asked, **{n: grow(s[n], len(r.roster), zero) for n, zero in zeros.items()}})
+        s = self._with(s, self.inner.admit(s.inside("inner"), r))
+        zeros = {name: torch.zeros(s[name].shape[1:], dtype=s[name].dtype) for name in _NUMBERS if name in s}
+        return s.but(**{name: grow(s[name], len(r.roster), zero) for name, zero in zeros.items()})
 
     def _with(self, s: Bundle, inner: Bundle) -> Bundle:
         """Return the state with another one of the wrapped method."""
@@ -242,13 +245,10 @@ class Safe(Method):
         """Return the wrapped method's description of the client."""
         return self.inner.describe(c)
 
-    def answer(self, c: Client) -> Bundle:
+    def answer(self, c: Client) -> Work:
         """Return the wrapped method's answer; before an evaluation the nine numbers (zeros where there are none)."""
         if "consult" not in c.received:
-            return Bundle(self.inner.answer(c.inside("inner")).under("inner"))
-        return cast(Bundle, self._numbers(c))  # a program where the prediction is trained: engines run it as any other
-
-    def _numbers(self, c: Client) -> Work:
+            return Bundle((yield from through(self.inner.answer(c.inside("inner")))).under("inner"))
         b = yield from through(self.inner.personalize(c.inside("inner")))
         if len(c.validation) < LEAST or "alone" not in c.state:
             return Bundle(likelihood=torch.zeros(4).double(), hits=torch.zeros(4).long(), held=torch.tensor(0))
@@ -280,8 +280,8 @@ class Safe(Method):
 
     def _mixed(self, c: Client, b: Bundle) -> Bundle:
         share = GRID[self._choice(c, b)].float()
-        cluster = {"cluster": b.cluster} if "cluster" in b else {}
-        return Bundle(**b.under("inner"), alone=c.state.get("alone", c.w0), share=share, **cluster)
+        seen = {name: b[name] for name in ("cluster", *self.inner.client_notes) if name in b}
+        return Bundle({**b.under("inner"), "alone": c.state.get("alone", c.w0), **seen, "share": share})
 
     def _choice(self, c: Client, b: Bundle) -> int:
         """Return j of the client's lambda = G_j for a model ``b`` of the wrapped method."""

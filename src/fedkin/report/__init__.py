@@ -11,6 +11,7 @@
 ``costs``     groups of classes, bytes, seconds
 ``weights``   relations between clients as weights
 ``clusters``  relations between clients as clusters
+``client_notes``  numbers that a method notes on each client, such as the share of a safe form
 ``naming``    names of clients and classes on axes, and their order there
 ``people``    single clients: rows of the table, their details, labels
 ``parts``     the clients and relations of every run, and their mean over seeds, packed for the page's script

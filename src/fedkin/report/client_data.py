@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.evaluate import Against
-from fedkin.report import client_table, clusters, naming, weights
+from fedkin.report import client_notes, client_table, clusters, naming, weights
 from fedkin.report.client_table import ClientTable
 from fedkin.report.figures import Figure
 from fedkin.report.folder import Run
@@ -34,7 +34,7 @@ class Part:
     Attributes:
         run: the run; of the mean the first.
         joint: it is the mean over all seeds.
-        figures: maps and sizes of clusters, labels.
+        figures: maps and sizes of clusters, numbers that the method notes on clients, labels.
         frames: weights over rounds, if the run has any.
         table: columns of the table of clients, and the details of each.
         people: its clients.
@@ -113,6 +113,7 @@ def _part(run: Run, p: ClientTable, gains: Gains, cells: int, points: int, note:
         drawn.append(weights.weights_figure(frames, fact, said))
     if p.clusters.labels.size:
         drawn += clusters.cluster_figures(run.title, p.clusters, order, names, run.groups)
+    drawn += client_notes.note_figures(run.title, [run], names)
     labelled = client_table.labels_figure(p, order, labels, run.classes) if order else None
     drawn += [labelled] if labelled else []
     counts = None if labelled is None else client_table.histogram(p, order, len(labels))
@@ -141,6 +142,9 @@ def _mean(
     if frames is not None:
         fact = f"{run.title}, mean over {len(runs)} seeds: {weights.weights_fact(rows, run.groups)}"
         drawn.append(weights.weights_figure(frames, fact, said))
+    drawn += client_notes.note_figures(
+        f"{run.title}, mean over {len(runs)} seeds", runs, naming.called(count, run.names)
+    )
     labelled = client_table.labels_figure(together, order, labels, run.classes) if order else None
     drawn += [labelled] if labelled else []
     counts = None if labelled is None else client_table.histogram(together, order, len(labels))

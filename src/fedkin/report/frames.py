@@ -85,8 +85,8 @@ def _rounds(lines: Sequence[Line]) -> tuple[Columns, Columns, Columns]:
 
 
 def _views(line: Line) -> list[str]:
-    """Return the accuracies of further models that the method has."""
-    return [name for name in line if name.startswith("accuracy_")]
+    """Return the accuracies of further models that the method has, and its notes on a client."""
+    return [name for name in line if name.startswith(("accuracy_", "note_"))]
 
 
 def _columns(rows: Sequence[Line], always: Sequence[str] = ()) -> Columns:

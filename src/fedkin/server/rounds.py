@@ -431,7 +431,10 @@ def _evaluated(
         for i, b in answers.items():
             size = int(server.sizes[i]) if plan.outcomes else None  # with privacy options counts hold noise
             last = r.index == plan.outcomes_in
-            if why := false_score(b, names, r.net.classes, outcomes=last, size=size, most=plan.max_samples):
+            why = false_score(
+                b, names, r.net.classes, notes=method.client_notes, outcomes=last, size=size, most=plan.max_samples
+            )
+            if why:
                 false[i] = f"evaluation: {why}"
             else:
                 found[i] = b

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TypeVar
 
 import torch
@@ -77,7 +79,8 @@ def scored(method: Method, net: Net, training: Training, received: Bundle, momen
     model = drive(method.personalize(client), lambda request: request.start.detach().clone())
     views = [f"{name}." if name else "" for name in at_moment(model, method.views(client), moment)]
     parts = {view + part for view in views for part in ("test", "validation")}
-    return {"counts", "unpredicted", *parts, *({"cluster"} & set(model))}
+    notes = {f"note.{name}" for name in method.client_notes}
+    return {"counts", "unpredicted", *parts, *notes, *({"cluster"} & set(model))}
 
 
 def false_score(
@@ -85,6 +88,7 @@ def false_score(
     names: set[str],
     classes: int,
     *,
+    notes: Mapping[str, tuple[float, float]] = MappingProxyType({}),
     outcomes: bool = False,
     size: int | None = None,
     most: int = _COUNTS,
@@ -93,8 +97,9 @@ def false_score(
 
     Args:
         answer: class counts ``[C]``, confusion matrices ``[C, C]``, samples without a prediction ``[]`` and a cluster
-            ``[]``, all int64; `OUTCOMES`.
+            ``[]``, all int64; notes ``[]``, float64; `OUTCOMES`.
         names: what it should hold, see `scored`.
+        notes: `Method.client_notes`: the range of each note.
         outcomes: whether it may hold `OUTCOMES`; a client whose owner hides them leaves both out.
         size: the training samples that the client joined with, which its class counts must add up to unless its owner
             hides them (all are 0); None: they may hold noise.
@@ -103,7 +108,13 @@ def false_score(
     told = set(OUTCOMES) if outcomes and not set(OUTCOMES).isdisjoint(answer) else set[str]()
     if set(answer) != names | told:
         return f"sent {sorted(answer)}, expected {sorted(names | told)}"
-    for name in sorted(names):  # the same reason in every process
+    for name, (low, high) in sorted(notes.items()):
+        t = answer[f"note.{name}"]
+        if t.dtype != torch.float64 or t.dim():
+            return f"note.{name} is {t.dtype} {list(t.shape)}, expected torch.float64 []"
+        if not low <= float(t) <= high:
+            return f"note.{name} is {float(t):g}, expected {low:g} to {high:g}"
+    for name in sorted(names - {f"note.{name}" for name in notes}):  # the same reason in every process
         t = answer[name]
         shape = {"counts": [classes], "cluster": [], "unpredicted": []}.get(name, [classes, classes])
         if t.dtype != torch.int64 or list(t.shape) != shape:

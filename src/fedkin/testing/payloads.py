@@ -209,7 +209,8 @@ uploads from it (robust-and-private.md). Where the answer is no, the server must
 means that are often of one client or two.
 
 In evaluated rounds a client also sends the confusion matrices [C, C] of its validation and test parts and its class
-counts [C] and, where clients choose a cluster, that choice. In the last round it sends one bit for each test
+counts [C], where clients choose a cluster that choice, and the numbers that the method declares to be noted (the share
+of a safe form). In the last round it sends one bit for each test
 sample, right or wrong in the order of the test part, and a digest of 16 bytes of that part, so that two runs can be
 compared sample by sample. In runs with privacy options (`metadata_epsilon`, `noise_multiplier`), and where the owner of
 a host limits what is sent of counts, neither these bits nor exact class counts are sent (robust-and-private.md).

@@ -81,6 +81,11 @@ class Spy(Method):
         known = {"size": r.roster.size, "ids": r.ids, **r.roster.described}
         return {"the server's state": s, "the roster": known, "what was drawn": r.drawn}
 
+    @property
+    def client_notes(self) -> Mapping[str, tuple[float, float]]:
+        """The wrapped method's numbers of each client."""
+        return self.inner.client_notes
+
     def init(self, r: Round) -> Bundle:
         """Return the wrapped method's first state, unguarded."""
         return self.inner.init(r)
@@ -169,15 +174,15 @@ class Spy(Method):
         with self.guard("describe", self._client(c)):
             return self.inner.describe(c)
 
-    def answer(self, c: Client) -> Bundle:
-        """Guard the wrapped method's ``answer``.
+    def answer(self, c: Client) -> Work:
+        """Guard the wrapped method's ``answer``, from its first step to its result.
 
         Raises:
             RuleBroken: it replaced the client's state.
         """
         before = c.state
         with self.guard("answer", self._client(c)):
-            out = self.inner.answer(c)
+            out = yield from through(self.inner.answer(c))
         if c.state is not before:
             raise RuleBroken("answer gave c.state a new bundle; an answer to a survey leaves the state as it is")
         return out

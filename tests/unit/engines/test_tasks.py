@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.core import Bundle, Client, ClientError, ConfigError, Method, Net, Samples, Train, Training, Work
+from fedkin.core.method import Moment
 from fedkin.core.seeds import generator
 from fedkin.engines import Answer, Job, Loop, Task
 from fedkin.engines.loop import sgd
@@ -314,6 +315,31 @@ def test_further_views_are_evaluated_under_their_names() -> None:
     assert set(found) == {"counts", "unpredicted", "cluster", "test", "validation", "zero.test", "zero.validation"}
     assert found.cluster == 2
     assert found["zero.test"][:, 0].sum() == 4  # equal logits: the first class
+
+
+def noting(**share: Tensor) -> Method:
+    """A method that declares a number of each client, with what `personalize` gives in addition to a model."""
+    return method(
+        client_notes={"share": (0.0, 1.0)},
+        personalize=lambda self, c: Bundle(model=c.w0, **share),
+        views=lambda self, c: {"trained": Bundle(model=c.w0)},
+    )
+
+
+@pytest.mark.parametrize("moment", ["delivered", "trained"])
+def test_numbers_of_a_client_are_passed_on(moment: Moment) -> None:
+    """Those that the method declares, of what the client would predict with, whichever model is scored."""
+    m = noting(share=torch.tensor(0.25))
+    found = step(job(m, evaluate=moment), "evaluate").reply
+    assert (found["note.share"].dtype, found["note.share"].item()) == (torch.float64, 0.25)
+    assert scored(m, network("mlp"), Training(), Bundle(), moment) == set(found)
+
+
+def test_a_declared_number_must_be_there() -> None:
+    """The error names the number and what there is instead: other names, or a tensor of another shape."""
+    for m, got in ((noting(), r"\['model'\]"), (noting(share=torch.zeros(2)), r"one of shape \[2\]")):
+        with pytest.raises(ClientError, match=f"must return a number 'share', which is in client_notes; got {got}"):
+            step(job(m), "evaluate")
 
 
 def test_the_moment_that_is_scored() -> None:

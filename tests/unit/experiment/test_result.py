@@ -15,7 +15,7 @@ from fedkin import FinalMetrics, Method, Result, Training, run
 from fedkin.core import ConfigError
 from fedkin.data import planted_groups
 from fedkin.evaluate import GROUPED, METRICS, OTHER_MOMENT
-from fedkin.methods import IFCA, FedAvg, FedPer
+from fedkin.methods import IFCA, FedAvg, FedPer, Safe
 
 INSTALLED = 'needs pandas: pip install "fedkin[pandas]"'
 
@@ -64,7 +64,9 @@ def test_final_metrics_are_the_ones_in_the_summary() -> None:
     assert named == {name: value for name, value in result.summary["final"].items() if value is not None}
 
 
-@pytest.mark.parametrize("method", [FedAvg(), FedPer(), IFCA(clusters=2)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "method", [FedAvg(), FedPer(), IFCA(clusters=2), Safe(inner=FedAvg())], ids=lambda m: type(m).__name__
+)
 def test_a_row_for_each_client_and_evaluated_round(method: Method, pandas: Any) -> None:
     """The lines, their pairs as two columns; the training samples that only a client's first line has in every row."""
     result = play(method)
@@ -80,8 +82,11 @@ def test_a_row_for_each_client_and_evaluated_round(method: Method, pandas: Any) 
         assert row["group"] == result.summary["clients"]["groups"][row["client"]]
         assert row.get("cluster") == line.get("cluster")
         assert row.get("accuracy_trained") == line.get("accuracy_trained")
-    optional = {"client_name", "cluster", "accuracy_trained"}
-    assert documented("clients") - optional <= set(found) <= documented("clients")
+        assert row.get("note_share") == line.get("note_share")
+    optional = {"client_name", "cluster", "accuracy_trained", "note_share"}
+    views = {"accuracy_method", "accuracy_alone"}
+    assert documented("clients") - optional <= set(found) <= documented("clients") | views
+    assert ("note_share" in found) == isinstance(method, Safe)
     assert {found[name].dtype.kind for name in ("accuracy", "validation_accuracy")} == {"f"}
     assert {found[name].dtype.kind for name in ("round", "client", "n_test", "n_train")} == {"i"}
 

@@ -14,6 +14,8 @@ from fedkin.data import SiteData
 from fedkin.deploy.allowed_code import Allowed, NotAllowed, settings_of
 from fedkin.deploy.client import ClientService
 from fedkin.deploy.privacy_budget import PrivacyLimits
+from fedkin.deploy.tensors import bundle, wire_message
+from fedkin.deploy.wire_format import WireMessage
 from fedkin.engines import Loop, Stacked, Workers
 from fedkin.experiment.compare import Comparison, compare, comparison_from
 from fedkin.experiment.run import resume, run_settings
@@ -125,6 +127,7 @@ def test_a_mixture_goes_home(name: str, mode: str, tmp_path: Path) -> None:
         assert model.card["test"]["as_evaluated"] is True
         assert model.card["test"]["correct"] == lines[i]["correct"]
         shares.append(float(model.model.tensors["share"]))
+        assert lines[i]["note_share"] == shares[-1]
     assert set(shares) <= {0.0, 0.25, 0.5, 0.75, 1.0}
     assert mode == "sure" or any(0 < share < 1 for share in shares)
 
@@ -153,6 +156,7 @@ def test_hosts_equal_the_simulator(name: str, tmp_path: Path) -> None:
     assert same_server(ours, theirs)
     assert ours.rounds == theirs.rounds
     assert ours.clients == theirs.clients
+    assert {line["note_share"] for line in ours.clients} <= {0.0, 0.25, 0.5, 0.75, 1.0}
     last = {line["client"]: line for line in ours.clients}
     card = load_export(taken_home(tmp_path, "c2")).card
     assert (card["rule"]["kind"], card["test"]["correct"]) == ("mixture", last[2]["correct"])
@@ -171,6 +175,22 @@ def test_a_host_that_keeps_its_scores_sends_no_numbers(tmp_path: Path) -> None:
     assert {line["client"] for line in ours.clients} == {0, 2, 3, 4, 5}
     assert all("1" in line["unevaluated"] for line in ours.rounds)
     assert load_export(taken_home(tmp_path, "c1")).card["rule"]["kind"] == "mixture"
+
+
+def test_a_share_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    """A lambda beyond 1 in the evaluation of one host: it is refused and named, the others' are recorded."""
+    s = settings("fedavg-safe", run={"rounds": 1}, data={"clients": 3, "validation": 0.3}, hosts={"min_clients": 3})
+
+    def touch(post: Direct, who: str, of: WireMessage) -> WireMessage:
+        answer = post.ask(who, of)
+        if (who, of.head["kind"]) != ("c1", "evaluate"):
+            return answer
+        lie = bundle(answer).but(**{"note.share": torch.tensor(1.5).double()})
+        return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, lie)
+
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path, 3), touch=touch))
+    assert ours.rounds[0]["refused"] == {"1": "evaluation: note.share is 1.5, expected 0 to 1"}
+    assert {line["client"]: 0 <= line["note_share"] <= 1 for line in ours.clients} == {0: True, 2: True}
 
 
 # ---- privacy -------------------------------------------------------------------------------------------------------

@@ -154,6 +154,27 @@ def test_false_outcomes_are_refused(name: str, value: Tensor, reason: str) -> No
     assert (false_score(SCORE.but(**{name: value}), SCORED, 2, outcomes=True) or "").startswith(reason)
 
 
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (torch.tensor(0.0).double(), None),
+        (torch.tensor(1.0).double(), None),
+        (torch.tensor(1.25).double(), "note.share is 1.25, expected 0 to 1"),
+        (torch.tensor(-0.25).double(), "note.share is -0.25, expected 0 to 1"),
+        (torch.tensor(torch.nan).double(), "note.share is nan, expected 0 to 1"),
+        (torch.tensor(1.0), "note.share is torch.float32 [], expected torch.float64 []"),
+        (torch.ones(2).double(), "note.share is torch.float64 [2], expected torch.float64 []"),
+    ],
+    ids=["least", "largest", "above", "below", "no number", "another type", "two"],
+)
+def test_numbers_of_a_client_are_in_their_range(value: Tensor, reason: str | None) -> None:
+    """A note outside of the range that the method declares is refused, and so is an evaluation without it."""
+    noted = Bundle({**PLAIN, "note.share": value})
+    names, ranges = {*SCORED, "note.share"}, {"share": (0.0, 1.0)}
+    assert false_score(noted, names, 2, notes=ranges) == reason
+    assert (false_score(PLAIN, names, 2, notes=ranges) or "").startswith("sent ['counts', 'test', 'validation']")
+
+
 def test_an_evaluation_has_as_many_samples_as_the_plan_takes_at_most() -> None:
     """The test part has nine: a maximum of nine takes it, one of eight does not."""
     assert false_score(PLAIN, SCORED, 2, most=9) is None
