@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -24,6 +25,7 @@ from fedkin.evaluate import (
     final_by_client,
     latest,
     score,
+    scores,
     spread,
     summarise,
     to_target,
@@ -178,6 +180,21 @@ def test_bad_matrices_are_refused_by_name(test):
     """A wrong shape or a negative count names the client and the part."""
     with pytest.raises(DataError, match="client 5: the test confusion matrix"):
         score(5, test, None, torch.tensor([1, 1]))
+
+
+def test_scores_of_many_are_those_of_each_alone():
+    """To the last bit, whatever classes a client has: means over 1 to 12 classes, clients without samples or counts."""
+    rng = np.random.default_rng(0)
+    shares = rng.random((60, 12)) < rng.random((60, 1))
+    test = torch.from_numpy(rng.integers(0, 9, (60, 12, 12)) * shares[:, :, None] * shares[:, None])
+    validation, counts = test.flip(0), torch.from_numpy(rng.integers(0, 120, (60, 12)) * shares)
+    together = scores(range(60), test, validation, counts)
+    assert together == [score(i, test[i], validation[i], counts[i]) for i in range(60)]
+    for i, one in enumerate(together):
+        right, of = test[i].diagonal(), test[i].sum(1)
+        there = of > 0
+        assert one.balanced == (float((right[there] / of[there].double()).mean()) if there.any() else None)
+    assert None in {one.balanced for one in together}
 
 
 def test_a_score_becomes_a_json_line():

@@ -20,7 +20,7 @@ from fedkin.engines.arena import AnswerColumn, Arena
 from fedkin.engines.loop import trainer
 from fedkin.engines.orders import TOKEN_BYTES, Order, OrderHeading, OrderToken, OrderWords
 from fedkin.engines.shared import Slab, SlabEntry
-from fedkin.engines.tasks import Answer, Job, Task
+from fedkin.engines.tasks import Answer, Job, Step, Task
 from fedkin.engines.turns import perform
 
 _PATIENCE = 0.01  # seconds for which answers are kept back, to be sent together
@@ -62,17 +62,23 @@ class SharedMemory:
         tasks: orders and what of their tensors belongs to one task alone.
         common: tensors that several tasks of a map have in common.
         headings: what the orders of a map have in common.
-        arena: where answers of an expected form go.
+        uploads, evaluations: where answers of an expected form go. The last evaluation may be kept for many rounds, in
+            which uploads need both regions of their arena.
         reading, writing: the two ends of the queue of tokens.
     """
 
     tasks: Slab
     common: Slab
     headings: Slab
-    arena: Arena
+    uploads: Arena
+    evaluations: Arena
     doing: Doing
     reading: int
     writing: int
+
+    def arena(self, step: Step) -> Arena:
+        """Return where answers to a step go."""
+        return self.evaluations if step == "evaluate" else self.uploads
 
 
 def main(job: Job, post: SharedMemory, me: int, pipe: Connection, answers: Slab, others: Sequence[Connection]) -> None:
@@ -100,7 +106,7 @@ def main(job: Job, post: SharedMemory, me: int, pipe: Connection, answers: Slab,
             except FedkinError as e:
                 out.fail(number, (type(e).__name__, str(e)))
             else:
-                out.add(number, done, bool(place) and post.arena.fill(place, done.reply))
+                out.add(number, done, bool(place) and post.arena(task.step).fill(place, done.reply))
     except (EOFError, OSError):
         return
 

@@ -106,9 +106,10 @@ class WorkersSession:
         self._closed = False
         self._answered: selectors.BaseSelector | None = None
         number = max(1, min(number, len(job.shards)))
-        size = slab_bytes(number + 4)  # and two for tasks, two regions of the arena
+        size = slab_bytes(number + 6)  # and two for tasks, two regions of each arena
         self._ring = Ring(size)
-        self._post = SharedMemory(Slab(size), Slab(size), Slab(_HEADING), Arena(size), Doing(number), *os.pipe())
+        memory = Slab(size), Slab(size), Slab(_HEADING), Arena(size), Arena(size)
+        self._post = SharedMemory(*memory, Doing(number), *os.pipe())
         os.set_blocking(self._post.reading, False)
         context = multiprocessing.get_context("fork")
         try:
@@ -149,8 +150,8 @@ class WorkersSession:
                 answers = self._receive(key.data, now)
                 self._feed(now)
                 yield from answers
-        if now.elsewhere and step in ("update", "survey"):
-            self._post.arena.learn(step, now.elsewhere)
+        if now.elsewhere and step in ("update", "survey", "evaluate"):
+            self._post.arena(step).learn(step, now.elsewhere)
 
     def close(self) -> None:
         """End the processes and close pipes and queue; may be called twice."""
@@ -175,7 +176,7 @@ class WorkersSession:
         now = _Map(
             todo=deque(sorted(tasks, key=lambda t: -len(self._job.shards[t.client].train))),
             common=common,
-            rows=self._post.arena.rows(step, len(tasks)),
+            rows=self._post.arena(step).rows(step, len(tasks)),
             at={client: i for i, client in enumerate(sorted(task.client for task in tasks))},
             received=received,
         )

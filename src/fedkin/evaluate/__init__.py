@@ -30,7 +30,7 @@ from fedkin.evaluate.rounds import (
     latest,
     to_target,
 )
-from fedkin.evaluate.scores import ClientScore, adjusted_rand, confusion, score, summarise
+from fedkin.evaluate.scores import ClientScore, adjusted_rand, confusion, score, scores, summarise
 from fedkin.evaluate.verdict import Against, Conclusion, Spread, against, harmed_text, judge, spread, verdict
 
 __all__ = [
@@ -73,6 +73,7 @@ __all__ = [
     "marked",
     "most_differing",
     "score",
+    "scores",
     "spread",
     "summarise",
     "to_target",

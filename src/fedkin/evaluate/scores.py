@@ -74,13 +74,32 @@ def score(
     few_below: int = 30,
     many_above: int = 80,
 ) -> ClientScore:
-    """Return the score of one client.
+    """Return the score of one client, as `scores` does; ``validation`` is None if it has none.
+
+    Raises:
+        DataError, ConfigError: as `scores`.
+    """
+    held = torch.zeros_like(test) if validation is None else validation
+    found = scores([client], test[None], held[None], train_counts[None], few_below=few_below, many_above=many_above)
+    return found[0]
+
+
+def scores(
+    clients: Sequence[int],
+    test: Tensor,
+    validation: Tensor,
+    train_counts: Tensor,
+    *,
+    few_below: int = 30,
+    many_above: int = 80,
+) -> list[ClientScore]:
+    """Return the score of each of m clients.
 
     Args:
-        client: id of the client.
-        test: confusion matrix of its test part, integer ``[C, C]``, rows true, columns predicted.
-        validation: the same for its validation part; None if it has none.
-        train_counts: its training samples per class, integer ``[C]``.
+        clients: their ids.
+        test: confusion matrices of their test parts, integer ``[m, C, C]``, rows true, columns predicted.
+        validation: the same for their validation parts; zeros for a client that has none.
+        train_counts: their training samples per class, integer ``[m, C]``.
         few_below: a class with 1..few_below-1 training samples here is *few*, with none *unseen*.
         many_above: a class with more training samples here than this is *many*; classes in between are *medium*
             (30 and 80 as in DA-PFL, Table IV).
@@ -93,50 +112,67 @@ def score(
         raise ConfigError(
             f"expected 1 <= few_below <= many_above + 1, got few_below={few_below}, many_above={many_above}"
         )
-    classes = int(train_counts.shape[0])
-    for name, given in (("test", test), ("validation", validation)):
-        if given is not None and tuple(given.shape) != (classes, classes):
-            raise DataError(
-                f"client {client}: the {name} confusion matrix must be [{classes}, {classes}], got {list(given.shape)}"
-            )
-        if given is not None and given.numel() and int(given.min()) < 0:
-            raise DataError(f"client {client}: the {name} confusion matrix has negative counts")
+    _check_matrices(clients, train_counts.shape[1], test=test, validation=validation)
     matrix, counts = test.numpy(), train_counts.numpy()  # small sums, which numpy begins faster than torch
-    right, total = matrix.diagonal(), matrix.sum(1)
-    correct, n_test = int(right.sum()), int(total.sum())
-    n_validation, valid = 0, 0
-    if validation is not None:
-        n_validation, valid = int(validation.sum()), int(validation.diagonal().sum())
-    most = majority_class(counts.tolist())
+    right, total = matrix.diagonal(0, 1, 2), matrix.sum(2)
+    valid, held = validation.numpy().diagonal(0, 1, 2).sum(1).tolist(), validation.numpy().sum((1, 2)).tolist()
     kind = (counts > 0).astype(np.int64) + (counts >= few_below) + (counts > many_above)
-    groups = [(int(r), int(t)) for r, t in zip(*(np.bincount(kind, n, 4) for n in (right, total)), strict=True)]
-    return ClientScore(
-        client=client,
-        n_test=n_test,
-        correct=correct,
-        accuracy=correct / n_test if n_test else None,
-        macro_f1=_mean_ratio(2 * right, matrix.sum(0) + total),
-        balanced=_mean_ratio(right, total),
-        majority=None if most is None else int(total[most]),
-        n_validation=n_validation,
-        validation_accuracy=valid / n_validation if n_validation else None,
-        unseen=groups[0],
-        few=groups[1],
-        medium=groups[2],
-        many=groups[3],
-    )
+    groups = [np.stack([np.where(kind == k, n, 0).sum(1) for n in (right, total)], 1).tolist() for k in range(4)]
+    f1, balanced = _mean_ratios(2 * right, matrix.sum(1) + total), _mean_ratios(right, total)
+    n_test, correct, of_class = total.sum(1).tolist(), right.sum(1).tolist(), total.tolist()
+    most = [majority_class(c) for c in counts.tolist()]
+    return [
+        ClientScore(
+            client=client,
+            n_test=n_test[i],
+            correct=correct[i],
+            accuracy=correct[i] / n_test[i] if n_test[i] else None,
+            macro_f1=f1[i],
+            balanced=balanced[i],
+            majority=None if (at := most[i]) is None else of_class[i][at],
+            n_validation=held[i],
+            validation_accuracy=valid[i] / held[i] if held[i] else None,
+            unseen=_pair(groups[0][i]),
+            few=_pair(groups[1][i]),
+            medium=_pair(groups[2][i]),
+            many=_pair(groups[3][i]),
+        )
+        for i, client in enumerate(clients)
+    ]
 
 
-def _mean_ratio(right: Counts, of: Counts) -> float | None:
-    """Return the mean of ``right / of`` over the classes where ``of`` is above 0.
+def _pair(numbers: list[int]) -> tuple[int, int]:
+    right, total = numbers
+    return right, total
+
+
+def _check_matrices(clients: Sequence[int], classes: int, **parts: Tensor) -> None:
+    for name, given in parts.items():
+        if tuple(given.shape[1:]) != (classes, classes):
+            raise DataError(
+                f"client {clients[0]}: the {name} confusion matrix must be [{classes}, {classes}], "
+                f"got {list(given.shape[1:])}"
+            )
+        if given.numel() and int(given.min()) < 0:
+            client = clients[int(given.flatten(1).amin(1).argmin())]
+            raise DataError(f"client {client}: the {name} confusion matrix has negative counts")
+
+
+def _mean_ratios(right: Counts, of: Counts) -> list[float | None]:
+    """Return the means of ``right / of [m, C]`` over the classes where ``of`` is above 0, for each row.
 
     With 2 tp over true + predicted it is macro-F1, over the classes that are true or predicted at least once; with tp
     over true the balanced accuracy (Brodersen et al., ICPR 2010).
     """
     present = of > 0
-    if not present.any():
-        return None
-    return float(torch.from_numpy(right[present] / of[present]).mean())
+    number = present.sum(1)
+    found: list[float | None] = [None] * len(of)
+    for n in {*number.tolist()} - {0}:
+        rows = np.flatnonzero(number == n)  # with as many classes, so that each row's sum has the same order as alone
+        ratios = (right[rows][present[rows]] / of[rows][present[rows]]).reshape(len(rows), n)
+        for i, mean in zip(rows, torch.from_numpy(ratios).mean(1).tolist(), strict=True):
+            found[i] = mean
+    return found
 
 
 def summarise(scores: Sequence[ClientScore]) -> dict[str, float | int | None]:

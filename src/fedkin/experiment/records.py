@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedkin.evaluate import adjusted_rand, score, summarise
+from fedkin.evaluate import adjusted_rand, scores, summarise
 from fedkin.server import RoundReport
 from fedkin.server.rounds import chosen
 from fedkin.server.upload_checks import OUTCOMES
@@ -81,9 +81,10 @@ def lines_of(report: RoundReport, people: Participants, described: set[int] | No
     }
     clients = []
     if report.evaluation:
-        scores = [score(i, b.test, b.validation, b.counts) for i, b in report.evaluation.items()]
-        line |= summarise(scores)
-        clients = [s.line(report.round) for s in scores]
+        parts = (torch.stack([b[n] for b in report.evaluation.values()]) for n in ("test", "validation", "counts"))
+        found = scores(list(report.evaluation), *parts)
+        line |= summarise(found)
+        clients = [s.line(report.round) for s in found]
         if described is not None:
             _add_counts(clients, report, described)
         _outcomes(clients, report)

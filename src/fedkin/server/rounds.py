@@ -28,7 +28,7 @@ from fedkin.engines.tasks import Step
 from fedkin.privacy.secure_sum import SecureGroup, pooled, summed
 from fedkin.server.plan import Plan
 from fedkin.server.shares import limited
-from fedkin.server.upload_checks import bundled, false_score, handed_out, probe, scored
+from fedkin.server.upload_checks import ScoreForm, bundled, false_scores, handed_out, probe, scored
 
 _TOGETHER = 128  # clients evaluated in one exchange: bounds the memory that their downloads take
 
@@ -426,18 +426,19 @@ def _evaluated(
         bytes_down += _travelling(messages, there)
         answers, late = transport.exchange(messages)
         missing |= late
-        if answers:
-            names = scored(method, r.net, training, messages[min(answers)].body, plan.evaluate)
-        for i, b in answers.items():
-            size = int(server.sizes[i]) if plan.outcomes else None  # with privacy options counts hold noise
-            last = r.index == plan.outcomes_in
-            why = false_score(
-                b, names, r.net.classes, notes=method.client_notes, outcomes=last, size=size, most=plan.max_samples
-            )
-            if why:
-                false[i] = f"evaluation: {why}"
-            else:
-                found[i] = b
+        if not answers:
+            continue
+        form = ScoreForm(
+            names=scored(method, r.net, training, messages[min(answers)].body, plan.evaluate),
+            classes=r.net.classes,
+            notes=method.client_notes,
+            outcomes=r.index == plan.outcomes_in,
+            most=plan.max_samples,
+        )
+        # with privacy options counts hold noise
+        whys = false_scores(answers, form, {i: int(server.sizes[i]) for i in answers} if plan.outcomes else None)
+        false |= {i: f"evaluation: {why}" for i, why in whys.items()}
+        found |= {i: b for i, b in answers.items() if i not in whys}
     return _Shown({i: found[i] for i in sorted(found)}, false, missing, bytes_down)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 import torch
@@ -83,46 +84,91 @@ def scored(method: Method, net: Net, training: Training, received: Bundle, momen
     return {"counts", "unpredicted", *parts, *notes, *({"cluster"} & set(model))}
 
 
-def false_score(
-    answer: Bundle,
-    names: set[str],
-    classes: int,
-    *,
-    notes: Mapping[str, tuple[float, float]] = MappingProxyType({}),
-    outcomes: bool = False,
-    size: int | None = None,
-    most: int = _COUNTS,
-) -> str | None:
+@dataclass(frozen=True)
+class ScoreForm:
+    """What evaluations of a round hold, and between which numbers.
+
+    Attributes:
+        names: of its tensors, see `scored`; class counts ``[C]``, confusion matrices ``[C, C]``, samples without a
+            prediction ``[]`` and a cluster ``[]``, all int64; notes ``[]``, float64.
+        classes: C.
+        notes: `Method.client_notes`: the range of each note.
+        outcomes: whether they may hold `OUTCOMES`; a client whose owner hides them leaves both out.
+        most: samples of an evaluation at most.
+    """
+
+    names: set[str]
+    classes: int
+    notes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    outcomes: bool = False
+    most: int = _COUNTS
+
+    @cached_property
+    def tensors(self) -> dict[str, tuple[torch.dtype, torch.Size, float, float]]:
+        """Type, shape, least and largest number of each tensor, in the same order in every process."""
+        square = torch.Size([self.classes, self.classes])
+        shapes = {"counts": square[:1], "cluster": square[:0], "unpredicted": square[:0]}
+        notes = {f"note.{name}": range for name, range in sorted(self.notes.items())}
+        found = {n: (torch.float64, square[:0], *range) for n, range in notes.items()}
+        for name in sorted(self.names - {*notes}):
+            found[name] = (torch.int64, shapes.get(name, square), 0, _CLUSTERS if name == "cluster" else _COUNTS)
+        return found
+
+    @cached_property
+    def of_samples(self) -> list[str]:
+        """Names of the tensors whose sum is a number of evaluated samples."""
+        return [n for n in self.tensors if n not in ("counts", "cluster") and not n.startswith("note.")]
+
+
+def false_scores(answers: Mapping[int, Bundle], form: ScoreForm, sizes: Mapping[int, int] | None) -> dict[int, str]:
+    """Return why evaluations cannot be used, by client; all are looked at together before each is.
+
+    Args:
+        sizes: training samples that each client joined with, which its class counts must add up to unless its owner
+            hides them (all are 0); None: they may hold noise.
+    """
+    if answers and not form.outcomes and _plausible(answers, form, sizes):
+        return {}
+    whys = {i: false_score(b, form, None if sizes is None else sizes[i]) for i, b in answers.items()}
+    return {i: why for i, why in whys.items() if why is not None}
+
+
+def _plausible(answers: Mapping[int, Bundle], form: ScoreForm, sizes: Mapping[int, int] | None) -> bool:
+    for b in answers.values():
+        if b.keys() != form.names or any(
+            b[n].dtype != dtype or b[n].shape != shape for n, (dtype, shape, *_) in form.tensors.items()
+        ):
+            return False
+    together = {name: torch.stack([b[name] for b in answers.values()]) for name in form.tensors}
+    for name, (*_, low, high) in form.tensors.items():
+        least, largest = torch.aminmax(together[name])
+        if not (low <= float(least) and float(largest) <= high):
+            return False
+    if any(int(together[n].view(len(answers), -1).sum(1).max()) > form.most for n in form.of_samples):
+        return False
+    counted = together["counts"].sum(1).tolist()
+    return sizes is None or all(n in (0, sizes[i]) for i, n in zip(answers, counted, strict=True))
+
+
+def false_score(answer: Bundle, form: ScoreForm, size: int | None = None) -> str | None:
     """Return why an evaluation cannot be used, or None if it can.
 
     Args:
-        answer: class counts ``[C]``, confusion matrices ``[C, C]``, samples without a prediction ``[]`` and a cluster
-            ``[]``, all int64; notes ``[]``, float64; `OUTCOMES`.
-        names: what it should hold, see `scored`.
-        notes: `Method.client_notes`: the range of each note.
-        outcomes: whether it may hold `OUTCOMES`; a client whose owner hides them leaves both out.
-        size: the training samples that the client joined with, which its class counts must add up to unless its owner
-            hides them (all are 0); None: they may hold noise.
-        most: samples of an evaluation at most.
+        size: the training samples that the client joined with, as in `false_scores`.
     """
-    told = set(OUTCOMES) if outcomes and not set(OUTCOMES).isdisjoint(answer) else set[str]()
-    if set(answer) != names | told:
-        return f"sent {sorted(answer)}, expected {sorted(names | told)}"
-    for name, (low, high) in sorted(notes.items()):
-        t = answer[f"note.{name}"]
-        if t.dtype != torch.float64 or t.dim():
-            return f"note.{name} is {t.dtype} {list(t.shape)}, expected torch.float64 []"
-        if not low <= float(t) <= high:
-            return f"note.{name} is {float(t):g}, expected {low:g} to {high:g}"
-    for name in sorted(names - {f"note.{name}" for name in notes}):  # the same reason in every process
+    told = set(OUTCOMES) if form.outcomes and not set(OUTCOMES).isdisjoint(answer) else set[str]()
+    if set(answer) != form.names | told:
+        return f"sent {sorted(answer)}, expected {sorted(form.names | told)}"
+    for name, (dtype, shape, low, high) in form.tensors.items():
         t = answer[name]
-        shape = {"counts": [classes], "cluster": [], "unpredicted": []}.get(name, [classes, classes])
-        if t.dtype != torch.int64 or list(t.shape) != shape:
-            return f"{name} is {t.dtype} {list(t.shape)}, expected torch.int64 {shape}"
-        if not 0 <= int(t.min()) <= int(t.max()) <= (_CLUSTERS if name == "cluster" else _COUNTS):
+        if t.dtype != dtype or t.shape != shape:
+            return f"{name} is {t.dtype} {list(t.shape)}, expected {dtype} {list(shape)}"
+        if name.startswith("note.") and not low <= float(t) <= high:
+            return f"{name} is {float(t):g}, expected {low:g} to {high:g}"
+        if not low <= t.min() <= t.max() <= high:
             return f"{name} holds numbers below 0 or too large"
-        if name not in ("counts", "cluster") and int(t.sum()) > most:
-            return f"{name} is of {int(t.sum())} samples, at most {most} are taken"
+        if name in form.of_samples and int(t.sum()) > form.most:
+            return f"{name} is of {int(t.sum())} samples, at most {form.most} are taken"
     told_of = int(answer.counts.sum())
     if size is not None and told_of not in (0, size):
         return f"counts are of {told_of} training samples, the client joined with {size}"

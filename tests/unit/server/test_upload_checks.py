@@ -10,7 +10,8 @@ from fedkin.core import Bundle, Training
 from fedkin.core import bundle as bundles
 from fedkin.core.bundle import refusal, refusals
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, FedPer, PFedCS
-from fedkin.server.upload_checks import false_score, probe
+from fedkin.server import upload_checks
+from fedkin.server.upload_checks import ScoreForm, false_score, false_scores, probe
 from fedkin.testing.toys import network
 
 HONEST = Bundle(model=torch.zeros(3), cluster=torch.tensor(1))
@@ -127,14 +128,15 @@ SCORE = Bundle(
 )
 SCORED = {"counts", "test", "validation"}
 PLAIN = Bundle({name: SCORE[name] for name in SCORED})
+EARLIER, LAST = ScoreForm(SCORED, 2), ScoreForm(SCORED, 2, outcomes=True)
 
 
 def test_honest_outcomes_are_not_refused() -> None:
     """Six of nine samples right, in two bytes; a client may keep them to itself; nobody may send them unasked."""
-    assert false_score(SCORE, SCORED, 2, outcomes=True) is None
-    assert false_score(PLAIN, SCORED, 2, outcomes=True) is None
-    assert false_score(PLAIN, SCORED, 2) is None
-    assert (false_score(SCORE, SCORED, 2) or "").startswith("sent ['counts', 'right', 'test'")
+    assert false_score(SCORE, LAST) is None
+    assert false_score(PLAIN, LAST) is None
+    assert false_score(PLAIN, EARLIER) is None
+    assert (false_score(SCORE, EARLIER) or "").startswith("sent ['counts', 'right', 'test'")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +153,7 @@ def test_honest_outcomes_are_not_refused() -> None:
 )
 def test_false_outcomes_are_refused(name: str, value: Tensor, reason: str) -> None:
     """Bits that do not fit the test part or its confusion matrix, and a digest of another length."""
-    assert (false_score(SCORE.but(**{name: value}), SCORED, 2, outcomes=True) or "").startswith(reason)
+    assert (false_score(SCORE.but(**{name: value}), LAST) or "").startswith(reason)
 
 
 @pytest.mark.parametrize(
@@ -170,20 +172,58 @@ def test_false_outcomes_are_refused(name: str, value: Tensor, reason: str) -> No
 def test_numbers_of_a_client_are_in_their_range(value: Tensor, reason: str | None) -> None:
     """A note outside of the range that the method declares is refused, and so is an evaluation without it."""
     noted = Bundle({**PLAIN, "note.share": value})
-    names, ranges = {*SCORED, "note.share"}, {"share": (0.0, 1.0)}
-    assert false_score(noted, names, 2, notes=ranges) == reason
-    assert (false_score(PLAIN, names, 2, notes=ranges) or "").startswith("sent ['counts', 'test', 'validation']")
+    form = ScoreForm({*SCORED, "note.share"}, 2, notes={"share": (0.0, 1.0)})
+    assert false_score(noted, form) == reason
+    assert (false_score(PLAIN, form) or "").startswith("sent ['counts', 'test', 'validation']")
 
 
 def test_an_evaluation_has_as_many_samples_as_the_plan_takes_at_most() -> None:
     """The test part has nine: a maximum of nine takes it, one of eight does not."""
-    assert false_score(PLAIN, SCORED, 2, most=9) is None
-    assert false_score(PLAIN, SCORED, 2, most=8) == "test is of 9 samples, at most 8 are taken"
+    assert false_score(PLAIN, ScoreForm(SCORED, 2, most=9)) is None
+    assert false_score(PLAIN, ScoreForm(SCORED, 2, most=8)) == "test is of 9 samples, at most 8 are taken"
+
+
+NOTED = PLAIN.but(**{"note.share": torch.tensor(0.5).double(), "cluster": torch.tensor(2)})
+WRONG: dict[str, tuple[str, Tensor]] = {
+    "a count below 0": ("test", torch.tensor([[5, 1], [-1, 4]])),
+    "a large count": ("counts", torch.tensor([10**12 + 9, 0])),
+    "a large cluster": ("cluster", torch.tensor(10**6 + 1)),
+    "too many samples": ("validation", torch.tensor([[9, 0], [0, 1]])),
+    "other counts": ("counts", torch.tensor([4, 6])),
+    "another shape": ("test", torch.zeros(3, 3, dtype=torch.int64)),
+    "another type": ("cluster", torch.tensor(2, dtype=torch.int32)),
+    "a note out of range": ("note.share", torch.tensor(1.5).double()),
+    "a note that is no number": ("note.share", torch.tensor(torch.nan).double()),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_evaluations_together_are_refused_as_each_alone(what: str) -> None:
+    """One false one among three is named with the reason that it has alone; the others are used."""
+    form = ScoreForm(set(NOTED), 2, notes={"share": (0.0, 1.0)}, most=9)
+    name, value = WRONG[what]
+    false, sizes = NOTED.but(**{name: value}), {1: 9, 4: 9, 7: 9}
+    why = false_score(false, form, 9)
+    assert why is not None
+    assert false_scores({1: NOTED, 4: false, 7: NOTED}, form, sizes) == {4: why}
+    assert (false_scores({1: NOTED, 4: false, 7: NOTED}, form, None) == {}) == (what == "other counts")
+
+
+def test_honest_evaluations_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that hides its counts is among them; each alone is looked at only where something is wrong."""
+    form = ScoreForm(set(NOTED), 2, notes={"share": (0.0, 1.0)}, most=9)
+    alone: list[Bundle] = []
+    monkeypatch.setattr(upload_checks, "false_score", lambda b, *_: alone.append(b))
+    hidden = NOTED.but(counts=torch.zeros(2, dtype=torch.int64))
+    assert false_scores({1: NOTED, 4: hidden}, form, {1: 9, 4: 9}) == {}
+    assert not alone
+    false_scores({1: NOTED, 4: NOTED}, form, {1: 9, 4: 8})
+    assert alone == [NOTED, NOTED]
 
 
 def test_half_of_the_outcomes_is_refused() -> None:
     """Bits without the digest say nothing."""
-    assert "expected ['counts', 'right'" in (false_score(PLAIN.but(right=SCORE.right), SCORED, 2, outcomes=True) or "")
+    assert "expected ['counts', 'right'" in (false_score(PLAIN.but(right=SCORE.right), LAST) or "")
 
 
 def test_a_probe_writes_nothing() -> None:
