@@ -14,7 +14,7 @@ from fedkin.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, OK
 from fedkin.cli.flag_names import HELP_FLAGS, refusal
 from fedkin.version import __version__
 
-_BY_GROUP = ("check", "compare", "run", "sweep")  # commands with a short help and a long one
+_BY_GROUP = ("check", "compare", "inspect", "run", "sweep")  # commands with a short help and a long one
 _LIMIT = "--max-data-gb"
 # commands whose flags depend on a method, or which have none; all others print their own help
 _NO_HELP = ("check", "demo", "list", "run", "sweep")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
+from fedkin.cli.options import options
 from fedkin.cli.parts import parse, summary
 from fedkin.core import ConfigError, Method, Training
 from fedkin.core.method import PRESET_TABLES
@@ -279,7 +279,7 @@ def read(form: type[T], args: list[str], prog: str, needs: str) -> T:
     """
     if not args:
         raise ConfigError(f"{prog} needs {needs}; {prog} --help shows all")
-    return tyro.cli(form, args=args, prog=prog, console_outputs=sys.stderr is not None)
+    return options(form, args, prog)
 
 
 def _place(own: dict[str, Any], method: Method, key: str, value: Any) -> None:

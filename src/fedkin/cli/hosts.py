@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import tyro
 from tyro.conf import Positional, UseAppendAction
 
 from fedkin.cli import screen
+from fedkin.cli.options import options
 from fedkin.core.errors import ConfigError, EngineError, nearest
 from fedkin.deploy import fronts, keys
 from fedkin.deploy.control import SHUT_OUT
@@ -246,14 +246,7 @@ def _told(link: Any, flags: LinkFlags) -> list[str]:
 
 def _parse(flags: type[Flags], args: list[str], prog: str) -> Flags:
     try:
-        return tyro.cli(
-            flags,
-            args=args,
-            prog=prog,
-            config=(tyro.conf.FlagCreatePairsOff,),
-            description=" ".join((flags.__doc__ or "").split()),
-            console_outputs="-h" in args or "--help" in args or sys.stderr is not None,
-        )
+        return options(flags, args, prog, config=(tyro.conf.FlagCreatePairsOff,))
     except ConfigError as error:
         raise ConfigError(f"{prog}: {error}") from error
 

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import tyro
 from rich.table import Table
 from rich.text import Text
 
 from fedkin.cli import screen
 from fedkin.cli.outcome import require_folder_name
+from fedkin.cli.parts import parse
 from fedkin.experiment.settings import DataSettings, settings_from
 from fedkin.inspection import Finding, Inspection, look
 from fedkin.report import inspection as report
@@ -88,16 +88,15 @@ def inspect_flags(args: list[str]) -> _Flags:
             base = _Flags(settings.data, Looking(seed=settings.run.seed))
         else:
             base = _Flags(DataSettings(data=first))
-    return tyro.cli(
-        _Flags,
-        args=rest,
-        default=base,
-        prog="fedkin inspect",
-        description="Show how data are understood before training, and problems with them. The data may also "
-        "be the first argument, without --data; so may the config file of a run. Exit codes: 0 nothing worse than "
-        "warnings, 2 the data cannot be trained on (with --strict: or there are warnings).",
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands),
+    parts = parse(
+        {"data": base.data, "show": base.show},
+        rest,
+        "fedkin inspect [PATH|FILE.toml]",
+        "Show how data are understood before training, and problems with them: of a file, a folder, a data set by its "
+        "name, or of the data of a run's config file. Exit codes: 0 nothing worse than warnings, 2 the data cannot be "
+        "trained on (with --strict: or there are warnings).",
     )
+    return _Flags(**parts)
 
 
 def _show(found: Inspection) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -12,6 +11,7 @@ import tyro
 from tyro.conf import Positional
 
 from fedkin.cli import screen
+from fedkin.cli.options import options
 from fedkin.core import ConfigError
 from fedkin.methods import METHODS, get_title
 from fedkin.storage.files import write_atomic
@@ -148,7 +148,7 @@ class NewFlags:
 
 def new_command(args: list[str]) -> int:
     """Run ``fedkin new method NAME [--title TITLE] [--folder FOLDER]``."""
-    flags = tyro.cli(NewFlags, args=args, prog="fedkin new", console_outputs=sys.stderr is not None)
+    flags = options(NewFlags, args, "fedkin new")
     if not re.fullmatch("[a-z][a-z0-9]*(-[a-z0-9]+)*", flags.name):
         raise ConfigError(f"NAME must be lower-case words with - between them, such as lg-fedavg, got {flags.name!r}")
     if flags.name in METHODS:

@@ -12,6 +12,7 @@ import tyro
 
 from fedkin.cli import screen
 from fedkin.cli.exit_codes import DIVERGED, OK
+from fedkin.cli.options import options
 from fedkin.cli.outcome import chosen_folder
 from fedkin.core import ConfigError, EngineError
 from fedkin.deploy.control import Control
@@ -48,14 +49,14 @@ class Submission:
 
 def node_command(args: list[str]) -> int:
     """Run ``fedkin node --data PATH --client-id NAME ...``."""
-    node = tyro.cli(Node, args=args, prog="fedkin node", description=f"A client's host. {Node.__doc__}")
+    node = options(Node, args, "fedkin node", "Take part as a client, with data that stay on this host.")
     run_node(node, screen.say)
     return 0
 
 
 def submit_command(args: list[str]) -> int:
     """Run ``fedkin submit FILE.toml|FOLDER``."""
-    asked = tyro.cli(Submission, args=args, prog="fedkin submit", description=Submission.__doc__)
+    asked = options(Submission, args, "fedkin submit")
     check_version()
     from fedkin.deploy.link import find_link  # after the check: it needs a package that is installed with Flower
 

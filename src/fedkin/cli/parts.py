@@ -94,12 +94,12 @@ def short_help(parts: Mapping[str, Any], prog: str, description: str) -> str:
         lines += [f"{title if i == 0 else '':<{_LABEL}}{row}" for i, row in enumerate(rows)]
         explained |= {f: _line(found[f], texts[f], getattr(part, f)) for f in found.keys() & texts.keys() & set(COMMON)}
     common = [explained[f] for f in COMMON if f in explained]
-    return "\n".join([*lines, "", *common, "", f"{prog} --help-all explains every flag."])
+    return "\n".join([*lines, "", *common, "", f"{prog.partition(' [')[0]} --help-all explains every flag."])
 
 
 def _line(flag: str, text: str, default: object) -> str:
     """Return a flag, the first clause of its text, and its default."""
-    clause = re.split(r"; |\. | \(", text)[0].rstrip(".")
+    clause = re.split(r"; |: |\. | \(", text)[0].rstrip(".")
     shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
     return f"--{flag:<{_LABEL}}{clause}" + ("" if default is None else f" [{shown}]")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ import tyro
 from tyro.conf import Positional
 
 from fedkin.cli import screen
+from fedkin.cli.options import options
 from fedkin.experiment.listing import ListedRun, listed
 from fedkin.report.tables import DASH, Grid
 
@@ -28,7 +28,7 @@ class RunsFlags:
 
 def runs_command(args: list[str]) -> int:
     """Run ``fedkin runs [FOLDER] [--json]``."""
-    flags = tyro.cli(RunsFlags, args=args, prog="fedkin runs", console_outputs=sys.stderr is not None)
+    flags = options(RunsFlags, args, "fedkin runs")
     found = listed(flags.folder)
     if flags.json:
         screen.write(json.dumps([{**asdict(run), "folder": str(run.folder)} for run in found], indent=2))
