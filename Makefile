@@ -33,7 +33,7 @@ else
 endif
 	@touch $@
 
-demo: $(STAMP)  ## nine methods on real data, about a minute
+demo: $(STAMP)  ## ten methods on real data, about a minute
 	$(BIN)/fedkin demo
 
 test: $(STAMP)  ## the tests

@@ -42,7 +42,7 @@ _COMMANDS = {
 """Command -> the function that runs it, imported when it is needed."""
 
 _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
-Start    demo                   nine methods on real data in about a minute
+Start    demo                   ten methods on real data in about a minute
          list [KIND]            methods, papers, partitions, models, data
          inspect PATH           what was read of data, and what looks wrong
 Train    run METHOD|FILE.toml   train a federation by one method

@@ -19,7 +19,6 @@ from fedkin.evaluate import Conclusion, verdict
 from fedkin.experiment.compare import Comparison
 from fedkin.experiment.settings import DataSettings, OnData, digest
 from fedkin.inspection import glance
-from fedkin.methods import get_title
 from fedkin.report import references, tables
 from fedkin.report.folder import Run
 from fedkin.report.headline import Headline, headline
@@ -137,7 +136,7 @@ class Outcome:
 
 def write_outcome(plan: Comparison, folder: Path, runs: Sequence[Run], decimals: int) -> Outcome:
     """Write the tables and the page of a comparison into its folder."""
-    reference, command = get_title(plan.baseline), f"fedkin compare {folder / 'compare.toml'}"
+    reference, command = plan.settings(plan.baseline, plan.seeds[0]).title, f"fedkin compare {folder / 'compare.toml'}"
     report = several_runs(runs, reference)
     groups, findings = report.runs, report.findings
     rows = tables.comparison_rows(groups, reference, findings=findings.get(reference))

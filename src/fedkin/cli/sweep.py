@@ -14,7 +14,6 @@ from fedkin.cli.outcome import chosen_folder, tell_clients
 from fedkin.experiment.search_space import Values
 from fedkin.experiment.sweep import Sweep, chosen, run_sweep, sweep_from, sweep_table, trial_name
 from fedkin.experiment.trackers import TrackedRuns, read_ids, require
-from fedkin.methods import get_title
 from fedkin.storage.json_lines import Lines
 from fedkin.storage.toml import read_toml
 
@@ -39,7 +38,7 @@ def play(sweep: Sweep, folder: Path, show: Shown, track: Sequence[str] = (), *, 
     require(track)
     tracked = TrackedRuns(track, folder)
     quiet = show.quiet or show.json
-    rounds, title, total = sweep.base.run.rounds, get_title(sweep.base.name), sweep.size * len(sweep.seeds)
+    rounds, title, total = sweep.base.run.rounds, sweep.base.title, sweep.size * len(sweep.seeds)
     log = screen.RunLog(quiet=quiet, runs=total)
     try:
         with screen.bar(total * rounds, "sweep", quiet=quiet) as bar:

@@ -21,7 +21,6 @@ from fedkin.exporting.export_source import ExportSource, Taken
 from fedkin.exporting.folders import write_export
 from fedkin.exporting.ranges import of_client
 from fedkin.exporting.rules import rule
-from fedkin.methods import get_title
 
 
 def sharing_at(settings: Settings, data: SiteData) -> Sharing:
@@ -63,7 +62,7 @@ def take_home(
     origin = ExportSource(
         method=job.method,
         net=job.net,
-        title=get_title(settings.name),
+        title=settings.title,
         table=table,
         marks={"config": digest(table), "network": head.network, "run": head.run},
         round=head.round,

@@ -14,7 +14,6 @@ from fedkin.engines import Job
 from fedkin.experiment.fingerprints import about_of, network_mark, sizes_of, table_of
 from fedkin.experiment.settings import ModelSettings, Settings, Setup, digest
 from fedkin.inspection import require_two_classes
-from fedkin.methods import get_title
 from fedkin.models.start import Model, factory
 from fedkin.privacy.noise import KeyedCounts
 from fedkin.server import Plan
@@ -73,7 +72,7 @@ class Experiment:
         require_two_classes(federation)
         return cls._made(
             settings.method, federation, settings.model, settings, plan_of(settings), len(federation),
-            title=title or get_title(settings.name), table=settings.table(), data=federation.fingerprint(),
+            title=title or settings.title, table=settings.table(), data=federation.fingerprint(),
             size=sizes_of(federation),
         )  # fmt: skip
 
@@ -118,7 +117,7 @@ class Experiment:
         start = _Start(settings.model.model, settings.model.head, None)  # a message must not choose a file to be read
         return cls._made(
             settings.method, card, start, settings, plan_of(settings, on_hosts=True),
-            title=get_title(settings.name), table=settings.table(), data=run, size={"run": run},
+            title=settings.title, table=settings.table(), data=run, size={"run": run},
         )  # fmt: skip
 
     @classmethod

@@ -21,7 +21,7 @@ from fedkin.core import Aggregation, ConfigError, Method, Training
 from fedkin.core.errors import nearest
 from fedkin.engines import EngineName, Gradient
 from fedkin.experiment.data_settings import DataSettings, OnData
-from fedkin.methods import canonical, get_method
+from fedkin.methods import Safe, canonical, get_method, get_title
 from fedkin.privacy.budget import Privacy
 from fedkin.server import Attack, RunSettings
 from fedkin.storage.client_states import Kept
@@ -163,6 +163,12 @@ class Settings(Setup):
     def code(self) -> CodeRef:
         """What the method's name stands for."""
         return CodeRef.read(self.name)
+
+    @property
+    def title(self) -> str:
+        """Name of the run in tables: that of the method's name and, of a safe form, the mode if its title shows it."""
+        title, method = get_title(self.name), self.method
+        return title + method.title.removeprefix(f"{method.inner.title}-safe") if isinstance(method, Safe) else title
 
     def table(self) -> dict[str, Any]:
         """Return the method and all groups as nested tables of plain values."""

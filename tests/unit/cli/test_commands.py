@@ -563,10 +563,10 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_demo(short: None, fedkin: Command) -> None:
-    """Nine methods in one table, and for each but the reference a sentence on whether it paid."""
+    """Ten methods in one table, and for each but the reference a sentence on whether it paid."""
     done = fedkin("demo")
     cams = ("IFCA-CAM", "IFCA-CAM (Eq. 6)", "FeSEM-CAM")
-    titles = ("Local", "Local (full)", "FedAvg", "DA-PFL", "CFIC", "PFedCS", *cams)
+    titles = ("Local", "Local (full)", "FedAvg", "DA-PFL", "DA-PFL-safe", "CFIC", "PFedCS", *cams)
 
     assert (done.code, done.notes) == (0, "")
     assert "Which clients should learn from whom" in done.out
@@ -592,6 +592,7 @@ def test_demo_as_json(short: None, fedkin: Command) -> None:
         "local-full",
         "fedavg",
         "da-pfl",
+        "da-pfl-safe",
         "cfic",
         "pfedcs",
         "ifca-cam",
