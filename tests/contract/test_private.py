@@ -26,7 +26,17 @@ from fedkin.testing.trial import Setting, play
 PRIVATE: dict[str, Method] = {
     name: get_method(name)
     for name in (
-        *("local", "local-full", "fedavg", "fedavg-ft", "fedprox", "feddyn", "fedmgda", "clustered-sampling"),
+        *(
+            "local",
+            "local-full",
+            "fedavg",
+            "fedavg-ft",
+            "fedprox",
+            "feddyn",
+            "scaffold",
+            "fedmgda",
+            "clustered-sampling",
+        ),
         "fedavg-ensemble",
         *("cfic", "fedper", "fedrep", "fedbabu", "pfedcs", "ditto", "fedamp", "heur-fedamp", "da-pfl", "fesem", "cfl"),
         "fesem-cam",

@@ -38,6 +38,7 @@ from fedkin.methods.per_fedavg import PerFedAvg as PerFedAvg
 from fedkin.methods.pfa import PFA as PFA
 from fedkin.methods.pfedcs import PFedCS as PFedCS
 from fedkin.methods.safe import Safe as Safe
+from fedkin.methods.scaffold import SCAFFOLD as SCAFFOLD
 from fedkin.user_code.loading import is_import_path
 from fedkin.user_code.method import own_method
 from fedkin.user_code.reference import CodeRef
@@ -49,6 +50,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "fedavg-ft": FedAvgFT,
     "fedprox": FedProx,
     "feddyn": FedDyn,
+    "scaffold": SCAFFOLD,
     "fedmgda": FedMGDA,
     "fedfa": FedFa,
     "clustered-sampling": ClusteredSampling,
