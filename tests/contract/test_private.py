@@ -37,6 +37,7 @@ PRIVATE: dict[str, Method] = {
             "fedmgda",
             "clustered-sampling",
         ),
+        *("fedadam", "fedyogi", "fedadagrad", "fedavgm"),
         "fedavg-ensemble",
         *("cfic", "fedper", "fedrep", "fedbabu", "pfedcs", "ditto", "fedamp", "heur-fedamp", "da-pfl", "fesem", "cfl"),
         "fesem-cam",
