@@ -26,18 +26,8 @@ from fedkin.testing.trial import Setting, play
 PRIVATE: dict[str, Method] = {
     name: get_method(name)
     for name in (
-        *(
-            "local",
-            "local-full",
-            "fedavg",
-            "fedavg-ft",
-            "fedprox",
-            "feddyn",
-            "scaffold",
-            "fedmgda",
-            "clustered-sampling",
-        ),
-        *("fedadam", "fedyogi", "fedadagrad", "fedavgm"),
+        *("local", "local-full", "fedavg", "fedavg-ft", "fedprox", "feddyn", "fedmgda", "clustered-sampling"),
+        *("scaffold", "fednova", "fedadam", "fedyogi", "fedadagrad", "fedavgm"),
         "fedavg-ensemble",
         *("cfic", "fedper", "fedrep", "fedbabu", "pfedcs", "ditto", "fedamp", "heur-fedamp", "da-pfl", "fesem", "cfl"),
         "fesem-cam",

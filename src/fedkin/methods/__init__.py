@@ -23,6 +23,7 @@ from fedkin.methods.fedfa import FedFa as FedFa
 from fedkin.methods.fedfomo import FedFomo as FedFomo
 from fedkin.methods.fedgh import FedGH as FedGH
 from fedkin.methods.fedmgda import FedMGDA as FedMGDA
+from fedkin.methods.fednova import FedNova as FedNova
 from fedkin.methods.fedopt import FedOpt as FedOpt
 from fedkin.methods.fedper import FedPer as FedPer
 from fedkin.methods.fedproto import FedProto as FedProto
@@ -52,6 +53,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "fedprox": FedProx,
     "feddyn": FedDyn,
     "scaffold": SCAFFOLD,
+    "fednova": FedNova,
     "fedadam": FedOpt,
     "fedyogi": lambda: FedOpt(rule="yogi"),
     "fedadagrad": lambda: FedOpt(rule="adagrad", beta1=0.0),
