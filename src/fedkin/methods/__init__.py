@@ -35,6 +35,7 @@ from fedkin.methods.fesem import FeSEM as FeSEM
 from fedkin.methods.ifca import IFCA as IFCA
 from fedkin.methods.local import Local as Local
 from fedkin.methods.local_full import LocalFull as LocalFull
+from fedkin.methods.moon import MOON as MOON
 from fedkin.methods.oracle import Oracle as Oracle
 from fedkin.methods.per_fedavg import PerFedAvg as PerFedAvg
 from fedkin.methods.pfa import PFA as PFA
@@ -58,6 +59,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "fedyogi": lambda: FedOpt(rule="yogi"),
     "fedadagrad": lambda: FedOpt(rule="adagrad", beta1=0.0),
     "fedavgm": lambda: FedOpt(rule="momentum", server_lr=1.0),
+    "moon": MOON,
     "fedmgda": FedMGDA,
     "fedfa": FedFa,
     "clustered-sampling": ClusteredSampling,
