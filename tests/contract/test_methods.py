@@ -44,6 +44,7 @@ from fedkin.methods import (
     Oracle,
     PerFedAvg,
     PFedCS,
+    PFedMe,
     Safe,
 )
 from fedkin.testing import RULES, check_method
@@ -131,6 +132,8 @@ VARIANTS: dict[str, Method] = {
     "feddyn all mean": FedDyn(eval_model="all-mean", adaptive=True),
     "feddyn strong": FedDyn(reg=10.0),
     "feddyn weak": FedDyn(reg=0.001),
+    "pfedme one inner step": PFedMe(inner_steps=1, beta=0.5),
+    "pfedme": PFedMe(),  # in full: above it runs with fewer inner steps
     "moon strong": MOON(mu=10.0, temperature=0.1),
     "fednova momentum": FedNova(server_momentum=0.5),
     "fedopt adam alone": FedOpt(beta1=0.0, server_lr=0.001),

@@ -40,6 +40,7 @@ from fedkin.methods.oracle import Oracle as Oracle
 from fedkin.methods.per_fedavg import PerFedAvg as PerFedAvg
 from fedkin.methods.pfa import PFA as PFA
 from fedkin.methods.pfedcs import PFedCS as PFedCS
+from fedkin.methods.pfedme import PFedMe as PFedMe
 from fedkin.methods.safe import Safe as Safe
 from fedkin.methods.scaffold import SCAFFOLD as SCAFFOLD
 from fedkin.user_code.loading import is_import_path
@@ -75,6 +76,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "pfedcs": PFedCS,
     "per-fedavg": PerFedAvg,
     "ditto": Ditto,
+    "pfedme": PFedMe,
     "fedamp": FedAMP,
     "heur-fedamp": lambda: FedAMP(variant="heur"),
     "fedfomo": FedFomo,
