@@ -33,6 +33,7 @@ from fedkin.methods.fedrod import FedRoD as FedRoD
 from fedkin.methods.fedsoft import FedSoft as FedSoft
 from fedkin.methods.fesem import FeSEM as FeSEM
 from fedkin.methods.ifca import IFCA as IFCA
+from fedkin.methods.lg_fedavg import LGFedAvg as LGFedAvg
 from fedkin.methods.local import Local as Local
 from fedkin.methods.local_full import LocalFull as LocalFull
 from fedkin.methods.moon import MOON as MOON
@@ -70,6 +71,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "fedavg-ensemble": Ensemble,
     "fedprox-ensemble": lambda: Ensemble(mu=0.95),
     "fedper": FedPer,
+    "lg-fedavg": LGFedAvg,
     "fedrep": FedRep,
     "fedbabu": FedBABU,
     "fedrod": FedRoD,
