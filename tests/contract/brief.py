@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedkin.core import Method
-from fedkin.methods import METHODS, CReFF
+from fedkin.methods import METHODS, CReFF, PFedMe
 from fedkin.server import RoundReport, join_rounds
 from fedkin.testing import RuleBroken, check_method
 from fedkin.testing.rules import Case, _healthy, _look, own_memory
@@ -20,11 +20,14 @@ from fedkin.testing.trial import Moment, Setting, TrialRun, difference, play, te
 SETTING = Setting("norm", dropout=0.2, joins=join_rounds(6, "2@3"))
 """Batch normalisation, dropout layers, drop-outs, late joiners."""
 
-_LIGHTER: dict[str, Method] = {"creff": CReFF(features=8, crt_epochs=5, matching_steps=5)}
+_LIGHTER: dict[str, Method] = {
+    "creff": CReFF(features=8, crt_epochs=5, matching_steps=5),
+    "pfedme": PFedMe(inner_steps=2),
+}
 
 
 def light(name: str) -> Method:
-    """Return a method of the catalogue, with fewer passes on the server where these take most of a run's seconds."""
+    """Return a method of the catalogue, with fewer passes where these take most of a run's seconds."""
     return _LIGHTER.get(name) or METHODS[name]()
 
 

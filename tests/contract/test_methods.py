@@ -14,7 +14,9 @@ from fedkin.methods import (
     DAPFL,
     IFCA,
     METHODS,
+    MOON,
     PFA,
+    SCAFFOLD,
     ClusteredSampling,
     CReFF,
     Ditto,
@@ -28,6 +30,8 @@ from fedkin.methods import (
     FedFomo,
     FedGH,
     FedMGDA,
+    FedNova,
+    FedOpt,
     FedPer,
     FedProto,
     FedProx,
@@ -35,11 +39,13 @@ from fedkin.methods import (
     FedRoD,
     FedSoft,
     FeSEM,
+    LGFedAvg,
     Local,
     LocalFull,
     Oracle,
     PerFedAvg,
     PFedCS,
+    PFedMe,
     Safe,
 )
 from fedkin.testing import RULES, check_method
@@ -127,6 +133,13 @@ VARIANTS: dict[str, Method] = {
     "feddyn all mean": FedDyn(eval_model="all-mean", adaptive=True),
     "feddyn strong": FedDyn(reg=10.0),
     "feddyn weak": FedDyn(reg=0.001),
+    "pfedme one inner step": PFedMe(inner_steps=1, beta=0.5),
+    "pfedme": PFedMe(),  # in full: above it runs with fewer inner steps
+    "moon strong": MOON(mu=10.0, temperature=0.1),
+    "fednova momentum": FedNova(server_momentum=0.5),
+    "fedopt adam alone": FedOpt(beta1=0.0, server_lr=0.001),
+    "fedopt yogi large tau": FedOpt(rule="yogi", tau=1.0, server_lr=1.0),
+    "scaffold short steps": SCAFFOLD(server_lr=0.5),
     "feddyn code": FedDyn.preset("code"),
     "fedmgda no box": FedMGDA(eps=1.0),
     "fedmgda fixed weights": FedMGDA(eps=0.0, lambda0="samples"),
@@ -254,7 +267,7 @@ def test_a_method_keeps_every_rule_at_other_settings(name: str) -> None:
 
 def test_every_method_of_the_catalogue_has_variants_or_none_to_have() -> None:
     """A method added to the catalogue must be looked at here, too: its class appears among those checked."""
-    looked_at = {type(m) for m in VARIANTS.values()} | {Local, LocalFull}
+    looked_at = {type(m) for m in VARIANTS.values()} | {Local, LocalFull, LGFedAvg}
     assert {type(make()) for make in METHODS.values()} <= looked_at
 
 

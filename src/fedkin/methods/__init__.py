@@ -23,6 +23,8 @@ from fedkin.methods.fedfa import FedFa as FedFa
 from fedkin.methods.fedfomo import FedFomo as FedFomo
 from fedkin.methods.fedgh import FedGH as FedGH
 from fedkin.methods.fedmgda import FedMGDA as FedMGDA
+from fedkin.methods.fednova import FedNova as FedNova
+from fedkin.methods.fedopt import FedOpt as FedOpt
 from fedkin.methods.fedper import FedPer as FedPer
 from fedkin.methods.fedproto import FedProto as FedProto
 from fedkin.methods.fedprox import FedProx as FedProx
@@ -31,13 +33,17 @@ from fedkin.methods.fedrod import FedRoD as FedRoD
 from fedkin.methods.fedsoft import FedSoft as FedSoft
 from fedkin.methods.fesem import FeSEM as FeSEM
 from fedkin.methods.ifca import IFCA as IFCA
+from fedkin.methods.lg_fedavg import LGFedAvg as LGFedAvg
 from fedkin.methods.local import Local as Local
 from fedkin.methods.local_full import LocalFull as LocalFull
+from fedkin.methods.moon import MOON as MOON
 from fedkin.methods.oracle import Oracle as Oracle
 from fedkin.methods.per_fedavg import PerFedAvg as PerFedAvg
 from fedkin.methods.pfa import PFA as PFA
 from fedkin.methods.pfedcs import PFedCS as PFedCS
+from fedkin.methods.pfedme import PFedMe as PFedMe
 from fedkin.methods.safe import Safe as Safe
+from fedkin.methods.scaffold import SCAFFOLD as SCAFFOLD
 from fedkin.user_code.loading import is_import_path
 from fedkin.user_code.method import own_method
 from fedkin.user_code.reference import CodeRef
@@ -49,6 +55,13 @@ METHODS: dict[str, Callable[[], Method]] = {
     "fedavg-ft": FedAvgFT,
     "fedprox": FedProx,
     "feddyn": FedDyn,
+    "scaffold": SCAFFOLD,
+    "fednova": FedNova,
+    "fedadam": FedOpt,
+    "fedyogi": lambda: FedOpt(rule="yogi"),
+    "fedadagrad": lambda: FedOpt(rule="adagrad", beta1=0.0),
+    "fedavgm": lambda: FedOpt(rule="momentum", server_lr=1.0),
+    "moon": MOON,
     "fedmgda": FedMGDA,
     "fedfa": FedFa,
     "clustered-sampling": ClusteredSampling,
@@ -58,12 +71,14 @@ METHODS: dict[str, Callable[[], Method]] = {
     "fedavg-ensemble": Ensemble,
     "fedprox-ensemble": lambda: Ensemble(mu=0.95),
     "fedper": FedPer,
+    "lg-fedavg": LGFedAvg,
     "fedrep": FedRep,
     "fedbabu": FedBABU,
     "fedrod": FedRoD,
     "pfedcs": PFedCS,
     "per-fedavg": PerFedAvg,
     "ditto": Ditto,
+    "pfedme": PFedMe,
     "fedamp": FedAMP,
     "heur-fedamp": lambda: FedAMP(variant="heur"),
     "fedfomo": FedFomo,
