@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch.nn.functional as F
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from fedkin.core.bundle import Bundle
 from fedkin.core.errors import ConfigError
+from fedkin.core.parts import Part, Spans, check_part
 from fedkin.core.samples import Batch
 
 if TYPE_CHECKING:
@@ -89,7 +91,8 @@ class Train:
         loss: what is minimised, see `Loss`.
         aux: what the loss needs and differs by client: prototypes, a prior, a frozen partner.
         per_sample: one row per training sample; the loss finds the rows of its batch in ``aux`` under the same name.
-        only: the part that moves (``c.net.body``, ``c.net.head``); a frozen part runs in eval mode. Default: all.
+        only: the part that moves: a slice (``c.net.body``, ``c.net.head``) or a mask ``[P]`` (``c.net.norms``,
+            ``c.net.top(2)``). Layers without a parameter in it run in eval mode. Default: all.
         center, mu: proximal term; its gradient ``mu * (w - center)`` is added before momentum.
         prox_after: take the proximal step after the SGD step instead: ``w -= lr * mu * (w_before - center)``, with the
             step size of the round; ``epoch_decay`` does not shorten it (as in DA-PFL's program).
@@ -104,7 +107,7 @@ class Train:
     loss: Loss = cross_entropy
     aux: Bundle = field(default_factory=Bundle)
     per_sample: Bundle = field(default_factory=Bundle)
-    only: slice | None = None
+    only: Part | None = None
     center: Tensor | None = None
     mu: float = 0.0
     prox_after: bool = False
@@ -117,6 +120,15 @@ class Train:
     lr: float | None = None
     momentum: float | None = None
     weight_decay: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `MethodError` if ``only`` is not a part of ``start``."""
+        check_part(self.only, len(self.start))
+
+    @cached_property
+    def moves(self) -> Spans:
+        """Part of ``start`` that moves."""
+        return Spans.of(self.only, len(self.start))
 
     def but(self, **changes: Any) -> Train:
         """Return a copy with some fields replaced."""
@@ -139,13 +151,12 @@ class Train:
 
     def signature(self) -> tuple[object, ...]:
         """Return everything about this request but the values of its tensors; equal signatures can share one stack."""
-        span = None if self.only is None else (self.only.start, self.only.stop, self.only.step)
         return (
             self.loss,
             _shapes(self.aux, 0),
             _shapes(self.per_sample, 1),  # clients differ in their number of samples
             (tuple(self.start.shape), self.start.dtype),
-            span,
+            None if self.only is None else self.moves,
             self.center is None,
             self.linear is None,
             self.mu,

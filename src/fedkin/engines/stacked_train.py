@@ -77,16 +77,17 @@ class Steps:
 
     Attributes:
         key: equal for steps that compute the same, whatever the step size (but that of a separate proximal step).
-        part: the part of a vector that moves.
+        part: the hull of the part that moves.
     """
 
     def __init__(self, first: StackRequest, net: Net, place: Place, *, products: bool = False) -> None:
         request = first.request
         self.key = first.kind() if request.prox_after else first.kind()[:-1]
-        self.part = request.only or slice(0, len(request.start))
-        terms = Terms.of(request, first.training, net, len(request.start), self.part)
+        self.part = request.moves.hull
+        terms = Terms.of(request, first.training, net)
         decay = place.up(terms.decay) if isinstance(terms.decay, Tensor) else terms.decay
-        self._terms = replace(terms, decay=decay, linear=None, center=None)  # those are of the rows
+        still = place.up(terms.still) if isinstance(terms.still, Tensor) else terms.still
+        self._terms = replace(terms, decay=decay, still=still, linear=None, center=None)  # those are of the rows
         self._moving = net.training(request.only)
         # running statistics are moved in place; in a stack of vectors that would be lost, so they are results
         self._tail = net.buffers if len(request.start) == net.size else slice(0, 0)

@@ -144,6 +144,37 @@ def test_a_frozen_part_has_no_gradient() -> None:
     assert not torch.equal(w[net.head], net.w0[net.head])
 
 
+def test_what_lies_between_the_spans_of_a_part_stays_bit_for_bit() -> None:
+    """A norm with its statistics and the head, in a network with more layers: none of the terms moves the others."""
+    net = Net(lambda: nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Tanh(), nn.Linear(3, 2)), (2,), 2)
+    data = Samples(torch.randn(9, 2, generator=generator(1)), torch.tensor([0, 1, 0, 1, 0, 1, 1, 1, 0]))
+    part = net.norms | net.part(net.head_name)
+    start = net.fresh(1)
+    for terms in ({}, {"prox_after": True}, {"clip": 0.1}):
+        request = Train(start, only=part, center=torch.ones(net.size), mu=1.0, linear=torch.ones(net.size), **terms)
+        for momentum in (0.0, 0.5):
+            w = sgd(
+                request, data, net, Training(lr=0.1, batch_size=4, weight_decay=0.1, momentum=momentum), generator(0)
+            )
+            assert torch.equal(w[~part], start[~part])
+            assert not bool((w[part] == start[part]).any())
+
+
+def test_the_gradient_outside_a_part_does_not_count_for_the_clip() -> None:
+    """Slopes 0.5, 9, 1.2 and the second stands still: the norm of the others is 1.3, so each step is a tenth of it."""
+    net = Net(lambda: nn.Sequential(nn.Linear(3, 1, bias=False)), (3,), 1)
+    linear, only = torch.tensor([0.5, 9.0, 1.2]), torch.tensor([True, False, True])
+    request = Train(torch.zeros(3), loss=nothing, linear=linear, only=only, clip=0.13)
+    data = Samples(torch.zeros(1, 3), torch.tensor([0]))
+    w = sgd(request, data, net, Training(lr=1.0), generator(0))
+    torch.testing.assert_close(w, torch.tensor([-0.05, 0.0, -0.12]))
+
+
+def nothing(net: Net, w: torch.Tensor, batch: Batch, aux: Bundle) -> torch.Tensor:
+    """A loss without slope."""
+    return 0.0 * w.sum()
+
+
 def test_the_step_size_falls_after_every_local_epoch() -> None:
     """epoch_decay 0.5: 1 + 0.1 * 2 = 1.2, then 1.2 + 0.05 * 1.8 = 1.29."""
     torch.testing.assert_close(train({"epochs": 2, "epoch_decay": 0.5}, {}), torch.tensor([1.29]))
