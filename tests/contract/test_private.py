@@ -28,7 +28,20 @@ PRIVATE: dict[str, Method] = {
     for name in (
         *("local", "local-full", "fedavg", "fedavg-ft", "fedprox", "feddyn", "fedmgda", "clustered-sampling"),
         "fedavg-ensemble",
-        *("cfic", "fedper", "fedrep", "fedbabu", "pfedcs", "ditto", "fedamp", "heur-fedamp", "da-pfl", "fesem", "cfl"),
+        *(
+            "cfic",
+            "fedper",
+            "fedbn",
+            "fedrep",
+            "fedbabu",
+            "pfedcs",
+            "ditto",
+            "fedamp",
+            "heur-fedamp",
+            "da-pfl",
+            "fesem",
+            "cfl",
+        ),
         "fesem-cam",
     )
 } | {

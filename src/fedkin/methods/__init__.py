@@ -18,6 +18,7 @@ from fedkin.methods.fedamp import FedAMP as FedAMP
 from fedkin.methods.fedavg import FedAvg as FedAvg
 from fedkin.methods.fedavg_ft import FedAvgFT as FedAvgFT
 from fedkin.methods.fedbabu import FedBABU as FedBABU
+from fedkin.methods.fedbn import FedBN as FedBN
 from fedkin.methods.feddyn import FedDyn as FedDyn
 from fedkin.methods.fedfa import FedFa as FedFa
 from fedkin.methods.fedfomo import FedFomo as FedFomo
@@ -58,6 +59,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "fedavg-ensemble": Ensemble,
     "fedprox-ensemble": lambda: Ensemble(mu=0.95),
     "fedper": FedPer,
+    "fedbn": FedBN,
     "fedrep": FedRep,
     "fedbabu": FedBABU,
     "fedrod": FedRoD,
