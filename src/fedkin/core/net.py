@@ -241,14 +241,14 @@ class Net:
             for m, count in counts:
                 m.num_batches_tracked = count
 
-    def matrices(self, length: int) -> Tensor:
+    def matrices(self, length: int, models: int = 1) -> Tensor:
         """Return 1 at parameters with two dimensions or more, 0 at biases and norms; float ``[length]``.
 
-        A shorter vector is a head, a longer one has further parameters after the network's.
+        A shorter vector is a head, a longer one has further parameters after those of one network, or of ``models``.
         """
         flags = [float(i < self._n_params and len(shape) > 1) for i, shape in enumerate(self._shapes)]
         mask = torch.tensor(flags).repeat_interleave(torch.tensor(self._sizes))
-        return torch.cat([mask, torch.ones(max(0, length - self.size))])[:length]
+        return torch.cat([mask.repeat(models), torch.ones(max(0, length - models * self.size))])[:length]
 
     def layout(self, x: Tensor) -> Tensor:
         """Return ``x`` in the memory layout in which this network is fastest."""

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedkin.core.bundle import Bundle
-from fedkin.core.errors import ConfigError
+from fedkin.core.errors import ConfigError, MethodError
 from fedkin.core.parts import Part, Spans, check_part
 from fedkin.core.samples import Batch
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 Loss = Callable[["Net", Tensor, Batch, Bundle], Tensor]
 """``(net, w, batch, aux) -> scalar``: a batch's mean loss. A module-level function, so requests can be compared."""
+
+
+Projection = Callable[[Tensor], Tensor]
+"""``w [..., P] -> [..., P]``: the nearest allowed values, for one vector or for rows. A module-level function."""
 
 
 def cross_entropy(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
@@ -88,6 +92,8 @@ class Train:
 
     Attributes:
         start: ``[P]``, a flat vector the loss understands (two heads, two models: concatenate). Never written to.
+        models: N if the vector begins with N whole networks, one after another. Running statistics of each of them, and
+            without ``decay_biases`` the biases, are then left out of terms as those of one network are.
         loss: what is minimised, see `Loss`.
         aux: what the loss needs and differs by client: prototypes, a prior, a frozen partner.
         per_sample: one row per training sample; the loss finds the rows of its batch in ``aux`` under the same name.
@@ -97,6 +103,7 @@ class Train:
         prox_after: take the proximal step after the SGD step instead: ``w -= lr * mu * (w_before - center)``, with the
             step size of the round; ``epoch_decay`` does not shorten it (as in DA-PFL's program).
         linear: ``[P]``, linear term (a dual variable, a control variate).
+        project: maps the vector to allowed values after every step, such as numbers between 0 and 1. Default: none.
         clip: maximum norm of the gradient of loss and linear term; the other terms are added afterwards.
         batches: train on the very batches (and dropout masks) of this step's request of that number, 0 the first.
             Default: each request draws its own.
@@ -113,6 +120,8 @@ class Train:
     prox_after: bool = False
     linear: Tensor | None = None
     clip: float | None = None
+    project: Projection | None = None
+    models: int = 1
     batches: int | None = None
     epochs: int | None = None
     steps: int | None = None
@@ -122,8 +131,10 @@ class Train:
     weight_decay: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise `MethodError` if ``only`` is not a part of ``start``."""
+        """Raise `MethodError` if ``only`` is not a part of ``start``, or ``models`` is not a number of networks."""
         check_part(self.only, len(self.start))
+        if self.models < 1:
+            raise MethodError(f"models must be at least 1, got {self.models}")
 
     @cached_property
     def moves(self) -> Spans:
@@ -162,6 +173,8 @@ class Train:
             self.mu,
             self.prox_after,
             self.clip,
+            self.project,
+            self.models,
             self.batches,
             (self.epochs, self.steps, self.batch_size, self.lr, self.momentum, self.weight_decay),
         )

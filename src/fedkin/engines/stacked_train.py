@@ -83,7 +83,7 @@ class Steps:
     def __init__(self, first: StackRequest, net: Net, place: Place, *, products: bool = False) -> None:
         request = first.request
         self.key = first.kind() if request.prox_after else first.kind()[:-1]
-        self.part = request.moves.hull
+        self.part, self._project = request.moves.hull, request.project
         terms = Terms.of(request, first.training, net)
         decay = place.up(terms.decay) if isinstance(terms.decay, Tensor) else terms.decay
         still = place.up(terms.still) if isinstance(terms.still, Tensor) else terms.still
@@ -100,6 +100,8 @@ class Steps:
         gradient, statistics = self._gradients(rows.w, batch.x, batch.y, rows.aux, batch.extra)
         terms = replace(self._terms, linear=rows.linear, center=rows.center, mu=rows.mu)
         terms.step(rows.w[:, self.part], gradient[:, self.part].contiguous(), rows.velocity, lr)
+        if self._project is not None:
+            rows.w.copy_(self._project(rows.w))
         if statistics:
             rows.w[:, self._tail] = torch.cat(statistics, 1)
 

@@ -83,6 +83,8 @@ class _General:
         else:
             grad = self._private.gradient(*at)
         self._velocity = self._terms.step(self._w[self._part], grad, self._velocity, lr)
+        if (project := self._request.project) is not None:
+            self._w.copy_(project(self._w))
 
 
 class _Explicit:
@@ -147,6 +149,8 @@ class _Explicit:
 def written_out(request: Train, net: Net) -> tuple[Layer, ...] | str:
     """Return the layers whose passes can be written out for a request; or why they cannot."""
     aux = {*request.aux, *request.per_sample}
+    if request.project is not None:
+        return "every step is followed by a projection"
     if request.loss is cross_entropy:
         if aux - {"offset"} or "offset" in request.aux or len(request.start) != net.size:
             return "the loss needs more than the network's logits"

@@ -40,7 +40,7 @@ class Terms:
         length, part = len(request.start), request.moves.hull
         decay: float | Tensor = training.weight_decay
         if training.weight_decay and not training.decay_biases:
-            decay = net.matrices(length)[part] * training.weight_decay
+            decay = net.matrices(length, request.models)[part] * training.weight_decay
         return cls(
             linear=None if request.linear is None else request.linear[part],
             clip=request.clip,
@@ -109,13 +109,17 @@ class Terms:
 
 def _still(request: Train, net: Net) -> slice | Tensor | None:
     """Return what stands still inside the hull of the part that moves; running statistics are a network's tail."""
-    part, gaps, tail = request.moves.hull, request.moves.gaps(), None
-    if len(request.start) >= net.size:
-        a, b = max(net.buffers.start, part.start), min(net.buffers.stop, part.stop)
-        tail = slice(a - part.start, b - part.start) if a < b else None
-    if gaps is not None and tail is not None:
-        gaps[tail] = True
-    return tail if gaps is None else gaps
+    part, mask = request.moves.hull, request.moves.gaps()
+    tails = list[slice]()
+    for shift in range(0, min(request.models, len(request.start) // net.size) * net.size, net.size):
+        a, b = max(net.buffers.start + shift, part.start), min(net.buffers.stop + shift, part.stop)
+        tails += [slice(a - part.start, b - part.start)] if a < b else []
+    if mask is None and len(tails) < 2:
+        return tails[0] if tails else None
+    mask = torch.zeros(part.stop - part.start, dtype=torch.bool) if mask is None else mask
+    for tail in tails:
+        mask[tail] = True
+    return mask
 
 
 def _add(to: Tensor, what: Tensor, times: float | Tensor) -> Tensor:

@@ -53,6 +53,12 @@ def test_a_part_is_a_slice_or_a_mask_of_the_whole_vector() -> None:
             BASE.but(only=wrong)
 
 
+def test_a_number_of_networks_is_at_least_one() -> None:
+    """The error has the value."""
+    with pytest.raises(MethodError, match="models must be at least 1, got 0"):
+        BASE.but(models=0)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -70,6 +76,8 @@ def test_a_part_is_a_slice_or_a_mask_of_the_whole_vector() -> None:
         {"mu": 0.1},
         {"prox_after": True},
         {"clip": 1.0},
+        {"project": torch.relu},
+        {"models": 2},
         {"batches": 0},
         {"epochs": 2},
         {"steps": 2},

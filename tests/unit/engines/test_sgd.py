@@ -170,6 +170,31 @@ def test_the_gradient_outside_a_part_does_not_count_for_the_clip() -> None:
     torch.testing.assert_close(w, torch.tensor([-0.05, 0.0, -0.12]))
 
 
+def test_a_projection_follows_every_step() -> None:
+    """From 1 with steps of .1 towards 3, at most 1.3: 1.2, then 1.38 and 1.47, which become 1.3; 1.542 without it."""
+    got = train({"steps": 3}, {"project": at_most})
+    torch.testing.assert_close(got, torch.tensor([1.3]))
+    torch.testing.assert_close(train({"steps": 3}, {}), torch.tensor([1.542]), atol=1e-4, rtol=0)
+
+
+def at_most(w: Tensor) -> Tensor:
+    """Values of at most 1.3."""
+    return w.clamp(max=1.3)
+
+
+@pytest.mark.parametrize("decay_biases", [True, False])
+def test_statistics_and_biases_of_every_network_in_a_vector(decay_biases: bool) -> None:
+    """Two networks and a number: without a slope all that moves is by weight decay of .5, so it falls to .95;
+    statistics of both networks stay, and without ``decay_biases`` so do biases and norms; the number is no bias."""
+    net = Net(lambda: nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)), (2,), 2)
+    request = Train(torch.ones(2 * net.size + 1), loss=nothing, models=2)
+    training = Training(steps=1, lr=0.1, weight_decay=0.5, decay_biases=decay_biases)
+    w = sgd(request, points(2), net, training, generator(0))
+    one = torch.ones(net.size)
+    one[net.params if decay_biases else net.matrices(net.size).bool()] = 0.95
+    torch.testing.assert_close(w, torch.cat([one, one, torch.tensor([0.95])]))
+
+
 def nothing(net: Net, w: torch.Tensor, batch: Batch, aux: Bundle) -> torch.Tensor:
     """A loss without slope."""
     return 0.0 * w.sum()
