@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from fedkin.core import ConfigError, Method
 from fedkin.core.errors import nearest
+from fedkin.methods.apfl import APFL as APFL
 from fedkin.methods.cam import CAM as CAM
 from fedkin.methods.cfic import CFIC as CFIC
 from fedkin.methods.cfl import CFL as CFL
@@ -66,6 +67,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "pfedcs": PFedCS,
     "per-fedavg": PerFedAvg,
     "ditto": Ditto,
+    "apfl": APFL,
     "fedamp": FedAMP,
     "heur-fedamp": lambda: FedAMP(variant="heur"),
     "fedfomo": FedFomo,
