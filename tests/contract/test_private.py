@@ -37,6 +37,7 @@ PRIVATE: dict[str, Method] = {
             "pfedcs",
             "ditto",
             "apfl",
+            "fedala",
             "fedamp",
             "heur-fedamp",
             "da-pfl",

@@ -15,6 +15,7 @@ from fedkin.methods.creff import CReFF as CReFF
 from fedkin.methods.dapfl import DAPFL as DAPFL
 from fedkin.methods.ditto import Ditto as Ditto
 from fedkin.methods.ensemble import Ensemble as Ensemble
+from fedkin.methods.fedala import FedALA as FedALA
 from fedkin.methods.fedamp import FedAMP as FedAMP
 from fedkin.methods.fedavg import FedAvg as FedAvg
 from fedkin.methods.fedavg_ft import FedAvgFT as FedAvgFT
@@ -68,6 +69,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "per-fedavg": PerFedAvg,
     "ditto": Ditto,
     "apfl": APFL,
+    "fedala": FedALA,
     "fedamp": FedAMP,
     "heur-fedamp": lambda: FedAMP(variant="heur"),
     "fedfomo": FedFomo,
