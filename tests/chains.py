@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedkin.core import Net, Samples, Train, Training, head_loss
+from fedkin.core.parts import Part
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches
 
@@ -102,9 +103,18 @@ def chains(draw: st.DrawFn, images: bool) -> tuple[Make, tuple[int, ...]]:
     return sequence(*layers), shape
 
 
+def parts(net: Net) -> dict[str, Part | None]:
+    """Parts that may move, by name: slices, and masks of what is not one slice; all of a network that is all head."""
+    if net.body.start == net.body.stop:
+        return dict.fromkeys(("all", "head", "body", "top", "ends"))
+    first = next(name for name, (span, _) in net.places().items() if span.start >= net.body.start)
+    ends = net.part(first.rpartition(".")[0], net.head_name)
+    return {"all": None, "head": net.head, "body": net.body, "top": net.top(2), "ends": ends}
+
+
 def reference(make: Make, net: Net, request: Train, data: Samples, training: Training, rng: torch.Generator) -> Tensor:
     """The vector that local SGD in float64 comes to, written down as the contract has it."""
-    w, part = request.start.double(), request.only or slice(0, len(request.start))
+    w, part = request.start.double(), slice(None) if request.only is None else request.only
     center, linear = (None if t is None else t.double() for t in (request.center, request.linear))
     decay = (torch.ones(net.size) if training.decay_biases else net.matrices(net.size))[: len(w)].double()
     velocity, lr, module = torch.zeros_like(w), training.lr, make().double()

@@ -8,6 +8,7 @@ from contract.brief import SETTING, check_briefly, light
 from fedkin.core import Method
 from fedkin.engines import Loop, Workers
 from fedkin.methods import (
+    APFL,
     CAM,
     CFIC,
     CFL,
@@ -21,6 +22,7 @@ from fedkin.methods import (
     CReFF,
     Ditto,
     Ensemble,
+    FedALA,
     FedAMP,
     FedAvg,
     FedAvgFT,
@@ -101,6 +103,9 @@ VARIANTS: dict[str, Method] = {
     "per-fedavg three steps": PerFedAvg(inner_lr=0.1, outer_lr=0.1, adapt_steps=3),
     "per-fedavg unadapted": PerFedAvg(adapt_steps=0, outer_lr=0.1),
     "ditto coupled": Ditto(coupled_steps=True),
+    "apfl once per round": APFL(adapt="round"),
+    "apfl fixed weight": APFL(adapt="never", mixing=0.8),
+    "fedala two layers": FedALA(layers=2, share=0.5, mix_lr=10.0, first_epochs=2),
     "ditto no pull": Ditto(lam=0.0),
     "ditto two personal epochs": Ditto(personal_epochs=2, lam=0.1),
     "fedrep tuned heads": FedRep(head_epochs=2, final_head_epochs=2),

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedkin.core import Batch, Bundle, Method, Net, Samples, Train, Training
 from fedkin.engines import Answer, Job, Task
 from fedkin.engines.turns import perform
-from fedkin.methods import CAM, CFIC, FedAvg, FedRep, FeSEM, LocalFull, get_method
+from fedkin.methods import APFL, CAM, CFIC, FedAvg, FedRep, FeSEM, LocalFull, get_method
 from fedkin.privacy.noise import says
 from fedkin.server import Plan
 from fedkin.testing.toys import CLASSES, ClientData, network
@@ -29,11 +29,28 @@ PRIVATE: dict[str, Method] = {
         *("local", "local-full", "fedavg", "fedavg-ft", "fedprox", "feddyn", "fedmgda", "clustered-sampling"),
         *("scaffold", "fednova", "fedadam", "fedyogi", "fedadagrad", "fedavgm", "moon", "lg-fedavg"),
         "fedavg-ensemble",
-        *("cfic", "fedper", "fedrep", "fedbabu", "pfedcs", "ditto", "fedamp", "heur-fedamp", "da-pfl", "fesem", "cfl"),
+        *(
+            "cfic",
+            "fedper",
+            "fedbn",
+            "fedrep",
+            "fedbabu",
+            "pfedcs",
+            "ditto",
+            "apfl",
+            "fedala",
+            "fedamp",
+            "heur-fedamp",
+            "da-pfl",
+            "fesem",
+            "cfl",
+        ),
         "fesem-cam",
     )
 } | {
     "fedavg after training": FedAvg(after_training=True),
+    "apfl round": APFL(adapt="round"),
+    "apfl fixed": APFL(adapt="never"),
     "fedrep all": FedRep(first_head="average", final_head_epochs=2),
     "cam in turns": CAM(inner=FeSEM(), warmup=1, order="global-first"),
 }

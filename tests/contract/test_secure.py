@@ -18,8 +18,9 @@ from fedkin.testing.trial import Setting, play
 from toys import Averaging
 
 OFFERED = ("local", "local-full", "fedavg", "fedavg-ft", "fedprox", "feddyn", "scaffold", "fednova", "fedadam",
-           "fedyogi", "fedadagrad", "fedavgm", "moon", "clustered-sampling-size", "fedper", "lg-fedavg", "fedrep",
-           "fedbabu", "fedrod", "per-fedavg", "ditto", "pfedme", "pfa", "oracle")  # fmt: skip
+           "fedyogi", "fedadagrad", "fedavgm", "moon", "clustered-sampling-size", "fedper", "lg-fedavg", "fedbn",
+           "fedrep", "fedbabu", "fedrod", "per-fedavg", "ditto", "pfedme", "apfl", "fedala", "pfa",
+           "oracle")  # fmt: skip
 AT_OTHER_SETTINGS: dict[str, Method] = {
     "feddyn active-mean": FedDyn(eval_model="active-mean"),
     "feddyn adaptive": FedDyn(adaptive=True),

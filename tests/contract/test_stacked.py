@@ -35,7 +35,8 @@ EVERY_KIND = ("fedavg", "ditto", "feddyn", "fedrep", "fedrod", "fedproto", "pfed
 """A method for each kind of request: plain; a proximal pull; a linear term with clipping; parts of the network with a
 row for each sample; more parameters than the network has; prototypes and teachers in the loss; a gradient in it; two
 requests of one client."""
-OTHER_REQUESTS = ("fedprox stragglers", "ditto coupled", "da-pfl code", "fedavg-ft head", "fedgh clip", "fedrod hyper",
+OTHER_REQUESTS = ("fedprox stragglers", "ditto coupled", "apfl once per round", "fedala two layers", "da-pfl code",
+                  "fedavg-ft head", "fedgh clip", "fedrod hyper",
                   "pfedcs own step size", "per-fedavg unadapted", "cam cluster first damped")  # fmt: skip
 """Settings at which clients ask for training of a kind that their method as it comes does not ask for."""
 

@@ -9,7 +9,7 @@ parameters.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Literal, Protocol
@@ -18,9 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.core.errors import ModelError
+from fedkin.core.parts import Part, Spans
 from fedkin.core.seeds import key
 
-Part = Literal["all", "fc", "head"]
+Selection = Literal["all", "fc", "head"]
+_NORMALISATION = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+"""Types of normalisation layers; the first covers batch and instance normalisation."""
 
 
 class ForwardPass(Protocol):
@@ -37,6 +40,7 @@ class Net:
         size: P, the length of a flat vector.
         params, head, body, buffers: slices of a flat vector; ``body`` ends with the buffers.
         head_weight: the slice of the head's weight matrix (without the bias).
+        norms: mask ``[P]`` of all normalisation layers, with their running statistics.
         classes: C, the number of logits.
         shape: shape of one input.
         channels_last: whether inputs are best held in that layout.
@@ -67,8 +71,11 @@ class Net:
         self._mode: object = None
         self._seen: list[Tensor] = []
         self._head.register_forward_pre_hook(lambda _m, args, seen=self._seen: seen.append(args[0]))
+        for m in self._module.modules():
+            if isinstance(m, nn.GroupNorm):
+                m.register_forward_pre_hook(_contiguous_where_torch_fails)
         self._training = False
-        self._only: slice | None = None
+        self._only: Spans | None = None
         self._moves = [True] * len(self._sizes)
         self._apart: tuple[Tensor, list[Tensor]] | None = None  # a vector, and where its running statistics are
         self._passes: ForwardPass | None = None
@@ -128,7 +135,7 @@ class Net:
         parts = w.split(self._sizes)
         return {n: p.view(s).clone() for n, p, s in zip(self.names, parts, self._shapes, strict=True)}
 
-    def select(self, rows: Tensor, part: Part) -> Tensor:
+    def select(self, rows: Tensor, part: Selection) -> Tensor:
         """Return columns of ``rows [m, P]``: all parameters, those of all linear layers, or the head's weight."""
         if part == "all":
             return rows[:, self.params]
@@ -138,6 +145,53 @@ class Net:
     def layers(self) -> list[slice]:
         """Return the slice of every trainable parameter tensor, in the order of the vector."""
         return self._spans[: self._n_params]
+
+    # ---- parts that are not one slice ---------------------------------------------------------------------------
+    def part(self, *layers: str | type[nn.Module]) -> Tensor:
+        """Return a mask, bool ``[P]``, that is true at the parameters and running statistics inside some layers.
+
+        ``w[mask]`` are their numbers, ``w[~mask]`` all others; masks are joined with ``|``.
+
+        Args:
+            layers: names of modules, such as "features.0", or types, such as ``nn.Conv2d``.
+
+        Raises:
+            ModelError: there is no module of this name, or it has no parameters.
+        """
+        modules = dict(self._module.named_modules())
+        inside = set[str]()
+        for layer in layers:
+            named = [layer] if isinstance(layer, str) else [n for n, m in modules.items() if isinstance(m, layer)]
+            found = {n for n in self.names for name in named if n.startswith(f"{name}.")}
+            if isinstance(layer, str) and not found:
+                raise ModelError(f"no layer {layer!r} with parameters; the network has {self._layer_names()}")
+            inside |= found
+        return self._mask(inside)
+
+    @property
+    def norms(self) -> Tensor:
+        """Mask ``[P]`` of all normalisation layers, with their running statistics; false everywhere without any."""
+        return self.part(*_NORMALISATION)
+
+    def top(self, layers: int) -> Tensor:
+        """Return a mask, bool ``[P]``, that is true at the last layers: the head, and those registered last before it.
+
+        Raises:
+            ModelError: the network has fewer layers with parameters.
+        """
+        names = self._layer_names()
+        if not 1 <= layers <= len(names):
+            raise ModelError(f"the network has {len(names)} layers with parameters: {names}; got {layers}")
+        return self.part(*names[-layers:])
+
+    def _layer_names(self) -> list[str]:
+        """Return the names of the modules with parameters of their own, in the order of registration; the head last."""
+        names = dict.fromkeys(n.rpartition(".")[0] for n, _ in self._module.named_parameters())
+        return [n for n in names if n and n != self.head_name] + [self.head_name]
+
+    def _mask(self, names: Collection[str]) -> Tensor:
+        flags = torch.tensor([n in names for n in self.names])
+        return flags.repeat_interleave(torch.tensor(self._sizes))
 
     # ---- for engines ------------------------------------------------------------------------------------------
     @property
@@ -149,11 +203,12 @@ class Net:
         """Return the span of each parameter and buffer in a flat vector, and its shape, by name."""
         return {n: (span, shape) for n, span, shape in zip(self.names, self._spans, self._shapes, strict=True)}
 
-    def training(self, only: slice | None = None) -> Net:
+    def training(self, only: Part | None = None) -> Net:
         """Return this network in train mode; parameters outside ``only`` are fixed, their modules in eval mode."""
+        part = Spans.of(only, len(only) if isinstance(only, Tensor) else self.size)
         view = copy.copy(self)
-        view._training, view._only, view._passes = True, only, None
-        view._moves = [only is None or _overlap(s, only) for s in self._spans]
+        view._training, view._only, view._passes = True, None if only is None else part, None
+        view._moves = [part.meets(s) for s in self._spans]
         return view
 
     def evaluated_by(self, passes: ForwardPass) -> Net:
@@ -186,14 +241,14 @@ class Net:
             for m, count in counts:
                 m.num_batches_tracked = count
 
-    def matrices(self, length: int) -> Tensor:
+    def matrices(self, length: int, models: int = 1) -> Tensor:
         """Return 1 at parameters with two dimensions or more, 0 at biases and norms; float ``[length]``.
 
-        A shorter vector is a head, a longer one has further parameters after the network's.
+        A shorter vector is a head, a longer one has further parameters after those of one network, or of ``models``.
         """
         flags = [float(i < self._n_params and len(shape) > 1) for i, shape in enumerate(self._shapes)]
         mask = torch.tensor(flags).repeat_interleave(torch.tensor(self._sizes))
-        return torch.cat([mask, torch.ones(max(0, length - self.size))])[:length]
+        return torch.cat([mask.repeat(models), torch.ones(max(0, length - models * self.size))])[:length]
 
     def layout(self, x: Tensor) -> Tensor:
         """Return ``x`` in the memory layout in which this network is fastest."""
@@ -268,14 +323,15 @@ class Net:
             m._flat_weights = [getattr(m, n) for n in m._flat_weights_names]
 
     def _switch(self, training: bool) -> None:
-        mode = (training, None if self._only is None else (self._only.start, self._only.stop))
+        mode = (training, self._only)
         if self._module.__dict__.get("_fedkin_mode") == mode:
             return
         self._module.__dict__["_fedkin_mode"] = mode
         moved = {id(store) for slots, on in zip(self._slots, self._moves, strict=True) if on for store, _ in slots}
-        body = training and (self._only is None or _overlap(self.body, self._only))
+        body = training and (self._only is None or self._only.meets(self.body))
         for m in self._module.modules():
-            m.training = training and (id(m._parameters) in moved if m._parameters else body)
+            own = any(p is not None for p in m._parameters.values())
+            m.training = training and (id(m._parameters) in moved if own else body)
 
     def _try_layouts(self) -> bool:
         """Return whether channels_last works (a module may use ``view`` after a convolution), by one input."""
@@ -317,8 +373,14 @@ def _slots(module: nn.Module, tensor: Tensor) -> list[tuple[dict[str, Tensor | N
     return found
 
 
-def _overlap(a: slice, b: slice) -> bool:
-    return bool(a.start < b.stop and b.start < a.stop)
+def _contiguous_where_torch_fails(norm: nn.GroupNorm, args: tuple[Tensor]) -> tuple[Tensor] | None:
+    """Return another layout of the input, with which torch finds the gradient of a group norm's weights.
+
+    On a CPU it ends the process if the input is channels_last and has no gradient itself (frozen layers before it).
+    """
+    (x,) = args
+    fails = x.dim() == 4 and x.stride(1) == 1 and not x.requires_grad
+    return (x.contiguous(),) if fails and norm.weight is not None and norm.weight.requires_grad else None
 
 
 def _last_linear(module: nn.Module, classes: int) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedkin.core.bundle import Bundle
-from fedkin.core.errors import ConfigError
+from fedkin.core.errors import ConfigError, MethodError
+from fedkin.core.parts import Part, Spans, check_part
 from fedkin.core.samples import Batch
 
 if TYPE_CHECKING:
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
 Loss = Callable[["Net", Tensor, Batch, Bundle], Tensor]
 """``(net, w, batch, aux) -> scalar``: a batch's mean loss. A module-level function, so requests can be compared."""
+
+
+Projection = Callable[[Tensor], Tensor]
+"""``w [..., P] -> [..., P]``: the nearest allowed values, for one vector or for rows. A module-level function."""
 
 
 def cross_entropy(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
@@ -86,14 +92,18 @@ class Train:
 
     Attributes:
         start: ``[P]``, a flat vector the loss understands (two heads, two models: concatenate). Never written to.
+        models: N if the vector begins with N whole networks, one after another. Running statistics of each of them, and
+            without ``decay_biases`` the biases, are then left out of terms as those of one network are.
         loss: what is minimised, see `Loss`.
         aux: what the loss needs and differs by client: prototypes, a prior, a frozen partner.
         per_sample: one row per training sample; the loss finds the rows of its batch in ``aux`` under the same name.
-        only: the part that moves (``c.net.body``, ``c.net.head``); a frozen part runs in eval mode. Default: all.
+        only: the part that moves: a slice (``c.net.body``, ``c.net.head``) or a mask ``[P]`` (``c.net.norms``,
+            ``c.net.top(2)``). Layers without a parameter in it run in eval mode. Default: all.
         center, mu: proximal term; its gradient ``mu * (w - center)`` is added before momentum.
         prox_after: take the proximal step after the SGD step instead: ``w -= lr * mu * (w_before - center)``, with the
             step size of the round; ``epoch_decay`` does not shorten it (as in DA-PFL's program).
         linear: ``[P]``, linear term (a dual variable, a control variate).
+        project: maps the vector to allowed values after every step, such as numbers between 0 and 1. Default: none.
         clip: maximum norm of the gradient of loss and linear term; the other terms are added afterwards.
         batches: train on the very batches (and dropout masks) of this step's request of that number, 0 the first.
             Default: each request draws its own.
@@ -104,12 +114,14 @@ class Train:
     loss: Loss = cross_entropy
     aux: Bundle = field(default_factory=Bundle)
     per_sample: Bundle = field(default_factory=Bundle)
-    only: slice | None = None
+    only: Part | None = None
     center: Tensor | None = None
     mu: float = 0.0
     prox_after: bool = False
     linear: Tensor | None = None
     clip: float | None = None
+    project: Projection | None = None
+    models: int = 1
     batches: int | None = None
     epochs: int | None = None
     steps: int | None = None
@@ -117,6 +129,17 @@ class Train:
     lr: float | None = None
     momentum: float | None = None
     weight_decay: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `MethodError` if ``only`` is not a part of ``start``, or ``models`` is not a number of networks."""
+        check_part(self.only, len(self.start))
+        if self.models < 1:
+            raise MethodError(f"models must be at least 1, got {self.models}")
+
+    @cached_property
+    def moves(self) -> Spans:
+        """Part of ``start`` that moves."""
+        return Spans.of(self.only, len(self.start))
 
     def but(self, **changes: Any) -> Train:
         """Return a copy with some fields replaced."""
@@ -139,18 +162,19 @@ class Train:
 
     def signature(self) -> tuple[object, ...]:
         """Return everything about this request but the values of its tensors; equal signatures can share one stack."""
-        span = None if self.only is None else (self.only.start, self.only.stop, self.only.step)
         return (
             self.loss,
             _shapes(self.aux, 0),
             _shapes(self.per_sample, 1),  # clients differ in their number of samples
             (tuple(self.start.shape), self.start.dtype),
-            span,
+            None if self.only is None else self.moves,
             self.center is None,
             self.linear is None,
             self.mu,
             self.prox_after,
             self.clip,
+            self.project,
+            self.models,
             self.batches,
             (self.epochs, self.steps, self.batch_size, self.lr, self.momentum, self.weight_decay),
         )

@@ -77,14 +77,14 @@ def gradients(engine: Engine, job: Job) -> str:
         return "gradients by torch.func"
     if job.gradient == "autograd":
         return "gradients by autograd (as asked)"
-    request, everything = Train(job.net.w0), slice(0, job.net.size)
-    found = written_out(request, job.net, everything)
+    request = Train(job.net.w0)
+    found = written_out(request, job.net)
     if isinstance(found, str):
         return f"gradients by autograd ({found})"
     why, chain = "as asked", f"a chain of {len(found)} layers"
     if job.gradient != "explicit":
         none = Samples(torch.empty(0, *job.net.shape), torch.empty(0, dtype=torch.int64))
-        compiled = native(request, job.training, none, job.net, everything)
+        compiled = native(request, job.training, none, job.net)
         if not isinstance(compiled, str):
             return f"training compiled ({chain})"
         why = f"not compiled: {compiled}"

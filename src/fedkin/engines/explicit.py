@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedkin.core.parts import Spans
 from fedkin.engines.chain import AvgPool, Conv, GlobalPool, Layer, Linear, MaxPool, Relu
 
 _aten = torch.ops.aten
@@ -45,10 +46,10 @@ class Pass:
         layers: of the chain.
         w: ``[P]``, read in place, so that it may change between passes.
         target: ``[P]``, what gradients are added to; it may be ``w`` itself.
-        part: the span that moves; it begins and ends between parameters.
+        part: what moves; each span begins and ends between parameters.
     """
 
-    def __init__(self, layers: Sequence[Layer], w: Tensor, target: Tensor, part: slice) -> None:
+    def __init__(self, layers: Sequence[Layer], w: Tensor, target: Tensor, part: Spans) -> None:
         self.factors = Factors()
         self._ops = [_op(layer, w, target, part, self.factors) for layer in layers]
         self._first = next(i for i, op in enumerate(self._ops) if getattr(op, "moves", False))
@@ -68,17 +69,17 @@ class Pass:
 class _Weighted:
     """A layer with a weight and perhaps a bias, as views of the vector and of the target."""
 
-    def __init__(self, layer: Linear | Conv, w: Tensor, target: Tensor, part: slice, factors: Factors) -> None:
+    def __init__(self, layer: Linear | Conv, w: Tensor, target: Tensor, part: Spans, factors: Factors) -> None:
         self._factors = factors
         self._w, self._t = w[layer.weight].view(layer.shape), target[layer.weight].view(layer.shape)
         self._b = None if layer.bias is None else w[layer.bias]
-        self._weight_moves = _inside(layer.weight, part)
-        self._tb = target[layer.bias] if layer.bias is not None and _inside(layer.bias, part) else None
+        self._weight_moves = part.holds(layer.weight)
+        self._tb = target[layer.bias] if layer.bias is not None and part.holds(layer.bias) else None
         self.moves = self._weight_moves or self._tb is not None
 
 
 class _Linear(_Weighted):
-    def __init__(self, layer: Linear, w: Tensor, target: Tensor, part: slice, factors: Factors) -> None:
+    def __init__(self, layer: Linear, w: Tensor, target: Tensor, part: Spans, factors: Factors) -> None:
         super().__init__(layer, w, target, part, factors)
         self._wt, self._ones = self._w.t(), torch.ones(0)
 
@@ -99,7 +100,7 @@ class _Linear(_Weighted):
 
 
 class _Conv(_Weighted):
-    def __init__(self, layer: Conv, w: Tensor, target: Tensor, part: slice, factors: Factors) -> None:
+    def __init__(self, layer: Conv, w: Tensor, target: Tensor, part: Spans, factors: Factors) -> None:
         super().__init__(layer, w, target, part, factors)
         self._at = (layer.stride, layer.padding, layer.dilation)
         self._channels, self._groups = layer.shape[0], layer.groups
@@ -180,7 +181,7 @@ class _Flatten:
         return _like(g.view(self._x.shape), self._x)
 
 
-def _op(layer: Layer, w: Tensor, target: Tensor, part: slice, factors: Factors) -> Op:
+def _op(layer: Layer, w: Tensor, target: Tensor, part: Spans, factors: Factors) -> Op:
     if isinstance(layer, Linear):
         return _Linear(layer, w, target, part, factors)
     if isinstance(layer, Conv):
@@ -192,10 +193,6 @@ def _op(layer: Layer, w: Tensor, target: Tensor, part: slice, factors: Factors) 
     if isinstance(layer, GlobalPool):
         return _GlobalPool()
     return _Relu() if isinstance(layer, Relu) else _Flatten()
-
-
-def _inside(span: slice, part: slice) -> bool:
-    return bool(part.start <= span.start and span.stop <= part.stop)
 
 
 def _like(g: Tensor, x: Tensor) -> Tensor:

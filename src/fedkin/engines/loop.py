@@ -70,16 +70,15 @@ def sgd(
         ConfigError: compiled training was asked for, and is not possible on this machine.
     """
     training = request.training(run)
-    part = request.only or slice(0, request.start.numel())
-    if part.start == part.stop:  # nothing moves
+    if not request.moves.each:  # nothing moves
         return request.start.detach().clone()
     if private is None and resolved(gradient) == "compiled":
-        compiled = native(request, training, data, net, part)
+        compiled = native(request, training, data, net)
         if not isinstance(compiled, str):
             epochs = orders(len(data), training, rng, skip_single=net.batchnorm)
             return compiled.train(request, training, data, _paced(epochs, training))
     w = request.start.detach().clone()
-    step = step_for(request, training, data, net, w, part, private, gradient)
+    step = step_for(request, training, data, net, w, private, gradient)
     if private is None:
         drawn = batches(len(data), training, rng, skip_single=net.batchnorm)
     else:

@@ -79,13 +79,13 @@ def resolved(gradient: Gradient) -> Gradient:
     return gradient
 
 
-def native(request: Train, training: Training, data: Samples, net: Net, part: slice) -> Native | str:
+def native(request: Train, training: Training, data: Samples, net: Net) -> Native | str:
     """Return compiled training for a request; or why there is none, and the passes written out are taken."""
     if why := why_not_compiled():
         return why
     if request.clip is not None:
         return "the gradient is clipped"
-    layers = written_out(request, net, part)
+    layers = written_out(request, net)
     if isinstance(layers, str):
         return layers
     if why := _unreadable(request, data, net):
@@ -95,8 +95,8 @@ def native(request: Train, training: Training, data: Samples, net: Net, part: sl
     program = program_of(net, layers, shape, min(training.batch_size, max(len(data), EXACT)), head=head)
     if isinstance(program, str):
         return program
-    moving = program.moving(part)
-    return "a part of a layer stands still" if moving is None else Native(program, moving)
+    moving = program.moving(request.moves)
+    return "a part of a layer, or a layer between others, stands still" if moving is None else Native(program, moving)
 
 
 def _unreadable(request: Train, data: Samples, net: Net) -> str:
@@ -154,7 +154,7 @@ def _agrees(program: CompiledChain, net: Net, shape: tuple[int, ...], head: bool
     else:
         request, x = Train(net.w0), net.layout(x)
     start, data, index = request.start, Samples(x, y), torch.arange(n)
-    moving = program.moving(slice(0, len(start)))
+    moving = program.moving(request.moves)
     assert moving is not None
     found = start - program(start, x, y, [(index, 1.0)], n, moving, _terms(request, Training()))
     expected = by_autograd(request, net.training(), start.clone(), data, index)

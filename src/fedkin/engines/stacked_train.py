@@ -77,16 +77,17 @@ class Steps:
 
     Attributes:
         key: equal for steps that compute the same, whatever the step size (but that of a separate proximal step).
-        part: the part of a vector that moves.
+        part: the hull of the part that moves.
     """
 
     def __init__(self, first: StackRequest, net: Net, place: Place, *, products: bool = False) -> None:
         request = first.request
         self.key = first.kind() if request.prox_after else first.kind()[:-1]
-        self.part = request.only or slice(0, len(request.start))
-        terms = Terms.of(request, first.training, net, len(request.start), self.part)
+        self.part, self._project = request.moves.hull, request.project
+        terms = Terms.of(request, first.training, net)
         decay = place.up(terms.decay) if isinstance(terms.decay, Tensor) else terms.decay
-        self._terms = replace(terms, decay=decay, linear=None, center=None)  # those are of the rows
+        still = place.up(terms.still) if isinstance(terms.still, Tensor) else terms.still
+        self._terms = replace(terms, decay=decay, still=still, linear=None, center=None)  # those are of the rows
         self._moving = net.training(request.only)
         # running statistics are moved in place; in a stack of vectors that would be lost, so they are results
         self._tail = net.buffers if len(request.start) == net.size else slice(0, 0)
@@ -99,6 +100,8 @@ class Steps:
         gradient, statistics = self._gradients(rows.w, batch.x, batch.y, rows.aux, batch.extra)
         terms = replace(self._terms, linear=rows.linear, center=rows.center, mu=rows.mu)
         terms.step(rows.w[:, self.part], gradient[:, self.part].contiguous(), rows.velocity, lr)
+        if self._project is not None:
+            rows.w.copy_(self._project(rows.w))
         if statistics:
             rows.w[:, self._tail] = torch.cat(statistics, 1)
 

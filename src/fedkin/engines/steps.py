@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedkin.core import Batch, Bundle, Net, Samples, Train, Training, cross_entropy, head_loss
+from fedkin.core.parts import Spans
 from fedkin.core.seeds import generator
 from fedkin.engines.chain import Layer, Linear, NotAChain, chain_of
 from fedkin.engines.explicit import Pass
@@ -43,17 +44,16 @@ def step_for(
     data: Samples,
     net: Net,
     w: Tensor,
-    part: slice,
     private: PrivateSteps | None = None,
     gradient: Gradient = "auto",
 ) -> Step:
-    """Return the step for a request, moving ``w[part]`` in place."""
-    terms = Terms.of(request, training, net, len(w), part)
+    """Return the step for a request, moving its part of ``w`` in place."""
+    terms = Terms.of(request, training, net)
     if private is None and gradient != "autograd":
-        layers = written_out(request, net, part)
+        layers = written_out(request, net)
         if not isinstance(layers, str):
-            return _Explicit(request, training, data, net, w, part, terms, layers)
-    return _General(request, data, net, w, part, terms, private)
+            return _Explicit(request, training, data, net, w, terms, layers)
+    return _General(request, data, net, w, terms, private)
 
 
 class _General:
@@ -68,11 +68,11 @@ class _General:
         data: Samples,
         net: Net,
         w: Tensor,
-        part: slice,
         terms: Terms,
         private: PrivateSteps | None,
     ) -> None:
-        self._request, self._data, self._net, self._w, self._part = request, data, net.training(request.only), w, part
+        self._request, self._data, self._w, self._part = request, data, w, request.moves.hull
+        self._net = net.training(request.only)
         self._private, self._terms = private, terms
         self._velocity: Tensor | None = None
 
@@ -81,8 +81,10 @@ class _General:
         if self._private is None:
             grad = by_autograd(*at)[self._part].contiguous()
         else:
-            grad = self._private.gradient(*at, self._part)
+            grad = self._private.gradient(*at)
         self._velocity = self._terms.step(self._w[self._part], grad, self._velocity, lr)
+        if (project := self._request.project) is not None:
+            self._w.copy_(project(self._w))
 
 
 class _Explicit:
@@ -98,18 +100,18 @@ class _Explicit:
         data: Samples,
         net: Net,
         w: Tensor,
-        part: slice,
         terms: Terms,
         layers: Sequence[Layer],
     ) -> None:
         self._x, self._y = request.per_sample.get("z", data.x), data.y
         self._offset, self._eye = request.per_sample.get("offset"), _eye(net.classes)
-        self._w, self._terms, self._part, self._momentum = w[part], terms, part, training.momentum
+        self._part = request.moves.hull
+        self._w, self._terms, self._momentum = w[self._part], terms, training.momentum
         self._clipped = request.clip is not None
         self._velocity: Tensor | None = None
         self._direct = not self._clipped and not training.momentum
         self._aim = w if self._direct else torch.zeros_like(w)
-        self._pass = Pass(layers, w, self._aim, part)
+        self._pass = Pass(layers, w, self._aim, request.moves)
         if not self._clipped:
             self._pass.factors.keep = self._pass.factors.keep_bias = training.momentum
         self._decay = (training.weight_decay, training.weight_decay if training.decay_biases else 0.0)
@@ -144,9 +146,11 @@ class _Explicit:
             self._w.add_(self._shift)
 
 
-def written_out(request: Train, net: Net, part: slice) -> tuple[Layer, ...] | str:
+def written_out(request: Train, net: Net) -> tuple[Layer, ...] | str:
     """Return the layers whose passes can be written out for a request; or why they cannot."""
     aux = {*request.aux, *request.per_sample}
+    if request.project is not None:
+        return "every step is followed by a projection"
     if request.loss is cross_entropy:
         if aux - {"offset"} or "offset" in request.aux or len(request.start) != net.size:
             return "the loss needs more than the network's logits"
@@ -159,7 +163,7 @@ def written_out(request: Train, net: Net, part: slice) -> tuple[Layer, ...] | st
         return f"the loss {getattr(request.loss, '__name__', 'of the request')} is not the cross-entropy"
     if not isinstance(layers, str):
         edges = {edge for s in net.layers() for edge in (s.start, s.stop)}
-        if part.start not in edges or part.stop not in edges:
+        if not edges.issuperset(edge for span in request.moves.each for edge in span):
             return "a part of a layer stands still"
     return layers
 
@@ -192,7 +196,7 @@ def _agrees(net: Net, layers: Sequence[Layer]) -> bool:
     rng = generator(0, "chain")
     x, y = net.layout(torch.randn(3, *net.shape, generator=rng)), torch.randint(net.classes, (3,), generator=rng)
     w, found = net.w0, torch.zeros(net.size)
-    steps = Pass(layers, w, found, slice(0, net.size))
+    steps = Pass(layers, w, found, Spans.of(None, net.size))
     steps.factors.rate = 1 / 3
     steps.backward(steps.forward(x.clone()).softmax(1).sub_(F.one_hot(y, net.classes)))
     expected = by_autograd(Train(w), net.training(), w, Samples(x, y), torch.arange(3))

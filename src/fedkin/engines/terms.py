@@ -14,14 +14,15 @@ from fedkin.core import Net, Train, Training
 class Terms:
     """Terms that the request and the run add to the loss's gradient, and one step by the sum.
 
-    They are of the part of a model that moves ``[p]``, or of a stack of such parts ``[S, p]``.
+    They are of the hull of the part that moves ``[p]``, or of a stack of such hulls ``[S, p]``.
 
     Attributes:
         linear, center: ``[..., p]`` or None.
         mu: weight of the proximal term, for a stack also one per row ``[S, 1]``.
         after: step size of a separate proximal step after that of SGD; None: the term is part of the gradient.
         decay: weight decay, or one per parameter ``[p]``.
-        tail: running statistics, which no term may move.
+        still: what no step may move: running statistics, and what lies between the spans of a part; a slice of the
+            part's hull, or a mask ``[p]``.
     """
 
     linear: Tensor | None
@@ -31,19 +32,15 @@ class Terms:
     after: float | None
     decay: float | Tensor
     momentum: float
-    tail: slice | None
+    still: slice | Tensor | None
 
     @classmethod
-    def of(cls, request: Train, training: Training, net: Net, length: int, part: slice) -> Terms:
-        """Return the terms of one request on a vector of this length."""
+    def of(cls, request: Train, training: Training, net: Net) -> Terms:
+        """Return the terms of one request."""
+        length, part = len(request.start), request.moves.hull
         decay: float | Tensor = training.weight_decay
         if training.weight_decay and not training.decay_biases:
-            decay = net.matrices(length)[part] * training.weight_decay
-        # running statistics are the tail of a network's vector
-        tail = None
-        if length >= net.size and net.buffers.start < net.buffers.stop:
-            a, b = max(net.buffers.start, part.start), min(net.buffers.stop, part.stop)
-            tail = slice(a - part.start, b - part.start) if a < b else None
+            decay = net.matrices(length, request.models)[part] * training.weight_decay
         return cls(
             linear=None if request.linear is None else request.linear[part],
             clip=request.clip,
@@ -52,7 +49,7 @@ class Terms:
             after=training.lr if request.prox_after else None,  # before epoch_decay
             decay=decay,
             momentum=training.momentum,
-            tail=tail,
+            still=_still(request, net),
         )
 
     def step(self, w: Tensor, grad: Tensor, velocity: Tensor | None, lr: float | Tensor) -> Tensor | None:
@@ -74,24 +71,24 @@ class Terms:
         if self.center is None or self.after is None:
             _add(w, d, -lr)
             return
-        pull = self._still(w - self.center)
+        pull = self.kept(w - self.center)
         _add(w, d, -lr)
         _add(w, pull, -(self.after * self.mu))
 
     def force(self, mu: float) -> Tensor | None:
         """Return ``mu center - linear``, which depends neither on the batch nor on w; None if it is zero."""
         force = None if self.linear is None else -self.linear
-        if self.center is None:
-            return force
-        pull = mu * self.center
-        return self._still(pull if force is None else force + pull)
+        if self.center is not None:
+            pull = mu * self.center
+            force = pull if force is None else force + pull
+        return None if force is None else self.kept(force)
 
     def direction(self, grad: Tensor, w: Tensor) -> Tensor:
         """Return ``clip(grad + linear) + decay + mu (w - center)``, in place of ``grad``."""
         if self.linear is not None:
             grad.add_(self.linear)
         if self.clip is not None:
-            norm = torch.linalg.vector_norm(self._still(grad), dim=-1, keepdim=True).double()
+            norm = torch.linalg.vector_norm(self.kept(grad), dim=-1, keepdim=True).double()
             grad.mul_(torch.where(norm > self.clip, self.clip / norm, 1.0).to(grad.dtype))
         if isinstance(self.decay, Tensor):
             grad.addcmul_(self.decay, w)
@@ -99,12 +96,30 @@ class Terms:
             grad.add_(w, alpha=self.decay)
         if self.center is not None and self.after is None:
             _add(_add(grad, w, self.mu), self.center, -self.mu)
-        return self._still(grad)
+        return self.kept(grad)
 
-    def _still(self, step: Tensor) -> Tensor:
-        if self.tail is not None:
-            step[..., self.tail].zero_()
+    def kept(self, step: Tensor) -> Tensor:
+        """Return a step or gradient with zeros, put in place, where nothing may move."""
+        if isinstance(self.still, Tensor):
+            step.masked_fill_(self.still, 0)
+        elif self.still is not None:
+            step[..., self.still].zero_()
         return step
+
+
+def _still(request: Train, net: Net) -> slice | Tensor | None:
+    """Return what stands still inside the hull of the part that moves; running statistics are a network's tail."""
+    part, mask = request.moves.hull, request.moves.gaps()
+    tails = list[slice]()
+    for shift in range(0, min(request.models, len(request.start) // net.size) * net.size, net.size):
+        a, b = max(net.buffers.start + shift, part.start), min(net.buffers.stop + shift, part.stop)
+        tails += [slice(a - part.start, b - part.start)] if a < b else []
+    if mask is None and len(tails) < 2:
+        return tails[0] if tails else None
+    mask = torch.zeros(part.stop - part.start, dtype=torch.bool) if mask is None else mask
+    for tail in tails:
+        mask[tail] = True
+    return mask
 
 
 def _add(to: Tensor, what: Tensor, times: float | Tensor) -> Tensor:

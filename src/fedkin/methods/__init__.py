@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from fedkin.core import ConfigError, Method
 from fedkin.core.errors import nearest
+from fedkin.methods.apfl import APFL as APFL
 from fedkin.methods.cam import CAM as CAM
 from fedkin.methods.cfic import CFIC as CFIC
 from fedkin.methods.cfl import CFL as CFL
@@ -14,10 +15,12 @@ from fedkin.methods.creff import CReFF as CReFF
 from fedkin.methods.dapfl import DAPFL as DAPFL
 from fedkin.methods.ditto import Ditto as Ditto
 from fedkin.methods.ensemble import Ensemble as Ensemble
+from fedkin.methods.fedala import FedALA as FedALA
 from fedkin.methods.fedamp import FedAMP as FedAMP
 from fedkin.methods.fedavg import FedAvg as FedAvg
 from fedkin.methods.fedavg_ft import FedAvgFT as FedAvgFT
 from fedkin.methods.fedbabu import FedBABU as FedBABU
+from fedkin.methods.fedbn import FedBN as FedBN
 from fedkin.methods.feddyn import FedDyn as FedDyn
 from fedkin.methods.fedfa import FedFa as FedFa
 from fedkin.methods.fedfomo import FedFomo as FedFomo
@@ -72,6 +75,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "fedprox-ensemble": lambda: Ensemble(mu=0.95),
     "fedper": FedPer,
     "lg-fedavg": LGFedAvg,
+    "fedbn": FedBN,
     "fedrep": FedRep,
     "fedbabu": FedBABU,
     "fedrod": FedRoD,
@@ -79,6 +83,8 @@ METHODS: dict[str, Callable[[], Method]] = {
     "per-fedavg": PerFedAvg,
     "ditto": Ditto,
     "pfedme": PFedMe,
+    "apfl": APFL,
+    "fedala": FedALA,
     "fedamp": FedAMP,
     "heur-fedamp": lambda: FedAMP(variant="heur"),
     "fedfomo": FedFomo,

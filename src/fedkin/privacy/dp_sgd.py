@@ -88,19 +88,22 @@ class PrivateSteps:
             index = (self._source.uniform(n) < self.rate).nonzero().flatten()
             yield (step + 1) % per_epoch == 0, index
 
-    def gradient(self, request: Train, net: Net, w: Tensor, data: Samples, index: Tensor, part: slice) -> Tensor:
-        """Return the private gradient in ``w[part]``.
+    def gradient(self, request: Train, net: Net, w: Tensor, data: Samples, index: Tensor) -> Tensor:
+        """Return the private gradient in what moves of ``w``.
 
-        It is the sum of clipped per-sample gradients plus noise, divided by the expected batch size.
+        It is the sum of clipped per-sample gradients plus noise, divided by the expected batch size, of the hull of
+        the part that moves.
 
         Raises:
             MethodError: the request wants the very batches of another, whose noise would not add up as accounted for.
         """
         if request.batches is not None:
             raise MethodError("private training draws new batches for every request; leave batches= out")
+        part, gaps = request.moves.hull, request.moves.gaps()
         total = torch.zeros(part.stop - part.start, dtype=torch.float64)
         for rows in index.split(max(1, _NUMBERS // len(w))) if len(index) else ():
             g = each(request, net, w, data, rows)[:, part]
+            g = g if gaps is None else g.masked_fill(gaps, 0)
             norms = torch.linalg.vector_norm(g, dim=1, dtype=torch.float64)
             fine = norms.isfinite()  # one infinite gradient would drown the sum, and show
             total += (self._private.clip / norms[fine]).clamp(max=1) @ g[fine].double()

@@ -1,5 +1,8 @@
 """A module as a pure function of one flat vector ``[head | body | buffers]``."""
 
+import copy
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -91,6 +94,74 @@ def test_only_a_part_has_a_gradient(part: str) -> None:
     assert not bool(grad[rests].any())
     assert bool(grad[moves].any())
     assert torch.equal(w.detach()[net.buffers], net.w0[net.buffers]) == (part == "head")
+
+
+def test_a_part_is_named_by_layers_or_kinds() -> None:
+    """A mask of the parameters and running statistics inside modules; a block stands for all that is in it."""
+    net = mlp_with_batchnorm()  # [3.weight 18, 3.bias 3, 0.weight 24, 0.bias 6, 1.weight 6, 1.bias 6, 1.running 6 + 6]
+    numbers = torch.arange(net.size)
+    assert numbers[net.part("0")].tolist() == list(range(21, 51))
+    assert numbers[net.part("1")].tolist() == list(range(51, 75))
+    assert torch.equal(net.norms, net.part("1"))
+    assert numbers[net.part(nn.Linear)].tolist() == list(range(51))
+    assert bool(net.part(nn.Module).all())
+    assert not bool(net.part(nn.Conv2d).any())
+    assert not bool(mlp().norms.any())
+    nested = Net(lambda: nn.Sequential(nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)), nn.Linear(3, 2)), (4,), 2)
+    assert torch.equal(nested.part("0"), ~nested.part("1"))
+    assert numbers[: nested.size][nested.norms].tolist() == list(range(23, 29))
+
+
+def test_the_last_layers_are_the_head_and_those_before_it() -> None:
+    """In the order of registration; the head is last wherever it is registered."""
+    net = mlp_with_batchnorm()
+    assert torch.equal(net.top(1), net.part("3"))
+    assert torch.equal(net.top(2), net.part("1", "3"))
+    assert bool(net.top(3).all())
+    parts = {"head": nn.Linear(3, 2), "a": nn.Linear(4, 3), "b": nn.Linear(3, 3)}
+    order = ("a", "b", "head")
+    first = Net(lambda: Ordered(copy.deepcopy(parts), order), (4,), 2)
+    assert torch.equal(first.top(2), first.part("b", "head"))
+
+
+@pytest.mark.parametrize(
+    ("ask", "text"),
+    [
+        (lambda net: net.part("conv9"), r"no layer 'conv9' with parameters; the network has \['0', '1', '3'\]"),
+        (lambda net: net.part("2"), "no layer '2' with parameters"),
+        (lambda net: net.top(0), r"3 layers with parameters: \['0', '1', '3'\]; got 0"),
+        (lambda net: net.top(4), "got 4"),
+    ],
+)
+def test_a_part_that_is_not_there(ask: Callable[[Net], object], text: str) -> None:
+    """The error has the layers that there are."""
+    with pytest.raises(ModelError, match=text):
+        ask(mlp_with_batchnorm())
+
+
+class Ordered(nn.Module):
+    """Layers in another order than that of their registration."""
+
+    def __init__(self, layers: dict[str, nn.Module], order: tuple[str, ...]) -> None:
+        super().__init__()
+        self.order = order
+        for name, layer in layers.items():
+            self.add_module(name, layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name in self.order:
+            x = self.get_submodule(name)(x)
+        return x
+
+
+def test_statistics_of_a_norm_without_weights_move_in_training() -> None:
+    """Batch normalisation with ``affine=False`` has no parameter of its own, but is trained with the body."""
+    net = Net(lambda: nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6, affine=False), nn.Linear(6, 3)), (4,), 3)
+    w, x = net.w0, blobs(11, [1.0, 1, 1], 0).x
+    net.training(net.head)(w, x)
+    assert torch.equal(w, net.w0)
+    net.training()(w, x)
+    assert not bool((w[net.buffers] == net.w0[net.buffers]).any())
 
 
 def test_features_feed_the_head() -> None:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from fedkin.core import Batch, Bundle, ConfigError, Train, Training, cross_entropy
+from fedkin.core import Batch, Bundle, ConfigError, MethodError, Train, Training, cross_entropy
 from toys import close, logit_net, quadratic, squares
 
 BASE = Train(
@@ -35,6 +35,30 @@ def test_equal_requests_can_be_stacked() -> None:
     assert stackable(BASE.but(only=slice(0, 2)), other.but(only=slice(0, 2)))
 
 
+def test_a_part_is_a_slice_or_a_mask_of_the_whole_vector() -> None:
+    """Equal parts are of one kind however they are written; another tensor, or a step, is refused with its shape."""
+    mask = torch.tensor([True, True, False, False])
+    assert stackable(BASE.but(only=slice(0, 2)), BASE.but(only=mask))
+    assert not stackable(BASE.but(only=slice(0, 2)), BASE.but(only=~mask))
+    assert BASE.but(only=torch.tensor([True, False, True, True])).moves.each == ((0, 1), (2, 4))
+    assert BASE.but(only=torch.zeros(4, dtype=torch.bool)).moves.each == ()
+    assert BASE.moves.hull == slice(0, 4)
+    for wrong, text in (
+        (torch.tensor([0, 1]), r"bool \[4\]; got a tensor of int64 \[2\]"),
+        (mask[:2], r"got a tensor of bool \[2\]"),
+        (slice(0, 3, 2), "slice without a step"),
+        ("head", "got 'head'"),
+    ):
+        with pytest.raises(MethodError, match=text):
+            BASE.but(only=wrong)
+
+
+def test_a_number_of_networks_is_at_least_one() -> None:
+    """The error has the value."""
+    with pytest.raises(MethodError, match="models must be at least 1, got 0"):
+        BASE.but(models=0)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -52,6 +76,8 @@ def test_equal_requests_can_be_stacked() -> None:
         {"mu": 0.1},
         {"prox_after": True},
         {"clip": 1.0},
+        {"project": torch.relu},
+        {"models": 2},
         {"batches": 0},
         {"epochs": 2},
         {"steps": 2},

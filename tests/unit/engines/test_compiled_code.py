@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from chains import CLASSES, SHAPE, SMALL, data_for, made, one_of_each, reference, sequence
 from fedkin.core import Bundle, ConfigError, Net, Samples, Train, Training
+from fedkin.core.parts import Spans
 from fedkin.core.seeds import generator
 from fedkin.engines import Job, Loop, gradients, resolved, why_not_compiled
 from fedkin.engines.chain import Layer
@@ -53,7 +54,7 @@ def trained(program: CompiledChain, net: Net, data: Samples, batch: int = 5) -> 
     )  # fmt: skip
     rng = generator(1)
     epochs = [(torch.randperm(len(data), generator=rng), lr) for lr in (0.05, 0.03)]
-    part = program.moving(slice(0, net.size))
+    part = program.moving(Spans.of(None, net.size))
     assert part is not None
     return program(net.w0, net.layout(data.x), data.y, epochs, batch, part, terms)
 
@@ -175,7 +176,7 @@ def test_lesser_processors_agree_with_float64(without: tuple[str, ...]) -> None:
     net, data, target = Net(MAKE, SHAPE, CLASSES), data_for(SHAPE), host().without(*without)
     assert target.fma == ("fma" not in without)
     program = CompiledChain(layers(net), SHAPE, 5, target)
-    part = program.moving(slice(0, net.size))
+    part = program.moving(Spans.of(None, net.size))
     assert part is not None
     order = torch.randperm(len(data), generator=generator(0, "x"))
     found = program(net.w0, net.layout(data.x), data.y, [(order, 0.05)], 5, part, RequestTerms())
@@ -268,7 +269,7 @@ def test_a_batch_of_all_samples_makes_no_program_for_each_client() -> None:
     found = set()
     for n in (30, 300, 400):
         data = data_for((6,), n)
-        chosen = native(Train(net.w0), training, data, net, slice(0, net.size))
+        chosen = native(Train(net.w0), training, data, net)
         assert not isinstance(chosen, str)
         found.add(chosen.program.batch)
         w = sgd(Train(net.w0), data, net, training, generator(0), gradient="compiled")
@@ -295,23 +296,22 @@ def test_a_batch_of_all_samples_makes_no_program_for_each_client() -> None:
 def test_chains_that_are_not_compiled(make: Any, shape: tuple[int, ...], why: str) -> None:
     """Their passes are written out, bit for bit as without llvmlite, and the summary says why."""
     net, data = Net(make, shape, CLASSES), data_for(shape)
-    assert why in str(native(Train(net.w0), Training(), data, net, slice(0, net.size)))
+    assert why in str(native(Train(net.w0), Training(), data, net))
     a, b = (sgd(Train(net.w0), data, net, Training(), generator(0), gradient=g) for g in ("compiled", "explicit"))
     assert torch.equal(a, b)
 
 
 def test_requests_that_are_not_compiled() -> None:
     net, data = Net(SMALL, (6,), CLASSES), data_for((6,))
-    everything, training = slice(0, net.size), Training()
     one = net.places()["0.weight"][0]
-    for request, part, why in (
-        (Train(net.w0, clip=1.0), everything, "clipped"),
-        (Train(net.w0, only=one), one, "a part of a layer stands still"),
-        (Train(net.w0.double()), everything, "float32"),
-        (Train(net.w0, linear=torch.zeros(1)), everything, "expected shape"),
-        (Train(net.w0, per_sample=Bundle(offset=torch.zeros(3, CLASSES))), everything, "expected shape"),
+    for request, why in (
+        (Train(net.w0, clip=1.0), "clipped"),
+        (Train(net.w0, only=one), "a part of a layer, or a layer between others, stands still"),
+        (Train(net.w0.double()), "float32"),
+        (Train(net.w0, linear=torch.zeros(1)), "expected shape"),
+        (Train(net.w0, per_sample=Bundle(offset=torch.zeros(3, CLASSES))), "expected shape"),
     ):
-        assert why in str(native(request, training, data, net, part))
+        assert why in str(native(request, Training(), data, net))
 
 
 def test_a_program_that_disagrees_with_autograd_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,7 +320,7 @@ def test_a_program_that_disagrees_with_autograd_is_not_used(monkeypatch: pytest.
     module = sys.modules["fedkin.engines.native"]
     right = module._terms  # type: ignore[attr-defined]
     monkeypatch.setattr(module, "_terms", lambda *a: replace(right(*a), decay=0.1))
-    assert "does not agree with autograd" in str(native(Train(net.w0), Training(), data, net, slice(0, net.size)))
+    assert "does not agree with autograd" in str(native(Train(net.w0), Training(), data, net))
 
 
 def job(gradient: Any) -> Job:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from chains import parts
 from fedkin.core import Bundle, Net, Samples, Train, Training, cross_entropy, head_loss
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
@@ -28,7 +29,7 @@ def data_for(shape: tuple[int, ...], n: int = 12) -> Samples:
 def both(net: Net, request: Train, data: Samples, training: Training) -> tuple[Tensor, Tensor]:
     """The vectors that passes written out and autograd come to."""
     data = Samples(net.layout(data.x), data.y)
-    assert not isinstance(written_out(request, net, request.only or slice(0, len(request.start))), str)
+    assert not isinstance(written_out(request, net), str)
     explicit = sgd(request, data, net, training, generator(0), gradient="explicit")
     return explicit, sgd(request, data, net, training, generator(0), gradient="autograd")
 
@@ -82,7 +83,8 @@ def _made(kind: type[nn.Module], *args: Any, **more: Any) -> Callable[[], nn.Mod
 
 @given(
     chains(), st.sampled_from([0.0, 0.9]), st.sampled_from([0.0, 0.1]), st.booleans(), st.sampled_from([0.0, 0.5]),
-    st.booleans(), st.booleans(), st.sampled_from([None, 0.5]), st.sampled_from(["all", "head", "body"]), st.booleans(),
+    st.booleans(), st.booleans(), st.sampled_from([None, 0.5]),
+    st.sampled_from(["all", "head", "body", "top", "ends"]), st.booleans(),
 )  # fmt: skip
 @settings(max_examples=150, deadline=None)
 def test_random_chains_and_terms(
@@ -100,14 +102,12 @@ def test_random_chains_and_terms(
     """Seven steps, a short batch among them, a step size that falls between epochs: the same vector to rounding."""
     make, shape = chain
     net = Net(make, shape, CLASSES)
-    if net.body.start == net.body.stop and part == "body":
-        part = "all"
     data, rng = data_for(shape), generator(5)
     rows = {"offset": torch.randn(len(data), CLASSES, generator=rng)} if offset else {}
     request = Train(
         net.w0,
         per_sample=Bundle(rows),
-        only={"all": None, "head": net.head, "body": net.body}[part],
+        only=parts(net)[part],
         center=torch.randn(net.size, generator=rng),
         mu=mu,
         prox_after=after,
@@ -253,10 +253,9 @@ def test_other_losses_take_autograd() -> None:
         return cross_entropy(net, w, batch, aux)
 
     net = Net(factory("mlp", (6,), CLASSES), (6,), CLASSES)
-    whole = slice(0, net.size)
-    assert "mine is not the cross-entropy" in str(written_out(Train(net.w0, loss=mine), net, whole))
-    assert "a part of a layer" in str(written_out(Train(net.w0), net, slice(1, net.size)))
-    assert "more than the network's logits" in str(written_out(Train(net.w0, aux=Bundle(z=net.w0)), net, whole))
+    assert "mine is not the cross-entropy" in str(written_out(Train(net.w0, loss=mine), net))
+    assert "a part of a layer" in str(written_out(Train(net.w0, only=slice(1, net.size)), net))
+    assert "more than the network's logits" in str(written_out(Train(net.w0, aux=Bundle(z=net.w0)), net))
 
 
 def test_an_offset_leaves_what_the_last_layer_kept() -> None:

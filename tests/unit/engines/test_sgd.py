@@ -144,6 +144,62 @@ def test_a_frozen_part_has_no_gradient() -> None:
     assert not torch.equal(w[net.head], net.w0[net.head])
 
 
+def test_what_lies_between_the_spans_of_a_part_stays_bit_for_bit() -> None:
+    """A norm with its statistics and the head, in a network with more layers: none of the terms moves the others."""
+    net = Net(lambda: nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Tanh(), nn.Linear(3, 2)), (2,), 2)
+    data = Samples(torch.randn(9, 2, generator=generator(1)), torch.tensor([0, 1, 0, 1, 0, 1, 1, 1, 0]))
+    part = net.norms | net.part(net.head_name)
+    start = net.fresh(1)
+    for terms in ({}, {"prox_after": True}, {"clip": 0.1}):
+        request = Train(start, only=part, center=torch.ones(net.size), mu=1.0, linear=torch.ones(net.size), **terms)
+        for momentum in (0.0, 0.5):
+            w = sgd(
+                request, data, net, Training(lr=0.1, batch_size=4, weight_decay=0.1, momentum=momentum), generator(0)
+            )
+            assert torch.equal(w[~part], start[~part])
+            assert not bool((w[part] == start[part]).any())
+
+
+def test_the_gradient_outside_a_part_does_not_count_for_the_clip() -> None:
+    """Slopes 0.5, 9, 1.2 and the second stands still: the norm of the others is 1.3, so each step is a tenth of it."""
+    net = Net(lambda: nn.Sequential(nn.Linear(3, 1, bias=False)), (3,), 1)
+    linear, only = torch.tensor([0.5, 9.0, 1.2]), torch.tensor([True, False, True])
+    request = Train(torch.zeros(3), loss=nothing, linear=linear, only=only, clip=0.13)
+    data = Samples(torch.zeros(1, 3), torch.tensor([0]))
+    w = sgd(request, data, net, Training(lr=1.0), generator(0))
+    torch.testing.assert_close(w, torch.tensor([-0.05, 0.0, -0.12]))
+
+
+def test_a_projection_follows_every_step() -> None:
+    """From 1 with steps of .1 towards 3, at most 1.3: 1.2, then 1.38 and 1.47, which become 1.3; 1.542 without it."""
+    got = train({"steps": 3}, {"project": at_most})
+    torch.testing.assert_close(got, torch.tensor([1.3]))
+    torch.testing.assert_close(train({"steps": 3}, {}), torch.tensor([1.542]), atol=1e-4, rtol=0)
+
+
+def at_most(w: Tensor) -> Tensor:
+    """Values of at most 1.3."""
+    return w.clamp(max=1.3)
+
+
+@pytest.mark.parametrize("decay_biases", [True, False])
+def test_statistics_and_biases_of_every_network_in_a_vector(decay_biases: bool) -> None:
+    """Two networks and a number: without a slope all that moves is by weight decay of .5, so it falls to .95;
+    statistics of both networks stay, and without ``decay_biases`` so do biases and norms; the number is no bias."""
+    net = Net(lambda: nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)), (2,), 2)
+    request = Train(torch.ones(2 * net.size + 1), loss=nothing, models=2)
+    training = Training(steps=1, lr=0.1, weight_decay=0.5, decay_biases=decay_biases)
+    w = sgd(request, points(2), net, training, generator(0))
+    one = torch.ones(net.size)
+    one[net.params if decay_biases else net.matrices(net.size).bool()] = 0.95
+    torch.testing.assert_close(w, torch.cat([one, one, torch.tensor([0.95])]))
+
+
+def nothing(net: Net, w: torch.Tensor, batch: Batch, aux: Bundle) -> torch.Tensor:
+    """A loss without slope."""
+    return 0.0 * w.sum()
+
+
 def test_the_step_size_falls_after_every_local_epoch() -> None:
     """epoch_decay 0.5: 1 + 0.1 * 2 = 1.2, then 1.2 + 0.05 * 1.8 = 1.29."""
     torch.testing.assert_close(train({"epochs": 2, "epoch_decay": 0.5}, {}), torch.tensor([1.29]))

@@ -29,6 +29,8 @@ CONV = Net(
     (2, 6, 6),
     3,
 )
+ENDS = torch.zeros(NET.size, dtype=torch.bool)
+ENDS[NET.head_weight], ENDS[-3:] = True, True  # the head's weight, and a part of the body's bias
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
 
 
@@ -89,12 +91,13 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "nothing else": {},
     "head": {"only": NET.head},
     "body": {"only": NET.body},
+    "not one slice": {"only": ENDS},
     "proximal": {"center": noise("c"), "mu": 0.5},
     "proximal afterwards": {"center": noise("c"), "mu": 0.5, "prox_after": True},
     "center without weight": {"center": noise("c"), "mu": 0.0},
     "linear": {"linear": noise("l")},
     "clip": {"clip": 0.3},
-    "all": dict(only=NET.body, center=noise("c"), mu=0.5, prox_after=True, linear=noise("l"), clip=0.8),  # noqa: C408
+    "all": dict(only=ENDS, center=noise("c"), mu=0.5, prox_after=True, linear=noise("l"), clip=0.8),  # noqa: C408
     "own settings": {"epochs": 1, "batch_size": 3, "lr": 0.05, "momentum": 0.3, "weight_decay": 0.01},
 }
 
@@ -122,7 +125,7 @@ def test_any_mixture_of_settings_agrees(seed: int) -> None:
         epoch_decay=draw.choice([1, 0.7]),
     )
     fixed: dict[str, Any] = {
-        "only": draw.choice([None, NET.head, NET.body]),
+        "only": draw.choice([None, NET.head, NET.body, ENDS]),
         "clip": draw.choice([None, 0.4]),
         "prox_after": draw.random() < 0.5,
     }
@@ -169,6 +172,20 @@ def test_two_models_in_one_vector() -> None:
     agree(requests, clients(), TRAININGS["momentum"])
 
 
+def test_a_projection_follows_every_step_of_every_row() -> None:
+    """Numbers stay between -.25 and .25, which all starts leave."""
+    requests = [Train(noise("start", i), project=small, only=ENDS) for i in range(4)]
+    agree(requests, clients(), TRAININGS["momentum"])
+    assert all(
+        float(w.abs().max()) <= 0.25 for w in train(asked(requests, clients(), TRAININGS["plain"]), NET, place())
+    )
+
+
+def small(w: Tensor) -> Tensor:
+    """Numbers between -.25 and .25."""
+    return w.clamp(-0.25, 0.25)
+
+
 def test_convolutions_pooling_and_group_norm() -> None:
     """Images, held channels last on the host, with a part that stands still."""
     images = [
@@ -178,7 +195,7 @@ def test_convolutions_pooling_and_group_norm() -> None:
         )
         for n in (7, 4, 10)
     ]
-    for only in (None, CONV.head, CONV.body):
+    for only in (None, CONV.head, CONV.body, CONV.norms):
         requests = [Train(CONV.w0 + noise("conv", i, size=CONV.size), only=only) for i in range(3)]
         agree(requests, images, TRAININGS["momentum"], CONV)
 

@@ -10,6 +10,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
+from fedkin.core.parts import Spans
 from fedkin.engines.chain import Layer
 from fedkin.engines.compiled.layout import Layout, block_of
 from fedkin.engines.compiled.machine_code import Linked, linked
@@ -78,7 +79,7 @@ class CompiledChain:
         parameters = [u.parameters for u in units if not isinstance(u, PoolUnit)]
         self._parameters = sum(b - a for p in parameters for a, b in (p.weight, p.bias or (0, 0)))
         self._free, self._lock = list[Tensor](), Lock()
-        self._moving: dict[tuple[int, int], tuple[int, int] | None] = {}
+        self._moving: dict[Spans, tuple[int, int] | None] = {}
 
     def __call__(
         self,
@@ -148,13 +149,13 @@ class CompiledChain:
         self._give(memory)
         return logits, z
 
-    def moving(self, part: slice) -> tuple[int, int] | None:
+    def moving(self, part: Spans) -> tuple[int, int] | None:
         """Return the first and the last unit that lie in a part of the flat vector; None if others lie between."""
-        if (at := (part.start, part.stop)) not in self._moving:
-            self._moving[at] = self._first_and_last(part)
-        return self._moving[at]
+        if part not in self._moving:
+            self._moving[part] = self._first_and_last(part)
+        return self._moving[part]
 
-    def _first_and_last(self, part: slice) -> tuple[int, int] | None:
+    def _first_and_last(self, part: Spans) -> tuple[int, int] | None:
         found = [(i, u.parameters.moves(part)) for i, u in enumerate(self.layout.units) if not isinstance(u, PoolUnit)]
         inside = [i for i, moves in found if moves]
         still = [i for i, moves in found if moves is False]

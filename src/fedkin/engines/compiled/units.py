@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from fedkin.core.parts import Spans
 from fedkin.engines.chain import AvgPool, Conv, GlobalPool, Layer, Linear, MaxPool, Relu
 
 LANES = 16
@@ -83,10 +84,10 @@ class Parameters:
         bias = layer.bias
         return cls((layer.weight.start, layer.weight.stop), None if bias is None else (bias.start, bias.stop))
 
-    def moves(self, part: slice) -> bool | None:
+    def moves(self, part: Spans) -> bool | None:
         """Return whether they lie in a part of the flat vector; None: some do and some do not."""
         spans = [self.weight] if self.bias is None else [self.weight, self.bias]
-        found = {part.start <= a and b <= part.stop for a, b in spans}
+        found = {part.holds(slice(a, b)) for a, b in spans}
         return found.pop() if len(found) == 1 else None
 
 
