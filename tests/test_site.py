@@ -18,7 +18,9 @@ from scripts import run_command, run_script
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "link": "href"}
-AS_THEY_STAND = ("index", "choose", "own-model", "own-method")
+AS_THEY_STAND = ("index", "choose", "own-model", "own-method", "tutorial-hospitals", "tutorial-hosts")
+FAST = ("--engine", "loop", "--gradient", "explicit")  # neither processes nor compilation
+NOT_HERE = ("demo", "link", "node", "submit", "status")  # the demo has a test of its own; programs that keep running
 
 
 class Resources(HTMLParser):
@@ -94,9 +96,24 @@ def blocks(page: str) -> list[tuple[str, str, str]]:
     return [(kind, title, text) for kind, title, text in found]
 
 
+def _records(n: int) -> str:
+    """A file with the columns of UCI's heart disease data, 40 patients; another one for each number."""
+    head = "age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,target"
+    rows = [
+        f"{30 + i},{i % 2},{1 + i % 4},{120 + i},{200 + n},0,{i % 3},150,0,{i % 5}.5,2,{i % 3},3,{i % (2 + n)}"
+        for i in range(40)
+    ]
+    return "\n".join([head, *rows, ""])
+
+
 @pytest.mark.parametrize("page", AS_THEY_STAND)
 def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From top to bottom in an empty folder: files by their titles, scripts, commands (one round), configs."""
+    """From top to bottom in a folder with hospitals: files by their titles, scripts, commands (one round), configs."""
+    if "keys" in (DOCS / f"{page}.md").read_text():
+        pytest.importorskip("flwr", reason='keys need the extra for hosts: pip install "fedkin[flower]"')
+    (tmp_path / "hospitals").mkdir()
+    for n, hospital in enumerate(("cleveland", "hungarian", "switzerland", "va")):
+        (tmp_path / "hospitals" / f"{hospital}.csv").write_text(_records(n))
     ran = 0
     for kind, title, text in blocks(page):
         if title:
@@ -110,9 +127,10 @@ def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.
             commands, ran = [], ran + 1
         elif kind == "sh":
             short = re.sub(r"--seeds 0 1 2", "--seeds 0", re.sub(r"--rounds \d+", "--rounds 1", text))  # for speed
-            lines = [shlex.split(line) for line in short.splitlines()]
-            # installing and the demo have tests of their own
-            commands = [line[1:] for line in lines if line[0] == "fedkin" and line[1] != "demo"]
+            lines = [shlex.split(line) for line in short.replace("\\\n", " ").splitlines()]
+            commands = [line[1:] for line in lines if line[0] == "fedkin" and line[1] not in NOT_HERE]
+            trained = ("run", "compare") if page.startswith("tutorial") else ()
+            commands = [[*line, *(FAST if line[0] in trained else ())] for line in commands]
         else:
             continue
         for command in commands:
@@ -157,3 +175,14 @@ def test_figures_are_those_of_the_results() -> None:
     ):
         assert rows[federation, method][1].partition(" ")[0] in said
         assert said in choose
+
+
+def test_the_tutorial_on_hosts_uses_commands_of_the_guide() -> None:
+    """Keys, link and nodes as on the page of real hosts, whose flags are checked; its settings file is complete."""
+    tutorial, guide = ((DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("tutorial-hosts", "deploy"))
+    found = [
+        line for line in tutorial.splitlines() if re.match(r"fedkin (keys|link|node|submit|status) |  --link", line)
+    ]
+    assert len(found) == 12
+    missing = [line for line in found if line.replace("runs/hosts", "runs/hospitals") not in guide]
+    assert not missing
