@@ -1,9 +1,11 @@
 """Generates what is read off the code.
 
-The lists of methods in the README and in the site's navigation; `what-leaves-a-client.md`; the table of privacy options
-in `robust-and-private.md`; the table of memory in `results/many-clients.md`; the picture `choose.svg`.
+The methods by family in `methods.md` with their pictures, and in the site's navigation; `what-leaves-a-client.md`; the
+table of privacy options in `robust-and-private.md`; the table of memory in `results/many-clients.md`; the page of flags
+`reference/flags.md`; the picture `choose.svg`.
 """
 
+import runpy
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -25,16 +27,9 @@ KEPT = ("<!-- what methods keep: made by docs/generate.py -->\n", "<!-- end of w
 CLIENTS = 10_000
 
 LISTED = ("<!-- methods: made by docs/generate.py -->\n", "<!-- end of what docs/generate.py makes -->\n")
+HERE = Path(__file__).parent
+FAMILY_PAGES = runpy.run_path(str(HERE / "families.py"))
 NAVIGATION = ("      # methods: made by docs/generate.py\n", "      # end of what docs/generate.py makes\n")
-
-
-def listed(methods: Mapping[str, Method]) -> str:
-    """The table of methods by family, each with its name on the command line and a link to its page."""
-    rows = ["| a client gets | methods |", "| --- | --- |"]
-    for family in FAMILIES:
-        links = (f"[{m.title}](docs/methods/{n}.md) `{n}`" for n, m in methods.items() if m.family == family)
-        rows.append(f"| {family} | {' · '.join(links)} |")
-    return "".join(row + "\n" for row in rows)
 
 
 def navigation(methods: Mapping[str, Method]) -> str:
@@ -90,7 +85,7 @@ def renewed(text: str, table: str, marks: tuple[str, str]) -> str:
 
 
 TABLES: dict[str, tuple[Callable[[Mapping[str, Method]], str], tuple[str, str]]] = {
-    "../README.md": (listed, LISTED),
+    "methods.md": (FAMILY_PAGES["families"], LISTED),
     "../mkdocs.yml": (navigation, NAVIGATION),
     "robust-and-private.md": (private, PRIVATE),
     "results/many-clients.md": (kept, KEPT),
@@ -128,13 +123,26 @@ def histograms() -> Spec:
     }
 
 
+def pages(methods: Mapping[str, Method]) -> dict[str, str]:
+    """Return the files that are made whole, by their paths in this folder; all but `choose.svg`."""
+    leaves = page(methods)
+    pictures = FAMILY_PAGES["pictures"](methods, leaves)
+    return {
+        "what-leaves-a-client.md": leaves,
+        "reference/flags.md": runpy.run_path(str(HERE / "flag_pages.py"))["page"](methods),
+        **{f"pictures/{name}": text for name, text in pictures.items()},
+    }
+
+
 def main() -> None:
-    here, methods = Path(__file__).parent, {name: make() for name, make in METHODS.items()}
-    (here / "what-leaves-a-client.md").write_text(page(methods), encoding="utf-8")
-    (here / "choose.svg").write_text(svg(histograms()), encoding="utf-8")
+    methods = {name: make() for name, make in METHODS.items()}
+    (HERE / "pictures").mkdir(exist_ok=True)
+    for path, text in pages(methods).items():
+        (HERE / path).write_text(text, encoding="utf-8")
+    (HERE / "choose.svg").write_text(svg(histograms()), encoding="utf-8")
     for path, (table, marks) in TABLES.items():
-        text = (here / path).read_text(encoding="utf-8")
-        (here / path).write_text(renewed(text, table(methods), marks), encoding="utf-8")
+        text = (HERE / path).read_text(encoding="utf-8")
+        (HERE / path).write_text(renewed(text, table(methods), marks), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fedkin
-from fedkin.cli import main
+from fedkin.cli import _COMMANDS, main
 from fedkin.cli.flags import compare_flags, run_flags
 from fedkin.core import Method
 from fedkin.core import errors as core_errors
@@ -135,13 +135,57 @@ def test_there_is_no_page_without_a_method() -> None:
 
 
 def test_what_leaves_a_client_is_what_the_code_sends() -> None:
-    """The page is what a run of each method gives now; `python docs/generate.py` makes it anew."""
-    made = page({name: make() for name, make in METHODS.items()})
+    """The page and the pictures of families are what a run of each method gives now; `python docs/generate.py` makes
+    them anew."""
+    methods = {name: make() for name, make in METHODS.items()}
+    made = page(methods)
     assert made == (ROOT / "docs" / "what-leaves-a-client.md").read_text(encoding="utf-8")
-    assert callable(runpy.run_path(str(ROOT / "docs" / "generate.py"))["main"])
+    pictures = runpy.run_path(str(ROOT / "docs" / "generate.py"))["FAMILY_PAGES"]["pictures"](methods, made)
+    stored = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "pictures").glob("*.svg")}
+    assert pictures == stored
+    titles = [m.title for m in methods.values()]
+    assert all(f">{title}</text>" in "".join(stored.values()) for title in titles)
 
 
-@pytest.mark.parametrize("path", ["../README.md", "../mkdocs.yml", "robust-and-private.md", "results/many-clients.md"])
+def test_pictures_show_bodies_heads_and_what_is_sent_in_some_rounds_only() -> None:
+    """A body for `[B]`, body and head for `[P]`, thin bars for several models, a named pill for other tensors; pale
+    where no message always contains it."""
+    made = runpy.run_path(str(ROOT / "docs" / "families.py"))
+    leaves = "| m | a | b | c |\n| --- | --- | --- | --- |\n| X | `label` int | nothing | `body` [B], (`head` [H]) |\n"
+    reaches = (
+        "| m | a | b | c | d |\n| - | - | - | - | - |\n| X | (`model0` [P]), (`model1` [P]) |  | `q` [K, P] |  |\n"
+    )
+    stays, sent, received = made["rows_of"](f"{leaves}## What reaches a client\n{reaches}")["X"]
+    assert [(t.name, t.sometimes) for t in sent] == [("label", False), ("body", False), ("head", True)]
+    assert [(t.name, t.sometimes) for t in received] == [("models", True), ("q", False)]
+    assert made["_chips"](stays, 0, 0) == ['<text class="h" x="0" y="12">–</text>']
+    _, word, body, head = made["_chips"](sent, 0, 0)
+    assert (">label<" in word, 'class="b"' in body, 'class="k d"' in head) == (True, True, True)
+    bars = "".join(made["_chips"](received, 0, 0))
+    assert [bars.count(f'class="{kind}"') for kind in ("b d", "k d", "b", "k")] == [3, 3, 3, 3]
+
+
+def test_the_page_of_flags_is_what_the_code_declares() -> None:
+    """Every group of settings, every field of a method and every command; `python docs/generate.py` makes it anew."""
+    pytest.importorskip(
+        "flwr", reason='flags of fedkin node are read from code that needs: pip install "fedkin[flower]"'
+    )
+    made = runpy.run_path(str(ROOT / "docs" / "flag_pages.py"))
+    text = made["page"]({name: make() for name, make in METHODS.items()})
+    assert text == (ROOT / "docs" / "reference" / "flags.md").read_text(encoding="utf-8")
+    shown = {command.split()[0] for command in made["COMMANDS"]}
+    assert shown | {"demo", "list"} == set(_COMMANDS)
+    for row in (
+        "| `batch_size` | `--batch-size` | integer | `10` | Samples per mini-batch; ",
+        "| `rule` | `--aggregation` | `mean` or `median` or `trimmed` or `krum` or `norm` | `mean` |",
+        "| `min_clients` | – | integer | `1` |",
+        "| `RUN` | path | required |",
+        "| `--global` | yes or no | no |",
+    ):
+        assert f"\n{row}" in text, row
+
+
+@pytest.mark.parametrize("path", ["methods.md", "../mkdocs.yml", "robust-and-private.md", "results/many-clients.md"])
 def test_tables_are_what_the_code_says(path: str) -> None:
     """Lists of methods, their privacy options and what they keep; `python docs/generate.py` makes them anew."""
     text = (ROOT / "docs" / path).read_text(encoding="utf-8")
@@ -220,6 +264,21 @@ def test_write_a_method_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(accuracy) == ["Average", "OwnHead", "Neighbours"]
     assert all(0.3 < v <= 1 for v in accuracy.values())
     assert len(set(accuracy.values())) == 3
+
+
+def test_a_written_method_gets_to_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands of the page, with the class in a file as it says: the table for a paper has its row, and the sweep
+    tries the settings of its own field."""
+    imports, *_, neighbours, _ = blocks("write-a-method.md", "python")
+    (tmp_path / "neighbours.py").write_text(imports.split("\n\n\n")[0] + "\n\n" + neighbours)
+    monkeypatch.chdir(tmp_path)
+    check, compare, sweep = commands_in("write-a-method.md")
+    short = ["--rounds", "1", "--engine", "loop", "--quiet"]
+    assert main([*check, "--rules", "declared", "runs", "--quiet"]) == 0
+    assert main([*compare, *short, "--seeds", "0", "--clients", "4"]) == 0
+    assert "Neighbours & " in Path("runs/neighbours/table.tex").read_text()
+    assert main([*sweep, *short, "--clients", "4"]) == 0
+    assert Path("runs/sharpness/sweep.csv").read_text().count("\n") >= 4
 
 
 def test_inspect_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

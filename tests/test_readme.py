@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from fedkin.cli import main
-from fedkin.methods import METHODS
 from scripts import run_script
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -51,7 +51,7 @@ def test_from_files_to_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     Path("hospitals").mkdir()
     rows = [f"{30 + i % 50},{i % 9 * 30},{('normal', '')[i % 2]},{i % 3}" for i in range(60)]
     for n, name in enumerate(("cleveland", "hungarian", "va")):
-        Path(f"hospitals/{name}.csv").write_text("\n".join(["age,chol,thal,num", *rows[n:]]) + "\n")
+        Path(f"hospitals/{name}.csv").write_text("\n".join(["age,chol,thal,target", *rows[n:]]) + "\n")
     Path("patients.csv").write_text("age,chol,thal\n54,210,normal\n61,,\n")
     for args in commands:
         more = {"compare": ["--rounds", "2", "--engine", "loop"], "predict": ["--out", "found.csv"]}.get(args[0], [])
@@ -59,10 +59,39 @@ def test_from_files_to_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with Path("found.csv").open(newline="") as file:
         labels = [row["label"] for row in csv.DictReader(file)]
     assert len(labels) == 2
-    assert set(labels) <= {"num <= 0", "num > 0"}
+    assert set(labels) <= {"target <= 0", "target > 0"}
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_is_listed(name: str) -> None:
-    """The README's table names every method of the catalogue."""
-    assert f"`{name}`" in README
+def test_its_links_lead_somewhere() -> None:
+    """Files and pictures that the README links to exist."""
+    links = re.findall(r"\]\(([^)#]+)", README)
+    assert len(links) > 15
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_its_figures_are_those_of_the_results() -> None:
+    """Accuracies that the README quotes stand in the tables of the results."""
+    section = README.split("## Results")[1].split("\n## ")[0]
+    rows: dict[tuple[str, str], str] = {}
+    federation = ""
+    for line in (ROOT / "docs" / "results" / "catalogue.md").read_text(encoding="utf-8").splitlines():
+        federation = line.removeprefix("## ").partition(",")[0] if line.startswith("## ") else federation
+        cells = [c.strip().strip("*") for c in line.strip("|").split("|")]
+        if len(cells) == 9:
+            rows[federation, cells[0]] = cells[1].partition(" ")[0]
+    for federation, method, quoted in (
+        ("Digits", "Local", "Local {} %"),
+        ("Digits", "FedAvg", "FedAvg {} %"),
+        ("Digits", "FedAvg + FT", "fine-tuned {} %"),
+        ("Fashion-MNIST", "Local", "Local has {} %"),
+        ("Fashion-MNIST", "FedAvg", "FedAvg {} %"),
+    ):
+        assert quoted.format(rows[federation, method]) in section
+    assert max(float(v) for (f, _), v in rows.items() if f == "Fashion-MNIST" and v[0].isdigit()) == float(
+        rows["Fashion-MNIST", "Local"]
+    )
+    heart = (ROOT / "docs" / "results" / "flamby-heart.md").read_text(encoding="utf-8")
+    ours, theirs = (re.search(rf"\| FedAvg, {who} \|.*\| (\.\d+) ±", heart) for who in ("fedkin", "FLamby"))
+    assert ours is not None
+    assert theirs is not None
+    assert f"({ours[1]} and {theirs[1]})" in section

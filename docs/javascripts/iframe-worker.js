@@ -1,5 +1,5 @@
 // Browsers give pages that are opened as files no workers, and the search of the site runs in one: here it gets a hidden
-// frame instead. Named as the package that MkDocs Material would otherwise fetch from a server for this.
+// frame instead. Named as the package that the theme would otherwise fetch from a server for this.
 if (location.protocol === "file:") {
   window.Worker = class extends EventTarget {
     constructor(url) {
@@ -17,7 +17,11 @@ if (location.protocol === "file:") {
           script.onerror = failed;
           inner.document.body.append(script);
         });
-      inner.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
+      inner.postMessage = (data) => {
+        const message = new MessageEvent("message", { data });
+        this.dispatchEvent(message);
+        this.onmessage?.(message);
+      };
       inner.importScripts = (...paths) => paths.reduce((before, path) => before.then(() => load(path)), Promise.resolve());
       this.ready = load(here);
       this.frame = frame;

@@ -1,0 +1,193 @@
+"""Writes `reference/flags.md`: every flag and field of a settings file, from the declarations behind `--help-all`."""
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from fedkin.cli.check import CheckFlags
+from fedkin.cli.export import ExportFlags, PredictFlags
+from fedkin.cli.flags import ResumeFlags, RunsSettings, ShowCompare, ShowRun, SweepSettings
+from fedkin.cli.hosts import AuthorityFlags, LinkFlags, NodeKeyFlags, ServerFlags, StatusFlags
+from fedkin.cli.inspect import Looking
+from fedkin.cli.join import JoinFlags
+from fedkin.cli.new import NewFlags
+from fedkin.cli.nodes import Submission
+from fedkin.cli.parts import flags_of, renamed, texts_of
+from fedkin.cli.report import ReportFlags
+from fedkin.cli.runs import RunsFlags
+from fedkin.core.method import Method
+from fedkin.deploy.node import Node
+from fedkin.experiment.settings import Setup
+
+COMMANDS: Mapping[str, tuple[type, ...]] = {
+    "run": (ShowRun,),
+    "compare": (RunsSettings, ShowCompare),
+    "sweep": (SweepSettings, ShowRun),
+    "resume": (ResumeFlags,),
+    "inspect": (Looking,),
+    "export": (ExportFlags,),
+    "predict": (PredictFlags,),
+    "join": (JoinFlags,),
+    "runs": (RunsFlags,),
+    "report": (ReportFlags,),
+    "new method": (NewFlags,),
+    "check": (CheckFlags,),
+    "keys authority": (AuthorityFlags,),
+    "keys server": (ServerFlags,),
+    "keys node": (NodeKeyFlags,),
+    "link": (LinkFlags,),
+    "node": (Node,),
+    "submit": (Submission,),
+    "status": (StatusFlags,),
+}
+"""Command -> the classes whose fields are its own flags, without groups of settings."""
+
+GROUPS = {"run": "all groups", "compare": "all groups", "sweep": "all groups", "inspect": "the group `data`"}
+
+INTRODUCTION = """# Flags and settings
+
+This page is made by `python docs/generate.py` from the declarations that `fedkin run METHOD --help-all` shows.
+
+A setting has one name in three places: `--batch-size 32` on the command line, `batch_size = 32` in the table
+`[training]` of a settings file, and `Training(batch_size=32)` in Python. Flags take precedence over a file and over a
+preset. A flag with the value yes or no stands alone, `--binary`, or negated, `--no-binary`. Several values follow one
+flag: `--seeds 0 1 2`.
+
+## Groups of settings
+
+These groups are tables of a settings file (`fedkin run FILE.toml`) and flags of `fedkin run`, `compare` and `sweep`.
+The group `hosts` is read from files only.
+"""
+
+
+def page(methods: Mapping[str, Method]) -> str:
+    """Return the text of `reference/flags.md`."""
+    parts = [INTRODUCTION]
+    for name, group in Setup().groups().items():
+        title = _sentences(type(group))
+        flags = flags_of(group, renamed(name, {name: group})) if name != "hosts" else {}
+        parts.append(f"### {name}\n\n{title}\n\n" + _settings(group, flags))
+    parts.append(_METHODS + _methods(methods))
+    parts.append(_COMMANDS)
+    for command, kinds in COMMANDS.items():
+        also = f" It also takes {GROUPS[command]} of settings." if command in GROUPS else ""
+        title = _sentences(kinds[0]) if command not in GROUPS else ""
+        parts.append(f"### fedkin {command}\n\n{(title + also).strip()}\n\n" + _flags(kinds))
+    return "\n".join(parts)
+
+
+_METHODS = """## Fields of methods
+
+Fields of a method are flags of `fedkin run METHOD` and the table `[method]` of a settings file. The page of the method
+explains each.
+
+"""
+_COMMANDS = """## Commands
+
+Flags of single commands. Every command also takes `--max-data-gb N`, the limit on data in GB, and `--help`. `fedkin
+demo` and `fedkin list [KIND]` have no flags of their own.
+"""
+
+
+def _settings(group: Any, flags: Mapping[str, str]) -> str:
+    """Return the table of a group: field, flag, type, default, text."""
+    kind, texts = type(group), texts_of(type(group))
+    hints = typing.get_type_hints(kind, include_extras=True)
+    rows = [
+        (
+            f"`{f.name}`",
+            f"`--{flags[f.name]}`" if f.name in flags else "–",
+            _values(hints[f.name]),
+            _default(getattr(group, f.name)),
+            texts[f.name],
+        )
+        for f in dataclasses.fields(group)
+    ]
+    return _table(("field", "flag", "value", "default", "meaning"), rows)
+
+
+def _flags(kinds: Iterable[type]) -> str:
+    """Return the table of a command's own flags, positional arguments first."""
+    rows = []
+    for kind in kinds:
+        texts, hints = texts_of(kind), typing.get_type_hints(kind, include_extras=True)
+        for f in dataclasses.fields(kind):
+            extras = getattr(hints[f.name], "__metadata__", ())
+            name = next((e.name for e in extras if getattr(e, "name", None)), None) or f.name.replace("_", "-")
+            flag = f.name.upper() if _is_positional(extras) else f"--{name}"
+            rows.append((f"`{flag}`", _values(hints[f.name]), _default(_of(f)), texts[f.name]))
+    rows.sort(key=lambda row: row[0].startswith("`--"))
+    return _table(("flag", "value", "default", "meaning"), rows)
+
+
+def _is_positional(extras: Iterable[Any]) -> bool:
+    marker = typing.get_args(tyro.conf.Positional[int])[1]
+    return any(e is marker for e in extras)
+
+
+def _methods(methods: Mapping[str, Method]) -> str:
+    rows = []
+    for name, method in methods.items():
+        found = [
+            f"`--{flag}`"
+            for flag in flags_of(method, renamed("method", {"method": method, **Setup().groups()})).values()
+        ]
+        presets = ", ".join(f"`{p}`" for p in method.presets_for(vars(method)))
+        rows.append(
+            (f"[{method.title}](../methods/{name}.md#settings) `{name}`", " ".join(found) or "–", presets or "–")
+        )
+    return _table(("method", "flags", "presets"), rows)
+
+
+def _of(f: dataclasses.Field[Any]) -> Any:
+    if f.default_factory is not dataclasses.MISSING:
+        return f.default_factory()
+    return f.default
+
+
+def _default(value: Any) -> str:
+    if value is dataclasses.MISSING:
+        return "required"
+    if value is None or value == ():
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return f"`{' '.join(map(str, value))}`"
+    return f"`{value}`"
+
+
+def _values(hint: Any) -> str:
+    """Return the values that a type allows, in words."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return _values(args[0])
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join(dict.fromkeys(_values(a) for a in args if a is not type(None)))
+    if origin is typing.Literal:
+        return " or ".join(f"`{a}`" for a in args)
+    if origin in (tuple, list):
+        return f"{_values(args[0])}, several"
+    words = {bool: "yes or no", int: "integer", float: "number", str: "text", Path: "path"}
+    return words.get(hint) or _sentences(hint)
+
+
+def _sentences(kind: type) -> str:
+    """Return the first paragraph of a docstring in one line, with code as Markdown writes it."""
+    text = " ".join((kind.__doc__ or "").strip().split("\n\n")[0].split())
+    return text.replace("``", "`")
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [list(heads), ["---" for _ in heads], *(list(row) for row in rows)]
+    return "".join("| " + " | ".join(_cell(c) for c in line) + " |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"(?<!\\)\|", r"\\|", text.replace("``", "`"))
