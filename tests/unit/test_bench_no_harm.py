@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+
+from fedkin.experiment.settings import DataSettings
 
 ROOT = Path(__file__).parents[2]
 BENCH = runpy.run_path(str(ROOT / "bench" / "no_harm.py"))
+RUNS = runpy.run_path(str(ROOT / "bench" / "no_harm_runs.py"))
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +55,50 @@ def test_the_page_has_the_measured_tables() -> None:
     assert len(lines) == 5 * 3 * len(BENCH["HELD"]) * len(BENCH["RULES"])
     page = (ROOT / "docs" / "results" / "no-harm.md").read_text(encoding="utf-8")
     assert BENCH["tables"](lines).rstrip() in page
+
+
+# ---- what breaks it ------------------------------------------------------------------------------------------------
+def test_liars_move_those_whose_samples_say_nothing() -> None:
+    """Two of six claim that lambda = 1 alone is right: the four whose models are equal take more of the method than 0.
+    Honest clients that the method harms stay alone although five of twenty claim it: ten samples each say otherwise."""
+    even = torch.full((10, 2), 0.5).double()
+    samples = [(even, even, torch.zeros(10, dtype=torch.int64))] * 6
+    none, two = (BENCH["chosen"](samples, torch.zeros(6, 5), liars)["best"].tolist() for liars in (0, 2))
+    assert none == [0] * 6
+    assert min(two) > 0
+    lines = BENCH["summary"]("no client gains", 20, 4, held=(10,), truth=500, liars=5)
+    harmed = {x["rule"]: x["harmed"] for x in lines}
+    assert (harmed["likely"], harmed["best"], harmed["method"]) == (0, 0, 1)
+
+
+def test_the_page_has_what_breaks_the_rule() -> None:
+    """The table of limits and that of recorded runs are those of their lines."""
+    page = (ROOT / "docs" / "results" / "no-harm.md").read_text(encoding="utf-8")
+    for bench, path, made in ((BENCH, "LIMITS", "limits_table"), (RUNS, "LINES", "table")):
+        lines = [json.loads(text) for text in bench[path].read_text(encoding="utf-8").splitlines()]
+        assert lines
+        assert bench[made](lines).rstrip() in page
+
+
+# ---- recorded runs -------------------------------------------------------------------------------------------------
+def test_a_rule_decided_anew_takes_what_the_run_takes() -> None:
+    """The shares and accuracies of a short run of FedAvg's safe form, which sends no numbers, are those of "by itself";
+    the truth of digits weighs all clients' test samples by the client's own classes."""
+    s = RUNS["settings"]("digits", "fedavg", 0, rounds_=6)
+    data = DataSettings(clients=6, alpha=5.0, samples_per_client=100, validation=0.25)
+    s = replace(s, data=data, run=replace(s.run, participation=1.0), training=replace(s.training, lr=0.2))
+    *_, (e, clients, models) = RUNS["moments"](s)
+    assert sorted(models) == list(range(6))
+    samples = [(*RUNS["predicted"](e.method, e.net, models[i], c.validation.x), c.validation.y)
+               for i, c in enumerate(clients)]  # fmt: skip
+    taken = BENCH["chosen"](samples, torch.zeros(6, 5))["by itself"]
+    assert [4 * float(models[i].share) for i in range(6)] == taken.tolist()
+    assert len(set(taken.tolist())) > 1
+    gain = RUNS["gained"](e.method, e.net, models[0], clients[0], None, 10)
+    right = [(RUNS["mixtures"](*RUNS["predicted"](e.method, e.net, models[0], clients[0].test.x))[j].argmax(1)
+              == clients[0].test.y).double().mean() for j in (0, 3)]  # fmt: skip
+    assert torch.allclose(gain[[0, 3]], torch.stack([torch.zeros(()).double(), right[1] - right[0]]))
+    x, y = clients[0].test.x, clients[0].test.y
+    twice = (torch.cat([x, x]), torch.cat([y, y]))
+    lone = replace(clients[0], train=clients[0].test)
+    assert torch.allclose(RUNS["gained"](e.method, e.net, models[0], lone, twice, 10), gain)
