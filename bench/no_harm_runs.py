@@ -133,17 +133,18 @@ def lines(name: str, method: str, s: Settings) -> list[dict[str, Any]]:
 
 
 def table(found: Sequence[dict[str, Any]]) -> str:
-    """Return a row for each rule: gain / % harmed / worst client, by federation and method, means over seeds.
+    """Return a row for each federation and method: gain / % harmed / worst client under each rule, means over seeds.
 
-    The last column is the mean over all runs of methods that read no held-out samples themselves.
+    The last row is the mean over all runs of methods that read no held-out samples themselves.
     """
-    runs = list(dict.fromkeys((x["federation"], x["method"]) for x in found))
-    text = f"| rule | {' | '.join(', '.join(run) for run in runs)} | all |\n| --- |{' --: |' * (len(runs) + 1)}\n"
-    for rule in RULES:
-        of_rule = [x for x in found if x["rule"] == rule]
-        cells = [_cell([x for x in of_rule if (x["federation"], x["method"]) == run]) for run in runs]
-        mean = _cell([x for x in of_rule if x["method"] in METHODS])
-        text += f"| {rule} | {' | '.join(cells)} | {mean} |\n"
+    rules = [rule for rule in RULES if rule != "alone"]
+    text = f"| federation, method | {' | '.join(rules)} |\n| --- |{' --: |' * len(rules)}\n"
+    rows: dict[str, list[dict[str, Any]]] = {f"{x['federation']}, {get_method(x['method']).title}": [] for x in found}
+    rows |= {"all but FedFomo": [x for x in found if x["method"] in METHODS]}
+    for x in found:
+        rows[f"{x['federation']}, {get_method(x['method']).title}"].append(x)
+    for name, of_run in rows.items():
+        text += f"| {name} | {' | '.join(_cell([x for x in of_run if x['rule'] == rule]) for rule in rules)} |\n"
     return text
 
 
