@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import DataSettings
+from fedkin.report.folder import read_run
+from folders import small
 
 ROOT = Path(__file__).parents[2]
 BENCH = runpy.run_path(str(ROOT / "bench" / "no_harm.py"))
@@ -102,3 +105,24 @@ def test_a_rule_decided_anew_takes_what_the_run_takes() -> None:
     twice = (torch.cat([x, x]), torch.cat([y, y]))
     lone = replace(clients[0], train=clients[0].test)
     assert torch.allclose(RUNS["gained"](e.method, e.net, models[0], lone, twice, 10), gain)
+
+
+# ---- methods of the catalogue --------------------------------------------------------------------------------------
+def test_goals_are_counted_by_client_and_seed(tmp_path: Path) -> None:
+    """A method and its safe form in another mode next to Local: means of the gains, clients that are more than a point
+    below, and those of them whose loss passes a sign test, which is none of few samples."""
+    for name, fields in (("local", {}), ("fedavg", {}), ("fedavg-safe", {"mode": "best"})):
+        run_settings(small(name, fields, data={"clients": 6, "validation": 0.25}), out=tmp_path / "a" / name)
+    safe_forms = runpy.run_path(str(ROOT / "reproduce" / "no-harm" / "safe_forms.py"))
+    ((title, (_, safe)),) = safe_forms["rows_of"](tmp_path / "a").items()
+    assert (title, safe.title) == ("FedAvg", "FedAvg-safe (best)")
+    row = safe_forms["goals"]([tmp_path / "a"]).splitlines()[-1].strip("| ").split(" | ")
+    by = [read_run(tmp_path / "a" / name).by_client for name in ("local", "fedavg", "fedavg-safe")]
+    gains = [[by[i][c] - by[0][c] for c in range(6)] for i in (1, 2)]
+    mean = [sum(each) / 6 for each in gains]
+    assert row[:3] == ["a", "1", "1"]
+    assert row[3:6] == [f"{100 * v:+.1f}" for v in (mean[0], max(mean[0], 0), mean[1])]
+    assert row[6:8] == [str(sum(g < -0.01 for g in each)) for each in gains]
+    assert row[10:] == ["6", *(f"{100 * min(each):.0f}" for each in gains)]
+    assert int(row[6]) > 0
+    assert safe_forms["table"](tmp_path / "a").splitlines()[-1].startswith(f"| FedAvg | {row[3]} | ")
