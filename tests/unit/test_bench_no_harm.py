@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedkin.core import Samples
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import DataSettings
 from fedkin.report.folder import read_run
@@ -66,12 +67,14 @@ def test_liars_move_those_whose_samples_say_nothing() -> None:
     Honest clients that the method harms stay alone although five of twenty claim it: ten samples each say otherwise."""
     even = torch.full((10, 2), 0.5).double()
     samples = [(even, even, torch.zeros(10, dtype=torch.int64))] * 6
-    none, two = (BENCH["chosen"](samples, torch.zeros(6, 5), liars)["best"].tolist() for liars in (0, 2))
+    none, two = (BENCH["chosen"](samples, torch.zeros(6, 5), liars)["likely"].tolist() for liars in (0, 2))
     assert none == [0] * 6
     assert min(two) > 0
     lines = BENCH["summary"]("no client gains", 20, 4, held=(10,), truth=500, liars=5)
     harmed = {x["rule"]: x["harmed"] for x in lines}
     assert (harmed["likely"], harmed["best"], harmed["method"]) == (0, 0, 1)
+    _, _, gain = next(BENCH["outcomes"]("all gain", 6, 0, (10,), 10, liars=2))
+    assert len(gain) == 4
 
 
 def test_the_page_has_what_breaks_the_rule() -> None:
@@ -101,10 +104,13 @@ def test_a_rule_decided_anew_takes_what_the_run_takes() -> None:
     right = [(RUNS["mixtures"](*RUNS["predicted"](e.method, e.net, models[0], clients[0].test.x))[j].argmax(1)
               == clients[0].test.y).double().mean() for j in (0, 3)]  # fmt: skip
     assert torch.allclose(gain[[0, 3]], torch.stack([torch.zeros(()).double(), right[1] - right[0]]))
-    x, y = clients[0].test.x, clients[0].test.y
-    twice = (torch.cat([x, x]), torch.cat([y, y]))
-    lone = replace(clients[0], train=clients[0].test)
-    assert torch.allclose(RUNS["gained"](e.method, e.net, models[0], lone, twice, 10), gain)
+    test = clients[0].test
+    only = Samples(test.x[test.y == test.y[0]], test.y[test.y == test.y[0]])
+    assert len(only) < len(test)
+    lone, alike = replace(clients[0], train=only), replace(clients[0], test=only)
+    of_class = RUNS["gained"](e.method, e.net, models[0], lone, (test.x, test.y), 10)
+    assert torch.allclose(of_class, RUNS["gained"](e.method, e.net, models[0], alike, None, 10))
+    assert not torch.allclose(of_class, gain)
 
 
 # ---- methods of the catalogue --------------------------------------------------------------------------------------
