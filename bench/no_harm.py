@@ -1,6 +1,7 @@
 """How many clients the safe form of a method harms, on planted federations whose truth is known.
 
     python bench/no_harm.py                 # some minutes on one core; lines go to bench/results/no_harm.jsonl
+    python bench/no_harm.py --limits        # what breaks the rule; lines go to bench/results/no_harm_limits.jsonl
     python bench/no_harm.py --table         # the tables of docs/results/no-harm.md
 
 Every client has two models with Gaussian logits in ten classes: signal on the true class plus a standard normal number
@@ -8,6 +9,9 @@ per class. The signals of models alone lie between 1.8 and 3.2 (59 to 93 % corre
 them by a shift that is planted. The errors of the two models are correlated by 0.8, and one side in five is 2.5 times
 too sharp. The gain of a share lambda over the model alone is measured on 10,000 samples by which no share was chosen; a
 client is harmed if it loses more than half a point.
+
+The limits: clients that lie about what the method does for them, in the strongest way that is not refused; models that
+are all too sharp, those of one side or of both; and what 20 test samples per client show of the truth.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ from fedkin.functional.safe_share import (
     LEAST,
     choose,
     choose_alone,
+    counted,
     gains,
     left_out,
     mixtures,
@@ -41,6 +46,7 @@ from fedkin.functional.safe_share import (
 )
 
 LINES = Path(__file__).parent / "results" / "no_harm.jsonl"
+LIMITS = Path(__file__).parent / "results" / "no_harm_limits.jsonl"
 CLASSES, CORRELATION, SHARP, TRUTH = 10, 0.8, 2.5, 10_000
 HELD = (5, 10, 20, 50, 200, 500)
 DRAWS = {5: 100, 20: 100, 200: 10}
@@ -98,12 +104,13 @@ class Side:
         return both[0], both[1]
 
 
-def federation(kind: str, clients: int, draw: int) -> list[Side]:
-    """Return the clients of one draw."""
+def federation(kind: str, clients: int, draw: int, sharp_sides: tuple[float, float] | None = None) -> list[Side]:
+    """Return the clients of one draw; ``sharp_sides``: how much too sharp the models of all are, method and alone."""
     rng = generator(draw, "no harm", kind, clients)
     alone = 1.8 + 1.4 * torch.rand(clients, generator=rng)
     method = alone + PLANTED[kind](clients, rng)
     sharp = torch.where(torch.rand(clients, 2, generator=rng) < 0.2, SHARP, 1.0)
+    sharp = sharp if sharp_sides is None else torch.tensor([sharp_sides]).expand(clients, 2)
     pairs = torch.stack([method, alone], 1).tolist()
     return [Side((m, a), (s, t)) for (m, a), (s, t) in zip(pairs, sharp.tolist(), strict=True)]
 
@@ -113,27 +120,45 @@ def accuracies(p: Tensor, q: Tensor) -> Tensor:
     return (mixtures(p, q).argmax(2) == 0).double().mean(1)
 
 
-def outcomes(kind: str, clients: int, draw: int, held: tuple[int, ...] = HELD, truth: int = TRUTH) -> Iterator[Any]:
-    """Yield the true gain of every client by number of held-out samples and rule: ``(n, rule, gains [K])``."""
-    sides, rng = federation(kind, clients, draw), generator(draw, "samples", kind, clients)
+def outcomes(
+    kind: str,
+    clients: int,
+    draw: int,
+    held: tuple[int, ...] = HELD,
+    truth: int = TRUTH,
+    *,
+    liars: int = 0,
+    sharp: tuple[float, float] | None = None,
+) -> Iterator[Any]:
+    """Yield the true gain of every honest client by number of held-out samples and rule: ``(n, rule, gains [K])``."""
+    sides, rng = federation(kind, clients, draw, sharp), generator(draw, "samples", kind, clients)
     gained = torch.stack([(a := accuracies(*side.probabilities(truth, rng))) - a[0] for side in sides])
     samples = [side.probabilities(max(held), rng) for side in sides]
     for n in held:
-        for rule, share in chosen([(p[:n], q[:n]) for p, q in samples], gained).items():
-            yield n, rule, gained[torch.arange(clients), share]
+        true = torch.zeros(n, dtype=torch.int64)
+        for rule, share in chosen([(p[:n], q[:n], true) for p, q in samples], gained, liars).items():
+            yield n, rule, gained[torch.arange(clients), share][: clients - liars]
 
 
-def chosen(samples: list[tuple[Tensor, Tensor]], gained: Tensor) -> dict[str, Tensor]:
-    """Return the position in the grid that every client takes under each rule, from held-out p and q of each client."""
-    n, k = len(samples[0][0]), len(samples)
-    y = torch.zeros(n, dtype=torch.int64)
-    found = [numbers(p, q, y) for p, q in samples]
-    likelihood, hits = torch.stack([f[0] for f in found]), torch.stack([f[1] for f in found]).double()
-    _, r = posteriors(likelihood)
-    size = torch.full((k,), float(n), dtype=torch.float64)
-    table, flat = gains(r, hits, size), posterior(likelihood, FLAT)
+def chosen(samples: list[tuple[Tensor, Tensor, Tensor]], gained: Tensor, liars: int = 0) -> dict[str, Tensor]:
+    """Return the position in the grid that every client takes under each rule, from held-out p, q and true classes.
+
+    The last ``liars`` clients send that lambda = 1 is right, and all others wrong, on as many samples as can count:
+    twice the median.
+    """
+    k, found = len(samples), [numbers(*one) for one in samples]
+    own, hits = torch.stack([f[0] for f in found]), torch.stack([f[1] for f in found])
+    size = torch.tensor([float(len(y)) for _, _, y in samples], dtype=torch.float64)
+    sent, hits, size = own.clone(), hits.clone(), size.clone()
+    if liars:
+        most = int(2 * size.quantile(0.5))
+        sent[-liars:], size[-liars:] = torch.tensor([0.0, 0.0, 0.0, 1e3]).double(), most
+        hits[-liars:] = torch.tensor([-most, -most, -most, most])
+    likelihood, hits, size = counted(sent, hits, size)
+    prior, r = posteriors(likelihood)
+    table, r, flat = gains(r, hits, size), posterior(own, prior), posterior(own, FLAT)
     others = left_out(likelihood, hits, size, torch.arange(k)) if k > LEAST else torch.full((k,), 2)
-    own = torch.nn.functional.pad(likelihood, (1, 0))
+    own = torch.nn.functional.pad(own, (1, 0))
     return {
         "method": torch.full((k,), len(GRID) - 1),
         "alone": torch.zeros(k, dtype=torch.int64),
@@ -141,13 +166,17 @@ def chosen(samples: list[tuple[Tensor, Tensor]], gained: Tensor) -> dict[str, Te
         "by itself": torch.tensor([choose_alone(row, BOUNDS["likely"]) for row in flat]),
         "best": torch.tensor([choose(row, table, BOUNDS["best"]) for row in r]),
         "likely": torch.tensor([choose(row, table, BOUNDS["likely"]) for row in r]),
-        "sure": torch.tensor([tested(p, q, y, int(j), 0.05) for (p, q), j in zip(samples, others, strict=True)]),
+        "sure": torch.tensor([tested(*one, int(j), 0.05) for one, j in zip(samples, others, strict=True)]),
         "oracle": gained.argmax(1),
     }
 
 
 def summary(kind: str, clients: int, draws: int, **changes: Any) -> list[dict[str, Any]]:
-    """Return a line for each number of held-out samples and rule: mean gain, share of harmed clients, worst client."""
+    """Return a line for each number of held-out samples and rule: mean gain, share of harmed clients, worst client.
+
+    Args:
+        changes: of `outcomes`.
+    """
     seen: dict[tuple[int, str], list[Tensor]] = {}
     for draw in range(draws):
         for n, rule, gained in outcomes(kind, clients, draw, **changes):
@@ -165,6 +194,37 @@ def summary(kind: str, clients: int, draws: int, **changes: Any) -> list[dict[st
         }
         for (n, rule), found in seen.items()
     ]
+
+
+BREAKING: dict[str, dict[str, Any]] = {
+    "as above": {},
+    "one liar": {"liars": 1},
+    "two liars": {"liars": 2},
+    "five liars": {"liars": 5},
+    "all models alone 4 times too sharp": {"sharp": (1.0, 4.0)},
+    "all models of the method 4 times too sharp": {"sharp": (4.0, 1.0)},
+    "all models 4 times too sharp": {"sharp": (4.0, 4.0)},
+    "seen on 20 test samples": {"truth": 20},
+}
+"""What may break the rule or its measurement, as changes of `outcomes`; 20 clients, 10 held-out samples."""
+
+
+def limits(draws: int = 40, truth: int = 4000) -> Iterator[dict[str, Any]]:
+    """Yield a line for each change of `BREAKING`, kind of federation and rule."""
+    for name, changes in BREAKING.items():
+        for kind in ("no client gains", "all gain", "anything"):
+            for line in summary(kind, 20, draws, **{"held": (10,), "truth": truth, **changes}):
+                yield {"change": name, **line}
+
+
+def limits_table(lines: list[dict[str, Any]]) -> str:
+    """Return a row for each change and kind of federation."""
+    by = {(x["change"], x["federation"], x["rule"]): x for x in lines}
+    rules = [rule for rule in RULES if rule not in ("alone", "oracle")]
+    text = f"| change | federation | {' | '.join(rules)} |\n| --- | --- |{' --: |' * len(rules)}\n"
+    for change, kind in dict.fromkeys((x["change"], x["federation"]) for x in lines):
+        text += f"| {change} | {kind} | {' | '.join(_cell(by[change, kind, rule]) for rule in rules)} |\n"
+    return text
 
 
 def tables(lines: list[dict[str, Any]]) -> str:
@@ -198,10 +258,16 @@ def main() -> None:
     """Simulate, or print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--table", action="store_true")
-    if parser.parse_args().table:
-        print(tables([json.loads(text) for text in LINES.read_text(encoding="utf-8").splitlines()]), end="")
+    parser.add_argument("--limits", action="store_true")
+    flags = parser.parse_args()
+    if flags.table:
+        for path, made in ((LINES, tables), (LIMITS, limits_table)):
+            print(made([json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]))
         return
     torch.set_num_threads(1)
+    if flags.limits:
+        LIMITS.write_text("".join(json.dumps(line) + "\n" for line in limits()), encoding="utf-8")
+        return
     with LINES.open("w", encoding="utf-8") as file:
         for kind in PLANTED:
             for clients, draws in DRAWS.items():

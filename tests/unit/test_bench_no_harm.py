@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+
+from fedkin.core import Samples
+from fedkin.experiment.run import run_settings
+from fedkin.experiment.settings import DataSettings
+from fedkin.report.folder import read_run
+from folders import small
 
 ROOT = Path(__file__).parents[2]
 BENCH = runpy.run_path(str(ROOT / "bench" / "no_harm.py"))
+RUNS = runpy.run_path(str(ROOT / "bench" / "no_harm_runs.py"))
 
 
 @pytest.fixture(scope="module")
@@ -50,3 +59,76 @@ def test_the_page_has_the_measured_tables() -> None:
     assert len(lines) == 5 * 3 * len(BENCH["HELD"]) * len(BENCH["RULES"])
     page = (ROOT / "docs" / "results" / "no-harm.md").read_text(encoding="utf-8")
     assert BENCH["tables"](lines).rstrip() in page
+
+
+# ---- what breaks it ------------------------------------------------------------------------------------------------
+def test_liars_move_those_whose_samples_say_nothing() -> None:
+    """Two of six claim that lambda = 1 alone is right: the four whose models are equal take more of the method than 0.
+    Honest clients that the method harms stay alone although five of twenty claim it: ten samples each say otherwise."""
+    even = torch.full((10, 2), 0.5).double()
+    samples = [(even, even, torch.zeros(10, dtype=torch.int64))] * 6
+    none, two = (BENCH["chosen"](samples, torch.zeros(6, 5), liars)["likely"].tolist() for liars in (0, 2))
+    assert none == [0] * 6
+    assert min(two) > 0
+    lines = BENCH["summary"]("no client gains", 20, 4, held=(10,), truth=500, liars=5)
+    harmed = {x["rule"]: x["harmed"] for x in lines}
+    assert (harmed["likely"], harmed["best"], harmed["method"]) == (0, 0, 1)
+    _, _, gain = next(BENCH["outcomes"]("all gain", 6, 0, (10,), 10, liars=2))
+    assert len(gain) == 4
+
+
+def test_the_page_has_what_breaks_the_rule() -> None:
+    """The table of limits and that of recorded runs are those of their lines."""
+    page = (ROOT / "docs" / "results" / "no-harm.md").read_text(encoding="utf-8")
+    for bench, path, made in ((BENCH, "LIMITS", "limits_table"), (RUNS, "LINES", "table")):
+        lines = [json.loads(text) for text in bench[path].read_text(encoding="utf-8").splitlines()]
+        assert lines
+        assert bench[made](lines).rstrip() in page
+
+
+# ---- recorded runs -------------------------------------------------------------------------------------------------
+def test_a_rule_decided_anew_takes_what_the_run_takes() -> None:
+    """The shares and accuracies of a short run of FedAvg's safe form, which sends no numbers, are those of "by itself";
+    the truth of digits weighs all clients' test samples by the client's own classes."""
+    s = RUNS["settings"]("digits", "fedavg", 0, rounds_=6)
+    data = DataSettings(clients=6, alpha=5.0, samples_per_client=100, validation=0.25)
+    s = replace(s, data=data, run=replace(s.run, participation=1.0), training=replace(s.training, lr=0.2))
+    *_, (e, clients, models) = RUNS["moments"](s)
+    assert sorted(models) == list(range(6))
+    samples = [(*RUNS["predicted"](e.method, e.net, models[i], c.validation.x), c.validation.y)
+               for i, c in enumerate(clients)]  # fmt: skip
+    taken = BENCH["chosen"](samples, torch.zeros(6, 5))["by itself"]
+    assert [4 * float(models[i].share) for i in range(6)] == taken.tolist()
+    assert len(set(taken.tolist())) > 1
+    gain = RUNS["gained"](e.method, e.net, models[0], clients[0], None, 10)
+    right = [(RUNS["mixtures"](*RUNS["predicted"](e.method, e.net, models[0], clients[0].test.x))[j].argmax(1)
+              == clients[0].test.y).double().mean() for j in (0, 3)]  # fmt: skip
+    assert torch.allclose(gain[[0, 3]], torch.stack([torch.zeros(()).double(), right[1] - right[0]]))
+    test = clients[0].test
+    only = Samples(test.x[test.y == test.y[0]], test.y[test.y == test.y[0]])
+    assert len(only) < len(test)
+    lone, alike = replace(clients[0], train=only), replace(clients[0], test=only)
+    of_class = RUNS["gained"](e.method, e.net, models[0], lone, (test.x, test.y), 10)
+    assert torch.allclose(of_class, RUNS["gained"](e.method, e.net, models[0], alike, None, 10))
+    assert not torch.allclose(of_class, gain)
+
+
+# ---- methods of the catalogue --------------------------------------------------------------------------------------
+def test_goals_are_counted_by_client_and_seed(tmp_path: Path) -> None:
+    """A method and its safe form in another mode next to Local: means of the gains, clients that are more than a point
+    below, and those of them whose loss passes a sign test, which is none of few samples."""
+    for name, fields in (("local", {}), ("fedavg", {}), ("fedavg-safe", {"mode": "best"})):
+        run_settings(small(name, fields, data={"clients": 6, "validation": 0.25}), out=tmp_path / "a" / name)
+    safe_forms = runpy.run_path(str(ROOT / "reproduce" / "no-harm" / "safe_forms.py"))
+    ((title, (_, safe)),) = safe_forms["rows_of"](tmp_path / "a").items()
+    assert (title, safe.title) == ("FedAvg", "FedAvg-safe (best)")
+    row = safe_forms["goals"]([tmp_path / "a"]).splitlines()[-1].strip("| ").split(" | ")
+    by = [read_run(tmp_path / "a" / name).by_client for name in ("local", "fedavg", "fedavg-safe")]
+    gains = [[by[i][c] - by[0][c] for c in range(6)] for i in (1, 2)]
+    mean = [sum(each) / 6 for each in gains]
+    assert row[:3] == ["a", "1", "1"]
+    assert row[3:6] == [f"{100 * v:+.1f}" for v in (mean[0], max(mean[0], 0), mean[1])]
+    assert row[6:8] == [str(sum(g < -0.01 for g in each)) for each in gains]
+    assert row[10:] == ["6", *(f"{100 * min(each):.0f}" for each in gains)]
+    assert int(row[6]) > 0
+    assert safe_forms["table"](tmp_path / "a").splitlines()[-1].startswith(f"| FedAvg | {row[3]} | ")

@@ -27,6 +27,7 @@ def test_the_share_of_each_client_is_a_dot():
     assert [(row["client"], row["value"], row["row"]) for row in values(figure)] == [
         *(("a", 0.5, 1), ("b", 0.75, 1), ("c", 0.0, 1))
     ]
+    assert [row["place"] for row in values(figure)] == [0.50625, 0.75, 0.0]  # in steps of a 40th of 0.75
     assert figure.name == "notes-share"
     assert figure.fact == "A-safe: share from 0 to 0.75, mean 0.42; 1 of 3 clients at 0"
     other = noted(seed=1, shares=((0.5, 0.5, 0.0), (0.5, 0.5, 0.0)))

@@ -1,0 +1,180 @@
+"""The rule of safe forms decided anew on recorded runs, whose truth is known better than by a client's own tests.
+
+    python bench/no_harm_runs.py digits --seeds 0 1 2       # lines are added to bench/results/no_harm_runs.jsonl
+    python bench/no_harm_runs.py writers --data PATH/mnist --seeds 0
+    python bench/no_harm_runs.py --table                    # the table of docs/results/no-harm.md
+
+Each run trains a method and, at each client, a model alone (a safe form does both). After every second of the last ten
+rounds each rule chooses every client's share on its held-out samples. The gain of a share over the model alone is
+measured on digits by the test samples of all clients together, weighted by the client's own shares of the classes
+(almost without noise), and on writers by the client's own test samples. A client is harmed if it loses more than half a
+point; the worst client is averaged over rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # so that `python bench/no_harm_runs.py` works, too
+from bench.no_harm import HARM, RULES, chosen
+
+from fedkin.core import Bundle, ClientData, Net, Training
+from fedkin.core.sides import chunked
+from fedkin.engines import Loop
+from fedkin.experiment.prepare import Experiment
+from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, Settings
+from fedkin.functional.safe_share import mixtures, probabilities
+from fedkin.methods import Safe, get_method
+from fedkin.server import Simulation
+from fedkin.server.rounds import asked, begin, rounds
+
+LINES = Path(__file__).parent / "results" / "no_harm_runs.jsonl"
+METHODS = ("fedavg", "fedper", "da-pfl", "ifca")
+SETTINGS: dict[str, tuple[DataSettings, ModelSettings, RunSettings]] = {
+    "digits": (
+        DataSettings(data="digits", clients=20, partition="dirichlet", alpha=0.5, validation=0.1),
+        ModelSettings(model="mlp"),
+        RunSettings(rounds=100, participation=0.5),
+    ),
+    "writers": (
+        DataSettings(data="mnist", clients=50, partition="natural", min_samples=60, validation=0.1),
+        ModelSettings(model="small-cnn"),
+        RunSettings(rounds=60, participation=0.2),
+    ),
+}
+"""The federations of reproduce/catalogue, with a tenth of the samples held out."""
+
+
+def settings(name: str, method: str, seed: int, data: str | None = None, rounds_: int | None = None) -> Settings:
+    """Return the settings of one run: a method within its safe form, which sends no numbers, evaluated at the end."""
+    of, model, run = SETTINGS[name]
+    run = replace(run, seed=seed, rounds=rounds_ or run.rounds, eval_every=rounds_ or run.rounds)
+    return Settings(
+        f"{method}-safe", Safe(inner=get_method(method), send_numbers=False),
+        data=of if data is None else replace(of, data=data), model=model, run=run,
+        training=Training(epochs=2, batch_size=10, lr=0.05),
+    )  # fmt: skip
+
+
+def moments(s: Settings) -> Iterator[tuple[Experiment, Sequence[ClientData], dict[int, Bundle]]]:
+    """Yield what every client would predict with after every second of the last ten rounds."""
+    federation = s.data.federation(s.run.seed)
+    e = Experiment.prepare(s, federation)
+    clients = e.laid_out(federation.clients)
+    transport = Simulation(Loop().start(e.job(clients)), len(clients), seed=s.run.seed)
+    server = begin(e.method, e.net, e.plan)
+    for report in rounds(e.method, e.net, e.setup.training, transport, e.plan, server):
+        if report.round > s.run.rounds - 10 and (s.run.rounds - report.round) % 2 == 0:
+            found = asked(e.method, e.net, transport, e.plan, server, "keep")
+            yield e, clients, {i: b for models, _ in found for i, b in models.items()}
+
+
+def predicted(method: Safe, net: Net, b: Bundle, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return p and q ``[n, C]``: probabilities by the wrapped method and by the model alone, float64."""
+    x = net.layout(x)
+    of_method = chunked(lambda part: method.inner.predict(net, b.inside("inner"), part), x)
+    return probabilities(of_method.double()), probabilities(chunked(lambda part: net(b.alone, part), x).double())
+
+
+def gained(
+    method: Safe, net: Net, b: Bundle, client: ClientData, common: tuple[Tensor, Tensor] | None, classes: int
+) -> Tensor:
+    """Return the gain of every share in the grid over the model alone, ``[5]``, measured on test samples.
+
+    Args:
+        common: inputs and classes of all clients' test samples, which then count by the client's shares of the classes;
+            None: its own test samples count.
+    """
+    x, y = (client.test.x, client.test.y) if common is None else common
+    weight = torch.ones(len(y), dtype=torch.float64)
+    if common is not None:
+        share = client.train.counts(classes).double()
+        weight = (share / torch.bincount(y, minlength=classes).clamp(min=1))[y]
+    right = mixtures(*predicted(method, net, b, x)).argmax(2) == y
+    accuracy = (right * weight).sum(1) / weight.sum()
+    return accuracy - accuracy[0]
+
+
+def lines(name: str, method: str, s: Settings) -> list[dict[str, Any]]:
+    """Run a method once; return a line for each rule: mean gain, share of harmed clients, worst client."""
+    seen: dict[str, list[Tensor]] = {}
+    held: list[int] = []
+    for e, clients, models in moments(s):
+        safe, net = e.method, e.net
+        assert isinstance(safe, Safe)
+        x, y = (torch.cat([getattr(c.test, part) for c in clients]) for part in ("x", "y"))
+        common = (x, y) if name == "digits" else None
+        able = [i for i, c in enumerate(clients) if i in models and len(c.validation) and len(c.test)]
+        truth = torch.stack([gained(safe, net, models[i], clients[i], common, net.classes) for i in able])
+        samples = [(*predicted(safe, net, models[i], clients[i].validation.x), clients[i].validation.y) for i in able]
+        held = [len(clients[i].validation) for i in able]
+        for rule, share in chosen(samples, truth).items():
+            seen.setdefault(rule, []).append(truth[torch.arange(len(able)), share])
+    of = {"federation": name, "method": method, "seed": s.run.seed, "held": [min(held), max(held)]}
+    return [
+        {
+            **of,
+            "rule": rule,
+            "gain": round(float(torch.cat(found).mean()), 6),
+            "harmed": round(float((torch.cat(found) < -HARM).double().mean()), 6),
+            "worst": round(sum(float(g.min()) for g in found) / len(found), 6),
+        }
+        for rule, found in seen.items()
+    ]
+
+
+def table(found: Sequence[dict[str, Any]]) -> str:
+    """Return a row for each federation and method: gain / % harmed / worst client under each rule, means over seeds.
+
+    The last row is the mean over all runs of methods that read no held-out samples themselves.
+    """
+    rules = [rule for rule in RULES if rule != "alone"]
+    text = f"| federation, method | {' | '.join(rules)} |\n| --- |{' --: |' * len(rules)}\n"
+    rows: dict[str, list[dict[str, Any]]] = {f"{x['federation']}, {get_method(x['method']).title}": [] for x in found}
+    rows |= {"all but FedFomo": [x for x in found if x["method"] in METHODS]}
+    for x in found:
+        rows[f"{x['federation']}, {get_method(x['method']).title}"].append(x)
+    for name, of_run in rows.items():
+        text += f"| {name} | {' | '.join(_cell([x for x in of_run if x['rule'] == rule]) for rule in rules)} |\n"
+    return text
+
+
+def _cell(found: Sequence[dict[str, Any]]) -> str:
+    gain, harmed, worst = (100 * sum(x[key] for x in found) / len(found) for key in ("gain", "harmed", "worst"))
+    return f"{round(gain, 1) + 0.0:+.1f} / {harmed:.{0 if harmed == 0 or harmed >= 1 else 1}f} / {round(worst) + 0}"
+
+
+def main() -> None:
+    """Make the runs of one federation, or print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("name", nargs="?", choices=list(SETTINGS))
+    parser.add_argument("--data", help="folder of the data")
+    parser.add_argument("--methods", nargs="*", default=METHODS)
+    parser.add_argument("--seeds", nargs="*", type=int, default=(0, 1, 2))
+    parser.add_argument("--table", action="store_true")
+    flags = parser.parse_args()
+    if flags.table:
+        print(table([json.loads(text) for text in LINES.read_text(encoding="utf-8").splitlines()]), end="")
+        return
+    if flags.name is None:
+        parser.error("name a federation, or --table")
+    torch.set_num_threads(1)
+    for seed in flags.seeds:
+        for method in flags.methods:
+            made = lines(flags.name, method, settings(flags.name, method, seed, flags.data))
+            with LINES.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(line) + "\n" for line in made)
+            print(flags.name, method, seed, flush=True)
+
+
+if __name__ == "__main__":
+    main()
