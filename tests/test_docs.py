@@ -176,9 +176,9 @@ def test_the_page_of_flags_is_what_the_code_declares() -> None:
     shown = {command.split()[0] for command in made["COMMANDS"]}
     assert shown | {"demo", "list"} == set(_COMMANDS)
     for row in (
-        "| `batch_size` | `--batch-size` | integer | `10` | Samples per mini-batch; ",
-        "| `rule` | `--aggregation` | `mean` or `median` or `trimmed` or `krum` or `norm` | `mean` |",
-        "| `min_clients` | – | integer | `1` |",
+        "| `batch_size` `--batch-size` | integer | `10` | Samples per mini-batch; ",
+        "| `rule` `--aggregation` | `mean` or `median` or `trimmed` or `krum` or `norm` | `mean` |",
+        "| `min_clients` | integer | `1` |",
         "| `RUN` | path | required |",
         "| `--global` | yes or no | no |",
     ):
