@@ -155,7 +155,7 @@ def test_pictures_show_bodies_heads_and_what_is_sent_in_some_rounds_only() -> No
     reaches = (
         "| m | a | b | c | d |\n| - | - | - | - | - |\n| X | (`model0` [P]), (`model1` [P]) |  | `q` [K, P] |  |\n"
     )
-    stays, sent, received = made["rows_of"](f"{leaves}## What reaches a client\n{reaches}")["X"]
+    stays, sent, received = made["rows_of"](f"{leaves}## What a client receives\n{reaches}")["X"]
     assert [(t.name, t.sometimes) for t in sent] == [("label", False), ("body", False), ("head", True)]
     assert [(t.name, t.sometimes) for t in received] == [("models", True), ("q", False)]
     assert made["_chips"](stays, 0, 0) == ['<text class="h" x="0" y="12">–</text>']
