@@ -221,8 +221,8 @@ def test_what_a_round_costs_the_server_is_what_was_measured() -> None:
 
 
 def test_how_often_verdicts_are_wrong_is_what_was_simulated() -> None:
-    """The tables of `compare.md` are those that `bench/verdict.py` makes of its lines, whose rule is the library's."""
-    text = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
+    """The tables of `verdicts.md` are those that `bench/verdict.py` makes of its lines, whose rule is the library's."""
+    text = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")
     bench = runpy.run_path(str(ROOT / "bench" / "verdict.py"))
     made = bench["tables"]()
     assert (made["sizes"].count("\n"), made["harmed"].count("\n")) == (15, 5)
