@@ -10,7 +10,7 @@ difference that are called better or worse; powers those of a true difference th
 
 The rule is written here a second time, vectorised over comparisons, and compared with `fedkin.evaluate.difference` on
 random tables before anything is simulated. Lines go to `bench/results/verdict.jsonl`, the last one of each cell counts;
-`--table` prints the tables of `docs/compare.md`. `--scale` multiplies the numbers of repetitions.
+`--table` prints the tables of `docs/verdicts.md`. `--scale` multiplies the numbers of repetitions.
 """
 
 from __future__ import annotations
@@ -333,7 +333,7 @@ def row(*cells: Any) -> str:
 
 
 def tables() -> dict[str, str]:
-    """Everything in Markdown; "sizes" and "harmed" are the tables of docs/compare.md."""
+    """Everything in Markdown; "sizes" and "harmed" are the tables of docs/verdicts.md."""
     lines = known()
 
     def of(part: str) -> list[dict[str, Any]]:

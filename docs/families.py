@@ -65,7 +65,7 @@ def tensors(cell: str) -> list[Tensor]:
 def rows_of(page: str) -> dict[str, tuple[list[Tensor], ...]]:
     """Return, by title of a method, what stays, leaves and comes, from the text of `what-leaves-a-client.md`."""
     found: dict[str, tuple[list[Tensor], ...]] = {}
-    leaving, reaching = page.split("## What reaches a client")
+    leaving, reaching = page.split("## What a client receives")
     sent = {cells[0]: _joined(cells[1:4]) for cells in _cells(leaving)}
     for title, *received, kept in _cells(reaching):
         found[title] = (tensors(kept), sent[title], _joined(received))

@@ -96,20 +96,19 @@ demo` and `fedkin list [KIND]` have no flags of their own.
 
 
 def _settings(group: Any, flags: Mapping[str, str]) -> str:
-    """Return the table of a group: field, flag, type, default, text."""
+    """Return the table of a group: field and flag, type, default, text."""
     kind, texts = type(group), texts_of(type(group))
     hints = typing.get_type_hints(kind, include_extras=True)
     rows = [
         (
-            f"`{f.name}`",
-            f"`--{flags[f.name]}`" if f.name in flags else "–",
+            f"`{f.name}`" + (f" `--{flags[f.name]}`" if f.name in flags else ""),
             _values(hints[f.name]),
             _default(getattr(group, f.name)),
             texts[f.name],
         )
         for f in dataclasses.fields(group)
     ]
-    return _table(("field", "flag", "value", "default", "meaning"), rows)
+    return _table(("setting", "value", "default", "meaning"), rows)
 
 
 def _flags(kinds: Iterable[type]) -> str:

@@ -64,16 +64,18 @@ def _bytes(n: int) -> str:
 
 
 def private(methods: Mapping[str, Method]) -> str:
-    """The table of who can have which privacy option, with default settings."""
+    """The table of the privacy options of each method, with default settings."""
     rows = ["| method | `noise_multiplier` | `metadata_epsilon` |", "| --- | --- | --- |"]
     for method in methods.values():
         try:
-            said = says(method, network("mlp"))
-            noise = f"yes: a client says its {' and '.join(said)}" if said else "nothing is said"
+            reported = says(method, network("mlp"))
+            noise = f"yes: a client reports its {' and '.join(reported)}" if reported else "nothing is reported"
         except MethodError:
-            said, noise = [], "no: what it says does not follow from class counts"
-        beside = method.also_sends
-        training = f"no: a client also sends {beside}" if beside else "yes, with `metadata_epsilon`" if said else "yes"
+            reported, noise = [], "no: what a client reports does not follow from class counts"
+        if method.also_sends:
+            training = f"no: a client also sends {method.also_sends}"
+        else:
+            training = "yes, with `metadata_epsilon`" if reported else "yes"
         rows.append(f"| {method.title} | {training} | {noise} |")
     return "".join(row + "\n" for row in rows)
 

@@ -12,33 +12,19 @@ from pathlib import Path
 import pytest
 
 from fedkin.cli import main
-from scripts import run_script
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+(EXAMPLE,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
-def accuracies(printed: str) -> list[float]:
-    found = [float(v) for v in printed.split()]
-    assert found
-    assert all(0 < v <= 1 for v in found)
-    return found
-
-
-def test_the_first_example_runs_as_a_program(tmp_path: Path) -> None:
-    """Saved as a script and run as it is, it prints accuracies."""
+def test_the_example_runs_as_a_program(tmp_path: Path) -> None:
+    """Saved as a script and run as it is, it prints an accuracy."""
     script = tmp_path / "example.py"
-    script.write_text(EXAMPLES[0], encoding="utf-8")
+    script.write_text(EXAMPLE, encoding="utf-8")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=600)
     assert done.returncode == 0, done.stderr
-    assert accuracies(done.stdout)
-
-
-@pytest.mark.parametrize("text", EXAMPLES[1:], ids=["own method"])
-def test_examples_run(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others in this process, which has torch already, print accuracies as well."""
-    assert accuracies(run_script(text, tmp_path, monkeypatch))
+    assert 0.3 < float(done.stdout) <= 1
 
 
 def test_from_files_to_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +50,7 @@ def test_from_files_to_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_its_links_lead_somewhere() -> None:
     """Files and pictures that the README links to exist."""
-    links = re.findall(r"\]\(([^)#]+)", README)
+    links = re.findall(r'(?:\]\(|src=")([^)#"]+)', README)
     assert len(links) > 15
     assert [link for link in links if not (ROOT / link).exists()] == []
 

@@ -17,17 +17,19 @@ if (location.protocol === "file:") {
           script.onerror = failed;
           inner.document.body.append(script);
         });
-      inner.postMessage = (data) => {
-        const message = new MessageEvent("message", { data });
+      const reply = (message) => {
         this.dispatchEvent(message);
         this.onmessage?.(message);
       };
+      // as with a worker, data are copied, and a reply does not arrive while the page handles the key that asked for it
+      inner.postMessage = (data) => setTimeout(reply, 0, new MessageEvent("message", { data: structuredClone(data) }));
       inner.importScripts = (...paths) => paths.reduce((before, path) => before.then(() => load(path)), Promise.resolve());
       this.ready = load(here);
       this.frame = frame;
     }
     postMessage(data) {
-      this.ready.then(() => this.inner.dispatchEvent(new MessageEvent("message", { data })));
+      const copy = structuredClone(data);
+      this.ready.then(() => this.inner.dispatchEvent(new MessageEvent("message", { data: copy })));
     }
     terminate() {
       this.frame.remove();

@@ -81,8 +81,8 @@ def tell_clients(data: DataSettings) -> None:
         screen.note("clients: as given by the data (partition natural); --partition chooses another")
     elif chosen == "dirichlet":
         screen.note(
-            f"clients: {DEFAULT_CLIENTS} made up, among which all samples are distributed (partition dirichlet), since "
-            "these data name none; --client-column COLUMN, or one file or folder for each client, names them"
+            f"clients: {DEFAULT_CLIENTS} simulated ones, among which samples are distributed (partition dirichlet); "
+            "--client-column COLUMN, or one file or folder per client, names the clients of the data"
         )
 
 

@@ -33,7 +33,7 @@ Printer = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Node:
-    """A client and its way to the link; the fields are the flags of ``fedkin node``."""
+    """A client and its connection to the link; the fields are the flags of ``fedkin node``."""
 
     data: str
     """Data of this client: a csv or npz file, a folder of idx files or images; with --share, anything."""
@@ -50,14 +50,13 @@ class Node:
     share: int | None = None
     """For trials: use this share of a data set that is split by the run's settings."""
     text: tuple[str, ...] = ()
-    """Columns of a table that are to be read as texts although they hold numbers here."""
+    """Columns of a table to read as texts although they contain numbers at this client."""
     max_metadata_epsilon: float | None = None
-    """Tell class counts with noise only, and no more of them once their epsilon over all runs of this client together
-    would be larger; runs see no exact ones."""
+    """Report class counts with noise only, as long as their epsilon over all runs of this client stays within it."""
     min_noise_multiplier: float | None = None
-    """Take part only in runs with private training and at least this noise (noise_multiplier)."""
+    """Take part only in runs with private training and at least this noise_multiplier."""
     max_epsilon: float | None = None
-    """Say no more once a single sample's epsilon over all runs of this client would be larger (delta 1e-5 or less)."""
+    """Send nothing more once a sample's epsilon over all runs of this client would exceed this (delta 1e-5 or less)."""
     target: str | None = None
     """Column of a table that holds the class; a run that uses another column is refused. The server receives its
     distinct values. Default: any column with at most 50."""

@@ -181,7 +181,7 @@ def harmed(
 
     Normality is an assumption that more clients do not make more accurate. The likelihood of more than 25 clients is
     therefore flattened to that of 25. Otherwise, with 150 clients, the range would be so narrow that it mostly misses
-    the truth where the gains have two groups. docs/compare.md has the coverage.
+    the truth where the gains have two groups. docs/verdicts.md has the coverage.
 
     Clients whose every prediction is unchanged are measured so exactly that next to them losses of the others look like
     noise. The upper end is therefore at least that of the other clients alone.

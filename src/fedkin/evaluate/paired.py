@@ -78,7 +78,7 @@ def difference(
     standard deviation between clients, and no unbiased rule of a fixed size for every r beats Student's interval over
     the seed means. This one therefore takes a half-Cauchy prior for r with median ``seed_effect`` and a flat one for
     the mean and the logarithm of the scale, and integrates r out numerically: the tail of the mean is a mixture of
-    Student's distributions. The prior's tail is heavy, so seeds that disagree override it. docs/compare.md has the
+    Student's distributions. The prior's tail is heavy, so seeds that disagree override it. docs/verdicts.md has the
     sizes and powers that were simulated, and when 5 % does not hold.
 
     Where seeds have the same clients, the deviation of a client repeats: the variance between clients is then estimated

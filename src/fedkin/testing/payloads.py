@@ -178,45 +178,47 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 _REACHES: dict[Way, str] = {
-    "sent": "is sent to train",
-    "asked": "is sent in a survey",
-    "shown": "is sent to predict",
+    "sent": "receives to train",
+    "asked": "receives in a survey",
+    "shown": "receives to predict",
     "keeps": "keeps",
 }
 _LEAVES_HEADS = (
     "method",
-    "says at joining",
-    "answers surveys",
+    "sends at joining",
+    "sends in surveys",
     "sends after training",
-    "in models",
-    "so the server learns",
+    "size in models",
+    "the server learns",
     "sums suffice",
 )
 _INTRODUCTION = f"""# What leaves a client
 
 This page is made by `python docs/generate.py`, which runs every method of the catalogue on a small federation
-({_CLIENTS} clients, three quarters of them in each of {_ROUNDS} rounds) and writes down what passes between server and
-clients. A test makes it again and compares.
+({_CLIENTS} clients, three quarters of them in each of {_ROUNDS} rounds) and records what server and clients exchange.
+A test repeats the runs and compares. [Methods by family](methods.md) has pictures of it.
 
-Letters: P parameters of the model, H of its head (the last linear layer), B of its body, C classes, d features before
-the head, K clients, n training samples of a client; other words are the method's own settings. In brackets: not in
-every message. Every client also says once how many training samples it has. Data never leave.
+Symbols: P is the number of parameters of the model, H of its head (the last linear layer), B of its body, C the number
+of classes, d of features before the head, K of clients, n of training samples of a client; other words are settings of
+the method. Tensors in brackets are not in every message. Every client also sends its number of training samples once.
+Data never leave a client.
 
-"In models": how many numbers a participant sends back, as a multiple of one model; rows of zeros, where a client has
-nothing to say, need not travel and are not counted. "Sums suffice": the server needs no
-more than one weighted mean of the uploads, or one for each of fixed groups, so secure aggregation could hide single
-uploads from it (robust-and-private.md). Where the answer is no, the server must see each client's upload by itself, or
-means that are often of one client or two.
+*Size in models* is the average number of values that a participant sends back, as a multiple of one model. Rows of
+zeros, such as those of classes that a client lacks, are not transmitted and not counted. *Sums suffice* means that the
+server needs only one weighted mean of the uploads, or one for each of fixed groups, so that
+[secure aggregation](robust-and-private.md#secure-aggregation) can hide single uploads from it. Where the answer is no,
+the server must see the upload of each client, or means that are often over one or two clients.
 
 In evaluated rounds a client also sends the confusion matrices [C, C] of its validation and test parts and its class
-counts [C], where clients choose a cluster that choice, and the numbers that the method declares to be noted (the share
+counts [C], where clients choose a cluster that choice, and the numbers that the method notes on each client (the share
 of a safe form). In the last round it sends one bit for each test
-sample, right or wrong in the order of the test part, and a digest of 16 bytes of that part, so that two runs can be
-compared sample by sample. In runs with privacy options (`metadata_epsilon`, `noise_multiplier`), and where the owner of
-a host limits what is sent of counts, neither these bits nor exact class counts are sent (robust-and-private.md).
+sample, correct or not in the order of the test part, and a digest of 16 bytes of that part, so that two runs can be
+compared sample by sample. In runs with [privacy options](robust-and-private.md#privacy) (`metadata_epsilon`,
+`noise_multiplier`), and where the owner of a host limits reports of counts, neither these bits nor exact class counts
+are sent.
 
 """
 _BETWEEN = """
-## What reaches a client, and what it keeps
+## What a client receives and keeps
 
 """

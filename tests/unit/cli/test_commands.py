@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -707,10 +708,22 @@ def test_clients_that_the_data_bring_and_those_left_out(
     assert json.loads(summary.read_text())["notes"] == [note]
 
 
+def test_an_array_that_names_clients_is_suggested(fedkin: Command) -> None:
+    """The array ``subject`` of an npz file is not used without a setting; a run says how to use it, and then does."""
+    rng, quick = np.random.default_rng(0), QUICK.removeprefix("--target y")
+    np.savez("har.npz", x=rng.normal(size=(400, 3)), y=np.arange(400) % 2, subject=np.arange(400) // 2 % 4)
+    said = fedkin(f"run fedavg --data har.npz {quick} --out a").err
+    assert said.startswith("har.npz: the array subject has a value for each sample and is not used")
+    assert "clients: 20 simulated ones" in said
+    named = fedkin(f"run fedavg --data har.npz --client-column subject {quick} --out b").err
+    assert "subject" not in named
+    assert json.loads(Path("b/summary.json").read_text())["clients"]["count"] == 4
+
+
 def test_clients_that_are_made_up(fedkin: Command) -> None:
     """One file names no clients; said unless a setting says who they are."""
     tables("own", all=4000)
     one = f"run fedavg --data own {QUICK}"
-    assert fedkin(f"{one} --out a").err.startswith("clients: 20 made up, among which all samples are distributed")
+    assert fedkin(f"{one} --out a").err.startswith("clients: 20 simulated ones, among which samples are distributed")
     for n, said in enumerate(("--clients 4", "--partition iid", "--alpha 100", "--quiet", "--json")):
         assert "clients:" not in fedkin(f"{one} {said} --out b{n}").err, said

@@ -151,14 +151,18 @@ def likely_clients(arrays: Mapping[str, Array]) -> tuple[str, ...]:
 
 
 def likely_clients_of(path: Path) -> tuple[str, ...]:
-    """Return `likely_clients` of a file without reading its inputs; nothing where it cannot be read."""
+    """Return the array of a file that has a name of clients, such as ``subject``, or its `likely_clients`.
+
+    Inputs are not read. Nothing is returned where the file cannot be read.
+    """
     inputs = {key for layout, test in _LAYOUTS for key, _ in (*layout, *([test] if test else []))}
     try:
         with path.open("rb") as raw:
             check_archive(path, raw)
             raw.seek(0)
             file = np.load(raw, allow_pickle=False)
-            return likely_clients({key: file[key] for key in file.files if key not in inputs})
+            named = tuple(key for key in _CLIENT_KEYS if key in file.files)
+            return named or likely_clients({key: file[key] for key in file.files if key not in inputs})
     except (OSError, EOFError, zlib.error, LookupError, ValueError, SyntaxError, TypeError, DataError, *_ZIP_FAULTS):
         return ()  # the reader reports what is wrong
 
