@@ -18,6 +18,7 @@ from fedkin.methods.fedamp import FedAMP as FedAMP
 from fedkin.methods.fedavg import FedAvg as FedAvg
 from fedkin.methods.fedavg_ft import FedAvgFT as FedAvgFT
 from fedkin.methods.fedbabu import FedBABU as FedBABU
+from fedkin.methods.feddbe import FedDBE as FedDBE
 from fedkin.methods.feddyn import FedDyn as FedDyn
 from fedkin.methods.fedfa import FedFa as FedFa
 from fedkin.methods.fedfomo import FedFomo as FedFomo
@@ -75,6 +76,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "fedrep": FedRep,
     "fedbabu": FedBABU,
     "fedrod": FedRoD,
+    "feddbe": FedDBE,
     "pfedcs": PFedCS,
     "per-fedavg": PerFedAvg,
     "ditto": Ditto,
