@@ -46,6 +46,7 @@ from fedkin.methods import (
     Oracle,
     PerFedAvg,
     PFedCS,
+    PFedGraph,
     PFedMe,
     Safe,
 )
@@ -134,6 +135,8 @@ VARIANTS: dict[str, Method] = {
     "feddyn all mean": FedDyn(eval_model="all-mean", adaptive=True),
     "feddyn strong": FedDyn(reg=10.0),
     "feddyn weak": FedDyn(reg=0.001),
+    "pfedgraph alone": PFedGraph(spread=0.01, lam=0.0),
+    "pfedgraph strong pull": PFedGraph(lam=1.0),
     "feddbe no pull": FedDBE(kappa=0.0),
     "pfedme one inner step": PFedMe(inner_steps=1, beta=0.5),
     "pfedme": PFedMe(),  # in full: above it runs with fewer inner steps

@@ -27,7 +27,7 @@ PRIVATE: dict[str, Method] = {
     name: get_method(name)
     for name in (
         *("local", "local-full", "fedavg", "fedavg-ft", "fedprox", "feddyn", "fedmgda", "clustered-sampling"),
-        *("scaffold", "fednova", "fedadam", "fedyogi", "fedadagrad", "fedavgm", "moon", "lg-fedavg"),
+        *("scaffold", "fednova", "fedadam", "fedyogi", "fedadagrad", "fedavgm", "moon", "lg-fedavg", "pfedgraph"),
         "fedavg-ensemble",
         *("cfic", "fedper", "fedrep", "fedbabu", "pfedcs", "ditto", "fedamp", "heur-fedamp", "da-pfl", "fesem", "cfl"),
         "fesem-cam",

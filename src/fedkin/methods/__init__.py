@@ -42,6 +42,7 @@ from fedkin.methods.oracle import Oracle as Oracle
 from fedkin.methods.per_fedavg import PerFedAvg as PerFedAvg
 from fedkin.methods.pfa import PFA as PFA
 from fedkin.methods.pfedcs import PFedCS as PFedCS
+from fedkin.methods.pfedgraph import PFedGraph as PFedGraph
 from fedkin.methods.pfedme import PFedMe as PFedMe
 from fedkin.methods.safe import Safe as Safe
 from fedkin.methods.scaffold import SCAFFOLD as SCAFFOLD
@@ -85,6 +86,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "heur-fedamp": lambda: FedAMP(variant="heur"),
     "fedfomo": FedFomo,
     "da-pfl": DAPFL,
+    "pfedgraph": PFedGraph,
     "fedproto": FedProto,
     "fedgh": FedGH,
     "ifca": IFCA,
