@@ -59,6 +59,7 @@ class FedDBE(Method):
         """
         if "mean" not in c.received:
             w = yield Train(c.received.model)
+            c.state = Bundle(bias=self._bias(c), trained=w)
             return Bundle(model=w, mean=c.features(w).mean(0))
         aux = Bundle(mean=c.received.mean, kappa=torch.tensor(self.kappa))
         v = yield Train(torch.cat([c.received.model, self._bias(c)]), loss=debiased_loss, aux=aux)
