@@ -27,6 +27,7 @@ from fedkin.methods import (
     FedAvg,
     FedAvgFT,
     FedBABU,
+    FedDBE,
     FedDyn,
     FedFa,
     FedFomo,
@@ -47,6 +48,7 @@ from fedkin.methods import (
     Oracle,
     PerFedAvg,
     PFedCS,
+    PFedGraph,
     PFedMe,
     Safe,
 )
@@ -138,6 +140,9 @@ VARIANTS: dict[str, Method] = {
     "feddyn all mean": FedDyn(eval_model="all-mean", adaptive=True),
     "feddyn strong": FedDyn(reg=10.0),
     "feddyn weak": FedDyn(reg=0.001),
+    "pfedgraph alone": PFedGraph(spread=0.01, lam=0.0),
+    "pfedgraph strong pull": PFedGraph(lam=1.0),
+    "feddbe no pull": FedDBE(kappa=0.0),
     "pfedme one inner step": PFedMe(inner_steps=1, beta=0.5),
     "pfedme": PFedMe(),  # in full: above it runs with fewer inner steps
     "moon strong": MOON(mu=10.0, temperature=0.1),

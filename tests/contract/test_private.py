@@ -27,7 +27,7 @@ PRIVATE: dict[str, Method] = {
     name: get_method(name)
     for name in (
         *("local", "local-full", "fedavg", "fedavg-ft", "fedprox", "feddyn", "fedmgda", "clustered-sampling"),
-        *("scaffold", "fednova", "fedadam", "fedyogi", "fedadagrad", "fedavgm", "moon", "lg-fedavg"),
+        *("scaffold", "fednova", "fedadam", "fedyogi", "fedadagrad", "fedavgm", "moon", "lg-fedavg", "pfedgraph"),
         "fedavg-ensemble",
         *(
             "cfic",
@@ -54,7 +54,20 @@ PRIVATE: dict[str, Method] = {
     "fedrep all": FedRep(first_head="average", final_head_epochs=2),
     "cam in turns": CAM(inner=FeSEM(), warmup=1, order="global-first"),
 }
-TELL = ("fedfa", "creff", "fedrod", "per-fedavg", "fedfomo", "fedproto", "fedgh", "ifca", "pfa", "fedsoft", "ifca-cam")
+TELL = (
+    "fedfa",
+    "creff",
+    "fedrod",
+    "feddbe",
+    "per-fedavg",
+    "fedfomo",
+    "fedproto",
+    "fedgh",
+    "ifca",
+    "pfa",
+    "fedsoft",
+    "ifca-cam",
+)
 
 
 class Different(Exception):

@@ -19,7 +19,7 @@ from toys import Averaging
 
 OFFERED = ("local", "local-full", "fedavg", "fedavg-ft", "fedprox", "feddyn", "scaffold", "fednova", "fedadam",
            "fedyogi", "fedadagrad", "fedavgm", "moon", "clustered-sampling-size", "fedper", "lg-fedavg", "fedbn",
-           "fedrep", "fedbabu", "fedrod", "per-fedavg", "ditto", "pfedme", "apfl", "fedala", "pfa",
+           "fedrep", "fedbabu", "fedrod", "feddbe", "per-fedavg", "ditto", "pfedme", "apfl", "fedala", "pfa",
            "oracle")  # fmt: skip
 AT_OTHER_SETTINGS: dict[str, Method] = {
     "feddyn active-mean": FedDyn(eval_model="active-mean"),

@@ -195,13 +195,15 @@ def test_joining_rescales_c() -> None:
 
 
 def test_the_correction_is_a_linear_term() -> None:
-    """So written-out and compiled gradients apply."""
+    """So written-out and compiled gradients apply. To predict, c is not needed and not sent."""
     hand = bowls(SCAFFOLD())
     hand.play()
     request = next(hand.method.client_update(hand.client(0, hand.download([0]).row(0))))
     assert isinstance(request, Train)
     assert request.linear is not None
     assert request.linear.tolist() == [11 / 8]
+    assert set(hand.download([0]).row(0)) == {"model", "c"}
+    assert set(hand.method.deliver(hand.server, hand.at("deliver", [0])).row(0)) == {"model"}
 
 
 def test_the_step_of_the_server_is_above_zero() -> None:

@@ -21,6 +21,7 @@ from fedkin.methods.fedavg import FedAvg as FedAvg
 from fedkin.methods.fedavg_ft import FedAvgFT as FedAvgFT
 from fedkin.methods.fedbabu import FedBABU as FedBABU
 from fedkin.methods.fedbn import FedBN as FedBN
+from fedkin.methods.feddbe import FedDBE as FedDBE
 from fedkin.methods.feddyn import FedDyn as FedDyn
 from fedkin.methods.fedfa import FedFa as FedFa
 from fedkin.methods.fedfomo import FedFomo as FedFomo
@@ -44,6 +45,7 @@ from fedkin.methods.oracle import Oracle as Oracle
 from fedkin.methods.per_fedavg import PerFedAvg as PerFedAvg
 from fedkin.methods.pfa import PFA as PFA
 from fedkin.methods.pfedcs import PFedCS as PFedCS
+from fedkin.methods.pfedgraph import PFedGraph as PFedGraph
 from fedkin.methods.pfedme import PFedMe as PFedMe
 from fedkin.methods.safe import Safe as Safe
 from fedkin.methods.scaffold import SCAFFOLD as SCAFFOLD
@@ -79,6 +81,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "fedrep": FedRep,
     "fedbabu": FedBABU,
     "fedrod": FedRoD,
+    "feddbe": FedDBE,
     "pfedcs": PFedCS,
     "per-fedavg": PerFedAvg,
     "ditto": Ditto,
@@ -89,6 +92,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "heur-fedamp": lambda: FedAMP(variant="heur"),
     "fedfomo": FedFomo,
     "da-pfl": DAPFL,
+    "pfedgraph": PFedGraph,
     "fedproto": FedProto,
     "fedgh": FedGH,
     "ifca": IFCA,

@@ -44,6 +44,10 @@ class SCAFFOLD(Method):
         """Send the model x and the control variate c to every participant."""
         return to_all(model=s.model, c=s.c)
 
+    def deliver(self, s: Bundle, r: Round) -> Download:
+        """Send the model x to every client."""
+        return to_all(model=s.model)
+
     def client_update(self, c: Client) -> Work:
         """Take steps along g_i(y) + c - c_i from x, renew c_i by Option II, and return y and the change of c_i."""
         x, params = c.received.model, c.net.params

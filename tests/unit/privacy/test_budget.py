@@ -26,7 +26,7 @@ opacus = pytest.importorskip("opacus", reason="Opacus is not installed: pip inst
 HOW: dict[str, Any] = {"rounds": 4, "engine": "loop", "eval_every": 4}
 PRIVATE = {
     *("local", "local-full", "fedavg", "fedavg-ft", "fedprox", "feddyn", "fedmgda", "clustered-sampling"),
-    *("scaffold", "fednova", "fedadam", "fedyogi", "fedadagrad", "fedavgm", "moon", "lg-fedavg"),
+    *("scaffold", "fednova", "fedadam", "fedyogi", "fedadagrad", "fedavgm", "moon", "lg-fedavg", "pfedgraph"),
     "clustered-sampling-size",
     *("cfic", "fedavg-ensemble", "fedprox-ensemble", "fedper", "fedrep", "fedbabu", "pfedcs", "ditto", "fedamp"),
     *("heur-fedamp", "da-pfl", "fesem", "cfl", "fesem-cam"),
