@@ -53,7 +53,20 @@ PRIVATE: dict[str, Method] = {
     "fedrep all": FedRep(first_head="average", final_head_epochs=2),
     "cam in turns": CAM(inner=FeSEM(), warmup=1, order="global-first"),
 }
-TELL = ("fedfa", "creff", "fedrod", "per-fedavg", "fedfomo", "fedproto", "fedgh", "ifca", "pfa", "fedsoft", "ifca-cam")
+TELL = (
+    "fedfa",
+    "creff",
+    "fedrod",
+    "knn-per",
+    "per-fedavg",
+    "fedfomo",
+    "fedproto",
+    "fedgh",
+    "ifca",
+    "pfa",
+    "fedsoft",
+    "ifca-cam",
+)
 
 
 class Different(Exception):

@@ -34,6 +34,7 @@ from fedkin.methods.fedrod import FedRoD as FedRoD
 from fedkin.methods.fedsoft import FedSoft as FedSoft
 from fedkin.methods.fesem import FeSEM as FeSEM
 from fedkin.methods.ifca import IFCA as IFCA
+from fedkin.methods.knn_per import KNNPer as KNNPer
 from fedkin.methods.local import Local as Local
 from fedkin.methods.local_full import LocalFull as LocalFull
 from fedkin.methods.oracle import Oracle as Oracle
@@ -65,6 +66,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "fedrep": FedRep,
     "fedbabu": FedBABU,
     "fedrod": FedRoD,
+    "knn-per": KNNPer,
     "pfedcs": PFedCS,
     "per-fedavg": PerFedAvg,
     "ditto": Ditto,
