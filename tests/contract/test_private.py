@@ -58,6 +58,7 @@ TELL = (
     "creff",
     "fedrod",
     "knn-per",
+    "fedem",
     "per-fedavg",
     "fedfomo",
     "fedproto",

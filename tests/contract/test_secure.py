@@ -18,7 +18,7 @@ from fedkin.testing.trial import Setting, play
 from toys import Averaging
 
 OFFERED = ("local", "local-full", "fedavg", "fedavg-ft", "fedprox", "feddyn", "clustered-sampling-size", "fedper",
-           "fedbn", "fedrep", "fedbabu", "fedrod", "knn-per", "per-fedavg", "ditto", "apfl", "fedala", "pfa",
+           "fedbn", "fedrep", "fedbabu", "fedrod", "knn-per", "per-fedavg", "ditto", "apfl", "fedala", "fedem", "pfa",
            "oracle")  # fmt: skip
 AT_OTHER_SETTINGS: dict[str, Method] = {
     "feddyn active-mean": FedDyn(eval_model="active-mean"),

@@ -307,6 +307,8 @@ class Model:
             return self._mixture(rule["inner"], self._number[f"{inside}share"], networks["alone"][0], inside, x)
         if kind == "vote":
             z = torch.stack([self._out(network, x) for network in networks["models"]])
+            if (share := tensor.get(f"{inside}share")) is not None:  # the members' weights
+                return (z.log_softmax(2) + share.log()[:, None, None]).logsumexp(0)
             mean = rule["of"] == "logits" or len(z) == 1
             return z.mean(0) if mean else z.log_softmax(2).logsumexp(0)
         logits = self._out(networks["model"][0], x)

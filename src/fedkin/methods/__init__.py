@@ -22,6 +22,7 @@ from fedkin.methods.fedavg_ft import FedAvgFT as FedAvgFT
 from fedkin.methods.fedbabu import FedBABU as FedBABU
 from fedkin.methods.fedbn import FedBN as FedBN
 from fedkin.methods.feddyn import FedDyn as FedDyn
+from fedkin.methods.fedem import FedEM as FedEM
 from fedkin.methods.fedfa import FedFa as FedFa
 from fedkin.methods.fedfomo import FedFomo as FedFomo
 from fedkin.methods.fedgh import FedGH as FedGH
@@ -76,6 +77,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "heur-fedamp": lambda: FedAMP(variant="heur"),
     "fedfomo": FedFomo,
     "da-pfl": DAPFL,
+    "fedem": FedEM,
     "fedproto": FedProto,
     "fedgh": FedGH,
     "ifca": IFCA,
