@@ -28,7 +28,7 @@ PRIVATE = {
     *("local", "local-full", "fedavg", "fedavg-ft", "fedprox", "feddyn", "fedmgda", "clustered-sampling"),
     "clustered-sampling-size",
     *("cfic", "fedavg-ensemble", "fedprox-ensemble", "fedper", "fedrep", "fedbabu", "pfedcs", "ditto", "fedamp"),
-    *("heur-fedamp", "da-pfl", "fesem", "cfl", "fesem-cam"),
+    *("fedbn", "apfl", "fedala", "heur-fedamp", "da-pfl", "fesem", "cfl", "fesem-cam"),
 }
 
 
