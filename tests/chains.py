@@ -104,7 +104,11 @@ def chains(draw: st.DrawFn, images: bool) -> tuple[Make, tuple[int, ...]]:
 
 
 def parts(net: Net) -> dict[str, Part | None]:
-    """Parts that may move, by name: slices, and masks of what is not one slice; all of a network that is all head."""
+    """Parts that may move, by name; all of a network that is all head.
+
+    The last two layers are not one slice, but follow each other in the chain; with the first and the last it is the
+    other way round.
+    """
     if net.body.start == net.body.stop:
         return dict.fromkeys(("all", "head", "body", "top", "ends"))
     first = next(name for name, (span, _) in net.places().items() if span.start >= net.body.start)

@@ -59,6 +59,8 @@ TELL = (
     "creff",
     "fedrod",
     "feddbe",
+    "knn-per",
+    "fedem",
     "per-fedavg",
     "fedfomo",
     "fedproto",

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedkin.core import Batch, Bundle, ConfigError, Net, Samples, Training
+from fedkin.core import Batch, Bundle, ConfigError, Net, Samples, Train, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches
 from fedkin.methods import APFL, FedAvg
@@ -120,6 +120,22 @@ def test_alpha_once_per_round_or_never(adapt: str, alpha: float) -> None:
     v = 0.385 - 0.1 * alpha * (m - 4)
     m = alpha * v + (1 - alpha) * 0.571  # w = .19 + .1 * 3.81
     close(hand.kept[0].model, [v - 0.1 * alpha * (m - 4)])
+
+
+def test_the_step_of_alpha_once_per_round_is_plain() -> None:
+    """One step with the run's step size, without its momentum and weight decay; the models train as the run does."""
+    asked: list[Train] = []
+
+    def note(request: Train, client: object) -> Tensor:
+        asked.append(request)
+        return request.start
+
+    training = Training(epochs=3, batch_size=5, lr=0.1, momentum=0.9, weight_decay=0.1)
+    hand = ByHand(APFL(adapt="round"), mlp(), [federation()[1].train], training=training, solve=note)
+    hand.play()
+    alpha, models = (request.training(training) for request in asked)
+    assert (alpha.steps, alpha.lr, alpha.momentum, alpha.weight_decay) == (1, 0.1, 0.0, 0.0)
+    assert models == training
 
 
 def test_parameters_are_mixed_not_logits() -> None:

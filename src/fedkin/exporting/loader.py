@@ -307,6 +307,8 @@ class Model:
             return self._mixture(rule["inner"], self._number[f"{inside}share"], networks["alone"][0], inside, x)
         if kind == "vote":
             z = torch.stack([self._out(network, x) for network in networks["models"]])
+            if (share := tensor.get(f"{inside}share")) is not None:  # the members' weights
+                return (z.log_softmax(2) + share.log()[:, None, None]).logsumexp(0)
             mean = rule["of"] == "logits" or len(z) == 1
             return z.mean(0) if mean else z.log_softmax(2).logsumexp(0)
         logits = self._out(networks["model"][0], x)
@@ -316,7 +318,20 @@ class Model:
             return torch.where(known, -away, -torch.inf)
         if kind == "two heads" and f"{inside}head" in tensor:
             return logits + self._second(networks["model"][0], tensor[f"{inside}head"])
+        if kind == "neighbours" and f"{inside}features" in tensor:
+            return self._with_memory(rule, inside, logits)
         return logits
+
+    def _with_memory(self, rule: Mapping[str, Any], inside: str, logits: Tensor) -> Tensor:
+        """Return the log of the probabilities of logits, mixed with the labels of the nearest stored features."""
+        stored, labels = self.tensors[f"{inside}features"], self.tensors[f"{inside}labels"]
+        apart = torch.cdist(self._seen[-1], stored, compute_mode="donot_use_mm_for_euclid_dist")
+        near, which = apart.topk(min(rule["neighbours"], len(stored)), largest=False)
+        weights = (-near / rule["scale"]).softmax(1)
+        memory = (weights[:, :, None] * F.one_hot(labels, logits.shape[1])[which]).sum(1)
+        share = self._number[f"{inside}weight"]
+        out: Tensor = (share * memory + (1 - share) * logits.softmax(1)).log()
+        return out
 
     def _mixture(self, rule: Mapping[str, Any], share: float, alone: nn.Module, inside: str, x: Tensor) -> Tensor:
         """Return the log of mixed probabilities; at share 0 and 1 of the inner rule the logits of the one model."""

@@ -27,6 +27,7 @@ WORDS = {
     "additive": "the sum of a common network's logits and those of a second model",
     "mixture": "the mixed probabilities of a federated model and of one that was trained on the client's data alone",
     "prototypes": "one network; the nearest class prototype in its feature space wins",
+    "neighbours": "one network and the labels of the nearest training samples, which the folder holds as features",
     "two heads": "one network with two heads, whose logits are added",
 }
 """Descriptions of the rules for people."""

@@ -23,6 +23,7 @@ from fedkin.methods.fedbabu import FedBABU as FedBABU
 from fedkin.methods.fedbn import FedBN as FedBN
 from fedkin.methods.feddbe import FedDBE as FedDBE
 from fedkin.methods.feddyn import FedDyn as FedDyn
+from fedkin.methods.fedem import FedEM as FedEM
 from fedkin.methods.fedfa import FedFa as FedFa
 from fedkin.methods.fedfomo import FedFomo as FedFomo
 from fedkin.methods.fedgh import FedGH as FedGH
@@ -37,6 +38,7 @@ from fedkin.methods.fedrod import FedRoD as FedRoD
 from fedkin.methods.fedsoft import FedSoft as FedSoft
 from fedkin.methods.fesem import FeSEM as FeSEM
 from fedkin.methods.ifca import IFCA as IFCA
+from fedkin.methods.knn_per import KNNPer as KNNPer
 from fedkin.methods.lg_fedavg import LGFedAvg as LGFedAvg
 from fedkin.methods.local import Local as Local
 from fedkin.methods.local_full import LocalFull as LocalFull
@@ -82,6 +84,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "fedbabu": FedBABU,
     "fedrod": FedRoD,
     "feddbe": FedDBE,
+    "knn-per": KNNPer,
     "pfedcs": PFedCS,
     "per-fedavg": PerFedAvg,
     "ditto": Ditto,
@@ -93,6 +96,7 @@ METHODS: dict[str, Callable[[], Method]] = {
     "fedfomo": FedFomo,
     "da-pfl": DAPFL,
     "pfedgraph": PFedGraph,
+    "fedem": FedEM,
     "fedproto": FedProto,
     "fedgh": FedGH,
     "ifca": IFCA,
