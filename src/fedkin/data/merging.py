@@ -41,8 +41,8 @@ def merge(cards: Cards) -> Card:
     if card.classes < 2:
         name = card.labels[0] if card.labels else "0"
         raise DataError(
-            f"all sites have one class only, {name}: there is nothing to tell apart; look whether the right column or "
-            "folder was named"
+            f"all sites have one class only, {name}: there is nothing to tell apart; check that the right column or "
+            "folder was given"
         )
     return card
 

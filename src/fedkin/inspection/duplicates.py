@@ -123,7 +123,7 @@ def duplicates(rows: HashedSamples, by_chance: float | None = None) -> list[Find
                 "note",
                 f"only {rows.groups:,} different inputs in {len(rows.group):,} samples",
                 "the columns take so few values that samples are equal by chance; findings on copies may be harmless",
-                "look whether the columns are coarse by nature, or rows were copied",
+                "check whether the columns are coarse by nature, or rows were copied",
             )
         )
     if rows.skipped:

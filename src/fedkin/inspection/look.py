@@ -262,7 +262,7 @@ def _of_numbers(dataset: Dataset, found: Fields | None) -> list[Finding]:
                 "error",
                 f"all {len(dataset):,} inputs are the same",
                 "there is nothing to learn from",
-                "look whether the right array or folder was named",
+                "check that the right array or folder was given",
             )
         ]
     if found is None:

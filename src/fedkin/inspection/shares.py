@@ -142,7 +142,7 @@ def one_class(samples: int, name: str) -> Finding:
         "error",
         f"all {samples:,} samples are of the class {name}",
         "there is nothing to tell apart",
-        "look whether the right column or folder was named",
+        "check that the right column or folder was given",
     )
 
 
