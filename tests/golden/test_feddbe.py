@@ -104,7 +104,7 @@ def test_views() -> None:
     """ "generic" is the global model, "trained" the client's own after its last training, both scored as they are."""
     data = [s.train for s in federation()]
     hand = ByHand(FedDBE(), mlp(), data, training=Training(batch_size=5, lr=0.1))
-    up = hand.play([0])
+    up = hand.play([0, 3])
     first = hand.method.views(hand.client(0, Bundle(model=hand.server.model)))
     assert torch.equal(first["trained"].model, up.model[0])  # after the first round, which has no vector
     up = hand.play([0, 1])
