@@ -71,8 +71,8 @@ def test_the_common_mean_is_found_in_the_first_round() -> None:
     assert found.state.mean.shape == (plain.HIDDEN,)
 
 
-def test_a_mean_that_nobody_sent_is_asked_for_again() -> None:
-    """Without an answer in round 1 the next round is the first one."""
+def test_the_first_round_is_the_first_with_an_answer() -> None:
+    """Until an answer has come, no mean is sent, so that clients go on to send theirs."""
     hand = ByHand(FedDBE(), mlp(), [s.train for s in federation()])
     assert set(hand.download([0]).row(0)) == {"model"}
     hand.play([2])
@@ -104,7 +104,7 @@ def test_views() -> None:
     """ "generic" is the global model, "trained" the client's own after its last training, both scored as they are."""
     data = [s.train for s in federation()]
     hand = ByHand(FedDBE(), mlp(), data, training=Training(batch_size=5, lr=0.1))
-    up = hand.play([0])
+    up = hand.play([0, 3])
     first = hand.method.views(hand.client(0, Bundle(model=hand.server.model)))
     assert torch.equal(first["trained"].model, up.model[0])  # after the first round, which has no vector
     up = hand.play([0, 1])

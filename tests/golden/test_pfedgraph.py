@@ -59,7 +59,7 @@ def test_a_part_of_the_clients() -> None:
 
 
 def test_strength_of_the_shares() -> None:
-    """alpha = 1/2: (4/3, 1/3, -2/3) goes to (1, 0, 0), everybody alone; a large alpha is FedAvg."""
+    """alpha = 1/2: (4/3, 1/3, -2/3) goes to (1, 0, 0), each client alone; a large alpha is FedAvg."""
     alone, together = three(PFedGraph(spread=0.5)), three(PFedGraph(spread=1e9))
     alone.play()
     together.play()
