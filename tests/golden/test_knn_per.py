@@ -1,4 +1,4 @@
-"""kNN-Per against numbers worked out by hand (Marfoq et al., ICML 2022, Eqs. 3-5).
+"""kNN-Per against numbers worked out by hand (Marfoq et al., ICML 2022).
 
 The body is the identity, so features are inputs, and the head gives logits 0, so the model says 1/2 for both classes.
 The memory holds (0, 0) of class 0, and (1, 0) and (0, 3) of class 1. At x = (1/4, 0) distances are 1/4, 3/4 and

@@ -70,7 +70,7 @@ class FedALA(Method):
         return mixture(own, new, weights), weights[top]
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        """Return the mean of the models, weighted by samples (Eq. 1)."""
+        """Return the mean of the models, weighted by samples."""
         return Bundle(model=r.mean(up.model))
 
     def personalize(self, c: Client) -> Work:

@@ -65,7 +65,7 @@ class FedEM(Method):
         return Bundle(models=c.received.models, share=share)
 
     def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:
-        """Return the log of ``sum_m pi_m p_m`` ``[B, C]``, p_m the class probabilities of model m (Eq. 5)."""
+        """Return the log of ``sum_m pi_m p_m`` ``[B, C]``, p_m the class probabilities of model m."""
         logits = torch.stack([net(w, x) for w in b.models])
         return (logits.log_softmax(2) + b.share.log()[:, None, None]).logsumexp(0)
 

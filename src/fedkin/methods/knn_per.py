@@ -62,7 +62,7 @@ class KNNPer(Method):
         return Bundle(model=r.mean(up.model))
 
     def personalize(self, c: Client) -> Bundle:
-        """Return the global model, the features and labels of the training samples (Eq. 3), and the weight lambda."""
+        """Return the global model, the features and labels of the training samples, and the weight lambda."""
         model = c.received.model
         store = Bundle(model=model, features=c.features(model), labels=c.data.y.clone())
         return store.but(weight=torch.tensor(self._weight(c, store)))
@@ -82,7 +82,7 @@ class KNNPer(Method):
         return {"global": Bundle(model=c.received.model)}
 
     def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:
-        """Return the logarithm of both predictions' mixture ``[B, C]`` (Eq. 5); the model's logits without a memory."""
+        """Return the logarithm of both predictions' mixture ``[B, C]``; the model's logits without a memory."""
         if "features" not in b:
             return net(b.model, x)
         model, memory = self._shares(net, b, x)
@@ -100,7 +100,7 @@ def mixed(model: Tensor, memory: Tensor, weight: Tensor | float) -> Tensor:
 
 
 def memory(z: Tensor, keys: Tensor, labels: Tensor, neighbours: int, scale: float, classes: int) -> Tensor:
-    """Return the memory's class probabilities ``[B, C]`` at features ``z [B, d]`` (Eq. 4).
+    """Return the memory's class probabilities ``[B, C]`` at features ``z [B, d]``.
 
     ``p_c`` is proportional to the sum of ``exp(-|z - key| / scale)`` over those of the nearest keys that have label c.
 

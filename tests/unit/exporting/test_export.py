@@ -57,7 +57,9 @@ def test_a_run_that_started_from_trained_values(tmp_path: Path) -> None:
         export(tmp_path / "run", 2, tmp_path / "again")
 
 
-@pytest.mark.parametrize("name", thorough_except(METHODS, (*OF_EVERY_KIND, "fedavg-ensemble", "ifca")))
+@pytest.mark.parametrize(
+    "name", thorough_except(METHODS, (*OF_EVERY_KIND, "fedavg-ensemble", "fedem", "ifca", "knn-per"))
+)
 def test_every_method_predicts_what_was_reported(name: str, tmp_path: Path) -> None:
     """From the folder of a finished run: the same confusion matrix as the evaluation of the last round, for all."""
     run_settings(settings(name), out=tmp_path / "run")
