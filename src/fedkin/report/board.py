@@ -12,7 +12,7 @@ from fedkin.report.figures import prominent, shades, shapes
 from fedkin.report.references import LOCAL
 from fedkin.report.result import Scene, lowest
 from fedkin.report.standings import Standing, alone
-from fedkin.report.wording import SIGNS, against, counted, listed, named, share, short_mb, signed
+from fedkin.report.wording import SIGNS, against, counted, listed, named, share, short_mb, signed, tight
 
 _HEADS = {
     "one seed": "one seed", "small tests": "small test parts", "rising": "still rising",
@@ -37,7 +37,7 @@ def caveats(found: Sequence[careful.Warning], methods: Sequence[str]) -> str:
     kinds = list(dict.fromkeys(heads))
     line = " · ".join(kinds[:_MOST_HEADS]) + (f" · {len(kinds) - _MOST_HEADS} more" if len(kinds) > _MOST_HEADS else "")
     items = "".join(
-        f"<li><b>{html.escape(head[0].upper() + head[1:])}</b>{html.escape(w.text)}</li>\n"
+        f"<li><b>{html.escape(head[0].upper() + head[1:])}</b>{html.escape(tight(w.text))}</li>\n"
         for head, w in zip(heads, found, strict=True)
     )
     count = f"{len(found)} caveat{'' if len(found) == 1 else 's'}:"
@@ -68,7 +68,7 @@ def board(scene: Scene) -> str:
     references = list(found) or [""]
     buttons = "".join(
         f'<button type="button" data-ref="{n}" aria-pressed="{"true" if n == 0 else "false"}">vs '
-        f"{html.escape(against(name))}</button>"
+        f"{_versus(name)}</button>"
         for n, name in enumerate(references)
         if name
     )
@@ -85,6 +85,11 @@ def board(scene: Scene) -> str:
         f"{switch if len(references) > 1 else ''}</div>\n{parts}"
         f'<div class="foot"><p class="note">{html.escape(_note(scene))}</p></div></div>\n'
     )
+
+
+def _versus(reference: str) -> str:
+    """Return a reference on its button, shorter on a phone."""
+    return '<span class="hp">training </span>alone' if reference == LOCAL else html.escape(reference)
 
 
 def _split(scene: Scene, reference: str, found: Mapping[str, Standing], number: int) -> str:
@@ -111,7 +116,7 @@ def _key(reference: str) -> str:
     return (
         f"<span>{pictures.mark(1, True)}{up}</span><span>{pictures.mark(-1, True)}{down}</span>"
         f"<span>{pictures.mark(0, False)}{level}</span>"
-        f"<span>{pictures.mark(1, False)}{pictures.mark(-1, False)}pale: within chance</span>{mean}"
+        f"<span>{pictures.mark(1, False)}{pictures.mark(-1, False)}pale: may be chance</span>{mean}"
     )
 
 
@@ -125,7 +130,7 @@ def _table(scene: Scene, reference: str, found: Mapping[str, Standing], number: 
     ends = (min([-0.05, *lows]), max([0.05, *highs]))
     head = _cell("th", "Method") + _cell("th", "Verdict", "hp") * bool(reference)
     head += '<th scope="col" colspan="2">Mean gain, 95% interval</th>' * bool(reference)
-    head += ("" if fair else _cell("th", "Balanced %", "n")) + _cell("th", "Accuracy %", "n")
+    head += ("" if fair else _cell("th", "Balanced %", "n")) + _cell("th", "Accuracy %", "n" if fair else "n hp")
     head += _cell("th", "Worst %", "n hp hs") if fair else ""
     head += _cell("th", "Harmed" if alone(reference) else "Below", "n") * bool(reference) + _cell("th", "MB", "n hp")
     rows = "".join(_row(scene, title, reference, found.get(title), ends, title not in shown) for title in titles)
@@ -166,7 +171,9 @@ def _row(
         cells += _cell("td", pictures.interval(low, mean, high, ends, word), "i", text)
     worst = lowest(scene, title)
     accuracy = _with_std(scene, title, "accuracy")
-    cells += ("" if fair else _cell("td", _with_std(scene, title, "balanced"), "n")) + _cell("td", accuracy, "n")
+    cells += ("" if fair else _cell("td", _with_std(scene, title, "balanced"), "n")) + _cell(
+        "td", accuracy, "n" if fair else "n hp"
+    )
     cells += _cell("td", "–" if worst is None else share(worst[0])[:-1], "n hp hs") if fair else ""
     harmed = "–" if standing is None else counted(standing.counts(-1)).replace(" to ", "–")
     cells += _cell("td", harmed, "n") if reference else ""

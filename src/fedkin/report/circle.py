@@ -18,7 +18,9 @@ from fedkin.report.wording import cut
 LINKS = 2
 """Maximum number of links per client that are drawn."""
 MOST_LABELS = 60
-"""With more clients only those that are harmed have a label."""
+"""With more clients only those that are harmed most have a label."""
+MOST_HARMED = 20
+"""Maximum number of labels of harmed clients."""
 MOST_NODES = 200
 """With more clients there is no circle."""
 _PULL = 0.35
@@ -36,6 +38,7 @@ class CirclePlace:
         x, y: its place; the radius is 1.
         group: index of its group, -1 for none; ring: index of the group found, where true groups are known, else -1.
         samples: its number of training samples, 1 where not known.
+        dense: there are many clients: even short labels point outwards.
     """
 
     name: str
@@ -45,12 +48,13 @@ class CirclePlace:
     group: int
     ring: int
     samples: int
+    dense: bool = False
 
     def row(self, number: int) -> dict[str, Any]:
         """Return a row of the chart's data."""
         turn = math.degrees(math.atan2(-self.y, self.x))
         left = abs(turn) > 90
-        flat = len(self.label) <= _HORIZONTAL
+        flat = len(self.label) <= _HORIZONTAL and not self.dense
         return {
             "n": number, "client": self.name, "label": self.label, "x": round(self.x, 4), "y": round(self.y, 4),
             "lx": round(1.12 * self.x, 4), "ly": round(1.12 * self.y, 4), "group": self.group, "ring": self.ring,
@@ -83,8 +87,10 @@ def places(
     for i, name in enumerate(names):
         angle -= gap * step * (i in breaks)
         shown = k <= MOST_LABELS or (harmed is not None and harmed[i])
-        found.append(CirclePlace(name, cut(name) if shown else "", math.cos(angle), math.sin(angle), groups[i],
-                           -1 if rings is None else rings[i], 1 if samples is None else samples[i]))  # fmt: skip
+        ring, count = -1 if rings is None else rings[i], 1 if samples is None else samples[i]
+        label = cut(name) if shown else ""
+        place = CirclePlace(name, label, math.cos(angle), math.sin(angle), groups[i], ring, count, k > MOST_LABELS)
+        found.append(place)
         angle -= step
     return found
 

@@ -197,31 +197,37 @@ def _spec(
          "encoding": {"y": band, "x": {"value": -NAMES}, "x2": {"value": 2 - NAMES}}},
         *([{"data": {"values": [{}]}, "mark": {"type": "rect", "color": "var(--loss-soft)", "opacity": 0.28},
             "encoding": {"x": {"datum": low, "type": "quantitative"}, "x2": {"datum": 0}}}] if reference else []),
-        _part("reference", {"type": "text", "align": "left", "dx": 8, "text": "the reference", "color": "var(--ink-2)"},
-              {"x": {"datum": 0, "type": "quantitative"}, "y": band}),
         _part("mean", {"type": "tick", "orient": "vertical", "thickness": 2, "color": "var(--ink)", "opacity": 1,
-                       "size": ROW - 6}, {"x": x, "y": band}),
-        *_marks(x, band, binned, most, rows),
-        *(_sides(reference) if reference else []),
+                       "size": step - 6}, {"x": x, "y": band}),
+        *_marks(x, band, binned, most, rows, step / 2),
+        *(_sides(reference, band, -low / (high - low)) if reference else []),
     ]  # fmt: skip
     return {
         "width": 560, "height": {"step": step}, "data": {"values": rows},
-        "padding": {"left": 0, "top": 0, "right": 12, "bottom": 0},
+        "padding": {"left": 0, "top": 0, "right": 12, "bottom": 6},
         "params": [{"name": "method", "value": shown[0] if shown else ""}, {"name": "shown", "value": shown}],
         "transform": [{"filter": "indexof(shown, datum.method) >= 0"}], "layer": layers,
     }  # fmt: skip
 
 
-def _sides(reference: str) -> list[Spec]:
-    """Return the texts below the axis, at either side of zero."""
+def _sides(reference: str, y: Spec, zero_at: float) -> list[Spec]:
+    """Return the text in the row of the reference, and those below the axis at either side of zero, which is at a
+    fraction of the width: short ones where there is no room."""
     long = (f"← better off with {_plain(against(reference))}", "better off with the method, points →")
-    texts = (("right", -8, "← worse", long[0]), ("left", 8, "better, points →", long[1]))
-    return [
-        {"data": {"values": [{}]}, "encoding": {"x": {"datum": 0, "type": "quantitative"}},
+    texts = (("right", -8, "← worse", long[0], zero_at), ("left", 8, "better, points →", long[1], 1 - zero_at))
+    zero: Spec = {"datum": 0, "type": "quantitative"}
+    row = {"type": "text", "align": "left", "dx": 8, "text": "the reference", "color": "var(--ink-2)"}
+    return [_part("reference", row, {"x": zero, "y": y})] + [
+        {"data": {"values": [{}]}, "encoding": {"x": zero},
          "mark": {"type": "text", "baseline": "middle", "y": {"expr": "height + 30"}, "color": "var(--ink-2)",
-                  "align": align, "dx": dx, "text": {"expr": f"width < 340 ? '{short}' : '{said}'"}}}
-        for align, dx, short, said in texts
+                  "align": align, "dx": dx, "text": {"expr": _fitting(short, said, room, 90 if dx < 0 else 4)}}}
+        for align, dx, short, said, room in texts
     ]  # fmt: skip
+
+
+def _fitting(short: str, said: str, room: float, more: int) -> str:
+    """Return an expression for the longer text where a fraction of the width and some pixels have room for it."""
+    return f"width * {room:.3f} + {more} < {6.2 * len(said):.0f} ? '{short}' : '{said}'"
 
 
 def _plain(text: str) -> str:
@@ -233,10 +239,10 @@ def _part(part: str, mark: Spec, encoding: Spec) -> Spec:
     return {"transform": [{"filter": f"datum.part === '{part}'"}], "mark": mark, "encoding": encoding}
 
 
-def _marks(x: Spec, y: Spec, binned: bool, most: int, rows: Sequence[Mapping[str, Any]]) -> list[Spec]:
+def _marks(x: Spec, y: Spec, binned: bool, most: int, rows: Sequence[Mapping[str, Any]], half: float) -> list[Spec]:
     """Return the marks of clients: disc, ring and triangle, pale within chance; or bins."""
     colours = ["var(--gain)", "var(--same)", "var(--loss)"]
-    offset = {"field": "dy", "type": "quantitative", "scale": {"domain": [-ROW / 2, ROW / 2]}}
+    offset = {"field": "dy", "type": "quantitative", "scale": {"domain": [-half, half]}}
     domain = list(_KINDS.values())
     stroke = {"field": "kind", "type": "nominal", "scale": {"domain": domain, "range": colours}, "legend": None}
     if binned:
@@ -261,6 +267,7 @@ def _marks(x: Spec, y: Spec, binned: bool, most: int, rows: Sequence[Mapping[str
             + [{"test": f"datum.kind === '{k}'", "value": c} for k, c in soft.items() if k != "unchanged"],
             "value": "var(--surface)"}  # fmt: skip
     sizes = [58, 22, 70] if big else [20, 12, 26]
+    sizes = sizes if any(row.get("kind") == "helped" for row in rows) else [sizes[0]] * 3
     encoding = {
         "x": x, "y": y, "yOffset": offset, "stroke": stroke, "fill": fill, "tooltip": tips,
         "shape": {"field": "kind", "type": "nominal", "legend": None,

@@ -47,10 +47,15 @@ class Figure:
         return {**self.spec, "title": {"text": self.fact, "limit": WIDTH}}
 
 
+def best_first(groups: Groups, metric: str = "accuracy") -> list[str]:
+    """Return the methods by a final figure, highest first; those that were not evaluated last."""
+    finals = {t: spread([run.final.get(metric) for run in runs]) for t, runs in groups.items()}
+    return sorted(groups, key=lambda t: -(found.mean if (found := finals[t]) else -1.0))
+
+
 def prominent(groups: Groups) -> list[str]:
     """Return the methods that have colours, best first: all of up to twelve, else the best eight and the references."""
-    finals = {t: spread([run.final.get("accuracy") for run in runs]) for t, runs in groups.items()}
-    order = sorted(groups, key=lambda t: -(found.mean if (found := finals[t]) else -1.0))
+    order = best_first(groups)
     if len([t for t in order if t not in PLAIN]) <= SLOTS:
         return order
     first = [t for t in order if t not in PLAIN][:MOST_SHOWN]
@@ -75,9 +80,11 @@ def dashes(titles: Sequence[str]) -> dict[str, list[int]]:
 
 
 def coloured(shades: Mapping[str, str], *, legend: bool = True) -> Spec:
-    """Return the channel of a series' colour."""
+    """Return the channel of a series' colour; of many series the legend has those that are not grey."""
     scale = {"domain": list(shades), "range": list(shades.values())}
-    return {"field": "series", "type": "nominal", "scale": scale, "legend": {"title": None} if legend else None}
+    known = [t for t, shade in shades.items() if shade != "var(--same)" or t in PLAIN or len(shades) <= SLOTS + 2]
+    titled = {"title": None, "values": known}
+    return {"field": "series", "type": "nominal", "scale": scale, "legend": titled if legend else None}
 
 
 def dashed(titles: Sequence[str]) -> Spec:
@@ -95,7 +102,7 @@ def x_axis(field: str, title: str, **axis: Any) -> Spec:
 
 def x_rounds() -> Spec:
     """Return the axis of rounds."""
-    return {**x_axis("round", "round", tickMinStep=1, grid=False), "scale": {"zero": False, "nice": False}}
+    return {**x_axis("round", "round", tickMinStep=1, grid=False, format="d"), "scale": {"zero": False, "nice": False}}
 
 
 def y_axis(title: str, field: str = "value") -> Spec:

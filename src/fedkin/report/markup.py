@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import html
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
+from pathlib import Path
 
 from fedkin.report import board, charts, client_data, curves, palette, result, settings, tables
 from fedkin.report.figures import dashes, prominent, shades, shapes
 from fedkin.report.page_data import PageData
 from fedkin.report.result import Scene
-from fedkin.report.wording import named
+from fedkin.report.wording import named, tight
 
 SCRIPTS = ("tools.js", "charts.js", "clients.js", "drawer.js", "relations.js", "page.js")
 """Scripts in the order of their dependencies; the page contains them as one."""
@@ -46,7 +46,8 @@ def document(scene: Scene, body: str, command: str | None) -> str:
         "more": ("More figures", _more(report)),
         "settings": ("Settings", settings.section(report.runs, scene.first, command)),
     }
-    links = "".join(f'<a href="#{name}">{said}</a>' for name, (said, _) in {"result": ("Result", ""), **parts}.items())
+    names = {"result": "Result", **{name: said for name, (said, _) in parts.items() if name != "more"}}
+    links = "".join(f'<a href="#{name}">{said}</a>' for name, said in names.items())
     return "\n".join(
         [
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
@@ -76,13 +77,10 @@ def _bar(report: PageData, links: str) -> str:
     seeds = len({run.seed for runs in report.runs.values() for run in runs})
     count = max((len(run.by_client) for runs in report.runs.values() for run in runs), default=0)
     config = next(iter(report.runs.values()))[0].summary.get("config")
-    data = (
-        config.get("data", {}).get("data")
-        if isinstance(config, dict) and isinstance(config.get("data"), dict)
-        else None
-    )
-    what = ["Comparison" if len(report.runs) > 1 else "Run", data if isinstance(data, str) else "", f"{count} clients",
-            curves.rounds_text(report.runs), f"{seeds} seeds" if seeds > 1 else "one seed"]  # fmt: skip
+    data = config.get("data") if isinstance(config, dict) else None
+    name = Path(str(data["data"])).name if isinstance(data, dict) and data.get("data") else ""
+    what = ["Comparison" if len(report.runs) > 1 else "Run", name, f"{count} clients", curves.rounds_text(report.runs),
+            f"{seeds} seeds" if seeds > 1 else "one seed"]  # fmt: skip
     options = "".join(f'<option value="{html.escape(t)}">{html.escape(named(t))}</option>' for t in report.runs)
     many = "" if len(report.runs) > 1 else " hidden"
     return (
@@ -195,11 +193,6 @@ def _data(scene: Scene) -> str:
     }  # fmt: skip
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def tight(text: str) -> str:
-    """Return a sentence with per cent signs next to their numbers, as everywhere on the page."""
-    return re.sub(r"(?<=\d) %", "%", text)
 
 
 def _asset(name: str) -> str:

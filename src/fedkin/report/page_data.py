@@ -9,7 +9,7 @@ from fedkin.evaluate import Against, Choice, Conclusion, judge
 from fedkin.evaluate import warnings as careful
 from fedkin.report import accuracy, costs, curves, dots, references, spreads
 from fedkin.report.client_data import Part, parts_of
-from fedkin.report.figures import Figure, prominent
+from fedkin.report.figures import Figure, best_first
 from fedkin.report.first import first_of
 from fedkin.report.folder import Run
 from fedkin.report.rows import comparisons, same_clients
@@ -81,7 +81,7 @@ def made(
                  for name, methods in by_seed.items()}  # fmt: skip
     several = len(groups) > 1 or len(next(iter(groups.values()))) > 1
     final = None if local is None else local.final.get("accuracy")
-    names, order = _names(groups, same), [*prominent(groups), *(t for t in groups if t not in prominent(groups))]
+    names, order = _names(groups, same), best_first(groups, first_figure.metric)
     one = next(iter(groups.values()))[0]
     found: dict[str, list[Figure | None]] = {
         "gains": [

@@ -141,8 +141,10 @@ def _places(
     found = [-1] * k if lettered is None else list(lettered)
     true = None if run.groups is None else naming.padded(run.groups, k).tolist()
     groups = found if true is None else true
+    worst = sorted((g, i) for i, g in gains.items() if g < -NOTICEABLE)[: circle.MOST_HARMED]
+    harmed = {i for _, i in worst}
     rings = None if true is None or lettered is None else [found[i] for i in order]
     return circle.places(
         [names[i] for i in order], [groups[i] for i in order], rings,
-        [max(1, sum(p.labels.get(i) or (1,))) for i in order], [gains.get(i, 0.0) < -NOTICEABLE for i in order],
+        [max(1, sum(p.labels.get(i) or (1,))) for i in order], [i in harmed for i in order],
     )  # fmt: skip

@@ -14,7 +14,7 @@ from fedkin.report.headline import headline, rounds_of
 from fedkin.report.page_data import PageData
 from fedkin.report.references import FEDAVG
 from fedkin.report.standings import Standing, alone
-from fedkin.report.wording import against, counted, listed, named, points, share, short_mb, signed
+from fedkin.report.wording import against, counted, listed, named, points, share, short_mb, signed, tight
 
 Text = list[tuple[str, str]]
 """Parts of a sentence with the class that colours them."""
@@ -70,7 +70,7 @@ def block(scene: Scene, title: str) -> str:
     return (
         f'<div class="by-method" data-method="{html.escape(title)}"{hidden}>\n'
         f'<p class="eyebrow">{html.escape(_eyebrow(scene, title))}</p><h1>{said}</h1>\n'
-        f'<p class="lede">{html.escape(_lede(scene, title))}</p>\n'
+        f'<p class="lede">{html.escape(tight(_lede(scene, title)))}</p>\n'
         f'<div class="panel kpis">{"".join(_figures(scene, title))}</div></div>\n'
     )
 
@@ -236,8 +236,9 @@ def _figures(scene: Scene, title: str) -> list[str]:
 
 
 def _card(title: str, big: str, picture: str, caption: str) -> str:
+    long = " long" if big.count("–") > 1 else ""
     return (
-        f'<div class="kpi"><h2>{html.escape(title)}</h2><div class="big">{big}</div>{picture}'
+        f'<div class="kpi"><h2>{html.escape(title)}</h2><div class="big{long}">{big}</div>{picture}'
         f'<div class="cap">{html.escape(caption)}</div></div>'
     )
 
@@ -278,7 +279,7 @@ def _counts(scene: Scene, title: str, standing: Standing | None) -> str:
     caption += ", all seeds" if len(standing.seeds) > 1 else ""
     big = "<i>/</i>".join(html.escape(text) for text in (up, level, down))
     marks = pictures.clients(((one.kind, one.strong) for one in standing.gains), says)
-    return _card(f"Clients {' / '.join(words)}", big, marks, caption)
+    return _card(f"Clients {' / '.join(words)}", big, marks, caption).replace("<h2>Clients ", _CLIENTS, 1)
 
 
 def lowest(scene: Scene, title: str, reference: bool = False) -> tuple[float, str] | None:
@@ -325,9 +326,17 @@ def _traffic(scene: Scene, title: str) -> str:
     elif mine < 0.001 * top or mine == 0:
         caption = "next to nothing to send"
     elif other:
-        factor = mine / other
-        caption = f"as FedAvg ({short_mb(other)} MB)" if abs(factor - 1) < 0.03 else (
-            f"{factor:.1f} × FedAvg ({short_mb(other)} MB)"
-        )  # fmt: skip
+        caption = _factor(mine / other) + f" FedAvg ({short_mb(other)} MB)"
     picture = pictures.bar(mine, top, other, f"{short_mb(mine)} MB")
     return _card("Traffic", f"{short_mb(mine)}<small>MB</small>".replace("<1<", "&lt;1<"), picture, caption)
+
+
+_CLIENTS = '<h2><span class="hp">Clients </span>'
+"""The beginning of the second figure's heading, which a phone has no room for."""
+
+
+def _factor(value: float) -> str:
+    """Return a traffic relative to another: as, 2.4 ×, 42% of."""
+    if abs(value - 1) < 0.03:
+        return "as"
+    return f"{value:.1f} ×" if value > 1 else f"{100 * value:.0f}% of" if value >= 0.01 else "less than 1% of"

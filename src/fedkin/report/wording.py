@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from fedkin.report.references import LOCAL
@@ -61,6 +62,12 @@ def short_mb(megabytes: float) -> str:
     return "0" if megabytes == 0 else "<1" if megabytes < 1 else f"{megabytes:,.0f}"
 
 
+def tight(text: str) -> str:
+    """Return a sentence with per cent signs next to their numbers, as everywhere on the page."""
+    return re.sub(r"(?<=\d) %", "%", text)
+
+
 def cut(name: str, most: int = 16) -> str:
-    """Return a name for a chart, cut to a maximum number of characters."""
-    return name if len(name) <= most else name[: most - 1].rstrip() + "…"
+    """Return a name for a chart, cut in its middle to a maximum number of characters: names often differ at the end."""
+    tail = (most - 1) * 2 // 5
+    return name if len(name) <= most else f"{name[: most - 1 - tail].rstrip()}…{name[-tail:].lstrip()}"

@@ -120,7 +120,7 @@ def test_the_circle_has_the_links_of_the_round(browser, report) -> None:
     links = 'document.querySelector("#chart-circle").chart.view.data("links").filter(d => d.o === 2)'
     (link,) = opened.tab.evaluate(f"{links}.map(d => [d.from, d.client, d.w])")
     assert link == ["bern", "zurich", pytest.approx(0.25, abs=0.005)]
-    assert opened.tab.locator("#learned-charts h3").first.inner_text() == "1 links"
+    assert opened.tab.locator("#learned-charts h3").first.inner_text() == "1 link"
     opened.close()
 
 

@@ -163,7 +163,7 @@ def test_the_page_of_a_comparison_begins_with_balanced_accuracy(runs, tmp_path):
     """The heading and the first chart are of balanced accuracy; the reason and the verdicts on accuracy follow."""
     text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
     assert heading(text).startswith("A has the highest mean balanced accuracy, 60.5%. <span")
-    assert '<p class="lede">Accuracy is not a fair headline (zurich: always predicting yes is right in 90 %). ' in text
+    assert '<p class="lede">Accuracy is not a fair headline (zurich: always predicting yes is right in 90%). ' in text
     assert "<h3>Accuracy against Local</h3>\n<ul>\n<li>A: " in text
 
 

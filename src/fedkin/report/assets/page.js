@@ -66,7 +66,7 @@ toggle(all("#curves button[data-show]"), ({ show }) => {
   for (const one of all("#curves .measure")) one.hidden = one.dataset.measure !== show;
 });
 if (byId("copy")) byId("copy").addEventListener("click", async () => {
-  await navigator.clipboard.writeText(byId("command").textContent);
+  await navigator.clipboard.writeText(byId("copy").previousElementSibling.textContent);
   byId("copy").textContent = "Copied";
   setTimeout(() => { byId("copy").textContent = "Copy"; }, 1500);
 });
