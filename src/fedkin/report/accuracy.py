@@ -72,7 +72,7 @@ def one_over_rounds(run: Run, reference: str, local: float | None, fair: bool) -
         "layer": [
             {"transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "area", "opacity": 0.15},
              "encoding": {"y": y_axis("test accuracy (%)", "low"), "y2": {"field": "high"},
-                          "color": {**colour, "legend": None}}},
+                          "color": colour}},
             {"mark": {"type": "line", "point": len(lines) == 1, "tooltip": True},
              "encoding": {"y": y_axis("test accuracy (%)"), "strokeDash": dash_channel}},
         ],

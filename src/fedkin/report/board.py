@@ -159,8 +159,9 @@ def _row(
     cells = (
         f'<th scope="row" data-value="{html.escape(title)}"><button type="button" class="mbtn" data-pick="'
         f'{html.escape(title)}" aria-pressed="{"true" if picked else "false"}">'
-        f'{pictures.glyph(shades(runs)[title], shapes(runs)[title])}<span><span class="nm">{html.escape(named(title))}'
-        f"</span>{f'<span class=ph>{sign}</span>' if reference else ''}</span></button></th>"
+        f"{pictures.glyph(shades(runs)[title], shapes(runs)[title])}"
+        f'<span><span class="nm" title="{html.escape(named(title))}">'
+        f"{html.escape(named(title))}</span>{f'<span class=ph>{sign}</span>' if reference else ''}</span></button></th>"
     )
     if reference:
         found = None if standing is None else standing.difference

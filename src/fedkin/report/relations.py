@@ -14,6 +14,7 @@ from fedkin.report.figures import Figure
 from fedkin.report.folder import Run
 from fedkin.report.references import LOCAL
 from fedkin.report.standings import NOTICEABLE
+from fedkin.report.wording import tight
 
 MOST_CELLS = 100
 """With more clients there is no matrix of those that shared a model."""
@@ -104,12 +105,9 @@ def _weighted(
     mean = np.where(frames.mean == weights.UNKNOWN, np.nan, frames.low + scale * frames.mean.astype(float))
     pairs, total = circle.strongest(mean, mutual=False)
     drawn.append(circle.figure(title, places, pairs, total, arrows=True))
-    says = f"{weights.weights_fact(rows, run.groups)}.".capitalize() if run.groups is None else (
-        f"{weights.weights_fact(rows, run.groups)}."
-    )  # fmt: skip
-    says += (
-        " A link runs from the client that taught to the client that learned. Only clients that took part have links."
-    )
+    learned = tight(weights.weights_fact(rows, run.groups))
+    says = f"{learned[0].upper()}{learned[1:]}. A link runs from the client that taught to the client that learned. "
+    says += "Only clients that took part have links."
     return Relations("weights", f"{title} gave each client a mix of the others", says, frames.order, frames.labels,
                      drawn, frames)  # fmt: skip
 

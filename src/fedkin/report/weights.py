@@ -140,6 +140,8 @@ def weights_figure(found: Frames, fact: str, said: str = "") -> Figure:
         "labelLimit": 120,
         "values": found.labels[:: 1 if few else 5 if count < 100 else 10],
     }
+    if len(found.order) > count:
+        axis["labelExpr"] = "split(datum.label, ' (about')[0]"
     scale = {"domain": found.labels, "paddingInner": 0.06 if few else 0, "paddingOuter": 0}
     own, drawn = "datum.client === datum.from", {"field": "weight", "type": "quantitative"}
     place = {

@@ -289,6 +289,8 @@ def test_of_many_methods_the_best_are_shown_until_all_are_asked_for(browser, mad
     assert (rows.count(), len(opened.tab.evaluate(domain))) == (11, 11)
     opened.tab.get_by_role("button", name="Show all 15").click()
     assert (rows.count(), len(opened.tab.evaluate(domain))) == (15, 15)
+    signal = 'document.querySelector("#chart-gains").chart.view.signal("shown").length === 15'
+    opened.tab.wait_for_function(signal)
     opened.close()
 
 

@@ -42,6 +42,7 @@ class Chart {
     const made = await window.vegaEmbed(this.holder, spec, { actions: false, renderer: "canvas", config, logLevel: 1 });
     if (!charts.has(this)) return made.view.finalize(); // put away while it was drawn
     this.view = made.view;
+    for (const [name, value] of Object.entries(this.signals)) this.view.signal(name, value); // changed while it was drawn
     this.name(); // Vega has put its own there
     this.pour();
     if (this.click) this.view.addEventListener("click", (_, item) => item && item.datum && this.click(item.datum));

@@ -17,9 +17,9 @@ const pick = (title, seed = undefined) => {
   for (const one of all("button[data-pick]")) one.setAttribute("aria-pressed", String(one.dataset.pick === title));
   const shown = data.order.filter((t) => boardsShown.has(t) || t === title);
   for (const chart of charts) {
-    if (chart.holder.dataset.chart === "gains") showRows(chart, shown);
     chart.signal("shown", shown);
     chart.signal("method", title);
+    if (chart.holder.dataset.chart === "gains") showRows(chart, shown);
   }
   const found = seeds.find((p) => p.seed === wanted) || seeds.find((p) => p.seed === null) || seeds[0];
   if (found) choose(found, seeds);
