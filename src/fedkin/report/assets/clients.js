@@ -126,6 +126,8 @@ const ordered = () => {
   });
 };
 
+/** Whether there are several seeds whose clients differ. */
+const apart = () => !data.joint && data.parts.filter((p) => p.title === part.title).length > 1;
 const fillTable = () => {
   const found = ordered(), most = phone() ? 6 : 10, shown = whole || printing ? found : found.slice(0, most);
   const gains = found.map((one) => Math.abs(one.gain || 0)), accuracies = found.flatMap((one) => [one.acc, one.before]).filter((v) => !missing(v));
@@ -148,7 +150,7 @@ const fillTable = () => {
   const how = by[0] === "gain" && !sorting.down ? "worst gain first" : `by ${by[1].toLowerCase()}`;
   byId("count").textContent = (found.length ? `${shown.length} of ${part.of} clients, ${how}` : "No client matches.") +
     (part.columns.client.length < part.of ? `; the table has the ${part.columns.client.length} worst and best` : "") +
-    (part.note ? ` ${part.note}` : "");
+    (part.note ? `. ${part.note}` : apart() ? ". Clients have no names: client 3 of one seed need not be client 3 of another." : "");
 };
 
 const heads = () => {
@@ -223,15 +225,16 @@ const showPairs = () => {
   if (!byId("pairs").open || !found.length) return;
   const over = byId("other").value, low = 10 * Math.floor(Math.min(...found.flatMap((one) => [one.before, one.acc])) / 10);
   const kind = { 1: "above", 0: "equal", "-1": "below" };
-  const axis = (field, title) => ({ field, type: "quantitative", title, scale: { domain: [Math.min(low, 90), 100], nice: false } });
-  place.append(small(`Accuracy of each client in %: ${part.title} above the line, ${over} below it`, {
+  const axis = (field, title) => ({ field, type: "quantitative", title, scale: { domain: [Math.min(low, 90), 100], nice: false }, axis: { tickCount: 5 } });
+  const alone = over === "Local" ? "training alone" : over;
+  place.append(small(`Accuracy of each client in %: above the line ${part.title} is higher, below it ${alone}`, {
     height: 380,
     data: { values: found.map((one) => ({ client: one.name, id: one.id, with: one.acc, over: one.before, gain: one.gain, kind: kind[one.kind] })) },
     layer: [
       { data: { values: [{ a: Math.min(low, 90), b: 100 }] }, mark: { type: "rule", color: "var(--line-2)" },
-        encoding: { x: { ...axis("a", null) }, y: { ...axis("a", null) }, x2: { field: "b" }, y2: { field: "b" } } },
+        encoding: { x: axis("a", alone), y: axis("a", part.title), x2: { field: "b" }, y2: { field: "b" } } },
       { mark: { type: "point", filled: true, size: found.length > 100 ? 25 : 60, opacity: 0.8, cursor: "pointer" },
-        encoding: { x: axis("over", over === "Local" ? "training alone" : over), y: axis("with", part.title),
+        encoding: { x: axis("over", alone), y: axis("with", part.title),
           tooltip: [{ field: "client" }, { field: "with", title: "with it" }, { field: "over", title: "compared with" }, { field: "gain" }],
           shape: { field: "kind", legend: null, scale: { domain: ["above", "equal", "below"], range: ["circle", "circle", "triangle-down"] } },
           color: { field: "kind", legend: null, scale: { domain: ["above", "equal", "below"], range: ["var(--gain)", "var(--same)", "var(--loss)"] } } } },
