@@ -9,7 +9,7 @@ from fedkin.evaluate import warnings as careful
 from fedkin.report import pictures, tables
 from fedkin.report.dots import ONE_ROW
 from fedkin.report.figures import prominent, shades, shapes
-from fedkin.report.references import LOCAL
+from fedkin.report.references import FEDAVG, LOCAL
 from fedkin.report.result import Scene, lowest
 from fedkin.report.standings import Standing, alone
 from fedkin.report.wording import SIGNS, against, counted, listed, named, share, short_mb, signed, tight
@@ -73,6 +73,10 @@ def board(scene: Scene) -> str:
         if name
     )
     switch = f'<span class="seg push" role="group" aria-label="Compared with" id="ref">{buttons}</span>'
+    questions = "".join(
+        f'<span data-board="{n}"{" hidden" if n else ""}>{html.escape(_question(name, n == 0))}</span>'
+        for n, name in enumerate(references)
+    )
     says = "".join(
         f'<span class="t14 mut hp" data-board="{n}"{" hidden" if n else ""}>Each mark is one client: '
         f"{html.escape(f'its gain in points of accuracy over {against(name)}' if name else 'its accuracy')}</span>"
@@ -80,11 +84,18 @@ def board(scene: Scene) -> str:
     )
     parts = "".join(_split(scene, name, found.get(name, {}), n) for n, name in enumerate(references))
     return (
-        '<div class="panel board"><div class="head"><h2 class="sec">'
-        f"{'For whom did it pay?' if references[0] and alone(references[0]) else 'Every client'}</h2>{says}"
+        f'<div class="panel board"><div class="head"><h2 class="sec">{questions}</h2>{says}'
         f"{switch if len(references) > 1 else ''}</div>\n{parts}"
         f'<div class="foot"><p class="note">{html.escape(_note(scene))}</p></div></div>\n'
     )
+
+
+def _question(reference: str, first: bool) -> str:
+    """Return the heading of the board for a reference."""
+    if not reference or alone(reference):
+        return "For whom did it pay?" if reference else "Every client"
+    plain = "plain " * (reference == FEDAVG)
+    return f"Every client against {plain}{reference}" if first else f"And against {plain}{reference}?"
 
 
 def _versus(reference: str) -> str:

@@ -83,7 +83,7 @@ def coloured(shades: Mapping[str, str], *, legend: bool = True) -> Spec:
     """Return the channel of a series' colour; of many series the legend has those that are not grey."""
     scale = {"domain": list(shades), "range": list(shades.values())}
     known = [t for t, shade in shades.items() if shade != "var(--same)" or t in PLAIN or len(shades) <= SLOTS + 2]
-    titled = {"title": None, "values": known}
+    titled = {"title": None, "values": known, "symbolOpacity": 1}
     return {"field": "series", "type": "nominal", "scale": scale, "legend": titled if legend else None}
 
 

@@ -239,6 +239,7 @@ def test_a_comparison_changes_its_method(browser, made, tmp_path) -> None:
     assert shown.inner_text().startswith("M helped all 4")
     opened.tab.get_by_role("button", name="vs FedAvg").click()
     assert opened.tab.locator("#methods-1").is_visible()
+    assert opened.tab.locator(".board h2").inner_text() == "And against plain FedAvg?"
     assert not opened.tab.locator("#methods-0").is_visible()
     for chart in opened.tab.locator(".chart:visible").all():
         chart.scroll_into_view_if_needed()
