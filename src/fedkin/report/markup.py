@@ -187,7 +187,6 @@ def _data(scene: Scene) -> str:
         "course": curves.course(report.runs),
         "first": scene.first,
         "reference": scene.reference,
-        "references": list(report.standings),
         "joint": any(part.joint for part in report.parts),
         "config": {"light": charts.config(), "dark": charts.config(dark=True)},
     }  # fmt: skip
