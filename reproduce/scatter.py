@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedkin.report.charts import PALETTE, Spec
+from fedkin.report.charts import Spec
 from reproduce.figures import Measured, shown
 from reproduce.tables import Column, Table
 
@@ -50,7 +50,7 @@ def _chart(title: str, points: list[dict[str, Any]]) -> Spec:
                 "mark": {"type": "line", "strokeDash": [4, 3], "color": "#8c8c8c"},
                 "encoding": both,
             },
-            {"mark": {"type": "point", "filled": True, "color": PALETTE[0]}, "encoding": both},
+            {"mark": {"type": "point", "filled": True, "color": "var(--m1)"}, "encoding": both},
             {"mark": {"type": "text", "align": "left", "dx": 5, "fontSize": 9}, "encoding": {**both, **label}},
         ],
     }

@@ -139,9 +139,9 @@ class NewFlags:
     what: Annotated[Positional[Literal["method"]], tyro.conf.arg(metavar="method")]
     """The kind of template."""
     name: Annotated[Positional[str], tyro.conf.arg(metavar="NAME")]
-    """Name of the method on the command line, such as lg-fedavg."""
+    """Name of the method on the command line, such as my-fedavg."""
     title: str | None = None
-    """Name of the method in tables, such as LG-FedAvg. Default: derived from NAME."""
+    """Name of the method in tables, such as MyFedAvg. Default: derived from NAME."""
     folder: Path = Path()
     """Target folder. In a checkout of fedkin the files go next to its methods, tests and pages."""
 
@@ -150,7 +150,7 @@ def new_command(args: list[str]) -> int:
     """Run ``fedkin new method NAME [--title TITLE] [--folder FOLDER]``."""
     flags = options(NewFlags, args, "fedkin new")
     if not re.fullmatch("[a-z][a-z0-9]*(-[a-z0-9]+)*", flags.name):
-        raise ConfigError(f"NAME must be lower-case words with - between them, such as lg-fedavg, got {flags.name!r}")
+        raise ConfigError(f"NAME must be lower-case words with - between them, such as my-fedavg, got {flags.name!r}")
     if flags.name in METHODS:
         raise ConfigError(f"the method {flags.name} exists already: docs/methods/{flags.name}.md; choose another name")
     files = _files(flags)

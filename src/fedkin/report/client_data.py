@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from fedkin.evaluate import Against
-from fedkin.report import client_notes, client_table, clusters, naming, weights
+from fedkin.report import charts, client_table, clusters, naming, weights
 from fedkin.report.client_table import ClientTable
 from fedkin.report.figures import Figure
 from fedkin.report.folder import Run
+from fedkin.report.relations import Relations, relations_of
 
 CELLS = 1_500_000
 """Maximum bytes of the weights over rounds of all runs of a page, before they are encoded."""
@@ -34,8 +35,8 @@ class Part:
     Attributes:
         run: the run; of the mean the first.
         joint: it is the mean over all seeds.
-        figures: maps and sizes of clusters, numbers that the method notes on clients, labels.
-        frames: weights over rounds, if the run has any.
+        relations: who learned from whom.
+        labels: the map of training samples by class; None where they are not known.
         table: columns of the table of clients, and the details of each.
         people: its clients.
         gains: reference -> gain by client.
@@ -45,13 +46,18 @@ class Part:
 
     run: Run
     joint: bool
-    figures: list[Figure]
-    frames: weights.Frames | None
+    relations: Relations
+    labels: Figure | None
     table: dict[str, Any]
     people: ClientTable
     gains: Gains
     counts: np.ndarray | None = None
     note: str = ""
+
+    @property
+    def figures(self) -> list[Figure]:
+        """All charts of the part."""
+        return [*self.relations.figures, *([] if self.labels is None else [self.labels])]
 
 
 def parts_of(
@@ -94,31 +100,18 @@ def _has_weights(run: Run) -> bool:
     return any(line.get("kind") == "weights" for line in run.relations)
 
 
-def _room(rows: int, cells: int) -> int:
-    """Return the maximum number of frames of a map, by its rows and a limit in bytes."""
-    return max(2, cells // max(1, rows) ** 2)
-
-
 def _part(run: Run, p: ClientTable, gains: Gains, cells: int, points: int, note: str) -> Part:
-    order, said = naming.ordered(p.count, run.groups, p.usual_cluster)
-    names = naming.called(p.count, run.names)
-    labels = naming.along(order, names)
-    all_rounds = [int(line["round"]) for line in run.rounds]
-    frames = weights.frames(run.relations, order, labels, all_rounds, _room(len(labels), cells)) if order else None
-    drawn: list[Figure] = []
-    rows: weights.Rows = {}
-    if frames is not None:
-        rows = weights.mean_rows(run.relations)
-        fact = f"{run.title}: {weights.weights_fact(rows, run.groups)}"
-        drawn.append(weights.weights_figure(frames, fact, said))
-    if p.clusters.labels.size:
-        drawn += clusters.cluster_figures(run.title, p.clusters, order, names, run.groups)
-    drawn += client_notes.note_figures(run.title, [run], names)
-    labelled = client_table.labels_figure(p, order, labels, run.classes) if order else None
-    drawn += [labelled] if labelled else []
-    counts = None if labelled is None else client_table.histogram(p, order, len(labels))
+    first = next(iter(gains.values()), {})
+    relations, rows = relations_of(run, p, first, cells, run.relations)
+    labelled = client_table.labels_figure(p, relations.order, _rows_of(relations, p), run.classes)
+    counts = None if labelled is None else client_table.histogram(p, relations.order, len(_rows_of(relations, p)))
     table = client_table.table(run, p, gains, rows, points)
-    return Part(run, False, drawn, frames, table, p, gains, counts, note)
+    return Part(run, False, relations, labelled, table, p, gains, counts, note)
+
+
+def _rows_of(relations: Relations, p: ClientTable) -> list[str]:
+    """Return labels of the rows of a map, of which there are at most `naming.SIDE`."""
+    return relations.names if len(relations.names) <= naming.SIDE else naming.along(relations.order, relations.names)
 
 
 def _mean(
@@ -130,29 +123,18 @@ def _mean(
     note: str,
 ) -> Part:
     """Return the mean over seeds. Clusters have none: their numbers differ in meaning between seeds."""
-    run, count = runs[0], max(p.count for p in seeds)
+    run = runs[0]
     together = replace(max(seeds, key=lambda p: p.count), labels=client_table.mean_labels(seeds))
-    order, said = naming.ordered(count, run.groups)
-    labels = naming.along(order, naming.called(count, run.names))
-    all_rounds = sorted({int(line["round"]) for one in runs for line in one.rounds})
-    lines = list(chain.from_iterable(one.relations for one in runs))
-    frames = weights.frames(lines, order, labels, all_rounds, _room(len(labels), cells)) if order else None
-    rows = weights.mean_rows(lines) if frames is not None else {}
-    drawn = []
-    if frames is not None:
-        fact = f"{run.title}, mean over {len(runs)} seeds: {weights.weights_fact(rows, run.groups)}"
-        drawn.append(weights.weights_figure(frames, fact, said))
-    drawn += client_notes.note_figures(
-        f"{run.title}, mean over {len(runs)} seeds", runs, naming.called(count, run.names)
-    )
-    labelled = client_table.labels_figure(together, order, labels, run.classes) if order else None
-    drawn += [labelled] if labelled else []
-    counts = None if labelled is None else client_table.histogram(together, order, len(labels))
     references = dict.fromkeys(name for g in each for name in g)
     by_reference = {name: [g[name] for g in each if name in g] for name in references}
-    table = client_table.over_seeds(run, seeds, by_reference, rows, points)
     gains = {name: client_table.mean_by_client(listed) for name, listed in by_reference.items()}
-    return Part(run, True, drawn, frames, table, together, gains, counts, note)
+    lines = list(chain.from_iterable(one.relations for one in runs))
+    relations, rows = relations_of(run, together, next(iter(gains.values()), {}), cells, lines, len(runs))
+    labelled = client_table.labels_figure(together, relations.order, _rows_of(relations, together), run.classes)
+    count = len(_rows_of(relations, together))
+    counts = None if labelled is None else client_table.histogram(together, relations.order, count)
+    table = client_table.over_seeds(run, seeds, by_reference, rows, points)
+    return Part(run, True, relations, labelled, table, together, gains, counts, note)
 
 
 class Shared:
@@ -173,25 +155,41 @@ class Shared:
         return self._known[key]
 
 
+_FILLED = {"weights": "cells", "clusters": "cells", "labels": "cells", "matrix": "cells", "circle": "links"}
+"""The data set of a chart that the page's script fills in."""
+
+
 def packed(part: Part, shared: Shared) -> dict[str, Any]:
     """Return a part for the page's script, which fills in the data of maps."""
-    drawn = [entry(x) for x in part.figures]
-    for one in drawn:
-        if one["id"] in ("weights", "clusters", "labels"):
-            one["spec"] = {**one["spec"], "data": {"name": "cells", "values": []}}
     table = {**part.table, **{key: shared.put(part.table[key]) for key in ("labels", "names")}}
+    found = part.relations
     return {
-        "title": part.run.title, "seed": None if part.joint else part.run.seed, "figures": drawn,
-        "frames": _packed_frames(part.frames), "clusters": _packed_clusters(part), "note": part.note,
+        "title": part.run.title, "seed": None if part.joint else part.run.seed, "note": part.note,
+        "figures": {one.name: {**entry(one), "spec": shared.put(_emptied(one))} for one in part.figures},
+        "relations": {"kind": found.kind, "fact": found.fact, "says": found.says, "letters": found.letters,
+                      "order": shared.put(found.order), "names": shared.put(found.names)},
+        "frames": _packed_frames(found.frames), "clusters": _packed_clusters(part),
         "counts": shared.put(None if part.counts is None else part.counts.tolist()), **table,
     }  # fmt: skip
+
+
+def _emptied(figure: Figure) -> charts.Spec:
+    """Return a chart without the data that the page's script fills in, so that runs can share it."""
+    name = _FILLED.get(figure.name)
+    if name is None:
+        return figure.spec
+    if "data" in figure.spec:
+        return {**figure.spec, "data": {"name": name, "values": []}}
+    layers = [{**one, "data": {"name": name, "values": []}} if one.get("data", {}).get("name") == name
+              and "values" in one["data"] else one for one in figure.spec["layer"]]  # fmt: skip
+    return {**figure.spec, "layer": layers}
 
 
 def _packed_frames(f: weights.Frames | None) -> dict[str, Any] | None:
     if f is None:
         return None
     return {
-        "labels": f.labels, "rounds": f.rounds, "low": f.low, "high": f.high, "side": len(f.labels),
+        "rounds": f.rounds, "low": f.low, "high": f.high, "side": len(f.labels),
         "cells": _encoded(f.cells), "mean": _encoded(f.mean),
     }  # fmt: skip
 
@@ -199,7 +197,7 @@ def _packed_frames(f: weights.Frames | None) -> dict[str, Any] | None:
 def _packed_clusters(part: Part) -> dict[str, Any] | None:
     """Return the cluster of every client in the drawn rounds, as positions in the list; 65535 is unknown."""
     found = part.people.clusters
-    if part.joint or not any(f.name == "clusters" for f in part.figures):
+    if part.joint or part.relations.kind != "clusters" or part.people.count > clusters.MOST_MEMBERS:
         return None
     names, columns = found.names, found.columns
     cells = np.searchsorted(names, found.labels[:, columns]).astype("<u2")
@@ -218,5 +216,4 @@ def entry(figure: Figure) -> dict[str, Any]:
         "fact": figure.fact,
         "caption": figure.caption,
         "spec": figure.spec,
-        "series": figure.series,
     }

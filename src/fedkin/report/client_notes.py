@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from fedkin.evaluate.rounds import final_by_client
+from fedkin.report import naming
 from fedkin.report.charts import Spec
 from fedkin.report.figures import WIDTH, Figure
 from fedkin.report.folder import Run
@@ -18,17 +20,18 @@ PLACES = 40
 """Number of steps between the smallest and the largest value, to which dots are moved so that they can be stacked."""
 
 
-def note_figures(title: str, runs: Sequence[Run], names: Sequence[str]) -> list[Figure]:
+def note_figures(title: str, runs: Sequence[Run]) -> list[Figure]:
     """Return a figure for each number that the method notes on its clients; none where the first line has none.
 
     Args:
         title: display name of the method, which begins the fact.
         runs: a run, or runs with the same clients, over which values are averaged.
-        names: names of the clients, ``[K]``.
     """
     first = next(iter(runs[0].clients), {})
     notes = [field for field in first if field.startswith("note_")]
-    return [_figure(title, field, found, names) for field in notes if (found := values(runs, field))]
+    said = title if len(runs) == 1 else f"{title}, mean over {len(runs)} seeds"
+    place = re.sub("[^a-z0-9]+", "-", title.lower()).strip("-")
+    return [_figure(said, place, field, found, runs[0].names) for field in notes if (found := values(runs, field))]
 
 
 def values(runs: Sequence[Run], field: str) -> dict[int, float]:
@@ -38,12 +41,12 @@ def values(runs: Sequence[Run], field: str) -> dict[int, float]:
     return {i: math.fsum(found) / len(found) for i, found in listed.items()}
 
 
-def _figure(title: str, field: str, found: dict[int, float], names: Sequence[str]) -> Figure:
+def _figure(title: str, place: str, field: str, found: dict[int, float], known: Sequence[str]) -> Figure:
     label, listed = field.removeprefix("note_"), list(found.values())
     low, high = min(listed), max(listed)
     spread = f"{label} from {low:.3g} to {high:.3g}, mean {math.fsum(listed) / len(listed):.2g}"
     fact = f"{title}: {spread}; {listed.count(low)} of {len(listed)} clients at {low:.3g}"
-    rows, most = _stacked(found, names)
+    rows, most = _stacked(found, naming.called(max(found) + 1, known))
     domain: Spec = {"domain": [min(0.0, low), max(1.0, high)], "nice": False, "padding": 12}
     x: Spec = {"field": "place", "type": "quantitative", "title": f"{label} of the client", "scale": domain}
     if len(found) > MOST_DOTS:
@@ -57,7 +60,7 @@ def _figure(title: str, field: str, found: dict[int, float], names: Sequence[str
         "encoding": {"x": x, "y": y, "tooltip": [{"field": name, "title": name} for name in tips]},
     }  # fmt: skip
     caption = f"{what} at its {label}, averaged over the last evaluated rounds; similar values are stacked."
-    return Figure(f"notes-{label}", fact, caption, spec)
+    return Figure(f"notes-{label}-{place}", fact, caption, spec)
 
 
 def _stacked(found: dict[int, float], names: Sequence[str]) -> tuple[list[dict[str, Any]], int]:

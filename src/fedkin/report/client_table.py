@@ -279,7 +279,7 @@ def labels_figure(
         clients: labels of its rows, ``[S]``.
         classes: names of the classes, as far as they have any.
     """
-    if not p.labels:
+    if not p.labels or not order:
         return None
     counts = histogram(p, order, len(clients))
     named = called(counts.shape[1], classes)

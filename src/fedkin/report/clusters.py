@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,11 @@ import torch
 
 from fedkin.core.errors import DataError
 from fedkin.evaluate import adjusted_rand
-from fedkin.report.charts import PALETTE, Spec
-from fedkin.report.figures import Figure, thinned, x_rounds
+from fedkin.report.charts import Spec
+from fedkin.report.figures import Figure, thinned
 from fedkin.report.naming import padded
+from fedkin.report.palette import SLOTS
+from fedkin.report.wording import listed, spelled
 
 Line = Mapping[str, Any]
 MOST_COLUMNS = 120
@@ -89,6 +92,103 @@ def usual(labels: np.ndarray) -> np.ndarray:
     return result
 
 
+def letters(found: Clusters, mostly: Sequence[int]) -> dict[int, int]:
+    """Return the index of each cluster's letter: by the number of clients that are usually in it, largest first.
+
+    Args:
+        found: the clusters.
+        mostly: each client's usual cluster, as from `usual`.
+    """
+    sizes = Counter(int(c) for c in mostly if c >= 0)
+    return {name: n for n, name in enumerate(sorted(found.names, key=lambda c: (-sizes[c], c)))}
+
+
+def letter(index: int) -> str:
+    """Return the letter of a group: A, B, ... Z, AA, ..."""
+    return (letter(index // 26 - 1) if index >= 26 else "") + chr(ord("A") + index % 26)
+
+
+def groups_fact(title: str, found: Clusters, mostly: Sequence[int]) -> str:
+    """Return the sentence on the groups that a method found."""
+    sizes = sorted(Counter(int(c) for c in mostly if c >= 0).values(), reverse=True)
+    if not sizes:
+        return f"{title}: no group is known"
+    if len(sizes) == 1:
+        return f"{title} put all {sizes[0]} clients into one group"
+    if len(sizes) > 6:
+        return f"{title} made {len(sizes)} groups of {sizes[-1]} to {sizes[0]} clients"
+    return f"{title} found {spelled(len(sizes))} groups, of {listed([str(n) for n in sizes])} clients"
+
+
+def groups_says(found: Clusters, groups: Sequence[int] | None) -> str:
+    """Return sentences on the beginning and the end of the groups, and on the true groups."""
+    labels, rounds, k = found.labels, found.rounds, len(found.labels)
+    known = [t for t in range(len(rounds)) if (labels[:, t] >= 0).any()]
+    said = []
+    if known and known[0] > 0:
+        said.append(f"Until round {rounds[known[0] - 1]} there are no groups: one model for all.")
+    moved = _last_move(rounds, labels)
+    last = int(((labels[:, -1] >= 0) & (labels[:, -2] >= 0) & (labels[:, -1] != labels[:, -2])).sum()) if k and (
+        len(rounds) > 1
+    ) else 0  # fmt: skip
+    if last:
+        said.append(f"{last} of {k} clients changed group in the very last round, so the groups are not settled; order "
+                    "and letters follow each client's usual group in the last fifth of the rounds.")  # fmt: skip
+    else:
+        said.append(
+            "No client ever changed group." if moved is None else f"No client changed group after round {moved}."
+        )
+    index = (
+        None if groups is None else adjusted_rand(torch.as_tensor(usual(labels)), torch.as_tensor(padded(groups, k)))
+    )
+    said.append("The data have no known groups to compare with." if groups is None else
+                "" if index is None else f"Adjusted Rand index with the true groups: {index:.2f}.")  # fmt: skip
+    return " ".join(filter(None, said))
+
+
+def together(found: Clusters, order: Sequence[int]) -> np.ndarray:
+    """Return in which share of the rounds with known groups two clients shared one, ``[K, K]`` in the given order."""
+    labels = found.labels[list(order)]
+    known = [t for t in range(labels.shape[1]) if (labels[:, t] >= 0).any()]
+    total = np.zeros((len(labels), len(labels)))
+    for t in known:
+        column = labels[:, t]
+        total += (column[:, None] == column[None, :]) & (column >= 0)[:, None]
+    return total / max(1, len(known))
+
+
+def together_figure(title: str, matrix: np.ndarray, names: Sequence[str], groups: Sequence[int]) -> Figure:
+    """Return the matrix of clients that shared a model, by the share of rounds.
+
+    Args:
+        title: display name of the method.
+        matrix: as from `together`.
+        names: names of the clients, in the same order; groups: index of each client's group.
+    """
+    values = [{"client": names[i], "from": names[j], "share": round(float(matrix[i, j]), 3),
+               "group": -2 if i == j else groups[i] if groups[i] == groups[j] else -1}
+              for i, j in np.argwhere(matrix > 0).tolist()]  # fmt: skip
+    axis: Spec = {"ticks": False, "domain": False, "labelLimit": 120, "labelOverlap": True,
+                  "values": list(names)[:: 1 if len(names) < 40 else 5 if len(names) < 100 else 10]}  # fmt: skip
+    scale = {"domain": list(names), "paddingInner": 0.06, "paddingOuter": 0}
+    shades = ["var(--line-2)", "var(--same)", *(f"var(--g{n + 1})" for n in range(SLOTS))]
+    spec: Spec = {
+        "width": 440, "height": 440, "data": {"name": "cells", "values": values},
+        "mark": {"type": "rect", "tooltip": True},
+        "encoding": {
+            "x": {"field": "from", "type": "nominal", "title": None, "scale": scale,
+                  "axis": {**axis, "orient": "top", "labelAngle": -90 if max(map(len, names), default=0) > 3 else 0}},
+            "y": {"field": "client", "type": "nominal", "title": None, "scale": scale, "axis": axis},
+            "color": {"field": "group", "type": "nominal", "legend": None,
+                      "scale": {"domain": list(range(-2, SLOTS)), "range": shades}},
+            "opacity": {"field": "share", "type": "quantitative", "legend": None,
+                        "scale": {"domain": [0, 1], "range": [0.06, 1]}},
+        },
+    }  # fmt: skip
+    caption = "Row and column: two clients; strong where they often shared a model, in colour within a group."
+    return Figure("matrix", f"{title}: clients that shared a model", caption, spec)
+
+
 def cluster_figures(
     title: str,
     found: Clusters,
@@ -111,9 +211,13 @@ def cluster_figures(
     rounds, labels, columns = found.rounds, found.labels, found.columns
     if labels.size == 0:
         raise DataError(f"expected labels [K, T] of at least one client and round, got {list(labels.shape)}")
-    many = len(found.names) > len(PALETTE)
-    scale = {"domain": found.names, **({"scheme": "turbo"} if many else {"range": PALETTE[: len(found.names)]})}
-    colour = {"field": "cluster", "type": "nominal", "scale": scale,
+    index = letters(found, usual(labels).tolist())
+    by_letter = sorted(found.names, key=index.__getitem__)
+    scale = {
+        "domain": [letter(index[c]) for c in by_letter],
+        "range": [f"var(--g{index[c] % SLOTS + 1})" for c in by_letter],
+    }
+    colour = {"field": "group", "type": "nominal", "scale": scale,
               "legend": {"orient": "bottom"} if len(found.names) <= 12 else None}  # fmt: skip
     made = []
     if len(labels) <= MOST_MEMBERS:
@@ -128,23 +232,26 @@ def cluster_figures(
                          "color": colour},
         }  # fmt: skip
         thin = f" {len(columns)} of {len(rounds)} rounds are shown." if len(columns) < len(rounds) else ""
-        caption = f"Row: a client, coloured by its cluster; a change of colour is a move, empty is unknown.{thin}"
+        caption = f"Row: a client, coloured by its group; a change of colour is a move, empty is unknown.{thin}"
         made.append(Figure("clusters", f"{title}: {clusters_fact(rounds, labels, groups)}", caption, spec))
-    sizes = [{"round": rounds[c], "cluster": n, "clients": int((labels[:, c] == n).sum())}
-             for c in columns if (labels[:, c] >= 0).any() for n in found.names]  # fmt: skip
+    sizes = [{"round": rounds[c], "group": letter(index[n]), "clients": count}
+             for c in columns for n in by_letter if (count := int((labels[:, c] == n).sum()))]  # fmt: skip
     spec = {
-        "width": 600, "height": 180, "data": {"values": sizes},
-        "mark": {"type": "line", "interpolate": "step", "tooltip": True},
-        "encoding": {"x": x_rounds(), "color": colour,
-                     "y": {"field": "clients", "type": "quantitative", "title": "clients in the cluster",
-                           "axis": {"tickMinStep": 1}}},
+        "width": 600, "height": 180, "data": {"values": sizes}, "mark": {"type": "bar", "tooltip": True},
+        "encoding": {"x": {"field": "round", "type": "ordinal",
+                           "scale": {"domain": [rounds[c] for c in columns], "padding": 0},
+                           "axis": {"labelOverlap": True, "labelAngle": 0}},
+                     "color": colour, "order": {"field": "group"},
+                     "y": {"field": "clients", "type": "quantitative", "title": "clients in the group",
+                           "scale": {"domain": [0, len(labels)], "nice": False}, "axis": {"tickMinStep": 1}}},
     }  # fmt: skip
-    return [*made, Figure("cluster-sizes", "Sizes of the clusters", "How many clients each cluster holds.", spec)]
+    return [*made, Figure("cluster-sizes", "Sizes of the groups over rounds", "How many clients each group has.", spec)]
 
 
 def members(found: Clusters, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return a row of a chart's data for each client and drawn round in which its cluster is known."""
-    return [{"round": found.rounds[c], "client": names[i], "cluster": int(found.labels[i, c])}
+    """Return a row of a chart's data for each client and drawn round in which its group is known."""
+    index = letters(found, usual(found.labels).tolist())
+    return [{"round": found.rounds[c], "client": names[i], "group": letter(index[int(found.labels[i, c])])}
             for c in found.columns for i in range(len(found.labels)) if found.labels[i, c] >= 0]  # fmt: skip
 
 

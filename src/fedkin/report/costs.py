@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from fedkin.evaluate import spread
+from fedkin.report import figures
 from fedkin.report.charts import Spec
 from fedkin.report.figures import (
     WIDTH,
     Figure,
     Groups,
     coloured,
-    colours,
     dashed,
-    hidden,
     percent,
     thinned,
     x_axis,
@@ -26,11 +25,11 @@ NOTHING = 0.001
 """A method that sends less than this fraction of the largest traffic has no line over bytes."""
 KINDS = ("few", "medium", "many", "unseen")
 PARTS = {"exchange_s": "clients and messages", "server_s": "server", "evaluation_s": "evaluation"}
-SHADES = {"clients and messages": "#516a82", "server": "#c2567a", "evaluation": "#a3b4c4"}
+SHADES = {"clients and messages": "var(--ink-2)", "server": "var(--loss)", "evaluation": "var(--line-2)"}
 """Colours of the parts of time: not those of methods."""
 
 
-def classes(groups: Groups, reference: str = "Local") -> Figure | None:
+def classes(groups: Groups) -> Figure | None:
     """Return accuracy on classes of which a client has few, medium or many training samples; None if no run has it."""
     rows: list[dict[str, Any]] = []
     for title, runs in groups.items():
@@ -40,10 +39,9 @@ def classes(groups: Groups, reference: str = "Local") -> Figure | None:
                 rows.append({"series": title, "kind": kind, "value": percent(found.mean)})
     if not rows:
         return None
-    shades = colours(list(groups), reference)
-    params, keep = hidden()
+    shades = figures.shades(groups)
     spec: Spec = {
-        "width": WIDTH, "height": 260, "params": params, "data": {"values": rows}, "transform": keep,
+        "width": WIDTH, "height": 260, "data": {"values": rows},
         "mark": {"type": "bar", "tooltip": True},
         "encoding": {
             "x": {"field": "kind", "type": "nominal", "sort": KINDS, "title": "the client's training samples of "
@@ -60,10 +58,10 @@ def classes(groups: Groups, reference: str = "Local") -> Figure | None:
         fact = f"{best}: {few[best]:.1f} % on classes of which a client has few samples"
         fact += ", the highest" if len(few) > 1 else ""
     caption = "Few is 1 to 29 training samples of the class at that client, many more than 80, unseen none."
-    return Figure("classes", fact, caption, spec, shades if len(groups) > 1 else None)
+    return Figure("classes", fact, caption, spec)
 
 
-def over_bytes(groups: Groups, reference: str = "Local") -> Figure | None:
+def over_bytes(groups: Groups) -> Figure | None:
     """Return accuracy against megabytes sent so far, of each method's first seed; None if nothing was counted.
 
     A method with negligible traffic (training alone) is a horizontal line at its final accuracy.
@@ -76,16 +74,14 @@ def over_bytes(groups: Groups, reference: str = "Local") -> Figure | None:
     for title in silent:
         level = groups[title][0].final.get("accuracy") or lines[title][-1]["value"] / 100
         lines[title] = [{"series": title, "mb": mb, "value": percent(level)} for mb in (0.0, most)]
-    shades = colours(list(groups), reference)
-    params, keep = hidden()
+    shades = figures.shades(groups)
     spec: Spec = {
-        "width": WIDTH, "height": 260, "params": params,
-        "data": {"values": [row for line in lines.values() for row in line]}, "transform": keep,
+        "width": WIDTH, "height": 260, "data": {"values": [row for line in lines.values() for row in line]},
         "mark": {"type": "line", "tooltip": True, "point": all(len(line) < 3 for line in lines.values())},
         "encoding": {
             "x": x_axis("mb", "megabytes sent up and down so far"),
             "y": y_axis("test accuracy, mean over clients (%)"), "color": coloured(shades),
-            "strokeDash": dashed(list(groups), reference),
+            "strokeDash": dashed(list(groups)),
         },
     }  # fmt: skip
     total = {t: runs[0].bytes or 0 for t, runs in groups.items()}
@@ -101,7 +97,7 @@ def over_bytes(groups: Groups, reference: str = "Local") -> Figure | None:
         caption += f" Evaluations, which are not part of it, sent up to {shown[most_shown] / 1e6:,.0f} MB more"
         caption += f" ({most_shown})." if len(shown) > 1 else "."
     caption += " Of several seeds, the first." if any(len(runs) > 1 for runs in groups.values()) else ""
-    return Figure("bytes", fact, caption, spec, shades if len(groups) > 1 else None)
+    return Figure("bytes", fact, caption, spec)
 
 
 def _by_bytes(title: str, run: Run) -> list[dict[str, Any]]:
@@ -115,7 +111,7 @@ def _by_bytes(title: str, run: Run) -> list[dict[str, Any]]:
     return thinned(points, 100)
 
 
-def seconds(groups: Groups, reference: str = "Local") -> Figure | None:
+def seconds(groups: Groups) -> Figure | None:
     """Return seconds of each method by part, the mean over its seeds; None if no run folder has a timing."""
     found = {title: [taken for run in runs if (taken := spent(run))] for title, runs in groups.items()}
     rows: list[dict[str, Any]] = [
@@ -123,9 +119,8 @@ def seconds(groups: Groups, reference: str = "Local") -> Figure | None:
             for title, runs in found.items() if runs for key, name in PARTS.items()]  # fmt: skip
     if not rows:
         return None
-    params, keep = hidden()
     spec: Spec = {
-        "width": WIDTH, "height": {"step": 26}, "params": params, "data": {"values": rows}, "transform": keep,
+        "width": WIDTH, "height": {"step": 26}, "data": {"values": rows},
         "mark": {"type": "bar", "tooltip": True},
         "encoding": {
             "y": y_methods(list(groups)),
@@ -138,8 +133,7 @@ def seconds(groups: Groups, reference: str = "Local") -> Figure | None:
     slowest = max(total, key=lambda t: total[t])
     fact = f"{slowest} takes {'the longest: ' if len(total) > 1 else ''}{total[slowest]:,.1f} s"
     caption = "Wall-clock time of all rounds; it belongs to the machine, unlike all other figures of this page."
-    series = {t: shade for t, shade in colours(list(groups), reference).items() if found[t]}
-    return Figure("time", fact, caption, spec, series if len(series) > 1 else None)
+    return Figure("time", fact, caption, spec)
 
 
 def spent(run: Run) -> dict[str, float]:

@@ -9,11 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedkin.report.charts import PALETTE, Spec
+from fedkin.evaluate import spread
+from fedkin.report.charts import Spec
 from fedkin.report.folder import Run
+from fedkin.report.palette import SHAPES, SLOTS, slots
+from fedkin.report.references import FULL, LOCAL, OTHERS
 
 Groups = Mapping[str, Sequence[Run]]
-REFERENCE = "#8c8c8c"
+PLAIN = (LOCAL, FULL)
+"""Methods that are grey lines, outside the colours."""
+MOST_SHOWN = 8
+"""Of more methods than there are colours, the number that is shown first, next to the references."""
 WIDTH = 640
 MOST_POINTS = 200
 """Maximum number of points of a line."""
@@ -28,14 +34,12 @@ class Figure:
         fact: its message in one sentence, used as title.
         caption: explanation of how it is read.
         spec: the chart, its data inside, without a title.
-        series: names that the page's reader can show and hide, with their colours; empty: there is nothing to hide.
     """
 
     name: str
     fact: str
     caption: str
     spec: Spec
-    series: Mapping[str, str] | None = None
 
     @property
     def titled(self) -> Spec:
@@ -43,30 +47,51 @@ class Figure:
         return {**self.spec, "title": {"text": self.fact, "limit": WIDTH}}
 
 
-def colours(titles: Sequence[str], reference: str = "Local") -> dict[str, str]:
-    """Return a colour for each method, in order; the reference is grey. After six colours repeat, with other dashes."""
-    others = [t for t in titles if t != reference]
-    return {t: REFERENCE if t == reference else PALETTE[others.index(t) % len(PALETTE)] for t in titles}
+def best_first(groups: Groups, metric: str = "accuracy") -> list[str]:
+    """Return the methods by a final figure, highest first; those that were not evaluated last."""
+    finals = {t: spread([run.final.get(metric) for run in runs]) for t, runs in groups.items()}
+    return sorted(groups, key=lambda t: -(found.mean if (found := finals[t]) else -1.0))
 
 
-def dashes(titles: Sequence[str], reference: str = "Local") -> dict[str, list[int]]:
-    """Return a dash for each method, so that no two look the same; the reference has a separate one."""
-    kinds = [[1, 0], [6, 3], [2, 2], [8, 2, 2, 2]]
-    others = [t for t in titles if t != reference]
-    return {t: [4, 2] if t == reference else kinds[others.index(t) // len(PALETTE) % 4] for t in titles}
+def prominent(groups: Groups) -> list[str]:
+    """Return the methods that have colours, best first: all of up to twelve, else the best eight and the references."""
+    order = best_first(groups)
+    if len([t for t in order if t not in PLAIN]) <= SLOTS:
+        return order
+    first = [t for t in order if t not in PLAIN][:MOST_SHOWN]
+    return [t for t in order if t in first or t in OTHERS]
+
+
+def shades(groups: Groups) -> dict[str, str]:
+    """Return the colour token of each method: grey for training alone and for those that are not prominent."""
+    own = slots([t for t in groups if t in set(prominent(groups))], PLAIN)
+    return {title: f"var(--m{own[title]})" if title in own else "var(--same)" for title in groups}
+
+
+def shapes(groups: Groups) -> dict[str, tuple[str, bool]]:
+    """Return the shape of each method, and whether it is filled; a dash for those without a colour."""
+    own = slots([t for t in groups if t in set(prominent(groups))], PLAIN)
+    return {t: (SHAPES[(own[t] - 1) % 6], own[t] <= 6) if t in own else ("stroke", True) for t in groups}
+
+
+def dashes(titles: Sequence[str]) -> dict[str, list[int]]:
+    """Return a dash for each method: solid lines, but for the two kinds of training alone."""
+    return {t: [4, 3] if t == LOCAL else [2, 2] if t == FULL else [1, 0] for t in titles}
 
 
 def coloured(shades: Mapping[str, str], *, legend: bool = True) -> Spec:
-    """Return the channel of a series' colour."""
+    """Return the channel of a series' colour; of many series the legend has those that are not grey."""
     scale = {"domain": list(shades), "range": list(shades.values())}
-    return {"field": "series", "type": "nominal", "scale": scale, "legend": {"title": None} if legend else None}
+    known = [t for t, shade in shades.items() if shade != "var(--same)" or t in PLAIN or len(shades) <= SLOTS + 2]
+    titled = {"title": None, "values": known, "symbolOpacity": 1}
+    return {"field": "series", "type": "nominal", "scale": scale, "legend": titled if legend else None}
 
 
-def dashed(titles: Sequence[str], reference: str) -> Spec:
+def dashed(titles: Sequence[str]) -> Spec:
     """Return the channel of a series' dash."""
-    kinds = dashes(titles, reference)
-    scale = {"domain": list(kinds), "range": list(kinds.values())}
-    return {"field": "series", "type": "nominal", "scale": scale, "legend": {"title": None}}
+    kinds = dashes(titles)
+    return {"field": "series", "type": "nominal", "legend": None,
+            "scale": {"domain": list(kinds), "range": list(kinds.values())}}  # fmt: skip
 
 
 def x_axis(field: str, title: str, **axis: Any) -> Spec:
@@ -77,7 +102,7 @@ def x_axis(field: str, title: str, **axis: Any) -> Spec:
 
 def x_rounds() -> Spec:
     """Return the axis of rounds."""
-    return {**x_axis("round", "round", tickMinStep=1, grid=False), "scale": {"zero": False, "nice": False}}
+    return {**x_axis("round", "round", tickMinStep=1, grid=False, format="d"), "scale": {"zero": False, "nice": False}}
 
 
 def y_axis(title: str, field: str = "value") -> Spec:
@@ -88,11 +113,6 @@ def y_axis(title: str, field: str = "value") -> Spec:
 def y_methods(order: Sequence[str]) -> Spec:
     """Return a row for each method."""
     return {"field": "series", "type": "nominal", "sort": list(order), "title": None}
-
-
-def hidden() -> tuple[list[Spec], list[Spec]]:
-    """Return a parameter with the names that are hidden, and the filter that removes them."""
-    return [{"name": "hidden", "value": []}], [{"filter": "indexof(hidden, datum.series) < 0"}]
 
 
 def thinned(items: Sequence[Any], most: int = MOST_POINTS) -> list[Any]:

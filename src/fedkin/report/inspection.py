@@ -170,7 +170,7 @@ def labels_chart(found: Found, *, dark: bool = False) -> charts.Spec:
     }  # fmt: skip
     bars = {
         "data": {"values": sizes},
-        "mark": {"type": "bar", "color": charts.PALETTE[0], "tooltip": True},
+        "mark": {"type": "bar", "color": "var(--m1)", "tooltip": True},
         "width": 110,
         "height": {"step": height},
         "encoding": {

@@ -6,24 +6,17 @@ import html
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
-from typing import Any
+from pathlib import Path
 
-from fedkin.report import charts, client_data, page_data, tables
-from fedkin.report.figures import colours
-from fedkin.report.folder import Run
+from fedkin.report import board, charts, client_data, curves, palette, result, settings, tables
+from fedkin.report.figures import dashes, prominent, shades, shapes
+from fedkin.report.page_data import PageData
+from fedkin.report.result import Scene
+from fedkin.report.wording import named, tight
 
-SECTIONS = {
-    "accuracy": "Accuracy",
-    "clients": "How it is spread over clients",
-    "people": "Clients",
-    "relations": "Who learned from whom",
-    "labels": "What each client has",
-    "classes": "Rare and common classes",
-    "cost": "Bytes and time",
-    "settings": "Settings",
-}
-SCRIPTS = ("tools.js", "charts.js", "clients.js", "relations.js", "page.js")
+SCRIPTS = ("tools.js", "charts.js", "clients.js", "drawer.js", "relations.js", "page.js")
 """Scripts in the order of their dependencies; the page contains them as one."""
+STYLES = ("page.css", "parts.css")
 # so that the browser itself refuses requests that would leave the page
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data: blob:; "
@@ -31,51 +24,119 @@ _POLICY = (
 )
 
 
-def document(report: page_data.PageData, sentence: str, body: str, command: str | None, reference: str) -> str:
+def document(scene: Scene, body: str, command: str | None) -> str:
     """Return the whole page.
 
     Args:
-        report: content of the page.
-        sentence: its heading, as text.
-        body: HTML between heading and warnings.
+        scene: content of the page, and the order of its methods.
+        body: HTML below the board: all verdicts in sentences and the complete table.
         command: command that repeats the run; omitted if None.
-        reference: title of the method that gains are relative to.
     """
-    title = html.escape(sentence)
-    names = [name for name in SECTIONS if name not in ("classes", "cost") or report.figures[name]]
-    links = "".join(f'<a href="#{name}">{SECTIONS[name]}</a>' for name in names)
-    inner = {"people": _CHOOSER + _PEOPLE, "relations": _CHOOSER, "labels": _CHOOSER,
-             "settings": _config(report.runs) + _command(command)}  # fmt: skip
+    report = scene.report
+    first, second = result.sentences(scene, scene.first)
+    title = html.escape("".join(text for text, _ in first) + f" {second}".rstrip() + " – fedkin report")
     script = "\n".join(_asset(name) for name in SCRIPTS)
+    style = palette.css() + "".join(_asset(name) for name in STYLES).replace("FONT", palette.FONT)
+    order = [scene.first, *(t for t in report.runs if t != scene.first)]
+    blocks = "".join(result.block(scene, t) for t in order)
+    parts = {
+        "rounds": ("Over rounds", _rounds(report)),
+        "learned": ("Who learned from whom", _asset("learned.html")),
+        "clients": ("Clients", _asset("clients.html")),
+        "more": ("More figures", _more(report)),
+        "settings": ("Settings", settings.section(report.runs, scene.first, command)),
+    }
+    names = {"result": "Result", **{name: said for name, (said, _) in parts.items() if name != "more"}}
+    links = "".join(f'<a href="#{name}">{said}</a>' for name, said in names.items())
     return "\n".join(
         [
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-            f"<title>{title}</title>\n<style>{_colours()}{_asset('page.css')}</style>\n</head>\n<body>",
-            f'<header><h1>{title}</h1><button class="act" type="button" id="theme">Dark</button></header>',
-            f'<nav aria-label="Parts of the page">{links}</nav>\n<main>',
-            body,
-            _warnings(report),
+            f"<title>{title}</title>\n<style>{style}</style>\n</head>\n<body>",
+            '<a class="skip" href="#result">Skip to the result</a>',
+            _bar(report, links),
+            f'<main class="wrap">\n<section id="result" aria-label="Result">\n{blocks}',
+            board.caveats(report.warnings, list(report.runs)),
+            board.board(scene),
+            '<details class="panel plain sentences"><summary>All verdicts in sentences; the complete table</summary>'
+            f'<div class="inner">{body}</div></details>\n</section>',
             "<noscript><p>The charts and the table of clients need JavaScript, which is switched off.</p></noscript>",
-            *(_section(name, inner.get(name, "")) for name in names),
-            "</main>\n<footer>fedkin</footer>",
-            f'<script type="application/json" id="data">{_data(report, reference)}</script>',
+            *(_section(name, *part) for name, part in parts.items()),
+            "<footer>Written by fedkin. One file with charts, data and script; nothing leaves this page.</footer>",
+            f"</main>\n{_asset('drawer.html')}",
+            f'<script type="application/json" id="data">{_data(scene)}</script>',
             f'<script type="module">{_inline(charts.script())}</script>',
             f'<script type="module">{_inline(script)}</script>\n</body>\n</html>\n',
         ]
     )
 
 
-def _colours() -> str:
-    """Return the page's colours as custom properties, as the system prefers or the reader chose."""
-    light, dark = (
-        "".join(f"--{name}:{colour};" for name, colour in charts.INK[theme].items()) for theme in ("light", "dark")
-    )
+def _bar(report: PageData, links: str) -> str:
+    """Return the bar: what was run, contents, one picker of the method and one of the seed, the theme."""
+    seeds = len({run.seed for runs in report.runs.values() for run in runs})
+    count = max((len(run.by_client) for runs in report.runs.values() for run in runs), default=0)
+    config = next(iter(report.runs.values()))[0].summary.get("config")
+    data = config.get("data") if isinstance(config, dict) else None
+    name = Path(str(data["data"])).name if isinstance(data, dict) and data.get("data") else ""
+    what = ["Comparison" if len(report.runs) > 1 else "Run", name, f"{count} clients", curves.rounds_text(report.runs),
+            f"{seeds} seeds" if seeds > 1 else "one seed"]  # fmt: skip
+    options = "".join(f'<option value="{html.escape(t)}">{html.escape(named(t))}</option>' for t in report.runs)
+    many = "" if len(report.runs) > 1 else " hidden"
     return (
-        f":root{{color-scheme:light;{light}}}\n"
-        f'@media (prefers-color-scheme:dark){{:root:not([data-theme="light"]){{color-scheme:dark;{dark}}}}}\n'
-        f':root[data-theme="dark"]{{color-scheme:dark;{dark}}}\n'
+        f'<header class="bar"><div class="wrap"><span class="brand">{_asset("logo.html")}fedkin</span>'
+        f'<span class="runid">{html.escape(" · ".join(filter(None, what)))}</span>'
+        f'<nav class="toc" aria-label="On this page">{links}</nav>'
+        f'<label class="pick"{many}><span>Method</span><select id="method" aria-label="Method shown on the whole page">'
+        f'{options}</select></label><label class="pick" hidden><span>Seed</span><select id="seed" aria-label="Seed of '
+        f'the parts about single clients"></select></label>{_asset("theme.html")}</div></header>'
+    )
+
+
+def _rounds(report: PageData) -> str:
+    drawn = report.figures["rounds"]
+    buttons = "".join(
+        f'<button type="button" data-show="{n}" aria-pressed="{"true" if n == 0 else "false"}">'
+        f"{html.escape(one.fact.partition(':')[0])}</button>"
+        for n, one in enumerate(drawn)
+    )
+    switch = f'<span class="seg push" role="group" aria-label="Curve">{buttons}</span>' if len(drawn) > 1 else ""
+    holders = "".join(
+        f'<div class="measure" data-measure="{n}"{" hidden" if n else ""}>{_chart("rounds", n)}'
+        f"{_foot(one.caption, 'rounds', n)}</div>"
+        for n, one in enumerate(drawn)
+    )
+    head = f'<div class="head"><h3>Accuracy over rounds</h3>{switch}</div>'
+    left = f'<figure class="panel fig" id="curves">{head}{holders}</figure>'
+    right = "".join(figure(report, "traffic", n) for n in range(len(report.figures["traffic"])))
+    return f'<div class="{"two" if right else ""}">{left}{right}</div>'
+
+
+def _more(report: PageData) -> str:
+    inner = "".join(figure(report, "more", n) for n in range(len(report.figures["more"])))
+    return f'<div class="half">{inner}<div id="more-labels" class="panel fig" hidden></div></div>'
+
+
+def figure(report: PageData, section: str, number: int) -> str:
+    """Return a chart of a section with its heading, its caption and its buttons."""
+    one = report.figures[section][number]
+    return (
+        f'<figure class="panel fig"><div class="head"><h3>{html.escape(tight(one.fact))}</h3></div>'
+        f"{_chart(section, number)}{_foot(one.caption, section, number)}</figure>"
+    )
+
+
+def _chart(section: str, number: int) -> str:
+    return f'<div class="chart" data-chart="{section}" data-number="{number}"></div>'
+
+
+def _foot(caption: str, section: str, number: int) -> str:
+    where = f'data-number="{number}"'
+    return (
+        f'<div class="foot"><p class="note">{html.escape(tight(caption))}</p><span class="links">'
+        f'<button type="button" class="link" data-values="{section}" {where} aria-label="Save the figures of this '
+        f'chart as CSV">CSV</button><button type="button" class="link" data-svg="{section}" {where} aria-label="Save '
+        'this chart as SVG">SVG</button></span></div>'
     )
 
 
@@ -102,77 +163,33 @@ def table(grid: tables.Grid, name: str) -> str:
     return f"{drawn}<p>{button}</p>\n"
 
 
-def _config(runs: Mapping[str, Sequence[Run]]) -> str:
-    """Return the settings, collapsed; for several seeds of one method those of the first."""
-    parts = []
-    for title, seeds in runs.items():
-        config = seeds[0].summary.get("config")
-        if isinstance(config, dict) and config:
-            lines = "\n".join(html.escape(line) for line in _flat(config))
-            others = f" (and {', '.join(str(run.seed) for run in seeds[1:])})" if len(seeds) > 1 else ""
-            label = html.escape(f"Settings of {title}, seed {seeds[0].seed}{others}")
-            parts.append(f"<details><summary>{label}</summary><pre>{lines}</pre></details>")
-    return "\n".join(parts)
+def _section(name: str, title: str, inner: str) -> str:
+    return (
+        f'<section class="s" id="{name}"><div class="head"><h2 class="sec" id="{name}-fact">{title}</h2></div>\n'
+        f"{inner}</section>"
+    )
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return nested settings as lines ``a.b = value``."""
-    lines = []
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            lines += _flat(value, f"{prefix}{key}.")
-        else:
-            lines.append(f"{prefix}{key} = {json.dumps(value, ensure_ascii=False, default=str)}")
-    return lines
-
-
-def _command(command: str | None) -> str:
-    return f"<h3>Run it again</h3>\n<pre>{html.escape(command)}</pre>" if command else ""
-
-
-def _warnings(report: page_data.PageData) -> str:
-    if not report.warnings:
-        return ""
-    lines = listed(w.text for w in report.warnings)
-    return f'<section class="warnings" aria-label="Warnings"><h2>Before you believe it</h2>\n{lines}</section>'
-
-
-def _section(name: str, inner: str) -> str:
-    return f'<section id="{name}"><h2>{SECTIONS[name]}</h2>\n{inner}<div id="figures-{name}"></div></section>'
-
-
-_CHOOSER = """<div class="controls chooser" hidden>
-<label>Method <select class="method"></select></label>
-<label>Seed <select class="seed"></select></label>
-<span class="note says"></span></div>
-"""
-_PEOPLE = """<div class="controls">
-<label>Filter <input type="search" id="filter" placeholder="name, number, or group 1"></label>
-<span id="count" class="note" aria-live="polite"></span>
-<button class="act" type="button" id="people-csv" aria-label="Save the table of clients as CSV">CSV</button></div>
-<p class="note">Click a heading to sort, a client to open it.</p>
-<div class="tall" tabindex="0" role="region" aria-label="Table of clients"><table id="people">
-<thead><tr id="people-head"></tr></thead><tbody id="people-rows"></tbody></table></div>
-"""
-
-
-def _data(report: page_data.PageData, reference: str) -> str:
+def _data(scene: Scene) -> str:
     """Return the data of the page, as JSON that may stand in a script element."""
-    shared = client_data.Shared()
-    packed = [client_data.packed(part, shared) for part in report.parts]
-    related = [one["title"] for one in packed if one["frames"] or len(one["figures"]) > 1]
+    report, shared = scene.report, client_data.Shared()
     titles = list(report.runs)
+    colour, kinds, dash = shades(report.runs), shapes(report.runs), dashes(titles)
     data = {
-        "figures": {name: [client_data.entry(one) for one in drawn] for name, drawn in report.figures.items() if drawn},
-        "parts": packed,
+        "figures": {name: [client_data.entry(one) for one in drawn] for name, drawn in report.figures.items()},
+        "parts": [client_data.packed(part, shared) for part in report.parts],
         "shared": shared.values,
         "classes": report.runs[titles[0]][0].classes,
-        "methods": colours(titles, reference),
-        "first": related[0] if related else titles[-1],
-        "reference": reference,
+        "methods": {t: {"name": named(t), "colour": colour[t], "shape": kinds[t][0], "filled": kinds[t][1],
+                        "dash": dash[t]} for t in titles},
+        "order": [*scene.order, *(t for t in titles if t not in scene.order)],
+        "shown": prominent(report.runs),
+        "course": curves.course(report.runs),
+        "first": scene.first,
+        "reference": scene.reference,
         "joint": any(part.joint for part in report.parts),
         "config": {"light": charts.config(), "dark": charts.config(dark=True)},
-    }
+    }  # fmt: skip
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import Choice, verdict
+from fedkin.evaluate import verdict
 from fedkin.report import charts, client_table, markup, page_data, references, tables
-from fedkin.report.first import NAMED
+from fedkin.report.figures import Figure
 from fedkin.report.folder import Run, by_title, read_run
-from fedkin.report.headline import headline, rounds_of
+from fedkin.report.headline import headline
 from fedkin.report.page_data import PageData
+from fedkin.report.result import Scene
 from fedkin.storage.files import write_atomic
 
 _NAMED = 12
@@ -45,12 +46,11 @@ def run_page(folder: Path | str, run: Run, report: PageData, reference: str, com
     """Do as `write_page`, where ``report`` and ``reference`` are known already, from `one_run`."""
     found = report.findings.get(reference, {}).get(run.title)
     said = [] if found is None else [verdict(run.title, found, reference, names=report.names)]
-    sentence = said[0] if said and report.first.fair else _plain_headline(run, report.first)
-    body = markup.note(report.first.sentence)
-    body += "" if report.first.fair else markup.verdicts({"By accuracy": said})
+    body = markup.verdicts({("Accuracy" if report.first.fair else "By accuracy") + f" against {reference}": said})
     body += markup.note(references.what_local_is(run)) if found is not None and reference == references.LOCAL else ""
     body += _losing(report, reference) + markup.table(tables.final_table(run, report.first), "final")
-    return _write(Path(folder), report, sentence, body, command or _written_command(run), reference)
+    order = [] if run.final.get("accuracy") is None else [run.title]
+    return _write(Path(folder), Scene(report, reference, order, ()), body, command or _written_command(run))
 
 
 def one_run(run: Run, local: Run | Path | str | None = None, tolerance: float = 0.0) -> tuple[PageData, str]:
@@ -93,20 +93,18 @@ def comparison_page(
     """Do as `write_comparison`, where the report is known already, from `several_runs`."""
     findings = report.findings.get(reference, {})
     rows = tables.comparison_rows(report.runs, reference, tolerance, findings)
-    verdicts = {title: verdict(title, found, reference, names=report.names) for title, found in findings.items()}
-    sentence, more = _comparison_headline(rows, verdicts, reference, report.first.metric)
-    best_first = [row.title for row in sorted(rows, key=lambda row: -_mean(row))]
+    order = _order(rows, report.first.metric)
     head = "Against" if report.first.fair else "Accuracy against"
-    lists = {f"{head} {reference}": more}
-    for other in references.others(reference):
-        second = report.findings.get(other, {})
-        titles = [t for t in best_first if t in second and t != reference]
-        lists[f"{head} {other}"] = [verdict(t, second[t], other, names=report.names) for t in titles]
+    lists = {}
+    for other in (reference, *references.others(reference)):
+        known = report.findings.get(other, {})
+        titles = [title for title in order if title in known and title != reference]
+        lists[f"{head} {other}"] = [verdict(t, known[t], other, names=report.names) for t in titles]
     grid = tables.comparison_table(rows, reference, headline(report.runs, report.first))
-    body = markup.note(report.first.sentence) + markup.verdicts(lists)
-    body += markup.note(references.which_is_which(report.runs))
+    body = markup.verdicts(lists) + markup.note(references.which_is_which(report.runs))
     body += markup.table(grid, "comparison") + _losing(report, reference)
-    return _write(Path(folder), report, sentence, body, command, reference)
+    tied = [row.title for row in rows if row.best and order and row.title != order[0]] if report.first.fair else []
+    return _write(Path(folder), Scene(report, reference, order, [t for t in order if t in tied]), body, command)
 
 
 def several_runs(runs: Iterable[Run | Path | str], reference: str = "Local", tolerance: float = 0.0) -> PageData:
@@ -125,56 +123,10 @@ def several_runs(runs: Iterable[Run | Path | str], reference: str = "Local", tol
     return page_data.made(groups, bases, reference, tolerance)
 
 
-def _plain_headline(run: Run, first: Choice) -> str:
-    accuracy, worst = run.final.get("accuracy"), run.final.get("worst_decile")
-    if accuracy is None:
-        return f"{run.title}: no round was evaluated"
-    if not first.fair:
-        value = run.final[first.metric] or 0.0
-        return f"{run.title}: {100 * value:.1f} % mean {NAMED[first.metric]} over clients"
-    tail = "" if worst is None else f", {100 * worst:.1f} % for the worst tenth of them"
-    rounds, last = rounds_of([run]), run.last.get("accuracy")
-    alone = "" if last is None or rounds == f"round {run.last['round']}" else f"; {100 * last:.1f} % in the last one"
-    return f"{run.title}: {100 * accuracy:.1f} % mean accuracy over clients{tail} ({rounds}{alone})"
-
-
-def _highest(rows: Sequence[tables.Row], metric: str) -> str:
-    """Return the page's first sentence where accuracy is not the headline."""
-    means = {row.title: s.mean for row in rows if (s := row.metrics.get(metric)) is not None}
-    highest = max(means, key=lambda title: means[title])
-    return f"{highest} has the highest mean {NAMED[metric]}, {100 * means[highest]:.1f} %"
-
-
-def _comparison_headline(
-    rows: Sequence[tables.Row], verdicts: Mapping[str, str], reference: str, metric: str
-) -> tuple[str, list[str]]:
-    """Return the page's first sentence, and one verdict per other method, best first. Verdicts concern accuracy: where
-    another metric is the headline, the sentence concerns that one and all verdicts follow."""
-    known = sorted((row for row in rows if row.accuracy is not None), key=lambda row: -_mean(row))
-    if not known:
-        return "No run was evaluated", []
-    order = [row.title for row in known if row.title in verdicts]
-    if metric != "accuracy":
-        return _highest(rows, metric), [verdicts[title] for title in order]
-    if not verdicts:
-        why = (
-            f"no clients in common with {reference}"
-            if any(r.title == reference for r in rows)
-            else f"no {reference} run"
-        )
-        first = f"{known[0].title} has the highest mean accuracy, {100 * _mean(known[0]):.1f} %"
-        return f"{first} ({why} to compare with)", []
-    if known[0].title in (reference, references.LOCAL, references.FULL):  # training alone: no federation is better
-        return f"No method is above {known[0].title} on average", [verdicts[title] for title in order]
-    if known[0].title not in verdicts:
-        return f"{known[0].title} has the highest mean accuracy, but no seed in common with {reference}", [
-            verdicts[title] for title in order
-        ]
-    return verdicts[known[0].title], [verdicts[title] for title in order[1:]]
-
-
-def _mean(row: tables.Row) -> float:
-    return -1.0 if row.accuracy is None else row.accuracy.mean
+def _order(rows: Sequence[tables.Row], metric: str) -> list[str]:
+    """Return the methods that were evaluated, highest headline metric first."""
+    means = {row.title: found.mean for row in rows if (found := row.metrics.get(metric)) is not None}
+    return sorted(means, key=lambda title: -means[title])
 
 
 def _losing(report: PageData, reference: str) -> str:
@@ -202,8 +154,14 @@ def _written_command(run: Run) -> str | None:
     return command if isinstance(command, str) and command else None
 
 
-def _write(folder: Path, report: PageData, sentence: str, body: str, command: str | None, reference: str) -> Path:
-    text = markup.document(report, sentence, body, command, reference)
+def _write(folder: Path, scene: Scene, body: str, command: str | None) -> Path:
+    text = markup.document(scene, body, command)
     write_atomic(folder / "report.html", text.encode("utf-8"))
-    write_atomic(folder / "overview.png", charts.png(report.figures["accuracy"][0].titled))
+    write_atomic(folder / "overview.png", charts.png(_overview(scene.report).titled))
     return folder / "report.html"
+
+
+def _overview(report: PageData) -> Figure:
+    """Return the chart of the picture: final accuracies, or the accuracy over rounds of one run."""
+    final = [one for one in report.figures["more"] if one.name == "final-accuracies"]
+    return (final or report.figures["rounds"])[0]

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 from fedkin.evaluate import Against, Choice, Conclusion, judge
 from fedkin.evaluate import warnings as careful
-from fedkin.report import accuracy, costs, references, spreads
+from fedkin.report import accuracy, client_notes, costs, curves, dots, references, spreads
 from fedkin.report.client_data import Part, parts_of
-from fedkin.report.figures import Figure, colours
+from fedkin.report.figures import Figure, best_first
 from fedkin.report.first import first_of
 from fedkin.report.folder import Run
 from fedkin.report.rows import comparisons, same_clients
+from fedkin.report.standings import Standing, standing
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class PageData:
         parts: results of single clients, run by run.
         compared: reference -> method -> one comparison per seed.
         findings: reference -> method -> conclusions from its comparisons together.
+        standings: reference -> method -> the gain of every client, with the verdict.
         first: the headline metric.
         same: whether a client number means the same client in every seed; None if that is not known.
         warnings: caveats to read before trusting the results.
@@ -35,6 +37,7 @@ class PageData:
     parts: list[Part]
     compared: dict[str, dict[str, list[Against]]]
     findings: dict[str, dict[str, Conclusion]]
+    standings: dict[str, dict[str, Standing]]
     first: Choice
     same: bool | None = None
     warnings: list[careful.Warning] = field(default_factory=list)
@@ -74,26 +77,45 @@ def made(
     same, first_figure = same_clients(groups), first_of(groups)
     findings = {name: {t: judge(seeds, same) for t, seeds in methods.items()} for name, methods in compared.items()}
     parts = parts_of(groups, by_seed, bool(same))
+    standings = {name: {t: standing(t, name, groups[t], seeds, findings[name][t]) for t, seeds in methods.items()}
+                 for name, methods in by_seed.items()}  # fmt: skip
     several = len(groups) > 1 or len(next(iter(groups.values()))) > 1
     final = None if local is None else local.final.get("accuracy")
-    names = _names(groups, same)
-    shades = colours(list(groups), reference) if len(groups) > 1 else None
-    first = compared.get(reference)
+    names, order = _names(groups, same), best_first(groups, first_figure.metric)
+    one = next(iter(groups.values()))[0]
     found: dict[str, list[Figure | None]] = {
-        "accuracy": [accuracy.final_accuracies(groups, reference, first_figure) if several else None,
-                     accuracy.over_rounds(groups, reference, final, first_figure)],
-        "clients": [spreads.distribution(groups, reference),
-                    spreads.gains(first, findings[reference], reference, shades, names) if first else None],
-        "classes": [costs.classes(groups, reference)],
-        "cost": [costs.over_bytes(groups, reference), costs.seconds(groups, reference)],
-    }  # fmt: skip
+        "gains": [
+            dots.gains([*order, *({name} - set(order))], methods, name, names, first=name == reference)
+            for name, methods in standings.items()
+            if methods
+        ]
+        or [dots.accuracies(order, groups, names)],
+        "rounds": list(curves.over_rounds(groups, first_figure))
+        if several
+        else [accuracy.one_over_rounds(one, reference, final, first_figure.fair)],
+        "traffic": [curves.traffic(groups, reference)] if len(groups) > 1 else [],
+        "more": [
+            accuracy.final_accuracies(groups, reference, first_figure) if several else None,
+            spreads.distribution(groups),
+            costs.classes(groups),
+            costs.over_bytes(groups),
+            costs.seconds(groups),
+            *_noted(groups, same),
+        ],
+    }
     figures = {name: [one for one in drawn if one is not None] for name, drawn in found.items()}
     warnings = _warnings(groups, parts, compared)
-    return PageData(groups, figures, parts, compared, findings, first_figure, same, warnings)
+    return PageData(groups, figures, parts, compared, findings, standings, first_figure, same, warnings)
 
 
 def _names(groups: Mapping[str, Sequence[Run]], same: bool | None) -> tuple[str, ...]:
     return next(iter(groups.values()))[0].names if same else ()
+
+
+def _noted(groups: Mapping[str, Sequence[Run]], same: bool | None) -> list[Figure]:
+    """Return the numbers that methods note on clients; of the first seed where other seeds have other clients."""
+    shown = {title: list(runs) if same else list(runs[:1]) for title, runs in groups.items()}
+    return [one for title, runs in shown.items() for one in client_notes.note_figures(title, runs)]
 
 
 def _warnings(

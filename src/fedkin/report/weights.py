@@ -131,27 +131,50 @@ def weights_figure(found: Frames, fact: str, said: str = "") -> Figure:
         said: sentence on the order of the clients.
     """
     end = " (own weight is off the scale)" if found.drowned else ""
-    few, longest = len(found.labels) <= 30, max(map(len, found.labels), default=0)
-    axis: Spec = {"labels": few, "ticks": False, "domain": False, "labelOverlap": True, "labelLimit": 130}
-    scale = {"domain": found.labels, "paddingInner": 0, "paddingOuter": 0}
+    few, longest = len(found.labels) < 40, max(map(len, found.labels), default=0)
+    count = len(found.labels)
+    axis: Spec = {
+        "ticks": False,
+        "domain": False,
+        "labelOverlap": True,
+        "labelLimit": 120,
+        "values": found.labels[:: 1 if few else 5 if count < 100 else 10],
+    }
+    if len(found.order) > count:
+        axis["labelExpr"] = "split(datum.label, ' (about')[0]"
+    scale = {"domain": found.labels, "paddingInner": 0.06 if few else 0, "paddingOuter": 0}
+    own, drawn = "datum.client === datum.from", {"field": "weight", "type": "quantitative"}
+    place = {
+        "x": {"field": "from", "type": "nominal", "title": None, "scale": scale,
+              "axis": {**axis, "orient": "top", "labelAngle": -90 if longest > 3 else 0}},
+        "y": {"field": "client", "type": "nominal", "title": None, "scale": scale, "axis": axis},
+    }  # fmt: skip
     spec: Spec = {
-        "width": 460, "height": 460, "data": {"name": "cells", "values": cells(found, found.mean)},
-        "mark": {"type": "rect", "tooltip": True},
-        "encoding": {
-            "x": {"field": "from", "type": "nominal", "title": "learned from client", "scale": scale,
-                  "axis": {**axis, "labelAngle": -45 if longest > 3 else 0}},
-            "y": {"field": "client", "type": "nominal", "title": "client", "scale": scale, "axis": axis},
-            "color": {"field": "weight", "type": "quantitative", "title": f"weight{end}",
-                      "legend": {"orient": "bottom", "gradientLength": 240, "titleLimit": 400},
-                      "scale": {"range": "heatmap", "domain": [found.low, found.high], "clamp": True}},
-        },
+        "width": 440, "height": 440, "data": {"name": "cells", "values": cells(found, found.mean)},
+        "params": [{"name": "top", "value": _top(found)}],
+        "encoding": place, "layer": [
+            {"transform": [{"filter": f"!({own})"}], "mark": {"type": "rect", "tooltip": True},
+             "encoding": {"color": {**drawn, "title": f"weight{end}",
+                                    "legend": {"orient": "bottom", "gradientLength": 240, "titleLimit": 400},
+                                    "scale": {"range": "heatmap", "domainMin": found.low,
+                                              "domainMax": {"expr": "top"}, "clamp": True}}}},
+            {"transform": [{"filter": own}], "mark": {"type": "rect", "tooltip": True, "color": "var(--line-2)"}},
+        ],
     }  # fmt: skip
     shared = "" if len(found.order) == len(found.labels) else " There are many clients: neighbours share a row."
     caption = (
-        "Row: a client; column: whom it learned from; a strong colour is much weight, empty is unknown. "
+        "Row: a client that learns; column: a client it learns from; strong: much weight; grey: its own. "
         f"{said}{shared}{_thinning(found)}"
     )
     return Figure("weights", fact, caption.rstrip(), spec)
+
+
+def _top(found: Frames) -> float:
+    """Return the largest mean weight on another client: the end of the scale while the mean over rounds is shown."""
+    mean = np.where(found.mean == UNKNOWN, 0, found.mean).astype(float)
+    if len(mean) > 1:
+        np.fill_diagonal(mean, 0)
+    return round(found.low + (found.high - found.low) * float(mean.max(initial=0)) / (UNKNOWN - 1), 5) or found.high
 
 
 def _thinning(found: Frames) -> str:

@@ -19,20 +19,20 @@ ROOT = Path(__file__).parents[3]
 
 def test_the_files_work_as_they_are(fedkin: Command, small: str) -> None:
     """The method keeps the contract and trains, its test passes, its page has the sections of all pages."""
-    done = fedkin("new method lg-fedavg")
+    done = fedkin("new method xy-fedavg")
     assert done.code == 0
-    assert done.out.splitlines()[:3] == ["lg_fedavg.py", "test_lg_fedavg.py", "lg-fedavg.md"]
-    assert "fedkin check lg_fedavg.py:LGFedAvg" in done.out
-    assert fedkin("check ./lg_fedavg.py:LGFedAvg --quiet --rules declared runs").code == 0
-    assert fedkin(f"run ./lg_fedavg.py:LGFedAvg {small} --mu 0.1 --quiet --out run").code == 0
+    assert done.out.splitlines()[:3] == ["xy_fedavg.py", "test_xy_fedavg.py", "xy-fedavg.md"]
+    assert "fedkin check xy_fedavg.py:XYFedAvg" in done.out
+    assert fedkin("check ./xy_fedavg.py:XYFedAvg --quiet --rules declared runs").code == 0
+    assert fedkin(f"run ./xy_fedavg.py:XYFedAvg {small} --mu 0.1 --quiet --out run").code == 0
     path = os.pathsep.join([str(Path.cwd()), str(ROOT / "src")])
-    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_lg_fedavg.py", "-k", "hand"]
+    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_xy_fedavg.py", "-k", "hand"]
     told = subprocess.run(tests, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
     assert "1 passed" in told.stdout, told.stdout
-    page = Path("lg-fedavg.md").read_text()
-    assert page.startswith("# LG-FedAvg\n")
+    page = Path("xy-fedavg.md").read_text()
+    assert page.startswith("# XY-FedAvg\n")
     assert [line[3:] for line in page.splitlines() if line.startswith("## ")] == SECTIONS
-    method = Path("lg_fedavg.py").read_text()
+    method = Path("xy_fedavg.py").read_text()
     quoted = [row.split("|")[3].strip().strip("`") for row in page.splitlines() if row.startswith("| ") and "`w" in row]
     assert quoted
     assert all(line in method for line in quoted)
@@ -41,11 +41,11 @@ def test_the_files_work_as_they_are(fedkin: Command, small: str) -> None:
 def test_in_a_checkout_they_lie_where_all_methods_do(fedkin: Command) -> None:
     """And the line of the registry is shown."""
     Path("src/fedkin/methods").mkdir(parents=True)
-    done = fedkin("new method apfl --title APFL")
-    assert Path("src/fedkin/methods/apfl.py").is_file()
-    assert "from fedkin.methods.apfl import APFL" in Path("tests/golden/test_apfl.py").read_text()
-    assert "fedkin run apfl " in Path("docs/methods/apfl.md").read_text()
-    assert '"apfl": APFL,' in done.out
+    done = fedkin("new method qpfl --title QPFL")
+    assert Path("src/fedkin/methods/qpfl.py").is_file()
+    assert "from fedkin.methods.qpfl import QPFL" in Path("tests/golden/test_qpfl.py").read_text()
+    assert "fedkin run qpfl " in Path("docs/methods/qpfl.md").read_text()
+    assert '"qpfl": QPFL,' in done.out
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from fedkin.report import charts
+from fedkin.report import charts, palette
 
 SPEC: charts.Spec = {
     "data": {"values": [{"round": 1, "accuracy": 0.5}, {"round": 2, "accuracy": 0.75}]},
@@ -22,7 +23,7 @@ SPEC: charts.Spec = {
 def test_a_chart_is_a_whole_svg_in_the_colours_of_all_charts() -> None:
     """Light and dark differ in ink and paper; the first colour of the palette is that of the line."""
     light, dark = charts.svg(SPEC), charts.svg(SPEC, dark=True)
-    for text, paper in ((light, "#ffffff"), (dark, "#17181a")):
+    for text, paper in ((light, "#FFFFFF"), (dark, "#161B21")):
         assert ET.fromstring(text).tag.endswith("svg")
         assert paper in text
         assert "accuracy" in text
@@ -71,9 +72,10 @@ def contrast(one: str, other: str) -> float:
 def test_texts_can_be_read(theme: str) -> None:
     """4.5 : 1 for every text on what it stands on, page and charts; black on white is 21."""
     assert contrast("#000000", "#ffffff") == pytest.approx(21.0)
-    ink = charts.INK[theme]
-    pairs = [(text, paper) for text in ("ink", "soft", "link") for paper in ("paper", "shade")]
-    pairs += [("warn", "warn-paper"), ("ink", "warn-paper")]
+    ink = palette.TOKENS[theme]
+    pairs = [(text, paper) for text in ("ink", "ink-2", "ink-3") for paper in ("page", "surface", "sunken")]
+    pairs += [(text, paper) for text in ("gain", "loss") for paper in ("surface", "sunken")]
+    pairs += [("note-ink", "note"), ("surface", "ink")]
     for text, paper in pairs:
         assert contrast(ink[text], ink[paper]) >= 4.5, (text, paper)
     drawn = charts.config(dark=theme == "dark")
@@ -84,8 +86,56 @@ def test_texts_can_be_read(theme: str) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_map_grows_away_from_the_paper(theme: str) -> None:
     """Every step of the map's colours stands out more than the one before; the least is not the paper."""
-    paper = charts.INK[theme]["paper"]
+    paper = palette.TOKENS[theme]["surface"]
     steps = [contrast(colour, paper) for colour in charts.MAP[theme]]
     assert steps == sorted(steps)
     assert steps[0] > 1.1
     assert steps[-1] > 12
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_lines_of_methods_stand_out(theme: str) -> None:
+    """Twelve colours, all different, with at least 3 : 1 on the panel; groups use the same ones in another order."""
+    tokens = palette.TOKENS[theme]
+    methods, groups = ([tokens[f"{kind}{n}"] for n in range(1, 13)] for kind in "mg")
+    assert min(contrast(colour, tokens["surface"]) for colour in methods) >= 3.0
+    assert len(set(methods)) == 12
+    assert sorted(groups) == sorted(methods)
+
+
+def oklab(colour: str, see: list[list[float]] | None = None) -> list[float]:
+    """OKLab coordinates (Ottosson, 2020) of an sRGB colour, after a change of linear RGB by a matrix."""
+    shares = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    rgb = np.array([c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in shares])
+    rgb = rgb if see is None else np.clip(np.array(see) @ rgb, 0, 1)
+    to_lms = [[0.4122214708, 0.5363325363, 0.0514459929], [0.2119034982, 0.6806995451, 0.1073969566],
+              [0.0883024619, 0.2817188376, 0.6299787005]]  # fmt: skip
+    to_lab = [[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951, -2.4285922050, 0.4505937099],
+              [0.0259040371, 0.7827717662, -0.8086757660]]  # fmt: skip
+    return list(np.array(to_lab) @ np.cbrt(np.array(to_lms) @ rgb))
+
+
+DEUTAN = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+"""Machado, Oliveira and Fernandes, 2009: deuteranopia."""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("see", "least"), [(None, 0.10), (DEUTAN, 0.06)])
+def test_colours_of_methods_can_be_told_apart(theme: str, see: list[list[float]] | None, least: float) -> None:
+    """No two of the twelve are closer in OKLab than 0.10, nor than 0.06 as seen without green cones."""
+    seen = [np.array(oklab(palette.TOKENS[theme][f"m{n}"], see)) for n in range(1, 13)]
+    assert min(np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i]) >= least
+
+
+def test_a_known_method_keeps_its_slot() -> None:
+    """FedAvg is 1 and DA-PFL 2 wherever they stand; a clash takes the next free slot; training alone has none."""
+    assert palette.slots(["DA-PFL", "X", "Local", "FedAvg"], ["Local"]) == {"DA-PFL": 2, "X": 3, "FedAvg": 1}
+    twelve_later = palette.KNOWN[12]
+    assert palette.slots(["FedAvg", twelve_later]) == {"FedAvg": 1, twelve_later: 2}
+    assert sorted(palette.slots([f"M{i}" for i in range(12)]).values()) == list(range(1, 13))
+
+
+def test_tokens_become_the_colours_of_a_theme() -> None:
+    """At any depth, in the middle of a text; what is no token stays."""
+    spec = {"a": ["var(--gain)", 3], "b": {"c": "1px var(--ink)"}, "d": "var(--nothing)"}
+    assert palette.resolved(spec, "dark") == {"a": ["#6FB4F6", 3], "b": {"c": "1px #E9EDF1"}, "d": "var(--nothing)"}

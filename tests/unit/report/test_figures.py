@@ -1,11 +1,12 @@
 """Figures show the numbers they were given: checked in the data of the specifications; each is drawn once."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from fedkin.core.errors import DataError
-from fedkin.evaluate import Conclusion, Harmed, against, difference
-from fedkin.report import accuracy, charts, client_table, clusters, costs, figures, naming, spreads, weights
+from fedkin.report import accuracy, charts, client_table, clusters, costs, curves, figures, naming, spreads, weights
 from fedkin.report.folder import Run, by_title
 
 
@@ -24,7 +25,7 @@ def of(rows: list[dict], series: str) -> list[float]:
 
 def test_one_run_has_mean_worst_tenth_band_and_local(made):
     """The line is the mean in per cent, with ± one standard deviation; the dashed level is Local."""
-    figure = accuracy.over_rounds(by_title([made(gains={0: -0.2})]), local=0.5)
+    figure = accuracy.one_over_rounds(made(gains={0: -0.2}), "Local", 0.5, True)
     rows = values(figure)
     assert of(rows, "mean over clients") == [75.0] * 3
     assert of(rows, "worst 10 %") == [60.0] * 3
@@ -35,12 +36,15 @@ def test_one_run_has_mean_worst_tenth_band_and_local(made):
 
 def test_the_band_never_leaves_per_cent(made):
     """Mean 99 % plus a standard deviation of 5 points is drawn as 100 %."""
-    assert max(row.get("high", 0) for row in values(accuracy.over_rounds(by_title([made(top=0.99)])))) == 100.0
+    assert (
+        max(row.get("high", 0) for row in values(accuracy.one_over_rounds(made(top=0.99), "Local", None, True)))
+        == 100.0
+    )
 
 
 def test_a_run_that_was_never_evaluated_still_draws():
     """No data: an empty chart that says so."""
-    figure = accuracy.over_rounds({"X": [Run("X")]})
+    figure = accuracy.one_over_rounds(Run("X"), "Local", None, True)
     assert values(figure) == []
     assert figure.fact == "X: no round was evaluated"
 
@@ -49,42 +53,80 @@ def test_missing_values_are_left_out(made):
     """None in a line is no point, not an error."""
     run = made()
     run.rounds[1].update(accuracy=None, std=None, worst_decile=None)
-    rows = values(accuracy.over_rounds(by_title([run])))
+    rows = values(accuracy.one_over_rounds(run, "Local", None, True))
     assert [row["round"] for row in rows if row["series"] == "mean over clients"] == [1, 3]
 
 
 def test_methods_are_overlaid_with_mean_and_spread_over_seeds(made):
-    """Seeds at 60 and 80 %: the line is at 70, the band at ± 14.1 (sample std); the order is by final accuracy."""
+    """Seeds at 60 and 80 %: the line is at 70, the band at ± 14.1 (sample std); labels by final accuracy."""
     runs = [made("A", 0, top=0.6), made("A", 1, top=0.8), made("Local", 0, top=0.9)]
-    figure = accuracy.over_rounds(by_title(runs))
-    rows = [row for row in values(figure) if row["measure"] == "mean over clients"]
+    figure, worst = curves.over_rounds(by_title(runs))
+    rows = values(figure)
     assert of(rows, "A") == [70.0] * 3
     assert rows[0]["high"] - rows[0]["low"] == pytest.approx(2 * 100 * np.std([0.6, 0.8], ddof=1), abs=0.02)
-    assert list(figure.series) == ["Local", "A"]
-    assert figure.fact == "Local ends highest (mean ± std over 2 seeds)"
+    (ends,) = [
+        one["data"]["values"] for one in figure.spec["layer"] if one.get("data", {}).get("values", [{}])[0].get("name")
+    ]
+    assert [(row["name"], row["text"]) for row in ends] == [("Alone", "90.0"), ("A", "70.0")]
+    assert "The band is ± one standard deviation over seeds, for the method picked." in figure.caption
+    assert worst.name == "accuracy-over-rounds-worst-tenth"
 
 
-def test_many_methods_get_no_bands_and_distinct_styles(made):
-    """22 methods: no bands to hide the lines, and no two look the same."""
-    groups = by_title([made(f"M{i}", s) for i in range(22) for s in range(2)])
-    figure = accuracy.over_rounds(groups)
-    assert [layer["mark"]["type"] for layer in figure.spec["layer"]] == ["line"]
-    looks = zip(figures.colours(list(groups)).values(), map(tuple, figures.dashes(list(groups)).values()), strict=True)
-    assert len(set(looks)) == 22
+def test_labels_of_curves_never_overlap():
+    """Twelve methods at the same accuracy: their labels are a line apart, and all on the chart."""
+    ends = curves._labels({f"M{i}": 50.0 for i in range(12)}, 0, 100)
+    pixels = [(100 - row["label"]) * curves.HEIGHT / 100 for row in ends]
+    assert min(b - a for a, b in pairwise(pixels)) >= 15.9
+    low = curves._labels({f"M{i}": 0.0 for i in range(12)}, 0, 100)
+    assert max((100 - row["label"]) * curves.HEIGHT / 100 for row in low) <= curves.HEIGHT
 
 
-def test_the_reference_is_always_grey():
-    """Wherever it stands in the order, the others keep the palette's first colours."""
-    assert figures.colours(["A", "Local", "B"]) == {
-        "A": charts.PALETTE[0],
-        "Local": figures.REFERENCE,
-        "B": charts.PALETTE[1],
-    }
+def test_of_many_methods_the_best_and_the_references_have_colours(made):
+    """22 methods: the best eight and FedAvg are in colour, no two alike; the others are grey, named by their count."""
+    runs = [made(f"M{i}", top=0.5 + i / 100) for i in range(20)] + [made("FedAvg", top=0.4), made("Local", top=0.3)]
+    groups = by_title(runs)
+    shades = figures.shades(groups)
+    coloured = {t: c for t, c in shades.items() if c != "var(--same)"}
+    assert set(coloured) == {*(f"M{i}" for i in range(12, 20)), "FedAvg"}
+    assert len(set(coloured.values())) == 9
+    assert figures.prominent(groups)[-1] == "Local"
+    assert "Thin and grey: 12 other methods." in curves.over_rounds(groups)[0].caption
+
+
+def test_training_alone_is_grey_and_dashed(made):
+    """Outside the twelve colours, as are its dashes and its mark; a method keeps its slot beside it."""
+    groups = by_title([made(t) for t in ("DA-PFL", "Local", "Local (full)")])
+    assert figures.shades(groups) == {"DA-PFL": "var(--m2)", "Local": "var(--same)", "Local (full)": "var(--same)"}
+    assert figures.dashes(list(groups)) == {"DA-PFL": [1, 0], "Local": [4, 3], "Local (full)": [2, 2]}
+    assert figures.shapes(groups)["Local"] == ("stroke", True)
+    assert figures.shapes(groups)["DA-PFL"] == ("square", True)
+
+
+def test_traffic_until_it_beats_training_alone(made):
+    """3 MB a round: 60 % of Local is reached in round 2, after 6 of 9 MB; a method below it never does."""
+    a, b = made("A"), made("B", top=0.5)
+    for line, accuracy_ in zip(a.rounds, (0.5, 0.6, 0.7), strict=True):
+        line["accuracy"] = accuracy_
+    figure = curves.traffic(by_title([made("Local", top=0.6), a, b]))
+    assert [(r["method"], r["total"], r["until"], r["text"]) for r in values(figure)] == [
+        ("A", 9.0, 6.0, "6 MB, round 2"), ("B", 9.0, None, "not reached"),
+    ]  # fmt: skip
+    assert "until mean accuracy first reached 60.0%" in figure.caption
+
+
+def test_the_course_says_who_still_rises(made):
+    """Ten rounds: A is level from the start, B gains a tenth in the last two."""
+    a, b = made("A", rounds=10), made("B", rounds=10)
+    for line in b.rounds[8:]:
+        line["accuracy"] = 0.9
+    assert curves.course(by_title([a, b])) == "Most methods level off by round 1; B is still rising"
+    assert curves.course(by_title([a])) == "It levels off by round 1"
+    assert curves.course(by_title([made("A"), made("C")])) == "Accuracy over rounds"
 
 
 def test_long_runs_are_thinned(made):
     """Of 1,000 rounds 200 are drawn, the first and the last among them."""
-    rows = values(accuracy.over_rounds(by_title([made(rounds=1000)])))
+    rows = values(accuracy.one_over_rounds(made(rounds=1000), "Local", None, True))
     drawn = [row["round"] for row in rows if row["series"] == "mean over clients"]
     assert (len(drawn), drawn[0], drawn[-1]) == (figures.MOST_POINTS, 1, 1000)
 
@@ -99,41 +141,6 @@ def test_final_accuracies_are_ordered_with_spread_and_local_line(made):
     ]  # fmt: skip
     assert figure.spec["layer"][0]["encoding"]["x"]["datum"] == 65.0
     assert figure.fact == "A is highest with 70.0 %; 1 of 2 is above Local"
-
-
-def test_gains_of_methods_stand_in_order_of_their_mean():
-    """Each client is a dot at its gain, of the colour of its kind."""
-    a = against({0: 0.5, 1: 0.5, 2: 0.5}, {0: 0.6, 1: 0.4, 2: 0.5})
-    b = against({0: 0.5, 1: 0.5}, {0: 0.7, 1: 0.6})
-    figure = spreads.gains({"A": [a], "B": [b]})
-    rows = values(figure)
-    assert [(r["series"], r["gain"], r["kind"]) for r in rows] == [
-        ("B", 20.0, "above"), ("B", 10.0, "above"), ("A", 10.0, "above"), ("A", -10.0, "below"),
-        ("A", 0.0, "equal"),
-    ]  # fmt: skip
-    assert figure.fact == "B: +15.0 points over Local on average, the most of all methods"
-
-
-def test_the_fact_of_gains_is_the_range_of_harmed_clients():
-    """Of two methods that of the lowest upper end; of one its own."""
-    one = {"A": [against({0: 0.5}, {0: 0.6})], "B": [against({0: 0.5}, {0: 0.7})]}
-    found = {t: Conclusion(difference([{0: 0.1}]), h) for t, h in (("A", Harmed(0, 3, 10)), ("B", Harmed(2, 4, 10)))}
-    assert spreads.gains(one, found).fact == (
-        "A: between 0 and 3 of 10 clients are harmed compared with Local (90 %), the lowest upper end of all methods"
-    )
-    assert spreads.gains({"B": one["B"]}, found).fact == (
-        "B: between 2 and 4 of 10 clients are harmed compared with Local (90 %)"
-    )
-    alone = {"Local (full)": found["A"], "B": found["B"]}  # a reference row is not the fact where there are methods
-    assert spreads.gains({"Local (full)": one["A"], "B": one["B"]}, alone).fact.startswith("B: between 2 and 4 of 10")
-
-
-def test_gains_of_thousands_of_clients_are_counted():
-    """10,000 clients are no 10,000 dots; every client is in one of them."""
-    n = 10_000
-    rows = values(spreads.gains({"A": [against(dict.fromkeys(range(n), 0.5), {i: i / n for i in range(n)})]}))
-    assert len(rows) < 300
-    assert sum(row["clients"] for row in rows) == n
 
 
 def test_the_distribution_is_the_clients_in_order(made):
@@ -222,7 +229,7 @@ def test_a_large_own_weight_does_not_drown_the_others():
     lines = [{"round": 1, "kind": "weights", "rows": {"0": {"0": 0.9, "1": 0.1}, "1": {"1": 0.9, "0": 0.1}}}]
     found = maps(lines, [0, 1], [1], 5)
     assert (found.high, found.drowned) == (0.1, True)
-    title = weights.weights_figure(found, "f").spec["encoding"]["color"]["title"]
+    title = weights.weights_figure(found, "f").spec["layer"][0]["encoding"]["color"]["title"]
     assert "own weight is off the scale" in title
 
 
@@ -259,8 +266,10 @@ def test_clusters_have_members_sizes_and_the_last_move():
     assert found.labels.tolist() == [[0, 0, 0], [0, 0, 7], [-1, 7, 7]]
     members, sizes = clusters.cluster_figures("M", found, [0, 1, 2], ["a", "b", "c"], [0, 1, 1])
     assert len(values(members)) == 8
-    assert {"round": 6, "client": "b", "cluster": 7} in values(members)
-    assert [row["clients"] for row in values(sizes)] == [2, 0, 2, 1, 1, 2]
+    assert {"round": 6, "client": "b", "group": "A"} in values(members)
+    assert [(r["round"], r["group"], r["clients"]) for r in values(sizes)] == [
+        (2, "B", 2), (4, "A", 1), (4, "B", 2), (6, "A", 2), (6, "B", 1),
+    ]  # fmt: skip
     assert members.fact == "M: 3 clients end in 2 clusters; the last move is in round 6; ARI 1.00"
 
 
@@ -287,13 +296,36 @@ def test_the_usual_cluster_is_the_most_frequent_of_the_last_fifth():
     assert clusters.usual(rows).tolist() == [1, 2, 1, 0, -1]
 
 
-def test_an_empty_cluster_has_a_line_of_its_own():
-    """Three clusters, the last of them empty: the chart of sizes shows 0 for it."""
+def test_letters_of_groups_go_by_size():
+    """Cluster 1 has two of three clients: it is A; an empty cluster comes last; after Z comes AA."""
     lines = [{"round": r, "kind": "clusters", "labels": [0, 1, 1]} for r in (1, 2)]
     found = clusters.cluster_table(lines, [{"round": 1, "cluster_sizes": [1, 2, 0]}, {"round": 2}])
     assert found.names == [0, 1, 2]
-    _, sizes = clusters.cluster_figures("M", found, [0, 1, 2], ["a", "b", "c"])
-    assert {"round": 2, "cluster": 2, "clients": 0} in values(sizes)
+    assert clusters.letters(found, [0, 1, 1]) == {1: 0, 0: 1, 2: 2}
+    assert [clusters.letter(n) for n in (0, 25, 26, 27)] == ["A", "Z", "AA", "AB"]
+
+
+def test_the_sentences_on_groups():
+    """Sizes from the largest; the beginning without groups, the last move, and the true groups where known."""
+    labels = np.array([[-1, 0, 0], [-1, 1, 1], [-1, 0, 1]])
+    found = clusters.Clusters([1, 2, 3], labels)
+    assert clusters.groups_fact("M", found, [0, 1, 1]) == "M found two groups, of 2 and 1 clients"
+    assert clusters.groups_fact("M", found, [0, 0, 0]) == "M put all 3 clients into one group"
+    assert clusters.groups_fact("M", found, list(range(7)) * 2) == "M made 7 groups of 2 to 2 clients"
+    said = clusters.groups_says(found, None)
+    assert said.startswith("Until round 1 there are no groups: one model for all. 1 of 3 clients changed group in the")
+    assert said.endswith("The data have no known groups to compare with.")
+    assert "Adjusted Rand index with the true groups: 1.00." in clusters.groups_says(found, [0, 1, 1])
+
+
+def test_clients_that_shared_a_model():
+    """Clients 0 and 1 share a group in one of two rounds with groups, 1 and 2 in the other."""
+    found = clusters.Clusters([1, 2, 3], np.array([[-1, 0, 0], [-1, 0, 1], [-1, 1, 1]]))
+    shared = clusters.together(found, [0, 1, 2])
+    assert shared.tolist() == [[1, 0.5, 0], [0.5, 1, 0.5], [0, 0.5, 1]]
+    figure = clusters.together_figure("M", shared, ["a", "b", "c"], [0, 1, 1])
+    groups = {(row["client"], row["from"]): row["group"] for row in values(figure)}
+    assert (groups["a", "a"], groups["a", "b"], groups["b", "c"]) == (-2, -1, 1)
 
 
 def test_no_known_cluster_at_all():

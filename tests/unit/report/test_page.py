@@ -15,7 +15,7 @@ def heading(text: str) -> str:
     """The first heading, as a reader sees it."""
     found = re.search(r"<h1>(.*?)</h1>", text, re.DOTALL)
     assert found
-    return html.unescape(found[1])
+    return html.unescape(re.sub(r"<[^>]+>", "", found[1]))
 
 
 def data(text: str) -> dict:
@@ -37,22 +37,26 @@ def test_the_page_of_a_run_with_local_starts_with_the_verdict(folder):
     run = folder("m", title="M", top=0.8, gains={0: -0.2}, relations="weights")
     local = folder("local", title="Local", top=0.65)
     text = page.write_page(run, local).read_text(encoding="utf-8")
-    assert heading(text) == ("M: too few figures to tell it from Local (+10.0 points on average; one seed)")
+    assert heading(text) == (
+        "M helped 3 of 4 clients and harmed 1. With so few clients, the average of 10 points says little."
+    )
+    assert "M: too few figures to tell it from Local (+10.0 points on average; one seed)" in text
     assert "Clearly worse off" not in text
     assert '<td class="number">75.0 %</td>' in text
     (part,) = data(text)["parts"]
     assert part["columns"]["gain over Local"] == [-5.0, 15.0, 15.0, 15.0]
-    assert [one["id"] for one in data(text)["figures"]["clients"]] == ["distribution", "gains"]
-    assert [one["id"] for one in part["figures"]] == ["weights"]
+    assert [one["id"] for one in data(text)["figures"]["gains"]] == ["gains"]
+    assert list(part["figures"]) == ["weights", "circle"]
     assert (run / "overview.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_the_page_of_a_run_alone_states_its_accuracy(folder):
     """Without Local there is no verdict, only the figure."""
     text = page.write_page(folder(title="M", relations="clusters")).read_text(encoding="utf-8")
-    assert heading(text) == "M: 80.0 % mean accuracy over clients, 80.0 % for the worst tenth of them (round 3)"
-    assert [one["id"] for one in data(text)["figures"]["clients"]] == ["distribution"]
-    assert [one["id"] for one in data(text)["parts"][0]["figures"]] == ["clusters", "cluster-sizes"]
+    assert heading(text) == "M reached 80.0% accuracy on average over 4 clients, 80.0% for the worst tenth of them."
+    assert "There is no Local run to compare with" in text
+    assert [one["id"] for one in data(text)["figures"]["gains"]] == ["client-accuracies"]
+    assert list(data(text)["parts"][0]["figures"]) == ["clusters", "cluster-sizes", "circle", "matrix"]
 
 
 @pytest.mark.parametrize("clients", [1, 2, 150])
@@ -66,7 +70,7 @@ def test_missing_files_and_values_do_not_crash(folder):
     """Only the summary, without figures: a page that says nothing was evaluated."""
     path = folder(without=("rounds", "clients", "relations"), final={"accuracy": None}, best=None)
     text = page.write_page(path, path).read_text(encoding="utf-8")
-    assert heading(text) == "DA-PFL: no round was evaluated"
+    assert heading(text) == "DA-PFL: no round was evaluated."
 
 
 def test_everything_is_escaped_and_nothing_comes_from_elsewhere(folder):
@@ -139,10 +143,11 @@ def test_warnings_stand_before_the_charts(folder):
     text = without_library(
         page.write_page(path, folder("local", title="Local", top=0.7, rounds=2)).read_text(encoding="utf-8")
     )
-    assert text.count("M equals Local for every client") == 1
-    assert text.count("Cluster 1 holds 4 of 4 clients") == 1
-    assert text.count("One seed only") == 1
-    assert text.index("One seed only") < text.index('<section id="accuracy">')
+    (caveats,) = re.findall(r'<details class="caveats".*?</details>', text, re.DOTALL)
+    for said in ("M equals Local for every client", "Cluster 1 holds 4 of 4 clients", "One seed only"):
+        assert caveats.count(said) == 1
+    assert "caveats:</b> M equals Local" in caveats
+    assert text.index("One seed only") < text.index('data-chart="gains"')
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
@@ -159,7 +164,10 @@ def test_a_comparison_says_the_best_methods_verdict_first(made, tmp_path):
     runs = [made(t, s, top=a) for t, a in (("Local", 0.7), ("M", 0.8), ("N", 0.6)) for s in (0, 1)]
     path = page.write_comparison(tmp_path / "out", runs, command="fedkin compare")
     text = path.read_text(encoding="utf-8")
-    assert heading(text).startswith("M: better than Local, by 10.0 points on average (95 % interval")
+    assert heading(text) == (
+        "M helped all 4 clients in each of 2 seeds. Over all 4, accuracy rose by 10 points on average."
+    )
+    assert "<li>M: better than Local, by 10.0 points on average (95 % interval" in text
     assert "<li>N: worse than Local, by 10.0 points" in text
     assert "<strong>80.0 ± 0.0</strong>" in text
     assert "<pre>fedkin compare</pre>" in text
@@ -173,22 +181,25 @@ def test_a_comparison_says_the_best_methods_verdict_first(made, tmp_path):
 def test_a_comparison_admits_that_local_is_best(made, tmp_path):
     """If Local has the highest accuracy the heading says so."""
     text = page.write_comparison(tmp_path, [made("Local", top=0.9), made("M")]).read_text(encoding="utf-8")
-    assert heading(text) == "No method is above Local on average"
+    assert heading(text) == (
+        "No method is above training alone on average. M, the highest, helped none of 4 clients and harmed 4."
+    )
     assert "<li>M: too few figures to tell it from Local (-10.0 points" in text
 
 
 def test_a_comparison_without_local_says_that_it_is_missing(made, tmp_path):
     """Without Local nothing tells whether it paid."""
     text = page.write_comparison(tmp_path, [made("A"), made("B", top=0.9)]).read_text(encoding="utf-8")
-    assert heading(text) == "B has the highest mean accuracy, 90.0 % (no Local run to compare with)"
+    assert heading(text) == "B reached 90.0% accuracy on average, the highest of 2 methods."
+    assert "There is no Local run to compare with" in text
 
 
-def test_a_comparison_reads_folders_and_starts_with_one_that_has_relations(folder, tmp_path):
-    """Folders are as good as runs; who learned from whom is shown of the first method that says it."""
-    paths = [folder("a", title="A"), folder("b", title="B", relations="clusters")]
+def test_a_comparison_reads_folders_and_starts_with_the_best(folder, tmp_path):
+    """Folders are as good as runs; all parts are opened at the method of the headline."""
+    paths = [folder("a", title="A"), folder("b", title="B", top=0.9, relations="clusters")]
     text = page.write_comparison(tmp_path / "c", paths).read_text(encoding="utf-8")
     assert data(text)["first"] == "B"
-    assert [len(part["figures"]) for part in data(text)["parts"]] == [0, 2]
+    assert [part["relations"]["kind"] for part in data(text)["parts"]] == ["", "clusters"]
 
 
 def test_a_comparison_with_fedavg_is_against_both(made, tmp_path):
@@ -270,10 +281,10 @@ def test_a_warning_says_of_which_seeds_it_is(made, tmp_path):
     for line in runs[4].relations:
         line["labels"] = [1, 1, 1, 1]
     text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
-    (line,) = re.findall(r"<li>([^<]*Cluster 1 holds[^<]*)</li>", text)
+    (line,) = re.findall(r"</b>([^<]*Cluster 1 holds[^<]*)</li>", text)
     assert line.startswith("M: Cluster 1 holds 4 of 4 clients")
     assert line.endswith("(seed 1).")
-    assert not re.findall(r"<li>[^<]*Local[^<]*gains are smaller", text)
+    assert not re.findall(r"</b>[^<]*Local[^<]*gains are smaller", text)
 
 
 def test_more_seeds_than_there_is_room_for_are_left_out_and_said(made, tmp_path, monkeypatch):
@@ -299,5 +310,5 @@ def test_several_seeds_of_100_clients_stay_below_the_limit(made, tmp_path):
     found = data(path.read_text(encoding="utf-8"))["parts"]
     assert len(found) == 12
     assert all(len(part["frames"]["rounds"]) >= 2 for part in found if part["frames"])
-    caption = next(part["figures"][0]["caption"] for part in found if part["frames"])
+    caption = next(part["figures"]["weights"]["caption"] for part in found if part["frames"])
     assert "so that the page stays small" in caption

@@ -1,0 +1,317 @@
+"""Accuracy over rounds of several methods, and the traffic until each is above training alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedkin.evaluate import Choice, spread
+from fedkin.evaluate.rounds import evaluated
+from fedkin.report.charts import Spec
+from fedkin.report.figures import (
+    PLAIN,
+    Figure,
+    Groups,
+    dashes,
+    percent,
+    prominent,
+    shades,
+    shapes,
+    thinned,
+    x_rounds,
+)
+from fedkin.report.folder import Run
+from fedkin.report.headline import headline
+from fedkin.report.references import LOCAL
+from fedkin.report.wording import cut, short_mb
+
+HEIGHT = 316
+"""Height of the curves in pixels: the writer spreads their labels for it."""
+LABELS = 172
+"""Width of the labels at the ends of curves, in pixels."""
+_GAP = 16
+_NAME = "containerSize()[0] < 480 ? slice(datum.name, 0, 10) : datum.name"
+_FIGURE = "containerSize()[0] < 480 ? '' : datum.text"
+_BAR = 52
+_MEASURES = {"Mean": "accuracy", "Worst tenth": "worst_decile"}
+
+
+def over_rounds(groups: Groups, first: Choice | None = None) -> list[Figure]:
+    """Return accuracy by round of every method, a figure for each measure: the mean over clients and the worst tenth;
+    balanced accuracy before them, where it is the headline.
+
+    With several seeds the picked method has a band of ± one standard deviation over seeds.
+
+    Args:
+        groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.
+        first: the headline metric; None: accuracy.
+    """
+    fair = first is None or first.fair
+    measures = _MEASURES if fair else {"Balanced": "balanced", **_MEASURES}
+    made: list[Figure] = []
+    for said, key in measures.items():
+        rows = [row for title, runs in groups.items() for row in _line(title, runs, key)]
+        if rows or not made:
+            made.append(_figure(groups, rows, said, key, len(made)))
+    return made
+
+
+def _figure(groups: Groups, rows: list[dict[str, Any]], said: str, key: str, number: int) -> Figure:
+    shown = prominent(groups)
+    finals = {t: s.mean for t in shown if (s := spread([r.final.get(key) for r in groups[t]])) is not None}
+    low, high = _ends([100 * v for v in finals.values()], [row["value"] for row in rows if row["series"] in shown])
+    ends = _labels({t: 100 * v for t, v in finals.items()}, low, high)
+    start = f"The axis starts at {low}%. " if low else ""
+    seeds = max(len(runs) for runs in groups.values())
+    what = {"Mean": "mean over clients", "Worst tenth": "the worst tenth of the clients"}.get(
+        said, "balanced accuracy, mean over clients"
+    )
+    caption = f"{start}Accuracy: {what}. Figures at the right: {_over(groups)}, as in the table."
+    caption += " Dashed: training alone." if LOCAL in groups else ""
+    caption += " The band is ± one standard deviation over seeds, for the method picked." if seeds > 1 else ""
+    rest = len(groups) - len(shown)
+    caption += f" Thin and grey: {rest} other methods." if rest else ""
+    spec = _spec(groups, rows, ends, (low, high), seeds > 1)
+    name = "accuracy-over-rounds" if number == 0 else f"accuracy-over-rounds-{'-'.join(said.lower().split())}"
+    return Figure(name, f"{said}: {course(groups, key)}", caption, spec)
+
+
+def _over(groups: Groups) -> str:
+    rounds = headline(groups).rounds
+    return f"mean over {rounds}" if rounds.startswith("rounds") else rounds
+
+
+def _line(title: str, runs: Sequence[Run], key: str) -> list[dict[str, Any]]:
+    """Return mean and standard deviation over the seeds that were evaluated in a round, in per cent, by round."""
+    values: dict[int, list[float | None]] = {}
+    for run in runs:
+        for line in evaluated(run.rounds):
+            values.setdefault(int(line["round"]), []).append(line.get(key))
+    rows = []
+    for r in thinned(sorted(values)):
+        found = spread(values[r])
+        if found is not None:
+            row = {"round": r, "series": title, "value": percent(found.mean)}
+            if found.std is not None:
+                row |= {"low": percent(found.mean - found.std), "high": percent(found.mean + found.std)}
+            rows.append(row)
+    return rows
+
+
+def _ends(finals: Sequence[float], drawn: Sequence[float]) -> tuple[int, int]:
+    """Return the ends of the axis in per cent, multiples of ten: the final figures are in its upper part."""
+    if not finals:
+        return 0, 100
+    high = min(100, 10 * math.ceil((max(*finals, *drawn) + 1) / 10))
+    return max(0, min(10 * math.floor((min(finals) - 25) / 10), high - 40)), high
+
+
+def _labels(finals: Mapping[str, float], low: int, high: int) -> list[dict[str, Any]]:
+    """Return the labels at the right, from the top, at least a line apart."""
+    scale = HEIGHT / (high - low)
+    order = sorted(finals, key=lambda t: -finals[t])
+    at: list[float] = []
+    for title in order:
+        y = (high - max(finals[title], low)) * scale
+        at.append(max(y - (_GAP if not at else 0), (at[-1] + _GAP) if at else 8))
+    at = [min(y, HEIGHT - 4 - _GAP * (len(at) - 1 - i)) for i, y in enumerate(at)]  # none below the chart
+    return [{"series": t, "name": "Alone" if t == LOCAL else cut(t), "text": f"{finals[t]:.1f}",
+             "value": round(max(finals[t], low), 2), "label": round(high - y / scale, 2)}
+            for t, y in zip(order, at, strict=True)]  # fmt: skip
+
+
+def _spec(
+    groups: Groups, rows: list[dict[str, Any]], ends: list[dict[str, Any]], domain: tuple[int, int], bands: bool
+) -> Spec:
+    colour, kinds, dash, shown = shades(groups), shapes(groups), dashes(list(groups)), prominent(groups)
+    titles = list(groups)
+
+    def scale(values: Mapping[str, Any]) -> Spec:
+        return {"field": "series", "type": "nominal", "legend": None,
+                "scale": {"domain": titles, "range": [values[t] for t in titles]}}  # fmt: skip
+
+    y = {"field": "value", "type": "quantitative", "title": None,
+         "scale": {"domain": list(domain), "nice": False, "zero": False},
+         "axis": {"tickCount": 5,
+                  "labelExpr": "datum.value + (datum.value === 100 || datum.index === 0 ? '%' : '')"}}  # fmt: skip
+    x = x_rounds()
+    label = {**y, "field": "label"}
+    picked = "datum.series === method"
+    muted = "indexof(shown, datum.series) < 0 && datum.series !== method"
+    line: Spec = {
+        "x": x,
+        "y": y,
+        "color": scale(colour),
+        "strokeDash": scale(dash),
+        "opacity": {"condition": {"test": muted, "value": 0.3}, "value": 1},
+        "strokeWidth": {"condition": {"test": muted, "value": 1}, "value": 1.6},
+    }
+    # Vega reads a line's width and opacity once per line, so the picked one is a layer
+    strong: Spec = {"x": x, "y": y, "color": scale(colour), "strokeDash": scale(dash)}
+    filled = {t: colour[t] if kinds[t][1] else "var(--surface)" for t in titles}
+    weight = {"expr": f"{picked} ? 700 : 400"}
+    edge = {"expr": "width"}
+    layers: list[Spec] = [
+        {"mark": {"type": "line", "clip": True, "strokeJoin": "round", "point": len({r["round"] for r in rows}) == 1},
+         "encoding": line},
+        *([{"transform": [{"filter": f"{picked} && isValid(datum.low)"}],
+            "mark": {"type": "area", "opacity": 0.16, "clip": True},
+            "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": scale(colour)}}]
+          if bands else []),
+        {"transform": [{"filter": picked}], "mark": {"type": "line", "clip": True, "strokeWidth": 3,
+                                                     "strokeJoin": "round"}, "encoding": strong},
+        {"data": {"name": "ends", "values": ends}, "mark": {"type": "rule", "color": "var(--line-2)"},
+         "encoding": {"x": {"value": {"expr": "width + 2"}}, "x2": {"value": {"expr": "width + 16"}},
+                      "y": y, "y2": {"field": "label"}}},
+        {"data": {"name": "ends"}, "mark": {"type": "point", "size": 60, "strokeWidth": 1.6, "opacity": 1,
+                                           "xOffset": 25, "x": edge},
+         "encoding": {"y": label, "shape": scale({t: kinds[t][0] for t in titles}), "stroke": scale(colour),
+                      "fill": scale(filled)}},
+        {"data": {"name": "ends"}, "mark": {"type": "text", "align": "left", "xOffset": 35, "x": edge,
+                                           "fontWeight": weight, "text": {"expr": _NAME}},
+         "encoding": {"y": label}},
+        {"data": {"name": "ends"}, "mark": {"type": "text", "align": "right", "xOffset": LABELS, "x": edge,
+                                           "fontWeight": weight, "text": {"expr": _FIGURE}},
+         "encoding": {"y": label}},
+        *_reading(rows, titles, x),
+    ]  # fmt: skip
+    return {
+        "width": 560, "height": HEIGHT, "data": {"values": rows},
+        "padding": {"left": 0, "top": 8, "right": 2, "bottom": 0},
+        "params": [{"name": "method", "value": shown[0]}, {"name": "shown", "value": shown}], "layer": layers,
+    }  # fmt: skip
+
+
+def _reading(rows: Sequence[Mapping[str, Any]], titles: Sequence[str], x: Spec) -> list[Spec]:
+    """Return a rule at the nearest round, with the figures of all methods."""
+    if len(titles) > 12:
+        return []
+    by_round: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        by_round.setdefault(row["round"], {"round": row["round"]})[f"s{titles.index(row['series'])}"] = row["value"]
+    last = max(by_round.values(), key=lambda row: row["round"], default={})
+    order = sorted(range(len(titles)), key=lambda n: -last.get(f"s{n}", -1.0))
+    tips = [{"field": "round"}, *({"field": f"s{n}", "title": titles[n], "type": "quantitative"} for n in order)]
+    shown = {"condition": {"param": "near", "value": 1, "empty": False}, "value": 0}
+    near = {"name": "near", "select": {"type": "point", "on": "pointermove", "nearest": True, "encodings": ["x"],
+                                       "clear": "pointerout"}}  # fmt: skip
+    return [{"data": {"values": list(by_round.values())}, "params": [near],
+             "mark": {"type": "rule", "color": "var(--ink-3)", "strokeDash": [2, 2]},
+             "encoding": {"x": x, "tooltip": tips, "opacity": shown}}]  # fmt: skip
+
+
+def course(groups: Groups, key: str = "accuracy") -> str:
+    """Return a sentence: from which round on the methods hardly rise, and which ones still do."""
+    rising, level = [], []
+    for title, runs in groups.items():
+        values = [(int(line["round"]), line.get(key)) for line in evaluated(runs[0].rounds)]
+        known = [(r, float(v)) for r, v in values if v is not None and math.isfinite(v)]
+        fifth = len(known) // 5
+        if fifth < 2:
+            continue
+        last = sum(v for _, v in known[-fifth:]) / fifth
+        before = sum(v for _, v in known[-2 * fifth : -fifth]) / fifth
+        if last - before > 0.01:
+            rising.append(title)
+        else:
+            level.append(next(r for r, v in known if v >= last - 0.02))
+    if not rising and not level:
+        return "Accuracy over rounds"
+    names = ", ".join(rising[:3]) + (f" and {len(rising) - 3} more" if len(rising) > 3 else "")
+    verb = "is" if len(rising) == 1 else "are"
+    if not level:
+        return "All methods are still rising" if len(groups) > 1 else f"{names} is still rising"
+    by = sorted(level)[len(level) * 3 // 4 if len(level) > 1 else 0]
+    who = (
+        "Most methods level" if rising and len(groups) > 1 else "The methods level" if len(groups) > 1 else "It levels"
+    )
+    return f"{who} off by round {by}" + (f"; {names} {verb} still rising" if rising else "")
+
+
+def traffic(groups: Groups, reference: str = LOCAL) -> Figure | None:
+    """Return megabytes of each method until its mean accuracy is first at least the reference's final accuracy, and in
+    all rounds; of several seeds the first. None if nothing was counted.
+
+    Args:
+        groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.
+        reference: the method whose final accuracy is the target; without it only totals are drawn.
+    """
+    base = groups.get(reference)
+    target = None if base is None else base[0].final.get("accuracy")
+    rows = []
+    for title in (t for t in prominent(groups) if t not in (reference, *PLAIN)):
+        run = groups[title][0]
+        if run.bytes:
+            until, at = _until(run, target)
+            text = f"{short_mb(run.bytes / 1e6)} MB" if target is None else "not reached"
+            text = text if until is None else f"{short_mb(until)} MB, round {at}"
+            rows.append({"method": title, "name": cut(title, 20), "total": round(run.bytes / 1e6, 3),
+                         "until": None if until is None else round(until, 3), "text": text})  # fmt: skip
+    if not rows:
+        return None
+    rows.sort(key=lambda row: (row["until"] is None, row["until"] or row["total"]))
+    fact = "Traffic until it beats training alone" if reference == LOCAL else f"Traffic until it is above {reference}"
+    fact = fact if target is not None else "Traffic"
+    caption = "" if target is None else (
+        f"Strong bar: megabytes sent, both directions, until mean accuracy first reached {100 * target:.1f}%. "
+    )  # fmt: skip
+    caption += "Faint bar: sent in all rounds." + _evaluation(groups)
+    return Figure("traffic", fact, caption, _traffic_spec(rows, groups))
+
+
+def _evaluation(groups: Groups) -> str:
+    """Return a sentence on the bytes of evaluations, which are not part of the traffic; "" if there were none."""
+    sent = {t: sum(int(line.get("bytes_evaluation") or 0) for line in runs[0].rounds) for t, runs in groups.items()}
+    most = max(sent, key=lambda t: sent[t])
+    return f" Evaluations, not part of it, sent up to {sent[most] / 1e6:,.0f} MB more ({most})." if sent[most] else ""
+
+
+def _until(run: Run, target: float | None) -> tuple[float | None, int]:
+    """Return megabytes and round when mean accuracy first reaches a target."""
+    sent = 0
+    for line in run.rounds:
+        sent += int(line.get("bytes_up") or 0) + int(line.get("bytes_down") or 0)
+        if target is not None and line.get("evaluated", True) and (line.get("accuracy") or -1.0) >= target:
+            return sent / 1e6, int(line["round"])
+    return None, 0
+
+
+def _traffic_spec(rows: list[dict[str, Any]], groups: Groups) -> Spec:
+    colour, kinds = shades(groups), shapes(groups)
+    titles = [row["method"] for row in rows]
+
+    def scale(values: Mapping[str, Any]) -> Spec:
+        return {"field": "method", "type": "nominal", "legend": None,
+                "scale": {"domain": titles, "range": [values[t] for t in titles]}}  # fmt: skip
+
+    y = {"field": "method", "type": "nominal", "title": None, "axis": None,
+         "scale": {"domain": titles, "padding": 0}}  # fmt: skip
+    x = {"field": "total", "type": "quantitative", "title": None, "scale": {"zero": True, "nice": False},
+         "axis": {"tickCount": 4, "labelExpr": "datum.label + (datum.index === 1 ? ' MB' : '')"}}  # fmt: skip
+    bar = {"type": "bar", "height": 10, "yOffset": 4, "cornerRadius": 2}
+    text: Spec = {"type": "text", "yOffset": -10, "fontWeight": {"expr": "datum.method === method ? 700 : 400"}}
+    filled = {t: colour[t] if kinds[t][1] else "var(--surface)" for t in titles}
+    layers: list[Spec] = [
+        {"mark": {**bar, "color": "var(--same-soft)"}, "encoding": {"x": x, "y": y}},
+        {"transform": [{"filter": "datum.until !== null && datum.method !== method"}],
+         "mark": {**bar, "color": "var(--ink-2)"}, "encoding": {"x": {**x, "field": "until"}, "y": y}},
+        {"transform": [{"filter": "datum.until !== null && datum.method === method"}], "mark": bar,
+         "encoding": {"x": {**x, "field": "until"}, "y": y, "color": scale(colour)}},
+        {"mark": {"type": "point", "size": 60, "yOffset": -10, "opacity": 1, "strokeWidth": 1.6, "x": 6},
+         "encoding": {"y": y, "shape": scale({t: kinds[t][0] for t in titles}), "stroke": scale(colour),
+                      "fill": scale(filled)}},
+        {"mark": {**text, "align": "left", "x": 18}, "encoding": {"y": y, "text": {"field": "name"}}},
+        {"mark": {**text, "align": "right", "x": {"expr": "width"}}, "encoding": {"y": y, "text": {"field": "text"}}},
+    ]  # fmt: skip
+    return {
+        "width": 320, "height": {"step": _BAR}, "data": {"values": rows},
+        "padding": {"left": 4, "top": 0, "right": 8, "bottom": 0},
+        "params": [{"name": "method", "value": titles[0]}], "layer": layers,
+    }  # fmt: skip
+
+
+def rounds_text(groups: Groups) -> str:
+    """Return the number of rounds of a page, where all runs have the same: "100 rounds"; else ""."""
+    counts = {len(run.rounds) for runs in groups.values() for run in runs}
+    return f"{(n := counts.pop())} round{'' if n == 1 else 's'}" if len(counts) == 1 else ""

@@ -1,0 +1,279 @@
+"""The chart of the first screen: each client's gain as a mark, a row for each method."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedkin.report.charts import Spec
+from fedkin.report.figures import Figure, Groups, percent
+from fedkin.report.standings import ClientGain, Standing, alone
+from fedkin.report.wording import against, cut, named, signed
+
+ROW = 38
+"""Height of a row in pixels; the rows of the table next to the chart have the same."""
+ONE_ROW = 96
+"""Height of the only row of a page with one method."""
+MOST_DOTS = 200
+"""With more clients than this a row has bins instead of dots."""
+MOST_MARKS = 6000
+"""Maximum number of dots of a chart; with more, all rows have bins."""
+NAMES = 120
+"""Width of the names of methods, in pixels."""
+_FEW = 60
+_WIDTH = 420
+_KINDS = {1: "helped", 0: "unchanged", -1: "harmed"}
+_ORDINARY = {1: "above", 0: "equal", -1: "below"}
+_BINS = 48
+_POINTS = "datum.value > 0 ? '+' + datum.value : datum.value < 0 ? '−' + -datum.value : '0'"
+
+
+def words(reference: str) -> Mapping[int, str]:
+    """Return the word for each kind of gain: clients are helped or harmed compared with training alone only."""
+    return _KINDS if alone(reference) else _ORDINARY
+
+
+def gains(
+    order: Sequence[str],
+    found: Mapping[str, Standing],
+    reference: str,
+    names: Sequence[str] = (),
+    *,
+    first: bool = True,
+) -> Figure:
+    """Return one row per method, one mark per client (and seed) at its gain over the reference.
+
+    Args:
+        order: all methods, best first, including the reference.
+        found: method -> its standing.
+        reference: title of the reference.
+        names: names of the clients, by number.
+    """
+    every = [one.gain for s in found.values() for one in s.gains]
+    low, high = _domain([100 * g for g in every])
+    most = max((len(s.gains) for s in found.values()), default=0)
+    binned = max((s.clients for s in found.values()), default=0) > MOST_DOTS or len(every) > MOST_MARKS
+    rows: list[dict[str, Any]] = []
+    for title in order:
+        if title not in found:
+            if title == reference:
+                rows.append({"method": title, "part": "reference"})
+            continue
+        standing = found[title]
+        rows.append({"method": title, "part": "mean", "gain": percent(standing.difference.mean)})
+        draw = _bins if binned else _dots
+        rows += draw(title, standing.gains, len(standing.seeds), low, high, most, names)
+    fact = "; ".join(
+        f"{named(t)}: {_range(s, 1)} {words(reference)[1]}, {_range(s, -1)} {words(reference)[-1]}, "
+        f"mean {signed(s.difference.mean)}"
+        for t, s in found.items()
+    )
+    over = against(reference)
+    caption = f"Gain of each client over {over}, in points of accuracy." + (" A bin holds clients." if binned else "")
+    spec = _spec(rows, [t for t in order if t in found or t == reference], reference, (low, high), binned, most)
+    name = "gains" if first else "gains-over-" + re.sub(r"[^a-z0-9]+", "-", reference.lower()).strip("-")
+    return Figure(name, fact or f"No method was compared with {over}", caption, spec)
+
+
+def accuracies(order: Sequence[str], groups: Groups, names: Sequence[str] = ()) -> Figure:
+    """Return one row per method, one mark per client (and seed) at its final accuracy: of runs without a reference.
+
+    Args:
+        order: all methods, best first.
+        groups: title -> its runs.
+        names: names of the clients, by number.
+    """
+    found = {}
+    for title in order:
+        seeds = [
+            [ClientGain(run.seed, c, a, a, 0, 0, False) for c, a in run.by_client.items()] for run in groups[title]
+        ]
+        if any(seeds):
+            found[title] = seeds
+    every = [one.accuracy for seeds in found.values() for seed in seeds for one in seed]
+    low, high = (0, 100) if not every else (max(0, 10 * math.floor(min(every) * 10 - 0.5)), 100)
+    most = max((sum(map(len, seeds)) for seeds in found.values()), default=0)
+    binned = most > MOST_DOTS or len(every) > MOST_MARKS
+    rows: list[dict[str, Any]] = []
+    for title, seeds in found.items():
+        mean = math.fsum(v for seed in seeds for v in (one.accuracy for one in seed)) / sum(map(len, seeds))
+        rows.append({"method": title, "part": "mean", "gain": percent(mean)})
+        draw = _bins if binned else _dots
+        rows += draw(title, [one for seed in seeds for one in seed], len(seeds), low, high, most, names)
+    spec = _spec(rows, [t for t in order if t in found], "", (low, high), binned, most)
+    said = "No client was tested" if not found else "Accuracy of each client: " + "; ".join(
+        f"{named(row['method'])}, mean {row['gain']:.1f}%" for row in rows if row["part"] == "mean"
+    )  # fmt: skip
+    return Figure("client-accuracies", said, "Final accuracy of each client. The line is the mean.", spec)
+
+
+def _range(standing: Standing, kind: int) -> str:
+    counts = standing.counts(kind)
+    return str(counts[0]) if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+
+
+def _domain(points: Sequence[float]) -> tuple[int, int]:
+    """Return the ends of the axis, multiples of five points."""
+    low, high = min([-10.0, *points]), max([10.0, *points])
+    return 5 * math.floor((low - 1) / 5), 5 * math.ceil((high + 1) / 5)
+
+
+def _dots(
+    title: str, found: Sequence[ClientGain], seeds: int, low: int, high: int, most: int, names: Sequence[str]
+) -> list[dict[str, Any]]:
+    step, apart = (4.9, 9.8) if most <= _FEW else (2.6, 5.0)
+    scale = _WIDTH / (high - low)
+    level = [one for one in found if one.kind == 0 and abs(one.gain) < 0.001]
+    gap = min(6.0, (ROW - 6) / max(1, len(level)))
+    placed = [(one, (j - (len(level) - 1) / 2) * gap) for j, one in enumerate(level)]
+    moved = sorted((one for one in found if one.kind or abs(one.gain) >= 0.001), key=lambda one: one.gain)
+    placed += zip(moved, _dodged([100 * one.gain * scale for one in moved], step, apart), strict=True)
+    return [
+        {"method": title, "part": "client", "client": names[one.client] if one.client < len(names) else str(one.client),
+         "id": one.client, **({"seed": one.seed} if seeds > 1 else {}), "gain": percent(one.gain),
+         "accuracy": percent(one.accuracy), "kind": _KINDS[one.kind], "chance": "beyond" if one.strong else "within",
+         "dy": round(dy, 1)}
+        for one, dy in placed
+    ]  # fmt: skip
+
+
+def _dodged(places: Sequence[float], step: float, apart: float) -> list[float]:
+    """Return a vertical offset for each mark, from left to right, such that they do not overlap where possible."""
+    free = [0.0]
+    for n in range(1, int((ROW / 2 - 5) / step) + 1):
+        free += [n * step, -n * step]
+    found: list[tuple[float, float]] = []
+    for x in places:
+        near = [(a, b) for a, b in found[-60:] if x - a < apart]
+        room = {dy: min((math.hypot(x - a, dy - b) for a, b in near), default=math.inf) for dy in free}
+        found.append((x, next((dy for dy in free if room[dy] >= apart - 0.01), max(free, key=lambda dy: room[dy]))))
+    return [dy for _, dy in found]
+
+
+def _bins(
+    title: str, found: Sequence[ClientGain], seeds: int, low: int, high: int, most: int, names: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return the clients by bins of their gain: harmed ones below the line, others above it."""
+    width = (high - low) / _BINS
+    counts = Counter((math.floor((100 * one.gain - low) / width), one.kind) for one in found)
+    top = max(counts.values())
+    rows = []
+    for (at, kind), n in sorted(counts.items()):
+        tall = max(2.0, (ROW / 2 - 2) * math.sqrt(n / top))
+        middle = low + (at + 0.5) * width
+        rows.append({"method": title, "part": "client", "gain": round(middle, 2), "clients": n,
+                      "kind": _KINDS[kind], "chance": "beyond", "tall": round(tall, 1),
+                      "dy": round(tall / 2 if kind < 0 else -tall / 2, 1)})  # fmt: skip
+    return rows
+
+
+def _spec(
+    rows: list[dict[str, Any]], order: Sequence[str], reference: str, ends: tuple[int, int], binned: bool, most: int
+) -> Spec:
+    one = len(order) == 1 or (len(order) == 2 and reference in order)
+    shown = [t for t in order if t != reference] if one else list(order)
+    low, high = ends
+    step = ONE_ROW if one else ROW
+    band = {"field": "method", "type": "nominal", "title": None, "scale": {"domain": shown, "padding": 0},
+            "axis": {"domain": False, "ticks": False, "grid": True, "gridColor": "var(--line)", "bandPosition": 0,
+                     "zindex": 1, "minExtent": NAMES, "maxExtent": NAMES, "labelAlign": "left",
+                     "labelPadding": NAMES - 8, "labelLimit": NAMES - 8, "labelColor": "var(--ink)",
+                     "labelFontSize": 13, "labelFontWeight": {"condition": {"test": "datum.value === method",
+                                                                              "value": 700}, "value": 400},
+                     "labelExpr": f"datum.value === 'Local' ? '{named('Local')}' : datum.value"}}  # fmt: skip
+    x = {"field": "gain", "type": "quantitative", "title": None, "scale": {"domain": list(ends), "nice": False},
+         "axis": {"values": list(range(math.ceil(low / 10) * 10, high + 1, 10)), "domain": False, "ticks": False,
+                  "labelPadding": 6, "gridColor": {"condition": {"test": "datum.value === 0", "value": "var(--ink-2)"},
+                                                   "value": "var(--grid)"},
+                  "labelExpr": _POINTS if reference else "datum.value + '%'"}}  # fmt: skip
+    picked = {"filter": "datum.method === method && (datum.part === 'mean' || datum.part === 'reference')"}
+    layers: list[Spec] = [
+        {"transform": [picked], "mark": {"type": "rect", "color": "var(--sunken)", "height": step},
+         "encoding": {"y": band, "x": {"value": -NAMES}, "x2": {"value": {"expr": "width"}}}},
+        {"transform": [picked], "mark": {"type": "rect", "color": "var(--ink)", "height": step},
+         "encoding": {"y": band, "x": {"value": -NAMES}, "x2": {"value": 2 - NAMES}}},
+        *([{"data": {"values": [{}]}, "mark": {"type": "rect", "color": "var(--loss-soft)", "opacity": 0.28},
+            "encoding": {"x": {"datum": low, "type": "quantitative"}, "x2": {"datum": 0}}}] if reference else []),
+        _part("mean", {"type": "tick", "orient": "vertical", "thickness": 2, "color": "var(--ink)", "opacity": 1,
+                       "size": step - 6}, {"x": x, "y": band}),
+        *_marks(x, band, binned, most, rows, step / 2),
+        *(_sides(reference, band, -low / (high - low)) if reference else []),
+    ]  # fmt: skip
+    return {
+        "width": 560, "height": {"step": step}, "data": {"values": rows},
+        "padding": {"left": 0, "top": 0, "right": 12, "bottom": 6},
+        "params": [{"name": "method", "value": shown[0] if shown else ""}, {"name": "shown", "value": shown}],
+        "transform": [{"filter": "indexof(shown, datum.method) >= 0"}], "layer": layers,
+    }  # fmt: skip
+
+
+def _sides(reference: str, y: Spec, zero_at: float) -> list[Spec]:
+    """Return the text in the row of the reference, and those below the axis at either side of zero, which is at a
+    fraction of the width: short ones where there is no room."""
+    long = (f"← better off with {_plain(against(reference))}", "better off with the method, points →")
+    texts = (("right", -8, "← worse", long[0], zero_at), ("left", 8, "better, points →", long[1], 1 - zero_at))
+    zero: Spec = {"datum": 0, "type": "quantitative"}
+    row = {"type": "text", "align": "left", "dx": 8, "text": "the reference", "color": "var(--ink-2)"}
+    return [_part("reference", row, {"x": zero, "y": y})] + [
+        {"data": {"values": [{}]}, "encoding": {"x": zero},
+         "mark": {"type": "text", "baseline": "middle", "y": {"expr": "height + 30"}, "color": "var(--ink-2)",
+                  "align": align, "dx": dx, "text": {"expr": _fitting(short, said, room, 90 if dx < 0 else 4)}}}
+        for align, dx, short, said, room in texts
+    ]  # fmt: skip
+
+
+def _fitting(short: str, said: str, room: float, more: int) -> str:
+    """Return an expression for the longer text where a fraction of the width and some pixels have room for it."""
+    return f"width * {room:.3f} + {more} < {6.2 * len(said):.0f} ? '{short}' : '{said}'"
+
+
+def _plain(text: str) -> str:
+    """Return a name that can stand in an expression between quotes."""
+    return "".join(c for c in cut(text) if c.isalnum() or c in " -+()")
+
+
+def _part(part: str, mark: Spec, encoding: Spec) -> Spec:
+    return {"transform": [{"filter": f"datum.part === '{part}'"}], "mark": mark, "encoding": encoding}
+
+
+def _marks(x: Spec, y: Spec, binned: bool, most: int, rows: Sequence[Mapping[str, Any]], half: float) -> list[Spec]:
+    """Return the marks of clients: disc, ring and triangle, pale within chance; or bins."""
+    colours = ["var(--gain)", "var(--same)", "var(--loss)"]
+    offset = {"field": "dy", "type": "quantitative", "scale": {"domain": [-half, half]}}
+    domain = list(_KINDS.values())
+    stroke = {"field": "kind", "type": "nominal", "scale": {"domain": domain, "range": colours}, "legend": None}
+    if binned:
+        tall = {"field": "tall", "type": "quantitative", "scale": None, "legend": None}
+        tips = [{"field": name} for name in ("method", "gain", "clients")]
+        mark = {
+            "type": "tick",
+            "orient": "vertical",
+            "thickness": {"expr": f"max(2, width / {_BINS} - 1)"},
+            "opacity": 1,
+        }
+        return [_part("client", mark, {"x": x, "y": y, "yOffset": offset, "color": stroke, "size": tall,
+                                       "tooltip": tips})]  # fmt: skip
+    several = any("seed" in row for row in rows)
+    tips = [{"field": "method"}, {"field": "client"}, *([{"field": "seed"}] if several else []),
+            {"field": "gain", "title": "gain, points"}, {"field": "accuracy", "title": "accuracy, %"},
+            {"field": "chance", "title": "chance"}]  # fmt: skip
+    big = most <= _FEW
+    soft = {"helped": "var(--gain-soft)", "harmed": "var(--loss-soft)", "unchanged": "var(--surface)"}
+    fill = {"condition": [{"test": f"datum.chance === 'beyond' && datum.kind === '{k}'", "value": c}
+                          for k, c in zip(domain, colours, strict=True) if k != "unchanged"]
+            + [{"test": f"datum.kind === '{k}'", "value": c} for k, c in soft.items() if k != "unchanged"],
+            "value": "var(--surface)"}  # fmt: skip
+    sizes = [58, 22, 70] if big else [20, 12, 26]
+    sizes = sizes if any(row.get("kind") == "helped" for row in rows) else [sizes[0]] * 3
+    encoding = {
+        "x": x, "y": y, "yOffset": offset, "stroke": stroke, "fill": fill, "tooltip": tips,
+        "shape": {"field": "kind", "type": "nominal", "legend": None,
+                  "scale": {"domain": domain, "range": ["circle", "circle", "triangle-down"]}},
+        "size": {"condition": [{"test": f"datum.kind === '{k}'", "value": s} for k, s in
+                               zip(domain, sizes, strict=True) if k != "unchanged"], "value": sizes[1]},
+    }  # fmt: skip
+    mark = {"type": "point", "strokeWidth": 1.5 if big else 1, "opacity": 0.6 if several else 1, "cursor": "pointer"}
+    return [_part("client", mark, encoding)]

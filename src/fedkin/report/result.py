@@ -1,0 +1,342 @@
+"""The first screen's sentences and four figures, for one method: for whom it paid, and by how much."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedkin.evaluate import Spread, spread
+from fedkin.report import pictures, references
+from fedkin.report.first import NAMED
+from fedkin.report.folder import Run
+from fedkin.report.headline import headline, rounds_of
+from fedkin.report.page_data import PageData
+from fedkin.report.references import FEDAVG
+from fedkin.report.standings import Standing, alone
+from fedkin.report.wording import against, counted, listed, named, points, share, short_mb, signed, tight
+
+Text = list[tuple[str, str]]
+"""Parts of a sentence with the class that colours them."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What the first screen needs of a page.
+
+    Attributes:
+        report: content of the page.
+        reference: title of the method that gains are relative to.
+        order: methods by the headline metric, best first.
+        tied: methods that are not clearly below the best.
+    """
+
+    report: PageData
+    reference: str
+    order: Sequence[str]
+    tied: Sequence[str]
+
+    @property
+    def first(self) -> str:
+        """The method that the page starts with: the best that is not training alone."""
+        others = [t for t in self.order if t not in (self.reference, references.LOCAL, references.FULL)]
+        return next(iter([*others, *self.order, *self.report.runs]))
+
+    def standing(self, title: str, reference: str | None = None) -> Standing | None:
+        """Return a method against a reference; None if they were not compared."""
+        return self.report.standings.get(reference or self.reference, {}).get(title)
+
+    def final(self, title: str, metric: str = "accuracy") -> Spread | None:
+        """Return a final figure of a method over its seeds."""
+        return spread([run.final.get(metric) for run in self.report.runs[title]])
+
+    def megabytes(self, title: str) -> float | None:
+        """Return the megabytes sent by a method, the mean over its seeds."""
+        found = spread([None if run.bytes is None else run.bytes / 1e6 for run in self.report.runs[title]])
+        return None if found is None else found.mean
+
+    @property
+    def seeds(self) -> int:
+        """Number of seeds of the page."""
+        return max(map(len, self.report.runs.values()))
+
+
+def block(scene: Scene, title: str) -> str:
+    """Return the eyebrow, the headline, the sentence below it and the four figures of a method, as HTML."""
+    first, second = sentences(scene, title)
+    said = "".join(_span(*part) for part in first)
+    said += f' <span class="s2">{html.escape(second)}</span>' if second else ""
+    hidden = "" if title == scene.first else " hidden"
+    return (
+        f'<div class="by-method" data-method="{html.escape(title)}"{hidden}>\n'
+        f'<p class="eyebrow">{html.escape(_eyebrow(scene, title))}</p><h1>{said}</h1>\n'
+        f'<p class="lede">{html.escape(tight(_lede(scene, title)))}</p>\n'
+        f'<div class="panel kpis">{"".join(_figures(scene, title))}</div></div>\n'
+    )
+
+
+def _span(text: str, kind: str) -> str:
+    return f'<span class="{kind}">{html.escape(text)}</span>' if kind else html.escape(text)
+
+
+def sentences(scene: Scene, title: str) -> tuple[Text, str]:
+    """Return the headline of a method: for whom it paid, in parts, and how much."""
+    accuracy, standing = scene.final(title), scene.standing(title)
+    if accuracy is None:
+        return [(f"{named(title)}: no round was evaluated.", "")], ""
+    metric = scene.report.first.metric
+    if not scene.report.first.fair and (found := scene.final(title, metric)) is not None:
+        best = title == scene.order[0] and len(scene.order) > 1
+        said = f"{title} has the highest mean {NAMED[metric]}, {share(found.mean)}." if best else (
+            f"{title} reached {share(found.mean)} {NAMED[metric]} on average."
+        )  # fmt: skip
+        return [(said, "")], "By accuracy, it " + "".join(t for t, _ in _effect(scene, standing)) if standing else ""
+    if title == scene.reference and alone(title):
+        return [
+            (f"Trained alone, the {_clients(scene, title)} reach {share(accuracy.mean)} accuracy on average.", "")
+        ], ""
+    if standing is None:
+        return _unmatched(scene, title, accuracy), ""
+    if standing.identical:
+        alike = f"{title} ended exactly where {against(scene.reference)} ended, for every client."
+        return [(alike, "")], "It learned nothing from the others." if alone(scene.reference) else ""
+    top = scene.order[0]
+    if title == scene.first and top != title and (alone(top) or top == scene.reference):
+        none = f"No method is above {against(top)} on average."
+        return [(none, "")], f"{title}, the highest, " + "".join(text for text, _ in _effect(scene, standing))
+    return [(f"{title} ", ""), *_effect(scene, standing)], _average(standing)
+
+
+def _unmatched(scene: Scene, title: str, accuracy: Spread) -> Text:
+    best = title == scene.order[0] and len(scene.order) > 1
+    rank = f", the highest of {len(scene.order)} methods" if best else ""
+    worst = scene.final(title, "worst_decile")
+    tail = "" if worst is None or rank else f", {share(worst.mean)} for the worst tenth of them"
+    where = "" if rank else f" over {_clients(scene, title)}"
+    return [(f"{named(title)} reached {share(accuracy.mean)} accuracy on average{where}{rank}{tail}.", "")]
+
+
+def _clients(scene: Scene, title: str) -> str:
+    count = max(len(run.by_client) for run in scene.report.runs[title])
+    return f"{count} client{'' if count == 1 else 's'}"
+
+
+def _effect(scene: Scene, standing: Standing) -> Text:
+    """Return "helped 13 of 20 clients and harmed 2.", or the words for a reference that trains together."""
+    up, down, of = standing.counts(1), standing.counts(-1), standing.clients
+    every = "all" if min(up) == of else counted(up, "none")
+    whom = f"all {of}" if every == "all" else f"{every} of {of}"
+    names = _harmed_names(scene, standing)
+    seeds = f" in each of {len(up)} seeds" if len(up) > 1 else ""
+    if not alone(standing.reference):
+        return [("is ", ""), (f"above {standing.reference} for {whom}", "g"), (f" clients{seeds} and ", ""),
+                (f"below it for {counted(down, 'none')}{names}", "l"), (".", "")]  # fmt: skip
+    if every == "all":
+        return [(f"helped {whom}", "g"), (f" clients{seeds}.", "")]
+    return [(f"helped {whom}", "g"), (f" clients{seeds} and ", ""),
+            (f"harmed {counted(down, 'none')}{names}", "l"), (".", "")]  # fmt: skip
+
+
+def _harmed_names(scene: Scene, standing: Standing) -> str:
+    """Return the names of up to two harmed clients, in brackets; "" where they have none or are more."""
+    names = scene.report.names
+    if len(standing.seeds) > 1 or not names:
+        return ""
+    losers = [one.client for one in sorted(standing.gains, key=lambda one: one.gain) if one.kind < 0]
+    harmed = [names[client] if client < len(names) else str(client) for client in losers]
+    return f" ({listed(harmed)})" if 0 < len(harmed) <= 2 else ""
+
+
+def _average(standing: Standing) -> str:
+    mean, of = standing.difference.mean, standing.clients
+    over = f"Over all {of}"
+    if standing.difference.low is None:
+        return f"With so few clients, the average of {points(mean)} says little." if mean >= 0 else (
+            f"With so few clients, the average loss of {points(mean)} says little."
+        )  # fmt: skip
+    if standing.word == "unclear":
+        return f"{over}, a mean {'loss' if mean < 0 else 'gain'} of {points(mean)} could be chance."
+    return f"{over}, accuracy {'rose' if standing.word == 'better' else 'fell'} by {points(mean)} on average."
+
+
+def _eyebrow(scene: Scene, title: str) -> str:
+    count = len(scene.order)
+    if count == 1:
+        return f"One run, compared with {against(scene.reference)}" if scene.standing(title) else "One run"
+    if title == scene.reference:
+        return "The reference: every client alone" if alone(title) else "The reference"
+    if title not in scene.order:
+        return "Not evaluated"
+    metric = NAMED[scene.report.first.metric]
+    if title == scene.order[0]:
+        tied = len(scene.tied)
+        below = f"; {tied} {'is' if tied == 1 else 'are'} not clearly below it" if tied else ""
+        return f"Highest mean {metric} of {count} methods{below}"
+    return f"Rank {scene.order.index(title) + 1} of {count} by mean {metric}"
+
+
+def _lede(scene: Scene, title: str) -> str:
+    report, standing = scene.report, scene.standing(title)
+    said = [] if report.first.fair else [f"{report.first.sentence} " if report.first.sentence else ""]
+    runs = report.runs[title]
+    if marked := headline({title: runs}).diverged.get(title):
+        said.append(f"Training diverged from round {min(marked.values())} on. ")
+    if standing is None:
+        if title == scene.reference and len(scene.order) > 1:
+            said.append("Pick a method to see whom it helped and whom it harmed.")
+        elif title != scene.reference:
+            said.append(_missing(scene, title, runs))
+        return "".join(said).strip()
+    found = standing.difference
+    over = f"these {standing.clients} clients and one seed" if found.seeds == 1 else f"{found.seeds} seeds"
+    if found.low is not None and found.high is not None and not found.identical:
+        said.append(f"The 95% interval for that average is {signed(found.low)} to {signed(found.high)} points, over "
+                    f"{over}. ")  # fmt: skip
+    elif not found.identical:
+        said.append(
+            f"{found.clients} clients and {found.seeds} seed{'s' * (found.seeds > 1)} are too few for an interval. "
+        )
+    return "".join([*said, _compared_with_fedavg(scene, title)]).strip()
+
+
+def _missing(scene: Scene, title: str, runs: Sequence[Run]) -> str:
+    rounds = f"Figures are means over {rounds_of(runs)}. " if rounds_of(runs).startswith("rounds") else ""
+    if any(scene.report.standings.get(scene.reference, {})) or scene.reference in scene.report.runs:
+        return f"{rounds}There is no seed or client in common with {scene.reference} to compare with."
+    return f"{rounds}There is no {scene.reference} run to compare with, so it is not known whom it helped."
+
+
+def _compared_with_fedavg(scene: Scene, title: str) -> str:
+    """Return the sentence on the simplest federation; "" where there is none."""
+    standing = scene.standing(title, FEDAVG)
+    if standing is None or scene.reference == FEDAVG:
+        return ""
+    found = standing.difference
+    if found.low is None or found.high is None:
+        return f"Against plain FedAvg the mean difference is {signed(found.mean)}."
+    ends = f"({signed(found.mean)}, interval {signed(found.low)} to {signed(found.high)})"
+    said = {"better": f"It is better than plain FedAvg {ends}", "worse": f"It is worse than plain FedAvg {ends}"}
+    text = "It equals plain FedAvg for every client" if found.identical else said.get(
+        standing.word, f"There is no clear difference from plain FedAvg {ends}"
+    )  # fmt: skip
+    mine, other = scene.megabytes(title), scene.megabytes(FEDAVG)
+    less = other / mine if mine and other else 1.0
+    return f"{text}, which needs {100 * less:.0f}% of the traffic." if less < 0.9 else f"{text}."
+
+
+def _figures(scene: Scene, title: str) -> list[str]:
+    standing = scene.standing(title)
+    low = _low(scene)
+    return [
+        _accuracy(scene, title, standing, low),
+        _counts(scene, title, standing),
+        _worst(scene, title, standing, low),
+        _traffic(scene, title),
+    ]
+
+
+def _card(title: str, big: str, picture: str, caption: str) -> str:
+    long = " long" if big.count("–") > 1 else ""
+    return (
+        f'<div class="kpi"><h2>{html.escape(title)}</h2><div class="big{long}">{big}</div>{picture}'
+        f'<div class="cap">{html.escape(caption)}</div></div>'
+    )
+
+
+def _low(scene: Scene) -> float:
+    """Return the lower end of the scale of accuracies in the pictures."""
+    lows = [min(run.by_client.values(), default=1.0) for runs in scene.report.runs.values() for run in runs]
+    return min(0.9, int(10 * max(0.0, min(lows, default=0.0) - 0.05)) / 10)
+
+
+def _accuracy(scene: Scene, title: str, standing: Standing | None, low: float) -> str:
+    metric = scene.report.first.metric
+    found = scene.final(title, metric)
+    if found is None:
+        return _card(f"Mean {NAMED[metric]}", "–", '<div class="mini"></div>', "no round was evaluated")
+    small = "" if found.std is None else f"<small>± {100 * found.std:.1f}</small>"
+    before, caption = None, "the reference" if title == scene.reference else "mean over clients"
+    if standing is not None and metric == "accuracy":
+        before = found.mean - standing.difference.mean
+        name = "alone" if alone(scene.reference) else scene.reference
+        caption = f"{name} {share(before)} · {signed(standing.difference.mean)} points"
+    says = f"{share(found.mean)}" if before is None else f"from {share(before)} to {share(found.mean)}"
+    return _card(
+        f"Mean {NAMED[metric]}", share(found.mean) + small, pictures.dumbbell(before, found.mean, low, says), caption
+    )
+
+
+def _counts(scene: Scene, title: str, standing: Standing | None) -> str:
+    if standing is None:
+        caption = "the reference" if title == scene.reference else "nothing to compare with"
+        return _card("Clients", _clients(scene, title).split()[0], '<div class="mini"></div>', caption)
+    three = [standing.counts(kind) for kind in (1, 0, -1)]
+    up, level, down = (counted(counts).replace(" to ", "–") for counts in three)
+    words = ("helped", "unchanged", "harmed") if alone(scene.reference) else ("above", "equal", "below")
+    says = f"{up} {words[0]}, {level} {words[1]}, {down} {words[2]}"
+    strong, lost = standing.beyond(1), standing.beyond(-1)
+    caption = f"beyond chance: {strong} gain{'' if strong == 1 else 's'}, {lost} loss{'' if lost == 1 else 'es'}"
+    caption += ", all seeds" if len(standing.seeds) > 1 else ""
+    big = "<i>/</i>".join(html.escape(text) for text in (up, level, down))
+    marks = pictures.clients(((one.kind, one.strong) for one in standing.gains), says)
+    return _card(f"Clients {' / '.join(words)}", big, marks, caption).replace("<h2>Clients ", _CLIENTS, 1)
+
+
+def lowest(scene: Scene, title: str, reference: bool = False) -> tuple[float, str] | None:
+    """Return the lowest accuracy of a client, the mean over seeds, and the client's name in the only seed; of the
+    method, or of its reference where the two were compared."""
+    standing = scene.standing(title) if reference else None
+    if reference and standing is None:
+        return None
+    seeds: list[Mapping[int, float]] = (
+        [{one.client: one.accuracy - one.gain for one in seed} for seed in standing.seeds] if standing
+        else [run.by_client for run in scene.report.runs[title] if run.by_client]
+    )  # fmt: skip
+    if not seeds:
+        return None
+    value = sum(min(seed.values()) for seed in seeds) / len(seeds)
+    client = min(seeds[0], key=lambda c: (seeds[0][c], c))
+    names = scene.report.names
+    name = names[client] if client < len(names) else f"client {client}"
+    return value, "" if len(seeds) > 1 else name
+
+
+def _worst(scene: Scene, title: str, standing: Standing | None, low: float) -> str:
+    found, before = lowest(scene, title), lowest(scene, title, reference=True)
+    if found is None:
+        return _card("Worst client", "–", '<div class="mini"></div>', "no client was tested")
+    value, name = found
+    caption = name or "mean of the worst client of each seed"
+    if before is not None and alone(scene.reference):
+        caption = f"{caption} · alone, the worst has {share(before[0])}" + (f" ({before[1]})" if before[1] else "")
+    level = None if before is None else before[0]
+    picture = pictures.dumbbell(level, value, low, f"{share(value)}")
+    return _card("Worst client", share(value), picture, caption)
+
+
+def _traffic(scene: Scene, title: str) -> str:
+    mine = scene.megabytes(title)
+    if mine is None:
+        return _card("Traffic", "–", '<div class="mini"></div>', "nothing was counted")
+    top = max(scene.megabytes(t) or 0.0 for t in scene.report.runs)
+    other = scene.megabytes(FEDAVG) if FEDAVG in scene.report.runs else None
+    caption = "sent up and down"
+    if title == FEDAVG:
+        caption = "the simplest method"
+    elif mine < 0.001 * top or mine == 0:
+        caption = "next to nothing to send"
+    elif other:
+        caption = _factor(mine / other) + f" FedAvg ({short_mb(other)} MB)"
+    picture = pictures.bar(mine, top, other, f"{short_mb(mine)} MB")
+    return _card("Traffic", f"{short_mb(mine)}<small>MB</small>".replace("<1<", "&lt;1<"), picture, caption)
+
+
+_CLIENTS = '<h2><span class="hp">Clients </span>'
+"""The beginning of the second figure's heading, which a phone has no room for."""
+
+
+def _factor(value: float) -> str:
+    """Return a traffic relative to another: as, 2.4 ×, 42% of."""
+    if abs(value - 1) < 0.03:
+        return "as"
+    return f"{value:.1f} ×" if value > 1 else f"{100 * value:.0f}% of" if value >= 0.01 else "less than 1% of"

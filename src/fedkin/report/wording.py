@@ -1,0 +1,73 @@
+"""Numbers and short phrases of the page: true minus signs, points, lists, ranges over seeds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from fedkin.report.references import LOCAL
+
+ALONE = "Alone (Local)"
+SIGNS = {"better": "▲", "worse": "▼", "unclear": "≈", "reference": "–"}
+"""Sign of each verdict, so that colour is not the only difference."""
+_NUMBERS = ("no", "one", "two", "three", "four", "five", "six")
+
+
+def named(title: str) -> str:
+    """Return the name of a method on the page."""
+    return ALONE if title == LOCAL else title
+
+
+def against(reference: str) -> str:
+    """Return a reference in a sentence."""
+    return "training alone" if reference == LOCAL else reference
+
+
+def signed(value: float, decimals: int = 1) -> str:
+    """Return a fraction in points with a sign: +6.2, −0.4, 0.0."""
+    text = f"{abs(100 * value):.{decimals}f}"
+    return text if float(text) == 0 else ("+" if value > 0 else "−") + text
+
+
+def share(value: float, decimals: int = 1) -> str:
+    """Return a fraction in per cent: 95.7%."""
+    return f"{100 * value:.{decimals}f}%"
+
+
+def points(value: float) -> str:
+    """Return the size of a fraction in whole points, below one in tenths: 6 points, 1 point, 0.4 points."""
+    size = abs(100 * value)
+    text = f"{size:.1f}" if size < 0.95 else f"{size:.0f}"
+    return f"{text} point{'' if text == '1' else 's'}"
+
+
+def spelled(count: int) -> str:
+    """Return a small number as a word, a larger one in digits."""
+    return _NUMBERS[count] if count < len(_NUMBERS) else str(count)
+
+
+def counted(counts: Sequence[int], none: str = "0") -> str:
+    """Return a number, or the lowest and the highest of several seeds: 13, 41 to 45."""
+    low, high = min(counts), max(counts)
+    return (str(low) if low else none) if low == high else f"{low} to {high}"
+
+
+def listed(items: Sequence[str], last: str = "and") -> str:
+    """Return names as a list: A, B and C."""
+    return f" {last} ".join(filter(None, (", ".join(items[:-1]), items[-1]))) if items else ""
+
+
+def short_mb(megabytes: float) -> str:
+    """Return megabytes without decimals; less than one is <1."""
+    return "0" if megabytes == 0 else "<1" if megabytes < 1 else f"{megabytes:,.0f}"
+
+
+def tight(text: str) -> str:
+    """Return a sentence with per cent signs next to their numbers, as everywhere on the page."""
+    return re.sub(r"(?<=\d) %", "%", text)
+
+
+def cut(name: str, most: int = 16) -> str:
+    """Return a name for a chart, cut in its middle to a maximum number of characters: names often differ at the end."""
+    tail = (most - 1) * 2 // 5
+    return name if len(name) <= most else f"{name[: most - 1 - tail].rstrip()}…{name[-tail:].lstrip()}"
