@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,7 @@ class LiveFolder:
         return next((other.names for other in others if other.names), [])
 
 
+@cache
 def _title(name: str) -> str:
     """Return the title of a method; no user-defined code is loaded."""
     try:

@@ -16,7 +16,7 @@ from fedkin.storage.json_lines import Record
 from fedkin.storage.toml import read_toml
 
 MOST_POINTS = 200
-"""Maximum number of points of a curve; of a longer one every n-th is kept, and the last."""
+"""Maximum number of points of a curve; of a longer one every n-th from the first is kept, and the last."""
 _PACE = 20  # last rounds whose mean duration gives the time left
 
 
@@ -44,6 +44,7 @@ class FollowedRun:
     values: list[tuple[int, float, int]]
     _done: int
     _client_curves: dict[int, array[float]]
+    _thinned: tuple[int, list[list[float]]]
 
     def __init__(self, place: Path) -> None:
         self.place, self.table, self.names = place, dict[str, Any](), list[str]()
@@ -88,7 +89,9 @@ class FollowedRun:
 
     def points(self) -> list[list[float]]:
         """Return the curve as pairs of round and metric, thinned."""
-        return thinned(self.curve)
+        if len(self.curve) != self._thinned[0]:
+            self._thinned = len(self.curve), thinned(self.curve)
+        return self._thinned[1]
 
     def client_points(self, client: int) -> list[list[float]]:
         """Return the curve of one client as pairs of round and metric, thinned; empty for an unknown client."""
@@ -120,7 +123,7 @@ class FollowedRun:
 
     def _forget_rounds(self) -> None:
         self._done, self.bytes_up, self.bytes_down = 0, 0, 0
-        self.curve, self.last = array("d"), {}
+        self.curve, self.last, self._thinned = array("d"), {}, (0, [])
 
     def _take_timing(self, line: Record) -> None:
         if (seconds := finite(line["round_s"])) is not None:
@@ -153,7 +156,7 @@ def thinned(curve: array[float]) -> list[list[float]]:
     """Return rounds and values ``[2 N]`` as at most about `MOST_POINTS` pairs, with four decimal places."""
     pairs = [[int(curve[i]), round(curve[i + 1], 4)] for i in range(0, len(curve), 2)]
     step = math.ceil(len(pairs) / MOST_POINTS) or 1
-    return [pair for i, pair in enumerate(pairs) if (len(pairs) - 1 - i) % step == 0]
+    return [pair for i, pair in enumerate(pairs) if i % step == 0 or i == len(pairs) - 1]
 
 
 def _sign(path: Path) -> tuple[int, int]:

@@ -18,13 +18,14 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from fedkin.core.errors import ConfigError
 from fedkin.live.folder import LiveFolder
 from fedkin.report import palette
 
 HOST = "127.0.0.1"
+_DIGITS = 10  # of a client's number, fewer than that
 _HOSTS = (HOST, "localhost")
 _ASSETS = Path(__file__).parent / "assets"
 _FILES = {"": "page.html", "page.css": "page.css", "charts.js": "charts.js", "clients.js": "clients.js",
@@ -101,28 +102,25 @@ class PageRequest(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with a file of the page, the runs, or the clients of a run."""
-        asked = urlsplit(self.path)
-        token, _, name = asked.path.removeprefix("/").partition("/")
+        path, _, query = self.path.partition("?")
+        token, stroke, name = path.removeprefix("/").partition("/")
         host = self.headers.get("Host") or ""
         if (host.rpartition(":")[0] or host) not in _HOSTS:
             self._refuse(HTTPStatus.FORBIDDEN)
-        elif not secrets.compare_digest(token.encode(), self.server.token.encode()):
+        elif not (stroke and secrets.compare_digest(token.encode(), self.server.token.encode())):
             self._refuse(HTTPStatus.NOT_FOUND)
         elif name in _FILES:
             self._send(HTTPStatus.OK, _KINDS[Path(_FILES[name]).suffix], _asset(_FILES[name]))
         elif name in ("runs.json", "clients.json"):
-            self._answer(name, {key: values[-1] for key, values in parse_qs(asked.query).items()})
+            self._answer(name, {key: values[-1] for key, values in parse_qs(query).items()})
         else:
             self._refuse(HTTPStatus.NOT_FOUND)
 
     def _answer(self, name: str, query: Mapping[str, str]) -> None:
         """Send JSON with its version; nothing if the page has this version."""
-        client = query.get("client", "")
-        found = (
-            self.server.folder.runs()
-            if name == "runs.json"
-            else self.server.folder.clients(query.get("run", ""), int(client) if client.isdecimal() else None)
-        )
+        client, folder = query.get("client", ""), self.server.folder
+        number = int(client) if client.isdecimal() and len(client) < _DIGITS else None
+        found = folder.runs() if name == "runs.json" else folder.clients(query.get("run", ""), number)
         if found is None:
             self._refuse(HTTPStatus.NOT_FOUND)
             return

@@ -37,7 +37,6 @@ export function render() {
   axes(svg, box, y, limits);
   svg.append(element("text", { x: box.left, y: height - 4 }, "best"),
     element("text", { x: box.right, y: height - 4, "text-anchor": "end" }, "worst"));
-  const radius = order.length > 300 ? 2.5 : order.length > 60 ? 4 : 6;
   if (frame) frame.remove();
   // dots stay in the page, so that they move to their new places
   const layer = frame?.layer ?? element("g");
@@ -55,9 +54,7 @@ export function render() {
     let dot = dots.get(row[0]);
     if (!dot) { dot = element("circle"); dots.set(row[0], dot); layer.append(dot); }
     there.add(row[0]);
-    const bad = found.refused[row[0]] || found.missing[row[0]] ? " trouble" : "";
-    dot.setAttribute("class", `dot${bad}${row[0] === asked() ? " picked" : ""}`);
-    dot.setAttribute("r", row[0] === asked() ? radius + 2 : radius);
+    paint(row);
     dot.style.transform = `translate(${x(i).toFixed(1)}px, ${y(row[2]).toFixed(1)}px)`;
   });
   for (const [client, dot] of dots) if (!there.has(client)) { dot.remove(); dots.delete(client); }
@@ -66,6 +63,20 @@ export function render() {
     `${percent(order[0][2])} %; worst ${named(last)}, ${percent(last[2])} %. Arrow keys move along the clients.`);
   document.getElementById("h-clients").textContent =
     `${order.length} clients in round ${found.round}, ${found.metric === "accuracy" ? "test" : "validation"} accuracy in %`;
+  describe();
+}
+
+function paint(row) {
+  const dot = dots.get(row[0]), picked = row[0] === asked();
+  const radius = order.length > 300 ? 2.5 : order.length > 60 ? 4 : 6;
+  const bad = found.refused[row[0]] || found.missing[row[0]] ? " trouble" : "";
+  dot.setAttribute("class", `dot${bad}${picked ? " picked" : ""}`);
+  dot.setAttribute("r", picked ? radius + 2 : radius);
+}
+
+/** Show another client as the picked one; the other dots stay as they are. */
+function repaint(before) {
+  for (const row of order) if (row[0] === before || row[0] === asked()) paint(row);
   describe();
 }
 
@@ -97,9 +108,10 @@ function nearest(event) {
 }
 
 function point(client) {
-  if (pointed === client) return;
+  if (pointed === client || !found) return;
+  const before = asked();
   pointed = client;
-  if (found) render();
+  repaint(before);
   if (client !== null || kept !== null) ask();
 }
 
@@ -112,7 +124,11 @@ place.addEventListener("pointermove", (event) => {
 place.addEventListener("pointerleave", () => { hideTip(); point(null); });
 place.addEventListener("click", (event) => {
   const i = nearest(event);
-  if (i >= 0) { kept = order[i][0]; render(); ask(); }
+  if (i < 0) return;
+  const before = asked();
+  kept = order[i][0];
+  repaint(before);
+  ask();
 });
 place.addEventListener("keydown", (event) => {
   const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -120,9 +136,9 @@ place.addEventListener("keydown", (event) => {
   if ((step === undefined && end === undefined) || !order.length) return;
   event.preventDefault();
   const now = order.findIndex((row) => row[0] === kept);
-  const next = end ?? (now < 0 ? 0 : Math.max(0, Math.min(order.length - 1, now + step)));
+  const before = asked(), next = end ?? (now < 0 ? 0 : Math.max(0, Math.min(order.length - 1, now + step)));
   kept = order[next][0];
   pointed = null;
-  render();
+  repaint(before);
   ask();
 });

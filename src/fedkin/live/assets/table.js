@@ -37,7 +37,7 @@ function runRow(run, calls) {
   parts.open.className = "open";
   parts.open.addEventListener("click", () => calls.select(run.id));
   cell(row).append(parts.open);
-  for (const [name, kind] of [["method", ""], ["data", "more"], ["seed", "more number"], ["rounds", "number"],
+  for (const [name, kind] of [["method", "more"], ["data", "more"], ["seed", "more number"], ["rounds", "number"],
     ["value", "number"], ["state", ""]]) parts[name] = cell(row, kind);
   return parts;
 }
