@@ -1,14 +1,16 @@
 """The live page's server as a process of its own, next to a command that computes.
 
 It is not a thread of the command, where workers are forked: a fork copies the locks of threads as they are. The command
-opens the socket, so that the address is known at once, and hands it on. The server ends when the command closes its
-standard input, which the system does if the command is killed.
+opens the socket, so that the address is known at once, and hands it on. The server ends with the command, as soon
+as an open page has got the last round, and at once when its standard input is closed, as the system does if the command
+is killed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -45,10 +47,10 @@ def served(folder: Path, port: int = 0) -> Iterator[str]:
             server.stdin.flush()
         yield where
     finally:
+        server.terminate()  # first, so that it does not take the command for killed
+        server.wait()
         with contextlib.suppress(OSError):
             server.stdin.close()
-        server.terminate()
-        server.wait()
 
 
 def main() -> None:
@@ -57,8 +59,20 @@ def main() -> None:
     token = sys.stdin.readline().strip()
     with LiveServer(listener, token, folder) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        sys.stdin.read()
+        try:
+            signal.signal(signal.SIGTERM, _end)
+            sys.stdin.read()
+        except _CommandEnded:
+            server.linger()
         server.shutdown()
+
+
+class _CommandEnded(Exception):
+    """The command has ended and asks the server to do so."""
+
+
+def _end(signum: int, frame: object) -> None:
+    raise _CommandEnded
 
 
 if __name__ == "__main__":

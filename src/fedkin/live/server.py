@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import secrets
 import socket
 import sys
+import threading
+import time
 from collections.abc import Mapping
 from functools import cache
 from http import HTTPStatus
@@ -86,6 +89,23 @@ class LiveServer(ThreadingHTTPServer):
         super().__init__((HOST, 0), PageRequest, bind_and_activate=False)
         self.socket.close()
         self.socket, self.token, self.folder = listener, token, LiveFolder(folder)
+        self._asked = {"runs.json": -math.inf, "clients.json": -math.inf}
+        self._ending, self._seen = math.inf, threading.Event()
+
+    def asked(self, name: str) -> None:
+        """Note that a page has got its runs, or its clients, which it asks for afterwards."""
+        self._asked[name] = time.monotonic()
+        if name == "clients.json" and self._asked["runs.json"] > self._ending:
+            self._seen.set()
+
+    def linger(self, seconds: float = 4.0) -> bool:
+        """Wait until an open page has got the end of the runs; return whether one has.
+
+        Args:
+            seconds: how long at most; not at all if no page has asked for three times as long.
+        """
+        self._ending = time.monotonic()
+        return self._asked["clients.json"] > self._ending - 3 * seconds and self._seen.wait(seconds)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Stay silent where a browser has closed its connection, and report any other error."""
@@ -130,6 +150,7 @@ class PageRequest(BaseHTTPRequestHandler):
             self._send(HTTPStatus.NO_CONTENT, "application/json", b"")
         else:
             self._send(HTTPStatus.OK, "application/json", text, {"Version": version})
+        self.server.asked(name)
 
     def _refuse(self, status: HTTPStatus) -> None:
         self._send(status, "text/plain", f"{status.phrase}\n".encode())

@@ -12,7 +12,7 @@ import pytest
 
 from fedkin.core import ConfigError
 from fedkin.live.process import served
-from fedkin.live.server import listening
+from fedkin.live.server import LiveServer, listening
 from liveruns import TOKEN, play
 
 
@@ -88,6 +88,25 @@ def test_a_port_that_is_taken_or_none(page) -> None:
         listening(urlsplit(page).port or 0)
     with pytest.raises(ConfigError, match="from 0 to 65535, got 70000"):
         listening(70000)
+
+
+def test_an_open_page_gets_the_end(begun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server waits until it has asked for runs and then clients once more; without an open page it does not."""
+    with LiveServer(listening(), TOKEN, tmp_path) as server:
+        seen, waits = server._seen, list[float]()
+
+        def wait(seconds: float) -> bool:
+            waits.append(seconds)
+            server.asked("clients.json")  # of the runs as they were before
+            assert not seen.is_set()
+            server.asked("runs.json")
+            server.asked("clients.json")
+            return seen.is_set()
+
+        monkeypatch.setattr(seen, "wait", wait)
+        assert (server.linger(), waits) == (False, [])
+        server.asked("clients.json")
+        assert (server.linger(), waits) == (True, [4.0])
 
 
 def test_a_process_of_its_own(begun, tmp_path: Path) -> None:

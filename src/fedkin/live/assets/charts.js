@@ -75,6 +75,10 @@ export function draw(place, series, last) {
     if (s.curve.length > 1) svg.append(element("path", { class: `line s${s.slot} ${s.kind}`, d: path(s.curve, x, y) }));
     else if (s.curve.length) svg.append(mark(s.slot, `translate(${x(s.curve[0][0])} ${y(s.curve[0][1])})`));
   }
+  for (const s of named) {
+    const [r, v] = s.curve[s.curve.length - 1];
+    if (r < last) svg.append(mark(s.slot, `translate(${x(r)} ${y(v)})`)); // where a run is now
+  }
   label(svg, box, named, x, y);
   place.replaceChildren(svg);
   return { svg, box, x, y, round: (px) => Math.round(1 + ((px - box.left) / (box.right - box.left)) * (Math.max(last, 2) - 1)) };
