@@ -89,6 +89,7 @@ def test_curves_and_clients_grow(visit, begun) -> None:
         tab.locator("#facts", has_text="about 4 s left").wait_for()
         assert tab.locator("#curves .line").get_attribute("d").count("L") == 1
         tab.locator("circle.dot").nth(1).wait_for()
+        left = tab.locator("circle.dot").first.bounding_box()["x"]
         tab.evaluate("document.querySelector('circle.dot').marked = true")
         play(place, 3, [0.5, 0.9], refused={"0": "not finite"})
         begun("b", "da-pfl")
@@ -97,7 +98,8 @@ def test_curves_and_clients_grow(visit, begun) -> None:
         tab.locator("#trouble", has_text="Round 3: 1 refused (client 0: not finite).").wait_for()
         assert tab.locator("#curves .line").get_attribute("d").count("L") == 2
         assert tab.locator("circle.dot").count() == 2
-        assert tab.evaluate("document.querySelector('circle.dot').marked")  # the same dot, which has moved
+        assert tab.evaluate("document.querySelector('circle.dot').marked")  # the same dot
+        assert tab.locator("circle.dot").first.bounding_box()["x"] > left + 100  # from the best to the worst
         assert "best client 1, 90.0 %" in tab.locator("#clients").get_attribute("aria-label")
         assert shown(tab) == ["a", "b"]
 
