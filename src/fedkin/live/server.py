@@ -2,7 +2,7 @@
 
 It listens on 127.0.0.1 alone. The address holds a random token, without which it answers nothing, and the request must
 name this machine (``Host``), so that a web page elsewhere cannot read the runs by rebinding its name to 127.0.0.1.
-It answers GET with six fixed names, takes no path of a file from a request, and writes nothing.
+It answers GET for a few fixed names, takes no path of a file from a request, and writes nothing.
 """
 
 from __future__ import annotations
