@@ -27,6 +27,7 @@ from fedkin.methods import (
     FedAvg,
     FedAvgFT,
     FedBABU,
+    FedBN,
     FedDBE,
     FedDyn,
     FedEM,
@@ -281,7 +282,7 @@ def test_a_method_keeps_every_rule_at_other_settings(name: str) -> None:
 
 def test_every_method_of_the_catalogue_has_variants_or_none_to_have() -> None:
     """A method added to the catalogue must be looked at here, too: its class appears among those checked."""
-    looked_at = {type(m) for m in VARIANTS.values()} | {Local, LocalFull, LGFedAvg}
+    looked_at = {type(m) for m in VARIANTS.values()} | {Local, LocalFull, LGFedAvg, FedBN}
     assert {type(make()) for make in METHODS.values()} <= looked_at
 
 

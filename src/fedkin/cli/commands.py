@@ -11,7 +11,8 @@ from typing import Any
 
 from fedkin.cli import screen
 from fedkin.cli.exit_codes import DIVERGED, OK
-from fedkin.cli.flags import Show, ShowCompare, compare_flags, resume_flags, run_flags
+from fedkin.cli.flags import Show, ShowCompare, ShowRun, compare_flags, resume_flags, run_flags
+from fedkin.cli.live import followed
 from fedkin.cli.outcome import (
     chosen_folder,
     new_folder,
@@ -31,7 +32,7 @@ from fedkin.experiment.compare import Comparison, compare, comparison_from, run_
 from fedkin.experiment.execute import OnRound
 from fedkin.experiment.result import Result
 from fedkin.experiment.run import resume, run_settings
-from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, settings_from
+from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, Settings, settings_from
 from fedkin.experiment.trackers import TrackedRuns, Tracking, read_ids, require
 from fedkin.privacy.budget import sentence
 from fedkin.report import tables
@@ -50,6 +51,11 @@ def run_command(args: list[str]) -> int:
     """Run ``fedkin run METHOD|FILE.toml [flags]``."""
     settings, show = run_flags(args)
     folder = chosen_folder(show.out, settings.code.attribute)
+    with followed(folder, show, live=show.live):
+        return _run(settings, folder, show)
+
+
+def _run(settings: Settings, folder: Path, show: ShowRun) -> int:
     title, new = settings.title, not taken(folder)
     if not (show.quiet or show.json):
         tell_clients(settings.data)
@@ -73,6 +79,11 @@ def resume_command(args: list[str]) -> int:
     for file, what in (("sweep.toml", "a sweep"), ("compare.toml", "a comparison")):
         if rounds is not None and (folder / file).is_file():
             raise ConfigError(f"{folder} is {what}, and --rounds {rounds} is for a single run; omit it")
+    with followed(folder, show, live=show.live):
+        return _resume(folder, rounds, show)
+
+
+def _resume(folder: Path, rounds: int | None, show: ShowCompare) -> int:
     if (folder / "sweep.toml").is_file():
         return resume_sweep(folder, show)
     try:
@@ -111,10 +122,11 @@ def compare_command(args: list[str]) -> int:
     folder = chosen_folder(show.out, "compare")
     if not (show.quiet or show.json):
         tell_clients(plan.data)
-    try:
-        return _compare(plan, folder, show)
-    except KeyboardInterrupt:
-        return _stopped(folder)
+    with followed(folder, show, live=show.live):
+        try:
+            return _compare(plan, folder, show)
+        except KeyboardInterrupt:
+            return _stopped(folder)
 
 
 def demo_command(args: list[str]) -> int:

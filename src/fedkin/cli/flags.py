@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
+from fedkin.cli.live import PageFlags
 from fedkin.cli.options import options
 from fedkin.cli.parts import parse, summary
 from fedkin.core import ConfigError, Method, Training
@@ -29,9 +30,11 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Shown:
+class Shown(PageFlags):
     """Output."""
 
+    live: bool = False
+    """Follow the runs in a page on this machine while the command works: curves, and every client."""
     quiet: bool = False
     """No progress bar and no table."""
     json: bool = False

@@ -11,26 +11,31 @@ import tyro
 from tyro.conf import Positional
 
 from fedkin.cli import screen
+from fedkin.cli.live import PageFlags, browse
 from fedkin.cli.options import options
 from fedkin.experiment.listing import ListedRun, listed
 from fedkin.report.tables import DASH, Grid
 
 
-@dataclass(frozen=True)
-class RunsFlags:
+@dataclass(frozen=True, kw_only=True)
+class RunsFlags(PageFlags):
     """List runs with method, data, rounds, accuracy and state."""
 
     folder: Annotated[Positional[Path], tyro.conf.arg(metavar="FOLDER")] = Path("runs")
     """Folder that holds run folders, comparisons among them."""
     json: bool = False
     """Write the list as JSON, and nothing else, to standard output."""
+    open: bool = False
+    """Show them in a page on this machine, until Ctrl-C: filter, group, curves together, clients of each."""
 
 
 def runs_command(args: list[str]) -> int:
-    """Run ``fedkin runs [FOLDER] [--json]``."""
+    """Run ``fedkin runs [FOLDER] [--json | --open]``."""
     flags = options(RunsFlags, args, "fedkin runs")
     found = listed(flags.folder)
-    if flags.json:
+    if flags.open:
+        browse(flags.folder, flags)
+    elif flags.json:
         screen.write(json.dumps([{**asdict(run), "folder": str(run.folder)} for run in found], indent=2))
     elif not found:
         screen.say(f"no runs in {flags.folder}; fedkin run METHOD makes one")

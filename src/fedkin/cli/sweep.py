@@ -10,6 +10,7 @@ from typing import Any
 
 from fedkin.cli import screen
 from fedkin.cli.flags import Shown, sweep_flags
+from fedkin.cli.live import followed
 from fedkin.cli.outcome import chosen_folder, tell_clients
 from fedkin.experiment.search_space import Values
 from fedkin.experiment.sweep import Sweep, chosen, run_sweep, sweep_from, sweep_table, trial_name
@@ -24,7 +25,8 @@ def sweep_command(args: list[str]) -> int:
     folder = chosen_folder(show.out, "sweep")
     if not (show.quiet or show.json):
         tell_clients(sweep.base.data)
-    return play(sweep, folder, show, show.track)
+    with followed(folder, show, live=show.live):
+        return play(sweep, folder, show, show.track)
 
 
 def resume_sweep(folder: Path, show: Shown) -> int:

@@ -50,35 +50,59 @@ def listed(folder: Path) -> list[ListedRun]:
     """
     if not folder.is_dir():
         raise RunFolderError(f"there is no folder {folder}; name the one that holds runs: fedkin runs FOLDER")
-    return [_listed(place) for place in _places(folder, _DEEPEST)]
+    return [_listed(place) for place in run_folders(folder)]
 
 
-def _places(folder: Path, deepest: int) -> Iterator[Path]:
+def run_folders(folder: Path, deepest: int = _DEEPEST) -> Iterator[Path]:
+    """Yield the run folders in a folder and below it, in the order of their paths; ``deepest``: levels below it."""
     if (folder / _CONFIG).is_file():
         yield folder
     elif deepest:
         for place in sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink()):
-            yield from _places(place, deepest - 1)
+            yield from run_folders(place, deepest - 1)
 
 
 def _listed(place: Path) -> ListedRun:
     try:
-        table = read_toml(place / _CONFIG)
-        summary = _summary(place)
+        table, summary = read_toml(place / _CONFIG), summary_in(place)
         rounds = list(Lines(place / "rounds.jsonl"))
     except (ConfigError, RunFolderError) as e:
-        return ListedRun(place, "?", "?", None, 0, None, None, str(e))
+        return unreadable(place, e)
+    accuracy = next((line["accuracy"] for line in reversed(rounds) if line.get("accuracy") is not None), None)
+    return described(place, table, summary, max((line["round"] for line in rounds), default=0), accuracy)
+
+
+def unreadable(place: Path, error: Exception) -> ListedRun:
+    """Return the entry of a folder whose files cannot be read."""
+    return ListedRun(place, "?", "?", None, 0, None, None, str(error))
+
+
+def described(
+    place: Path,
+    table: Mapping[str, Any],
+    summary: Mapping[str, Any],
+    done: int,
+    latest: Any,
+    metric: str = "accuracy",
+) -> ListedRun:
+    """Return the entry of a run.
+
+    Args:
+        place: its folder.
+        table: its config.
+        summary: as from `summary_in`.
+        done: number of rounds done.
+        latest: the metric in the last evaluated round.
+        metric: the figure of ``summary["final"]`` that is listed as the accuracy.
+    """
     method, data, run = (_part(table, name) for name in ("method", "data", "run"))
-    final = summary.get("final")
-    accuracy = final.get("accuracy") if isinstance(final, Mapping) else None
-    if not summary:
-        accuracy = next((line["accuracy"] for line in reversed(rounds) if line.get("accuracy") is not None), None)
+    accuracy = _part(summary, "final").get(metric) if summary else latest
     return ListedRun(
         place,
         str(summary.get("title") or method.get("name") or "?"),
         str(data.get("data") or data.get("name") or "?"),
         run.get("seed") if isinstance(run.get("seed"), int) else None,
-        max((line["round"] for line in rounds), default=0),
+        done,
         run.get("rounds") if isinstance(run.get("rounds"), int) else None,
         accuracy if isinstance(accuracy, int | float) else None,
         _state(place, summary),
@@ -90,8 +114,12 @@ def _part(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _summary(place: Path) -> Mapping[str, Any]:
-    """Read ``summary.json``; empty as long as the run has not ended."""
+def summary_in(place: Path) -> Mapping[str, Any]:
+    """Read ``summary.json``; empty as long as the run has not ended.
+
+    Raises:
+        RunFolderError: it cannot be read.
+    """
     try:
         found = json.loads((place / _SUMMARY).read_text(encoding="utf-8"))
     except FileNotFoundError:

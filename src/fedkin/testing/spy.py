@@ -81,6 +81,11 @@ class Spy(Method):
         known = {"size": r.roster.size, "ids": r.ids, **r.roster.described}
         return {"the server's state": s, "the roster": known, "what was drawn": r.drawn}
 
+    @property
+    def client_notes(self) -> Mapping[str, tuple[float, float]]:
+        """The wrapped method's numbers of each client."""
+        return self.inner.client_notes
+
     def init(self, r: Round) -> Bundle:
         """Return the wrapped method's first state, unguarded."""
         return self.inner.init(r)

@@ -1,0 +1,121 @@
+"""All runs below a folder, as the live page gets them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from fedkin.core.errors import FedkinError
+from fedkin.experiment.listing import run_folders
+from fedkin.live.followed import FollowedRun
+from fedkin.methods import get_title
+from fedkin.report.palette import slots
+from fedkin.report.references import FULL, LOCAL
+
+MOST_SETTINGS = 24
+"""Maximum number of settings by which runs can be grouped."""
+_NOT_SETTINGS = ("made_by", "method.name", "method.code", "data.data", "run.seed")
+
+
+class LiveFolder:
+    """The runs in a folder and below it, which may not exist yet; several threads may ask.
+
+    Args:
+        folder: where the runs are.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._runs: dict[str, FollowedRun] = {}
+        self._lock = threading.Lock()
+
+    def runs(self) -> dict[str, Any]:
+        """Return all runs with their curves, methods' colours, and the settings in which the runs differ."""
+        with self._lock:
+            self._refresh()
+            found = [self._entry(name, run) for name, run in self._runs.items()]
+            for entry, settings in zip(found, self._differing(), strict=True):
+                entry["settings"] = settings
+        titles = list(dict.fromkeys(str(entry["method"]) for entry in found))
+        return {"folder": str(self.folder), "runs": found, "slots": slots(titles, (LOCAL, FULL))}
+
+    def clients(self, name: str, client: int | None = None) -> dict[str, Any] | None:
+        """Return the clients of a run in its last evaluated round; None if there is no such run.
+
+        Args:
+            name: the run, as `runs` names it.
+            client: also return the curve of this client.
+        """
+        with self._lock:
+            if name not in self._runs:
+                self._refresh()
+            if (run := self._runs.get(name)) is None:
+                return None
+            run.refresh()
+            run.refresh_clients()
+            names = self._names(run)
+            values = [[i, names[i] if i < len(names) else "", round(v, 4), n] for i, v, n in run.values]
+            return {
+                "run": name, "round": run.evaluated, "metric": run.metric, "clients": values,
+                "refused": _reasons(run.last.get("refused")), "missing": _reasons(run.last.get("missing")),
+                "last": run.last.get("round"), "bytes_up": run.bytes_up, "bytes_down": run.bytes_down,
+                "damaged": run.damaged, "client": client,
+                "curve": [] if client is None else run.client_points(client),
+            }  # fmt: skip
+
+    def _refresh(self) -> None:
+        places = list(run_folders(self.folder)) if self.folder.is_dir() else []
+        names = {place.relative_to(self.folder).as_posix(): place for place in places}
+        self._runs = {name: self._runs.get(name) or FollowedRun(place) for name, place in names.items()}
+        for run in self._runs.values():
+            run.refresh()
+
+    def _entry(self, name: str, run: FollowedRun) -> dict[str, Any]:
+        listed = run.listed
+        shown = self.folder.resolve().name if name == "." else name
+        return {
+            "id": name, "folder": shown, "place": str(run.place), "method": _title(listed.method),
+            "data": Path(listed.data).name, "seed": listed.seed, "done": listed.done, "planned": listed.planned,
+            "value": listed.accuracy, "metric": run.metric, "state": listed.state, "left": run.seconds_left,
+            "curve": run.points(),
+        }  # fmt: skip
+
+    def _differing(self) -> list[dict[str, str]]:
+        """Return for each run the settings that are not the same in all runs."""
+        tables = [dict(_flat(run.table)) for run in self._runs.values()]
+        names = sorted({name for table in tables for name in table if not name.startswith(_NOT_SETTINGS)})
+        other = [name for name in names if len({table.get(name) for table in tables}) > 1][:MOST_SETTINGS]
+        return [{name: table.get(name, "–") for name in other} for table in tables]
+
+    def _names(self, run: FollowedRun) -> list[str]:
+        """Return names of a run's clients; before its end those of a finished run on the same data and seed."""
+        if run.names or not run.table:
+            return run.names
+        mine = run.table.get("data"), run.listed.seed
+        others = (other for other in self._runs.values() if (other.table.get("data"), other.listed.seed) == mine)
+        return next((other.names for other in others if other.names), [])
+
+
+@cache
+def _title(name: str) -> str:
+    """Return the title of a method; no user-defined code is loaded."""
+    try:
+        return get_title(name)
+    except FedkinError:
+        return name
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _reasons(found: Any) -> dict[str, str]:
+    return {str(i): str(why) for i, why in found.items()} if isinstance(found, Mapping) else {}
