@@ -381,6 +381,7 @@ def test_commands_on_comparing_are_understood() -> None:
         exec(compile(code, "compare.md", "exec"), {})
 
 
+@pytest.mark.thorough
 def test_sweeps_run_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command of the page, and its file, which tries the same settings as the first command."""
     monkeypatch.chdir(tmp_path)

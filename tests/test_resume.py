@@ -209,6 +209,7 @@ def test_sigkill(name: str, after: float, whole: Any, tmp_path: Path) -> None:
     assert_goes_on(tmp_path / "a", whole(settings))
 
 
+@pytest.mark.thorough
 def test_sigkill_of_the_command(whole: Any, tmp_path: Path) -> None:
     """``fedkin run`` as people start it, killed in mid-round, and ``fedkin resume`` after it."""
     settings = settings_of("pfedcs", rounds=100, engine="workers", workers=2)

@@ -63,7 +63,13 @@ ON_ENGINES = ("same result", "resume", "odd federations")
 ON_PROCESSES = ("fedavg", "da-pfl", "pfedcs", "ifca-cam")
 """One model to all, rows of a bank, several requests and teachers, a survey."""
 
+OTHER_RULES_OF_ONE_CLASS = (
+    "clustered-sampling-size", "fedadagrad", "fedprox-ensemble", "fedyogi", "heur-fedamp", "ifca-cam-eq6",
+)  # fmt: skip
+"""Methods of which another one of the same class is checked in full; `make test` checks these briefly."""
+
 VARIANTS: dict[str, Method] = {
+    **{name: METHODS[name]() for name in OTHER_RULES_OF_ONE_CLASS},
     "fedavg after training": FedAvg(after_training=True),
     "fedprox strong": FedProx(mu=1.0),
     "fedprox stragglers": FedProx(straggler_fraction=0.5),
@@ -171,6 +177,8 @@ VARIANTS: dict[str, Method] = {
     "pfa never": PFA(after=4),
     "pfa kmeans": PFA(after=1, grouping="kmeans", channels=3),
     "pfa many": PFA(clusters=9, after=1),
+    "fedala": FedALA(),  # in full: above with fewer passes
+    "fedem": FedEM(),  # in full: above with fewer models
     "fedamp first": FedAMP(sigma="first"),
     "fedamp guarded": FedAMP(sigma=0.1, server_step=10.0),
     "fedamp clamped": FedAMP(sigma=1.0, server_step=0.001),
@@ -238,7 +246,8 @@ VARIANTS: dict[str, Method] = {
 LEFT_OUT = {
     "cam cfl warm-up", "cam cluster first damped", "cam fedsoft cluster first", "cam fesem cluster first",
     "cam fesem no warm-up", "cam fesem two rounds", "cam one round of warm-up", "cam pfa early", "creff", "creff small",
-    "ditto no pull", "ditto two personal epochs", "feddyn strong", "feddyn weak", "fedgh large steps",
+    "ditto no pull", "ditto two personal epochs", "fedala", "feddyn strong", "feddyn weak", "fedem",
+    "fedgh large steps",
     "fedproto no pull", "fedprox strong", "fedsoft three for each", "per-fedavg paper", "per-fedavg three steps",
     "safe best", "safe cam warm-up only", "safe da-pfl", "safe ditto", "safe ensemble", "safe fedavg-ft",
     "safe fedrep", "safe fedrod", "safe fedsoft",
@@ -246,7 +255,7 @@ LEFT_OUT = {
 """Other numbers of a setting, or pairs of settings of which each is checked; `make test-all` checks them, too."""
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", thorough_except(METHODS, METHODS.keys() - set(OTHER_RULES_OF_ONE_CLASS)))
 def test_a_method_keeps_every_rule_on_the_reference_engine(name: str) -> None:
     """Each method of the catalogue, as it comes, keeps all rules where clients run one after another."""
     check_method(light(name), engines=[])

@@ -28,6 +28,7 @@ from fedkin.methods import METHODS
 from fedkin.models import MODELS
 from fedkin.storage.toml import read_toml
 from folders import FILES, content, lines_in
+from thorough import OF_EVERY_KIND, thorough_except
 from toys import Averaging
 
 PAGES = {"report.html", "overview.png"}
@@ -64,7 +65,7 @@ def test_help_fits_one_screen(fedkin: Command) -> None:
     assert sorted(shown) == sorted(known)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", thorough_except(METHODS, OF_EVERY_KIND))
 def test_help_of_a_method_shows_its_fields(name: str, fedkin: Command) -> None:
     """``fedkin run METHOD --help`` has the method's fields, the common flags, and its paper's first author."""
     done = fedkin(f"run {name} --help")
@@ -583,6 +584,7 @@ def test_demo(short: None, fedkin: Command) -> None:
     assert {p.name for p in folder.iterdir()} >= {f"{n}-seed0" for n in ("da-pfl", "fesem-cam")} | PAGES
 
 
+@pytest.mark.thorough
 def test_demo_as_json(short: None, fedkin: Command) -> None:
     """One JSON document with the runs."""
     done = fedkin("demo --json")

@@ -253,7 +253,7 @@ def test_one_small_client_of_many_is_a_note() -> None:
 HEALTHY = [
     pytest.param("mnist", None, marks=pytest.mark.thorough),
     ("mnist", "natural"),
-    ("fashion-mnist", None),
+    pytest.param("fashion-mnist", None, marks=pytest.mark.thorough),
     ("pneumoniamnist", None),
     ("uci-har", None),
 ]

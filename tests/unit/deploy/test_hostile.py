@@ -150,7 +150,7 @@ def finite(ours: Result) -> bool:
     return all(bool(t.isfinite().all()) for t in ours.server.state.values() if t.is_floating_point())
 
 
-@pytest.mark.parametrize("name", thorough_except(NAMES, OF_EVERY_KIND))
+@pytest.mark.parametrize("name", thorough_except(NAMES, {*OF_EVERY_KIND} - {"creff"}))
 def test_numbers_of_the_right_form_end_no_run(name: str, tmp_path: Path) -> None:
     """c1 sends answers of the right form, in every round another number: whole ones that cannot be, then fractions at
     the edge of what is taken. With every method the run comes to its end, and the server's numbers are finite."""

@@ -279,6 +279,7 @@ def test_of_many_clients_ten_are_shown_until_all_are_asked_for(browser, made, tm
     opened.close()
 
 
+@pytest.mark.thorough
 def test_of_many_methods_the_best_are_shown_until_all_are_asked_for(browser, made, tmp_path) -> None:
     """Of 15 methods the best eight and the references; one more while it is picked; all on demand, chart and table."""
     runs = [made(f"M{i}", top=0.7 + i / 100) for i in range(13)] + [made("Local", top=0.65), made("FedAvg", top=0.6)]
@@ -375,6 +376,7 @@ def test_every_chart_and_control_has_a_name_and_shows_its_focus(browser, hospita
     opened.close()
 
 
+@pytest.mark.thorough
 def test_less_motion_is_granted(browser, report) -> None:
     """Who asked for less motion gets no step of the map within the first second after the first round."""
     opened = Opened(browser, report, reduced_motion="reduce")
@@ -387,6 +389,7 @@ def test_less_motion_is_granted(browser, report) -> None:
     opened.close()
 
 
+@pytest.mark.thorough
 def test_paper_is_light_and_has_every_chart(browser, hospitals, tmp_path) -> None:
     """Printed from a dark screen: charts are drawn, on white, none wider than the paper; then it is dark again."""
     opened = Opened(browser, hospitals, color_scheme="dark")
