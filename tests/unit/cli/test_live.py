@@ -77,7 +77,11 @@ def test_runs_are_shown_until_ctrl_c(fedkin: Command, small: str, monkeypatch: p
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(webbrowser, "open", lambda where: threading.Thread(target=look, args=(where,)).start())
-    done = fedkin("runs --open")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    try:
+        done = fedkin("runs --open")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (done.code, found) == (0, ["a"])
     assert "Ctrl-C ends it" in done.err
 
