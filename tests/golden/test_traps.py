@@ -20,6 +20,7 @@ from fedkin.methods import (
     Local,
     PFedCS,
 )
+from thorough import OF_EVERY_KIND
 from toys import ClientData, blobs, federation, mlp, mlp_with_batchnorm, run
 
 SEVERAL: dict[str, Method] = {
@@ -37,7 +38,11 @@ SEVERAL: dict[str, Method] = {
 }
 SEVERAL["creff"] = CReFF(features=6, crt_epochs=4, crt_batch=5, matching_steps=5)  # the rest is server work
 SEVERAL |= {name: make() for name, make in METHODS.items() if name not in SEVERAL}
-EVERY = pytest.mark.parametrize("method", SEVERAL.values(), ids=SEVERAL.keys())
+IN_TEST = {*OF_EVERY_KIND, "apfl", "fedala", "fedbabu", "fedem", "fedrep", "fesem", "ifca", "moon", "scaffold"}
+EVERY = pytest.mark.parametrize(
+    "method",
+    [pytest.param(m, id=n, marks=() if n in IN_TEST else pytest.mark.thorough) for n, m in SEVERAL.items()],
+)
 
 
 @EVERY
