@@ -119,10 +119,10 @@ def test_goals_are_counted_by_client_and_seed(tmp_path: Path) -> None:
     below, and those of them whose loss passes a sign test, which is none of few samples."""
     for name, fields in (("local", {}), ("fedavg", {}), ("fedavg-safe", {"mode": "best"})):
         run_settings(small(name, fields, data={"clients": 6, "validation": 0.25}), out=tmp_path / "a" / name)
-    safe_forms = runpy.run_path(str(ROOT / "reproduce" / "no-harm" / "safe_forms.py"))
-    ((title, (_, safe)),) = safe_forms["rows_of"](tmp_path / "a").items()
-    assert (title, safe.title) == ("FedAvg", "FedAvg-safe (best)")
-    row = safe_forms["goals"]([tmp_path / "a"]).splitlines()[-1].strip("| ").split(" | ")
+    tables = runpy.run_path(str(ROOT / "reproduce" / "catalogue" / "table.py"))
+    runs = tables["runs_of"](tmp_path / "a")
+    assert [run.title for run in runs] == ["Local", "FedAvg", "FedAvg-safe (best)"]
+    row = tables["goals"]("a", runs).strip("| ").split(" | ")
     by = [read_run(tmp_path / "a" / name).by_client for name in ("local", "fedavg", "fedavg-safe")]
     gains = [[by[i][c] - by[0][c] for c in range(6)] for i in (1, 2)]
     mean = [sum(each) / 6 for each in gains]
@@ -131,4 +131,9 @@ def test_goals_are_counted_by_client_and_seed(tmp_path: Path) -> None:
     assert row[6:8] == [str(sum(g < -0.01 for g in each)) for each in gains]
     assert row[10:] == ["6", *(f"{100 * min(each):.0f}" for each in gains)]
     assert int(row[6]) > 0
-    assert safe_forms["table"](tmp_path / "a").splitlines()[-1].startswith(f"| FedAvg | {row[3]} | ")
+    grid = tables["table"](runs)
+    local, fedavg = (dict(zip(grid.columns, cells, strict=True)) for cells in grid.rows)
+    assert [local["method"], fedavg["method"]] == ["Local", "FedAvg"]
+    assert local["safe: gain"] == local["safe: worst 10 %"] == "–"
+    assert [fedavg["gain"], fedavg["safe: gain"]] == [row[3], row[5]]
+    assert tables["behind"](runs) == (["FedAvg"] if mean[1] < max(mean[0], 0) - 0.003 else [])
