@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -165,15 +166,17 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
             if is_last(plan.run, line, lines := Lines(place / "rounds.jsonl")):
                 log.finished(f"{title}, seed {seed}", lines, number + 1)
 
+        sweep_of = cache(plan.sweep)
+
         def on_trial(name: str, number: int, count: int, values: Values, seed: int, line: dict[str, Any]) -> None:
-            what = f"{plan.settings(name, seed).title}, trial {number + 1} of {count}"
-            done = plan.names.index(name) * count + number
+            sweep, done = sweep_of(name), plan.names.index(name) * count + number
+            what, place = f"{sweep.base.title}, trial {number + 1} of {count}", trial_place(folder, sweep, number)
             bar.at({**line, "accuracy": None}, f"{what:<20}", done * rounds)  # no test accuracy of a trial is shown
-            if not line["evaluated"]:
-                return  # a trial ends with an evaluation
-            lines = Lines(trial_place(folder, plan.sweep(name), number) / "rounds.jsonl")
-            if is_last(plan.run, line, lines):
-                log.finished(f"{what}: {setting_text(values)}", lines, done + 1, "validation")
+            what += f": {setting_text(values)}"
+            if names:
+                tracked.round(place, what, sweep.settings(values, seed).table(), line)
+            if is_last(plan.run, line, lines := Lines(place / "rounds.jsonl")):
+                log.finished(what, lines, done + 1, "validation")
 
         config = folder / run_name(*order[0]) / "config.toml"
         notice = None if quiet or again else tell_findings(plan.data, config)
