@@ -13,8 +13,9 @@ from fedkin.core import Method
 from fedkin.methods import METHODS, CReFF, FedALA, FedEM, PFedMe
 from fedkin.server import RoundReport, join_rounds
 from fedkin.testing import RuleBroken, check_method
-from fedkin.testing.rules import Case, _healthy, _look, own_memory
+from fedkin.testing.rules import Case, _healthy, own_memory
 from fedkin.testing.spy import Spy, unwritten
+from fedkin.testing.step_values import check_step_value
 from fedkin.testing.trial import Moment, Setting, TrialRun, difference, play, tensors
 
 SETTING = Setting("norm", dropout=0.2, joins=join_rounds(6, "2@3"))
@@ -41,7 +42,7 @@ def check_briefly(method: Method) -> None:
         MethodError: the method failed.
     """
     check_method(method, engines=[], rules=["declared"])
-    whole = play(Spy(_anew(method), guard=unwritten, look=_look), SETTING)
+    whole = play(Spy(_anew(method), guard=unwritten, look=check_step_value), SETTING)
     _healthy(whole, SETTING)
     case = Case(method, [], seed=SETTING.plan.seed)
     case._kept["norm"] = whole

@@ -15,15 +15,19 @@ Client 1: x = 2, 6 with y = 1, 1, once each: errors -1.5, -.5. Slopes: h: mean(1
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkin.core import Net, Samples, Training
+import fedkin
+from fedkin.core import Method, Net, Samples, Training
 from fedkin.core.seeds import generator
+from fedkin.data import planted_groups
 from fedkin.engines.loop import batches
-from fedkin.methods import FedAvg, FedBN
+from fedkin.experiment.settings import Compute
+from fedkin.methods import FedAvg, FedBN, Safe
 from toys import ByHand, apart, close, federation, mlp, mlp_with_batchnorm, run, squares
 
 KEPT = [[1.025, 0.05, 0.2, 1.02], [0.975, 0.05, 0.4, 1.7]]  # scale, shift, running mean, running variance
@@ -128,6 +132,32 @@ def test_without_norms_it_is_fedavg() -> None:
     """Bit for bit, over three rounds."""
     ours, plain = (run(m, mlp(), federation(), rounds_=3).state for m in (FedBN(), FedAvg()))
     assert torch.equal(ours.shared, plain.model)
+
+
+@pytest.mark.parametrize(
+    ("method", "net", "lacking"),
+    [
+        (FedBN(), mlp, "FedBN keeps normalisation layers"),
+        (FedBN(keep="statistics"), mlp, "SiloBN keeps running statistics"),
+        (Safe(FedBN()), mlp, "FedBN keeps normalisation layers"),
+        (FedBN(keep="statistics"), mlp_with_batchnorm, ""),
+        (FedBN(), mlp_with_batchnorm, ""),
+        (FedAvg(), mlp, ""),
+    ],
+)
+def test_a_network_without_norms_is_a_caveat(method: Method, net: Callable[[], Net], lacking: str) -> None:
+    """For its rows of a table would be FedAvg's under another name; a wrapped method has its say as well."""
+    found = method.caveat(net())
+    assert found.startswith(lacking)
+    assert ("the network has none, so it is FedAvg here" in found) == bool(lacking) == bool(found)
+
+
+def test_the_caveat_is_a_note_of_the_run() -> None:
+    """It is in the summary, from which the screen and the report take their caveats."""
+    data, how = planted_groups(clients=2, groups=1, samples=12), Compute(engine="loop")
+    runs = [fedkin.run(method, data, "linear", rounds=1, compute=how) for method in (FedBN(), FedAvg())]
+    notes = [one.summary.get("notes") for one in runs]
+    assert notes == [[FedBN().caveat(mlp())], None]
 
 
 def test_view_after_training() -> None:

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +33,21 @@ from fedkin.evaluate.divergence import ADVICE
 from fedkin.evaluate.divergence import sentence as diverged_sentence
 from fedkin.experiment.compare import Comparison, compare, comparison_from, run_name
 from fedkin.experiment.execute import OnRound, is_last
+from fedkin.experiment.listing import whole_of
+from fedkin.experiment.planned import ALWAYS
 from fedkin.experiment.result import Result
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.search_space import Values
 from fedkin.experiment.settings import RunSettings, Settings, settings_from
 from fedkin.experiment.trackers import TrackedRuns, Tracking, read_ids, require
 from fedkin.experiment.tuning import trial_place
+from fedkin.methods import get_title
 from fedkin.privacy.budget import sentence
 from fedkin.report import tables
 from fedkin.report.folder import Run, read_run
 from fedkin.report.page import one_run, run_page
 from fedkin.report.tuning import setting_text, tuning_table
+from fedkin.report.wording import listed
 from fedkin.storage.folders import require_folder, taken
 from fedkin.storage.json_lines import Lines
 from fedkin.storage.lock import writing
@@ -161,15 +166,17 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
             if is_last(plan.run, line, lines := Lines(place / "rounds.jsonl")):
                 log.finished(f"{title}, seed {seed}", lines, number + 1)
 
+        sweep_of = cache(plan.sweep)
+
         def on_trial(name: str, number: int, count: int, values: Values, seed: int, line: dict[str, Any]) -> None:
-            what = f"{plan.settings(name, seed).title}, trial {number + 1} of {count}"
-            done = plan.names.index(name) * count + number
+            sweep, done = sweep_of(name), plan.names.index(name) * count + number
+            what, place = f"{sweep.base.title}, trial {number + 1} of {count}", trial_place(folder, sweep, number)
             bar.at({**line, "accuracy": None}, f"{what:<20}", done * rounds)  # no test accuracy of a trial is shown
-            if not line["evaluated"]:
-                return  # a trial ends with an evaluation
-            lines = Lines(trial_place(folder, plan.sweep(name), number) / "rounds.jsonl")
-            if is_last(plan.run, line, lines):
-                log.finished(f"{what}: {setting_text(values)}", lines, done + 1, "validation")
+            what += f": {setting_text(values)}"
+            if names:
+                tracked.round(place, what, sweep.settings(values, seed).table(), line)
+            if is_last(plan.run, line, lines := Lines(place / "rounds.jsonl")):
+                log.finished(what, lines, done + 1, "validation")
 
         config = folder / run_name(*order[0]) / "config.toml"
         notice = None if quiet or again else tell_findings(plan.data, config)
@@ -243,15 +250,23 @@ def _finish(result: Result, show: ShowRun | ShowCompare, tracking: Tracking) -> 
         if show.per_client:
             screen.table(tables.client_table(run))
         tell_warnings(report)
-        screen.say(
-            f"\nIs it worth it? fedkin compare {result.summary['config']['method']['name']} with the same flags adds "
-            "Local, Local (full) and FedAvg."
-        )
+        screen.say(f"\n{_advice(result)}")
         screen.say(f"Everything is in {result.folder}; pictures and tables: {page}")
     if run.diverged is not None:
         screen.note(f"fedkin: {diverged_sentence(run.diverged)}")
         return DIVERGED
     return OK
+
+
+def _advice(result: Result) -> str:
+    """Return how to compare a run with the references; of a run of a comparison or a sweep, how to see it among the
+    others."""
+    assert result.folder is not None
+    if (whole := whole_of(result.folder)) is not None:
+        return f"Next to the other runs of {whole}: fedkin resume {whole}"
+    name = result.summary["config"]["method"]["name"]
+    others = listed([get_title(one) for one in ALWAYS if one != name])
+    return f"Is it worth it? fedkin compare {name} with the same flags adds {others}."
 
 
 def _summary(run: Run, show: DetailFlags) -> dict[str, Any]:

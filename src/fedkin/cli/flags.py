@@ -17,15 +17,15 @@ from fedkin.cli.parts import parse, summary
 from fedkin.core import ConfigError, Method, Training
 from fedkin.core.method import PRESET_TABLES
 from fedkin.data import absolute
-from fedkin.experiment.compare import Comparison, comparison_from
+from fedkin.experiment.compare import Comparison, comparison_parts, known, meant
+from fedkin.experiment.planned import compared
 from fedkin.experiment.search_space import space_from
 from fedkin.experiment.settings import DataSettings, Settings, Setup, settings_from
 from fedkin.experiment.sweep import Sampler, Sweep, sweep_table_of
 from fedkin.experiment.trackers import TrackerName
-from fedkin.methods import METHODS, canonical, get_method
+from fedkin.methods import METHODS, get_method
 from fedkin.report.publication_tables import require_decimals
 from fedkin.storage.toml import fill, read_toml
-from fedkin.user_code.reference import CodeRef
 
 T = TypeVar("T")
 
@@ -163,30 +163,35 @@ def compare_flags(args: list[str]) -> tuple[Comparison, ShowCompare]:
     while args and not args[0].startswith("-"):
         names.append(args.pop(0))
     if len(names) == 1 and names[0].endswith(".toml"):
-        base = comparison_from(read_toml(names[0]), names[0])
+        given = comparison_parts(read_toml(names[0]), names[0], checked=False)
     else:
         if not names and not {"-h", "--help", "--help-all"} & set(args):
             raise ConfigError("fedkin compare needs methods or a config file: fedkin compare da-pfl pfedcs")
-        base = Comparison(tuple(names))
-    args = _one_seed(args)
+        given = {"methods": tuple(names)}
+    base, args = Setup(**_entries(given, Setup)), _one_seed(args)
     got = parse(
         {
             **parts_of(base),
-            "runs": RunsSettings(base.seeds, baseline=base.baseline, safe=base.safe, tune=base.tune),
+            "runs": RunsSettings(**_entries(given, RunsSettings)),
             "show": ShowCompare(),
         },
         args,
         "fedkin compare M1 M2 ...",
         "Several methods side by side: same data, same start, same clients in each round.",
     )
-    own = {name: dict(values) for name, values in base.own.items()}
-    compared = dataclasses.replace(base, safe=got["runs"].safe, tune=0).names
-    for text in got["runs"].set:
-        name, key, value = _one(text)
-        name = next((n for n in compared if name == CodeRef(n).attribute), canonical(CodeRef.read(name).name))
-        _place(own.setdefault(name, {}), get_method(name), key, value)
     runs, groups = got["runs"], _groups(got, base, args)
-    return Comparison(base.methods, runs.seeds, own, runs.baseline, runs.safe, runs.tune, **groups), got["show"]
+    all_names = compared(tuple(map(known, given["methods"])), runs.safe)
+    own = {meant(name, all_names): dict(values) for name, values in given.get("own", {}).items()}
+    for text in runs.set:
+        name, key, value = _one(text)
+        name = meant(name, all_names)
+        _place(own.setdefault(name, {}), get_method(name), key, value)
+    return Comparison(given["methods"], runs.seeds, own, runs.baseline, runs.safe, runs.tune, **groups), got["show"]
+
+
+def _entries(given: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """Return the entries that are fields of a dataclass."""
+    return {f.name: given[f.name] for f in dataclasses.fields(kind) if f.name in given}
 
 
 def resume_flags(args: list[str]) -> tuple[Path, int | None, ShowCompare]:
@@ -214,7 +219,7 @@ def sweep_flags(args: list[str]) -> tuple[Sweep, ShowSweep]:
     what = _first(args, "fedkin sweep needs a method or a config file: fedkin sweep fedprox --grid method.mu=0.01,0.1")
     table = read_toml(what) if what.endswith(".toml") else {"method": {"name": what}}
     entries = table.pop("sweep", {})
-    base = _with_preset(settings_from(table, what), args)
+    base = _with_preset(settings_from(table, what, checked=False), args)
     args = _one_seed(args)
     found = sweep_table_of(entries, what)
     space = found.pop("space")
@@ -257,7 +262,7 @@ def _first(args: list[str], missing: str) -> str:
 
 
 def _from_file(path: str) -> Settings:
-    return settings_from(read_toml(path), path)
+    return settings_from(read_toml(path), path, checked=False)
 
 
 def _with_preset(base: Settings, args: list[str]) -> Settings:
@@ -271,8 +276,11 @@ def _with_preset(base: Settings, args: list[str]) -> Settings:
                     f"{base.name} has no preset {name!r}; it has {', '.join(presets) or 'none'}{_whose(name, base)}"
                 )
             own = {k: v for k, v in presets[name].items() if k not in PRESET_TABLES}
-            method = fill(base.method, own, f"preset {name}")
-            tables = {t: fill(getattr(base, t), presets[name].get(t, {}), f"preset {name}") for t in PRESET_TABLES}
+            method = fill(base.method, own, f"preset {name}", checked=False)
+            tables = {
+                t: fill(getattr(base, t), presets[name].get(t, {}), f"preset {name}", checked=False)
+                for t in PRESET_TABLES
+            }
             return dataclasses.replace(base, method=method, **tables)
     return base
 

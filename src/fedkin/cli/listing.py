@@ -29,22 +29,22 @@ def list_command(args: list[str]) -> int:
 def _methods() -> None:
     """Print the methods by family; "sums suffice": secure aggregation could hide single uploads from the server."""
     methods = {name: make() for name, make in METHODS.items()}
-    rows: list[tuple[str, str]] = []
+    rows: list[tuple[str, str, str]] = []
     families: list[int] = []
     for family in FAMILIES:
-        there = [(name, _learns(m)) for name, m in methods.items() if m.family == family]
+        there = [(name, _sentence(m.summary), _learns(m)) for name, m in methods.items() if m.family == family]
         if there:
-            rows += [("", "")] if rows else []
+            rows += [("", "", "")] if rows else []
             families.append(len(rows))
-            rows += [(_sentence(family), ""), *there]
+            rows += [(_sentence(family), "", ""), *there]
     note = "sums suffice: secure aggregation can hide single uploads from the server"
     bold = frozenset((row, 0) for row in families)
-    screen.table(Grid("Methods", ("method", "description"), tuple(rows), bold, note, words=2))
+    columns = ("method", "description", "what the server learns of each client")
+    screen.table(Grid("Methods", columns, tuple(rows), bold, note, words=3))
 
 
 def _learns(method: Method) -> str:
-    sums = " (sums suffice)" if method.secure_aggregation else ""
-    return f"{method.summary}\nThe server learns of each client: {method.reveals}{sums}"
+    return method.reveals + (" (sums suffice)" if method.secure_aggregation else "")
 
 
 def _papers() -> None:

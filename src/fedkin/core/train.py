@@ -170,7 +170,8 @@ class Train:
         linear: ``[P]``, linear term (a dual variable, a control variate).
         project: maps the vector to allowed values after every step, such as numbers between 0 and 1. Default: none.
         batches: train on the very batches (and dropout masks) of this step's request of that number, 0 the first.
-            Default: each request draws its own.
+            Default: each request draws its own, as every request does in private training: two noisy gradients of one
+            batch would tell more about it than is accounted for.
         clip: maximum norm of the gradient of loss and linear term; the other terms are added afterwards. Otherwise the
             run's.
         epochs, steps, batch_size, optimizer, lr, momentum, weight_decay: otherwise the run's `Training`; with Adam no

@@ -281,7 +281,7 @@ class ClientService:
         self.limits.check_card(card)
         shard = self.data.shard(card, head.client, sharing_at(settings, self.data))
         e = Experiment.on_hosts(settings, card, head.run)
-        if e.marks["network"] != head.network:
+        if e.networks != head.network:
             raise DataError(
                 "the network built here has other initial values than the server's: other versions of torch, or "
                 "another file of the model"

@@ -69,7 +69,7 @@ def _served(
     del members.listed[here.checkpoint.clients() :]  # numbered, but not in the checkpoint: they join again
     fleet = Fleet(post, settings, members, clock)
     e = Experiment.on_hosts(settings, fleet.gather(), members.run)
-    fleet.open(e.net, e.marks["network"])
+    fleet.open(e.net, e.networks)
     _warn_of(settings)
     about_command = {"command": command or f"fedkin submit {folder / 'config.toml'}"}
     banks = Banks(here.bank_files) if settings.compute.state == "file" else None

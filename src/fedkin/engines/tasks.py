@@ -65,7 +65,17 @@ class Job:
 
     def sends_outcomes(self, round: int) -> bool:
         """Return whether evaluations of a round send the outcome of every test sample."""
-        return self.outcomes is not None and round >= self.outcomes
+        return outcomes_due(self.outcomes, round)
+
+
+def outcomes_due(first: int | None, round: int) -> bool:
+    """Return whether evaluations of a round send the outcome of every test sample: clients and server ask the same.
+
+    Args:
+        first: the first round that does; None: none.
+        round: the round.
+    """
+    return first is not None and round >= first
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -67,9 +67,9 @@ class Comparison(Setup):
             raise ConfigError("a comparison needs at least one seed")
         if len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"seeds must differ, got {list(self.seeds)}")
-        object.__setattr__(self, "methods", tuple(canonical(CodeRef.read(name).name) for name in self.methods))
-        object.__setattr__(self, "own", {self._meant(name): values for name, values in self.own.items()})
-        object.__setattr__(self, "baseline", self._meant(self.baseline))
+        object.__setattr__(self, "methods", tuple(map(known, self.methods)))
+        object.__setattr__(self, "own", {meant(name, self.names): values for name, values in self.own.items()})
+        object.__setattr__(self, "baseline", meant(self.baseline, self.names))
         titles = [get_title(name) for name in self.names]
         if twice := [name for name in self.names if titles.count(get_title(name)) > 1]:
             raise ConfigError(f"{' and '.join(twice)} would both be called {get_title(twice[0])}; rename one class")
@@ -95,10 +95,6 @@ class Comparison(Setup):
             raise ConfigError("tuning chooses on validation data: --validation must be above 0, such as 0.1")
         for name in self.names if self.tune else ():
             self.sweep(name)  # what is wrong with one is found before anything runs
-
-    def _meant(self, name: str) -> str:
-        """Return a compared method by its name, or a user-defined one by its class."""
-        return next((n for n in self.names if name == CodeRef(n).attribute), canonical(CodeRef.read(name).name))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -167,6 +163,16 @@ class Comparison(Setup):
         return copies([*map(CodeRef, self.names), self.model.code])
 
 
+def known(name: str) -> str:
+    """Return a method's name as the catalogue has it, or that of user-defined code with its file."""
+    return canonical(CodeRef.read(name).name)
+
+
+def meant(name: str, names: Iterable[str]) -> str:
+    """Return the name of the compared method that a name stands for; user-defined ones go by their class as well."""
+    return next((n for n in names if name == CodeRef(n).attribute), known(name))
+
+
 def _privacy_for(privacy: Privacy, method: Method) -> Privacy:
     """Return the options, without noise on class counts where clients report none (the references, for example).
 
@@ -184,6 +190,20 @@ def _privacy_for(privacy: Privacy, method: Method) -> Privacy:
 
 def comparison_from(table: Mapping[str, Any], where: str) -> Comparison:
     """Read a plan from the tables of a TOML file.
+
+    Raises:
+        ConfigError: see `comparison_parts`, or the settings contradict each other.
+    """
+    return Comparison(**comparison_parts(table, where))
+
+
+def comparison_parts(table: Mapping[str, Any], where: str, *, checked: bool = True) -> dict[str, Any]:
+    """Read the fields of a `Comparison` from the tables of a TOML file.
+
+    Args:
+        table: the tables.
+        where: the file, for messages.
+        checked: as of `fedkin.storage.toml.fill`.
 
     Raises:
         ConfigError: an unknown key, or a value of the wrong kind.
@@ -216,16 +236,15 @@ def comparison_from(table: Mapping[str, Any], where: str) -> Comparison:
         for name, part in table.items()
         if name not in ("methods", "seeds", "method", "baseline", "safe", "tune")
     }
-    setup = setup_from(groups, where)
-    return Comparison(
-        tuple(methods),
-        tuple(seeds),
-        own=own,
-        baseline=str(table.get("baseline", "local")),
-        safe=safe,
-        tune=tune,
-        **setup.groups(),
-    )
+    return {
+        "methods": tuple(methods),
+        "seeds": tuple(seeds),
+        "own": own,
+        "baseline": str(table.get("baseline", "local")),
+        "safe": safe,
+        "tune": tune,
+        **setup_from(groups, where, checked=checked).groups(),
+    }
 
 
 def compare(

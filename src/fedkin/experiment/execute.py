@@ -228,8 +228,9 @@ def _stopped(plan: Plan, rounds: Sequence[Mapping[str, Any]], chosen: Mapping[st
 
 
 def _noted(e: Experiment, extra: Mapping[str, Any], evaluated: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the notes of the data, and one if the run asks for another moment than the method has."""
-    notes = list(extra.get("notes", ()))
+    """Return the notes of the data, the method's caveat on the network, and whether the run asks for another moment
+    than the method has."""
+    notes = [*extra.get("notes", ()), *filter(None, [e.method.caveat(e.net)])]
     if e.plan.evaluate == "trained" and evaluated and not any("accuracy_delivered" in line for line in evaluated):
         notes.append(
             f'evaluate = "trained" changes nothing for {e.title}, which shows no model of the moment after local '

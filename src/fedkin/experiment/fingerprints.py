@@ -12,6 +12,7 @@ from fedkin.core import Method, Net
 from fedkin.data import Federation
 from fedkin.experiment.settings import Setup, decisive
 from fedkin.models.start import Model
+from fedkin.storage.checkpoint import SECOND
 from fedkin.storage.toml import plain
 
 
@@ -21,14 +22,25 @@ def network_mark(net: Net) -> str:
     return hashlib.blake2b(layers.encode() + net.w0.numpy().tobytes(), digest_size=16).hexdigest()
 
 
+def network_marks(net: Net) -> dict[str, str]:
+    """Return the fingerprint of the network and, once a second one is in use, of that as well."""
+    return {name: network_mark(one) for name, one in _named(net).items()}
+
+
+def _named(net: Net) -> dict[str, Net]:
+    return dict(zip(("network", SECOND), net.networks, strict=False))
+
+
 def about_of(table: Mapping[str, Any], data: Mapping[str, Any], net: Net) -> dict[str, str]:
     """Return what the fingerprints of a run stand for, as JSON, so that a message can say how two runs differ.
 
     Args:
         data: numbers that describe the size of the data.
     """
-    layers = {name: list(t.shape) for name, t in net.unflatten(net.w0).items()}
-    parts = {"config": decisive(table), "data": data, "network": {"layers": layers, "parameters": net.size}}
+    parts: dict[str, Any] = {"config": decisive(table), "data": data}
+    for which, one in _named(net).items():
+        layers = {name: list(t.shape) for name, t in one.unflatten(one.w0).items()}
+        parts[which] = {"layers": layers, "parameters": one.size}
     return {name: json.dumps(part, sort_keys=True) for name, part in parts.items()}
 
 

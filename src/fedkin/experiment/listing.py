@@ -88,6 +88,12 @@ def metric_of(place: Path) -> Literal["accuracy", "validation"]:
     return "validation" if (place.parent / "sweep.toml").is_file() else "accuracy"
 
 
+def whole_of(place: Path) -> Path | None:
+    """Return the folder of the comparison or the sweep that a run folder lies in; None for a run by itself."""
+    above = (place if place.name else place.absolute()).parent
+    return above if any((above / file).is_file() for file in ("compare.toml", "sweep.toml")) else None
+
+
 def unreadable(place: Path, error: Exception) -> ListedRun:
     """Return the entry of a folder whose files cannot be read."""
     return ListedRun(place, "?", "?", None, 0, None, None, str(error))

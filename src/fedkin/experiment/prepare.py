@@ -14,13 +14,14 @@ from fedkin.core.errors import nearest
 from fedkin.data import Federation
 from fedkin.data.shelf import Shelf
 from fedkin.engines import Job
-from fedkin.experiment.fingerprints import about_of, network_mark, sizes_of, table_of
+from fedkin.experiment.fingerprints import about_of, network_marks, sizes_of, table_of
 from fedkin.experiment.settings import ModelSettings, Settings, Setup, digest
 from fedkin.inspection import require_two_classes
 from fedkin.models import MODELS
 from fedkin.models.start import Model, factory
 from fedkin.privacy.noise import KeyedCounts
 from fedkin.server import Plan
+from fedkin.storage.checkpoint import SECOND
 
 
 class DataShape(Protocol):
@@ -46,7 +47,7 @@ class Experiment:
         plan: what the round loop needs of them.
         title: the method's display name.
         table: all settings, as a run folder has them.
-        marks: fingerprints by which a checkpoint is recognised: of settings, data and network.
+        marks: fingerprints by which a checkpoint is recognised: of settings, data and networks.
         about: what each of them is of, as JSON, for messages.
     """
 
@@ -148,8 +149,13 @@ class Experiment:
         if method.second_network is not None:
             _ = net.second  # made now, so that what does not fit is seen before anything is trained
         setup.privacy.require(method, net)
-        marks = {"config": digest(table), "data": data, "network": network_mark(net)}
+        marks = {"config": digest(table), "data": data, **network_marks(net)}
         return cls(method, net, setup, plan, title, table, marks, about_of(table, size, net))
+
+    @property
+    def networks(self) -> str:
+        """Fingerprint of all networks, which server and clients of real hosts compare."""
+        return "".join(mark for name, mark in self.marks.items() if name in ("network", SECOND))
 
     def laid_out(self, clients: Sequence[ClientData]) -> Sequence[ClientData]:
         """Return clients' data in the memory layout that the network is fastest on.

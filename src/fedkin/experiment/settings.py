@@ -218,8 +218,13 @@ def decisive(table: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def settings_from(table: Mapping[str, Any], where: str = "config") -> Settings:
+def settings_from(table: Mapping[str, Any], where: str = "config", *, checked: bool = True) -> Settings:
     """Read settings from the tables of a TOML file.
+
+    Args:
+        table: the tables.
+        where: the file, for messages.
+        checked: as of `fedkin.storage.toml.fill`.
 
     Raises:
         ConfigError: an unknown table or key, or a value of the wrong kind; it names them.
@@ -228,7 +233,8 @@ def settings_from(table: Mapping[str, Any], where: str = "config") -> Settings:
         raise ConfigError(
             f"{where} was made by a program with {table['made_by']}, which only that program has; run it there"
         )
-    groups = setup_from({k: v for k, v in table.items() if k != "method"}, where, also=("method",)).groups()
+    rest = {k: v for k, v in table.items() if k != "method"}
+    groups = setup_from(rest, where, also=("method",), checked=checked).groups()
     method = table.get("method", {})
     if not isinstance(method, Mapping):
         raise ConfigError(f"{where}: [method] must be a table, got {method!r}")
@@ -238,16 +244,17 @@ def settings_from(table: Mapping[str, Any], where: str = "config") -> Settings:
     own = {k: v for k, v in method.items() if k not in ("name", "code")}
     made = get_method(name)
     CodeRef(name).require_same(code, f"{where}: [method]")
-    return Settings(name, fill(made, own, f"{where}: [method]"), **groups)
+    return Settings(name, fill(made, own, f"{where}: [method]", checked=checked), **groups)
 
 
-def setup_from(table: Mapping[str, Any], where: str, also: tuple[str, ...] = ()) -> Setup:
+def setup_from(table: Mapping[str, Any], where: str, also: tuple[str, ...] = (), *, checked: bool = True) -> Setup:
     """Read all groups of settings but the method from tables.
 
     Args:
         table: group -> its settings.
         where: the file, for messages.
         also: names of further tables of such a file, for messages.
+        checked: as of `fedkin.storage.toml.fill`; settings for hosts always are, since they have no flags.
 
     Raises:
         ConfigError: an unknown table or key, or a value of the wrong kind; it names them.
@@ -265,7 +272,9 @@ def setup_from(table: Mapping[str, Any], where: str, also: tuple[str, ...] = ())
         if not isinstance(part, Mapping):
             raise ConfigError(f"{where}: [{name}] must be a table, got {part!r}")
     groups = {
-        name: fill(getattr(usual, name), part, f"{where}: [{name}]") for name, part in table.items() if name != "model"
+        name: fill(getattr(usual, name), part, f"{where}: [{name}]", checked=checked or name == "hosts")
+        for name, part in table.items()
+        if name != "model"
     }
     return Setup(**groups, model=model_from(table.get("model", {}), f"{where}: [model]"))
 

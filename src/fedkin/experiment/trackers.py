@@ -1,7 +1,8 @@
 """Runs reported to experiment trackers: TensorBoard, MLflow, Weights & Biases. None of them can stop or change a run.
 
-What is sent: the settings, every round's figures, and at the end the final figures and the report. ``trackers.json`` in
-a run's folder holds under which names, so that a resumed run goes on with the same entry.
+What is sent: the settings, every round's figures, and at the end the final figures and the report; of a trial, whose
+settings must not be chosen by test figures, those of validation alone. ``trackers.json`` in a run's folder holds under
+which names, so that a resumed run goes on with the same entry.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Literal, Protocol
 
 from fedkin.core import ConfigError
 from fedkin.evaluate import GROUPED, METRICS, OTHER_MOMENT
+from fedkin.experiment.listing import metric_of
 from fedkin.storage.files import write_atomic
 
 TrackerName = Literal["tensorboard", "mlflow", "wandb"]
@@ -139,12 +141,12 @@ class Tracking:
     def __init__(self, names: Sequence[str], folder: Path, title: str, table: Mapping[str, Any]) -> None:
         self._names, self._folder, self._title, self._table = tuple(names), folder, title, table
         self._open: dict[str, Tracker] | None = None
+        self._trial = metric_of(folder) == "validation"
 
     def round(self, line: Mapping[str, Any]) -> None:
         """Log a round that has ended."""
-        figures = {
-            n: float(v) for n in (*METRICS, *GROUPED, *OTHER_MOMENT) if isinstance(v := line.get(n), (int, float))
-        }
+        names = [n for n in (*METRICS, *GROUPED, *OTHER_MOMENT) if not self._trial or n == "validation"]
+        figures = {n: float(v) for n in names if isinstance(v := line.get(n), (int, float))}
         figures |= {n: float(line[n]) for n in ("bytes_up", "bytes_down", "bytes_evaluation") if n in line}
         figures |= {n: float(len(line[n])) for n in ("answered", "refused") if n in line}
         self._tell(lambda tracker: tracker.round(int(line["round"]), figures))
@@ -155,7 +157,8 @@ class Tracking:
             return
         summary = self._folder / "summary.json"
         final = json.loads(summary.read_text(encoding="utf-8"))["final"] if summary.is_file() else {}
-        figures = {n: float(v) for n, v in final.items() if isinstance(v, (int, float))}
+        names = [n for n in final if not self._trial or n == "validation"]
+        figures = {n: float(v) for n in names if isinstance(v := final[n], (int, float))}
         report = self._folder / "report.html"
         self._tell(lambda tracker: tracker.end(figures, report if report.is_file() else None))
         self._open = {}

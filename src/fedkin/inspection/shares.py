@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 
 from fedkin.core.errors import DataError, counted
 from fedkin.data.checks import Indices
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
-from fedkin.data.partition import Natural, Partition
+from fedkin.data.partition import PARTITIONS, Natural, Partition
 from fedkin.inspection.finding import EXAMPLES, ClientSummary, Finding, Severity, first, percent
 
 FEW_TRAIN = 10  # training samples below which a client is small
@@ -29,7 +31,7 @@ def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Findi
                 _severity(len(small), len(summaries)),
                 f"{counted(len(small), 'client')} with fewer than {FEW_TRAIN} training samples: {first(shown)}",
                 "so few samples are memorised in one round, and a figure from a handful of test samples means nothing",
-                "leave such clients out with --min-samples (partitions natural, dirichlet), or ask for fewer clients",
+                f"{_larger()}, or ask for fewer clients",
                 clients=tuple(c.name for c in small[:100]),
             )
         )
@@ -41,7 +43,7 @@ def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Findi
                 "warning",
                 f"{counted(len(untested), 'client')} without a test sample: {first(untested)}",
                 "no accuracy can be reported for them; they are missing from every mean over clients",
-                "raise --test, or leave small clients out with --min-samples",
+                f"raise --test, or {_larger()}",
                 clients=tuple(untested[:100]),
             )
         )
@@ -72,6 +74,12 @@ def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Findi
             )
         )
     return found
+
+
+def _larger() -> str:
+    """Return how to avoid small clients, with the partitions that can."""
+    able = [name for name, kind in PARTITIONS.items() if "min_samples" in {f.name for f in fields(kind)}]  # type: ignore[arg-type]
+    return f"use a larger --min-samples (partitions {', '.join(able)})"
 
 
 def _severity(some: int, all_of_them: int) -> Severity:

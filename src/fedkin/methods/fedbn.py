@@ -59,6 +59,16 @@ class FedBN(Method):
         """Return the model after the client's last training as the view "trained"."""
         return {"trained": Bundle(model=self._model(c, c.state.get("trained", c.received.shared)))}
 
+    def caveat(self, net: Net) -> str:
+        """Return that nothing stays on clients, if the network has no such layers: the paper presumes batch norm."""
+        if self._own(net).any():
+            return ""
+        what = "normalisation layers" if self.keep == "layers" else "running statistics"
+        return (
+            f"{self.title} keeps {what} on the clients, and the network has none, so it is FedAvg here; take a network "
+            "with batch normalisation, such as cam-cnn or resnet18"
+        )
+
     def _model(self, c: Client, shared: Tensor) -> Tensor:
         w, own = c.w0, self._own(c.net)
         w[own] = c.state.get("norms", w[own])

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from fedkin.core import ConfigError, Method, Net
+from fedkin.core import ConfigError, Method, MethodError, Net
 from fedkin.privacy.dp_sgd import Private, require_single_gradients
 from fedkin.privacy.noise import checked_epsilon, reports_at_joining, require_counts, says
 
@@ -86,7 +86,7 @@ class Privacy:
         self.require_method(method)
         if importlib.util.find_spec("opacus") is None:
             raise ConfigError('noise_multiplier needs Opacus, which counts what it spends: pip install "fedkin[dp]"')
-        if self.metadata_epsilon is None and (said := says(method, net)):
+        if self.metadata_epsilon is None and (said := _said(method, net)):
             raise ConfigError(
                 f"clients of {type(method).__name__} say their {', '.join(said)} at joining, which private training "
                 "does not cover; also give metadata_epsilon, such as 1.0"
@@ -133,6 +133,22 @@ class Privacy:
                 "steps": 0 if worst is None else sum(spent[worst].values()),
             }
         return out
+
+
+def _said(method: Method, net: Net) -> list[str]:
+    """Return what clients report at joining.
+
+    Raises:
+        ConfigError: it does not follow from class counts, so that no option covers it.
+    """
+    try:
+        return says(method, net)
+    except MethodError as e:
+        raise ConfigError(
+            f"noise_multiplier makes the training of {type(method).__name__} private, but what its clients report at "
+            f"joining is not covered by any noise: {e}; take another method (docs/robust-and-private.md has a list) or "
+            "leave noise_multiplier out"
+        ) from e
 
 
 def epsilon(spent: Spent, noise: float, delta: float) -> float:

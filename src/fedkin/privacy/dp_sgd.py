@@ -15,7 +15,6 @@ from fedkin.core import (
     Batch,
     Bundle,
     ConfigError,
-    MethodError,
     ModelError,
     Net,
     Samples,
@@ -93,12 +92,7 @@ class PrivateSteps:
 
         It is the sum of clipped per-sample gradients plus noise, divided by the expected batch size, of the hull of
         the part that moves.
-
-        Raises:
-            MethodError: the request wants the very batches of another, whose noise would not add up as accounted for.
         """
-        if request.batches is not None:
-            raise MethodError("private training draws new batches for every request; leave batches= out")
         part, gaps = request.moves.hull, request.moves.gaps()
         total = torch.zeros(part.stop - part.start, dtype=torch.float64)
         for rows in index.split(max(1, _NUMBERS // len(w))) if len(index) else ():

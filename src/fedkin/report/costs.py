@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from fedkin.evaluate import spread
 from fedkin.report import figures
 from fedkin.report.charts import Spec
 from fedkin.report.figures import (
+    NARROW,
+    ROW,
     WIDTH,
     Figure,
     Groups,
+    axis_ends,
     coloured,
     dashed,
     percent,
@@ -23,6 +26,7 @@ from fedkin.report.figures import (
     y_methods,
 )
 from fedkin.report.folder import Run
+from fedkin.report.wording import cut
 
 NOTHING = 0.001
 """A method that sends less than this fraction of the largest traffic has no line over bytes."""
@@ -78,32 +82,24 @@ def classes(groups: Groups) -> Figure | None:
 def over_bytes(groups: Groups) -> Figure | None:
     """Return accuracy against megabytes sent so far, of each method's first seed; None if nothing was counted.
 
-    A method with negligible traffic (training alone) is a horizontal line at its final accuracy.
+    A method with negligible traffic (training alone) is a horizontal line at its final accuracy. The name of every
+    method is at the right, at the height of the end of its line.
     """
     lines = {title: _by_bytes(title, runs[0]) for title, runs in groups.items()}
-    most = max((line[-1]["mb"] for line in lines.values() if line), default=0.0)
+    sent = {title: line[-1]["mb"] for title, line in lines.items() if line}
+    most = max(sent.values(), default=0.0)
     if not most:
         return None
-    silent = [t for t, line in lines.items() if line and line[-1]["mb"] < NOTHING * most]
+    silent = [title for title, mb in sent.items() if mb < NOTHING * most]
     for title in silent:
         level = groups[title][0].final.get("accuracy") or lines[title][-1]["value"] / 100
         lines[title] = [{"series": title, "mb": mb, "value": percent(level)} for mb in (0.0, most)]
-    shades = figures.shades(groups)
-    known = f"indexof({json.dumps(prominent(groups))}, datum.series) >= 0"
-    spec: Spec = {
-        "width": WIDTH, "height": 260, "data": {"values": [row for line in lines.values() for row in line]},
-        "mark": {"type": "line", "tooltip": True, "point": all(len(line) < 3 for line in lines.values())},
-        "encoding": {
-            "x": x_axis("mb", "megabytes sent up and down so far"),
-            "y": y_axis("test accuracy, mean over clients (%)"), "color": coloured(shades),
-            "strokeDash": dashed(list(groups)),
-            "opacity": {"condition": {"test": known, "value": 1}, "value": 0.3},
-        },
-    }  # fmt: skip
+    front = _front({title: (mb, lines[title][-1]["value"]) for title, mb in sent.items()})
     total = {t: runs[0].bytes or 0 for t, runs in groups.items()}
     busiest = max(total, key=lambda t: total[t])
     fact = f"{busiest} sends {'the most: ' if len(total) > 1 else ''}{total[busiest] / 1e6:,.0f} MB"
     caption = "What a byte buys: the higher a line lies on the left, the sooner its accuracy is there."
+    caption += " Bold: no other method ends with a higher accuracy for as few bytes." if len(sent) > 1 else ""
     if silent:
         verb, whose = ("sends", "its") if len(silent) == 1 else ("send", "their")
         caption += f" {' and '.join(silent)} {verb} next to nothing: level, at {whose} final accuracy."
@@ -113,7 +109,59 @@ def over_bytes(groups: Groups) -> Figure | None:
         caption += f" Evaluations, which are not part of it, sent up to {shown[most_shown] / 1e6:,.0f} MB more"
         caption += f" ({most_shown})." if len(shown) > 1 else "."
     caption += " Of several seeds, the first." if any(len(runs) > 1 for runs in groups.values()) else ""
+    spec = _bytes_spec(groups, lines, front if len(sent) > 1 else set())
+    start = spec["layer"][0]["encoding"]["y"]["scale"]["domain"][0]
+    caption += f" The axis starts at {start}%." if start else ""
     return Figure("bytes", fact, caption, spec)
+
+
+def _front(ends: Mapping[str, tuple[float, float]]) -> set[str]:
+    """Return the methods with a higher accuracy than all that sent as little or less; ``ends``: megabytes, accuracy."""
+    return {t for t, (mb, value) in ends.items()
+            if not any(other <= mb and best >= value and (other, best) != (mb, value)
+                       for other, best in ends.values())}  # fmt: skip
+
+
+def _bytes_spec(groups: Groups, lines: Mapping[str, list[dict[str, Any]]], front: Collection[str]) -> Spec:
+    """Return lines with their names at the right; ``front``: names in bold."""
+    drawn = [row["value"] for line in lines.values() for row in line]
+    last = {title: line[-1] for title, line in lines.items() if line}
+    low, high = axis_ends([row["value"] for row in last.values()], drawn)
+    order = sorted(last, key=lambda t: -last[t]["value"])
+    height = max(260, ROW * len(order))
+    at = figures.end_labels([last[t]["value"] for t in order], low, high, height)
+    ends = [{**last[t], "name": cut(t, 22), "short": cut(t, 14), "front": t in front, "label": label}
+            for t, label in zip(order, at, strict=True)]  # fmt: skip
+    colour, dash = coloured(figures.shades(groups), legend=False), dashed(list(groups))
+    muted = f"indexof({json.dumps(prominent(groups))}, datum.series) < 0"
+    x = x_axis("mb", "megabytes sent up and down so far")
+    y = {**y_axis("test accuracy, mean over clients (%)"),
+         "scale": {"domain": [low, high], "nice": False, "zero": False}}  # fmt: skip
+    label, named = {**y, "field": "label"}, {"data": {"name": "ends"}}
+
+    def beyond(pixels: int) -> Spec:
+        return {"value": {"expr": f"width + {pixels}"}}
+
+    thin = {"type": "rule", "color": "var(--line-2)"}
+    layers: list[Spec] = [
+        {"data": {"name": "ends", "values": ends}, "mark": {**thin, "strokeDash": [1, 3]},
+         "encoding": {"x": x, "x2": beyond(2), "y": y}},
+        {"mark": {"type": "line", "tooltip": True, "clip": True,
+                  "point": all(len(line) < 3 for line in lines.values())},
+         "encoding": {"x": x, "y": y, "color": colour, "strokeDash": dash,
+                      "opacity": {"condition": {"test": muted, "value": 0.4}, "value": 1}}},
+        {**named, "mark": thin,
+         "encoding": {"x": beyond(2), "x2": beyond(24), "y": y, "y2": {"field": "label"}}},
+        {**named, "mark": {"type": "rule", "strokeWidth": 2},
+         "encoding": {"x": beyond(28), "x2": beyond(44), "y": label, "color": colour, "strokeDash": dash}},
+        {**named, "mark": {"type": "text", "align": "left", "x": {"expr": "width"}, "xOffset": 50,
+                           "text": {"expr": f"{NARROW} ? datum.short : datum.name"},
+                           "fontWeight": {"expr": "datum.front ? 700 : 400"}},
+         "encoding": {"y": label}},
+    ]  # fmt: skip
+    return {"width": WIDTH, "height": height, "layer": layers,
+            "data": {"values": [row for line in lines.values() for row in line]},
+            "padding": {"left": 0, "top": 8, "right": 2, "bottom": 6}}  # fmt: skip
 
 
 def _by_bytes(title: str, run: Run) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from fedkin.report.figures import (
     PLAIN,
     Figure,
     Groups,
+    axis_ends,
     dashes,
     end_labels,
     percent,
@@ -62,7 +63,7 @@ def over_rounds(groups: Groups, first: Choice | None = None) -> list[Figure]:
 def _figure(groups: Groups, rows: list[dict[str, Any]], said: str, key: str, number: int) -> Figure:
     shown = prominent(groups)
     finals = {t: s.mean for t in shown if (s := spread([r.final.get(key) for r in groups[t]])) is not None}
-    low, high = _ends([100 * v for v in finals.values()], [row["value"] for row in rows if row["series"] in shown])
+    low, high = axis_ends([100 * v for v in finals.values()], [row["value"] for row in rows if row["series"] in shown])
     ends = _labels({t: 100 * v for t, v in finals.items()}, low, high)
     start = f"The axis starts at {low}%. " if low else ""
     seeds = max(len(runs) for runs in groups.values())
@@ -102,14 +103,6 @@ def _line(title: str, runs: Sequence[Run], key: str) -> list[dict[str, Any]]:
                 row |= {"low": percent(found.mean - found.std), "high": percent(found.mean + found.std)}
             rows.append(row)
     return rows
-
-
-def _ends(finals: Sequence[float], drawn: Sequence[float]) -> tuple[int, int]:
-    """Return the ends of the axis in per cent, multiples of ten: the final figures are in its upper part."""
-    if not finals:
-        return 0, 100
-    high = min(100, 10 * math.ceil((max(*finals, *drawn) + 1) / 10))
-    return max(0, min(10 * math.floor((min(finals) - 25) / 10), high - 40)), high
 
 
 def _labels(finals: Mapping[str, float], low: int, high: int) -> list[dict[str, Any]]:

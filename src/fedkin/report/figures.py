@@ -6,6 +6,7 @@ Accuracies are given as fractions and drawn in per cent.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +30,8 @@ NARROW = "containerSize()[0] < 480"
 """Whether a chart is drawn on a phone, in its expressions."""
 PERCENT_AXIS = {"tickCount": 5, "labelExpr": "datum.value + (datum.value === 100 || datum.index === 0 ? '%' : '')"}
 """Axis of accuracies in per cent, with the sign at one end."""
-_GAP = 16  # pixels between labels at the ends of lines
+ROW = 16
+"""Pixels from one label at the ends of lines to the next."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,14 @@ def y_axis(title: str, field: str = "value") -> Spec:
     return {"field": field, "type": "quantitative", "title": title, "scale": {"zero": False}}
 
 
+def axis_ends(finals: Sequence[float], drawn: Sequence[float]) -> tuple[int, int]:
+    """Return the ends of an axis in per cent, multiples of ten: the final figures are in its upper part."""
+    if not finals:
+        return 0, 100
+    high = min(100, 10 * math.ceil((max(*finals, *drawn) + 1) / 10))
+    return max(0, min(10 * math.floor((min(finals) - 25) / 10), high - 40)), high
+
+
 def end_labels(values: Sequence[float], low: float, high: float, height: float) -> list[float]:
     """Return the places of labels at the ends of lines, on their axis, such that all are a line of text apart.
 
@@ -128,14 +138,14 @@ def end_labels(values: Sequence[float], low: float, high: float, height: float) 
     blocks: list[list[float]] = []  # wanted places of labels that have to stand together
 
     def top(block: Sequence[float]) -> float:
-        middle = sum(block) / len(block) - _GAP * (len(block) - 1) / 2
-        return min(max(4.0, middle), height - 4 - _GAP * (len(block) - 1))
+        middle = sum(block) / len(block) - ROW * (len(block) - 1) / 2
+        return min(max(4.0, middle), height - 4 - ROW * (len(block) - 1))
 
     for value in values:
         blocks.append([(high - max(value, low)) * scale])
-        while len(blocks) > 1 and top(blocks[-1]) < top(blocks[-2]) + _GAP * len(blocks[-2]):
+        while len(blocks) > 1 and top(blocks[-1]) < top(blocks[-2]) + ROW * len(blocks[-2]):
             blocks[-2:] = [blocks[-2] + blocks[-1]]
-    return [round(high - (top(block) + _GAP * i) / scale, 2) for block in blocks for i in range(len(block))]
+    return [round(high - (top(block) + ROW * i) / scale, 2) for block in blocks for i in range(len(block))]
 
 
 def y_methods(order: Sequence[str]) -> Spec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -277,7 +278,8 @@ def to_rich(grid: Grid, width: int | None = None) -> Table:
     Args:
         grid: the table.
         width: characters in a line of the console; where the columns do not fit otherwise, one space separates them
-            instead of two, then ± has no spaces, then headings take two lines.
+            instead of two, then ± has no spaces, then headings take two lines, then
+            long words such as paths.
     """
     caption = Text(grid.note) if grid.note else None
     title = Text(grid.title, style="bold") if grid.title else None
@@ -309,7 +311,32 @@ def _narrowed(grid: Grid, width: int) -> Grid:
     close = replace(grid, rows=tuple(tuple(cell.replace(" ± ", "±") for cell in row) for row in grid.rows))
     if _widths(close)[1] + columns < width:
         return close
-    return replace(close, columns=tuple(name.replace(" ", "\n", 1) for name in close.columns))
+    return _folded(replace(close, columns=tuple(name.replace(" ", "\n", 1) for name in close.columns)), width)
+
+
+def _folded(grid: Grid, width: int) -> Grid:
+    """Return the table with words on several lines that are longer than there is room for, in columns of words."""
+    longest = max((len(word) for row in grid.rows for cell in row[: grid.words] for word in cell.split()), default=0)
+    folded = grid
+    for most in range(longest - 1, _NEVER_BROKEN - 1, -1):
+        if _widths(folded)[1] + len(grid.columns) < width:
+            break
+        rows = ((*(_broken(cell, most) for cell in row[: grid.words]), *row[grid.words :]) for row in grid.rows)
+        folded = replace(grid, rows=tuple(rows))
+    return folded
+
+
+def _broken(text: str, most: int) -> str:
+    """Return a text whose longer words, such as paths, go on in the next line, if possible behind a slash or dash."""
+
+    def lines(word: re.Match[str]) -> str:
+        found = [""]
+        for part in re.findall(r"[^/_-]*[/_-]|[^/_-]+", word[0]):
+            for piece in (part[i : i + most] for i in range(0, len(part), most)):
+                found[len(found) - 1 :] = [found[-1] + piece] if len(found[-1] + piece) <= most else [found[-1], piece]
+        return "\n".join(filter(None, found))
+
+    return re.sub(rf"\S{{{most + 1},}}", lines, text)
 
 
 def _widths(grid: Grid) -> tuple[list[bool], int]:

@@ -24,7 +24,7 @@ from fedkin.core import (
     to_all,
 )
 from fedkin.core.bundle import refusals
-from fedkin.engines.tasks import Step
+from fedkin.engines.tasks import Step, outcomes_due
 from fedkin.privacy.secure_sum import SecureGroup, pooled, summed
 from fedkin.server.plan import Plan
 from fedkin.server.shares import limited
@@ -432,7 +432,7 @@ def _evaluated(
             names=scored(method, r.net, training, messages[min(answers)].body, plan.evaluate),
             classes=r.net.classes,
             notes=method.client_notes,
-            outcomes=plan.outcomes_from is not None and r.index >= plan.outcomes_from,
+            outcomes=outcomes_due(plan.outcomes_from, r.index),
             most=plan.max_samples,
         )
         # with privacy options counts hold noise

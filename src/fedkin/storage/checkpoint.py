@@ -21,6 +21,8 @@ _FORMAT = "1"
 _ABOUT = "about."  # prefix of a fingerprint's name, for the fingerprinted values
 _BANK = "bank."  # prefix of the name of a bank that is in a file
 _AGAIN = "start the run again in another folder"
+SECOND = "second network"
+"""Fingerprint that checkpoints of older versions lack; theirs cannot be compared."""
 FILES = "roster.file"
 """The tensor with the numbers of clients' files, where their states are stored in files."""
 
@@ -70,6 +72,8 @@ class Checkpoint:
                 f"{self.path} is a checkpoint of format {texts.get('format')!r}, expected {_FORMAT!r}; {_AGAIN}"
             )
         for name, mark in marks.items():
+            if name == SECOND and name not in texts:
+                continue
             if texts.get(name) != mark:
                 raise RunFolderError(
                     f"{self.path} belongs to a run with another {name}: "

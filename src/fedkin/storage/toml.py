@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import tomllib
 import types
@@ -35,8 +36,14 @@ def read_toml(path: Path | str) -> dict[str, Any]:
         raise ConfigError(f"{path} is not a TOML file: {e}") from e
 
 
-def fill(default: Any, changes: Mapping[str, Any], where: str) -> Any:
+def fill(default: Any, changes: Mapping[str, Any], where: str, *, checked: bool = True) -> Any:
     """Return a copy of a settings dataclass with changed values.
+
+    Args:
+        default: the dataclass.
+        changes: field -> value.
+        where: the place of the changes, for messages.
+        checked: check the values against each other as well; not yet where flags may still change them.
 
     Raises:
         ConfigError: a key is unknown or a value has the wrong type.
@@ -51,10 +58,15 @@ def fill(default: Any, changes: Mapping[str, Any], where: str) -> Any:
             raise ConfigError(f"{where}: unknown setting {key}{nearest(key, names)}")
         old = getattr(default, key)
         if is_dataclass(old):
-            values[key] = fill(old, value, f"{where} {key}")
+            values[key] = fill(old, value, f"{where} {key}", checked=checked)
         else:
             values[key] = _fitting(value, hints[key], f"{where} {key}")
-    return dataclasses.replace(default, **values)
+    if checked:
+        return dataclasses.replace(default, **values)
+    made = copy.copy(default)
+    for key, value in values.items():
+        object.__setattr__(made, key, value)  # without __post_init__
+    return made
 
 
 @cache

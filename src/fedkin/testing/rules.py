@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fedkin.core import Aggregation, Bundle, ClientData, ConfigError, Download, Method, Round, Samples, Training, stack
+from fedkin.core import Aggregation, Bundle, ClientData, ConfigError, Method, Round, Samples, Training, stack
 from fedkin.core.robust import Kind as RuleKind
 from fedkin.core.rows import kept_by
 from fedkin.engines import Engine, Job, Loop, Task
@@ -19,6 +19,7 @@ from fedkin.server import Message, Plan, join_rounds
 from fedkin.testing.declaration import check_declaration
 from fedkin.testing.inplace import InPlace
 from fedkin.testing.spy import RuleBroken, Spy, unwritten
+from fedkin.testing.step_values import check_step_value
 from fedkin.testing.toys import KINDS, Kind, federation, others_changed, samples
 from fedkin.testing.trial import (
     Exchange,
@@ -457,69 +458,9 @@ def _near(a: Bundle, b: Bundle, round: int) -> None:
 
 
 def distribution(case: Case) -> None:
-    """Check the values that the server's steps return, see `_look`."""
+    """Check the values that the server's steps return, see `check_step_value`."""
     setting = replace(case.setting("mlp"), joins=join_rounds(6, "2@3"))
-    play(Spy(case.anew(), look=_look), setting)
-
-
-def _look(step: str, r: Round, given: object) -> None:
-    m, k = len(r.ids), len(r.roster)
-    where = f"{step} in round {r.index}"
-    if step == "sample":
-        given = _beside(where, given) if isinstance(given, Bundle) else given
-        if not isinstance(given, Tensor) or given.dtype != torch.int64 or given.dim() != 1:
-            raise RuleBroken(f"{where} must give int64 [m], gave {_kind(given)}")
-        if not 1 <= len(given) <= m:
-            raise RuleBroken(f"{where} chose {len(given)} of {m} available clients")
-    elif given is None and step in ("survey", "consult", "relations"):
-        return
-    elif step == "relations":
-        if not isinstance(given, Tensor) or given.dtype != torch.int64 or tuple(given.shape) != (k,):
-            raise RuleBroken(f"{where} must give None or int64 [{k}], a cluster for each client; gave {_kind(given)}")
-        if bool((given < -1).any()):
-            raise RuleBroken(f"{where} gave the cluster {int(given.min())}; -1 means not known")
-    elif not isinstance(given, Download):
-        raise RuleBroken(f"{where} must give what to_all or to_each make, gave {_kind(given)}")
-    else:
-        _download(where, m, k, given)
-
-
-def _beside(where: str, drawn: Bundle) -> Tensor | None:
-    """Return the ids of a sample that contains more than ids."""
-    ids = drawn.get("ids")
-    for name, rows in drawn.items():
-        if ids is not None and (rows.dim() == 0 or len(rows) != len(ids)):
-            raise RuleBroken(f"{where}: {name!r} is {_kind(rows)} for {len(ids)} ids; row i is for ids[i]")
-    return ids
-
-
-def _download(where: str, m: int, k: int, d: Download) -> None:
-    for name, rows in d.rows.items():
-        if rows.dim() == 0 or len(rows) != m:
-            raise RuleBroken(f"{where}: {name!r} is {_kind(rows)} for {m} clients; row i is for r.ids[i]")
-    for name, given in d.given.items():
-        if given.dtype != torch.bool or tuple(given.shape) != (m,):
-            raise RuleBroken(f"{where}: given of {name!r} must be bool [{m}], is {_kind(given)}")
-    if both := set(d.rows) & set(d.shared):
-        raise RuleBroken(f"{where} gives {sorted(both)} both to all and to each")
-    if d.weights is None:
-        return
-    if not d.weights.is_floating_point() or tuple(d.weights.shape) != (m, k):
-        raise RuleBroken(f"{where}: weights must be float [{m}, {k}], is {_kind(d.weights)}")
-    gets = torch.stack([*d.given.values()]).any(0) if d.given else torch.ones(m, dtype=torch.bool)
-    mine = d.weights[gets].double()
-    off = (mine.sum(1) - 1).abs()
-    if bool((mine < 0).any()) or bool((off > 1e-6).any()):
-        raise RuleBroken(
-            f"{where}: each receiver's weights must be 0 or more and sum to 1; "
-            f"the least is {float(mine.min()):g}, a sum is {float(mine.sum(1)[off.argmax()]):g}"
-        )
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-    return type(value).__name__
+    play(Spy(case.anew(), look=check_step_value), setting)
 
 
 RULES: dict[str, Callable[[Case], None]] = {

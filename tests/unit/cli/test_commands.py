@@ -133,7 +133,8 @@ def test_run_writes_everything_and_shows_the_figures(fedkin: Command, small: str
     assert "Everything is in a; pictures and tables: a/report.html" in done.out
     assert "\nCaveats:\n- " in done.out
     assert "\n- One seed only: " in done.out
-    assert "Is it worth it? fedkin compare" in done.out
+    advice = "Is it worth it? fedkin compare da-pfl with the same flags adds Local, Local (full) and FedAvg."
+    assert advice in done.out
 
 
 def test_a_line_for_each_finished_run_where_there_is_no_terminal(
@@ -459,6 +460,9 @@ def test_compare_shows_every_method_and_a_verdict(fedkin: Command, small: str) -
     assert "pictures and tables: a/" in done.out.lower()
     assert "One seed only" not in done.out
     assert "One seed only" in fedkin(f"compare fedper {small} --out b").out.split("Caveats:")[1]
+    one = fedkin("resume b/fedavg-seed0").out
+    assert "Next to the other runs of b: fedkin resume b\n" in one  # it has its references there
+    assert "Is it worth it?" not in one
 
 
 def test_a_tuned_comparison_shows_what_was_chosen(fedkin: Command, small: str) -> None:

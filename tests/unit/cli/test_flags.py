@@ -199,6 +199,47 @@ def test_flags_win_over_a_file(tmp_path: Path) -> None:
     )
 
 
+REPAIRS = {
+    "--rounds 2": ("[run]\nrounds = 0\n", "rounds must be at least 1"),
+    "--attack-fraction 0.2": ('[attack]\nkind = "sign-flip"\n', "give both, kind and fraction"),
+    "--noise-multiplier 1": ("[privacy]\ndelta = 1e-6\n", "also give noise_multiplier"),
+    "--aggregation mean": ('[aggregation]\nsecure = true\nrule = "median"\n', "choose one"),
+    "--lam 1": ("[method.inner]\nlam = -1\n", "lam of FeSEM must be"),
+}
+"""Flags that mend a file of a run: its faulty settings, and the message about them."""
+REPAIRS_OF_COMPARISONS = {
+    "--tune 0": ("tune = -1\n", "tune must be a number of trials"),
+    "--validation 0.1": ("tune = 4\n[data]\nvalidation = 0.0\n", "--validation must be above 0"),
+    "--seeds 1 2": ("seeds = [1, 1]\n", "seeds must differ"),
+    "--safe": ('baseline = "ifca-safe"\n', "baseline must be a method that is compared"),
+    "--safe ": ('[method.ifca-safe]\nmode = "sure"\n', "which is not compared"),
+    "--set ifca.clusters=3": ("[method.ifca]\nclusters = 0\n", "clusters of IFCA must be at least"),
+    "--optimizer sgd": ('[training]\noptimizer = "adam"\n', "set optimizer"),
+}
+"""The same for a file of a comparison."""
+
+
+@pytest.mark.parametrize("flags", thorough_except(REPAIRS, ["--attack-fraction 0.2"]))
+def test_flags_may_mend_a_file(flags: str, tmp_path: Path) -> None:
+    """What contradicts itself in a file is refused only if it still does with the flags."""
+    path, (file, refused) = tmp_path / "my.toml", REPAIRS[flags]
+    path.write_text('[method]\nname = "fesem-cam"\n' + file)
+    with pytest.raises(ConfigError, match=refused):
+        run_flags([str(path)])
+    run_flags([str(path), *flags.split()])
+    sweep_flags([str(path), "--grid", "training.lr=0.1", *flags.split()])
+
+
+@pytest.mark.parametrize("flags", thorough_except(REPAIRS_OF_COMPARISONS, ["--validation 0.1"]))
+def test_flags_may_mend_a_file_of_a_comparison(flags: str, tmp_path: Path) -> None:
+    """Settings of methods, of tuning and of the baseline are checked against the others when all are known."""
+    path, (file, refused) = tmp_path / "my.toml", REPAIRS_OF_COMPARISONS[flags]
+    path.write_text('methods = ["IFCA", "scaffold"]\n' + file)
+    with pytest.raises(ConfigError, match=refused):
+        compare_flags([str(path)])
+    assert compare_flags([str(path), *flags.split()])[0].methods == ("ifca", "scaffold")
+
+
 @pytest.mark.parametrize("given", [["--epochs", "3"], ["--epochs=3"]], ids=" ".join)
 def test_epochs_on_the_command_line_beat_steps_in_a_file(given: list[str], tmp_path: Path) -> None:
     """A file that counts in steps, and --epochs: epochs it is. Without the flag steps stay."""

@@ -46,26 +46,49 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
 # ---- lists --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["methods", "papers", "partitions", "models", "data"])
 def test_lists_fit_80_columns_and_cut_nothing(kind: str, narrow: Command) -> None:
-    """A title, two columns, no line of more than 80 characters, no dots in the place of text."""
+    """A title, two columns (of methods three), no line of more than 80 characters, no dots in the place of text."""
     lines = narrow(f"list {kind}").out.splitlines()
+    heads = " ".join(itertools.takewhile(lambda line: "─" not in line, lines[2:])).split()
 
     assert max(map(len, lines)) <= 80
     assert lines[:2] == ["", kind.capitalize()]
-    assert lines[3].split() == [{"methods": "method", "papers": "method"}.get(kind, kind.rstrip("s")), "description"]
+    first = {"methods": "method", "papers": "method"}.get(kind, kind.rstrip("s"))
+    third = ["what", "the", "server", "learns", "of", "each", "client"] if kind == "methods" else []
+    assert sorted(heads) == sorted([first, "description", *third])
     assert not [line for line in lines if "…" in line]
 
 
 def test_methods_are_listed_with_what_the_server_learns(narrow: Command) -> None:
-    """Each method takes at most six lines; all texts begin in one column."""
+    """In a column of its own, under a heading that is there once; all texts begin in one column."""
     lines = narrow("list methods").out.splitlines()
     starts = [n for n, line in enumerate(lines) if line[1:].split(" ")[0] in METHODS]
 
     assert len(starts) == len(METHODS)
-    assert max(b - a for a, b in itertools.pairwise(starts)) <= 8  # a blank line and a family among them
+    assert max(b - a for a, b in itertools.pairwise(starts)) <= 9  # a blank line and a family among them
     assert len({len(lines[n]) - len(lines[n][1:].split(" ", 1)[1].lstrip()) for n in starts}) == 1
-    text = " ".join(" ".join(lines).split())
-    assert "weighted by their samples. The server learns of each client: its model (sums suffice)" in text
-    assert text.count("The server learns of each client: ") == len(METHODS)
+    (fedavg,) = (line for line in lines if line.startswith(" fedavg "))
+    assert re.split(r"  +", fedavg.strip()) == ["fedavg", "One global model: the", "its model (sums suffice)"]
+    assert " ".join(lines).count("server learns of") == 1
+
+
+def test_long_paths_are_folded_and_no_figure_is_lost(narrow: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    """Paths and names of 40 characters take several lines, behind slashes and dashes; every column is there in full."""
+    names = ("comparison-of-a-long-name-2026/fedavg-seed0", "Abcdefghijklmnopqrstuvwxyzabcdefghijklmn")
+    columns = ("folder", "method", "data", "state", "seed", "rounds", "accuracy %")
+    rows = (
+        (*names, "hospitals", "finished", "0", "50 of 50", "84.2"),
+        ("b", "FedAvg", "digits", "lost", "1", "7", "–"),
+    )
+    screen.table(Grid("", columns, rows, words=4))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.strip()]
+
+    assert [line.split() for line in lines if "─" not in line] == [
+        ["accuracy"], ["folder", "method", "data", "state", "seed", "rounds", "%"],
+        ["comparison-of-a-", "Abcdefghijklmnopqrs", "hospitals", "finished", "0", "50", "of", "50", "84.2"],
+        ["long-name-2026/", "tuvwxyzabcdefghijkl"], ["fedavg-seed0", "mn"],
+        ["b", "FedAvg", "digits", "lost", "1", "7", "–"],
+    ]  # fmt: skip
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_note_takes_the_width_of_the_screen(narrow: Command, capsys: pytest.CaptureFixture[str]) -> None:

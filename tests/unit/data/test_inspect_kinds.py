@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedkin.core import ConfigError
 from fedkin.core.samples import Samples
-from fedkin.data import IID, Dataset, Sharing, load
+from fedkin.data import IID, PARTITIONS, Dataset, Sharing, load
 from fedkin.data.progress import each, heard
 from fedkin.experiment.settings import DataSettings
 from fedkin.inspection import Finding, Inspection, inspect, look
@@ -248,6 +250,22 @@ def test_one_small_client_of_many_is_a_note() -> None:
     for small, n, severity in ((2, 20, "note"), (3, 20, "warning"), (1, 4, "warning")):
         found = {f.code: f.severity for f in clients_of(summaries(small, n), 2)}
         assert found == {"small-client": severity, "one-class-client": severity}
+
+
+def test_the_advice_on_small_clients_names_the_partitions_that_take_it() -> None:
+    """All that have the setting, and no other."""
+    able = list(PARTITIONS)
+    for name in PARTITIONS:
+        with contextlib.suppress(ConfigError):
+            given = DataSettings(partition=name, min_samples=3).partition_object()
+            assert getattr(given, "min_samples", None) == 3
+            continue
+        able.remove(name)
+    small, untested = clients_of((ClientSummary("a", 4, 2, 0, (3, 3)),), 2)
+
+    hint = f"use a larger --min-samples (partitions {', '.join(able)})"
+    assert small.todo == f"{hint}, or ask for fewer clients"
+    assert untested.todo == f"raise --test, or {hint}"
 
 
 HEALTHY = [

@@ -14,8 +14,10 @@ from safetensors.torch import load_file, save_file
 from fedkin.core import Bundle, RunFolderError
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.run_folder import RunFolder
+from fedkin.models import MODELS
 from fedkin.server import Server
 from fedkin.storage.files import write_atomic
+from fedkin.storage.tensors import pack, unpack
 from folders import content, small
 
 MARKS = {"config": "c0ffee", "data": "da7a", "network": "ne7"}
@@ -211,6 +213,25 @@ def test_resume_tells_of_other_data(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="another data"):
         resume(tmp_path / "a")
     assert content(tmp_path / "a") == before
+
+
+def test_resume_tells_of_another_second_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings name the network of FML's shared models, and a new version may have another one under this name.
+    A checkpoint of an older version, without a fingerprint of it, is continued."""
+    folder = tmp_path / "a"
+    run_settings(small("fml", {"meme": "mlp"}, run={"rounds": 1}), out=folder)
+    before = content(folder)
+    with monkeypatch.context() as other:
+        other.setitem(MODELS, "mlp", MODELS["linear"])
+        with pytest.raises(RunFolderError, match="another second network: layers"):
+            resume(folder)
+    assert content(folder) == before
+
+    texts, tensors = unpack(folder / "checkpoint.safetensors", "")
+    older = {name: text for name, text in texts.items() if "second" not in name}
+    assert len(older) == len(texts) - 2
+    (folder / "checkpoint.safetensors").write_bytes(pack(tensors, older))
+    assert resume(folder).summary["rounds"] == 1
 
 
 # ---- lines --------------------------------------------------------------------------------------------------------

@@ -131,6 +131,55 @@ def test_the_flag_tracks_a_comparison_run_by_run(fedkin: Any, tmp_path: Path) ->
     assert set(read_ids(tmp_path / "a")) == {"tensorboard"}
 
 
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
+    """Figures by the title of an entry, of a tracker that only notes their names."""
+    found: dict[str, set[str]] = {}
+
+    class Notes:
+        id = "x"
+
+        def __init__(self, folder: Path, title: str, config: Any, known: str | None) -> None:
+            self.names = found.setdefault(title, {f"lr {config['training.lr']}"} if config else set())
+
+        def round(self, number: int, figures: Any) -> None:
+            self.names |= set(figures)
+
+        def end(self, figures: Any, report: Path | None) -> None:
+            self.names |= {f"final {name}" for name in figures}
+
+    monkeypatch.setattr("fedkin.experiment.trackers._KINDS", {"tensorboard": Notes})
+    monkeypatch.setattr("fedkin.cli.commands.require", lambda names: None)
+    return found
+
+
+def test_trials_have_validation_figures_alone(seen: dict[str, set[str]], tmp_path: Path) -> None:
+    """So that settings are not chosen by test figures; a run by itself has all."""
+    for sweep, place in (("sweep", tmp_path / "s" / "0"), ("run", tmp_path / "r")):
+        place.mkdir(parents=True)
+        (place.parent / f"{sweep}.toml").touch()
+        (place / "summary.json").write_text('{"final": {"accuracy": 0.5, "validation": 0.4}}')
+        tracking = Tracking(("tensorboard",), place, sweep, {})
+        tracking.round({"round": 1, "accuracy": 0.5, "validation": 0.4, "bytes_up": 7})
+        tracking.end()
+    assert seen["sweep"] == {"validation", "bytes_up", "final validation"}
+    assert seen["run"] == seen["sweep"] | {"accuracy", "final accuracy"}
+
+
+@pytest.mark.thorough
+def test_the_flag_tracks_the_trials_of_a_comparison(fedkin: Any, seen: dict[str, set[str]]) -> None:
+    """An entry with its settings for each trial of each method, before those of the runs."""
+    short = FLAGS.replace("--rounds 4", "--rounds 1")
+    assert fedkin(f"compare fedprox {short} --tune 2 --validation 0.2 --track tensorboard --out a") == 0
+    titles = ("Local", "Local (full)", "FedAvg", "FedProx")
+    trials = [f"{title}, trial {n} of 2" for title in titles for n in (1, 2)]
+    assert [title.partition(":")[0] for title in seen] == [*trials, *titles]
+    for title, names in seen.items():
+        assert {"validation", "final validation"} <= names
+        assert ("accuracy" in names) == ("trial" not in title)
+    assert [any(name == "lr 0.01" for name in names) for names in seen.values()][:8] == [True, False] * 4
+
+
 def test_the_flag_tracks_a_sweep_trial_by_trial(fedkin: Any, tmp_path: Path) -> None:
     """Resume knows what was asked for."""
     needs("tensorboard")

@@ -15,7 +15,7 @@ from fedkin.core import ConfigError, ModelError, Training
 from fedkin.data import planted_groups
 from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.settings import Compute, DataSettings, RunSettings, settings_from
-from fedkin.methods import CFIC, DAPFL, METHODS, Ditto, FedAvg
+from fedkin.methods import CFIC, DAPFL, METHODS, Ditto, FedAvg, Safe
 from fedkin.privacy.budget import Privacy, composed, epsilon, sentence, total, written
 from fedkin.storage.toml import read_toml
 from folders import assert_same_run
@@ -42,6 +42,16 @@ def play(method: fedkin.Method, **more: Any) -> fedkin.Result:
 @dataclass(frozen=True)
 class Own(Averaging, fedkin.Method):
     """A user-defined FedAvg that does not say what its clients send in addition to models."""
+
+
+@dataclass(frozen=True)
+class Telling(Averaging, fedkin.Method):
+    """A user-defined FedAvg whose clients say the mean of their inputs when they join."""
+
+    also_sends = ""
+
+    def describe(self, c: fedkin.Client) -> fedkin.Bundle:
+        return fedkin.Bundle(mean=c.data.x.mean(0))
 
 
 # ---- the accountant ------------------------------------------------------------------------------------------------
@@ -120,6 +130,12 @@ def test_everything_that_trains_is_counted() -> None:
     assert tuned == 12 + 4 * 6  # HOW evaluates in each of the last ten rounds
 
 
+def test_a_safe_form_trains_privately() -> None:
+    """Without its numbers it sends what FedAvg sends, and its model that is trained alone spends as much again."""
+    method = Safe(FedAvg(), send_numbers=False)
+    assert play(method, noise_multiplier=1.0, rounds=1).summary["privacy"]["steps"] == 2 * 3
+
+
 def test_both_options_together() -> None:
     """DA-PFL's clients say counts at joining: with noise on these training can be private, too; both are told."""
     found = play(DAPFL(), metadata_epsilon=0.5, noise_multiplier=1.0).summary["privacy"]
@@ -196,6 +212,14 @@ def test_refusals_say_why(method: fedkin.Method, message: str) -> None:
     """Settings of a method and what it wraps have a say in it."""
     with pytest.raises(ConfigError, match=message):
         Privacy(noise_multiplier=1.0).require(method, mlp())
+
+
+def test_a_method_that_describes_its_data_is_refused() -> None:
+    """A setting is at fault, so it is a ConfigError, with what to do; with metadata_epsilon as without."""
+    with pytest.raises(ConfigError, match=r"but what its clients report at joining.*reads the client's data.*leave"):
+        Privacy(noise_multiplier=1.0).require(Telling(), mlp())
+    with pytest.raises(ConfigError, match=r"metadata_epsilon cannot protect clients of Telling.*leave it out"):
+        Privacy(noise_multiplier=1.0, metadata_epsilon=1.0).require(Telling(), mlp())
 
 
 def test_a_method_that_does_not_say_is_refused() -> None:

@@ -14,7 +14,6 @@ from fedkin.core import (
     Batch,
     Bundle,
     Client,
-    ClientError,
     ConfigError,
     ModelError,
     Net,
@@ -219,16 +218,20 @@ class Twice(Method):
         return Bundle(a=a, b=b)
 
 
-def test_no_noise_is_used_twice() -> None:
+@pytest.mark.parametrize("same", [False, True])
+def test_no_noise_is_used_twice(same: bool) -> None:
     """Two equal requests have noise of their own: from their difference nobody could take it off."""
-    for a in answers(Twice(), Private(1.0)):
+    for a in answers(Twice(same=same), Private(1.0)):
         assert not torch.allclose(a.reply.a, a.reply.b, atol=1e-2)
 
 
-def test_the_batches_of_another_request_are_refused() -> None:
-    """Two noisy gradients of one batch tell more about it than they are accounted for."""
-    with pytest.raises(ClientError, match=r"update of client 0 failed .*new batches for every request; leave batches="):
-        answers(Twice(same=True), Private(1.0))
+def test_the_batches_of_another_request_are_drawn_anew() -> None:
+    """Two noisy gradients of one batch tell more about it than they are accounted for: without noise, requests for the
+    same batches have the results of those for batches of their own, and differ from each other."""
+    for same, own in zip(*(answers(Twice(same=same), Private(0.0)) for same in (True, False)), strict=True):
+        assert all(torch.equal(t, own.reply[name]) for name, t in same.reply.items())
+        assert not torch.allclose(same.reply.a, same.reply.b)
+        assert same.spent == own.spent
 
 
 def test_plain_training_is_untouched() -> None:

@@ -203,6 +203,27 @@ def test_methods_that_send_nothing_are_named_together(made):
     assert " Local and Local (full) send next to nothing: level, at their final accuracy." in both
 
 
+def test_every_method_has_its_name_over_bytes(made):
+    """However many there are: at the right, a line of text apart, in order of the ends of the lines; bold for those
+    that no other exceeds for as few bytes."""
+    runs = [made(f"M{i:02}", top=0.5 + 0.01 * (i % 20)) for i in range(30)]
+    for i, run in enumerate(runs):
+        for line in run.rounds:
+            line["bytes_up"] = 1_000_000 * (1 + i)
+    figure = costs.over_bytes(by_title(runs))
+    ends = figure.spec["layer"][0]["data"]["values"]
+    low, high = figure.spec["layer"][0]["encoding"]["y"]["scale"]["domain"]
+    at = [(high - end["label"]) * figure.spec["height"] / (high - low) for end in ends]
+
+    assert sorted(end["name"] for end in ends) == [run.title for run in runs]
+    assert [end["value"] for end in ends] == sorted((end["value"] for end in ends), reverse=True)
+    assert min(b - a for a, b in pairwise(at)) >= 15.9
+    assert (at[0] >= 0, at[-1] <= figure.spec["height"]) == (True, True)
+    assert {end["name"] for end in ends if end["front"]} == {f"M{i:02}" for i in range(20)}  # then it begins again
+    assert "The axis starts at 20%." in figure.caption
+    assert not any(end["front"] for end in costs.over_bytes(by_title(runs[:1])).spec["layer"][0]["data"]["values"])
+
+
 def test_kinds_of_classes_bytes_and_seconds(made, folder):
     """Medium and many are there, few is not; bytes add up; seconds are there where a folder has a timing."""
     groups = by_title([made()])
