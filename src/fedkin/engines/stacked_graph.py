@@ -256,12 +256,11 @@ class Recording:
         def some(count: int) -> None:
             for t in range(count):
                 steps.release()  # while it is recorded memory cannot be freed: none is taken for two steps
-                steps(self._mine, there.each(lambda batch, t=t: batch[t]), self._lr)
+                steps(self._mine, there.step(t), self._lr)
 
-        steps.release()
         try:
             warm_up(lambda: some(1), place)
-            steps.release()
+            steps.release()  # or torch could not give that memory back before it records
             replay, pool, grown = capture(lambda: some(length), place, pool)
         finally:
             steps.release()

@@ -62,6 +62,10 @@ class DeviceSamples:
         """Return the same with ``f`` of every tensor."""
         return DeviceSamples(f(self.x), f(self.y), {name: f(t) for name, t in self.extra.items()})
 
+    def step(self, number: int) -> DeviceSamples:
+        """Return one of several batches ``[steps, m, B, ...]``."""
+        return self.each(lambda t: t[number])
+
     def tensors(self) -> list[Tensor]:
         """Return inputs, labels and the further inputs of the loss."""
         return [self.x, self.y, *self.extra.values()]

@@ -289,26 +289,25 @@ def test_nothing_of_an_earlier_step_is_held_while_one_is_recorded(
 ) -> None:
     """The head's input, with the graph behind it, would take a second step's memory where none can be freed."""
     held: list[int] = []
-    for name in ("warm_up", "capture"):
-        usual = getattr(module, name)
+    step, compute = module.Steps.__call__, module.Recording.compute
 
-        def watched(*given: Any, usual: Any = usual) -> Any:
-            held.append(len(NET._seen))
-            found = usual(*given)
-            assert len(NET._seen) == 1
-            return found
-
-        monkeypatch.setattr(module, name, watched)
-    place = Place("cpu", 0.0, False)
-    compute = module.Recording.compute
-
-    def computed(*given: Any) -> Any:
+    def stepped(*given: Any) -> None:
         held.append(len(NET._seen))
-        return compute(*given)
+        step(*given)
 
-    monkeypatch.setattr(module.Recording, "compute", computed)
-    train(asked((8, 8), Training(steps=5, batch_size=4)), NET, place, Graphs(place, pytest.fail))
-    assert held == [0, 0, 0]
+    def watched(f: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*given: Any) -> Any:
+            held.append(len(NET._seen))
+            return f(*given)
+
+        return called
+
+    monkeypatch.setattr(module.Steps, "__call__", stepped)
+    monkeypatch.setattr(module, "capture", watched(module.capture))
+    monkeypatch.setattr(module.Recording, "compute", watched(compute))
+    place = Place("cpu", 0.0, False)
+    train(asked((8, 8), Training(steps=6, batch_size=4)), NET, place, Graphs(place, pytest.fail))
+    assert held[4:11] == [0, 0, 0, 0, 0, 0, 0]  # three steps to warm up, the graph, its two steps, its first replay
 
 
 def test_a_step_that_cannot_be_recorded_is_taken_as_it_comes(recorded: Made, monkeypatch: pytest.MonkeyPatch) -> None:
