@@ -17,14 +17,14 @@ from fedkin.core.seeds import key
 from fedkin.core.train import OVERRIDES, Loss
 from fedkin.engines.loop import orders
 from fedkin.engines.stacked_conv import AsProducts, with_products
-from fedkin.engines.stacked_device import Place
+from fedkin.engines.stacked_device import Place, failed
 from fedkin.engines.stacked_plan import StackPlan, plan, steps_of
 from fedkin.engines.stacked_rows import DeviceSamples, SegmentBatches, StackRows
 from fedkin.engines.terms import Terms
 from fedkin.engines.turns import Draws
 
 Kind: TypeAlias = tuple[object, ...]
-_STEP = 3  # maximum memory of a step, as a multiple of the tensors kept for the backward pass
+_STEP = 3  # memory of a step that is not measured, as a multiple of the tensors kept for the backward pass
 _VECTORS = 8  # and in vectors [P]: models, gradients, momentum, centers, and intermediate results
 _MOMENTS = 4  # further ones of Adam
 
@@ -251,7 +251,8 @@ def one_batch(a: StackRequest, net: Net, place: Place) -> None:
 def bytes_of(a: StackRequest, net: Net, place: Place, *, products: AsProducts = False) -> int:
     """Return about the number of bytes that one row of a stack takes on the device.
 
-    These are its vectors, its samples, and what a step keeps for the backward pass, measured on one batch.
+    These are its vectors, its samples, and what a step takes: measured on a GPU, else estimated from what one batch
+    keeps for the backward pass.
     """
     kept: dict[int, int] = {}
 
@@ -261,7 +262,26 @@ def bytes_of(a: StackRequest, net: Net, place: Place, *, products: AsProducts = 
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), with_products(products):
         one_batch(a, net, place)
-    step = sum(kept.values()) * a.training.batch_size / max(1, min(len(a.data), a.training.batch_size))
+    found = (place.cuda and _bytes_of_step(a, net, place, products)) or _STEP * sum(kept.values())
+    step = found * a.training.batch_size / max(1, min(len(a.data), a.training.batch_size))
     beside = sum(t.nbytes for t in a.request.per_sample.values())
     vectors = _VECTORS + (0 if a.training.optimizer == "sgd" else _MOMENTS)
-    return int(_STEP * step + vectors * a.request.start.nbytes + a.data.x.nbytes + beside)
+    return int(step + vectors * a.request.start.nbytes + a.data.x.nbytes + beside)
+
+
+def _bytes_of_step(a: StackRequest, net: Net, place: Place, products: AsProducts) -> int:
+    """Return the bytes that a step of two rows takes for each, workspaces of libraries included; 0 if it fails."""
+    n = min(len(a.data), a.training.batch_size)
+    steps, taken = Steps(a, net, place, products=products), 0
+    try:
+        rows = _rows([a, a], steps, place)
+        extra = {name: place.rows([t[:n]] * 2) for name, t in a.request.per_sample.items()}
+        batch = DeviceSamples(place.rows([a.data.x[:n]] * 2), place.rows([a.data.y[:n]] * 2), extra)
+        steps(rows, batch, 0.0)  # in their first call libraries take what they keep
+        steps.release()
+        taken = place.peak(lambda: steps(rows, batch, 0.0)) // 2
+    except Exception as e:  # it fails in training as well, where it is handled
+        if failed(e):
+            raise
+    steps.release()
+    return taken

@@ -378,6 +378,7 @@ def test_the_memory_that_a_step_takes_counts(recorded: Made, monkeypatch: pytest
         train(one, NET, place, graphs)
         assert len(recorded) == count
         assert place.recorded == 25_000 * count
+        assert len(kept(graphs)) == count
     assert graphs._room < 40_000 - 25_000
     graphs.forget()
     assert place.recorded == 0
