@@ -118,16 +118,20 @@ class SegmentBatches:
         Where there are more than m rows, the further ones have the batches of the first.
         """
         steps, rows = there.y.shape[:2]
-        index, extra = (
-            torch.cat([t, t[:, :1].expand(-1, rows - self.rows, -1)], 1).flatten()
-            for t in (self.index[first : first + steps], self.extra[first : first + steps])
-        )
-        for source, target, at in (
+
+        def at(index: Tensor) -> Tensor:
+            these = index[first : first + steps]
+            more = these[:, :1].expand(-1, rows - self.rows, -1)
+            return (torch.cat([these, more], 1) if rows > self.rows else these).flatten()
+
+        index = at(self.index)
+        extra = at(self.extra) if self.samples.extra else index
+        for source, target, which in (
             (self.samples.x, there.x, index),
             (self.samples.y, there.y, index),
             *((t, there.extra[n], extra) for n, t in self.samples.extra.items()),
         ):
-            torch.index_select(source, 0, at, out=target.flatten(0, 2))
+            torch.index_select(source, 0, which, out=target.flatten(0, 2))
 
 
 def _take(t: Tensor, index: Tensor) -> Tensor:
