@@ -119,13 +119,13 @@ class SegmentBatches:
         """
         steps, rows = there.y.shape[:2]
 
-        def at(index: Tensor) -> Tensor:
+        def wanted(index: Tensor) -> Tensor:
             these = index[first : first + steps]
             more = these[:, :1].expand(-1, rows - self.rows, -1)
             return (torch.cat([these, more], 1) if rows > self.rows else these).flatten()
 
-        index = at(self.index)
-        extra = at(self.extra) if self.samples.extra else index
+        index = wanted(self.index)
+        extra = wanted(self.extra) if self.samples.extra else index
         for source, target, which in (
             (self.samples.x, there.x, index),
             (self.samples.y, there.y, index),
