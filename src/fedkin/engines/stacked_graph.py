@@ -163,8 +163,10 @@ class Graphs:
         return self._is_room(taken)
 
     def _is_room(self, taken: int) -> bool:
-        graphs = sum(len(made.graphs) for found in self._kept.values() for made in found)
-        return self._works and taken <= self._room and graphs < _MOST
+        return self._works and taken <= self._room and self._graphs() < _MOST
+
+    def _graphs(self) -> int:
+        return sum(len(made.graphs) for found in self._kept.values() for made in found)
 
     def _drop_idle(self) -> None:
         for shape, found in list(self._kept.items()):
@@ -172,6 +174,9 @@ class Graphs:
             self._kept[shape] = [made for made in found if made.used >= self._segments - _IDLE]
             if not self._kept[shape]:
                 del self._kept[shape]
+        if not self._graphs():  # with the last one their memory is gone
+            self._room += self._place.recorded
+            self._place.recorded, self._pool = 0, None
 
     def _recorded(
         self,

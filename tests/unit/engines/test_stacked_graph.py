@@ -187,6 +187,27 @@ def test_recordings_that_are_not_used_give_way(recorded: Made, monkeypatch: pyte
     assert graphs._room == room - sum(made.taken for one in graphs._kept.values() for made in one)
 
 
+def test_memory_of_recordings_goes_with_the_last_one(recorded: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one is recorded in memory of its own, and what the former ones worked in is free again."""
+    pools, capture = list[Any](), module.capture
+
+    def grown(step: Callable[[], None], place: Place, pool: Any) -> Any:
+        pools.append(pool)
+        return (*capture(step, place, pool)[:2], 1000)
+
+    monkeypatch.setattr(module, "capture", grown)
+    monkeypatch.setattr(module, "_MOST", 1)
+    monkeypatch.setattr(module, "_IDLE", 2)
+    place = Place("cpu", 0.0, False)
+    graphs = Graphs(place, pytest.fail)
+    room = graphs._room
+    for rows in (2, 4, 4, 4):
+        train(asked((8,) * rows, Training(steps=8, batch_size=4)), NET, place, graphs)
+    (made,) = graphs._kept[next(iter(graphs._kept))]
+    assert (made.rows, pools, place.recorded) == (4, [None, None], 1000)
+    assert graphs._room == room - made.taken - 1000
+
+
 def test_another_step_size_plays_the_same_recording(recorded: Made) -> None:
     """The run's step size falls with the rounds; it is a number in the recording's memory."""
     graphs = Graphs(Place("cpu", 0.0, False), pytest.fail)
