@@ -1,11 +1,13 @@
 """The stacked engine against the loop: times, share of the device's peak, how far results are apart, and the profile.
 
-    python bench/gpu.py [--device auto] [--only W1a W4 W2] [--small] [--out bench/results/gpu.jsonl]
+    python bench/gpu.py [--device auto] [--only convolutions waits W1a W4 W2] [--small] [--out bench/results/gpu.jsonl]
 
-On a machine with a GPU and torch (nothing else is needed), from the repository's root; a few minutes for each workload,
-of which a call with a time limit had better measure one:
+On a machine with a GPU and torch (nothing else is needed), from the repository's root; a few minutes for each part, of
+which a call with a time limit had better measure one:
 
     PYTHONPATH=src python3 bench/gpu.py --only W1a --out results/gpu.jsonl
+
+docs/performance.md ("First measurements on a GPU") has the calls of a first visit to such a machine, in order.
 
 FedAvg's client step, synthetic data, a new round each time:
 
@@ -14,16 +16,24 @@ FedAvg's client step, synthetic data, a new round each time:
 - W2: convolutions of 32 and 64 channels and 512 units on 3x32x32, batch 100, 20 clients of 2,000 samples, five epochs
   (PFedCS)
 
-For each: seconds per round of the loop on one core of the CPU, of stacks (with and without CUDA graphs, with tf32, with
-uploads that stay on the device because a run needs their mean alone, with convolutions as products of matrices), of one
-client at a time on the same device, and of a plain PyTorch loop there; those of one client at a time are measured on a
-few clients and scaled by steps. Each way is a line of the file of results as soon as it is measured; one that fails is
-a line with its error, and the others are measured all the same.
+For each: seconds per round of the loop on one core of the CPU, of stacks (as they are, without CUDA graphs, with tf32,
+with uploads that stay on the device because a run needs their mean alone, with all convolutions grouped, with all as
+products of matrices), of one client at a time on the same device, and of a plain PyTorch loop there; those of one
+client at a time are measured on a few clients and scaled by steps. Each way is a line of the file of results as soon as
+it is measured; one that fails is a line with its error, and the others are measured all the same.
 
 In a line, the share of the peak is the work of the samples (torch's count of products, forward and back) over the peak
 of a product of two large fp32 matrices, measured here. `apart` is the largest distance of a trained number from the
 loop's. `busy` is the share of a round in which the device computes: far below 1, starting its kernels is what takes
-time. Rounds are timed when no more steps are recorded.
+time. Rounds are timed when no more steps are recorded. `convolutions` says how each layer was computed and the times
+(ms) by which that was chosen.
+
+Two parts look at details:
+
+- convolutions: each convolution of W1a's and W2's networks and of the race's, forward and back, for stacks of 1 to 200
+  clients, as one grouped convolution and as products, with and without tf32
+- waits: where the host waits for the device in a round and in an evaluation of W4; memory after 20 rounds, and what
+  recordings gave back
 """
 
 from __future__ import annotations
@@ -31,14 +41,16 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import platform
 import statistics
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -49,12 +61,16 @@ from fedkin.core import Batch, Bundle, Net, Samples, Training, cross_entropy
 from fedkin.core.seeds import generator
 from fedkin.engines import Answer, Engine, Job, Loop, Stacked, Task
 from fedkin.engines.stacked import StackedSession
+from fedkin.engines.stacked_choice import ConvTimes, LayersMet, timed
+from fedkin.engines.stacked_conv import ConvLayer
+from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_graph import Graphs
 from fedkin.methods.fedavg import FedAvg
 from fedkin.models.papers import cam_lenet, pfedcs_cnn
 from fedkin.testing.toys import ClientData
 
 RESULTS = Path(__file__).parent / "results" / "gpu.jsonl"
+PARTS = ["convolutions", "waits", "W1a", "W4", "W2"]
 
 
 @dataclass(frozen=True)
@@ -136,16 +152,21 @@ class Timed:
         self._round += 1
         return list(self.session.map([self._task(i) for i in range(self._clients)]))
 
-    def _task(self, client: int) -> Task:
-        return Task("update", client, self._round, Bundle(model=self._w), Bundle())
+    def evaluation(self) -> list[Answer]:
+        return list(self.session.map([self._task(i, "evaluate") for i in range(self._clients)]))
 
-    def warm(self, least: int, most: int) -> None:
-        """Run rounds until one makes no recording."""
+    def _task(self, client: int, step: Literal["update", "evaluate"] = "update") -> Task:
+        return Task(step, client, self._round, Bundle(model=self._w), Bundle())
+
+    def warm(self, most: int) -> None:
+        """Run two rounds; with recordings more, until one starts no step by itself, for half a minute at most."""
+        started, single = time.perf_counter(), -1
         for i in range(most):
-            before = self.graphs.recordings if self.graphs else 0
-            self.round()
-            if i + 1 >= least and before == (self.graphs.recordings if self.graphs else 0):
+            now = self.graphs.single if self.graphs else 0
+            if i >= 2 and (now == single or not self.graphs or time.perf_counter() - started > 30):
                 return
+            single = now
+            self.round()
 
     def seconds(self, rounds: int) -> float:
         """Median of some rounds; answers are on the host at the end of each, so the device has finished."""
@@ -279,13 +300,18 @@ class Bench:
             **({"without graphs": lambda: self.stacked(replace(engine, graphs=False))} if cuda else {}),
             **({"tf32": lambda: self.stacked(replace(engine, tf32=True))} if cuda else {}),
             **({"uploads stay": lambda: self.stacked(engine, stay=True)} if cuda else {}),
+            **({"grouped convolutions": lambda: self.stacked(replace(engine, products=False))} if cuda else {}),
             "convolutions as products": lambda: self.stacked(replace(engine, products=True)),
-            **({"products, tf32": lambda: self.stacked(replace(engine, products=True, tf32=True))} if cuda else {}),
+            **(
+                {"convolutions as products, tf32": lambda: self.stacked(replace(engine, products=True, tf32=True))}
+                if cuda
+                else {}
+            ),
             "one at a time": lambda: self.stacked(replace(engine, clients=1), self.w.few),
             "plain PyTorch loop": lambda: self.line(plain(self.w, self.job, self.device) * self.scale),
         }
         for name, way in ways.items():
-            if name.endswith("products") and not any(isinstance(m, nn.Conv2d) for m in self.job.net.module.modules()):
+            if "convolutions" in name and not any(isinstance(m, nn.Conv2d) for m in self.job.net.module.modules()):
                 continue
             torch.set_num_threads(1 if name == "loop on the CPU" else threads)
             try:
@@ -331,7 +357,7 @@ class Bench:
         assert isinstance(timed.session, StackedSession)
         cuda = self.device.type == "cuda"
         first = timed.round()
-        timed.warm(2, 20 if cuda else 2)
+        timed.warm(20)
         seconds = timed.seconds(self.rounds)
         steps, events = timed.steps(), profiled(timed, self.device)
         kernels = [ms for name, ms in events if not name.startswith(("Memcpy", "Memset"))]
@@ -347,8 +373,87 @@ class Bench:
             "one by one": graphs.single if graphs else 0,
             "reserved_mib": torch.cuda.memory_reserved(self.device) >> 20 if cuda else None,
             "costs": costs(events),
+            "convolutions": [layer_line(t) for t in timed.session.convolutions.times],
             "notes": timed.session.notes,
         }
+
+
+def layer_line(t: ConvTimes) -> dict[str, Any]:
+    """Times of a layer, and the way that they choose."""
+    return {
+        "layer": str(t.layer),
+        "rows": t.rows,
+        "batch": t.batch,
+        "grouped_ms": round(t.grouped, 4),
+        "products_ms": round(t.products, 4),
+        "faster": "products" if t.products < t.grouped else "grouped",
+    }
+
+
+def layers(name: str, small: bool) -> tuple[dict[ConvLayer, bool], int]:
+    """The convolutions of a network, each with whether its inputs have a gradient; and the size of a batch."""
+    if name == "race":
+        first, second = ((3, 32, 32), (32, 3, 3, 3)), ((32, 30, 30), (64, 32, 3, 3))
+        return {ConvLayer(*one, True, (1, 1), (0, 0)): one is second for one in (first, second)}, 10
+    (w,) = (w for w in workloads(small) if w.name == name)
+    net = Net(w.make, w.shape, w.classes)
+    with LayersMet() as found:
+        batch = Batch(torch.zeros(1, *w.shape), torch.zeros(1, dtype=torch.int64))
+        cross_entropy(net.training(), net.w0.requires_grad_(True), batch, Bundle())
+    return found.met, w.training.batch_size
+
+
+def convolutions(device: torch.device, small: bool, write: Callable[[dict[str, Any]], None]) -> None:
+    """Time each layer in both ways, a line for each number of rows and precision."""
+    for tf32 in (False, True) if device.type == "cuda" else (False,):
+        place = Place(str(device), 0.0, tf32)
+        for name in ("W1a", "race", "W2"):
+            found, batch = layers(name, small)
+            for layer, inner in found.items():
+                work = 2 * (3 if inner else 2) * math.prod(layer.weight) * math.prod(out_size(layer))
+                for rows in (1, 2) if small else (1, 8, 50, 200):
+                    with place.at_work():
+                        t = timed(layer, rows, 2 if small else batch, inner, place)
+                    if t is not None:
+                        flop = work * t.rows * t.batch
+                        rates = {"grouped_tflops": flop / t.grouped / 1e9, "products_tflops": flop / t.products / 1e9}
+                        rounded = {way: round(rate, 3) for way, rate in rates.items()}
+                        write({"part": "convolutions", "network": name, "tf32": tf32, **layer_line(t), **rounded})
+
+
+def out_size(layer: ConvLayer) -> list[int]:
+    """Height and width of a layer's outputs."""
+    sizes = zip(layer.input[1:], layer.weight[2:], layer.padding, layer.stride, strict=True)
+    return [(n + 2 * margin - kernel) // stride + 1 for n, kernel, margin, stride in sizes]
+
+
+def waits(device: torch.device, engine: Stacked, small: bool, write: Callable[[dict[str, Any]], None]) -> None:
+    """Count where the host waits for the device, by line of code; then memory after 20 rounds and when all is freed."""
+    (w,) = (w for w in workloads(small) if w.name == "W4")
+    timed, cuda = Timed(engine, replace(w.job(), means_only=True), len(w.sizes)), device.type == "cuda"
+    for _ in range(2 if small else 20):
+        timed.round()
+    for name, step in (("round", timed.round), ("evaluation", timed.evaluation)):
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            if cuda:
+                torch.cuda.set_sync_debug_mode("warn")
+            try:
+                step()
+            finally:
+                if cuda:
+                    torch.cuda.set_sync_debug_mode("default")
+        places = Counter(f"{Path(w.filename).name}:{w.lineno}" for w in said)
+        write({"part": "waits", "step": name, "waits": dict(places.most_common())})
+    stats = torch.cuda.memory_stats(device) if cuda else {}
+    line = {
+        "retries": stats.get("num_alloc_retries", 0),
+        "reserved_mib": stats.get("reserved_bytes.all.current", 0) >> 20,
+    }
+    graphs = timed.graphs.recordings if timed.graphs else 0
+    timed.session.close()
+    left = torch.cuda.memory_reserved(device) >> 20 if cuda else 0
+    write({"part": "waits", "step": "memory", **line, "recordings": graphs, "reserved_when_closed_mib": left})
 
 
 def machine(device: torch.device, top: float) -> dict[str, Any]:
@@ -360,7 +465,7 @@ def machine(device: torch.device, top: float) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--only", nargs="*", default=["W1a", "W4", "W2"], choices=["W1a", "W4", "W2"])
+    parser.add_argument("--only", nargs="*", default=PARTS, choices=PARTS)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--small", action="store_true", help="a few samples: to see that it runs")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -380,7 +485,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         with given.out.open("a", encoding="utf-8") as f:
             f.write(text + "\n")
 
-    for w in workloads(given.small):
+    details: dict[str, Callable[[], None]] = {
+        "convolutions": lambda: convolutions(device, given.small, write),
+        "waits": lambda: waits(device, engine, given.small, write),
+    }
+    for part in (name for name in details if name in given.only):
+        try:
+            details[part]()
+        except Exception as e:  # the other parts are worth having all the same
+            write({"part": part, "error": f"{type(e).__name__}: {e}"[:2000]})
+    for w in workloads(given.small):  # the longest one last
         if w.name in given.only:
             Bench(w, device, top, given.rounds, write).all(engine)
 

@@ -3,6 +3,7 @@
     python -m bench.race --rounds 20                      # seconds a round on this machine, by part
     python -m bench.race --engine stacked                 # the whole race, on a GPU if there is one
     python -m bench.race --engine stacked --tf32          # tensor cores, as peers use them by default
+    python -m bench.race --data noise                     # seconds without CIFAR-10: random images, random labels
 
 Network (its `simple_cnn`): convolutions 3-32 and 32-64 (3 x 3, no padding), max pooling, dropout, linear 12544-128,
 dropout, linear 10; 1,626,442 parameters. One local epoch, batch 10, step size 0.1, evaluation every 10 rounds.
@@ -64,6 +65,13 @@ def dealt(data: fedkin.Dataset, clients: int, samples: int, tests: int) -> fedki
     return fedkin.Federation(tuple(parts), data.classes, name=data.name)
 
 
+def noise(train: int, test: int) -> fedkin.Dataset:
+    """Return random images with random labels, where only seconds are of interest."""
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.rand(train + test, 3, 32, 32, generator=rng), torch.randint(0, 10, (train + test,), generator=rng)
+    return fedkin.Dataset(x[:train], y[:train], 10, "noise", official_test=Samples(x[train:], y[train:]))
+
+
 def race(
     data: fedkin.Dataset, clients: int, rounds: int, engine: Engine | EngineName, samples: int = 50, tests: int = 10
 ) -> dict[str, Any]:
@@ -94,12 +102,13 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--engine", choices=["auto", "loop", "workers", "stacked"], default="auto")
     parser.add_argument("--tf32", action="store_true", help="tensor cores for float32 on the stacked engine")
-    parser.add_argument("--data", default="cifar10", help="as of fedkin run --data")
+    parser.add_argument("--data", default="cifar10", help="as of fedkin run --data, or noise: random images")
     parser.add_argument("--lines", type=Path, default=LINES)
     args = parser.parse_args(words)
     engine = Stacked(tf32=args.tf32) if args.engine == "stacked" else args.engine
-    found = race(fedkin.load(args.data), args.clients, args.rounds, engine)
-    line = {"day": date.today().isoformat(), "engine": args.engine, "tf32": args.tf32, **found}
+    data = noise(50 * args.clients, 10 * args.clients) if args.data == "noise" else fedkin.load(args.data)
+    found = race(data, args.clients, args.rounds, engine)
+    line = {"data": args.data, "day": date.today().isoformat(), "engine": args.engine, "tf32": args.tf32, **found}
     line |= {"machine": machine.described(), "versions": machine.versions()}
     args.lines.parent.mkdir(parents=True, exist_ok=True)
     with args.lines.open("a", encoding="utf-8") as file:

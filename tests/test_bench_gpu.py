@@ -51,9 +51,32 @@ def test_it_writes_a_line_for_each_way(gpu: ModuleType, tmp_path: Path) -> None:
             assert len(line["costs"]) == 5
             assert line["kernels per step"] > 10
             assert line["stacked steps"] > 2
-            assert line["notes"] == []
+            assert (line["notes"], line["convolutions"]) == ([], [])  # on a CPU there is no choice between two ways
             assert line["apart"] < 1e-5
     assert torch.get_num_threads() == threads
+
+
+def test_convolutions_and_waits_are_looked_at_in_detail(
+    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line for each layer of three networks and number of rows, with both times; one for a round, an evaluation, and
+    memory. A part that fails is a line."""
+    found = lines(gpu, tmp_path, "convolutions", "waits")
+    measured = [line for line in found if line["part"] == "convolutions"]
+    assert [(line["network"], line["rows"]) for line in measured] == [
+        (name, rows) for name in ("W1a", "race", "W2") for _ in range(2) for rows in (1, 2)
+    ]
+    assert all(line["grouped_ms"] > 0 and line["products_ms"] > 0 for line in measured)
+    assert [line["step"] for line in found[len(measured) :]] == ["round", "evaluation", "memory"]
+    monkeypatch.setattr(gpu, "timed", lambda *given: 1 / 0)
+    assert lines(gpu, tmp_path, "convolutions")[-1]["error"] == "ZeroDivisionError: division by zero"
+
+
+def test_the_work_of_a_layer_is_that_of_its_products(gpu: ModuleType) -> None:
+    """The race's convolutions have outputs of 30 x 30 and 28 x 28; only the second's inputs have a gradient."""
+    found, batch = gpu.layers("race", False)
+    assert [gpu.out_size(layer) for layer in found] == [[30, 30], [28, 28]]
+    assert (list(found.values()), batch) == ([False, True], 10)
 
 
 def test_a_way_that_fails_is_a_line_and_the_others_are_measured(

@@ -72,3 +72,15 @@ def test_a_line_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 DEALT = race.dealt
+
+
+def test_random_images_are_enough_for_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clients of fifty samples and ten test images each, of which none has to be on the disk; the line says so."""
+    given: list[fedkin.Dataset] = []
+    monkeypatch.setattr(race, "race", lambda data, *more: given.append(data) or {"clients": more[0]})
+    race.main(["--clients", "2", "--data", "noise", "--lines", str(tmp_path / "a")])
+    line = json.loads((tmp_path / "a").read_text())
+    assert (line["data"], line["clients"]) == ("noise", 2)
+    (found,) = given
+    assert found.official_test is not None
+    assert (found.x.shape, len(found.official_test), found.classes) == ((100, 3, 32, 32), 20, 10)

@@ -28,6 +28,8 @@ from fedkin.engines.as_trained import require_as_trained
 from fedkin.engines.drive import lockstep
 from fedkin.engines.loop import trainer
 from fedkin.engines.scoring import predicted
+from fedkin.engines.stacked_choice import ConvolutionChoice
+from fedkin.engines.stacked_conv import AsProducts
 from fedkin.engines.stacked_device import Place, failed, full
 from fedkin.engines.stacked_eval import DeviceCopies, JointPasses
 from fedkin.engines.stacked_graph import Graphs
@@ -71,8 +73,9 @@ class Stacked:
     """A GPU may round the factors of products to 10 bits: faster, and further from the loop's results."""
     graphs: bool = True
     """On a GPU, steps of one shape are recorded and replayed (CUDA graphs)."""
-    products: bool = False
-    """Convolutions as products of matrices instead of grouped convolutions: slower on a CPU, not yet tried on a GPU."""
+    products: bool | None = None
+    """Convolutions as products of matrices instead of grouped convolutions; None: on a GPU each layer in the way that
+    is faster there, which is timed once, on a CPU none, as products are slower there."""
 
     tolerance: ClassVar[float] = 1e-5
     """Maximum difference of a number from the loop's, relative to its size if above 1, over the rounds of the tests.
@@ -95,6 +98,7 @@ class StackedSession:
 
     Attributes:
         notes: what was not stacked, and why; each sentence once.
+        convolutions: the ways of computing them, with the times by which they were chosen.
     """
 
     def __init__(self, job: Job, engine: Stacked) -> None:
@@ -102,6 +106,7 @@ class StackedSession:
         self.notes: list[str] = []
         self._place = Place(engine.device, engine.memory, engine.tf32)
         self._run: SegmentRunner = Graphs(self._place, self.say) if engine.graphs and self._place.cuda else eagerly
+        self.convolutions = ConvolutionChoice(self._place, engine.products, self.say)
         self._refused: set[Kind] = set()  # kinds without their step sizes
         self._most: dict[Kind, int] = {}
         self._copies = DeviceCopies(self._place)
@@ -285,7 +290,7 @@ class StackedSession:
             size, short, why = 0, False, None
             try:
                 size = self._stack_of(kind, left)
-                done += self._stack(left[:size])
+                done += self._stack(kind, left[:size])
             except Exception as e:  # a failure of one client recurs, with its number, when it is trained alone
                 short = full(e)
                 if not short:
@@ -319,7 +324,8 @@ class StackedSession:
         """Return the number of these requests in the next stack: what fits, without a small rest."""
         most = self._most.get(kind) if ones[0].asked.steps else len(ones)  # without data there is nothing to measure
         if most is None:
-            largest = bytes_of(ones[0].asked, self._job.net, self._place, products=self._engine.products)
+            products = self._products(kind, ones[: self._engine.clients or None])
+            largest = bytes_of(ones[0].asked, self._job.net, self._place, products=products)
             most = self._most[kind] = max(1, (self._place.room() - self._left) // max(1, largest))
         most = min(most, self._engine.clients or most)
         stacks = math.ceil(len(ones) / most)
@@ -339,9 +345,12 @@ class StackedSession:
         self._most[kind] = size // 2
         self._place.forget()
 
-    def _stack(self, ones: Sequence[_One]) -> list[Tensor]:
+    def _products(self, kind: Kind, ones: Sequence[_One]) -> AsProducts:
+        return self.convolutions.of(kind, ones[0].asked, self._job.net, len(ones))
+
+    def _stack(self, kind: Kind, ones: Sequence[_One]) -> list[Tensor]:
         """Train requests in one stack; the rows of the result lie in the order of the clients."""
-        started, products = time.perf_counter(), self._engine.products
+        started, products = time.perf_counter(), self._products(kind, ones)
         order = sorted(range(len(ones)), key=lambda i: ones[i].turn.task.client)
         asked, stay = [ones[i].asked for i in order], self._stay
         rows = train(asked, self._job.net, self._place, self._run, products=products, stay=stay)

@@ -11,7 +11,9 @@ here inputs are unfolded by one copy of a view of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -21,13 +23,65 @@ from torch.overrides import TorchFunctionMode
 Two = int | tuple[int, int]
 
 
+@dataclass(frozen=True)
+class ConvLayer:
+    """Two-dimensional convolution of one group without dilation, whatever the size of its batches.
+
+    Attributes:
+        input: channels, height and width of its inputs.
+        weight: shape of its weight, ``[O, C, h, w]``.
+        bias: whether it has one.
+    """
+
+    input: tuple[int, ...]
+    weight: tuple[int, ...]
+    bias: bool
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+
+    @classmethod
+    def of(
+        cls,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Two = 1,
+        padding: Two | str = 0,
+        dilation: Two = 1,
+        groups: int = 1,
+    ) -> ConvLayer | None:
+        """Return the layer of a call of ``torch.conv2d`` on a batch ``[B, C, H, W]``; None for other kinds."""
+        if isinstance(padding, str) or groups != 1 or _two(dilation) != (1, 1) or input.dim() != 4:
+            return None
+        return cls(tuple(input.shape[1:]), tuple(weight.shape), bias is not None, _two(stride), _two(padding))
+
+    def __str__(self) -> str:
+        (channels, *size), (out, _, *kernel) = self.input, self.weight
+        return f"{channels}-{out}, {kernel[0]} x {kernel[1]} on {size[0]} x {size[1]}"
+
+
+AsProducts: TypeAlias = bool | frozenset[ConvLayer]
+"""Convolutions to compute as products: all, none, or some layers."""
+
+
 class Products(TorchFunctionMode):
-    """Mode in which two-dimensional convolutions of one group without dilation are computed as products."""
+    """Mode in which convolutions of the kind of `ConvLayer` are computed as products: all of them, or some layers."""
+
+    def __init__(self, layers: AsProducts = True) -> None:
+        super().__init__()
+        self._layers = layers
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.conv2d and (made := product(*args, **(kwargs or {}))) is not None:
-            return made
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        layer = ConvLayer.of(*args, **kwargs) if func is torch.conv2d else None
+        if layer is not None and (self._layers is True or (self._layers and layer in self._layers)):
+            return product(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def with_products(layers: AsProducts) -> AbstractContextManager[object]:
+    """Return a context in which some layers are computed as products."""
+    return Products(layers) if layers else nullcontext()
 
 
 def product(
@@ -40,11 +94,11 @@ def product(
     groups: int = 1,
 ) -> Tensor | None:
     """Return ``torch.conv2d`` of a batch ``[B, C, H, W]`` with the same arguments; None for other kinds."""
-    if isinstance(padding, str) or groups != 1 or _two(dilation) != (1, 1) or input.dim() != 4:
+    if (layer := ConvLayer.of(input, weight, bias, stride, padding, dilation, groups)) is None:
         return None
-    (above, left), (height, width), count = _two(padding), weight.shape[2:], len(weight)
+    (above, left), (height, width), count = layer.padding, weight.shape[2:], len(weight)
     x = F.pad(input, (left, left, above, above)) if above or left else input
-    seen: Tensor = Unfolded.apply(x, (int(height), int(width)), _two(stride))  # type: ignore[no-untyped-call]
+    seen: Tensor = Unfolded.apply(x, (int(height), int(width)), layer.stride)  # type: ignore[no-untyped-call]
     # a weight for each sample: `matmul` would put the samples into one matrix, by a copy of all that was unfolded
     each = weight.reshape(1, count, -1).expand(len(x), -1, -1)
     out = torch.bmm(each, seen.flatten(2)).view(len(x), count, *seen.shape[2:])

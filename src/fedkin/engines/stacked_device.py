@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -15,6 +16,7 @@ from fedkin.core.sides import chunked
 from fedkin.engines.stacked_data import DeviceData
 
 _GIB = 1 << 30
+_WAIT = 100_000_000  # cycles that a GPU waits before it is timed: some 50 ms
 _AT_ONCE = 1024  # samples per forward pass outside training on a GPU
 
 
@@ -45,6 +47,13 @@ class Place:
     def up(self, t: Tensor) -> Tensor:
         """Return the tensor on the device; the same one if it is there already."""
         return t.to(self.device)
+
+    def sent(self, t: Tensor) -> Tensor:
+        """Return a tensor of the host on the device, without waiting until the device has what it is to do before.
+
+        Torch writes to no pinned memory again before the device has read it.
+        """
+        return self._staged(t.shape, t.dtype).copy_(t).to(self.device, non_blocking=True) if self.cuda else self.up(t)
 
     def rows(self, tensors: Sequence[Tensor]) -> Tensor:
         """Return tensors of one shape as the rows of a new one on the device; equal ones are moved once."""
@@ -101,6 +110,29 @@ class Place:
         torch.cuda.reset_peak_memory_stats(self.device)
         step()
         return torch.cuda.max_memory_allocated(self.device) - before
+
+    def milliseconds(self, f: Callable[[], object], times: int = 3) -> float:
+        """Return the mean time that the device takes for a call, without the time that starting its kernels takes.
+
+        A GPU first waits, so that all kernels have been started when it comes to the first.
+        """
+        for _ in range(2):
+            f()
+        if not self.cuda:
+            started = time.perf_counter()
+            for _ in range(times):
+                f()
+            return (time.perf_counter() - started) * 1e3 / times
+        with torch.cuda.device(self.device):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize()
+            torch.cuda._sleep(_WAIT)
+            begin.record()
+            for _ in range(times):
+                f()
+            end.record()
+            end.synchronize()
+            return float(begin.elapsed_time(end)) / times
 
     # ---- while it computes ------------------------------------------------------------------------------------------
     @contextmanager

@@ -1,10 +1,14 @@
-"""Steps recorded once and replayed (CUDA graphs): a small step costs a GPU less than starting its kernels does."""
+"""Steps recorded once and replayed (CUDA graphs): a small step costs a GPU less than starting its kernels does.
+
+A graph holds several steps: where all clients of a round take as many on batches of one size, their whole training is
+one replay.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,54 +19,63 @@ from fedkin.engines.stacked_rows import DeviceSamples, SegmentBatches, StackRows
 from fedkin.engines.stacked_train import Steps
 
 _OFTEN = 16  # steps of one shape before it is recorded: recording costs about as much as ten steps
+_LONGEST = 32  # steps of one graph: more would save little, and their batches take memory
 _SHARE = 8  # recordings hold stacks of models in separate memory: an eighth of what a stack may take
+_MOST = 128  # graphs at a time
+_IDLE = 1000  # segments after which a recording that none of them used gives way to another one
+_NEAR = 0.05  # maximum distance of what a graph computes from what its steps do, relative to the distance moved
 
 
 class Graphs:
     """Runner of segments by recordings, one per kind of request, size of batch and doubling of the number of rows.
 
     A recording of M rows also takes the steps of m <= M < 2 m rows: the others compute without use. So a stack whose
-    clients finish one after another needs few recordings.
+    clients finish one after another needs few recordings. A recording has graphs of as many steps as a segment of m
+    rows had the last time as well, else of powers of two, which add up to any number of steps.
+
+    Steps are taken one by one when they are recorded. What the new graph computes is compared with them; where it
+    differs, nothing is recorded or replayed from then on.
 
     Args:
-        say: called once if a step cannot be recorded; no step is recorded after that.
+        say: called once if steps cannot be recorded or a graph computes something else; none is recorded after that.
 
     Attributes:
-        recordings, played, single: number of recordings made, of steps played from them, and of steps started one by
-            one.
+        recordings, played, single: number of graphs made, of steps played from them, and of steps started one by one.
     """
 
     def __init__(self, place: Place, say: Callable[[str], None]) -> None:
         self._place, self._say = place, say
         self._seen: Counter[object] = Counter()  # steps by shape and number of rows to record
+        self._last: dict[object, int] = {}  # shape and number of rows -> steps of the last segment
         self._widest: dict[object, int] = {}  # shape -> largest number of rows met
         self._draws: dict[object, bool] = {}  # shape -> whether its steps draw random numbers
         self._needs: dict[object, int] = {}  # shape -> bytes of memory that a step takes for each row
-        self._too_large: set[object] = set()  # shapes with numbers of rows
         self._kept: dict[object, list[Recording]] = {}
-        self.recordings = self.played = self.single = 0
+        self.recordings = self.played = self.single = self._segments = 0
         self._share, self._works = _SHARE, True
         self._room, self._pool = place.room() // _SHARE, None
 
     def __call__(self, steps: Steps, rows: StackRows, batches: SegmentBatches, lr: float | Tensor) -> None:
-        shape, m = (steps.key, rows.center is None, batches.size), batches.rows
+        shape, m, n = (steps.key, rows.center is None, batches.size), batches.rows, len(batches)
+        self._segments += 1
         self._widest[shape] = max(m, self._widest.get(shape, 0))
         taken = 0
         if (made := self._fitting(shape, m)) is None:
-            while taken < len(batches) and self._seen[shape, self._count(shape, m)] < _OFTEN:
-                self._step(shape, steps, rows, batches.at(taken), lr)
-                self._seen[shape, self._count(shape, m)] += 1
-                taken += 1
-            if taken < len(batches) and self._works and (shape, self._count(shape, m)) not in self._too_large:
-                made = self._recorded(shape, steps, rows, batches.at(taken))
-        left, self.single = len(batches) - taken, self.single + taken
-        if made is not None:
-            self.played += left
-            made.play(rows, batches, lr, taken)
-            return
-        self.single += left
-        for t in range(taken, len(batches)):
-            steps(rows, batches.at(t), lr)
+            taken = self._first(shape, steps, rows, batches, lr)
+            made = self._new(shape, rows, batches) if taken < n else None
+        while made is not None and taken < n:
+            longest = min(n - taken, _LONGEST)
+            length = longest if self._last.get((shape, m)) == n else 1 << longest.bit_length() - 1
+            while length and length not in made.graphs and not self._affords(shape, made, batches, length):
+                length //= 2
+            if length in made.graphs:
+                made.play(rows, batches, lr, taken, length)
+                self.played += length
+            elif not length or not self._recorded(made, steps, rows, batches, lr, slice(taken, taken + length)):
+                break
+            taken += length
+        self._last[shape, m] = n
+        self._one_by_one(steps, rows, batches, lr, slice(taken, n))
 
     def give_up(self) -> bool:
         """Free the recordings, as memory is short, and make do with half of it from now on; whether any was there."""
@@ -74,22 +87,27 @@ class Graphs:
     def forget(self) -> None:
         """Free the recordings."""
         self._kept.clear()
-        self._too_large.clear()
         self._place.recorded, self._pool = 0, None
         self._room = self._place.room() // self._share
 
-    def _fitting(self, shape: object, m: int) -> Recording | None:
-        """Return the smallest recording that takes m rows and is not much wider."""
-        most = m if self._draws.get(shape) else 2 * m - 1
-        fitting = [made for made in self._kept.get(shape, ()) if m <= made.rows <= most]
-        return min(fitting, key=lambda made: made.rows, default=None)
+    # ---- steps without a recording ----------------------------------------------------------------------------------
+    def _one_by_one(
+        self, steps: Steps, rows: StackRows, batches: SegmentBatches, lr: float | Tensor, which: slice
+    ) -> None:
+        for t in range(which.start, which.stop):
+            steps(rows, batches.at(t), lr)
+        self.single += which.stop - which.start
 
-    def _count(self, shape: object, m: int) -> int:
-        """Return the number of rows to record for steps of m rows.
-
-        With random draws it is m: these depend on the number of rows, and must not on what has been recorded.
-        """
-        return m if self._draws.get(shape) else min(1 << (m - 1).bit_length(), self._widest[shape])
+    def _first(self, shape: object, steps: Steps, rows: StackRows, batches: SegmentBatches, lr: float | Tensor) -> int:
+        """Take the steps that come before a recording pays, short segments as a whole; return their number."""
+        m, n = batches.rows, len(batches)
+        missing = max(0, _OFTEN - self._seen[shape, self._count(shape, m)])
+        count = n if missing and n <= _OFTEN else missing
+        for t in range(count):
+            self._step(shape, steps, rows, batches.at(t), lr)
+        self._seen[shape, self._count(shape, m)] += count
+        self.single += count
+        return count
 
     def _step(self, shape: object, steps: Steps, rows: StackRows, batch: DeviceSamples, lr: float | Tensor) -> None:
         """Take a step; of the first one of a shape note what it takes and draws."""
@@ -101,75 +119,180 @@ class Graphs:
         self._needs[shape] = -(-taken // len(rows.w))
         self._draws[shape] = any(not torch.equal(a, b) for a, b in zip(before, self._place.generators(), strict=True))
 
-    def _recorded(self, shape: object, steps: Steps, rows: StackRows, batch: DeviceSamples) -> Recording | None:
-        count = self._count(shape, len(rows.w))
-        own = sum(t.nbytes for t in (*rows.tensors(), *batch.tensors())) * count // len(rows.w)
-        if own + self._needs[shape] * count > self._room:
-            self._too_large.add((shape, count))  # no older one is dropped for it: the next round would need that again
+    # ---- recordings -------------------------------------------------------------------------------------------------
+    def _fitting(self, shape: object, m: int) -> Recording | None:
+        """Return the smallest recording that takes m rows and is not much wider."""
+        most = m if self._draws.get(shape) else 2 * m - 1
+        fitting = [made for made in self._kept.get(shape, ()) if m <= made.rows <= most]
+        found = min(fitting, key=lambda made: made.rows, default=None)
+        if found is not None:
+            found.used = self._segments
+        return found
+
+    def _count(self, shape: object, m: int) -> int:
+        """Return the number of rows to record for steps of m rows.
+
+        With random draws it is m: these depend on the number of rows, and must not on what has been recorded.
+        """
+        return m if self._draws.get(shape) else min(1 << (m - 1).bit_length(), self._widest[shape])
+
+    def _new(self, shape: object, rows: StackRows, batches: SegmentBatches) -> Recording | None:
+        """Return memory for the recording of such steps, if there is room for it."""
+        count = self._count(shape, batches.rows)
+        own = sum(t.nbytes for t in rows.tensors()) * count // batches.rows
+        if not self._has_room(own + self._needs[shape] * count + batches.bytes_of(1, count)):
             return None
+        made = Recording(rows, count, self._segments)
+        self._kept.setdefault(shape, []).append(made)
+        self._room, made.taken = self._room - own, own
+        return made
+
+    def _affords(self, shape: object, made: Recording, batches: SegmentBatches, length: int) -> bool:
+        """Return whether there is room for a graph of a number of steps."""
+        # a recording's graphs work in the same memory, one after another
+        step = 0 if made.graphs else self._needs[shape] * made.rows
+        return self._has_room(step + batches.bytes_of(length, made.rows))
+
+    def _has_room(self, taken: int) -> bool:
+        """Return whether a graph that takes some bytes may be made, if need be in place of recordings not in use.
+
+        No other one is dropped for it: the next round would need that again.
+        """
+        if not self._is_room(taken):
+            self._drop_idle()
+        return self._is_room(taken)
+
+    def _is_room(self, taken: int) -> bool:
+        return self._works and taken <= self._room and self._graphs() < _MOST
+
+    def _graphs(self) -> int:
+        return sum(len(made.graphs) for found in self._kept.values() for made in found)
+
+    def _drop_idle(self) -> None:
+        for shape, found in list(self._kept.items()):
+            self._room += sum(made.taken for made in found if made.used < self._segments - _IDLE)
+            self._kept[shape] = [made for made in found if made.used >= self._segments - _IDLE]
+            if not self._kept[shape]:
+                del self._kept[shape]
+        if not self._graphs():  # with the last one their memory is gone
+            self._room += self._place.recorded
+            self._place.recorded, self._pool = 0, None
+
+    def _recorded(
+        self,
+        made: Recording,
+        steps: Steps,
+        rows: StackRows,
+        batches: SegmentBatches,
+        lr: float | Tensor,
+        which: slice,
+    ) -> bool:
+        """Record some steps, and take them one by one; return False, with none taken, if they cannot be recorded."""
+        length, before = which.stop - which.start, self._place.generators()
         try:
-            made = Recording(steps, rows, batch, count, self._place, self._pool)
+            self._pool, grown = made.record(steps, batches, which.start, length, self._place, self._pool)
+            self._place.restore(before)  # which warming up has moved
+            played = made.compute(rows, batches, lr, which.start, length)
         except Exception as e:  # whatever it is, the steps can be taken without
             self._works = False  # after a failure torch's allocator and generator may still expect the recording to end
-            name = getattr(steps.key[0], "__name__", str(steps.key[0]))
-            self._say(f"the steps of {name} are started one by one, not played from a CUDA graph: {_cause(e)}")
-            return None
-        self._pool, self._room = made.pool, self._room - own - made.grown
-        self._place.recorded += made.grown
-        self._kept.setdefault(shape, []).append(made)
+            made.graphs.pop(length, None)
+            self._say(f"the steps of {_name(steps)} are started one by one, not played from a CUDA graph: {_cause(e)}")
+            return False
+        finally:
+            self._place.restore(before)  # draws must not depend on when a step was recorded
+        taken = batches.bytes_of(length, made.rows)
+        self._room, made.taken = self._room - taken - grown, made.taken + taken
+        self._place.recorded += grown
         self.recordings += 1
-        return made
+        start = rows.w.clone()
+        self._one_by_one(steps, rows, batches, lr, which)
+        if not _alike(played, (rows.w, rows.moments), start):
+            self._works = False  # nor are other graphs to be trusted
+            self.forget()
+            made.graphs.clear()
+            self._say(f"the steps of {_name(steps)} are started one by one: their CUDA graph computes other numbers")
+        return True
+
+
+@dataclass(frozen=True)
+class StepsGraph:
+    """Some steps as a CUDA graph.
+
+    Attributes:
+        steps: their constants, which the graph reads at their addresses.
+        batches: the memory of their batches, ``[steps, M, B, ...]``.
+        replay: repeats them.
+    """
+
+    steps: Steps
+    batches: DeviceSamples
+    replay: Callable[[], None]
 
 
 class Recording:
-    """One step in memory of its own, as a CUDA graph.
+    """Models and terms of up to M rows in memory of their own, and graphs of steps there by their number of steps.
 
     Attributes:
-        rows: maximum number of rows.
-        pool: the memory that the graph works in.
-        grown: bytes by which that memory grew for this recording.
-
-    Raises:
-        RuntimeError: the step does something that cannot be recorded, such as reading a value.
+        rows: M.
+        graphs: number of steps -> their graph.
+        taken: bytes of the device's memory that it takes, but for that in which the graphs work.
+        used: number of the segment that it was last used for.
     """
 
-    def __init__(
-        self, steps: Steps, rows: StackRows, batch: DeviceSamples, count: int, place: Place, pool: Any
-    ) -> None:
-        self.rows = count
-        self._steps = steps  # the graph reads its constants at their addresses
+    def __init__(self, rows: StackRows, count: int, used: int) -> None:
+        self.rows, self.used, self.taken = count, used, 0
+        self.graphs: dict[int, StepsGraph] = {}
         m, device = len(rows.w), rows.w.device
         several = torch.arange(count, device=device).clamp(max=m - 1)  # further rows need values of the right kind
         self._mine = _with_strengths(rows).each(lambda t: t.index_select(0, several))
-        self._batch = batch.each(lambda t: t.index_select(0, several))
         self._lr = torch.zeros(count, 1, dtype=rows.w.dtype, device=device)
-        before = place.generators()
 
-        def step() -> None:
-            steps(self._mine, self._batch, self._lr)
+    def record(
+        self, steps: Steps, batches: SegmentBatches, first: int, length: int, place: Place, pool: Any
+    ) -> tuple[Any, int]:
+        """Add a graph of steps; return the memory that it works in, and the bytes by which that grew.
 
-        steps.release()  # while it is recorded memory cannot be freed, so the last step's must not be taken twice
-        warm_up(step, place)
-        steps.release()
-        self._replay, self.pool, self.grown = capture(step, place, pool)
-        steps.release()
-        place.restore(before)  # draws must not depend on when a step was recorded
+        Raises:
+            RuntimeError: a step does something that cannot be recorded, such as reading a value.
+        """
+        there = batches.empty(length, self.rows)
+        batches.into(first, there)
 
-    def play(self, rows: StackRows, batches: SegmentBatches, lr: float | Tensor, first: int = 0) -> None:
-        """Move ``rows`` in place by the steps from the one of number ``first`` on."""
-        m, given = len(rows.w), _with_strengths(rows)
+        def some(count: int) -> None:
+            for t in range(count):
+                steps.release()  # while it is recorded memory cannot be freed: none is taken for two steps
+                steps(self._mine, there.step(t), self._lr)
+
+        try:
+            warm_up(lambda: some(1), place)
+            steps.release()  # or torch could not give that memory back before it records
+            replay, pool, grown = capture(lambda: some(length), place, pool)
+        finally:
+            steps.release()
+        self.graphs[length] = StepsGraph(steps, there, replay)
+        return pool, grown
+
+    def compute(
+        self, rows: StackRows, batches: SegmentBatches, lr: float | Tensor, first: int, length: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the models of ``rows`` after some steps and what the optimizer keeps, until more are computed here."""
+        m, given, graph = len(rows.w), _with_strengths(rows), self.graphs[length]
         for mine, new in zip(self._mine.tensors(), given.tensors(), strict=True):
             mine[:m].copy_(new)
         if isinstance(lr, Tensor):
             self._lr[:m].copy_(lr)
         else:
             self._lr.fill_(lr)
-        for t in range(first, len(batches)):
-            batches.into(t, self._batch)
-            self._replay()
-        rows.w.copy_(self._mine.w[:m])
-        if rows.moments is not None and self._mine.moments is not None:
-            rows.moments.copy_(self._mine.moments[:m])
+        batches.into(first, graph.batches)
+        graph.replay()
+        return self._mine.w[:m], None if self._mine.moments is None else self._mine.moments[:m]
+
+    def play(self, rows: StackRows, batches: SegmentBatches, lr: float | Tensor, first: int, length: int) -> None:
+        """Move ``rows`` in place by some steps, from the one of number ``first`` on."""
+        w, moments = self.compute(rows, batches, lr, first, length)
+        rows.w.copy_(w)
+        if rows.moments is not None and moments is not None:
+            rows.moments.copy_(moments)
 
 
 def _with_strengths(rows: StackRows) -> StackRows:
@@ -177,6 +300,23 @@ def _with_strengths(rows: StackRows) -> StackRows:
     if rows.center is None or isinstance(rows.mu, Tensor):
         return rows
     return replace(rows, mu=torch.full((len(rows.w), 1), rows.mu, dtype=rows.w.dtype, device=rows.w.device))
+
+
+def _alike(played: tuple[Tensor, Tensor | None], stepped: tuple[Tensor, Tensor | None], start: Tensor) -> bool:
+    """Return whether every row moved as its steps moved it, but for what the order of sums makes of training."""
+    pairs = [(played[0] - start, stepped[0] - start, start)]
+    if played[1] is not None and stepped[1] is not None:
+        pairs.append((played[1], stepped[1], stepped[1]))
+    for a, b, rounded in pairs:
+        apart, moved, size = (torch.linalg.vector_norm(t, dim=1) for t in (a - b, b, rounded))
+        diverged = ~a.isfinite().all(1) & ~b.isfinite().all(1)
+        if not bool(((apart <= _NEAR * moved + 1e-6 * size) | diverged).all()):
+            return False
+    return True
+
+
+def _name(steps: Steps) -> str:
+    return getattr(steps.key[0], "__name__", str(steps.key[0]))
 
 
 def _cause(e: BaseException) -> str:

@@ -62,6 +62,10 @@ class DeviceSamples:
         """Return the same with ``f`` of every tensor."""
         return DeviceSamples(f(self.x), f(self.y), {name: f(t) for name, t in self.extra.items()})
 
+    def step(self, number: int) -> DeviceSamples:
+        """Return one of several batches ``[steps, m, B, ...]``."""
+        return self.each(lambda t: t[number])
+
     def tensors(self) -> list[Tensor]:
         """Return inputs, labels and the further inputs of the loss."""
         return [self.x, self.y, *self.extra.values()]
@@ -100,15 +104,34 @@ class SegmentBatches:
         index, extra, s = self.index[step], self.extra[step], self.samples
         return DeviceSamples(_take(s.x, index), _take(s.y, index), {n: _take(t, extra) for n, t in s.extra.items()})
 
-    def into(self, step: int, there: DeviceSamples) -> None:
-        """Write the batch of one step over the first m rows of another one, without a copy in between."""
-        index, extra = self.index[step].flatten(), self.extra[step].flatten()
-        for source, target, at in (
+    def bytes_of(self, steps: int, rows: int) -> int:
+        """Return the bytes that the batches of some steps take for a number of rows."""
+        return steps * rows * self.size * sum(t[:1].nbytes for t in self.samples.tensors())
+
+    def empty(self, steps: int, rows: int) -> DeviceSamples:
+        """Return memory for the batches of some steps, ``[steps, rows, size, ...]``."""
+        return self.samples.each(lambda t: t.new_empty(steps, rows, self.size, *t.shape[1:]))
+
+    def into(self, first: int, there: DeviceSamples) -> None:
+        """Write the batches of as many steps as fit, from ``first`` on, without a copy in between.
+
+        Where there are more than m rows, the further ones have the batches of the first.
+        """
+        steps, rows = there.y.shape[:2]
+
+        def wanted(index: Tensor) -> Tensor:
+            these = index[first : first + steps]
+            more = these[:, :1].expand(-1, rows - self.rows, -1)
+            return (torch.cat([these, more], 1) if rows > self.rows else these).flatten()
+
+        index = wanted(self.index)
+        extra = wanted(self.extra) if self.samples.extra else index
+        for source, target, which in (
             (self.samples.x, there.x, index),
             (self.samples.y, there.y, index),
             *((t, there.extra[n], extra) for n, t in self.samples.extra.items()),
         ):
-            torch.index_select(source, 0, at, out=target[: self.rows].flatten(0, 1))
+            torch.index_select(source, 0, which, out=target.flatten(0, 2))
 
 
 def _take(t: Tensor, index: Tensor) -> Tensor:

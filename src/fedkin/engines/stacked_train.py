@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
@@ -17,15 +16,15 @@ from fedkin.core import Batch, Bundle, Net, Samples, Train, Training
 from fedkin.core.seeds import key
 from fedkin.core.train import OVERRIDES, Loss
 from fedkin.engines.loop import orders
-from fedkin.engines.stacked_conv import Products
-from fedkin.engines.stacked_device import Place
+from fedkin.engines.stacked_conv import AsProducts, with_products
+from fedkin.engines.stacked_device import Place, failed
 from fedkin.engines.stacked_plan import StackPlan, plan, steps_of
 from fedkin.engines.stacked_rows import DeviceSamples, SegmentBatches, StackRows
 from fedkin.engines.terms import Terms
 from fedkin.engines.turns import Draws
 
 Kind: TypeAlias = tuple[object, ...]
-_STEP = 3  # maximum memory of a step, as a multiple of the tensors kept for the backward pass
+_STEP = 3  # memory of a step that is not measured, as a multiple of the tensors kept for the backward pass
 _VECTORS = 8  # and in vectors [P]: models, gradients, momentum, centers, and intermediate results
 _MOMENTS = 4  # further ones of Adam
 
@@ -77,13 +76,14 @@ class Steps:
     """Step of all rows at once, for requests of one kind.
 
     Attributes:
-        key: equal for steps that compute the same, whatever the step size (but that of a separate proximal step).
+        key: equal for steps that compute the same in the same way, whatever the step size (but that of a separate
+            proximal step).
         part: the hull of the part that moves.
     """
 
-    def __init__(self, first: StackRequest, net: Net, place: Place, *, products: bool = False) -> None:
+    def __init__(self, first: StackRequest, net: Net, place: Place, *, products: AsProducts = False) -> None:
         request = first.request
-        self.key = first.kind() if request.prox_after else first.kind()[:-1]
+        self.key = (*(first.kind() if request.prox_after else first.kind()[:-1]), products)
         self.part, self._project = request.moves.hull, request.project
         terms = replace(Terms.of(request, first.training, net), linear=None, center=None)  # those are of the rows
         constant: dict[str, Any] = {name: place.up(t) for name, t in vars(terms).items() if isinstance(t, Tensor)}
@@ -120,7 +120,7 @@ class _Value:
 
     loss: Loss
     net: Net
-    products: bool
+    products: AsProducts
 
     def alone(self, w: Tensor, x: Tensor, y: Tensor, *more: dict[str, Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Return the loss, and no running statistics."""
@@ -134,7 +134,7 @@ class _Value:
     def _of(
         self, net: Net, w: Tensor, x: Tensor, y: Tensor, aux: dict[str, Tensor], extra: dict[str, Tensor]
     ) -> Tensor:
-        with Products() if self.products else nullcontext():
+        with with_products(self.products):
             return self.loss(net, w, Batch(x, y), Bundle({**aux, **extra}))
 
 
@@ -156,7 +156,7 @@ def train(
     place: Place,
     run: SegmentRunner = eagerly,
     *,
-    products: bool = False,
+    products: AsProducts = False,
     stay: bool = False,
 ) -> list[Tensor]:
     """Return the trained vectors ``[P]`` of requests of one kind, each equal to that of `sgd`.
@@ -164,7 +164,7 @@ def train(
     They are the rows of one tensor on the host, in the order of the requests.
 
     Args:
-        products: convolutions as products of matrices.
+        products: convolutions that are computed as products of matrices.
         stay: the tensor is left on the device.
     """
     drawn = [list(orders(len(a.data), a.training, a.draws.rng(), skip_single=net.batchnorm)) for a in asked]
@@ -190,12 +190,14 @@ def _carry_out(
     samples, index, beside = _samples(stack, todo, place)
     training = stack[0].training
     for s in todo.segments:
-        who = s.rows if isinstance(s.rows, slice) else place.up(s.rows)
+        who = s.rows if isinstance(s.rows, slice) else place.sent(s.rows)
         part, here = rows.at(who), slice(s.first, s.first + s.steps * s.m * s.size)
         batches = SegmentBatches(samples, *(t[here].view(s.steps, s.m, s.size) for t in (index, beside)))
         lr: float | Tensor = training.lr
         if training.epoch_decay != 1.0:
-            lr = place.up(torch.tensor([[training.lr * training.epoch_decay**e] for e in s.epochs], dtype=rows.w.dtype))
+            lr = place.sent(
+                torch.tensor([[training.lr * training.epoch_decay**e] for e in s.epochs], dtype=rows.w.dtype)
+            )
         run(steps, part, batches, lr)
         rows.put(who, part)
 
@@ -207,13 +209,13 @@ def _samples(stack: Sequence[StackRequest], todo: StackPlan, place: Place) -> tu
     for name, data in own.items():
         starts[name], n = n, n + len(data)
     joined = place.data.joined(list(own.values()))
-    index = place.up(todo.index + torch.tensor([starts[id(a.data)] for a in stack])[todo.row])
+    index = place.sent(todo.index + torch.tensor([starts[id(a.data)] for a in stack])[todo.row])
     names = stack[0].request.per_sample
     if not names:
         return DeviceSamples(joined.x, joined.y, {}), index, index
     lengths = torch.tensor([0] + [len(a.data) for a in stack])
     extra = {name: place.up(torch.cat([a.request.per_sample[name].detach() for a in stack])) for name in names}
-    return DeviceSamples(joined.x, joined.y, extra), index, place.up(todo.index + lengths.cumsum(0)[:-1][todo.row])
+    return DeviceSamples(joined.x, joined.y, extra), index, place.sent(todo.index + lengths.cumsum(0)[:-1][todo.row])
 
 
 def _rows(stack: Sequence[StackRequest], steps: Steps, place: Place) -> StackRows:
@@ -237,10 +239,20 @@ def _rows(stack: Sequence[StackRequest], steps: Steps, place: Place) -> StackRow
     )
 
 
-def bytes_of(a: StackRequest, net: Net, place: Place, *, products: bool = False) -> int:
+def one_batch(a: StackRequest, net: Net, place: Place) -> None:
+    """Compute the loss of a request on one batch of its client, with a gradient in its vector."""
+    n, request = min(len(a.data), a.training.batch_size), a.request
+    extra = {name: place.up(t[:n].detach()) for name, t in request.per_sample.items()}
+    w = place.rows([request.start])[0].requires_grad_(True)
+    batch = Batch(place.up(a.data.x[:n]), place.up(a.data.y[:n]))
+    request.loss(net.training(request.only), w, batch, Bundle({**place.bundle(request.aux), **extra}))
+
+
+def bytes_of(a: StackRequest, net: Net, place: Place, *, products: AsProducts = False) -> int:
     """Return about the number of bytes that one row of a stack takes on the device.
 
-    These are its vectors, its samples, and what a step keeps for the backward pass, measured on one batch.
+    These are its vectors, its samples, and what a step takes: measured on a GPU, else estimated from what one batch
+    keeps for the backward pass.
     """
     kept: dict[int, int] = {}
 
@@ -248,13 +260,28 @@ def bytes_of(a: StackRequest, net: Net, place: Place, *, products: bool = False)
         kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
         return t
 
-    n, request = min(len(a.data), a.training.batch_size), a.request
-    extra = {name: place.up(t[:n].detach()) for name, t in request.per_sample.items()}
-    w = place.rows([request.start])[0].requires_grad_(True)
-    batch = Batch(place.up(a.data.x[:n]), place.up(a.data.y[:n]))
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), Products() if products else nullcontext():
-        request.loss(net.training(request.only), w, batch, Bundle({**place.bundle(request.aux), **extra}))
-    step = sum(kept.values()) * a.training.batch_size / max(1, n)
-    beside = sum(t.nbytes for t in request.per_sample.values())
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), with_products(products):
+        one_batch(a, net, place)
+    found = (place.cuda and _bytes_of_step(a, net, place, products)) or _STEP * sum(kept.values())
+    step = found * a.training.batch_size / max(1, min(len(a.data), a.training.batch_size))
+    beside = sum(t.nbytes for t in a.request.per_sample.values())
     vectors = _VECTORS + (0 if a.training.optimizer == "sgd" else _MOMENTS)
-    return int(_STEP * step + vectors * w.nbytes + a.data.x.nbytes + beside)
+    return int(step + vectors * a.request.start.nbytes + a.data.x.nbytes + beside)
+
+
+def _bytes_of_step(a: StackRequest, net: Net, place: Place, products: AsProducts) -> int:
+    """Return the bytes that a step of two rows takes for each, workspaces of libraries included; 0 if it fails."""
+    n = min(len(a.data), a.training.batch_size)
+    steps, taken = Steps(a, net, place, products=products), 0
+    try:
+        rows = _rows([a, a], steps, place)
+        extra = {name: place.rows([t[:n]] * 2) for name, t in a.request.per_sample.items()}
+        batch = DeviceSamples(place.rows([a.data.x[:n]] * 2), place.rows([a.data.y[:n]] * 2), extra)
+        steps(rows, batch, 0.0)  # in their first call libraries take what they keep
+        steps.release()
+        taken = place.peak(lambda: steps(rows, batch, 0.0)) // 2
+    except Exception as e:  # it fails in training as well, where it is handled
+        if failed(e):
+            raise
+    steps.release()
+    return taken

@@ -597,7 +597,7 @@ def test_a_device_that_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch, text:
         raise RuntimeError(text)
 
     j = job(FedAvg())
-    session = CPU.start(j)
+    session = Stacked("cpu", products=False).start(j)
     session._place.cuda = True
     monkeypatch.setattr(session._place, "at_work", lambda: torch.random.fork_rng(devices=[]))
     monkeypatch.setattr(module, "train", fails)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -368,3 +368,49 @@ def test_unfolded_inputs_count_where_convolutions_are_products() -> None:
     data = Samples(torch.zeros(100, 2, 6, 6), torch.zeros(100, dtype=torch.int64))
     one = asked([Train(CONV.w0)], [data], Training(batch_size=100))[0]
     assert bytes_of(one, CONV, place(), products=True) >= bytes_of(one, CONV, place()) + 100 * 18 * 16 * 4
+
+
+class Measured(Place):
+    """A GPU on which a step takes 50,000 bytes.
+
+    Attributes:
+        stepped: number of steps that were measured.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("cpu", 0.0, False)
+        self.cuda, self.stepped = True, 0
+
+    def _staged(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        return torch.empty(*shape, dtype=dtype)
+
+    def peak(self, step: Callable[[], None]) -> int:
+        step()
+        self.stepped += 1
+        return 50_000
+
+
+def test_on_a_gpu_the_memory_of_a_step_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries take memory that no estimate knows of: 25,000 bytes for each of two rows, of 4 of 8 samples in a batch;
+    where the step fails the estimate counts, and a device that failed is an error."""
+    stepped, call = list[int](), Steps.__call__
+
+    def watched(self: Steps, rows: Any, batch: Any, lr: Any) -> None:
+        stepped.append(len(batch.y))
+        call(self, rows, batch, lr)
+
+    monkeypatch.setattr(Steps, "__call__", watched)
+    one = asked([Train(NET.w0)], clients((4,)), Training(batch_size=8))[0]
+    there, rest = Measured(), 8 * 4 * NET.size + 4 * 6 * 4
+    assert bytes_of(one, NET, there) == 2 * 25_000 + rest
+    assert (stepped, there.stepped, NET._seen) == ([2, 2], 1, [])
+    estimated = bytes_of(one, NET, place())
+    monkeypatch.setattr(Steps, "__call__", lambda *given: 1 / 0)
+    assert bytes_of(one, NET, Measured()) == estimated
+
+    def fails(*given: Any) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(Steps, "__call__", fails)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        bytes_of(one, NET, Measured())
