@@ -117,8 +117,9 @@ def uploads(method: Method, r: Round, sent: Download, *, survey: bool = False) -
     for name, t in like.items():
         if name.split(".")[-1] == "cluster":
             up[name] = torch.randint(3, (m,), generator=rng)
-        elif name in ("accuracy", "variance"):
-            up[name] = torch.rand(m, generator=rng, dtype=t.dtype)
+        elif name in ("accuracy", "variance"):  # a variance is of the size of squared distances of its features
+            scale = like.moments.numel() * WIDTH**2 if name == "variance" else 1.0
+            up[name] = torch.rand(m, generator=rng, dtype=t.dtype) * scale
         elif name == "share":
             shares = torch.rand(m, *t.shape, generator=rng)
             up[name] = shares / shares.sum(1, keepdim=True)

@@ -20,8 +20,10 @@ from torch import Tensor
 
 import plain
 from fedkin.core import Bundle, Client, ConfigError, Samples, Train, Training
+from fedkin.core.rows import squared_distances
+from fedkin.functional.simplex import shortest
 from fedkin.methods import FedPAC
-from fedkin.methods.fedpac import label_moments
+from fedkin.methods.fedpac import head_weights, label_moments
 from toys import ByHand, close, copies, federation, mlp, mlp_with_batchnorm, plane_net
 
 ONE = torch.eye(2).flatten()
@@ -250,3 +252,33 @@ def test_against_float64() -> None:
     assert plain.distance(found.state.body, body) < 5e-6
     assert plain.distance(found.state.heads, torch.stack(heads)) < 5e-6
     assert plain.distance(found.state.prototypes, centroids) < 5e-6
+
+
+@pytest.mark.parametrize("kind", ["alike", "skewed", "more than dimensions"])
+def test_weights_of_many_are_those_of_the_exact_method(kind: str) -> None:
+    """60 clients: moments and variances of one size, of very different ones, and in two dimensions with variance 0 for
+    some. Rows are equal to those of the active-set method for the whole problem, and add up to 1. In the last case only
+    the ridge of 1e-9 makes them unique, so that rounding shows."""
+    rng = torch.Generator().manual_seed(3)
+    h, v = torch.randn(60, 3, 2, generator=rng), torch.rand(60, generator=rng)
+    if kind != "alike":
+        h, v = h * torch.rand(60, 1, 1, generator=rng).pow(4), v.pow(8)
+    if kind == "more than dimensions":
+        h[:, 1:], v[::3] = 0, 0
+    found, apart = head_weights(h, v), squared_distances(h.flatten(1))
+    none, all_ = torch.zeros(60, dtype=torch.float64), torch.ones(60, dtype=torch.float64)
+    for i in (0, 1, 30, 59):
+        q = (apart[i, :, None] + apart[i] - apart) / 2 + torch.diag(v.double())
+        close(found[i], shortest(q, none, all_), 1e-6 if kind == "more than dimensions" else 1e-9)
+    close(found.sum(1), all_, 1e-12)
+    assert bool((found >= 0).all())
+
+
+def test_only_single_exchanges_may_be_left() -> None:
+    """Without patience every step changes one weight: slower, to the same end."""
+    rng = torch.Generator().manual_seed(4)
+    h, v = torch.randn(40, 2, 3, generator=rng), torch.rand(40, generator=rng)
+    wanted = head_weights(h, v)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedkin.methods.fedpac._PATIENCE", -1)
+        close(head_weights(h, v), wanted, 1e-12)

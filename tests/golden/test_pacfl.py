@@ -81,14 +81,19 @@ def test_a_vector_has_no_sign(measure: str) -> None:
     close(angles(signature, torch.tensor([0]), measure)[0], [0, 10, 10], 1e-4)  # type: ignore[arg-type]
 
 
-def test_principal_angles_are_scipy_s() -> None:
-    """Seventy clients with two classes of two vectors each in 9 dimensions, more than are held at a time."""
+def test_principal_angles_are_scipy_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seventy clients with two classes of two vectors each in 9 dimensions, more than are held at a time; each pair is
+    computed once, also among some clients that join later."""
+    monkeypatch.setattr("fedkin.methods.pacfl._BLOCK", 16)
     inputs = draw(70, 2, 5, 9)
     signature = torch.stack([torch.stack([principal_vectors(x, 2) for x in client]) for client in inputs])
     found = angles(signature, torch.arange(70), "smallest")
     for i, j in ((0, 1), (3, 69), (68, 5), (64, 63)):
         wanted = subspace_angles(*(signature[k].flatten(0, 1).double().numpy().T for k in (i, j))).min()
         close(found[i, j], np.rad2deg(wanted), 1e-4)
+    assert torch.equal(found, found.T)
+    some = torch.arange(1, 70, 2)
+    close(angles(signature, some, "smallest"), found[some], 1e-4)
 
 
 @pytest.mark.parametrize(

@@ -82,10 +82,13 @@ class AnswerRows:
         memory = memoryview(map)[start:end]
         weakref.finalize(memory, freed.append, start)
         whole = torch.frombuffer(memory, dtype=torch.uint8)  # one storage for all that is read
-        self._read = [
-            (c.name, whole[c.offset - start :][: c.nbytes * count].view(getattr(torch, c.dtype)).view(count, *c.shape))
+        self._read = {
+            c.name: whole[c.offset - start :][: c.nbytes * count]
+            .view(getattr(torch, c.dtype))
+            .view(count, *c.shape)
+            .unbind()
             for c in self.columns
-        ]
+        }
 
     def place(self, i: int) -> list[SlabEntry]:
         """Return the entries at which a worker is to put the i-th answer."""
@@ -93,7 +96,7 @@ class AnswerRows:
 
     def read(self, i: int) -> Bundle:
         """Return the i-th answer; nothing is copied."""
-        return Bundle({name: rows[i] for name, rows in self._read})
+        return Bundle({name: rows[i] for name, rows in self._read.items()})
 
 
 class Arena:
@@ -133,4 +136,17 @@ class Arena:
         for e, t in zip(place, bundle.values(), strict=True):
             view = torch.frombuffer(self._map, dtype=getattr(torch, e.dtype), count=t.numel(), offset=e.offset)
             view.view(t.shape).copy_(t.detach())
+        return True
+
+    def fill_rows(self, columns: list[AnswerColumn], rows: list[int], bundle: Bundle) -> bool:
+        """Write several answers, the rows of a bundle, to their places; return False if they are of another layout."""
+        if [(c.name, c.shape, getattr(torch, c.dtype)) for c in columns] != [
+            (name, tuple(t.shape[1:]), t.dtype) for name, t in bundle.items()
+        ]:
+            return False
+        at, last = torch.tensor(rows), max(rows) + 1
+        for c, t in zip(columns, bundle.values(), strict=True):
+            count = t[0].numel() * last
+            view = torch.frombuffer(self._map, dtype=t.dtype, count=count, offset=c.offset)
+            view.view(last, *c.shape)[at] = t
         return True

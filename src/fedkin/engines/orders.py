@@ -88,10 +88,17 @@ class OrderHeading(NamedTuple):
 
 
 class OrderWords(NamedTuple):
-    """Part of one order alone; ``received`` is None where it is the heading's."""
+    """Part of one order alone.
+
+    Attributes:
+        received: None where it is the heading's.
+        joint: clients that are evaluated together, and the place of each answer, -1 for none; they have the order's
+            number and those after it.
+    """
 
     received: list[SlabEntry] | None
     state: list[SlabEntry]
+    joint: list[tuple[int, int]] = []  # noqa: RUF012 - never changed
 
     def words(self) -> bytes:
         """Return them as JSON."""
@@ -100,8 +107,8 @@ class OrderWords(NamedTuple):
     @classmethod
     def of(cls, words: bytes) -> OrderWords:
         """Return what `words` wrote."""
-        received, state = json.loads(words)
-        return cls(None if received is None else _entries(received), _entries(state))
+        received, state, joint = json.loads(words)
+        return cls(None if received is None else _entries(received), _entries(state), joint)
 
 
 def _words(parts: tuple[Any, ...]) -> bytes:

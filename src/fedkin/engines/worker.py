@@ -17,6 +17,7 @@ import torch
 
 from fedkin.core import Bundle, ClientError, FedkinError
 from fedkin.engines.arena import AnswerColumn, Arena
+from fedkin.engines.joint_scores import answers_of, compiled_scores
 from fedkin.engines.loop import trainer
 from fedkin.engines.orders import TOKEN_BYTES, Order, OrderHeading, OrderToken, OrderWords
 from fedkin.engines.shared import Slab, SlabEntry
@@ -96,23 +97,46 @@ def main(job: Job, post: SharedMemory, me: int, pipe: Connection, answers: Slab,
     out, train = _Outbox(pipe, answers), trainer(job)
     orders = _Inbox(post, pipe, out)
     try:
-        while (order := orders.next()) is not None:
-            number, task, place = order
-            post.doing.begin(me, number)
-            try:
-                done = perform(job, task, train)
-            except ClientError as e:
-                out.fail(number, (e.step, e.client, e.round, str(e).split(": ", 1)[1]))
-            except FedkinError as e:
-                out.fail(number, (type(e).__name__, str(e)))
-            else:
-                out.add(number, done, bool(place) and post.arena(task.step).fill(place, done.reply))
+        while (opened := orders.next()) is not None:
+            if len(opened) > 1 and _evaluated_together(job, post, me, opened, orders.columns, out):
+                continue
+            for number, task, row, place in opened:
+                post.doing.begin(me, number)
+                try:
+                    done = perform(job, task, train)
+                except ClientError as e:
+                    out.fail(number, (e.step, e.client, e.round, str(e).split(": ", 1)[1]))
+                except FedkinError as e:
+                    out.fail(number, (type(e).__name__, str(e)))
+                else:
+                    place = place if row < 0 else [column.at(row) for column in orders.columns]
+                    out.add(number, done, bool(place) and post.arena(task.step).fill(place, done.reply))
     except (EOFError, OSError):
         return
 
 
-Opened = tuple[int, Task, list[SlabEntry]]
-"""Number of an order, its task, and the place of its answer."""
+class _Opened(NamedTuple):
+    """Order that was read: its task and where its answer goes, a row among those of the map (-1: none) or a place."""
+
+    number: int
+    task: Task
+    row: int
+    place: list[SlabEntry]
+
+
+def _evaluated_together(
+    job: Job, post: SharedMemory, me: int, opened: list[_Opened], columns: list[AnswerColumn], out: _Outbox
+) -> bool:
+    """Answer orders of clients that predict with one model; return False if each is to be evaluated alone."""
+    post.doing.begin(me, opened[0].number)
+    tasks, rows = [order.task for order in opened], [order.row for order in opened]
+    scores = compiled_scores(job, tasks)
+    if scores is None:
+        return False
+    placed = min(rows) >= 0 and post.evaluations.fill_rows(columns, rows, scores)
+    for order, answer in zip(opened, answers_of(tasks, scores), strict=True):
+        out.add(order.number, answer, placed)
+    return True
 
 
 class _Inbox:
@@ -120,10 +144,13 @@ class _Inbox:
 
     def __init__(self, post: SharedMemory, pipe: Connection, out: _Outbox) -> None:
         self._post, self._pipe, self._out = post, pipe, out
-        self._map, self._received, self._columns = 0, Bundle(), list[AnswerColumn]()  # of the last heading
+        self._map, self._received, self.columns = 0, Bundle(), list[AnswerColumn]()  # of the last heading
 
-    def next(self) -> Opened | None:
-        """Return the next order; None when the parent wants no more. Kept answers are sent before waiting."""
+    def next(self) -> list[_Opened] | None:
+        """Return the next order, or several of clients that are evaluated together; None when the parent wants no more.
+
+        Kept answers are sent before waiting.
+        """
         while True:
             try:
                 token = os.read(self._post.reading, TOKEN_BYTES)
@@ -137,22 +164,24 @@ class _Inbox:
                 if place == self._pipe.fileno() and (order := self._out.receive()) is not None:
                     received, state = self._read(order.received), self._read(order.state)
                     task = Task(order.step, order.client, order.round, received, state)
-                    return order.number, task, order.place
+                    return [_Opened(order.number, task, -1, order.place)]
 
-    def _opened(self, token: OrderToken) -> Opened:
-        """Return an order with its parts read; the heading is read once for all orders of a map."""
+    def _opened(self, token: OrderToken) -> list[_Opened]:
+        """Return orders with their parts read; the heading is read once for all orders of a map."""
         if token.map != self._map:
-            self._map, self._received, self._columns = token.map, Bundle(), []
+            self._map, self._received, self.columns = token.map, Bundle(), []
             if token.heading:
                 heading = OrderHeading.of(self._post.headings.get(0, token.heading))
-                self._received, self._columns = self._read(heading.received), heading.columns
-        received, state = self._received, Bundle()
+                self._received, self.columns = self._read(heading.received), heading.columns
+        received, state, joint = self._received, Bundle(), list[tuple[int, int]]()
         if token.size:
             words = OrderWords.of(self._post.tasks.get(token.at, token.size))
             received = received if words.received is None else self._read(words.received)
-            state = self._read(words.state)
-        place = [] if token.row < 0 else [column.at(token.row) for column in self._columns]
-        return token.number, Task(token.step, token.client, token.round, Bundle(received), state), place
+            state, joint = self._read(words.state), words.joint
+        return [
+            _Opened(token.number + i, Task(token.step, client, token.round, Bundle(received), state), row, [])
+            for i, (client, row) in enumerate(joint or [(token.client, token.row)])
+        ]
 
     def _read(self, entries: list[SlabEntry]) -> Bundle:
         return self._post.tasks.read(entries, self._post.common)

@@ -23,6 +23,7 @@ from fedkin.core import Bundle, ClientError, ConfigError, EngineError, FedkinErr
 from fedkin.core.machine import cores
 from fedkin.engines.arena import AnswerRows, Arena, Layout, Ring, layout_of
 from fedkin.engines.forks import children_can_train
+from fedkin.engines.joint_scores import common_model
 from fedkin.engines.orders import TOKEN_BYTES, Order, OrderHeading, OrderToken, OrderWords
 from fedkin.engines.shared import ALIGN, Slab, SlabEntry, slab_bytes
 from fedkin.engines.tasks import Answer, Job, Step, Task
@@ -31,6 +32,7 @@ from fedkin.engines.worker import Doing, Failure, PendingReply, SharedMemory, ma
 _AHEAD = 32 << 20  # bytes of tensors on their way that are one task's alone, at least two tasks for each worker
 _QUEUE = 16 << 10  # maximum bytes of orders on their way, so that writing to the queue never blocks
 _TOGETHER = getattr(select, "PIPE_BUF", 512) // TOKEN_BYTES  # orders written at once, which no system does in parts
+_JOINT = 16  # maximum number of clients that are evaluated together
 _HEADING = 64 << 10  # bytes of what the orders of a map have in common
 _HEAD, _PER_TENSOR = 512, 512  # maximum bytes of an order's words; with more it is sent by pipe
 
@@ -84,6 +86,7 @@ class _Map:
         rows, at: places for the answers, if their form is known, and each client's among them.
         received: name and ``id`` of each tensor that all clients are sent whose orders do not say otherwise.
         heading: bytes of what the orders have in common; 0: it is too long, and each order has it all.
+        joint: several clients are evaluated in one order: they predict with the model that all are sent.
         elsewhere: forms of the answers that lie in no place.
     """
 
@@ -93,6 +96,7 @@ class _Map:
     at: dict[int, int]
     received: list[tuple[str, int]]
     heading: int = 0
+    joint: bool = False
     elsewhere: list[Layout] = field(default_factory=list)
 
 
@@ -185,15 +189,32 @@ class WorkersSession:
         words = OrderHeading(entries, [] if now.rows is None else now.rows.columns).words()
         if len(words) <= _HEADING:
             self._post.headings.put(0, words)
-            now.heading = len(words)
+            now.heading, now.joint = len(words), bool(received) and len(tasks) > 1 and self._joint(tasks)
         else:
             now.rows, now.received = None, []
         return now
+
+    def _joint(self, tasks: Sequence[Task]) -> bool:
+        """Return whether the clients predict with one model, so that several can be evaluated together."""
+        with contextlib.suppress(Exception):  # client code fails in a worker, which names the client
+            return common_model(self._job, tasks) is not None
+        return False
 
     def _feed(self, now: _Map) -> None:
         """Send orders while there is room for them."""
         tokens = list[bytes]()
         while now.todo and (len(self._open) + 1) * TOKEN_BYTES <= _QUEUE:
+            if now.joint and (count := min(_JOINT, len(now.todo) // (2 * len(self._workers)))) > 1:
+                token = self._joint_token([now.todo[i] for i in range(count)], now)
+                if token is None:
+                    break
+                for _ in range(count):
+                    now.todo.popleft()
+                tokens.append(token.packed())
+                if len(tokens) == _TOGETHER:
+                    self._queue(tokens)
+                    tokens.clear()
+                continue
             task = now.todo[0]
             own = [t for t in task.received.values() if id(t) not in now.common] + list(task.state.values())
             size = sum(ALIGN + t.numel() * t.element_size() for t in own)
@@ -244,6 +265,21 @@ class WorkersSession:
         self._open[self._number] = task
         row = -1 if now.rows is None else now.at[task.client]
         return OrderToken(self._maps, now.heading, task.step, task.round, self._number, task.client, row, at, words)
+
+    def _joint_token(self, tasks: Sequence[Task], now: _Map) -> OrderToken | None:
+        """Return the entry for clients that are evaluated together, which need no state; None until there is room."""
+        number = self._number + 1
+        rows = [-1 if now.rows is None else now.at[task.client] for task in tasks]
+        text = OrderWords(None, [], list(zip((task.client for task in tasks), rows, strict=True))).words()
+        at = self._ring.take(number, len(text))
+        if at is None:
+            return None
+        self._post.tasks.put(at, text)
+        for task in tasks:
+            self._number += 1
+            self._open[self._number] = task
+        first = tasks[0]
+        return OrderToken(self._maps, now.heading, first.step, first.round, number, first.client, -1, at, len(text))
 
     def _written(self, bundle: Bundle, start: int, stop: int, now: _Map) -> tuple[list[SlabEntry], int]:
         return self._post.tasks.write(bundle, start, stop, now.common)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fedkin.core import stack
 from fedkin.evaluate import adjusted_rand, scores, summarise
 from fedkin.server import RoundReport
 from fedkin.server.rounds import chosen
@@ -86,8 +87,8 @@ def lines_of(report: RoundReport, people: Participants, described: set[int] | No
     }
     clients = []
     if report.evaluation:
-        parts = (torch.stack([b[n] for b in report.evaluation.values()]) for n in ("test", "validation", "counts"))
-        found = scores(list(report.evaluation), *parts)
+        together = stack({i: b.only(("test", "validation", "counts")) for i, b in report.evaluation.items()})
+        found = scores(sorted(report.evaluation), together.test, together.validation, together.counts)
         line |= summarise(found)
         clients = [s.line(report.round) for s in found]
         if described is not None:

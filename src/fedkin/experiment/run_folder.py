@@ -149,6 +149,8 @@ class RunFolder:
         else:
             tensors |= {f"client.{i}.{name}": t for i, state in clients.items() for name, t in state.items()}
         self.checkpoint.write(server.round, tensors, marks, about=self.about, banks=banks, more=self.lines.texts())
+        if isinstance(clients, Stored):
+            clients.saved()
         if self.banks is not None:
             self.banks.saved(server.round, server.state)
         for place, used in ((self.states, isinstance(clients, Stored)), (self.bank_files, self.banks is not None)):

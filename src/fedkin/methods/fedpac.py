@@ -11,7 +11,11 @@ from torch import Tensor
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, head_loss, to_all, to_each
 from fedkin.core.rows import grow, put, squared_distances
 from fedkin.functional.prototypes import class_average, no_prototypes, prototype_loss
-from fedkin.functional.simplex import shortest
+
+_RIDGE = 1e-9  # times the largest squared length, added to the diagonal: of equal solutions the one with the least a'a
+_SLACK = 1e-14  # times the same: a slope below this is rounding
+_PATIENCE = 3  # steps that need not bring the solution nearer
+_NEAREST = 16  # clients whose heads are combined at first
 
 
 @dataclass(frozen=True)
@@ -122,10 +126,53 @@ def head_weights(moments: Tensor, variance: Tensor) -> Tensor:
     Row i minimises ``sum_j a_j^2 V_j / n_j + ||sum_j a_j (h_j - h_i)||^2`` over the simplex: the variance and the
     squared bias of the mixture ``sum_j a_j h_j`` as an estimate of client i's moments.
     """
-    apart = squared_distances(moments.flatten(1))
-    lower, upper = torch.zeros_like(apart[0]), torch.ones_like(apart[0])
-    rows = []
-    for d in apart:
-        bias = (d[:, None] + d - apart) / 2  # (h_j - h_i)' (h_k - h_i)
-        rows.append(shortest(bias + torch.diag(variance.double()), lower, upper))
-    return torch.stack(rows)
+    apart, spread = squared_distances(moments.flatten(1)), variance.double()
+    rows = torch.zeros_like(apart)
+    for i, d in enumerate(apart):
+        start = torch.zeros(len(d), dtype=torch.bool)
+        start[(d + spread).topk(min(_NEAREST, len(d)), largest=False).indices] = True
+        if i:  # the solution of the most similar client so far
+            start |= rows[int(d[:i].argmin())] > 0
+        rows[i] = _head_weights_of(d, apart, spread, start)
+    return rows
+
+
+def _head_weights_of(d: Tensor, apart: Tensor, spread: Tensor, start: Tensor) -> Tensor:
+    """Return one row of `head_weights`, exact up to rounding, by block principal pivoting.
+
+    With ``Q_jk = (h_j - h_i)' (h_k - h_i) + [j = k] V_j / n_j`` the weights are ``y / sum(y)``, where ``y >= 0``,
+    ``Q y >= 1`` and one of the two is an equality for each j. In a step several y_j on the wrong side change it, or
+    only the last one, where three steps have not reduced their number: then it ends (Judice, Pires, A block principal
+    pivoting algorithm for large-scale strictly monotone linear complementarity problems, 1994). Only columns of the
+    few y_j above 0 are ever needed.
+
+    Args:
+        d: squared distances of client i's moments to all ``[m]``; ``apart [m, m]``: of all pairs.
+        spread: variances ``[m]``.
+        start: a guess of the weights above 0, bool ``[m]``.
+    """
+    longest = float((d + spread).max()) or 1.0
+    free, few, patience = start, len(d) + 1, _PATIENCE
+    y = torch.zeros_like(d)
+    for _ in range(10 * len(d) + 100):
+        f = free.nonzero()[:, 0]
+        near = apart[f]
+        q = (d[f, None] + d[f] - near[:, f]) / 2
+        q.diagonal().add_(spread[f] + _RIDGE * longest)
+        y = torch.zeros_like(d)
+        y[f] = torch.linalg.solve(q, torch.ones_like(d[f]))
+        total = y.sum()
+        slope = (d * total + d[f] @ y[f] - y[f] @ near) / 2
+        wrong = torch.where(free, y < 0, slope < 1 - _SLACK * longest * total)
+        count = int(wrong.sum())
+        if not count:
+            break
+        few, patience = (count, _PATIENCE) if count < few else (few, patience - 1)
+        if patience < 0:
+            wrong[: int(wrong.nonzero()[-1])] = False
+        else:  # of those to be above 0 the first ones: most others no longer need to be then
+            some = slope.masked_fill(free, torch.inf).topk(min(len(f) // 2 + 8, len(d)), largest=False)
+            wrong &= free | (slope <= some.values[-1])
+        free = free ^ wrong
+    y = y.clamp(min=0)
+    return y / y.sum()

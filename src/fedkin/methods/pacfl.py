@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_each
-from fedkin.core.rows import grow
+from fedkin.core.rows import grow, side_by_side
 from fedkin.functional.grouping import first_argmin
 from fedkin.functional.linkage import Linkage, agglomerate
 
 Measure = Literal["smallest", "vectors"]
 _NEW = -1  # label of a client that is not placed yet
-_BLOCK = 64  # clients whose vectors are held in float64 at a time
+_BLOCK = 128  # clients whose vectors are held in float64 at a time
+_PART = 16  # and of those that they are compared with
 _RANK = 1e-6  # a direction below this fraction of the longest is rounding: vectors are sent as float32
 
 
@@ -133,16 +135,29 @@ def angles(signature: Tensor, ids: Tensor, measure: Measure) -> Tensor:
         measure: "smallest": ``arccos`` of the largest singular value of ``Q_i' Q_j``, Q an orthonormal basis of the
             span; "vectors": of the largest ``|u'v|``. A singular vector's sign means nothing.
     """
-    mine, out = _frames(signature[ids], measure), torch.empty(len(ids), len(signature), dtype=torch.float64)
-    for start in range(0, len(signature), _BLOCK):
-        theirs = _frames(signature[start : start + _BLOCK], measure)
-        for row, q in zip(out, mine, strict=True):
-            products = theirs @ q.T
-            cosine = products.abs().amax((1, 2)) if measure == "vectors" else torch.linalg.matrix_norm(products, ord=2)
-            if not bool(q.any()):  # all inputs are 0: at 0 degrees from its like, at 90 from others
-                cosine = (~theirs.any(2).any(1)).double()
-            row[start : start + _BLOCK] = cosine.clamp(max=1).arccos().rad2deg()
+    out = torch.full((len(ids), len(signature)), -1.0, dtype=torch.float64)
+    left = torch.ones(len(signature), dtype=torch.bool)
+    for rows in torch.arange(len(ids)).split(_BLOCK):
+        mine, others = _frames(signature[ids[rows]], measure), left.nonzero()[:, 0]
+        spans = [slice(start, start + _PART) for start in range(0, len(others), _PART)]
+        parts = side_by_side(partial(_between, mine, signature, others, measure), spans, mine.numel() * len(others))
+        out[rows[:, None], others] = torch.cat(list(parts), 1)
+        left[ids[rows]] = False  # later rows have their angles to these clients from here
+    among = out[:, ids]
+    out[:, ids] = torch.maximum(among, among.T)
     return out
+
+
+def _between(mine: Tensor, signature: Tensor, others: Tensor, measure: Measure, span: slice) -> Tensor:
+    """Return the angles of clients with frames ``mine [a, r, D]`` to a span of others, float64 ``[a, b]``."""
+    theirs = _frames(signature[others[span]], measure)
+    products = (mine.flatten(0, 1) @ theirs.flatten(0, 1).T).view(*mine.shape[:2], *theirs.shape[:2])
+    if measure == "vectors":
+        cosine = products.abs().amax((1, 3))
+    else:
+        cosine = torch.linalg.matrix_norm(products.transpose(1, 2), ord=2)
+    cosine[~mine.any(2).any(1)[:, None] & ~theirs.any(2).any(1)] = 1  # all inputs of both are 0
+    return cosine.clamp(max=1).arccos().rad2deg()
 
 
 def _frames(signature: Tensor, measure: Measure) -> Tensor:
@@ -151,5 +166,6 @@ def _frames(signature: Tensor, measure: Measure) -> Tensor:
     if measure == "vectors":
         return rows
     _, size, axes = torch.linalg.svd(rows, full_matrices=False)
-    bases: Tensor = axes * (size > _RANK * size[:, :1])[..., None]
+    there = size > _RANK * size[:, :1]
+    bases: Tensor = (axes * there[..., None])[:, : max(1, int(there.sum(1).max()))]
     return bases

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from fedkin.core import Bundle, Client, Download, Method, MethodError, Net, Samples, Training
+from fedkin.core import Bundle, Client, Download, Method, MethodError, Net, Samples, Training, stack
 from fedkin.core.method import Moment, at_moment
 from fedkin.core.samples import unpacked
 from fedkin.engines.drive import drive, named
@@ -139,7 +139,7 @@ def _plausible(answers: Mapping[int, Bundle], form: ScoreForm, sizes: Mapping[in
             b[n].dtype != dtype or b[n].shape != shape for n, (dtype, shape, *_) in form.tensors.items()
         ):
             return False
-    together = {name: torch.stack([b[name] for b in answers.values()]) for name in form.tensors}
+    together = stack(answers)
     for name, (*_, low, high) in form.tensors.items():
         least, largest = torch.aminmax(together[name])
         if not (low <= float(least) and float(largest) <= high):
@@ -147,7 +147,7 @@ def _plausible(answers: Mapping[int, Bundle], form: ScoreForm, sizes: Mapping[in
     if any(int(together[n].view(len(answers), -1).sum(1).max()) > form.most for n in form.of_samples):
         return False
     counted = together["counts"].sum(1).tolist()
-    return sizes is None or all(n in (0, sizes[i]) for i, n in zip(answers, counted, strict=True))
+    return sizes is None or all(n in (0, sizes[i]) for i, n in zip(sorted(answers), counted, strict=True))
 
 
 def false_score(answer: Bundle, form: ScoreForm, size: int | None = None) -> str | None:

@@ -1,7 +1,8 @@
 """Clients' private states on disk: up to two files per client, of which the last checkpoint uses at most one.
 
 A new state is written to the other file. A checkpoint then names, for every client, the file with its state: its cost
-depends on the changes of the round, not on the states of all clients. A kill leaves the named files unchanged.
+depends on the changes of the round, not on the states of all clients. A kill leaves the named files unchanged; files
+that only the checkpoint before named are deleted when it is replaced.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import weakref
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -84,14 +85,18 @@ class States:
         """Return the places of all states, as a checkpoint names them."""
         files = torch.full((len(acks),), NOTHING, dtype=torch.int8)
         files[: len(self._files)] = self._files[: len(acks)]
+        former = []
         for i in changed:
-            files[i] = file_of(held[i])
+            before, files[i] = int(files[i]), file_of(held[i])
+            if before not in (NOTHING, int(files[i])):
+                former.append(place(self.folder, i, before))
         self._files = files
-        return Stored(self.folder, files.clone(), acks.clone())
+        return Stored(self.folder, files.clone(), acks.clone(), former)
 
     def adopt(self, states: Mapping[int, Bundle], acks: Tensor) -> Mapping[int, Bundle]:
         """Return the ledgers' entries for states that a checkpoint names; states of other places are written here."""
         if isinstance(states, Stored) and states.folder == self.folder:
+            self._files = states.files.clone()
             return states.held()
         return {i: self.put(i, int(acks[i]), states[i], Bundle()) for i in states}
 
@@ -106,10 +111,11 @@ class Stored(Mapping[int, Bundle]):
     Attributes:
         files: number of each client's file, int8 ``[K]``, `NOTHING` where there is none.
         acks: number of the upload of the state, int64 ``[K]``.
+        former: files that the checkpoint before names and this one does not.
     """
 
-    def __init__(self, folder: Path, files: Tensor, acks: Tensor) -> None:
-        self.folder, self.files, self.acks = folder, files, acks
+    def __init__(self, folder: Path, files: Tensor, acks: Tensor, former: Sequence[Path] = ()) -> None:
+        self.folder, self.files, self.acks, self.former = folder, files, acks, former
 
     def __getitem__(self, client: int) -> Bundle:
         slot = int(self.files[client]) if 0 <= client < len(self.files) else NOTHING
@@ -122,6 +128,11 @@ class Stored(Mapping[int, Bundle]):
 
     def __len__(self) -> int:
         return int((self.files != NOTHING).sum())
+
+    def saved(self) -> None:
+        """Record that the checkpoint has replaced the one before: delete the files that only that one names."""
+        for path in self.former:
+            path.unlink(missing_ok=True)
 
     def held(self) -> dict[int, Bundle]:
         """Return the ledgers' entries of these clients for a run that continues with these files."""

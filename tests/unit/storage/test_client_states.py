@@ -120,3 +120,28 @@ def test_stored_states_are_a_mapping() -> None:
     assert 0 not in stored
     assert stored.get(5) is None
     assert stored.get(-1) is None
+
+
+def test_files_of_the_checkpoint_before_are_deleted_when_it_is_replaced(tmp_path: Path) -> None:
+    """Not before, not those of a state that was not used, and also in a run that goes on from a checkpoint."""
+
+    def names() -> list[str]:
+        return sorted(p.name for p in tmp_path.rglob("*") if p.is_file())
+
+    states = States(tmp_path)
+    first = {i: states.put(i, 1, state(i), Bundle()) for i in range(3)}
+    states.all(first, torch.tensor([1, 1, 1]), range(3)).saved()
+    second = first | {0: states.put(0, 2, state(4), first[0])}
+    states.put(1, 2, state(4), first[1])
+    assert names() == ["0.0", "0.1", "1.0", "1.1", "2.0"]
+    stored = states.all(second, torch.tensor([2, 1, 1]), [0, 1])
+    assert names() == ["0.0", "0.1", "1.0", "1.1", "2.0"]
+    stored.saved()
+    assert names() == ["0.1", "1.0", "1.1", "2.0"]
+    assert same(stored[0], state(4))
+
+    again = States(tmp_path)
+    held = dict(again.adopt(stored, stored.acks))
+    held[0] = again.put(0, 3, state(5), held[0])
+    again.all(held, torch.tensor([3, 1, 1]), range(3)).saved()
+    assert names() == ["0.0", "1.0", "1.1", "2.0"]
