@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import Settings
+from fedkin.report import charts
 
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 
@@ -25,6 +26,12 @@ settings.load_profile("fixed")
 def one_thread() -> None:
     """One thread of torch: the tests' networks are so small that more threads only wait for each other."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports are written with an empty file in the place of overview.png, which takes longer than a small run."""
+    monkeypatch.setattr(charts, "png", lambda *args, **more: b"")
 
 
 @pytest.fixture(scope="module")
