@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 RUN_LINE = re.compile(r"(\d+ of \d+: )?[^:]+, seed \d+, \d+ rounds?, [^:]+, [\d.]+ s\n")
 """The line of a finished run."""
@@ -25,3 +26,4 @@ class Done:
 
 
 Command = Callable[..., Done]
+Kept = Callable[[str, str, Callable[[], object]], Path]

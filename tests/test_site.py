@@ -22,6 +22,7 @@ DOCS = ROOT / "docs"
 FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "link": "href"}
 AS_THEY_STAND = ("index", "choose", "own-model", "own-method", "tutorial-hospitals", "tutorial-hosts")
 FAST = ("--engine", "loop", "--gradient", "explicit")  # neither processes nor compilation
+pytestmark = pytest.mark.usefixtures("undrawn")
 NOT_HERE = ("demo", "link", "node", "submit", "status")  # the demo has a test of its own; programs that keep running
 
 

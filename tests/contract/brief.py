@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedkin.core import Method
-from fedkin.methods import METHODS, CReFF, FedALA, FedEM, PFedMe
+from fedkin.methods import METHODS, CReFF, Ensemble, FedALA, FedAvgFT, FedEM, PFedMe
 from fedkin.server import RoundReport, join_rounds
 from fedkin.testing import RuleBroken, check_method
 from fedkin.testing.rules import Case, _healthy, own_memory
@@ -24,6 +24,8 @@ SETTING = Setting("norm", dropout=0.2, joins=join_rounds(6, "2@3"))
 _LIGHTER: dict[str, Method] = {
     "creff": CReFF(features=8, crt_epochs=5, matching_steps=5),
     "fedala": FedALA(first_epochs=2),
+    "fedavg-ensemble": Ensemble(members=2),
+    "fedavg-ft": FedAvgFT(tune_epochs=2),
     "fedem": FedEM(components=2),
     "pfedme": PFedMe(inner_steps=2),
 }

@@ -8,6 +8,8 @@ import pytest
 
 from fuzz import folders
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 def test_damaged_folders_work_or_are_refused() -> None:
     """Sixty damaged folders: each command works, or ends with code 2 and one line that names the folder."""

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from commandline import Command, Done
+from commandline import Command, Done, Kept
 from fedkin.cli import main, screen
+from fedkin.report import charts
+
+PNG = charts.png
 
 
 @pytest.fixture
-def fedkin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
-    """Runs ``fedkin ARGS`` in an empty folder; words of one text are arguments of their own."""
+def drawn(fedkin: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this test the command line draws overview.png."""
+    monkeypatch.setattr(charts, "png", PNG)
+
+
+@pytest.fixture
+def fedkin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], undrawn: None
+) -> Iterator[Command]:
+    """Runs ``fedkin ARGS`` in an empty folder; words of one text are arguments of their own. No picture is drawn."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     for console in (screen.out, screen.err):  # they may have been made under another width, which they keep
@@ -32,6 +44,22 @@ def fedkin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
     yield run
     signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    """Makes a folder once for all tests of a file that ask for one of this kind; each test has a copy of it."""
+    store = tmp_path_factory.mktemp("kept")
+
+    def copied(kind: str, folder: str, make: Callable[[], object]) -> Path:
+        if not (store / kind).exists():
+            make()
+            shutil.copytree(folder, store / kind)
+        else:
+            shutil.copytree(store / kind, folder)
+        return Path(folder)
+
+    return copied
 
 
 @pytest.fixture

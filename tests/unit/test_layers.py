@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -33,20 +32,28 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree(path)))
+
+
+@cache
+def imports(path: Path) -> tuple[str, ...]:
     """Every module that a file imports, wherever in it."""
-    for node in ast.walk(tree(path)):
+    found: list[str] = []
+    for node in nodes(path):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name(path)}: imports are absolute"
-            yield node.module or ""
+            found.append(node.module or "")
+    return tuple(found)
 
 
 @cache
 def calls(path: Path) -> frozenset[str]:
     """What a file calls or names with dots, as written: ``torch.autograd.grad``."""
-    return frozenset(ast.unparse(node) for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute))
+    return frozenset(ast.unparse(node) for node in nodes(path) if isinstance(node, ast.Attribute))
 
 
 def files_that_call(ending: str, *folders: str) -> list[str]:
@@ -71,6 +78,7 @@ def test_the_layers_hold() -> None:
     assert "7 kept, 0 broken" in done.stdout
 
 
+@cache
 def module(path: Path) -> str:
     return ".".join(["fedkin", *path.relative_to(SOURCE).with_suffix("").parts]).removesuffix(".__init__")
 
@@ -81,7 +89,7 @@ def modules_needed(path: Path) -> set[str]:
     Importing a module runs the packages that it lies in; those that the file itself lies in are running already.
     """
     known, here, found = {module(p) for p in FILES}, module(path), set[str]()
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -127,7 +135,7 @@ def test_nothing_is_stored_or_read_by_pickle(path: Path) -> None:
     """A file of somebody else's must not be able to run code."""
     assert not {i.partition(".")[0] for i in imports(path)} & PICKLES
     assert not calls(path) & TORCH_PICKLES
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
             assert isinstance(node.value, ast.Constant)
             assert node.value.value is False
@@ -198,12 +206,13 @@ OTHER_NAMES = {"sklearn": "scikit-learn", "PIL": "pillow", "vl_convert": "vl-con
 """Packages whose import name is not that of their distribution."""
 
 
-def declared() -> set[str]:
+@cache
+def declared() -> frozenset[str]:
     """The distributions that pyproject.toml names, for fedkin itself or in an extra that users install."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = {name: lines for name, lines in project["optional-dependencies"].items() if name not in ("dev", "docs")}
     lines = [*project["dependencies"], *(line for of in extras.values() for line in of)]
-    return {re.split(r"[\[<>=!~;\s]", line, maxsplit=1)[0].lower().replace("_", "-") for line in lines}
+    return frozenset(re.split(r"[\[<>=!~;\s]", line, maxsplit=1)[0].lower().replace("_", "-") for line in lines)
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)

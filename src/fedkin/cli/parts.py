@@ -8,8 +8,9 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, get_type_hints
 
@@ -48,10 +49,8 @@ def parse(
         screen.write(short_help(parts, prog, description))
         raise SystemExit(0)
     columns: list[Any] = [(name, form.kind, field(default=form.default)) for name, form in forms.items()]
-    flags = dataclasses.make_dataclass("flags", columns, frozen=True)
-    flags.__doc__ = description
     got: Any = tyro.cli(
-        flags,
+        _made("flags", columns, description),
         args=["--help" if a == "--help-all" else a for a in args],
         prog=prog,
         description=description,
@@ -87,7 +86,8 @@ def short_help(parts: Mapping[str, Any], prog: str, description: str) -> str:
     explained: dict[str, str] = {}
     several = any(hasattr(part, "seeds") for part in parts.values())  # --seeds is then in the place of --seed
     for name, part in parts.items():
-        found, texts = flags_of(part, renamed(name, parts)), texts_of(type(part))
+        kind: type = type(part)
+        found, texts = flags_of(part, renamed(name, parts)), texts_of(kind)
         found = {field: flag for field, flag in found.items() if not (several and flag == "seed")}
         title = {"show": "output", "runs": "comparison"}.get(name, name)
         rows = textwrap.wrap(" ".join(f"--{flag}" for flag in found.values()), _WIDTH - _LABEL, break_on_hyphens=False)
@@ -104,7 +104,8 @@ def _line(flag: str, text: str, default: object) -> str:
     return f"--{flag:<{_LABEL}}{clause}" + ("" if default is None else f" [{shown}]")
 
 
-def texts_of(kind: type) -> dict[str, str]:
+@cache
+def texts_of(kind: type) -> Mapping[str, str]:
     """Return the texts under the fields of a dataclass, of its own and of its base classes: field -> text."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
@@ -134,26 +135,35 @@ class _Form:
     @classmethod
     def of(cls, part: Any, names: Mapping[str, str]) -> _Form:
         """Return the form of a part whose fields have these flags: field -> flag."""
-        kind = type(part)
+        kind: type = type(part)
         if not names:
             return cls(kind, part, lambda got: got)
-        hints, texts = get_type_hints(kind, include_extras=True), texts_of(kind)
+        form = _renamed_kind(kind, tuple(names.items()))
         own = {f.name: getattr(part, f.name) for f in dataclasses.fields(kind)}
-        columns: list[Any] = [
-            (
-                name,
-                Annotated[hints[name], tyro.conf.arg(name=names.get(name), help=texts.get(name))],
-                field(default=value),
-            )
-            for name, value in own.items()
-        ]
-        form = dataclasses.make_dataclass(kind.__name__, columns, frozen=True)
-        form.__doc__ = kind.__doc__
 
         def back(got: Any) -> Any:
             return dataclasses.replace(part, **{name: getattr(got, name) for name in own})
 
-        return cls(form, form(), back)
+        return cls(form, form(**own), back)
+
+
+@cache
+def _renamed_kind(kind: type, names: tuple[tuple[str, str], ...]) -> Any:
+    """Return a dataclass with the fields and texts of another one, some of them with other flags: (field, flag)."""
+    hints, texts, flags = get_type_hints(kind, include_extras=True), texts_of(kind), dict(names)
+    columns = [
+        (f.name, Annotated[hints[f.name], tyro.conf.arg(name=flags.get(f.name), help=texts.get(f.name))])
+        for f in dataclasses.fields(kind)
+    ]
+    return _made(kind.__name__, columns, kind.__doc__)
+
+
+def _made(name: str, columns: Iterable[Any], doc: str | None) -> Any:
+    """Return a dataclass with these columns, which has no source."""
+    made = dataclasses.make_dataclass(name, columns, frozen=True)
+    made.__doc__ = doc
+    made.__module__ = "builtins"  # else tyro parses the whole of this file for the text of each column
+    return made
 
 
 def summary(method: Method) -> str:

@@ -7,6 +7,7 @@ import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
+from functools import cache
 from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args, get_origin, get_type_hints
 
 import torch
@@ -338,9 +339,8 @@ class Method(ABC):
     # ---- hyperparameters --------------------------------------------------------------------------------------
     def __post_init__(self) -> None:
         """Check fields that name one of several choices; a method with checks of its own calls this first."""
-        for field, hint in get_type_hints(type(self)).items():
-            choices = get_args(hint) if get_origin(hint) is Literal else ()
-            if choices and getattr(self, field) not in choices:
+        for field, choices in _choices(type(self)).items():
+            if getattr(self, field) not in choices:
                 wanted = ", ".join(map(repr, choices))
                 raise ConfigError(
                     f"{field} of {type(self).__name__} must be one of {wanted}; got {getattr(self, field)!r}"
@@ -418,6 +418,12 @@ class Method(ABC):
         fits = fits and all(holds(value, bound) for _, bound, holds in rules if bound is not None)
         if not fits:
             raise ConfigError(f"{field} of {type(self).__name__} must be {wanted}, got {value}")
+
+
+@cache
+def _choices(kind: type) -> Mapping[str, tuple[Any, ...]]:
+    """Return the fields of a class that name one of several choices, with these."""
+    return {field: get_args(hint) for field, hint in get_type_hints(kind).items() if get_origin(hint) is Literal}
 
 
 def at_moment(own: Bundle, views: Mapping[str, Bundle], moment: Moment) -> dict[str, Bundle]:

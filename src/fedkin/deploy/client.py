@@ -84,6 +84,7 @@ class ClientService:
         self.store = ClientStore(folder, client)
         self.account = Account(folder, client, self.limits.max_epsilon, self.limits.max_metadata_epsilon)
         self._job: tuple[str, Job] | None = None
+        self._asked: tuple[RequestHead, Settings] | None = None
         self._reported: dict[str, tuple[int, Tensor]] = {}  # by run: the last evaluated round, the matrix reported
         self._over: set[tuple[str, str]] = set()  # runs and kinds of messages for which the budget was exceeded
 
@@ -215,10 +216,13 @@ class ClientService:
         return self._perform(job, again, of, kept.ledger.state(head.ack)).reply.test
 
     def _settings(self, head: RequestHead) -> Settings:
-        """Read a message's settings, which name allowed code and stay within the owner's limits."""
-        found = settings_of(head.settings, self.allowed)
-        self.limits.check(found)
-        return found
+        """Read a message's settings, which name allowed code and stay within the owner's limits; once per message."""
+        asked = self._asked
+        if asked is None or asked[0] is not head:
+            asked = (head, settings_of(head.settings, self.allowed))
+            self.limits.check(asked[1])
+            self._asked = asked
+        return asked[1]
 
     def _kept(self, head: RequestHead) -> Kept:
         kept = self.store.load(head.run)

@@ -6,11 +6,12 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedkin.core import Aggregation, Bundle, ClientData, ConfigError, Method, Round, Samples, Training, stack
+from fedkin.core import Aggregation, Bundle, ClientData, ConfigError, Method, Net, Round, Samples, Training, stack
 from fedkin.core.robust import Kind as RuleKind
 from fedkin.core.rows import kept_by
 from fedkin.engines import Engine, Job, Loop, Task
@@ -48,6 +49,7 @@ class Case:
     ambient: itertools.count[int] = field(default_factory=itertools.count)
     """Seeds of the global generators, a different one for each run."""
     _kept: dict[Kind, TrialRun] = field(default_factory=dict)
+    _nets: dict[Kind, Net] = field(default_factory=dict)
 
     def anew(self) -> Method:
         """Return the method as a new object, without anything that the former one may have stored in itself."""
@@ -62,8 +64,19 @@ class Case:
     def play(
         self, setting: Setting, engine: Engine | None = None, *, touch: Touch | None = None, since: Moment | None = None
     ) -> TrialRun:
-        """Run a new copy of the method, with new seeds of the global generators."""
-        return play(self.anew(), setting, engine, touch=touch, since=since, ambient=next(self.ambient))
+        """Run a new copy of the method, with new seeds of the global generators; a resumed run has a new network."""
+        net = self.net(setting) if since is None else None
+        return play(self.anew(), setting, engine, touch=touch, since=since, ambient=next(self.ambient), net=net)
+
+    def spied(self, setting: Setting, **watch: Any) -> TrialRun:
+        """Run a new copy of the method inside a `Spy` with these ``guard``, ``look`` or ``merged``."""
+        return play(Spy(self.anew(), **watch), setting, net=self.net(setting))
+
+    def net(self, setting: Setting) -> Net:
+        """Return the network of all runs at settings with this one's kind: engines examine a network once."""
+        if setting.kind not in self._nets:
+            self._nets[setting.kind] = setting.network()
+        return self._nets[setting.kind]
 
     def usual(self, kind: Kind) -> TrialRun:
         """Return the run that many rules compare with: four rounds, four of six clients, the reference engine."""
@@ -261,7 +274,7 @@ def _odd(case: Case) -> dict[str, tuple[Setting, Touch | None]]:
     )
     shards, everyone = federation(), range(6)
     one_class = replace(shards[0], train=Samples(shards[0].train.x, torch.ones_like(shards[0].train.y)))
-    many, held = (samples(5, 0, part, 300) for part in ("train", "test"))
+    many, held = (samples(5, 0, part, 100) for part in ("train", "test"))
     large = ClientData(many, samples(5, 0, "validation", 3), held, group=0)
     by_steps = Training(steps=3, batch_size=4, lr=0.1, weight_decay=0.01, decay_biases=False)
     changed = {
@@ -315,7 +328,7 @@ def own_memory(case: Case) -> None:
 def pure_steps(case: Case) -> None:
     """Check that no step writes into its arguments."""
     for kind in KINDS:
-        watched = play(Spy(case.anew(), guard=unwritten), case.setting(kind))
+        watched = case.spied(case.setting(kind), guard=unwritten)
         _equal(tensors(case.usual(kind)), tensors(watched), "observed step by step, the method gives another result")
 
 
@@ -438,7 +451,7 @@ def secure_aggregation(case: Case) -> None:
         _near(new, again, r.index)
 
     setting = replace(case.setting("norm"), joins=join_rounds(6, "2@3"))
-    play(Spy(case.anew(), merged=compare), setting)
+    case.spied(setting, merged=compare)
     everyone = replace(setting, plan=replace(setting.plan, participation=1.0, aggregation=Aggregation(secure=True)))
     _healthy(case.play(everyone), everyone)
 
@@ -460,7 +473,7 @@ def _near(a: Bundle, b: Bundle, round: int) -> None:
 def distribution(case: Case) -> None:
     """Check the values that the server's steps return, see `check_step_value`."""
     setting = replace(case.setting("mlp"), joins=join_rounds(6, "2@3"))
-    play(Spy(case.anew(), look=check_step_value), setting)
+    case.spied(setting, look=check_step_value)
 
 
 RULES: dict[str, Callable[[Case], None]] = {

@@ -94,6 +94,7 @@ def play(
     since: Moment | None = None,
     stop: int | None = None,
     ambient: int = 0,
+    net: Net | None = None,
 ) -> TrialRun:
     """Run a method to the end, or from a moment on, or until after a round.
 
@@ -101,8 +102,9 @@ def play(
         method: the method.
         setting: settings of the run.
         ambient: seed of Python's and torch's global generators, on which no result may depend.
+        net: the network of the setting, as another run used it. Default: a new one.
     """
-    net = setting.network()
+    net = net or setting.network()
     with calm(ambient):
         plan = setting.plan
         job = Job(method, net, setting.training, setting.shards, plan.seed, rounds=plan.rounds)

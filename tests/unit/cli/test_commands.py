@@ -121,13 +121,14 @@ def test_list_of_one_kind(kind: str, fedkin: Command) -> None:
 
 
 # ---- run ----------------------------------------------------------------------------------------------------------
-def test_run_writes_everything_and_shows_the_figures(fedkin: Command, small: str) -> None:
+def test_run_writes_everything_and_shows_the_figures(fedkin: Command, small: str, drawn: None) -> None:
     """A table with the final figures, where everything is, and the run folder with its pages."""
     done = fedkin(f"run da-pfl {small} --out a")
     summary = json.loads(Path("a/summary.json").read_text())
 
     assert (done.code, done.notes) == (0, "")
     assert {p.name for p in Path("a").iterdir()} == FILES | PAGES | {"best.safetensors"}
+    assert Path("a/overview.png").read_bytes().startswith(b"\x89PNG")
     assert "DA-PFL, seed 0" in done.out
     assert f"{100 * summary['final']['accuracy']:.1f} %" in done.out
     assert "Everything is in a; pictures and tables: a/report.html" in done.out
@@ -185,7 +186,7 @@ def test_the_line_of_a_run_that_was_not_evaluated_or_diverged(capsys: pytest.Cap
 DIVERGING = "--model mlp --lr 1e30"
 
 
-def test_a_run_that_diverges_ends_with_a_code_of_its_own(fedkin: Command, small: str) -> None:
+def test_a_run_that_diverges_ends_with_a_code_of_its_own(fedkin: Command, small: str, drawn: None) -> None:
     """3, after everything is written; one line on standard error says since when and what to try, also with --json and
     --quiet; the summary and the table have it, and so has going on with it."""
     done = fedkin(f"run fedavg {small} {DIVERGING} --out a")
@@ -195,6 +196,7 @@ def test_a_run_that_diverges_ends_with_a_code_of_its_own(fedkin: Command, small:
     assert done.notes == f"fedkin: {sentence(1)}\n"
     assert summary["diverged"] == 1
     assert {p.name for p in Path("a").iterdir()} >= FILES | PAGES
+    assert Path("a/overview.png").read_bytes().startswith(b"\x89PNG")
     assert "† training diverged from round 1 on" in " ".join(done.out.split())
     assert "Training diverged from round 1 on" in Path("a/report.html").read_text(encoding="utf-8")
     for command in (f"run local {small} {DIVERGING} --out b --quiet", "resume a --json"):
@@ -204,11 +206,12 @@ def test_a_run_that_diverges_ends_with_a_code_of_its_own(fedkin: Command, small:
     assert fedkin("report a").code == 0
 
 
-def test_a_comparison_in_which_a_method_diverges(fedkin: Command, small: str) -> None:
+def test_a_comparison_in_which_a_method_diverges(fedkin: Command, small: str, drawn: None) -> None:
     """Code 3, a line that names the runs, a dagger in every table; whoever did not diverge has none."""
     done = fedkin(f"compare fedprox {small} --model mlp --lr 0.05 --set fedprox.mu=1e35 --seeds 0 1 --out a")
 
     assert done.code == 3
+    assert Path("a/overview.png").read_bytes().startswith(b"\x89PNG")
     assert re.fullmatch(
         r"fedkin: training diverged in 2 of 8 runs: FedProx, seed 0 \(round 1\); FedProx, seed 1 \(round 1\); "
         r"a smaller learning rate \(--lr\) is the first thing to try\n",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from commandline import Command
+from commandline import Command, Kept
 from fedkin.data import Federation
 from fedkin.experiment.settings import settings_from
 from fedkin.exporting import load_export
@@ -18,10 +18,9 @@ from fedkin.storage.toml import read_toml
 
 
 @pytest.fixture
-def run(fedkin: Command, small: str) -> Path:
+def run(fedkin: Command, small: str, kept: Kept) -> Path:
     """A finished run's folder."""
-    assert fedkin(f"run fedper {small} --out run --quiet").code == 0
-    return Path("run")
+    return kept("fedper", "run", lambda: fedkin(f"run fedper {small} --out run --quiet"))
 
 
 def data_of(run: Path) -> Federation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import linecache
 from pathlib import Path
 from typing import Any
 
@@ -315,3 +316,14 @@ def test_data_are_remembered_by_an_absolute_path(tmp_path: Path, monkeypatch: py
 
     assert run_flags(["fedavg", "--data", "mine.csv"])[0].data.data == str(tmp_path / "mine.csv")
     assert run_flags(["fedavg", "--data", "digits"])[0].data.data == "digits"
+
+
+def test_a_second_command_line_reads_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The texts of flags come from the sources, which are read and parsed once: it is most of a command line's time."""
+    run_flags(["fedrod", "--rounds", "3"])
+    lines, read = linecache.getlines, list[str]()
+    with monkeypatch.context() as patch:
+        patch.setattr(linecache, "getlines", lambda file, *more: read.append(file) or lines(file, *more))
+        settings, _ = run_flags(["fedrod", "--rounds", "4"])
+    assert settings.run.rounds == 4
+    assert read == []

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from commandline import Command
+from commandline import Command, Kept
 from fedkin.data import load
 from fedkin.exporting import load_export
 from fedkin.exporting.inputs import Export
@@ -44,12 +44,16 @@ def image() -> Any:
 
 
 @pytest.fixture
-def model(image: Any, fedkin: Command) -> Path:
+def model(image: Any, fedkin: Command, kept: Kept) -> Path:
     """An export trained on grey images of 8 x 8."""
     pictures(Path("p"), image, colour=False)
-    assert fedkin(f"run fedavg --data p {RUN}").code == 0
-    assert fedkin("export run --client bob --out home").code == 0
-    return Path("home")
+    return kept("images", "home", lambda: exported(fedkin, "--data p", "bob"))
+
+
+def exported(fedkin: Command, data: str, client: str) -> None:
+    """Exports a client's model of a run on these data to the folder home."""
+    assert fedkin(f"run fedavg {data} {RUN}").code == 0
+    assert fedkin(f"export run --client {client} --out home").code == 0
 
 
 def test_images(model: Path, fedkin: Command) -> None:
@@ -160,12 +164,11 @@ def as_csv(told: dict[str, list[Any]], comma: str = ",", point: str = ".") -> st
 
 
 @pytest.fixture
-def hospitals(fedkin: Command) -> Export:
+def hospitals(fedkin: Command, kept: Kept) -> Export:
     """An export trained on a csv file with gaps, texts, and true and false written out."""
     Path("t.csv").write_text(as_csv(table()))
-    assert fedkin(f"run fedavg --data t.csv --target ill --clients 3 --alpha 5 {RUN}").code == 0
-    assert fedkin("export run --client 0 --out home").code == 0
-    return load_export("home")
+    data = "--data t.csv --target ill --clients 3 --alpha 5"
+    return load_export(kept("table", "home", lambda: exported(fedkin, data, "0")))
 
 
 def test_the_same_rows_in_every_kind_of_table(hospitals: Export, fedkin: Command) -> None:

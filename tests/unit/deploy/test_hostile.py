@@ -46,10 +46,19 @@ HEADS: dict[str, dict[str, Any]] = {
     "a stamp of lists": {"seq": [1], "session": {}, "client": ["c1"]},
     "no answer": {"ok": None},
 }
+IN_TEST = ("an unknown entry", "a stamp of lists")
+"""Heads that `make test` tries with every kind of message, and all of them with one kind; `make test-all` tries all."""
 
 
-@pytest.mark.parametrize("what", HEADS)
-@pytest.mark.parametrize("kind", ["hello", "describe", "update", "evaluate", "keep"])
+EVERY_KIND = ["hello", "describe", "update", "evaluate", "keep"]
+PAIRS = [
+    pytest.param(kind, what, marks=() if kind == "update" or what in IN_TEST else pytest.mark.thorough)
+    for kind in EVERY_KIND
+    for what in HEADS
+]
+
+
+@pytest.mark.parametrize(("kind", "what"), PAIRS)
 def test_a_head_ends_no_run(kind: str, what: str, tmp_path: Path) -> None:
     """Whatever c1 answers to whichever message: it is refused for that message and named, and the others go on."""
     s = settings("fedavg", run={"rounds": 2}, hosts={"min_clients": 2 if kind == "hello" else 3, "wait_timeout": 5.0})
@@ -121,6 +130,8 @@ FLOATS: dict[str, float] = {"0": 0.0, "-1e8": -1e8, "1e8": 1e8, "1e-40": 1e-40}
 
 
 NAMES = [n for n in METHODS if n != "oracle"]
+ALIKE = {"creff", "ditto", "fedavg-ft", "fedrod", "local", "per-fedavg"}
+"""Their clients send what FedAvg's send, or, as CReFF's, what other methods' do: `make test-all` tries them."""
 
 
 def spoilt(answer: WireMessage, how: str) -> tuple[WireMessage, bool]:
@@ -150,7 +161,7 @@ def finite(ours: Result) -> bool:
     return all(bool(t.isfinite().all()) for t in ours.server.state.values() if t.is_floating_point())
 
 
-@pytest.mark.parametrize("name", thorough_except(NAMES, {*OF_EVERY_KIND} - {"creff"}))
+@pytest.mark.parametrize("name", thorough_except(NAMES, {*OF_EVERY_KIND} - ALIKE))
 def test_numbers_of_the_right_form_end_no_run(name: str, tmp_path: Path) -> None:
     """c1 sends answers of the right form, in every round another number: whole ones that cannot be, then fractions at
     the edge of what is taken. With every method the run comes to its end, and the server's numbers are finite."""

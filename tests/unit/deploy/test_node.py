@@ -132,8 +132,9 @@ def test_a_token_goes_into_a_private_file(tmp_path: Path) -> None:
     assert superexec.without_token(["uv", "sync"], tmp_path) == ["uv", "sync"]
 
 
+@pytest.mark.thorough
 def test_flowers_client_app_takes_a_token_from_a_file(tmp_path: Path) -> None:
-    """The installed flwr knows the flags that are given to it."""
+    """The installed flwr knows the flags that are given to it; `make test-hosts-short` runs its programs with them."""
     pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
     from fedkin.deploy.offline import environment, program
 

@@ -59,15 +59,15 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_process_for_all_clients_equals_the_simulator(name: str, tmp_path: Path, few: None) -> None:
     """Also when it forgets clients and reads their state from the run's folder again; data are dealt out once."""
     actor._dealt.cache_clear()
-    s = settings(name, data={"clients": 12}, hosts={"min_clients": 12})
+    s = settings(name, data={"clients": 4}, hosts={"min_clients": 4})
     folder = tmp_path / "run"
-    ours = serve(s, Actors(packed(s, folder, data="digits"), 12), folder, clock=Time().clock())
+    ours = serve(s, Actors(packed(s, folder, data="digits"), 4), folder, clock=Time().clock())
     theirs = simulated(s)
     assert same_server(ours, theirs)
     assert (ours.rounds, ours.clients, ours.relations) == (theirs.rounds, theirs.clients, theirs.relations)
     assert len(actor._SITES) == 2
     assert actor._dealt.cache_info().misses == 1
-    assert sorted(p.name for p in (folder / "clients").iterdir()) == [f"c{i:02d}" for i in range(12)]
+    assert sorted(p.name for p in (folder / "clients").iterdir()) == [f"c{i}" for i in range(4)]
 
 
 @pytest.mark.parametrize(("clients", "first", "last"), [(1, "c0", "c0"), (10, "c0", "c9"), (101, "c000", "c100")])

@@ -81,7 +81,13 @@ def test_other_kinds_of_runs_go_on_as_the_long_run(name: str, run: dict[str, Any
 
 @pytest.mark.parametrize(
     ("rounds", "longer", "every"),
-    [(12, 30, None), (30, 50, None), (50, 80, 2), (50, 100, None), (9, 10, None), (25, 51, None)],
+    [
+        (12, 30, None),
+        (50, 80, 2),
+        (9, 10, None),
+        (25, 51, None),
+        *(pytest.param(*case, marks=pytest.mark.thorough) for case in ((30, 50, None), (50, 100, None))),
+    ],
 )
 def test_the_interval_is_that_of_the_long_run_or_of_the_short_one(
     rounds: int, longer: int, every: int | None, tmp_path: Path

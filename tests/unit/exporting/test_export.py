@@ -58,7 +58,8 @@ def test_a_run_that_started_from_trained_values(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", thorough_except(METHODS, (*OF_EVERY_KIND, "fedavg-ensemble", "fedem", "ifca", "knn-per"))
+    "name",
+    thorough_except(METHODS, {*OF_EVERY_KIND, "fedavg-ensemble", "fedem", "ifca", "knn-per"} - {"creff"}),
 )
 def test_every_method_predicts_what_was_reported(name: str, tmp_path: Path) -> None:
     """From the folder of a finished run: the same confusion matrix as the evaluation of the last round, for all."""
