@@ -19,7 +19,7 @@ from fedkin.core.train import OVERRIDES, Loss
 from fedkin.engines.loop import orders
 from fedkin.engines.stacked_conv import Products
 from fedkin.engines.stacked_device import Place
-from fedkin.engines.stacked_plan import StackPlan, plan, steps_of
+from fedkin.engines.stacked_plan import Segment, StackPlan, plan, steps_of
 from fedkin.engines.stacked_rows import DeviceSamples, SegmentBatches, StackRows
 from fedkin.engines.terms import Terms
 from fedkin.engines.turns import Draws
@@ -193,11 +193,19 @@ def _carry_out(
         who = s.rows if isinstance(s.rows, slice) else place.up(s.rows)
         part, here = rows.at(who), slice(s.first, s.first + s.steps * s.m * s.size)
         batches = SegmentBatches(samples, *(t[here].view(s.steps, s.m, s.size) for t in (index, beside)))
-        lr: float | Tensor = training.lr
-        if training.epoch_decay != 1.0:
-            lr = place.up(torch.tensor([[training.lr * training.epoch_decay**e] for e in s.epochs], dtype=rows.w.dtype))
+        sizes = _step_sizes(stack, s)
+        lr: float | Tensor = sizes[0]
+        if training.epoch_decay != 1.0 or len(set(sizes)) > 1:
+            lr = place.up(torch.tensor(sizes, dtype=rows.w.dtype)[:, None])
         run(steps, part, batches, lr)
         rows.put(who, part)
+
+
+def _step_sizes(stack: Sequence[StackRequest], s: Segment) -> list[float]:
+    """Return the step size of each row of a segment."""
+    rows = range(s.m) if isinstance(s.rows, slice) else s.rows.tolist()
+    settings = [stack[i].training for i in rows]
+    return [training.lr * training.epoch_decay**e for training, e in zip(settings, s.epochs, strict=True)]
 
 
 def _samples(stack: Sequence[StackRequest], todo: StackPlan, place: Place) -> tuple[DeviceSamples, Tensor, Tensor]:
