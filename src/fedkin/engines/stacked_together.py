@@ -82,12 +82,15 @@ def _body(run: Callable[[Starter], T], stacks: _JointStacks, number: int, ask: A
 def _collect(live: dict[int, Coroutine[T]], found: dict[int, T | Exception], waiting: deque[int]) -> None:
     """Move what runs that have ended returned or raised from ``live`` to ``found``."""
     for i in [i for i, run in live.items() if run.ended]:
-        error = live[i].error
-        if error is not None and not isinstance(error, Exception):
-            raise error
-        found[i] = live.pop(i).result if error is None else error
-        if error is not None and not isinstance(error, NotStackedError):
-            waiting.clear()
+        run = live.pop(i)
+        if run.error is None:
+            found[i] = run.result
+        elif isinstance(run.error, Exception):
+            found[i] = run.error
+            if not isinstance(run.error, NotStackedError):
+                waiting.clear()
+        else:
+            raise run.error
 
 
 class _JointStacks:
@@ -212,7 +215,7 @@ class _JointSession(StackedSession):
 
         None where they are to be trained run by run: they cannot be stacked, or one of them has failed.
         """
-        if kind[0] in self._refused or self._unfit(ones[0].asked) is not None:
+        if kind[0] in self._refused or self._unfit(ones[0].asked) is not None or any(map(_misfits, ones)):
             return None, False
         refused = set(self._refused)
         order = sorted(range(len(ones)), key=lambda i: -ones[i].asked.steps)
@@ -237,6 +240,11 @@ class _JointSession(StackedSession):
 
     def _for_uploads(self) -> int:
         return sum(self._uploads.values())
+
+
+def _misfits(one: OneRequest) -> bool:
+    """Return whether a request has more or fewer rows than samples: those of others would take the wrong ones."""
+    return any(len(t) != len(one.asked.data) for t in one.asked.request.per_sample.values())
 
 
 _JointKind: TypeAlias = tuple[Kind, object]

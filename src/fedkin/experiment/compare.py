@@ -269,12 +269,7 @@ def compare(
             _begin(folder, {**extra, "compare.toml": plan.toml().encode()})
         try:
             chosen = _chosen(plan, folder, federation, on_trial, runs_at_once)
-            data = _Federations(plan, federation)
-            runs = [
-                partial(_run, plan, folder, data, on_round, chosen[name], name, seed, resume)
-                for name, seed in plan.runs()
-            ]
-            return execute_all(runs, runs_at_once)
+            return _runs(plan, folder, federation, on_round, chosen, runs_at_once, resume=resume)
         except FedkinError:
             if folder is not None and not resume:
                 _withdraw(folder, {"compare.toml", *extra})
@@ -322,28 +317,32 @@ class _Federations:
         return found
 
 
-def _run(
+def _runs(
     plan: Comparison,
     folder: Path | None,
-    data: _Federations,
+    federation: Federation,
     on_round: OnRound | None,
-    chosen: Callable[[int], Settings],
-    name: str,
-    seed: int,
+    chosen: Mapping[str, Callable[[int], Settings]],
+    runs_at_once: int,
+    *,
     resume: bool,
-    start: Starter | None,
-) -> Run:
-    """Execute one run, or continue it.
+) -> list[Run]:
+    """Execute the runs.
 
     Args:
-        chosen: gives the method's settings for a seed.
-        start: as of `fedkin.experiment.run.simulate`.
+        federation: the data of the first seed.
+        chosen: method -> a function that gives its settings for a seed.
     """
-    place = None if folder is None else folder / run_name(name, seed)
-    begun = resume and place is not None and (place / "config.toml").is_file()
-    callback = None if on_round is None else partial(on_round, name, seed)
-    found = data.of(seed)
-    return as_run(run_settings(chosen(seed), found, out=place, resume=begun, on_round=callback, start=start))
+    data = _Federations(plan, federation)
+
+    def run(name: str, seed: int, start: Starter | None) -> Run:
+        place = None if folder is None else folder / run_name(name, seed)
+        begun = resume and place is not None and (place / "config.toml").is_file()
+        callback = None if on_round is None else partial(on_round, name, seed)
+        settings, found = chosen[name](seed), data.of(seed)
+        return as_run(run_settings(settings, found, out=place, resume=begun, on_round=callback, start=start))
+
+    return execute_all([partial(run, name, seed) for name, seed in plan.runs()], runs_at_once)
 
 
 def _withdraw(folder: Path, files: set[str]) -> None:

@@ -295,8 +295,9 @@ def _scored(
     """Run one setting with one seed, or continue it; return its figures, or why it failed."""
     begun = (place / "config.toml").is_file()
     try:
-        settings = sweep.settings(values, seed)
-        result = run_settings(settings, federation, out=place, resume=begun, on_round=on_round, start=start)
+        result = run_settings(
+            sweep.settings(values, seed), federation=federation, out=place, resume=begun, on_round=on_round, start=start
+        )
     except MethodError as e:
         return f"seed {seed}: {e}"
     if (lost := result.summary.get("diverged")) is not None:
