@@ -15,12 +15,12 @@ from fedkin.core import Bundle, Client, ClientError, Method, MethodError, Net, S
 from fedkin.engines import Engine, Job, Loop, Session, Stacked
 from fedkin.engines.stacked_data import DeviceData
 from fedkin.engines.stacked_device import Place
-from fedkin.engines.stacked_together import NotStackedError, Starter, Together, _alike
+from fedkin.engines.stacked_together import NotStackedError, Starter, Together, _alike, _JointStacks
 from fedkin.engines.stacked_train import Steps
 from fedkin.methods import FedAvg, get_method
 from fedkin.privacy.dp_sgd import Private
 from fedkin.server import Plan
-from fedkin.testing.toys import CLASSES, federation
+from fedkin.testing.toys import CLASSES, federation, network
 from fedkin.testing.trial import Setting, difference, play, tensors
 from thorough import thorough_except
 from toys import method
@@ -105,19 +105,19 @@ def test_seeds_take_the_steps_of_one(name: str, steps: list[int]) -> None:
 def test_methods_and_settings_share_stacks(stacks: list[int]) -> None:
     """Step sizes, strengths of proximal terms and cohorts differ, a run has no proximal term: one stack a round."""
     prox = get_method("fedprox")
-    runs = [(FedAvg(), setting()), (FedAvg(), setting(1, 0.05)), (prox, setting(2)), (replace(prox, mu=0.7), setting())]
-    agree(runs)
+    two = [(FedAvg(), setting(rounds=2)), (FedAvg(), setting(1, 0.05, 2))]
+    agree([*two, (prox, setting(2, rounds=2)), (replace(prox, mu=0.7), setting(rounds=2))])
     together, alone = [n for n in stacks if n > 6], [n for n in stacks if n <= 6]
-    assert len(together) == 3
-    assert len(alone) == 3 * 4
+    assert len(together) == 2
+    assert len(alone) == 2 * 4
 
 
 def test_other_settings_have_stacks_of_their_own(stacks: list[int]) -> None:
     """Another size of batches, and another step size where a separate proximal step has it as well."""
-    other = replace(setting(1), training=replace(setting().training, batch_size=3))
-    agree([(FedAvg(), setting()), (FedAvg(), other)])
+    other = replace(setting(1, rounds=1), training=replace(setting().training, batch_size=3))
+    agree([(FedAvg(), setting(rounds=1)), (FedAvg(), other)])
     pulled = averaging(lambda c: Train(c.w0 + 1, center=c.w0, mu=0.3, prox_after=True))
-    agree([(pulled, setting()), (pulled, setting(0, 0.05))])
+    agree([(pulled, setting(rounds=1)), (pulled, setting(0, 0.05, rounds=1))])
     assert max(stacks) <= 6
 
 
@@ -226,16 +226,18 @@ def test_runs_of_other_engines_are_left_out() -> None:
 
 def test_random_draws_are_those_of_the_run_alone(stacks: list[int]) -> None:
     """Dropout's masks depend on who shares a stack, so runs with dropout have stacks of their own."""
-    agree([(FedAvg(), setting(i, kind="norm")) for i in range(2)])
+    agree([(FedAvg(), setting(i, rounds=2, kind="norm")) for i in range(2)])
     assert [n for n in stacks if n > 6] == stacks[:1]
 
 
+@pytest.mark.thorough
 def test_running_statistics_share_stacks(stacks: list[int]) -> None:
     """Batch normalisation without dropout: each row has its own."""
     agree([(FedAvg(), setting(i, kind="norm without dropout")) for i in range(2)])
     assert len([n for n in stacks if n > 6]) == 3
 
 
+@pytest.mark.thorough
 def test_private_training_is_counted_once() -> None:
     """It is not stacked: noise is drawn and steps are counted as in the run alone, also where another run fails."""
 
@@ -306,7 +308,7 @@ def test_networks_of_two_kinds_have_stacks_of_their_own(stacks: list[int]) -> No
         def network(self) -> Net:
             return Net(lambda: nn.Sequential(nn.Linear(6, 5), self.layer(), nn.Linear(5, CLASSES)), (6,), CLASSES)
 
-    how = vars(setting())
+    how = vars(setting(rounds=1))
     agree([(FedAvg(), Activated(**how)), (FedAvg(), Activated(**how, layer=nn.Tanh))])
     assert max(stacks) <= 6
 
@@ -367,6 +369,35 @@ def test_settings_of_torch_are_put_back_where_a_run_goes_on() -> None:
         assert torch.equal(torch.get_rng_state(), wanted[0])
         assert switch.allow_tf32 == wanted[1]
     torch.set_num_threads(before)
+
+
+def test_a_run_goes_on_with_its_own_settings_of_torch() -> None:
+    """Clients' programs of three runs set other numbers of threads: each finds its own after its training."""
+    found: list[int] = []
+
+    def threads(number: int) -> Method:
+        def client_update(self: Method, c: Client) -> Work:
+            torch.set_num_threads(number)
+            w = yield Train(c.w0)
+            found.append(torch.get_num_threads() - number)
+            return Bundle(model=w)
+
+        return method(client_update=client_update)
+
+    Together(3).execute([run(threads(number), setting(rounds=1)) for number in (2, 1, 3)])
+    assert set(found) == {0}
+
+
+def test_runs_share_the_room_for_uploads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of a stack's room, an equal part for each run that may be there; stacks leave that of all open runs."""
+    monkeypatch.setattr(Place, "room", lambda self: 800)
+    stacks = _JointStacks(2)
+    j = Job(FedAvg(), network("mlp"), Training(), federation(), seed=1, means_only=True)
+    sessions: list[Any] = [stacks.start(i, lambda question: None, CPU, j) for i in range(2)]
+    assert [session._left for session in sessions] == [100, 100]
+    assert [session._for_uploads() for session in sessions] == [200, 200]
+    sessions[0].close()
+    assert sessions[1]._for_uploads() == 100
 
 
 def test_runs_share_the_memory_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
