@@ -155,22 +155,24 @@ def mislabelled() -> Setting:
     return setting(3, shards=tuple(shards))
 
 
-def short(c: Client) -> Train:
-    return Train(c.received.model).add_logits(torch.zeros(len(c.data) - (c.round == 2), CLASSES))
+def wrong_rows(c: Client) -> Train:
+    """One row too many in the first round, which a single client may have, and one too few in the second."""
+    rows = c.data.x[:, :CLASSES]
+    return Train(c.received.model).add_logits(torch.cat([rows, rows[:1]]) if c.round == 1 else rows[1:])
 
 
 @pytest.mark.parametrize(
     ("bad", "how", "said"),
     [
         (averaging(fails), setting(3), "in round 2: as planned"),
-        (FedAvg(), mislabelled(), "client 4"),
-        (averaging(short), setting(3), "in round 2: "),
+        (averaging(lambda c: Train(c.received.model).add_logits(c.data.x[:, :CLASSES])), mislabelled(), "client 4"),
+        (averaging(wrong_rows), setting(3), "in round 2: "),
     ],
 )
 def test_a_run_that_fails_ends_alone(bad: Method, how: Setting, said: str, stacks: list[int]) -> None:
-    """In a client's program, in training that shares a stack, and by too few rows for the samples: its error names the
-    client, and the others train together from then on, as if it had not been there."""
-    good = averaging(lambda c: Train(c.received.model).add_logits(torch.zeros(len(c.data), CLASSES)))
+    """In a client's program, in training that shares a stack, and by rows that do not fit the samples: its error names
+    the client, and the others train together from then on, as if it had not been there."""
+    good = averaging(lambda c: Train(c.received.model).add_logits(c.data.x[:, :CLASSES]))
     first, failed, last = Together(3).execute([run(good, setting()), run(bad, how), run(good, setting(1))])
     assert isinstance(failed, ClientError)
     assert said in str(failed)
@@ -237,13 +239,12 @@ def test_running_statistics_share_stacks(stacks: list[int]) -> None:
     assert len([n for n in stacks if n > 6]) == 3
 
 
-@pytest.mark.thorough
 def test_private_training_is_counted_once() -> None:
     """It is not stacked: noise is drawn and steps are counted as in the run alone, also where another run fails."""
 
     def spent(start: Starter | None) -> Results:
         engine: Any = CPU if start is None else Started(start)
-        made = play(FedAvg(), setting(), Secret(engine))
+        made = play(FedAvg(), setting(rounds=1), Secret(engine))
         return {**tensors(made), "spent": torch.tensor([sum(s.values()) for s in made.simulation.spent.values()])}
 
     def failing(start: Starter) -> Results:
@@ -372,20 +373,24 @@ def test_settings_of_torch_are_put_back_where_a_run_goes_on() -> None:
 
 
 def test_a_run_goes_on_with_its_own_settings_of_torch() -> None:
-    """Clients' programs of three runs set other numbers of threads: each finds its own after its training."""
-    found: list[int] = []
+    """Clients' programs of three runs set the precision of products differently: each finds its own after training."""
+    found: list[bool] = []
 
-    def threads(number: int) -> Method:
+    def rounding(tf32: bool) -> Method:
         def client_update(self: Method, c: Client) -> Work:
-            torch.set_num_threads(number)
+            torch.backends.cudnn.allow_tf32 = tf32
             w = yield Train(c.w0)
-            found.append(torch.get_num_threads() - number)
+            found.append(torch.backends.cudnn.allow_tf32 == tf32)
             return Bundle(model=w)
 
         return method(client_update=client_update)
 
-    Together(3).execute([run(threads(number), setting(rounds=1)) for number in (2, 1, 3)])
-    assert set(found) == {0}
+    before = torch.backends.cudnn.allow_tf32
+    try:
+        Together(3).execute([run(rounding(tf32), setting(rounds=1)) for tf32 in (True, False, True)])
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
+    assert set(found) == {True}
 
 
 def test_runs_share_the_room_for_uploads(monkeypatch: pytest.MonkeyPatch) -> None:
