@@ -102,7 +102,7 @@ def _resume(folder: Path, rounds: int | None, show: ShowCompare) -> int:
         if not (folder / "config.toml").is_file():
             raise RunFolderError(f"{folder} is not a run folder: it has no config.toml, compare.toml, sweep.toml")
         if show.together:
-            raise ConfigError(f"{folder} is a single run; --together {show.together} is for several, omit it")
+            raise ConfigError(f"{folder} is a single run, and --together {show.together} is for several; omit it")
         return _resume_run(folder, rounds, show)
     except KeyboardInterrupt:
         return _stopped(folder)

@@ -137,10 +137,10 @@ def averaging(request: Callable[[Client], Train]) -> Method:
 
 
 def test_one_run_after_another_begins_where_one_has_ended(stacks: list[int]) -> None:
-    """Runs of 1, 3, 2 and 1 rounds, two at a time, then as many as are left."""
-    agree([(FedAvg(), setting(i, rounds=n)) for i, n in enumerate((1, 3, 2, 1))], most=2)
+    """Runs of 1, 2 and 1 rounds, two at a time."""
+    agree([(FedAvg(), setting(i, rounds=n)) for i, n in enumerate((1, 2, 1))], most=2)
     together = len([n for n in stacks if n > 6])
-    assert together == 3
+    assert together == 2
 
 
 def fails(c: Client) -> Train:
@@ -164,14 +164,13 @@ def wrong_rows(c: Client) -> Train:
 @pytest.mark.parametrize(
     ("bad", "how", "said"),
     [
-        (averaging(fails), setting(3), "in round 2: as planned"),
         (averaging(lambda c: Train(c.received.model).add_logits(c.data.x[:, :CLASSES])), mislabelled(), "client 4"),
         (averaging(wrong_rows), setting(3), "in round 2: "),
     ],
 )
 def test_a_run_that_fails_ends_alone(bad: Method, how: Setting, said: str, stacks: list[int]) -> None:
-    """In a client's program, in training that shares a stack, and by rows that do not fit the samples: its error names
-    the client, and the others train together from then on, as if it had not been there."""
+    """In training that shares a stack, and by rows that do not fit the samples: its error names the client, and the
+    others train together from then on, as if it had not been there."""
     good = averaging(lambda c: Train(c.received.model).add_logits(c.data.x[:, :CLASSES]))
     first, failed, last = Together(3).execute([run(good, setting()), run(bad, how), run(good, setting(1))])
     assert isinstance(failed, ClientError)
