@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -57,11 +58,12 @@ class Together:
         found: dict[int, T | Exception] = {}
         waiting, live = deque(range(len(runs))), dict[int, Coroutine[T]]()
         stacks = _JointStacks(self.most)
+        gpu = torch.cuda.current_device() if torch.cuda.is_available() else None
         try:
             while live or waiting:
                 while waiting and len(live) < self.most:
                     i = waiting.popleft()
-                    live[i] = Coroutine(partial(_body, runs[i], stacks, i))
+                    live[i] = Coroutine(partial(_body, runs[i], stacks, i, gpu))
                     live[i].resume()
                     _collect(live, found, waiting)
                 answers = stacks.train({i: run.question for i, run in live.items()})
@@ -75,8 +77,9 @@ class Together:
         return [found[i] for i in sorted(found)]
 
 
-def _body(run: Callable[[Starter], T], stacks: _JointStacks, number: int, ask: Ask) -> T:
-    return run(partial(stacks.start, number, ask))
+def _body(run: Callable[[Starter], T], stacks: _JointStacks, number: int, gpu: int | None, ask: Ask) -> T:
+    with nullcontext() if gpu is None else torch.cuda.device(gpu):  # a new thread would have the first one
+        return run(partial(stacks.start, number, ask))
 
 
 def _collect(live: dict[int, Coroutine[T]], found: dict[int, T | Exception], waiting: deque[int]) -> None:

@@ -102,7 +102,8 @@ def test_a_run_that_ends_early_ends_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sampler", thorough_except(["grid", "sobol", "tpe"], ["grid"]))
 def test_trials_of_a_sweep(sampler: str, tmp_path: Path) -> None:
-    """The table, the list of trials, and the choice; a setting that cannot train fails alone."""
+    """The table, the list of trials, and the choice; a setting that cannot train fails alone. One run after another, its
+    other seeds do not begin."""
     if sampler == "tpe":
         pytest.importorskip("optuna")
     base = small("fedprox", data={"validation": 0.2}, run={"rounds": 2}, compute={"engine": "stacked"})
@@ -119,6 +120,7 @@ def test_trials_of_a_sweep(sampler: str, tmp_path: Path) -> None:
     for file in ("trials.jsonl", "sweep.csv", "chosen.toml"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
     assert [bool(trial.failed) for trial in other] == [False, sampler == "grid", False]
+    assert (tmp_path / "a" / "001-seed1").exists() == (sampler != "grid")
 
 
 def test_an_error_ends_its_run_and_then_the_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
