@@ -21,7 +21,8 @@ from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, Run
 from fedkin.experiment.sweep import Sweep, run_sweep
 from fedkin.experiment.together import at_once, execute_all
 from fedkin.methods import FedAvg
-from folders import assert_same_run, small
+from fedkin.testing.trial import difference
+from folders import LINES, records, small, tensors_in
 from kills import Killed
 from thorough import thorough_except
 
@@ -40,16 +41,35 @@ def plan(*methods: str, **changes: Any) -> Comparison:
     return Comparison(methods or ("fedavg", "local", "local-full"), **{**usual, **changes})
 
 
+def assert_near(a: Any, b: Any) -> None:
+    """Asserts that nested lists and tables are equal, numbers to the last digits of float32."""
+    assert type(a) is type(b)
+    if isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key, value in a.items():
+            assert_near(value, b[key])
+    elif isinstance(a, list):
+        assert len(a) == len(b)
+        for one, other in zip(a, b, strict=True):
+            assert_near(one, other)
+    else:
+        assert a == (pytest.approx(b, rel=1e-5, abs=1e-6) if isinstance(a, float) else b)
+
+
 def assert_same_runs(a: Path, b: Path) -> None:
     """Asserts that two folders hold the same runs, with equal summaries but for the folder's name."""
     names = [p.parent.name for p in sorted(a.glob("*/config.toml"))]
     assert names == [p.parent.name for p in sorted(b.glob("*/config.toml"))]
     for name in names:
-        assert_same_run(a / name, b / name)
-        mine, other = (json.loads((f / name / "summary.json").read_text()) for f in (a, b))
-        for summary in (mine, other):
+        for lines in LINES:
+            assert_near(records(a / name, lines), records(b / name, lines))
+        mine, theirs = (tensors_in(f / name) for f in (a, b))
+        assert difference(mine, theirs, 1e-6) is None
+        summaries = [json.loads((f / name / "summary.json").read_text()) for f in (a, b)]
+        for summary in summaries:
             del summary["command"], summary["digests"]
-        assert mine == other
+        assert_near(*summaries)
+        assert {p.name for p in (a / name).iterdir()} == {p.name for p in (b / name).iterdir()}
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +122,8 @@ def test_a_run_that_ends_early_ends_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sampler", thorough_except(["grid", "sobol", "tpe"], ["grid"]))
 def test_trials_of_a_sweep(sampler: str, tmp_path: Path) -> None:
-    """The table, the list of trials, and the choice; a setting that cannot train fails alone. One run after another, its
-    other seeds do not begin."""
+    """The table, the list of trials, and the choice; a setting that cannot train fails alone. With one run after
+    another its other seeds do not begin."""
     if sampler == "tpe":
         pytest.importorskip("optuna")
     base = small("fedprox", data={"validation": 0.2}, run={"rounds": 2}, compute={"engine": "stacked"})
