@@ -104,6 +104,7 @@ class StackedSession:
 
     def __init__(self, job: Job, engine: Stacked, beside: StackedSession | None = None, runs: int = 1) -> None:
         self._job, self._engine, self._runs = job, engine, runs
+        self._net = job.net  # of stacks
         self.notes: list[str] = [] if beside is None else beside.notes
         self._place: Place = Place(engine.device, engine.memory, engine.tf32) if beside is None else beside._place
         recorded = engine.graphs and self._place.cuda
@@ -312,7 +313,7 @@ class StackedSession:
                 if not short:
                     self._stop_if_failed(e)
                     why = _why(e)
-            self._job.net.release()
+            self._net.release()
             if short:  # by now nothing holds what the failed stack had taken
                 self._shrink(kind, size)
             elif why is not None:
@@ -340,7 +341,7 @@ class StackedSession:
         """Return the number of these requests in the next stack: what fits, without a small rest."""
         most = self._most.get(kind) if ones[0].asked.steps else len(ones)  # without data there is nothing to measure
         if most is None:
-            largest = bytes_of(ones[0].asked, self._job.net, self._place, products=self._engine.products)
+            largest = bytes_of(ones[0].asked, self._net, self._place, products=self._engine.products)
             most = self._most[kind] = max(1, (self._place.room() - self._for_uploads()) // max(1, largest))
         most = min(most, self._engine.clients or most)
         stacks = math.ceil(len(ones) / most)
@@ -365,7 +366,7 @@ class StackedSession:
         started, products = time.perf_counter(), self._engine.products
         order = sorted(range(len(ones)), key=lambda i: (ones[i].run, ones[i].turn.task.client))
         asked, stay = [ones[i].asked for i in order], [ones[i].stay for i in order]
-        rows = train(asked, self._job.net, self._place, self._run, products=products, stay=any(stay))
+        rows = train(asked, self._net, self._place, self._run, products=products, stay=any(stay))
         if any(stay) and not all(stay):
             rows = self._parted(rows, stay)
         for stack in {id(row._base): row._base for row in rows}.values():

@@ -113,7 +113,7 @@ class _JointStacks:
         """Return the session of the run of a number, which waits for the results of its requests by ``ask``."""
         if not isinstance(engine, Stacked) or (self._first is not None and self._first.engine != engine):
             raise NotStackedError(f"{engine} does not train together with other runs")
-        session = _JointSession(job, engine, number, self._network(job.net), ask, self._first, self._runs)
+        session = _JointSession(job, engine, number, self._known(job.net), ask, self._first, self._runs)
         self._first = self._first or session
         return session
 
@@ -146,13 +146,11 @@ class _JointStacks:
                 return {i: list(islice(left, len(ones))) for i, (_, ones) in todo.items()}
         return {i: session.by_itself(ones) for i, (session, ones) in todo.items()}
 
-    def _network(self, net: Net) -> int:
-        """Return the number of a network, equal for networks that differ in their values alone."""
-        for i, known in enumerate(self._nets):
-            if _alike(known, net):
-                return i
-        self._nets.append(net)
-        return len(self._nets) - 1
+    def _known(self, net: Net) -> Net:
+        """Return the first network that differs from this one in its values alone."""
+        found = next((known for known in self._nets if _alike(known, net)), net)
+        self._nets += [net] if found is net else []
+        return found
 
     def close(self) -> None:
         """Free the device's memory."""
@@ -165,17 +163,17 @@ class _JointSession(StackedSession):
 
     Args:
         number: of the run.
-        network: number of its network.
+        net: network of its stacks, the same object for all runs with such a network.
         ask: waits for the results of requests.
         beside: that of the first run; None: this is it.
         runs: maximum number of them at a time.
     """
 
     def __init__(
-        self, job: Job, engine: Stacked, number: int, network: int, ask: Ask, beside: _JointSession | None, runs: int
+        self, job: Job, engine: Stacked, number: int, net: Net, ask: Ask, beside: _JointSession | None, runs: int
     ) -> None:
         super().__init__(job, engine, beside, runs)
-        self._number, self._network, self._ask = number, network, ask
+        self._number, self._net, self._ask = number, net, ask
         self._uploads: dict[int, int] = {} if beside is None else beside._uploads  # by run
         self._uploads[number] = self._left
 
@@ -203,7 +201,7 @@ class _JointSession(StackedSession):
 
     # ---- for all runs -----------------------------------------------------------------------------------------------
     def _kind(self, one: OneRequest) -> Kind:
-        return (self._network, *super()._kind(one))
+        return (self._net, *super()._kind(one))
 
     def joint_kind(self, one: OneRequest) -> _JointKind:
         """Return a key that is equal for requests of all runs that can share a stack.

@@ -77,13 +77,14 @@ class Steps:
     """Step of all rows at once, for requests of one kind.
 
     Attributes:
-        key: equal for steps that compute the same, whatever the step size (but that of a separate proximal step).
+        key: equal for steps of one network that compute the same, whatever the step size (but that of a separate
+            proximal step).
         part: the hull of the part that moves.
     """
 
     def __init__(self, first: StackRequest, net: Net, place: Place, *, products: bool = False) -> None:
         request = first.request
-        self.key = first.kind() if request.prox_after else first.kind()[:-1]
+        self.key = (*(first.kind() if request.prox_after else first.kind()[:-1]), net)
         self.part, self._project = request.moves.hull, request.project
         terms = replace(Terms.of(request, first.training, net), linear=None, center=None)  # those are of the rows
         constant: dict[str, Any] = {name: place.up(t) for name, t in vars(terms).items() if isinstance(t, Tensor)}

@@ -16,7 +16,8 @@ from fedkin.engines import Engine, Job, Loop, Session, Stacked
 from fedkin.engines.stacked_data import DeviceData
 from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_together import NotStackedError, Starter, Together, _alike, _JointStacks
-from fedkin.engines.stacked_train import Steps
+from fedkin.engines.stacked_train import StackRequest, Steps
+from fedkin.engines.turns import Draws
 from fedkin.methods import FedAvg, get_method
 from fedkin.privacy.dp_sgd import Private
 from fedkin.server import Plan
@@ -312,6 +313,23 @@ def test_networks_of_two_kinds_have_stacks_of_their_own(stacks: list[int]) -> No
     how = vars(setting(rounds=1))
     agree([(FedAvg(), Activated(**how)), (FedAvg(), Activated(**how, layer=nn.Tanh))])
     assert max(stacks) <= 6
+
+
+def test_recordings_are_of_one_network() -> None:
+    """Steps on equal networks of two runs are those of one network, which are recorded once; of another one they have
+    another key, also if the vectors are as long."""
+    stacks, request = (
+        _JointStacks(3),
+        StackRequest(Train(network("mlp").w0), Samples(*[torch.zeros(0)] * 2), Training(), Draws(0, ())),
+    )
+    jobs = [Job(FedAvg(), net, Training(), federation(), seed=1) for net in (network("mlp"), network("mlp", 5))]
+    sessions: list[Any] = [stacks.start(i, lambda question: None, CPU, j) for i, j in enumerate(jobs)]
+    assert sessions[0]._net is sessions[1]._net
+    assert sessions[1]._job.net is not sessions[1]._net
+    place = sessions[0]._place
+    keys = [Steps(request, net, place).key for net in (sessions[0]._net, sessions[1]._net, network("mlp"))]
+    assert keys[0] == keys[1]
+    assert keys[0] != keys[2]
 
 
 def test_equal_data_are_on_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
