@@ -38,8 +38,8 @@ class CommonScores:
         shards = [shard.at(task.round) for task, shard in zip(tasks, found, strict=True)]
         for task, whole, shard in zip(tasks, found, shards, strict=True):
             changes = whole.changes(task.round)
-            self._place.data.name(shard.test, (task.client, "test", changes))
-            self._place.data.name(shard.validation, (task.client, "validation", changes))
+            self._place.data.name(shard.test, (task.client, "test", changes), self._job)
+            self._place.data.name(shard.validation, (task.client, "validation", changes), self._job)
         parts, classes = [part for shard in shards for part in (shard.test, shard.validation)], self._job.net.classes
         guessed, rows = self._guessed(model, parts), _rows([len(part) for part in parts])
         cells = (rows * classes + torch.cat([part.y for part in parts])) * classes + guessed.clamp(min=0)
