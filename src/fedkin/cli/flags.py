@@ -57,6 +57,14 @@ class DetailFlags:
 
 
 @dataclass(frozen=True)
+class TogetherFlags:
+    """How several runs are made."""
+
+    together: int = 0
+    """Number of runs at a time, whose clients train in common stacks (for a GPU). Default: 8 on a GPU, else 1."""
+
+
+@dataclass(frozen=True)
 class Show(Shown):
     """Output."""
 
@@ -65,7 +73,7 @@ class Show(Shown):
 
 
 @dataclass(frozen=True)
-class ShowSweep(Show):
+class ShowTracked(Show):
     """Output."""
 
     preset: str | None = None
@@ -75,12 +83,17 @@ class ShowSweep(Show):
 
 
 @dataclass(frozen=True)
-class ShowRun(ShowSweep, DetailFlags, FigureFlags):
+class ShowRun(ShowTracked, DetailFlags, FigureFlags):
     """Output."""
 
 
 @dataclass(frozen=True)
-class ShowCompare(Show, DetailFlags, FigureFlags):
+class ShowSweep(ShowTracked, TogetherFlags):
+    """Output."""
+
+
+@dataclass(frozen=True)
+class ShowCompare(Show, TogetherFlags, DetailFlags, FigureFlags):
     """Output."""
 
     decimals: int = 1
@@ -94,7 +107,7 @@ class ShowCompare(Show, DetailFlags, FigureFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResumeFlags(Shown, DetailFlags, FigureFlags):
+class ResumeFlags(Shown, TogetherFlags, DetailFlags, FigureFlags):
     """Resume an interrupted run, comparison or sweep, with the same result as without the interruption."""
 
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
@@ -201,7 +214,9 @@ def resume_flags(args: list[str]) -> tuple[Path, int | None, ShowCompare]:
         ConfigError: a value is out of range.
     """
     got = read(ResumeFlags, args, "fedkin resume", "a folder, such as runs/fedavg-20260131-120000")
-    shown = {f.name: getattr(got, f.name) for kind in (Shown, DetailFlags) for f in dataclasses.fields(kind)}
+    shown = {
+        f.name: getattr(got, f.name) for kind in (Shown, TogetherFlags, DetailFlags) for f in dataclasses.fields(kind)
+    }
     return got.folder, got.rounds, ShowCompare(**shown, round=got.round, decimals=got.decimals)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,12 +17,14 @@ from torch import nn
 
 from fedkin.core import ConfigError, FedkinError, Method, Net, RunFolderError
 from fedkin.data import Federation
+from fedkin.engines.stacked_together import Starter
 from fedkin.experiment.listing import TRIALS
 from fedkin.experiment.planned import ALWAYS, compared
 from fedkin.experiment.result import Result
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import OnData, Settings, Setup, setup_from
 from fedkin.experiment.sweep import Sweep
+from fedkin.experiment.together import at_once, execute_all
 from fedkin.experiment.tuning import OnTuning, tune_all, tuning_sweep
 from fedkin.inspection import require_two_classes
 from fedkin.methods import canonical, get_method, get_title
@@ -255,6 +258,7 @@ def compare(
     on_round: OnRound | None = None,
     on_data: OnData | None = None,
     on_trial: OnTuning | None = None,
+    together: int = 0,
 ) -> list[Run]:
     """Execute all runs of a plan.
 
@@ -265,17 +269,17 @@ def compare(
         on_round: called after each round with the method's name, the seed, the report and its line.
         on_data: called with the first seed's data, once they are read.
         on_trial: called after each round of a trial, if the plan tunes its methods.
+        together: maximum number of runs that train in common stacks, see `fedkin.experiment.together.at_once`.
 
     Raises:
         RunFolderError: ``out`` exists already, or another process is writing into it.
         DataError: the data cannot be used.
         ConfigError: a setting is out of range.
     """
-    folder = None if out is None else Path(out)
+    folder, runs_at_once = None if out is None else Path(out), at_once(together, plan.compute)
     extra = plan.sources()
-    first = plan.seeds[0]
-    federations = {first: plan.data.federation(first, on_data)}  # bad data before anything is written
-    require_two_classes(federations[first])
+    federation = plan.data.federation(plan.seeds[0], on_data)  # bad data before anything is written
+    require_two_classes(federation)
     with contextlib.ExitStack() as to_the_end:
         if folder is not None:
             to_the_end.enter_context(writing(folder))
@@ -283,8 +287,8 @@ def compare(
         if folder is not None and not resume:
             _begin(folder, {**extra, "compare.toml": plan.toml().encode()})
         try:
-            chosen = _chosen(plan, folder, federations[first], on_trial)
-            return _runs(plan, folder, federations, on_round, chosen, resume=resume)
+            chosen = _chosen(plan, folder, federation, on_trial, runs_at_once)
+            return _runs(plan, folder, federation, on_round, chosen, runs_at_once, resume=resume)
         except FedkinError:
             if folder is not None and not resume:
                 _withdraw(folder, {"compare.toml", *extra})
@@ -307,41 +311,57 @@ def _begin(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _chosen(
-    plan: Comparison, folder: Path | None, federation: Federation, on_trial: OnTuning | None
+    plan: Comparison, folder: Path | None, federation: Federation, on_trial: OnTuning | None, runs_at_once: int
 ) -> Mapping[str, Callable[[int], Settings]]:
     """Return for each method a function that gives its settings for a seed, after the trials of all if it is tuned."""
     if not plan.tune:
         return {name: partial(plan.settings, name) for name in plan.names}
     sweeps = {name: plan.sweep(name) for name in plan.names}
-    values = tune_all(sweeps, folder, federation, on_trial)
+    values = tune_all(sweeps, folder, federation, on_trial, runs_at_once)
     return {name: partial(sweep.settings, values[name]) for name, sweep in sweeps.items()}
+
+
+class _Federations:
+    """Data of a comparison by seed: those of the runs under way and of the last one, as they may be large."""
+
+    def __init__(self, plan: Comparison, first: Federation) -> None:
+        self._plan, self._last = plan, first
+        self._known = weakref.WeakValueDictionary({plan.seeds[0]: first})
+
+    def of(self, seed: int) -> Federation:
+        """Return the data of a seed."""
+        if (found := self._known.get(seed)) is None:
+            found = self._known[seed] = self._plan.data.federation(seed)
+        self._last = found
+        return found
 
 
 def _runs(
     plan: Comparison,
     folder: Path | None,
-    federations: dict[int, Federation],
+    federation: Federation,
     on_round: OnRound | None,
     chosen: Mapping[str, Callable[[int], Settings]],
+    runs_at_once: int,
     *,
     resume: bool,
 ) -> list[Run]:
-    """Execute the runs, one after another.
+    """Execute the runs.
 
     Args:
-        federations: the data of the first seed.
+        federation: the data of the first seed.
         chosen: method -> a function that gives its settings for a seed.
     """
-    runs = []
-    for name, seed in plan.runs():
-        if seed not in federations:
-            federations = {seed: plan.data.federation(seed)}  # one at a time: they may be large
+    data = _Federations(plan, federation)
+
+    def run(name: str, seed: int, start: Starter | None) -> Run:
         place = None if folder is None else folder / run_name(name, seed)
         begun = resume and place is not None and (place / "config.toml").is_file()
         callback = None if on_round is None else partial(on_round, name, seed)
-        result = run_settings(chosen[name](seed), federations[seed], out=place, resume=begun, on_round=callback)
-        runs.append(as_run(result))
-    return runs
+        settings, found = chosen[name](seed), data.of(seed)
+        return as_run(run_settings(settings, found, out=place, resume=begun, on_round=callback, start=start))
+
+    return execute_all([partial(run, name, seed) for name, seed in plan.runs()], runs_at_once)
 
 
 def _withdraw(folder: Path, files: set[str]) -> None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -20,9 +22,11 @@ import tomli_w
 from fedkin.core import ConfigError, MethodError, RunFolderError
 from fedkin.core.errors import nearest
 from fedkin.data import Federation
+from fedkin.engines.stacked_together import Starter
 from fedkin.evaluate import Spread, spread
 from fedkin.evaluate.divergence import sentence
 from fedkin.evaluate.rounds import RULE, over, spans
+from fedkin.experiment.execute import OnRound
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.search_space import (
     Space,
@@ -35,6 +39,7 @@ from fedkin.experiment.search_space import (
     space_from,
 )
 from fedkin.experiment.settings import Settings, settings_from
+from fedkin.experiment.together import at_once, execute_all
 from fedkin.inspection import require_two_classes
 from fedkin.report.cells import cells
 from fedkin.report.tables import DASH, Grid, percent, to_markdown
@@ -179,6 +184,7 @@ def run_sweep(
     resume: bool = False,
     on_trial: OnTrial | None = None,
     federation: Federation | None = None,
+    together: int = 0,
 ) -> list[Trial]:
     """Run every setting; all are judged by validation data alone.
 
@@ -190,53 +196,65 @@ def run_sweep(
         resume: continue in ``out``.
         on_trial: called after each round.
         federation: data of the first seed, if they are read already.
+        together: maximum number of runs that train in common stacks, see `fedkin.experiment.together.at_once`. With the
+            sampler "tpe" they are the seeds of one trial.
 
     Raises:
         RunFolderError: ``out`` exists already, holds another sweep, or is being written by another process.
         ConfigError: a setting is out of range, or no client has validation data.
         DataError: the data cannot be used.
     """
-    first = sweep.seeds[0]
+    first, runs_at_once = sweep.seeds[0], at_once(together, sweep.base.compute)
     federations = {first: sweep.base.data.federation(first) if federation is None else federation}
     require_two_classes(federations[first])
     with writing(out), room(out):
         _begin(sweep, out, resume)
-        done = _trials(sweep, out, federations, on_trial)
+        done = _trials(sweep, out, federations, on_trial, runs_at_once)
         _finish(sweep, out, done)
     return done
 
 
-def _trials(sweep: Sweep, out: Path, federations: dict[int, Federation], on_trial: OnTrial | None) -> list[Trial]:
-    planned = [] if sweep.trials else grid_of(sweep.space)
+def _trials(
+    sweep: Sweep, out: Path, federations: dict[int, Federation], on_trial: OnTrial | None, runs_at_once: int
+) -> list[Trial]:
     known = [dict(line["values"]) for line in Lines(out / "trials.jsonl")]
-    done: list[Trial] = []
-    count = sweep.trials or len(planned)
-    for number in range(count):
-        if sweep.trials and number < len(known):
-            values = known[number]
-        elif sweep.trials:
-            values = _drawn(sweep, done)
-        else:
-            values = planned[number]
+    done, failed = list[Trial](), set[int]()
+
+    def run(number: int, values: Values, seed: int, start: Starter | None) -> _Score | str:
+        if number in failed:
+            return ""
         if number >= len(known):  # before it is run: after a kill the same setting goes on
             known.append(values)
             lines = (json.dumps({"number": n, "values": v}) + "\n" for n, v in enumerate(known))
             write_atomic(out / "trials.jsonl", "".join(lines).encode())
-        callback = None if on_trial is None else _telling(on_trial, number, count, values)
-        done.append(_trial(sweep, out, number, values, federations, callback))
+        if seed not in federations:
+            federations[seed] = sweep.base.data.federation(seed)
+        told = None if on_trial is None else (lambda _, line: on_trial(number, sweep.size, values, seed, line))
+        score = _scored(sweep, out / trial_name(number, seed), values, seed, federations[seed], told, start)
+        if isinstance(score, str):
+            failed.add(number)
+        return score
+
+    follows = sweep.trials > 0 and sweep.sampler == "tpe"  # each trial depends on those before it
+    while len(done) < sweep.size:
+        batch = range(len(done), len(done) + 1 if follows or runs_at_once == 1 else sweep.size)
+        tried = {number: _values(sweep, number, known, done) for number in batch}
+        runs = [partial(run, number, values, seed) for number, values in tried.items() for seed in sweep.seeds]
+        scores = iter(execute_all(runs, runs_at_once))
+        done += [_trial(number, values, list(islice(scores, len(sweep.seeds)))) for number, values in tried.items()]
     return done
 
 
-def _drawn(sweep: Sweep, done: list[Trial]) -> Values:
-    """Return the values of the next trial."""
+def _values(sweep: Sweep, number: int, known: Sequence[Values], done: list[Trial]) -> Values:
+    """Return the values of a trial: those on disk, those of the grid, or drawn ones."""
+    if not sweep.trials:
+        return grid_of(sweep.space)[number]
+    if number < len(known):
+        return known[number]
     if sweep.sampler == "sobol":
-        return quasi_random(sweep.space, len(done) - 1, sweep.seeds[0]) if done else sweep.start()
+        return quasi_random(sweep.space, number - 1, sweep.seeds[0]) if number else sweep.start()
     before = [(t.values, None if t.validation is None else t.validation.mean) for t in done]
     return proposal(sweep.space, before, sweep.seeds[0])
-
-
-def _telling(on_trial: OnTrial, number: int, count: int, values: Values) -> Callable[[int, dict[str, Any]], None]:
-    return lambda seed, line: on_trial(number, count, values, seed, line)
 
 
 def _begin(sweep: Sweep, out: Path, resume: bool) -> None:
@@ -255,39 +273,54 @@ def _begin(sweep: Sweep, out: Path, resume: bool) -> None:
             raise RunFolderError(f"no folder can be made at {out} ({e}); name another with --out") from e
 
 
-def _trial(
+@dataclass(frozen=True)
+class _Score:
+    """Figures of one run, as of `Trial`."""
+
+    validation: float
+    test: float | None
+    last: float | None
+    rounds: str
+
+
+def _scored(
     sweep: Sweep,
-    out: Path,
-    number: int,
+    place: Path,
     values: Values,
-    federations: dict[int, Federation],
-    callback: Callable[[int, dict[str, Any]], None] | None,
-) -> Trial:
-    """Run one setting with every seed, or continue it."""
-    scores: list[float | None] = []
-    tests: list[float | None] = []
-    last: list[float | None] = []
-    rounds: list[str] = []
-    for seed in sweep.seeds:
-        if seed not in federations:
-            federations[seed] = sweep.base.data.federation(seed)
-        place = out / trial_name(number, seed)
-        begun = (place / "config.toml").is_file()
-        report = None if callback is None else (lambda _, line, seed=seed: callback(seed, line))
-        try:
-            settings = sweep.settings(values, seed)
-            result = run_settings(settings, federation=federations[seed], out=place, resume=begun, on_round=report)
-        except MethodError as e:
-            return Trial(number, values, None, f"seed {seed}: {e}")
-        if (lost := result.summary.get("diverged")) is not None:
-            return Trial(number, values, None, f"seed {seed}: {sentence(lost)}")
-        if result.final.validation is None:
-            raise ConfigError("a sweep chooses on validation data, and no client has any; raise --validation")
-        scores.append(result.final.validation)
-        tests.append(result.final.accuracy)
-        last.append((result.summary["last"] or {}).get("validation"))
-        rounds.append(result.final.rounds)
-    return Trial(number, values, spread(scores), test=spread(tests), rounds=spans(rounds), last=spread(last))
+    seed: int,
+    federation: Federation,
+    on_round: OnRound | None,
+    start: Starter | None,
+) -> _Score | str:
+    """Run one setting with one seed, or continue it; return its figures, or why it failed."""
+    begun = (place / "config.toml").is_file()
+    try:
+        result = run_settings(
+            sweep.settings(values, seed), federation=federation, out=place, resume=begun, on_round=on_round, start=start
+        )
+    except MethodError as e:
+        return f"seed {seed}: {e}"
+    if (lost := result.summary.get("diverged")) is not None:
+        return f"seed {seed}: {sentence(lost)}"
+    if result.final.validation is None:
+        raise ConfigError("a sweep chooses on validation data, and no client has any; raise --validation")
+    last = (result.summary["last"] or {}).get("validation")
+    return _Score(result.final.validation, result.final.accuracy, last, result.final.rounds)
+
+
+def _trial(number: int, values: Values, scores: Sequence[_Score | str]) -> Trial:
+    """Return a trial with the figures of its runs, or with the first failure."""
+    found = [score for score in scores if not isinstance(score, str)]
+    if len(found) < len(scores):
+        return Trial(number, values, None, next(score for score in scores if isinstance(score, str) and score))
+    return Trial(
+        number,
+        values,
+        spread([score.validation for score in found]),
+        test=spread([score.test for score in found]),
+        rounds=spans([score.rounds for score in found]),
+        last=spread([score.last for score in found]),
+    )
 
 
 def trial_name(number: int, seed: int) -> str:

@@ -60,7 +60,11 @@ def tuning_sweep(settings: Settings, given: Mapping[str, Any], trials: int) -> S
 
 
 def tune_all(
-    sweeps: Mapping[str, Sweep], folder: Path | None, federation: Federation, on_trial: OnTuning | None = None
+    sweeps: Mapping[str, Sweep],
+    folder: Path | None,
+    federation: Federation,
+    on_trial: OnTuning | None = None,
+    together: int = 1,
 ) -> dict[str, Values]:
     """Tune methods, one after another, and return what was chosen for each.
 
@@ -69,6 +73,7 @@ def tune_all(
         folder: that of the comparison, in which what was begun is continued; None: a temporary one.
         federation: data of the sweeps' seed.
         on_trial: called after each round of a trial.
+        together: maximum number of trials that train in common stacks.
 
     Raises:
         RunFolderError: the folder's file ``tuning.json`` is damaged or of other methods, or another process is writing
@@ -85,7 +90,7 @@ def tune_all(
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder / TRIALS) as place:
         for name, sweep in sweeps.items() if new else ():
             told = None if on_trial is None else partial(on_trial, name)
-            known.append(_tuned(sweep, Path(place) / sweep.base.code.attribute, federation, told))
+            known.append(_tuned(sweep, Path(place) / sweep.base.code.attribute, federation, told, together))
     if folder is not None and new:
         write_tuned(folder, known)
     return {name: dict(one.chosen) for name, one in zip(sweeps, known, strict=True)}
@@ -96,12 +101,12 @@ def trial_place(folder: Path, sweep: Sweep, number: int) -> Path:
     return folder / TRIALS / sweep.base.code.attribute / trial_name(number, sweep.seeds[0])
 
 
-def _tuned(sweep: Sweep, out: Path, federation: Federation, on_trial: OnTrial | None) -> Tuned:
+def _tuned(sweep: Sweep, out: Path, federation: Federation, on_trial: OnTrial | None, together: int) -> Tuned:
     """Run the trials of a method, or continue them, and return what was chosen by validation accuracy."""
     begun = (out / "sweep.toml").is_file()
     if not begun:  # what a kill has left before the first trial
         shutil.rmtree(out, ignore_errors=True)
-    trials = run_sweep(sweep, out, resume=begun, on_trial=on_trial, federation=federation)
+    trials = run_sweep(sweep, out, resume=begun, on_trial=on_trial, federation=federation, together=together)
     best = chosen(trials)
     values = sweep.start() if best is None else best.values
     return Tuned(
