@@ -33,6 +33,7 @@ from fedkin.evaluate import (
     verdict,
 )
 from fedkin.evaluate.rounds import BEST, RULE, over, span, spans, window
+from fedkin.evaluate.warnings import collapsed
 
 
 def client(correct: int, n: int, validation: float | None = None, f1: float | None = None, **groups) -> ClientScore:
@@ -529,6 +530,18 @@ def test_spread_is_the_sample_standard_deviation():
     assert single is not None
     assert single.std is None
     assert spread([None]) is None
+
+
+def test_a_safe_form_that_takes_nothing_has_not_collapsed() -> None:
+    """All clients may choose their model alone: no fault of settings. Next to FedAvg it would be one."""
+    same = shifted(0.0, 0.0)
+    chosen = "FedAvg-safe (best): identical to Local: held-out samples showed no client a gain"
+    assert verdict("FedAvg-safe (best)", same) == chosen
+    assert verdict("FedAvg-safe", same, "FedAvg").endswith("collapsed to FedAvg")
+    (caveat,) = collapsed("FedAvg-safe", same, "Local")
+    assert caveat.text == "FedAvg-safe equals Local for every client: held-out samples showed none a gain."
+    (caveat,) = collapsed("FedPer", same, "Local")
+    assert caveat.text.endswith("no client learns from another. Check its settings.")
 
 
 @pytest.mark.parametrize(

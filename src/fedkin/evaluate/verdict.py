@@ -147,7 +147,8 @@ def verdict(
     zero, and two seeds or more. One seed is "ahead", "behind" or "level" in this one run. Where single test
     samples are known, the sentence gives a range for the number of harmed clients (:func:`fedkin.evaluate.harmed`) and
     the clients that clearly move against the mean. A method whose every client equals the reference to the last digit
-    is said to have collapsed to it, unless the two are Local and Local (full).
+    is said to have collapsed to it, unless the two are Local and Local (full), or it is a safe form, whose clients may
+    choose so.
 
     Args:
         method: display name of the method.
@@ -166,6 +167,8 @@ def verdict(
     if found.identical:
         if {method, reference} == {"Local", "Local (full)"}:  # as without validation data: neither has collapsed
             return f"{method}: identical to {reference}"
+        if stays_alone(method, reference):
+            return f"{method}: identical to {reference}: held-out samples showed no client a gain"
         collapsed = "local training" if reference == "Local" else reference
         return f"{method}: identical to {reference}: it has collapsed to {collapsed}"
     by, mean = f"by {_points(abs(found.mean))} on average", _points(found.mean, sign=True)
@@ -180,6 +183,11 @@ def verdict(
     }[found.word]
     facts = "; ".join(filter(None, (lead + _interval(found), harmed_text(finding))))
     return f"{method}: {head} ({facts}){_for_whom(finding, names)}"
+
+
+def stays_alone(method: str, reference: str) -> bool:
+    """Return whether a method that equals the reference is a safe form whose clients all chose their model alone."""
+    return reference.startswith("Local") and "-safe" in method
 
 
 def harmed_text(finding: Conclusion) -> str:

@@ -12,7 +12,7 @@ from fedkin.core.cohort import cohort_size
 from fedkin.evaluate.divergence import diverged, sentence
 from fedkin.evaluate.intervals import half_width
 from fedkin.evaluate.rounds import evaluated
-from fedkin.evaluate.verdict import Against
+from fedkin.evaluate.verdict import Against, stays_alone
 
 Line = Mapping[str, Any]
 NEARLY_ALL = 0.9
@@ -43,8 +43,12 @@ def collapsed(title: str, against: Against, reference: str) -> list[Warning]:
     """Warn if every client's accuracy equals the reference's to the last digit."""
     if not against.identical:
         return []
-    what = "no client learns from another" if reference.startswith("Local") else "all clients get one model"
-    return [Warning("collapse", f"{title} equals {reference} for every client: {what}. Check its settings.")]
+    if stays_alone(title, reference):
+        what = "held-out samples showed none a gain"
+    else:
+        local = reference.startswith("Local")
+        what = f"{'no client learns from another' if local else 'all clients get one model'}. Check its settings"
+    return [Warning("collapse", f"{title} equals {reference} for every client: {what}.")]
 
 
 def small_tests(accuracy: Mapping[int, float], n_test: Mapping[int, int], gains: Mapping[int, float]) -> list[Warning]:
