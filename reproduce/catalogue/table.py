@@ -7,10 +7,10 @@
     fedkin compare reproduce/catalogue/har.toml --data PATH/uci-har/uci-har.npz --out runs/har
     python reproduce/catalogue/table.py runs/digits runs/fashion runs/writers runs/heart runs/har
 
-prints one table per folder as Markdown: that of `fedkin compare`, with the figures of each method's safe form beside it
-and seconds in place of megabytes; below it the methods that are below Local, and those equal to Local or FedAvg to the
-last digit. At the end the goals of safe forms, one row per folder. An interrupted comparison goes on with
-`fedkin resume runs/digits`; the tables take what is finished, and a method without all seeds says how many it has.
+prints one table per folder as Markdown: that of `fedkin compare`, with the figures of each method's safe form next to
+its own and seconds in place of megabytes; below it the methods that are below Local, and those equal to Local or
+FedAvg to the last digit. At the end the goals of safe forms, one row per folder. An interrupted comparison goes on with
+`fedkin resume runs/digits`; the tables take what is finished.
 """
 
 from __future__ import annotations

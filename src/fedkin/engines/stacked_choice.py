@@ -108,7 +108,9 @@ class LayersMet(TorchFunctionMode):
 
 
 def timed(layer: ConvLayer, rows: int, batch: int, inner: bool, place: Place) -> ConvTimes | None:
-    """Time both ways of computing a layer, of fewer rows if so many do not fit; None if a single one does not.
+    """Return the times of both ways of computing a layer, with half the rows while they do not fit into memory.
+
+    None if a single row does not fit.
 
     Args:
         inner: its inputs have a gradient.

@@ -75,7 +75,7 @@ class Products(TorchFunctionMode):
         kwargs = kwargs or {}
         layer = ConvLayer.of(*args, **kwargs) if func is torch.conv2d else None
         if layer is not None and (self._layers is True or (self._layers and layer in self._layers)):
-            return product(*args, **kwargs)
+            return product(layer, *args, **kwargs)
         return func(*args, **kwargs)
 
 
@@ -85,17 +85,9 @@ def with_products(layers: AsProducts) -> AbstractContextManager[object]:
 
 
 def product(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Two = 1,
-    padding: Two | str = 0,
-    dilation: Two = 1,
-    groups: int = 1,
-) -> Tensor | None:
-    """Return ``torch.conv2d`` of a batch ``[B, C, H, W]`` with the same arguments; None for other kinds."""
-    if (layer := ConvLayer.of(input, weight, bias, stride, padding, dilation, groups)) is None:
-        return None
+    layer: ConvLayer, input: Tensor, weight: Tensor, bias: Tensor | None = None, *_: object, **__: object
+) -> Tensor:
+    """Return ``torch.conv2d`` of a batch ``[B, C, H, W]`` with the same arguments, of which ``layer`` was made."""
     (above, left), (height, width), count = layer.padding, weight.shape[2:], len(weight)
     x = F.pad(input, (left, left, above, above)) if above or left else input
     seen: Tensor = Unfolded.apply(x, (int(height), int(width)), layer.stride)  # type: ignore[no-untyped-call]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedkin.core import ConfigError
@@ -22,6 +22,7 @@ from fedkin.data import (
     is_shelf,
     share_out,
 )
+from fedkin.data.partition import settings_of
 from fedkin.storage.toml import plain
 
 OnData = Callable[[Dataset | Federation, Federation], None]
@@ -121,7 +122,7 @@ class DataSettings:
         """
         if self.partition is not None:
             return str(PROTOCOLS.get(self.partition, {}).get("partition", self.partition))
-        of_natural = {f.name for f in fields(PARTITIONS["natural"])}  # type: ignore[arg-type]
+        of_natural = settings_of("natural")
         given = [n for n in self._given() if n not in of_natural]
         if is_shelf(self.data) or [n for n in given if n != "groups" or not self.plant]:
             return "dirichlet"
@@ -179,8 +180,7 @@ class DataSettings:
         return Drift(self.drift_round, Drift.fraction if self.drift_fraction is None else self.drift_fraction)
 
     def _with_settings(self, partition: str) -> Partition:
-        cls = PARTITIONS[partition]
-        own = {f.name for f in fields(cls)}  # type: ignore[arg-type]  # every partition is a dataclass
+        cls, own = PARTITIONS[partition], settings_of(partition)
         chosen: dict[str, Any] = {}
         for name in _OF_PARTITIONS:
             value = getattr(self, name)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 
 from fedkin.core.errors import DataError, counted
 from fedkin.data.checks import Indices
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
-from fedkin.data.partition import PARTITIONS, Natural, Partition
+from fedkin.data.partition import PARTITIONS, Natural, Partition, settings_of
 from fedkin.inspection.finding import EXAMPLES, ClientSummary, Finding, Severity, first, percent
 
 FEW_TRAIN = 10  # training samples below which a client is small
@@ -78,7 +76,7 @@ def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Findi
 
 def _larger() -> str:
     """Return how to avoid small clients, with the partitions that can."""
-    able = [name for name, kind in PARTITIONS.items() if "min_samples" in {f.name for f in fields(kind)}]  # type: ignore[arg-type]
+    able = [name for name in PARTITIONS if "min_samples" in settings_of(name)]
     return f"use a larger --min-samples (partitions {', '.join(able)})"
 
 

@@ -133,9 +133,9 @@ def test_stacks_train_in_the_way_that_was_chosen(monkeypatch: pytest.MonkeyPatch
     """The second layer is computed as a product, the first only while it is timed; results are the loop's."""
     met, product = list[tuple[int, ...]](), products.product
 
-    def noted(input: Tensor, weight: Tensor, *more: Any, **rest: Any) -> Tensor | None:
-        met.append(tuple(weight.shape))
-        return product(input, weight, *more, **rest)
+    def noted(layer: ConvLayer, *given: Any, **rest: Any) -> Tensor:
+        met.append(layer.weight)
+        return product(layer, *given, **rest)
 
     monkeypatch.setattr(products, "product", noted)
     j = Job(

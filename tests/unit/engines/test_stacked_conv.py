@@ -12,7 +12,7 @@ from torch.func import grad, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedkin.core.seeds import generator
-from fedkin.engines.stacked_conv import Products, product
+from fedkin.engines.stacked_conv import ConvLayer, Products, product
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -31,8 +31,9 @@ def made(*shape: int) -> Tensor:
 def test_a_product_is_the_convolution(name: str, bias: bool) -> None:
     """Inputs of 9 x 7, kernels of 3 x 2, some strides and margins."""
     x, w, b = made(4, 3, 9, 7), made(5, 3, 3, 2), made(5) if bias else None
-    got = product(x, w, b, **SETTINGS[name])
-    assert got is not None
+    layer = ConvLayer.of(x, w, b, **SETTINGS[name])
+    assert layer is not None
+    got = product(layer, x, w, b)
     torch.testing.assert_close(got, torch.conv2d(x, w, b, **SETTINGS[name]), rtol=1e-5, atol=1e-5)
 
 
@@ -58,10 +59,10 @@ def test_gradients_of_a_stack_are_the_convolutions(name: str) -> None:
 def test_other_convolutions_are_left_to_torch(other: dict[str, Any]) -> None:
     """Dilation, groups, margins by name: no product is made, and inside the mode torch's own result comes out."""
     x, w = made(4, 3, 9, 7), made(6, 3 // other.get("groups", 1), 3, 3)
-    assert product(x, w, None, **other) is None
+    assert ConvLayer.of(x, w, None, **other) is None
     with Products():
         assert torch.equal(torch.conv2d(x, w, None, **other), torch.conv2d(x, w, None, **other))
-    assert product(x[0], w, None) is None
+    assert ConvLayer.of(x[0], w, None) is None
 
 
 def test_inside_convolutions_are_products_and_all_else_is_torchs() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedkin.core import ConfigError, MethodError, Training
-from fedkin.engines import Loop
+from fedkin.engines import Job, Loop
 from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_together import Starter
 from fedkin.experiment.compare import Comparison, compare
@@ -21,6 +21,7 @@ from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, Run
 from fedkin.experiment.sweep import Sweep, run_sweep
 from fedkin.experiment.together import at_once, execute_all
 from fedkin.methods import FedAvg
+from fedkin.testing.toys import federation, network
 from fedkin.testing.trial import difference
 from folders import LINES, records, small, tensors_in
 from kills import Killed
@@ -159,11 +160,12 @@ def test_an_error_ends_its_run_and_then_the_comparison(tmp_path: Path, monkeypat
 def test_runs_of_another_engine_are_made_by_themselves() -> None:
     """After the others, with an engine of their own; the results keep their order."""
     made: list[tuple[int, bool]] = []
+    job = Job(FedAvg(), network("mlp"), Training(), federation(), seed=1)
 
     def run(i: int) -> Callable[[Starter | None], int]:
         def one(start: Starter | None) -> int:
             if i == 1 and start is not None:
-                start(Loop(), None)  # type: ignore[arg-type]
+                start(Loop(), job)
             made.append((i, start is None))
             return i
 

@@ -18,13 +18,17 @@ from fedkin.storage.toml import read_toml
         ("digits", {"oracle"}),
         pytest.param("fashion", {"oracle"}, marks=pytest.mark.thorough),
         pytest.param("writers", set(), marks=pytest.mark.thorough),
+        pytest.param("heart", {"oracle"}, marks=pytest.mark.thorough),
+        pytest.param("har", {"oracle"}, marks=pytest.mark.thorough),
     ],
 )
 def test_a_comparison_has_all_methods(name: str, out: set[str]) -> None:
-    """All of the catalogue, in its order, but safe forms and, where no groups are known, Oracle."""
+    """All of the catalogue, in its order, but safe forms and, where no groups are known, Oracle. All five have the
+    seeds, the held-out samples and the safe forms that the pages name."""
     path = HERE / "catalogue" / f"{name}.toml"
     plan = comparison_from(read_toml(path), path.name)
     assert list(plan.methods) == [m for m in METHODS if m not in out | {"fedavg-safe"}]
+    assert (plan.seeds, plan.safe, plan.data.validation) == ((0, 1, 2, 3, 4), True, 0.2)
 
 
 def test_equal_rows_are_of_the_seeds_that_both_have() -> None:

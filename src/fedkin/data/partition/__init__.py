@@ -11,6 +11,7 @@ dapfl                                        one paper's protocol     dapfl.py
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 
 from fedkin.data.partition.base import Assignment, Partition
 from fedkin.data.partition.clustered import ClusterClasses, ClusterDirichlet
@@ -35,6 +36,7 @@ __all__ = [
     "Natural",
     "Partition",
     "QuantitySkew",
+    "settings_of",
 ]
 
 _KINDS = (
@@ -49,3 +51,8 @@ PROTOCOLS: Mapping[str, Mapping[str, str | float]] = {
     "dapfl-paper-femnist": {"partition": "dapfl", "protocol": "femnist", "split": "pooled", "validation": 0.0},
 }
 """Names on the command line for a partition and all other settings of the data that a paper's protocol fixes."""
+
+
+def settings_of(partition: str) -> frozenset[str]:
+    """Return the names of a partition's settings."""
+    return frozenset(f.name for f in fields(PARTITIONS[partition]))  # type: ignore[arg-type]  # all are dataclasses
