@@ -161,7 +161,8 @@ class Train:
             then left out of terms as those of one network are.
         loss: what is minimised, see `Loss`.
         aux: what the loss needs and differs by client: prototypes, a prior, a frozen partner.
-        per_sample: one row per training sample; the loss finds the rows of its batch in ``aux`` under the same name.
+        per_sample: one row per training sample, no more and no fewer; the loss finds the rows of its batch in ``aux``
+            under the same name.
         only: the part that moves: a slice (``c.net.body``, ``c.net.head``) or a mask ``[P]`` (``c.net.norms``,
             ``c.net.top(2)``). Layers without a parameter in it run in eval mode. Default: all.
         center, mu: proximal term; its gradient ``mu * (w - center)`` is added before momentum, or Adam's moments.

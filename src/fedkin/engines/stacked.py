@@ -281,7 +281,8 @@ class StackedSession:
         todo: list[OneRequest] = []
         for i, request in asked:
             c = turns[i].client
-            draws = turns[i].draws(request)
+            with named(turns[i].task):
+                draws = turns[i].draws(request)
             todo.append(OneRequest(turns[i], StackRequest(request, c.data, c.training, draws), self._stay))
         return self._carried_out(todo)
 

@@ -216,7 +216,7 @@ class _JointSession(StackedSession):
 
         None where they are to be trained run by run: they cannot be stacked, or one of them has failed.
         """
-        if kind[0] in self._refused or self._unfit(ones[0].asked) is not None or any(map(_misfits, ones)):
+        if kind[0] in self._refused or self._unfit(ones[0].asked) is not None:
             return None, False
         refused = set(self._refused)
         order = sorted(range(len(ones)), key=lambda i: -ones[i].asked.steps)
@@ -241,11 +241,6 @@ class _JointSession(StackedSession):
 
     def _for_uploads(self) -> int:
         return sum(self._uploads.values())
-
-
-def _misfits(one: OneRequest) -> bool:
-    """Return whether a request has more or fewer rows than samples: those of others would take the wrong ones."""
-    return any(len(t) != len(one.asked.data) for t in one.asked.request.per_sample.values())
 
 
 _JointKind: TypeAlias = tuple[Kind, object]

@@ -149,7 +149,16 @@ class Turn:
         """Return the draws of the next request, or those of an earlier one if it asks for the same batches.
 
         So a request's batches depend on nothing before it.
+
+        Raises:
+            MethodError: a tensor of ``per_sample`` has another number of rows than there are training samples.
         """
+        for name, rows in request.per_sample.items():
+            if len(rows) != len(self.client.data):
+                raise MethodError(
+                    f"per_sample needs one row for each of the {len(self.client.data)} training samples; "
+                    f"{name!r} has {len(rows)}"
+                )
         number = self._count if request.batches is None else request.batches
         step = "evaluate" if self.task.step == "keep" else self.task.step  # what is kept is what was evaluated
         stream = (step, self.task.round, self.task.client, number)

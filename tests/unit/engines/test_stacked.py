@@ -425,6 +425,12 @@ def wrong_request(self: Method, c: Client) -> Work:
     return Bundle()
 
 
+def wrong_rows(self: Method, c: Client) -> Work:
+    rows = c.w0.new_zeros(len(c.data) + (c.id == 3), c.net.classes)
+    w = yield Train(c.w0).add_logits(rows)
+    return Bundle(model=w)
+
+
 def wrong_return(self: Method, c: Client) -> Work:
     w = yield Train(c.w0)
     return Bundle(model=w) if c.id != 3 else {"model": w}  # type: ignore[return-value]
@@ -452,6 +458,7 @@ def bad_on_one(self: Method, c: Client) -> Work:
         ("update", {"client_update": failing}),
         ("update", {"client_update": after_training}),
         ("update", {"client_update": wrong_request}),
+        ("update", {"client_update": wrong_rows}),
         ("update", {"client_update": wrong_return}),
         ("update", {"client_update": wrong_state}),
         ("update", {"client_update": bad_setting}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -217,6 +218,21 @@ def test_what_is_sent_and_what_is_kept_must_be_bundles_of_tensors(value: Any, me
         step(job(method(client_update=returns)))
     with pytest.raises(ClientError, match=rf"client 0 failed in round 1: c\.state must be {message}"):
         step(job(method(client_update=keeps)))
+
+
+@pytest.mark.parametrize("surplus", [-1, 1])
+def test_rows_for_the_loss_fit_the_training_samples(surplus: int) -> None:
+    """With more rows a batch would be given the right ones by one client alone and those of others in a stack."""
+
+    def update(self: Method, c: Client) -> Work:
+        w = yield Train(c.w0).add_logits(c.w0.new_zeros(len(c.data) + surplus, c.net.classes))
+        return Bundle(model=w)
+
+    has = r"one row for each of the (\d+) training samples; 'offset' has (\d+)"
+    with pytest.raises(ClientError, match=f"update of client 0 failed in round 1: per_sample needs {has}") as caught:
+        step(job(method(client_update=update)))
+    needed, given = map(int, re.findall(has, str(caught.value))[0])
+    assert given == needed + surplus
 
 
 # ---- answers ------------------------------------------------------------------------------------------------------
