@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -16,10 +17,11 @@ from rich.text import Text
 from fedkin.cli import screen
 from fedkin.cli.outcome import require_folder_name
 from fedkin.cli.parts import parse
-from fedkin.experiment.settings import DataSettings, settings_from
+from fedkin.core import ConfigError
+from fedkin.experiment.settings import DataSettings
 from fedkin.inspection import Finding, Inspection, look
 from fedkin.report import inspection as report
-from fedkin.storage.toml import read_toml
+from fedkin.storage.toml import fill, read_toml
 
 OK, FAULTY = 0, 2
 _SEEN = 12  # maximum lines for the files found
@@ -84,8 +86,7 @@ def inspect_flags(args: list[str]) -> _Flags:
     if rest and not rest[0].startswith("-"):
         first = rest.pop(0)
         if first.endswith(".toml"):
-            settings = settings_from(read_toml(first), first)
-            base = _Flags(settings.data, Looking(seed=settings.run.seed))
+            base = _of_file(read_toml(first), first)
         else:
             base = _Flags(DataSettings(data=first))
     parts = parse(
@@ -97,6 +98,20 @@ def inspect_flags(args: list[str]) -> _Flags:
         "trained on (with --strict: or there are warnings).",
     )
     return _Flags(**parts)
+
+
+def _of_file(table: Mapping[str, Any], where: str) -> _Flags:
+    """Return data and seed of a file for ``fedkin run``, ``compare`` or ``sweep``; other settings are not read."""
+    if "made_by" in table:
+        raise ConfigError(f"{where} was made by a program with {table['made_by']}; inspect its data in that program")
+    if "data" not in table:
+        raise ConfigError(f"{where} has no table [data]; for the default: fedkin inspect {DataSettings().data}")
+    data = fill(DataSettings(), table["data"], f"{where}: [data]", checked=False)
+    run, seeds = table.get("run"), table.get("seeds")
+    one = {"seed": run["seed"]} if isinstance(run, Mapping) and "seed" in run else {}
+    if isinstance(seeds, list) and seeds:
+        one = {"seed": seeds[0]}
+    return _Flags(data, fill(Looking(), one, f"{where}:"))
 
 
 def _show(found: Inspection) -> None:

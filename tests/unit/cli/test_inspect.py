@@ -66,6 +66,37 @@ def test_the_data_of_a_run(fedkin: Command, small: str) -> None:
     assert of_file["clients"] == of_flags["clients"] != other["clients"]
 
 
+@pytest.mark.parametrize("rest", ["[run]\nseed = 3", "seeds = [3, 4]", "methods = 1\nseeds = [3]\n[sweep]\nx = []"])
+def test_only_data_and_seed_of_a_file_are_read(rest: str, fedkin: Command) -> None:
+    """A file for `fedkin compare` or `sweep` will do, and one whose other tables are not in order yet."""
+    Path("a.toml").write_text(f"x = 1\n{rest}\n[data]\ndata = 'digits'\nclients = 4\n[training]\nlr = 'high'\n")
+    found = json.loads(fedkin("inspect a.toml --json").out)
+    assert found["clients"] == json.loads(fedkin("inspect digits --clients 4 --seed 3 --json").out)["clients"]
+
+
+def test_flags_mend_the_data_of_a_file(fedkin: Command) -> None:
+    Path("a.toml").write_text("[data]\ndata = 'digits'\npartition = 'iid'\nalpha = 1.0\n")
+    assert "has no setting alpha" in fedkin("inspect a.toml").err
+    assert fedkin("inspect a.toml --partition dirichlet --clients 4").code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[method]\nname = 'fedavg'", "a.toml has no table [data]; for the default: fedkin inspect digits"),
+        ("made_by = 'method Mine'\n[data]", "made by a program with method Mine; inspect its data in that program"),
+        ("data = 'digits'", "a.toml: [data] must be a table"),
+        ("[data]\nclient = 4", "unknown setting client; did you mean 'clients'?"),
+        ("seeds = ['a']\n[data]", "a.toml: seed must be a whole number, got 'a'"),
+    ],
+)
+def test_a_file_without_data_is_an_error(text: str, said: str, fedkin: Command) -> None:
+    Path("a.toml").write_text(text)
+    done = fedkin("inspect a.toml")
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+
+
 def one_sided(name: str = "wards.csv") -> None:
     """A table of two wards; 23 of 25 patients of one are ill, half of the other."""
     rows = [f"{i * 37 % 101},{i % 5},a,{int(i % 25 > 1)}" for i in range(100)]
