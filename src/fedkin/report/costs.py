@@ -133,7 +133,8 @@ def _bytes_spec(groups: Groups, lines: Mapping[str, list[dict[str, Any]]], front
     ends = [{**last[t], "name": cut(t, 22), "short": cut(t, 14), "front": t in front, "label": label}
             for t, label in zip(order, at, strict=True)]  # fmt: skip
     colour, dash = coloured(figures.shades(groups), legend=False), dashed(list(groups))
-    muted = f"indexof({json.dumps(prominent(groups))}, datum.series) < 0"
+    shown = prominent(groups)
+    muted = f"indexof({json.dumps(shown)}, datum.series) < 0"
     x = x_axis("mb", "megabytes sent up and down so far")
     y = {**y_axis("test accuracy, mean over clients (%)"),
          "scale": {"domain": [low, high], "nice": False, "zero": False}}  # fmt: skip
@@ -160,7 +161,7 @@ def _bytes_spec(groups: Groups, lines: Mapping[str, list[dict[str, Any]]], front
          "encoding": {"y": label}},
     ]  # fmt: skip
     return {"width": WIDTH, "height": height, "layer": layers,
-            "data": {"values": [row for line in lines.values() for row in line]},
+            "data": {"values": [row for t in sorted(lines, key=lambda t: t in shown) for row in lines[t]]},
             "padding": {"left": 0, "top": 8, "right": 2, "bottom": 6}}  # fmt: skip
 
 

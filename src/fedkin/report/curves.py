@@ -18,6 +18,7 @@ from fedkin.report.figures import (
     axis_ends,
     dashes,
     end_labels,
+    others,
     percent,
     prominent,
     shades,
@@ -75,8 +76,7 @@ def _figure(groups: Groups, rows: list[dict[str, Any]], said: str, key: str, num
     uneven = any(len({run.total for run in runs}) > 1 for runs in groups.values())
     caption += " A line ends with the first of its seeds to end early." if uneven else ""
     caption += " The band is ± one standard deviation over seeds, for the method picked." if seeds > 1 else ""
-    rest = len(groups) - len(shown)
-    caption += f" Thin and grey: {rest} other methods." if rest else ""
+    caption += others(groups)
     spec = _spec(groups, rows, ends, (low, high), seeds > 1)
     name = "accuracy-over-rounds" if number == 0 else f"accuracy-over-rounds-{'-'.join(said.lower().split())}"
     return Figure(name, f"{said}: {course(groups, key)}", caption, spec)

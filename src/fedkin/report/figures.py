@@ -71,15 +71,21 @@ def prominent(groups: Groups) -> list[str]:
     return [t for t in order if t in first or t in OTHERS]
 
 
+def others(groups: Groups) -> str:
+    """Return the end of a caption: the number of methods whose lines are thin and grey."""
+    rest = len(groups) - len(prominent(groups))
+    return f" Thin and grey: {rest} other methods." if rest else ""
+
+
 def shades(groups: Groups) -> dict[str, str]:
     """Return the colour token of each method: grey for training alone and for those that are not prominent."""
-    own = slots([t for t in groups if t in set(prominent(groups))], PLAIN)
+    own = slots(prominent(groups), PLAIN)  # in whatever order a figure has its methods
     return {title: f"var(--m{own[title]})" if title in own else "var(--same)" for title in groups}
 
 
 def shapes(groups: Groups) -> dict[str, tuple[str, bool]]:
     """Return the shape of each method, and whether it is filled; a dash for those without a colour."""
-    own = slots([t for t in groups if t in set(prominent(groups))], PLAIN)
+    own = slots(prominent(groups), PLAIN)  # in whatever order a figure has its methods
     return {t: (SHAPES[(own[t] - 1) % 6], own[t] <= 6) if t in own else ("stroke", True) for t in groups}
 
 

@@ -49,7 +49,7 @@ SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross"
 KNOWN = (
     "FedAvg", "DA-PFL", "IFCA-CAM", "CFIC", "PFedCS", "FeSEM-CAM", "IFCA", "Ditto", "FedProx", "FedRep", "FeSEM",
     "Per-FedAvg", "FedPer", "FedAMP", "FedFomo", "FedBABU", "FedRoD", "CFL", "PFA", "FedSoft", "FedDyn", "FedProto",
-    "FedGH", "FedFA", "FedMGDA+", "HeurFedAMP",
+    "FedGH", "FedFa", "FedMGDA+", "HeurFedAMP",
 )  # fmt: skip
 """Methods with a slot of their own, in order: the first twelve have different ones."""
 
@@ -58,12 +58,13 @@ def slots(titles: Sequence[str], plain: Sequence[str] = ()) -> dict[str, int]:
     """Return the slot of each method, 1 to 12: a known method's own, where it is free, else the next that is.
 
     Args:
-        titles: methods, those that may choose first at the beginning.
+        titles: methods. Known ones choose first, in the order of `KNOWN`; the others in this order.
         plain: methods without a slot: training alone.
     """
     free = list(range(1, SLOTS + 1))
     found: dict[str, int] = {}
-    for title in sorted((t for t in titles if t not in plain), key=lambda t: t not in KNOWN):
+    choosing = sorted((t for t in titles if t not in plain), key=lambda t: KNOWN.index(t) if t in KNOWN else len(KNOWN))
+    for title in choosing:
         own = KNOWN.index(title) % SLOTS + 1 if title in KNOWN else len(found) + 1
         free = free or list(range(1, SLOTS + 1))
         found[title] = min(free, key=lambda slot: (slot - own) % SLOTS)

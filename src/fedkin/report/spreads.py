@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from fedkin.report import figures
 from fedkin.report.charts import Spec
 from fedkin.report.figures import WIDTH, Figure, Groups, coloured, dashed, percent, thinned, x_axis, y_axis
@@ -11,19 +13,23 @@ from fedkin.report.headline import headline
 def distribution(groups: Groups) -> Figure:
     """Return every method's final accuracies by client in order: the whole distribution, not only its mean."""
     rows = []
-    for title, runs in groups.items():
+    shown = figures.prominent(groups)
+    for title, runs in sorted(groups.items(), key=lambda one: one[0] in shown):  # grey lines below the others
         found = sorted(a for run in runs for a in run.by_client.values())
         ranks = thinned(range(len(found)))
         rows += [{"series": title, "share": percent((i + 0.5) / len(found)), "value": percent(found[i])}
                  for i in ranks]  # fmt: skip
-    shades = figures.shades(groups)
+    muted = f"indexof({json.dumps(shown)}, datum.series) < 0"
     spec: Spec = {
         "width": WIDTH, "height": 280, "data": {"values": rows},
         "mark": {"type": "line", "point": {"size": 22} if len(rows) < 600 else False, "tooltip": True},
         "encoding": {
             "x": {**x_axis("share", "clients, worst first (%)", grid=False), "scale": {"domain": [0, 100]}},
-            "y": y_axis("final test accuracy of the client (%)"), "color": coloured(shades),
+            "y": y_axis("final test accuracy of the client (%)"),
+            "color": coloured(figures.shades(groups)),
             "strokeDash": dashed(list(groups)),
+            "opacity": {"condition": {"test": muted, "value": 0.4}, "value": 1},
+            "strokeWidth": {"condition": {"test": muted, "value": 1}, "value": 2},
         },
     }  # fmt: skip
     low = {t: min((a for run in runs for a in run.by_client.values()), default=None) for t, runs in groups.items()}
@@ -37,4 +43,5 @@ def distribution(groups: Groups) -> Figure:
     caption = f"Clients in order of their accuracy ({headline(groups).rounds})"
     caption += ", those of all seeds together" if any(len(runs) > 1 for runs in groups.values()) else ""
     caption += ". A line that lies higher on the left serves its worst clients better."
+    caption += figures.others(groups)
     return Figure("distribution", fact, caption, spec)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedkin.methods import METHODS, get_title
 from fedkin.report import charts, palette
 
 SPEC: charts.Spec = {
@@ -133,6 +134,11 @@ def test_a_known_method_keeps_its_slot() -> None:
     twelve_later = palette.KNOWN[12]
     assert palette.slots(["FedAvg", twelve_later]) == {"FedAvg": 1, twelve_later: 2}
     assert sorted(palette.slots([f"M{i}" for i in range(12)]).values()) == list(range(1, 13))
+
+
+def test_the_known_methods_are_those_of_the_catalogue() -> None:
+    """By their titles, in letters of the same case."""
+    assert set(palette.KNOWN) <= {get_title(name) for name in METHODS}
 
 
 def test_tokens_become_the_colours_of_a_theme() -> None:

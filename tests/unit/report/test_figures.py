@@ -136,6 +136,30 @@ def test_of_many_methods_the_best_and_the_references_have_colours(made):
     assert "Thin and grey: 12 other methods." in curves.over_rounds(groups)[0].caption
 
 
+def test_a_method_has_one_colour_on_the_page(made):
+    """FedPer's own slot is FedAvg's: whichever figure has which of them first, both keep what they got."""
+    runs = [made(t, top=top) for t, top in {"FedPer": 0.8, "M": 0.7, "FedAvg": 0.6, "N": 0.9, "PFedCS": 0.5}.items()]
+    groups, turned = by_title(runs), by_title(runs[::-1])
+    assert list(groups) != list(turned)
+    assert figures.shades(groups) == figures.shades(turned)
+    assert figures.shapes(groups) == figures.shapes(turned)
+    assert figures.shades(groups)["FedAvg"] == "var(--m1)"
+
+
+def test_grey_lines_are_thin_and_below_the_others(made):
+    """In order of clients and over bytes, as over rounds; a caption says how many methods they are."""
+    runs = [made(f"M{i}", top=0.9 - i / 100) for i in range(14)]
+    figure, sent = spreads.distribution(by_title(runs)), costs.over_bytes(by_title(runs))
+    assert "Thin and grey: 6 other methods." in figure.caption
+    for found in (values(figure), sent.spec["data"]["values"]):
+        order = list(dict.fromkeys(row["series"] for row in found))
+        assert (set(order[:6]), set(order[6:])) == ({f"M{i}" for i in range(8, 14)}, {f"M{i}" for i in range(8)})
+    for channel in ("opacity", "strokeWidth"):
+        said = figure.spec["encoding"][channel]
+        assert said["condition"]["value"] < said["value"]
+        assert all((f'"{run.title}"' in said["condition"]["test"]) == (int(run.title[1:]) < 8) for run in runs)
+
+
 def test_training_alone_is_grey_and_dashed(made):
     """Outside the twelve colours, as are its dashes and its mark; a method keeps its slot beside it."""
     groups = by_title([made(t) for t in ("DA-PFL", "Local", "Local (full)")])
