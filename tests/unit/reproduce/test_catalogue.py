@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
 import pytest
-from reproduce.catalogue.table import equal_rows
+from reproduce.catalogue.table import behind, equal_rows, goals, table
 from reproduce.tables import HERE
 
 from fedkin.experiment.compare import comparison_from
@@ -31,13 +36,59 @@ def test_a_comparison_has_all_methods(name: str, out: set[str]) -> None:
     assert (plan.seeds, plan.safe, plan.data.validation) == ((0, 1, 2, 3, 4), True, 0.2)
 
 
+def of(title: str, seed: int, *accuracies: float) -> Run:
+    """A run of one round, with these accuracies on 40 test samples each, of which the first ones are right."""
+    lines = [
+        {
+            "client": c,
+            "round": 1,
+            "accuracy": a,
+            "n_test": 40,
+            "right": np.packbits(np.arange(40) < round(40 * a)).tobytes().hex(),
+            "test_digest": f"{c}",
+        }
+        for c, a in enumerate(accuracies)
+    ]
+    summary = {"accuracy": float(np.mean(accuracies)), "worst_decile": min(accuracies)}
+    return Run(title, seed, [{"round": 1, "evaluated": True, **summary}], lines, [], {"rounds": 1})
+
+
 def test_equal_rows_are_of_the_seeds_that_both_have() -> None:
     """A run that is still missing, of the reference or of a method, does not stop the table."""
-
-    def of(title: str, seed: int, accuracy: float) -> Run:
-        line = {"client": 0, "round": 1, "accuracy": accuracy}
-        return Run(title, seed, [{"round": 1, "evaluated": True}], [line], [], {"rounds": 1})
-
     runs = [of("Local", 0, 0.5), of("A", 0, 0.5), of("A", 1, 0.7), of("B", 0, 0.4), of("C", 1, 0.5)]
     assert equal_rows(runs, "Local") == ["A"]
     assert equal_rows(runs, "FedAvg") == []
+
+
+def test_goals_by_hand() -> None:
+    """A gains and loses 25 points in one seed and gains 12.5 twice in the other; its safe form: 10, 0, 15, -2.5.
+
+    B is below Local by 10 points, 4 of 40 test samples, which chance may explain, and its safe form is level. So
+    methods gain (6.25 - 10) / 2 points, the better of each and Local 6.25 / 2, safe forms (5.625 + 0) / 2. The worst
+    clients of the four runs have -25, 12.5, -10 and -10 points, those of safe forms 0, -2.5, 0 and 0.
+    """
+    runs = [of("Local", 0, 0.5, 0.5), of("Local", 1, 0.5, 0.5)]
+    runs += [of("A", 0, 0.75, 0.25), of("A", 1, 0.625, 0.625), of("B", 0, 0.4, 0.4), of("B", 1, 0.4, 0.4)]
+    runs += [of("A-safe (likely)", 0, 0.6, 0.5), of("A-safe (likely)", 1, 0.65, 0.475)]
+    runs += [of("B-safe (likely)", s, 0.5, 0.5) for s in (0, 1)]
+    # below by more than a point: one of A, four of B; of the safe forms one. The only loss beyond chance is A's
+    assert goals("two", runs) == "| two | 2 | 2 | -1.9 | +3.1 | +2.8 | 5 | 1 | 1 | 0 | 8 | -8 | -1 |"
+    assert behind(runs) == ["A"]
+
+
+def test_a_row_has_its_safe_form_and_the_least_seconds(tmp_path: Path) -> None:
+    """Local has no safe form; seconds are those of the seed that took the least."""
+    runs = []
+    for seed, taken in ((0, 30.0), (1, 4.0)):
+        for run in (of("Local", seed, 0.5, 0.5), of("A", seed, 0.75, 0.55), of("A-safe (likely)", seed, 0.6, 0.6)):
+            folder = tmp_path / f"{run.title}{seed}"
+            folder.mkdir()
+            timing = {"round_s": taken, "evaluation_s": 0.5 * len(run.title)}
+            (folder / "timing.jsonl").write_text(json.dumps(timing) + "\n")
+            runs.append(replace(run, folder=folder))
+    grid = table(runs)
+    assert grid.columns[-4:] == ("safe: gain", "safe: harmed", "safe: worst 10 %", "s")
+    assert [row[0] for row in grid.rows] == ["Local", "A"]
+    assert grid.rows[0][-4:] == ("–", "–", "–", "6.5")
+    gain, _, worst, taken = grid.rows[1][-4:]
+    assert (gain, worst, taken) == ("+10.0 ± 0.0", "60.0 ± 0.0", "4.5")
