@@ -177,7 +177,7 @@ def test_figures_are_those_of_the_results() -> None:
     for line in (DOCS / "results" / "catalogue.md").read_text(encoding="utf-8").splitlines():
         federation = line.removeprefix("## ").partition(",")[0] if line.startswith("## ") else federation
         cells = [c.strip().strip("*") for c in line.strip("|").split("|")]
-        if len(cells) == 9:
+        if len(cells) == 12:
             rows[federation, cells[0]] = cells
     why, choose = ((DOCS / f"{p}.md").read_text(encoding="utf-8") for p in ("why", "choose"))
     for federation, named in (
