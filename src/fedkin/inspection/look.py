@@ -223,7 +223,7 @@ def glance(found: Dataset | Federation, federation: Federation) -> tuple[Finding
 def _settings(partition: Partition) -> str:
     if isinstance(partition, Natural):
         return "clients as they come with the data"
-    own = {f.name: getattr(partition, f.name) for f in fields(partition)}  # type: ignore[arg-type]  # all are dataclasses
+    own = {f.name: getattr(partition, f.name) for f in fields(partition)}
     shown = [f"{name.replace('_', ' ')}{'' if value is True else f' {value}'}" for name, value in own.items() if value]
     return ", ".join(shown) or "all alike"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -134,7 +133,7 @@ def _bytes_spec(groups: Groups, lines: Mapping[str, list[dict[str, Any]]], front
             for t, label in zip(order, at, strict=True)]  # fmt: skip
     colour, dash = coloured(figures.shades(groups), legend=False), dashed(list(groups))
     shown = prominent(groups)
-    muted = f"indexof({json.dumps(shown)}, datum.series) < 0"
+    muted = figures.muted(shown)
     x = x_axis("mb", "megabytes sent up and down so far")
     y = {**y_axis("test accuracy, mean over clients (%)"),
          "scale": {"domain": [low, high], "nice": False, "zero": False}}  # fmt: skip

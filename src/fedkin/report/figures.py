@@ -71,6 +71,11 @@ def prominent(groups: Groups) -> list[str]:
     return [t for t in order if t in first or t in OTHERS]
 
 
+def muted(shown: Sequence[str]) -> str:
+    """Return the test of a chart for lines of other methods than these, which are pale."""
+    return f"indexof({json.dumps(list(shown))}, datum.series) < 0"
+
+
 def others(groups: Groups) -> str:
     """Return the end of a caption: the number of methods whose lines are thin and grey."""
     rest = len(groups) - len(prominent(groups))

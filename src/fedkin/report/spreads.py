@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from fedkin.report import figures
 from fedkin.report.charts import Spec
 from fedkin.report.figures import WIDTH, Figure, Groups, coloured, dashed, percent, thinned, x_axis, y_axis
@@ -19,7 +17,7 @@ def distribution(groups: Groups) -> Figure:
         ranks = thinned(range(len(found)))
         rows += [{"series": title, "share": percent((i + 0.5) / len(found)), "value": percent(found[i])}
                  for i in ranks]  # fmt: skip
-    muted = f"indexof({json.dumps(shown)}, datum.series) < 0"
+    muted = figures.muted(shown)
     spec: Spec = {
         "width": WIDTH, "height": 280, "data": {"values": rows},
         "mark": {"type": "line", "point": {"size": 22} if len(rows) < 600 else False, "tooltip": True},

@@ -55,4 +55,4 @@ PROTOCOLS: Mapping[str, Mapping[str, str | float]] = {
 
 def settings_of(partition: str) -> frozenset[str]:
     """Return the names of a partition's settings."""
-    return frozenset(f.name for f in fields(PARTITIONS[partition]))  # type: ignore[arg-type]  # all are dataclasses
+    return frozenset(f.name for f in fields(PARTITIONS[partition]))

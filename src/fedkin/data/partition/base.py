@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import Field, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,7 @@ class Partition(ABC):
     Its draws depend on the seed alone. A partition sees labels and client ids, never inputs.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # every partition is a dataclass
     name: ClassVar[str]
 
     @abstractmethod
