@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from fedkin.report.charts import Spec
+from fedkin.report.figures import end_labels
 from reproduce.figures import Measured, shown
 from reproduce.tables import Column, Table
+
+SIDE = 260
+"""Width and height of a chart's axes in pixels."""
 
 
 def scatter(table: Table, lines: Measured, seeds: int) -> Spec | None:
@@ -29,28 +33,28 @@ def _points(table: Table, column: Column, lines: Measured, seeds: int) -> list[d
 
 
 def _chart(title: str, points: list[dict[str, Any]]) -> Spec:
-    """Return a chart whose axes have the same scale."""
+    """Return a chart whose axes have the same scale, with the names of the points in a column at its right."""
     values = [point[name] for point in points for name in ("paper", "ours")]
     pad = max(0.5, 0.08 * (max(values) - min(values)))
     low, high = min(values) - pad, max(values) + pad
+    down = sorted(points, key=lambda point: (-point["ours"], -point["paper"]))
+    labels = end_labels([point["ours"] for point in down], low, high, SIDE)
     scale = {"domain": [low, high], "nice": False, "zero": False}
-    both = {
-        "x": {"field": "paper", "type": "quantitative", "scale": scale, "title": "paper"},
-        "y": {"field": "ours", "type": "quantitative", "scale": scale, "title": "measured"},
-    }
-    label = {"text": {"field": "row"}}
+    x = {"field": "paper", "type": "quantitative", "scale": scale, "title": "paper"}
+    y = {"field": "ours", "type": "quantitative", "scale": scale, "title": "measured"}
+    both = {"x": x, "y": y}
+    leader = {**both, "x2": {"value": SIDE + 6}, "y2": {"field": "label"}}
+    name = {"x": {"value": SIDE + 9}, "y": {**y, "field": "label"}, "text": {"field": "row"}}
+    equal = {"values": [{"paper": end, "ours": end} for end in (low, high)]}
     return {
         "title": {"text": title, "fontSize": 12},
-        "width": 260,
-        "height": 260,
-        "data": {"values": points},
+        "width": SIDE,
+        "height": SIDE,
+        "data": {"values": [{**point, "label": label} for point, label in zip(down, labels, strict=True)]},
         "layer": [
-            {
-                "data": {"values": [{"paper": end, "ours": end} for end in (low, high)]},
-                "mark": {"type": "line", "strokeDash": [4, 3], "color": "#8c8c8c"},
-                "encoding": both,
-            },
+            {"data": equal, "mark": {"type": "line", "strokeDash": [4, 3], "color": "#8c8c8c"}, "encoding": both},
+            {"mark": {"type": "rule", "color": "#8c8c8c", "strokeWidth": 0.5, "opacity": 0.6}, "encoding": leader},
             {"mark": {"type": "point", "filled": True, "color": "var(--m1)"}, "encoding": both},
-            {"mark": {"type": "text", "align": "left", "dx": 5, "fontSize": 9}, "encoding": {**both, **label}},
+            {"mark": {"type": "text", "align": "left", "fontSize": 10}, "encoding": name},
         ],
     }

@@ -22,6 +22,7 @@ from reproduce.tables import Claim, Paper, Table
 from reproduce.verdicts import verdict
 from reproduce.words import sentence
 
+from fedkin.report.figures import ROW
 from papers import ONE, line, paper
 
 Lines = dict[str, dict[str, Any]]
@@ -267,6 +268,21 @@ def test_the_figure_has_a_point_where_both_have_a_number(toy: Paper, tmp_path: P
     assert {path.name for path in files} == {"toy-one-paper.svg", "toy-two-paper.svg", "toy.md"}
     assert "<svg" in (tmp_path / "docs/papers/toy-one-paper.svg").read_text()
     assert "![Table 1: paper against measured](papers/toy-one-paper.svg)" in (tmp_path / "docs/toy.md").read_text()
+
+
+def test_names_of_equal_points_stand_below_each_other(toy: Paper) -> None:
+    """The names of a figure are a line of text apart, in the order of the measured numbers, however close these are."""
+    table = toy.tables[0]
+    numbers = {"accuracy": {"fedavg": {"few": (50.0, None)}, "da-pfl": {"few": (60.0, None)}}}
+    found = lines(table, {"fedavg/few": [0.5], "da-pfl/few": [0.5001]})
+    chart = scatter(replace(table, numbers=numbers), measured(table, "paper", found), 1)
+    assert chart is not None
+    (one,) = chart["concat"]
+    upper, lower = one["data"]["values"]
+    assert (upper["row"], lower["row"]) == ("DA-PFL", "FedAvg")
+    low, high = one["layer"][1]["encoding"]["y"]["scale"]["domain"]
+    assert (upper["label"] - lower["label"]) / (high - low) * one["height"] == pytest.approx(ROW, abs=0.5)
+    assert low < lower["label"] < upper["label"] < high
 
 
 def test_claims_have_one_page(toy: Paper) -> None:
