@@ -2,13 +2,18 @@
 
     python bench/no_harm_runs.py digits --seeds 0 1 2       # lines are added to bench/results/no_harm_runs.jsonl
     python bench/no_harm_runs.py writers --data PATH/mnist --seeds 0
-    python bench/no_harm_runs.py --table                    # the table of docs/results/no-harm.md
+    python bench/no_harm_runs.py har --data PATH/uci-har/uci-har.npz --seeds 0 1 2 3 4
+    python bench/no_harm_runs.py har-halved --data PATH/uci-har/uci-har.npz --seeds 0 1 2 3 4
+    python bench/no_harm_runs.py --table                    # the tables of docs/results/no-harm.md
 
 Each run trains a method and, at each client, a model alone (a safe form does both). After every second of the last ten
 rounds each rule chooses every client's share on its held-out samples. The gain of a share over the model alone is
 measured on digits by the test samples of all clients together, weighted by the client's own shares of the classes
-(almost without noise), and on writers by the client's own test samples. A client is harmed if it loses more than half a
+(almost without noise), and elsewhere by the client's own test samples. A client is harmed if it loses more than half a
 point; the worst client is averaged over rounds.
+
+har-halved has the clients, training samples and so models of har. Only the samples that decide and those that judge
+are others: of each class, the first half of the held-out and the first half of the test windows are held out.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,12 +32,12 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that `python bench/no_harm_runs.py` works, too
 from bench.no_harm import HARM, RULES, chosen
 
-from fedkin.core import Bundle, ClientData, Net, Training
+from fedkin.core import Bundle, ClientData, Net, Samples, Training
 from fedkin.core.sides import chunked
 from fedkin.engines import Loop
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, Settings
-from fedkin.functional.safe_share import mixtures, probabilities
+from fedkin.functional.safe_share import mixtures, passes, probabilities
 from fedkin.methods import Safe, get_method
 from fedkin.server import Simulation
 from fedkin.server.rounds import asked, begin, rounds
@@ -51,7 +56,12 @@ SETTINGS: dict[str, tuple[DataSettings, ModelSettings, RunSettings]] = {
         RunSettings(rounds=60, participation=0.2),
     ),
 }
-"""The federations of reproduce/catalogue, with a tenth of the samples held out."""
+"""The federations of reproduce/catalogue, with a tenth of the samples held out; of UCI HAR a fifth, as there."""
+SETTINGS["har"] = SETTINGS["har-halved"] = (
+    DataSettings(data="uci-har.npz", client_column="subject", samples_per_client=150, validation=0.2),
+    ModelSettings(model="mlp"),
+    RunSettings(rounds=40, participation=0.5),
+)
 
 
 def settings(name: str, method: str, seed: int, data: str | None = None, rounds_: int | None = None) -> Settings:
@@ -65,11 +75,30 @@ def settings(name: str, method: str, seed: int, data: str | None = None, rounds_
     )  # fmt: skip
 
 
-def moments(s: Settings) -> Iterator[tuple[Experiment, Sequence[ClientData], dict[int, Bundle]]]:
-    """Yield what every client would predict with after every second of the last ten rounds."""
+def halved(client: ClientData) -> ClientData:
+    """Return a client whose held-out and test samples are alike: the first and second halves of both, by class.
+
+    Windows of a recording are in the order of their times, so that hardly any window overlaps one of the other half.
+    """
+    halves: tuple[list[Samples], list[Samples]] = ([], [])
+    for part in (client.validation, client.test):
+        for label in part.y.unique():
+            at = (part.y == label).nonzero().flatten()
+            for half, index in zip(halves, at.tensor_split([(len(at) + 1) // 2]), strict=True):
+                half.append(Samples(part.x[index], part.y[index]))
+    held, test = (Samples(torch.cat([s.x for s in half]), torch.cat([s.y for s in half])) for half in halves)
+    return replace(client, validation=held, test=test)
+
+
+def moments(s: Settings, alike: bool = False) -> Iterator[tuple[Experiment, Sequence[ClientData], dict[int, Bundle]]]:
+    """Yield what every client would predict with after every second of the last ten rounds.
+
+    Args:
+        alike: clients are `halved`.
+    """
     federation = s.data.federation(s.run.seed)
     e = Experiment.prepare(s, federation)
-    clients = e.laid_out(federation.clients)
+    clients = e.laid_out([halved(c) if alike else c for c in federation.clients])
     transport = Simulation(Loop().start(e.job(clients)), len(clients), seed=s.run.seed)
     server = begin(e.method, e.net, e.plan)
     for report in rounds(e.method, e.net, e.setup.training, transport, e.plan, server):
@@ -99,16 +128,31 @@ def gained(
     if common is not None:
         share = client.train.counts(classes).double()
         weight = (share / torch.bincount(y, minlength=classes).clamp(min=1))[y]
-    right = mixtures(*predicted(method, net, b, x)).argmax(2) == y
-    accuracy = (right * weight).sum(1) / weight.sum()
+    accuracy = (rights(method, net, b, x, y) * weight).sum(1) / weight.sum()
     return accuracy - accuracy[0]
 
 
+def rights(method: Safe, net: Net, b: Bundle, x: Tensor, y: Tensor) -> Tensor:
+    """Return which samples the mixture with every share in the grid classifies correctly, bool ``[5, n]``."""
+    return mixtures(*predicted(method, net, b, x)).argmax(2) == y
+
+
+def surely_lost(method: Safe, net: Net, b: Bundle, client: ClientData) -> Tensor:
+    """Return, bool ``[5]``, the shares for which a sign test on the client's test samples finds a loss at 5 %."""
+    right = rights(method, net, b, client.test.x, client.test.y)
+    lost, won = ((right[0] & ~right).sum(1), (right & ~right[0]).sum(1))
+    return torch.tensor([passes(int(i), int(j), 0.05) for i, j in zip(lost, won, strict=True)])
+
+
 def lines(name: str, method: str, s: Settings) -> list[dict[str, Any]]:
-    """Run a method once; return a line for each rule: mean gain, share of harmed clients, worst client."""
+    """Run a method once; return a line for each rule: mean gain, shares of harmed and of surely harmed clients, worst.
+
+    Surely: as far as a sign test on the client's own test samples can tell.
+    """
     seen: dict[str, list[Tensor]] = {}
+    sure: dict[str, list[Tensor]] = {}
     held: list[int] = []
-    for e, clients, models in moments(s):
+    for e, clients, models in moments(s, name == "har-halved"):
         safe, net = e.method, e.net
         assert isinstance(safe, Safe)
         x, y = (torch.cat([getattr(c.test, part) for c in clients]) for part in ("x", "y"))
@@ -118,8 +162,10 @@ def lines(name: str, method: str, s: Settings) -> list[dict[str, Any]]:
         parts = [safe.parts(clients[i].validation)[1] for i in able]
         samples = [(*predicted(safe, net, models[i], part.x), part.y) for i, part in zip(able, parts, strict=True)]
         held = [len(part) for part in parts]
+        surely = torch.stack([surely_lost(safe, net, models[i], clients[i]) for i in able])
         for rule, share in chosen(samples, truth).items():
             seen.setdefault(rule, []).append(truth[torch.arange(len(able)), share])
+            sure.setdefault(rule, []).append(surely[torch.arange(len(able)), share])
     of = {"federation": name, "method": method, "seed": s.run.seed, "held": [min(held), max(held)]}
     return [
         {
@@ -127,6 +173,7 @@ def lines(name: str, method: str, s: Settings) -> list[dict[str, Any]]:
             "rule": rule,
             "gain": round(float(torch.cat(found).mean()), 6),
             "harmed": round(float((torch.cat(found) < -HARM).double().mean()), 6),
+            "surely": round(float(torch.cat(sure[rule]).double().mean()), 6),
             "worst": round(sum(float(g.min()) for g in found) / len(found), 6),
         }
         for rule, found in seen.items()
@@ -137,26 +184,54 @@ def table(found: Sequence[dict[str, Any]]) -> str:
     """Return a row for each federation and method: gain / % harmed / worst client under each rule, means over seeds.
 
     The last row is the mean over all runs of methods that read no held-out samples themselves; those that do read
-    half of them, and the other half decides.
+    half of them, and the other half decides. UCI HAR has a table of its own.
     """
-    rules = [rule for rule in RULES if rule != "alone"]
-    text = f"| federation, method | {' | '.join(rules)} |\n| --- |{' --: |' * len(rules)}\n"
+    found = [x for x in found if not x["federation"].startswith("har")]
     rows: dict[str, list[dict[str, Any]]] = {f"{x['federation']}, {get_method(x['method']).title}": [] for x in found}
     rows |= {"all but FedFomo": [x for x in found if x["method"] in METHODS]}
     for x in found:
         rows[f"{x['federation']}, {get_method(x['method']).title}"].append(x)
-    for name, of_run in rows.items():
-        text += f"| {name} | {' | '.join(_cell([x for x in of_run if x['rule'] == rule]) for rule in rules)} |\n"
+    return _table("federation, method", rows, ("gain", "harmed", "worst"))
+
+
+def table_of_halves(found: Sequence[dict[str, Any]]) -> str:
+    """Return two rows for each method on UCI HAR: gain / % harmed / % surely harmed / worst client, means over seeds.
+
+    First with the federation's own held-out samples, then `halved`; at the end means over methods.
+    """
+    rows: dict[str, list[dict[str, Any]]] = {}
+    kinds = {"har": "other recordings", "har-halved": "the same recordings"}
+    found = [x for x in found if x["federation"] in kinds]
+    for method in dict.fromkeys(x["method"] for x in found):
+        for kind, of in kinds.items():
+            lines_ = [x for x in found if (x["method"], x["federation"]) == (method, kind)]
+            rows[f"{get_method(method).title}, {of}"] = lines_
+    for kind, of in kinds.items():
+        rows[f"all, {of}"] = [x for x in found if x["federation"] == kind]
+    return _table("method, held-out samples from", rows, ("gain", "harmed", "surely", "worst"))
+
+
+def _table(head: str, rows: Mapping[str, Sequence[dict[str, Any]]], keys: Sequence[str]) -> str:
+    rules = [rule for rule in RULES if rule != "alone"]
+    text = f"| {head} | {' | '.join(rules)} |\n| --- |{' --: |' * len(rules)}\n"
+    for name, lines_ in rows.items():
+        text += f"| {name} | {' | '.join(_cell([x for x in lines_ if x['rule'] == r], keys) for r in rules)} |\n"
     return text
 
 
-def _cell(found: Sequence[dict[str, Any]]) -> str:
-    gain, harmed, worst = (100 * sum(x[key] for x in found) / len(found) for key in ("gain", "harmed", "worst"))
-    return f"{round(gain, 1) + 0.0:+.1f} / {harmed:.{0 if harmed == 0 or harmed >= 1 else 1}f} / {round(worst) + 0}"
+def _cell(found: Sequence[dict[str, Any]], keys: Sequence[str]) -> str:
+    means = {key: 100 * sum(x[key] for x in found) / len(found) for key in keys}
+    return " / ".join(_shown(key, value) for key, value in means.items())
+
+
+def _shown(key: str, value: float) -> str:
+    if key == "gain":
+        return f"{round(value, 1) + 0.0:+.1f}"
+    return f"{round(value) + 0}" if key == "worst" else f"{value:.{0 if value == 0 or value >= 1 else 1}f}"
 
 
 def main() -> None:
-    """Make the runs of one federation, or print the table."""
+    """Make the runs of one federation, or print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("name", nargs="?", choices=list(SETTINGS))
     parser.add_argument("--data", help="folder of the data")
@@ -165,7 +240,8 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     flags = parser.parse_args()
     if flags.table:
-        print(table([json.loads(text) for text in LINES.read_text(encoding="utf-8").splitlines()]), end="")
+        found = [json.loads(text) for text in LINES.read_text(encoding="utf-8").splitlines()]
+        print(table(found), table_of_halves(found), sep="\n", end="")
         return
     if flags.name is None:
         parser.error("name a federation, or --table")

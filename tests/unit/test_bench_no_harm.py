@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedkin.core import Samples
+from fedkin.core import ClientData, Samples
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import DataSettings
 from fedkin.report.folder import read_run
@@ -80,7 +80,8 @@ def test_liars_move_those_whose_samples_say_nothing() -> None:
 def test_the_page_has_what_breaks_the_rule() -> None:
     """The table of limits and that of recorded runs are those of their lines."""
     page = (ROOT / "docs" / "results" / "no-harm.md").read_text(encoding="utf-8")
-    for bench, path, made in ((BENCH, "LIMITS", "limits_table"), (RUNS, "LINES", "table")):
+    tables = ((BENCH, "LIMITS", "limits_table"), (RUNS, "LINES", "table"), (RUNS, "LINES", "table_of_halves"))
+    for bench, path, made in tables:
         lines = [json.loads(text) for text in bench[path].read_text(encoding="utf-8").splitlines()]
         assert lines
         assert bench[made](lines).rstrip() in page
@@ -111,6 +112,30 @@ def test_a_rule_decided_anew_takes_what_the_run_takes() -> None:
     of_class = RUNS["gained"](e.method, e.net, models[0], lone, (test.x, test.y), 10)
     assert torch.allclose(of_class, RUNS["gained"](e.method, e.net, models[0], alike, None, 10))
     assert not torch.allclose(of_class, gain)
+
+
+def test_halves_of_held_out_and_test_samples_are_alike() -> None:
+    """Of each class, the first half of either part is held out and the rest tests; training samples stay."""
+    x = torch.arange(12.0)[:, None]
+    parts = [Samples(x[:2], torch.tensor([0, 1])), Samples(x[2:5], torch.tensor([1, 1, 1])),
+             Samples(x[5:], torch.tensor([0, 0, 1, 1, 1, 0, 0]))]  # fmt: skip
+    made = RUNS["halved"](ClientData(*parts))
+    assert made.train is parts[0]
+    assert (made.validation.x.flatten().tolist(), made.validation.y.tolist()) == (
+        [2, 3, 5, 6, 7, 8],
+        [1, 1, 0, 0, 1, 1],
+    )
+    assert (made.test.x.flatten().tolist(), made.test.y.tolist()) == ([4, 10, 11, 9], [1, 0, 0, 1])
+
+
+def test_a_sure_loss_passes_a_sign_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five samples that only the model alone gets right are a loss at 5 % (1 / 32), four are none (1 / 16), and five
+    against one are none (7 / 64)."""
+    right = torch.tensor([[1, 1, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1]]).bool()
+    monkeypatch.setitem(RUNS["surely_lost"].__globals__, "rights", lambda *_: right)
+    test = Samples(torch.zeros(6, 1), torch.zeros(6, dtype=torch.int64))
+    client = ClientData(test, test, test)
+    assert RUNS["surely_lost"](None, None, None, client).tolist() == [False, True, False, False]
 
 
 # ---- methods of the catalogue --------------------------------------------------------------------------------------
