@@ -15,6 +15,7 @@ FEW_TRAIN = 10  # training samples below which a client is small
 FEW_CLIENTS = 0.1  # up to this share of the clients it is a note: means over all clients hardly change
 RARE = 10.0  # ratio of the largest class to the smallest
 UNEQUAL = 20.0  # ratio of the largest client to the median
+EXPECTED = 5.0  # samples of a class that a part should have; drawn at random, it has none in less than 1 % of cases
 
 
 def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Finding]:
@@ -69,6 +70,40 @@ def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Findi
                 "in means weighted by samples the large client decides what all get",
                 "try --weighting uniform as well",
                 clients=(largest.name,),
+            )
+        )
+    return found
+
+
+def parts_of(counts: Indices, names: tuple[str, ...], clients: tuple[str, ...]) -> list[Finding]:
+    """Return findings on clients whose validation or test part lacks a class that their training part is rich in.
+
+    Parts drawn at random are stratified and lack none; whole recordings, days or given splits can.
+
+    Args:
+        counts: samples per client, part (training, validation, test) and class, ``[K, 3, classes]``.
+        names: names of the classes.
+        clients: names of the clients.
+    """
+    size = counts.sum(axis=2, keepdims=True)  # of each part
+    found: list[Finding] = []
+    for part, name in ((1, "validation"), (2, "test")):
+        lacks = (counts[:, part] == 0) & (counts[:, 0] * size[:, part] >= EXPECTED * size[:, 0])
+        some = np.flatnonzero(lacks.any(axis=1))
+        if not len(some):
+            continue
+        shown = [f"{clients[k]} (class {names[int(lacks[k].argmax())]})" for k in some]
+        judged = "accuracies" if part == 2 else "what is decided by it, such as the shares of safe forms,"
+        found.append(
+            Finding(
+                "parts-differ",
+                _severity(len(some), len(clients)),
+                f"{counted(len(some), 'client')} whose {name} part lacks a class of which it would have "
+                f"{EXPECTED:g} samples or more, like the training part: {first(shown)}",
+                f"{judged} may not hold for the client's later samples",
+                "draw every part as later samples will come; samples with the same unit or segment stay in one part, "
+                "so shorter units help",
+                clients=tuple(clients[k] for k in some[:100]),
             )
         )
     return found

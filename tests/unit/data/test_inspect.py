@@ -488,6 +488,24 @@ def test_where_a_constant_answer_is_nearly_always_right(sizes: list[tuple[int, i
     assert ("Balanced accuracy comes first" in found.advice[-1]) != fair
 
 
+@pytest.mark.parametrize(("held", "found"), [([9, 0], True), ([9, 1], False), ([8, 0], False)])
+@pytest.mark.parametrize("part", ["validation", "test"])
+def test_a_part_without_a_class_that_is_trained(held: list[int], found: bool, part: str) -> None:
+    """Of a class that is five ninths of a client's training samples nine others have five: none is told, one is not,
+    and of eight fewer than five are expected. One such client of twelve is a note, of two a warning."""
+
+    def client(counts: dict[str, list[int]]) -> ClientData:
+        labels = {name: torch.repeat_interleave(torch.arange(2), torch.tensor(n)) for name, n in counts.items()}
+        return ClientData(**{name: Samples(torch.zeros(len(y), 1), y) for name, y in labels.items()})
+
+    alike = {"train": [40, 50], "validation": [4, 5], "test": [4, 5]}
+    for others, severity in ((11, "note"), (1, "warning")):
+        clients = [client(alike | {part: held}), *(client(alike) for _ in range(others))]
+        seen = [f for f in inspect(Federation(clients, 2)).findings if f.code == "parts-differ"]
+        assert [(f.severity, f.clients) for f in seen] == ([(severity, ("client 0",))] if found else [])
+        assert all(f"whose {part} part" in f.what and "client 0 (class 1)" in f.what for f in seen)
+
+
 def test_accuracy_is_a_fair_headline_for_the_clients_only_if_it_is_one_for_each() -> None:
     """All samples together are even, every client is one-sided: accuracy is not a fair headline."""
     found = inspect(hospitals([(2, 23), (23, 2), (2, 23), (23, 2)]))
