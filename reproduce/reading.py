@@ -80,6 +80,13 @@ def _check(table: Table, where: str) -> None:
     """Check that the rows and columns named in scales and claims are those of the table."""
     if not table.scales and table.left_out is None:
         raise ConfigError(f"{where}: a table without scales needs left_out, the reason")
+    for parts in (table.rows, table.columns):
+        titles = [part.title for part in parts.values()]
+        for key, part in parts.items():
+            if titles.count(part.title) > 1:
+                raise ConfigError(
+                    f"{where}: {key} has the title {part.title!r} of another one; give each its own title"
+                )
     named = [(claim.columns or (), claim.rows, f"the claim {claim.text!r}") for claim in table.claims]
     for scale in table.scales.values():
         named.append(((*(scale.columns or ()), *scale.by_column), scale.rows or (), f"scale {scale.name}"))

@@ -43,7 +43,7 @@ lam = 0.5
 fedavg = {}
 da-pfl = {}
 strong = { title = "DA-PFL, strong", method = { name = "da-pfl", lam = 2.0 }, later = 3 }
-code = { method = { name = "da-pfl" }, preset = "code" }
+code = { title = "DA-PFL, code", method = { name = "da-pfl" }, preset = "code" }
 
 [columns.few]
 title = "6 clients"

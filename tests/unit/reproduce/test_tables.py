@@ -194,6 +194,7 @@ def test_names_choose_cells(tmp_path: Path) -> None:
         ('than = "baselines"', 'than = "baselines"\ncolumns = ["fewer"]', "names fewer; there are few, many"),
         ("columns.many = {", "columns.most = {", "scale small names most"),
         ('preset = "code"', 'preset = "coda"', "no preset 'coda'"),
+        ("da-pfl = {}", 'da-pfl = { title = "FedAvg" }', "fedavg has the title 'FedAvg' of another one"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, old: str, new: str, says: str) -> None:
