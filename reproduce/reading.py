@@ -77,7 +77,7 @@ def read_table(path: Path) -> Table:
 
 
 def _check(table: Table, where: str) -> None:
-    """Check that the rows and columns named in scales and claims are those of the table."""
+    """Check that titles differ, and that the rows and columns named in scales and claims are those of the table."""
     if not table.scales and table.left_out is None:
         raise ConfigError(f"{where}: a table without scales needs left_out, the reason")
     for parts in (table.rows, table.columns):
