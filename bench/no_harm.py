@@ -2,6 +2,7 @@
 
     python bench/no_harm.py                 # some minutes on one core; lines go to bench/results/no_harm.jsonl
     python bench/no_harm.py --limits        # what breaks the rule; lines go to bench/results/no_harm_limits.jsonl
+    python bench/no_harm.py --noise         # one noisy choice; lines go to bench/results/no_harm_noise.jsonl
     python bench/no_harm.py --table         # the tables of docs/results/no-harm.md
 
 Every client has two models with Gaussian logits in ten classes: signal on the true class plus a standard normal number
@@ -12,6 +13,8 @@ client is harmed if it loses more than half a point.
 
 The limits: clients that lie about what the method does for them, in the strongest way that is not refused; models that
 are all too sharp, those of one side or of both; and what 20 test samples per client show of the truth.
+
+With noise (`metadata_epsilon`) a client sends no numbers but one choice, by randomised response.
 """
 
 from __future__ import annotations
@@ -42,15 +45,19 @@ from fedkin.functional.safe_share import (
     numbers,
     posterior,
     posteriors,
+    prior_of,
     tested,
 )
+from fedkin.privacy.noise import Keyed, noisy_choice
 
 LINES = Path(__file__).parent / "results" / "no_harm.jsonl"
 LIMITS = Path(__file__).parent / "results" / "no_harm_limits.jsonl"
+NOISY = Path(__file__).parent / "results" / "no_harm_noise.jsonl"
 CLASSES, CORRELATION, SHARP, TRUTH = 10, 0.8, 2.5, 10_000
 HELD = (5, 10, 20, 50, 200, 500)
 DRAWS = {5: 100, 20: 100, 200: 10}
 HARM = 0.005
+EPSILONS = (0.5, 1.0, 3.0)
 RULES = ("method", "alone", "own log-likelihood", "by itself", "best", "likely", "sure", "oracle")
 
 Shifts = Callable[[int, torch.Generator], Tensor]
@@ -129,6 +136,7 @@ def outcomes(
     *,
     liars: int = 0,
     sharp: tuple[float, float] | None = None,
+    noise: tuple[float, ...] = (),
 ) -> Iterator[Any]:
     """Yield the true gain of every honest client by number of held-out samples and rule: ``(n, rule, gains [K])``."""
     sides, rng = federation(kind, clients, draw, sharp), generator(draw, "samples", kind, clients)
@@ -136,7 +144,9 @@ def outcomes(
     samples = [side.probabilities(max(held), rng) for side in sides]
     for n in held:
         true = torch.zeros(n, dtype=torch.int64)
-        for rule, share in chosen([(p[:n], q[:n], true) for p, q in samples], gained, liars).items():
+        seen = [(p[:n], q[:n], true) for p, q in samples]
+        source = Keyed(generator(draw, "noise", kind, clients, n))
+        for rule, share in (chosen(seen, gained, liars) | chosen_with_noise(seen, noise, source)).items():
             yield n, rule, gained[torch.arange(clients), share][: clients - liars]
 
 
@@ -169,6 +179,21 @@ def chosen(samples: list[tuple[Tensor, Tensor, Tensor]], gained: Tensor, liars: 
         "sure": torch.tensor([tested(*one, int(j), 0.05) for one, j in zip(samples, others, strict=True)]),
         "oracle": gained.argmax(1),
     }
+
+
+def chosen_with_noise(
+    samples: list[tuple[Tensor, Tensor, Tensor]], epsilons: tuple[float, ...], source: Keyed
+) -> dict[str, Tensor]:
+    """Return the same of mode "likely" where clients send one noisy choice each, by epsilon."""
+    own = torch.stack([numbers(*one)[0] for one in samples])
+    best = torch.nn.functional.pad(own, (1, 0)).argmax(1).tolist()
+    found = {}
+    for epsilon in epsilons:
+        sent = torch.tensor([noisy_choice(j, len(GRID), epsilon, source) for j in best])
+        prior = prior_of(sent, epsilon) if len(sent) >= LEAST else FLAT
+        rows = posterior(own, prior)
+        found[f"epsilon {epsilon:g}"] = torch.tensor([choose_alone(row, BOUNDS["likely"]) for row in rows])
+    return found
 
 
 def summary(kind: str, clients: int, draws: int, **changes: Any) -> list[dict[str, Any]]:
@@ -227,6 +252,23 @@ def limits_table(lines: list[dict[str, Any]]) -> str:
     return text
 
 
+def with_noise() -> Iterator[dict[str, Any]]:
+    """Yield a line for each kind and size of federation and rule, with ten held-out samples per client."""
+    for kind in PLANTED:
+        for clients, draws in DRAWS.items():
+            yield from summary(kind, clients, draws, held=(10,), truth=4000, noise=EPSILONS)
+
+
+def noise_table(lines: list[dict[str, Any]]) -> str:
+    """Return a row for each kind and size of federation: without others' reports, with noisy ones, with numbers."""
+    by = {(x["federation"], x["clients"], x["rule"]): x for x in lines}
+    rules = ["by itself", *(f"epsilon {e:g}" for e in EPSILONS), "likely"]
+    text = f"| federation | {' | '.join(rules)} |\n| --- |{' --: |' * len(rules)}\n"
+    for kind, clients in dict.fromkeys((x["federation"], x["clients"]) for x in lines):
+        text += f"| {kind}, {clients} | {' | '.join(_cell(by[kind, clients, rule]) for rule in rules)} |\n"
+    return text
+
+
 def tables(lines: list[dict[str, Any]]) -> str:
     """Return the tables of the page: each rule's gain / % harmed / worst client, and the largest harmed shares."""
     by = {(x["federation"], x["clients"], x["held"], x["rule"]): x for x in lines}
@@ -259,14 +301,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--limits", action="store_true")
+    parser.add_argument("--noise", action="store_true")
     flags = parser.parse_args()
     if flags.table:
-        for path, made in ((LINES, tables), (LIMITS, limits_table)):
+        for path, made in ((LINES, tables), (LIMITS, limits_table), (NOISY, noise_table)):
             print(made([json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]))
         return
     torch.set_num_threads(1)
-    if flags.limits:
-        LIMITS.write_text("".join(json.dumps(line) + "\n" for line in limits()), encoding="utf-8")
+    for asked, path, lines in ((flags.limits, LIMITS, limits), (flags.noise, NOISY, with_noise)):
+        if asked:
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines()), encoding="utf-8")
+    if flags.limits or flags.noise:
         return
     with LINES.open("w", encoding="utf-8") as file:
         for kind in PLANTED:

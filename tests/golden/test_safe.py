@@ -44,6 +44,7 @@ from fedkin.functional.safe_share import (
     passes,
     posterior,
     posteriors,
+    prior_of,
     too_far,
 )
 from fedkin.methods import (
@@ -493,6 +494,25 @@ def test_partial_participation_leaves_the_method_as_it_is() -> None:
         both, plain = run(Safe(inner=method), mlp(), federation(), **how), run(method, mlp(), federation(), **how)
         assert all(torch.equal(both.server.state.inside("inner")[n], t) for n, t in plain.server.state.items())
         assert [r.cohort for r in both.reports] == [r.cohort for r in plain.reports]
+
+
+def test_the_prior_of_noisy_choices() -> None:
+    """Choices 0, 0, 1, 4 of four clients: without noise w = ([2, 1, 0, 0, 1] + 1/5) / 5; noise alone tells nothing.
+
+    In between fifty steps in plain Python, with e^epsilon = 4: a report of j has the likelihoods 1 at j, 1/4 elsewhere.
+    """
+    choices = torch.tensor([0, 0, 1, 4])
+    close(prior_of(choices, 700.0), [0.44, 0.24, 0.04, 0.04, 0.24], 1e-12)
+    close(prior_of(choices, 1e-6), [0.2] * 5, 1e-5)
+    w = [0.2] * 5
+    for _ in range(50):
+        total = [0.2] * 5
+        for said in (0, 0, 1, 4):
+            r = [w[j] * (1.0 if j == said else 0.25) for j in range(5)]
+            total = [t + x / sum(r) for t, x in zip(total, r, strict=True)]
+        w = [t / 5 for t in total]
+    close(prior_of(choices, math.log(4)), w, 1e-12)
+    assert w[0] > 0.4 > w[1] > w[2]
 
 
 def test_what_it_costs() -> None:

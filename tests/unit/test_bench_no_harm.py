@@ -80,11 +80,27 @@ def test_liars_move_those_whose_samples_say_nothing() -> None:
 def test_the_page_has_what_breaks_the_rule() -> None:
     """The table of limits and that of recorded runs are those of their lines."""
     page = (ROOT / "docs" / "results" / "no-harm.md").read_text(encoding="utf-8")
-    tables = ((BENCH, "LIMITS", "limits_table"), (RUNS, "LINES", "table"), (RUNS, "LINES", "table_of_halves"))
+    tables = (
+        (BENCH, "LIMITS", "limits_table"),
+        (BENCH, "NOISY", "noise_table"),
+        (RUNS, "LINES", "table"),
+        (RUNS, "LINES", "table_of_halves"),
+    )
     for bench, path, made in tables:
         lines = [json.loads(text) for text in bench[path].read_text(encoding="utf-8").splitlines()]
         assert lines
         assert bench[made](lines).rstrip() in page
+
+
+def test_one_noisy_choice_is_worth_something() -> None:
+    """With hardly any noise, where none of 20 clients gains, none is harmed, and where all gain more is kept than by
+    itself; with noise alone clients decide nearly as by themselves."""
+    for kind in ("no client gains", "all gain"):
+        lines = BENCH["summary"](kind, 20, 6, held=(10,), truth=2000, noise=(1e-6, 9.0))
+        found = {x["rule"]: x for x in lines}
+        assert found["epsilon 9"]["gain"] > found["by itself"]["gain"] + (0.005 if kind == "all gain" else 0)
+        assert found["epsilon 9"]["harmed"] <= found["by itself"]["harmed"]
+        assert abs(found["epsilon 1e-06"]["gain"] - found["by itself"]["gain"]) < 0.002
 
 
 # ---- recorded runs -------------------------------------------------------------------------------------------------

@@ -137,6 +137,14 @@ class Method(ABC):
         return False
 
     @property
+    def noisy_scores(self) -> bool:
+        """Whether clients answer `consult` with one `Client.choice` and no more in runs with `metadata_epsilon`.
+
+        A method states it as a plain attribute.
+        """
+        return False
+
+    @property
     def second_network(self) -> str | None:
         """Name of a second network that clients train next to the run's, `fedkin.core.net.Net.second`; None: none.
 
@@ -223,7 +231,7 @@ class Method(ABC):
 
         It is for information on the models as they are now, which prediction depends on: the answers (see `answer`;
         ``c.received`` then holds ``consult``) go through `collect` before `deliver`. What both send under one name
-        travels once.
+        travels once. With `metadata_epsilon` clients are asked in the last round alone, since noise covers one answer.
         """
         return None
 

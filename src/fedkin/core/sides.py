@@ -33,6 +33,7 @@ class Client:
         received: what ``distribute`` sent to it.
         state: what stays on it between rounds; assign a new bundle. Committed only when its upload was aggregated.
         group: the true group of its data where the federation knows it, else -1; for reference rows only.
+        choice_noise: ``(choice, of) -> the reported one`` in a run with `metadata_epsilon`, see `choice`.
     """
 
     id: int
@@ -45,6 +46,7 @@ class Client:
     seed: int = 0
     round: int = 0
     group: int = -1
+    choice_noise: Callable[[int, int], int] | None = None
     _rng: torch.Generator | None = None
 
     @property
@@ -62,6 +64,13 @@ class Client:
     def counts(self) -> Tensor:
         """Training samples per class, int64 ``[C]``; while joining a run with `metadata_epsilon`, with noise."""
         return self.data.counts(self.net.classes)
+
+    def choice(self, chosen: int, of: int) -> int:
+        """Return the choice among ``0 .. of - 1`` to report; in a run with `metadata_epsilon`, by randomised response.
+
+        One choice in a run is covered: a host draws once, and answers later questions with the same.
+        """
+        return chosen if self.choice_noise is None else self.choice_noise(chosen, of)
 
     def logits(self, w: Tensor) -> Tensor:
         """Return logits ``[n, C]`` of the model ``w [P]`` on the training data, in evaluation mode."""
@@ -127,6 +136,7 @@ class Round:
         uniform: every client weighs the same in means, instead of by training samples.
         aggregation: how means and mixtures of clients' rows are made.
         stream: sets a wrapped method's random starts apart from its wrapper's.
+        metadata_epsilon: of the noise on what clients report of themselves; None: they report it exactly.
     """
 
     index: int
@@ -141,6 +151,7 @@ class Round:
     uniform: bool = False
     aggregation: Aggregation = field(default_factory=Aggregation)
     stream: str = ""
+    metadata_epsilon: float | None = None
 
     @property
     def size(self) -> Tensor:

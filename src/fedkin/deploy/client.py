@@ -35,7 +35,7 @@ from fedkin.engines.tasks import Answer
 from fedkin.engines.turns import perform
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.settings import Settings, digest
-from fedkin.privacy.budget import Privacy, Spent
+from fedkin.privacy.budget import Privacy, Spent, reports_at_joining
 from fedkin.privacy.secure_sum import OutOfRange, SecureGroup, fixed
 from fedkin.server.ledger import OutOfStep
 
@@ -137,7 +137,7 @@ class ClientService:
         job = self._job_of(head)
         if kept.said is None:
             privacy = self._privacy(head)
-            if privacy.metadata_epsilon is not None:
+            if privacy.metadata_epsilon is not None and reports_at_joining(job.method, job.net):
                 own = job.shards[head.client].at(head.round).train.counts(job.net.classes)
                 counts = self.account.release(head.run, own, privacy.metadata_epsilon, privacy.delta)
                 job = replace(job, count_noise=lambda *_: counts)
@@ -146,10 +146,19 @@ class ClientService:
         return self._yes(head, kept.said, **self._public(head))
 
     def _survey(self, head: RequestHead, of: WireMessage) -> WireMessage:
-        if self.limits.keep_scores and "consult" in bundle(of):  # figures of its models on held-out samples
+        privacy = self._privacy(head)
+        hidden = privacy.metadata_epsilon is not None and self.limits.max_metadata_epsilon is not None
+        if self.limits.keep_scores and "consult" in bundle(of) and not hidden:  # figures of models on held-out samples
             raise Withheld("no figures before an evaluation leave: this node was started with --keep-scores")
-        kept = self._kept(head)
-        return self._yes(head, self._perform(self._job_of(head), head, of, kept.ledger.state(head.ack)).reply)
+        kept, job = self._kept(head), self._job_of(head)
+        if privacy.metadata_epsilon is not None:
+            job = replace(job, choice_noise=lambda _, j, of: self.account.choose(head.run, j, of, privacy))
+        try:
+            return self._yes(head, self._perform(job, head, of, kept.ledger.state(head.ack)).reply)
+        except ClientError as e:
+            if isinstance(e.__cause__, OverBudget | OSError):  # of the account, not of the method's program
+                raise e.__cause__ from e
+            raise
 
     def _update(self, head: RequestHead, of: WireMessage) -> WireMessage:
         kept = self._kept(head)

@@ -29,7 +29,7 @@ from fedkin.data.card import MAX_CATEGORIES
 from fedkin.deploy.client_memory import checked_name, write_private
 from fedkin.experiment.settings import Setup
 from fedkin.privacy.budget import Privacy, Spent, composed, reports_at_joining
-from fedkin.privacy.noise import noisy_counts
+from fedkin.privacy.noise import noisy_choice, noisy_counts
 from fedkin.storage.files import make_private
 
 log = logging.getLogger("fedkin.site")
@@ -52,7 +52,8 @@ class PrivacyLimits:
     """Limits that the owner of the data sets for all runs.
 
     Attributes:
-        max_metadata_epsilon: of all class counts sent at joining, over all runs; then none are sent exactly.
+        max_metadata_epsilon: of all class counts sent at joining and choices before evaluations, over all runs; then no
+            class counts are sent exactly.
         min_noise_multiplier: least noise of private training; then there is no plain training.
         max_epsilon: of one sample over all runs, training and counts reported at joining together.
         only_masked: uploads leave with the masks of secure aggregation, or not at all.
@@ -160,7 +161,8 @@ class Used:
     Attributes:
         mark: of this record; another one after a lost disk, so that the server can tell.
         counts: the class counts with noise that it sent at joining: drawn once, whatever happens. None: none were sent.
-        released: their epsilon.
+        choice: the choice with noise that it sent before an evaluation, likewise.
+        released: the epsilon of both.
         steps: of private training at each noise and sampling rate.
         answers: number of answers that reported private training.
     """
@@ -168,6 +170,7 @@ class Used:
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
     counts: tuple[int, ...] | None = None
     released: float = 0.0
+    choice: int | None = None
     steps: dict[tuple[float, float], int] = field(default_factory=dict)
     answers: int = 0
 
@@ -183,7 +186,7 @@ class Account:
         folder: where the site keeps what is its own.
         client: what it is called.
         limit: epsilon that all runs together may reach, None: any.
-        counts_limit: epsilon that the class counts sent to all runs together may reach, None: any.
+        counts_limit: epsilon that the class counts and choices sent to all runs together may reach, None: any.
     """
 
     def __init__(
@@ -235,14 +238,36 @@ class Account:
             runs = self.load()
             mine = runs.setdefault(run, Used())
             if mine.counts is None:
-                mine.released = epsilon
+                mine.released += epsilon
                 self._require(runs, delta)
-                self._require_counts(runs)
+                self._require_reports(runs)
                 mine.counts = tuple(noisy_counts(counts, epsilon).tolist())
                 self._save(runs)
         if len(mine.counts) != len(counts):
             raise ConfigError(f"run {run} was sent counts of {len(mine.counts)} classes; now it has {len(counts)}")
         return torch.tensor(mine.counts)
+
+    def choose(self, run: str, chosen: int, of: int, privacy: Privacy) -> int:
+        """Return the choice among ``0 .. of - 1`` that a run is told, with the noise of its `metadata_epsilon`.
+
+        It is drawn when it is first asked for, as in `release`; later the run is told the same, whatever is chosen.
+
+        Raises:
+            OverBudget: that would be more than the limit; nothing was drawn.
+            OSError: it could not be written.
+        """
+        epsilon = privacy.metadata_epsilon
+        assert epsilon is not None
+        with self._locked():
+            runs = self.load()
+            mine = runs.setdefault(run, Used())
+            if mine.choice is None:
+                mine.released += epsilon
+                self._require(runs, privacy.delta)
+                self._require_reports(runs)
+                mine.choice = noisy_choice(chosen, of, epsilon)
+                self._save(runs)
+        return mine.choice
 
     def spend(self, run: str, noise: float, spent: Spent, delta: float) -> Used:
         """Record the privacy loss of an answer before it leaves; return the run's total.
@@ -273,7 +298,7 @@ class Account:
         """Return the privacy loss of a run and of all runs, in words."""
         runs = self.load()
         mine, released = _total({run: runs.get(run, Used())}, delta), sum(used.released for used in runs.values())
-        counts = f", {released:g} of it for class counts sent at joining" if released else ""
+        counts = f", {released:g} of it for reports with noise (class counts, choices)" if released else ""
         return (
             f"privacy of a single sample at delta {delta:g}: epsilon {mine:.3g} in run {run}, "
             f"{_total(runs, delta):.3g} in all private runs of this client ({len(runs)}){counts}"
@@ -289,14 +314,14 @@ class Account:
                 f"node was started with --max-epsilon {self.limit:g}, so it says no more"
             )
 
-    def _require_counts(self, runs: Mapping[str, Used]) -> None:
+    def _require_reports(self, runs: Mapping[str, Used]) -> None:
         if self.counts_limit is None:
             return
         # as written: three times 0.1 is not more than 0.3
         whole = sum((Fraction(repr(used.released)) for used in runs.values()), Fraction())
         if whole > Fraction(repr(float(self.counts_limit))):
             raise OverBudget(
-                f"with the class counts of this run their epsilon would be {float(whole):g} over all runs of this "
+                f"with this report, of reports with noise, epsilon would be {float(whole):g} over all runs of this "
                 f"client; this node was started with --max-metadata-epsilon {self.counts_limit:g}, so it tells no more"
             )
 
@@ -316,6 +341,7 @@ class Account:
             run: {
                 "mark": used.mark,
                 "counts": used.counts,
+                "choice": used.choice,
                 "told": used.released,
                 "steps": [[noise, rate, n] for (noise, rate), n in sorted(used.steps.items())],
                 "answers": used.answers,
@@ -341,13 +367,14 @@ def _used(line: Mapping[str, Any]) -> Used:
     if not 0 <= released < math.inf:
         raise ValueError(f"told {released}")
     counts = None if line["counts"] is None else tuple(int(n) for n in line["counts"])
-    return Used(str(line["mark"]), counts, released, steps, int(line["answers"]))
+    choice = None if line.get("choice") is None else int(line["choice"])  # accounts of before have none
+    return Used(str(line["mark"]), counts, released, choice, steps, int(line["answers"]))
 
 
 def _total(runs: Mapping[str, Used], delta: float) -> float:
     """Return the total epsilon of all runs.
 
-    Steps compose in Rényi divergence; the epsilons of reported counts, which need no delta, are added."""
+    Steps compose in Rényi divergence; the epsilons of reports with noise, which need no delta, are added."""
     steps: dict[tuple[float, float], int] = {}
     for used in runs.values():
         for how, n in used.steps.items():

@@ -20,6 +20,9 @@ CountNoise = Callable[[int, Tensor], Tensor]
 """``(client, its class counts) -> those it sends``. Every call gives the same ones: a second draw of noise would undo a
 part of what the first one hides."""
 
+ChoiceNoise = Callable[[int, int, int], int]
+"""``(client, its choice, of) -> the one that it reports``; the same for the same choice on every call."""
+
 
 class Trainer(Protocol):
     """Local training; ``private``, if given, draws the batches and takes the gradients."""
@@ -42,6 +45,7 @@ class Job:
 
     Attributes:
         count_noise: noise on class counts; when clients join, their code sees these counts and no other data.
+        choice_noise: noise on what `Client.choice` reports.
         private: local training hides single samples.
         gradient: how gradients are found, see `fedkin.engines.steps`.
         outcomes: the first round whose evaluation sends whether each test sample was classified correctly; None: none.
@@ -57,6 +61,7 @@ class Job:
     shards: Sequence[ClientData]
     seed: int
     count_noise: CountNoise | None = None
+    choice_noise: ChoiceNoise | None = None
     private: Private | None = None
     gradient: Gradient = "auto"
     outcomes: int | None = None

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -120,6 +121,7 @@ class Turn:
             seed=job.seed,
             round=task.round,
             group=int(getattr(self.shard, "group", -1)),
+            choice_noise=None if job.choice_noise is None else partial(job.choice_noise, task.client),
         )
         self.seconds, self.spent = 0.0, dict[float, int]()
         self._count = 0

@@ -28,7 +28,7 @@ from fedkin.experiment.together import at_once, execute_all
 from fedkin.experiment.tuning import OnTuning, tune_all, tuning_sweep
 from fedkin.inspection import require_two_classes
 from fedkin.methods import canonical, get_method, get_title
-from fedkin.privacy.budget import Privacy, reports_at_joining
+from fedkin.privacy.budget import Privacy, reports
 from fedkin.report.folder import Run
 from fedkin.server import RoundReport
 from fedkin.storage.files import write_atomic
@@ -137,7 +137,10 @@ class Comparison(Setup):
         if plain == name:
             return own
         inner = {**self.own.get(plain, {}), **own.pop("inner", {})}
-        hidden = {"send_numbers": False} if self.aggregation.secure or self.privacy.asked else {}
+        hides = self.aggregation.secure or self.privacy.noise_multiplier is not None
+        if self.privacy.metadata_epsilon is not None:  # covers a choice, by which mode "sure" cannot decide
+            hides |= own.get("mode") == "sure"
+        hidden = {"send_numbers": False} if hides else {}
         return {**hidden, **own, **({"inner": inner} if inner else {})}
 
     def toml(self) -> str:
@@ -185,7 +188,7 @@ def _privacy_for(privacy: Privacy, method: Method) -> Privacy:
     if not privacy.asked:
         return privacy
     net = Net(lambda: nn.Sequential(nn.Linear(1, 2)), (1,), 2)  # any will do: this is before the data are read
-    if privacy.metadata_epsilon is not None and not reports_at_joining(method, net):
+    if privacy.metadata_epsilon is not None and not reports(method, net):
         privacy = dataclasses.replace(privacy, metadata_epsilon=None)
     privacy.require(method, net)
     return privacy

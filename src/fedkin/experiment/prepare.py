@@ -19,7 +19,7 @@ from fedkin.experiment.settings import ModelSettings, Settings, Setup, digest
 from fedkin.inspection import require_two_classes
 from fedkin.models import MODELS
 from fedkin.models.start import Model, factory
-from fedkin.privacy.noise import KeyedCounts
+from fedkin.privacy.noise import KeyedChoices, KeyedCounts
 from fedkin.server import Plan
 from fedkin.storage.checkpoint import SECOND
 
@@ -172,19 +172,19 @@ class Experiment:
         Args:
             clients: their data, laid out.
             outcomes: the outcomes of single test samples may be sent where the plan asks for them.
-            secret: on real hosts: noise does not follow from the run's seed, which others know, and what clients say of
-                their class counts is the host's business.
+            secret: on real hosts: noise does not follow from the run's seed, which others know, and the host adds it to
+                what clients report of themselves.
         """
         privacy, seed = self.setup.privacy, self.setup.run.seed
+        said = None if secret else privacy.metadata_epsilon
         return Job(
             self.method,
             self.net,
             self.setup.training,
             clients,
             seed,
-            count_noise=None
-            if secret or privacy.metadata_epsilon is None
-            else KeyedCounts(privacy.metadata_epsilon, seed),
+            count_noise=None if said is None else KeyedCounts(said, seed),
+            choice_noise=None if said is None else KeyedChoices(said, seed),
             private=privacy.private(secret=secret),
             gradient=self.setup.compute.gradient,
             outcomes=self.plan.outcomes_from if outcomes else None,
@@ -209,7 +209,12 @@ def plan_of(setup: Setup, *, on_hosts: bool = False) -> Plan:
         setup: all of them.
         on_hosts: with the limits on clients' claims that real hosts need.
     """
-    plan = Plan(**vars(setup.run), aggregation=setup.aggregation, outcomes=not setup.privacy.asked)
+    plan = Plan(
+        **vars(setup.run),
+        aggregation=setup.aggregation,
+        outcomes=not setup.privacy.asked,
+        metadata_epsilon=setup.privacy.metadata_epsilon,
+    )
     return replace(plan, max_share=setup.hosts.max_share, max_samples=setup.hosts.max_samples) if on_hosts else plan
 
 

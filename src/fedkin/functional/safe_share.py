@@ -2,8 +2,8 @@
 
 A client predicts with ``p = lambda p_method + (1 - lambda) p_alone``. The likelihood of its held-out samples, which
 trained neither model, is one for lambda; the clients share its prior. From top to bottom: the numbers that a client
-sends (`numbers`), what the server makes of those of all clients (`counted`, `posteriors`, `gains`, `left_out`), and how
-a client chooses (`too_far`, `choose`, `choose_alone`, `tested`).
+sends (`numbers`), what the server makes of those of all clients (`counted`, `posteriors`, `prior_of`, `gains`,
+`left_out`), and how a client chooses (`too_far`, `choose`, `choose_alone`, `tested`).
 """
 
 from __future__ import annotations
@@ -101,6 +101,24 @@ def shared(likelihood: Tensor, hits: Tensor, n: Tensor) -> tuple[Tensor, Tensor]
     return prior, gains(r, hits, n)
 
 
+def prior_of(choices: Tensor, epsilon: float) -> Tensor:
+    """Return the prior w ``[5]`` of K clients that each reported one choice by randomised response.
+
+    A client's choice is the lambda of its largest likelihood; the one that it reports is ``exp(epsilon)`` times as
+    likely the true one as each other. w is fitted as in `posteriors`, by EM.
+
+    Args:
+        choices: positions in the grid, int64 ``[K]``.
+        epsilon: of the noise.
+    """
+    likely = torch.full((len(GRID), len(GRID)), math.exp(-epsilon), dtype=torch.float64).fill_diagonal_(1.0)[choices]
+    prior = FLAT
+    for _ in range(STEPS):
+        r = prior * likely
+        prior = ((r / r.sum(1, keepdim=True)).sum(0) + FLAT) / (len(choices) + 1)
+    return prior
+
+
 def gains(r: Tensor, hits: Tensor, n: Tensor) -> Tensor:
     """Return T ``[5, 4]``: gain in accuracy at lambda = G_1 .. G_4 of clients whose own lambda is G_c.
 
@@ -167,10 +185,10 @@ def choose(r: Tensor, table: Tensor, bound: float) -> int:
 
 
 def choose_alone(r: Tensor, bound: float) -> int:
-    """Return j of the largest lambda = G_j <= mean + 1/8 with H_j <= bound: the choice by the client's samples alone.
+    """Return j of the largest lambda = G_j <= mean + 1/8 with H_j <= bound: the choice without the others' gains.
 
     Args:
-        r: the client's posterior under the flat prior ``[5]``.
+        r: the client's posterior ``[5]``, under the flat prior if nothing is known of the others.
         bound: of H, see `BOUNDS`.
     """
     fits = (r @ GRID + 1 / 8 + _TIE >= GRID) & (too_far(r) <= bound + _TIE)

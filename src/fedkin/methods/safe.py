@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, ConfigError, Download, Method, Net, Round, Train, Work, to_all, to_each
@@ -28,12 +29,13 @@ from fedkin.functional.safe_share import (
     left_out,
     numbers,
     posterior,
+    prior_of,
     probabilities,
     shared,
     tested,
 )
 
-_NUMBERS = ("likelihood", "hits", "held")
+_REPORTS = ("likelihood", "hits", "held", "choice")
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Safe(Method):
     family = "personal model"
     robust = True
     sends_scores = property(lambda m: m.send_numbers)
+    noisy_scores = property(lambda m: m.mode != "sure")
     reads_validation = True
 
     inner: Method
@@ -52,8 +55,8 @@ class Safe(Method):
     """Share of the method: the largest predicted gain if going too far has a chance of at most 1/2 ("best") or 1/5
     ("likely"); or the others' choice if a sign test on the client's samples finds it better than alone ("sure")."""
     send_numbers: bool = True
-    """Send nine numbers about the held-out samples in evaluated rounds, from which the clients' common prior is made.
-    Otherwise each client chooses by its samples alone."""
+    """Send nine numbers about the held-out samples in evaluated rounds, from which the clients' common prior is made;
+    with metadata_epsilon one noisy choice in the last round. Otherwise each client chooses by its samples alone."""
     delta: float = 0.05
     """Mode "sure": maximum probability that a client leaves its model alone for one that is not more accurate."""
 
@@ -139,6 +142,8 @@ class Safe(Method):
         s = Bundle(self.inner.init(r).under("inner"))
         if not self.send_numbers:
             return s
+        if r.metadata_epsilon is not None:  # 1 + position in the grid; 0: none
+            return s.but(choice=torch.empty(0, dtype=torch.int64), asked=torch.tensor(0))
         return s.but(
             likelihood=torch.empty(0, 4, dtype=torch.float64),
             hits=torch.empty(0, 4, dtype=torch.int64),
@@ -149,7 +154,7 @@ class Safe(Method):
     def admit(self, s: Bundle, r: Round) -> Bundle:
         """Add the joining clients to the wrapped method's state, and without numbers."""
         s = self._with(s, self.inner.admit(s.inside("inner"), r))
-        zeros = {name: torch.zeros(s[name].shape[1:], dtype=s[name].dtype) for name in _NUMBERS if name in s}
+        zeros = {name: torch.zeros(s[name].shape[1:], dtype=s[name].dtype) for name in _REPORTS if name in s}
         return s.but(**{name: grow(s[name], len(r.roster), zero) for name, zero in zeros.items()})
 
     def _with(self, s: Bundle, inner: Bundle) -> Bundle:
@@ -163,15 +168,20 @@ class Safe(Method):
 
     def consult(self, s: Bundle, r: Round) -> Download | None:
         """Send what clients predict with by the wrapped method, to be compared with their models alone."""
-        return self.inner.deliver(s.inside("inner"), r).under("inner") if self.send_numbers else None
+        if not self.send_numbers:
+            return None
+        asked = self.inner.deliver(s.inside("inner"), r).under("inner")
+        return asked if r.metadata_epsilon is None else asked | to_all(noisy=torch.tensor(True))
 
     def collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Keep the clients' numbers, or pass the answers of a survey to the wrapped method."""
-        if "held" not in up:
+        reported = [name for name in _REPORTS if name in up]
+        if not reported:
             return self._with(s, self.inner.collect(s.inside("inner"), r, up.inside("inner")))
         if int(s.asked) != r.index:  # the first answers of a round: earlier numbers are of other models
-            s = s.but(asked=torch.tensor(r.index), held=put(s.held, torch.arange(len(s.held)), torch.tensor(0)))
-        return s.but(**{name: put(s[name], r.ids, up[name]) for name in _NUMBERS})
+            name = "choice" if "choice" in s else "held"
+            s = s.but(**{name: torch.zeros_like(s[name])}, asked=torch.tensor(r.index))
+        return s.but(**{name: put(s[name], r.ids, up[name]) for name in reported})
 
     def sample(self, s: Bundle, r: Round) -> Tensor | Bundle:
         """Return the wrapped method's cohort."""
@@ -182,11 +192,16 @@ class Safe(Method):
         return self.inner.distribute(s.inside("inner"), r).under("inner")
 
     def deliver(self, s: Bundle, r: Round) -> Download:
-        """Send what the wrapped method delivers, and the prior w and gains T, or in mode "sure" the others' lambda."""
+        """Send what the wrapped method delivers, and the prior w and gains T, or in mode "sure" the others' lambda.
+
+        Of noisy choices w alone can be made.
+        """
         given = self.inner.deliver(s.inside("inner"), r).under("inner")
         reporting = self._reporting(s)
         if len(reporting) < LEAST:
             return given
+        if r.metadata_epsilon is not None:
+            return given | to_all(prior=prior_of(s.choice[reporting] - 1, r.metadata_epsilon))
         found = (s.likelihood[reporting], s.hits[reporting], s.held[reporting])
         if self.mode == "sure":
             at = torch.searchsorted(reporting, r.ids).clamp(max=len(reporting) - 1)
@@ -198,7 +213,9 @@ class Safe(Method):
 
     def _reporting(self, s: Bundle) -> Tensor:
         """Return the clients of which there are numbers, ascending."""
-        return s.held.nonzero().flatten() if self.send_numbers else torch.empty(0, dtype=torch.int64)
+        if not self.send_numbers:
+            return torch.empty(0, dtype=torch.int64)
+        return s["choice" if "choice" in s else "held"].nonzero().flatten()
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Return the wrapped method's next state, with the clients' numbers as they are."""
@@ -211,6 +228,9 @@ class Safe(Method):
 
     def refuses(self, r: Round, up: Bundle) -> str | None:
         """Return a reason if a client's numbers are impossible, or the wrapped method's reason to refuse an upload."""
+        if "choice" in up:
+            said = int(up.choice)
+            return None if 0 <= said <= len(GRID) else f"choice is {said}, expected 0 to {len(GRID)}"
         if "held" not in up:
             return self.inner.refuses(r, up.inside("inner"))
         n, largest = int(up.held), int(up.hits.abs().max())
@@ -230,7 +250,7 @@ class Safe(Method):
         As their numbers say; mode "sure" decides by samples that the server does not know.
         """
         found, reporting = self.inner.notes(s.inside("inner")), self._reporting(s)
-        if len(reporting) < LEAST or self.mode == "sure" or not int(s.asked):
+        if len(reporting) < LEAST or self.mode == "sure" or not int(s.asked) or "choice" in s:
             return found
         prior, table = shared(s.likelihood[reporting], s.hits[reporting], s.held[reporting])
         own = [choose(r, table, BOUNDS[self.mode]) for r in posterior(s.likelihood[reporting], prior)]
@@ -253,14 +273,22 @@ class Safe(Method):
         return self.inner.describe(c)
 
     def answer(self, c: Client) -> Work:
-        """Return the wrapped method's answer; before an evaluation the nine numbers (zeros where there are none)."""
+        """Return the wrapped method's answer; before an evaluation the nine numbers (zeros where there are none).
+
+        In a run with `metadata_epsilon` a noisy choice instead: of the lambda that the held-out samples like best.
+        """
         if "consult" not in c.received:
             return Bundle((yield from through(self.inner.answer(self._inside(c)))).under("inner"))
         b = yield from through(self.inner.personalize(self._inside(c)))
         _, held = self.parts(c.validation)
+        noisy = "noisy" in c.received or c.choice_noise is not None  # a server cannot leave the noise out
         if len(held) < LEAST or "alone" not in c.state:
+            if noisy:
+                return Bundle(choice=torch.tensor(0))
             return Bundle(likelihood=torch.zeros(4).double(), hits=torch.zeros(4).long(), held=torch.tensor(0))
         likelihood, hits = numbers(*self._predicted(c, b, held.x), held.y)
+        if noisy:
+            return Bundle(choice=torch.tensor(1 + c.choice(int(F.pad(likelihood, (1, 0)).argmax()), len(GRID))))
         return Bundle(likelihood=likelihood, hits=hits, held=torch.tensor(len(held)))
 
     def _predicted(self, c: Client, b: Bundle, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -299,9 +327,10 @@ class Safe(Method):
         if self.mode == "sure":  # the others' lambda; none received: 1/2
             return tested(p, q, held.y, int(c.received.get("others", torch.tensor(2))), self.delta)
         likelihood, _ = numbers(p, q, held.y)
-        if "prior" in c.received:
-            return choose(posterior(likelihood, c.received.prior), c.received.gains, BOUNDS[self.mode])
-        return choose_alone(posterior(likelihood, FLAT), BOUNDS[self.mode])
+        r = posterior(likelihood, c.received.get("prior", FLAT))
+        if "gains" in c.received:
+            return choose(r, c.received.gains, BOUNDS[self.mode])
+        return choose_alone(r, BOUNDS[self.mode])
 
     def views(self, c: Client) -> dict[str, Bundle]:
         """Return the wrapped method's views ("trained" as a mixture), the model alone, and its model "method".

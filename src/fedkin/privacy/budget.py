@@ -1,4 +1,4 @@
-"""What a run promises single samples: noise on what clients say at joining, private training, and the epsilon of both.
+"""What a run promises single samples: noise on what clients report, private training, and the epsilon of both.
 
 How much private training spent is counted by Opacus (extra ``dp``), in Rényi differential privacy.
 """
@@ -17,7 +17,18 @@ from fedkin.core import ConfigError, Method, MethodError, Net
 from fedkin.privacy.dp_sgd import Private, require_single_gradients
 from fedkin.privacy.noise import checked_epsilon, reports_at_joining, require_counts, says
 
-__all__ = ["Privacy", "Spent", "add", "composed", "epsilon", "reports_at_joining", "sentence", "total", "written"]
+__all__ = [
+    "Privacy",
+    "Spent",
+    "add",
+    "composed",
+    "epsilon",
+    "reports",
+    "reports_at_joining",
+    "sentence",
+    "total",
+    "written",
+]
 
 Spent = Mapping[float, int]
 """Steps taken at each sampling rate."""
@@ -38,7 +49,8 @@ class Privacy:
     delta: float = 1e-5
     """Delta of private training: the probability with which its epsilon may not hold."""
     metadata_epsilon: float | None = None
-    """Epsilon of the noise on class counts that clients report when they join. Default: exact counts."""
+    """Epsilon of the noise on class counts that clients report when they join, and of the one choice that they report
+    in a safe form. Default: exact ones."""
 
     def __post_init__(self) -> None:
         if self.metadata_epsilon is not None:
@@ -74,13 +86,14 @@ class Privacy:
             ModelError: the network cannot be trained privately.
         """
         if self.metadata_epsilon is not None:
-            if method.sends_scores:
+            noisy = method.sends_scores and method.noisy_scores
+            if method.sends_scores and not noisy:
                 raise ConfigError(
                     f"metadata_epsilon puts noise on what clients report at joining, but clients of {method.title} "
                     "also send exact figures on their held-out samples; set send_numbers = false in the method, or "
                     "leave metadata_epsilon out"
                 )
-            require_counts(method, net)
+            require_counts(method, net, nothing=noisy)
         if self.noise_multiplier is None:
             return
         self.require_method(method)
@@ -133,6 +146,11 @@ class Privacy:
                 "steps": 0 if worst is None else sum(spent[worst].values()),
             }
         return out
+
+
+def reports(method: Method, net: Net) -> bool:
+    """Return whether `metadata_epsilon` puts noise on anything: a report at joining, or a choice."""
+    return reports_at_joining(method, net) or (method.sends_scores and method.noisy_scores)
 
 
 def _said(method: Method, net: Net) -> list[str]:
@@ -211,7 +229,7 @@ def sentence(summary: Mapping[str, Any]) -> str:
     """Return a run's `Privacy.summary` in words; "" without any option."""
     parts = []
     if "metadata_epsilon" in summary:
-        parts.append(f"what clients say at joining: epsilon {summary['metadata_epsilon']:g}")
+        parts.append(f"each report with noise: epsilon {summary['metadata_epsilon']:g}")
     if "noise_multiplier" in summary:
         if summary["epsilon"] is None:
             parts.append("training: no noise, so no epsilon")

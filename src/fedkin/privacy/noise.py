@@ -134,6 +134,44 @@ def noisy_counts(counts: Tensor, epsilon: float, source: Source | None = None) -
     return (counts + noise).clamp(min=0)
 
 
+def noisy_choice(chosen: int, of: int, epsilon: float, source: Source | None = None) -> int:
+    """Return a choice among ``0 .. of - 1`` by randomised response.
+
+    It is ``exp(epsilon)`` times as likely the true one as each other, so it is epsilon-differentially private for all
+    that the choice was made from, all samples together. Exact, as `discrete_laplace` is.
+    Kairouz, Bonawitz, Ramage: Discrete Distribution Estimation under Local Privacy, ICML 2016.
+
+    Args:
+        source: of the noise. Default: the operating system's, which cannot be repeated.
+    """
+    exact, source = checked_epsilon(epsilon), source or Secret()
+    while True:  # the true one is always taken, each other with probability exp(-epsilon)
+        drawn = source.below(of)
+        if drawn == chosen or _fades(exact, source):
+            return drawn
+
+
+def _fades(x: Fraction, source: Source) -> bool:
+    """True with probability ``exp(-x)``, for x >= 0."""
+    rest = x % 1
+    return all(_decays(1, 1, source) for _ in range(int(x))) and _decays(rest.numerator, rest.denominator, source)
+
+
+class KeyedChoices:
+    """Noisy choices of each client of a simulation: the same whenever the same one is requested.
+
+    Args:
+        epsilon: of `noisy_choice`.
+        seed: the run's.
+    """
+
+    def __init__(self, epsilon: float, seed: int) -> None:
+        self.epsilon, self.seed = epsilon, seed
+
+    def __call__(self, client: int, chosen: int, of: int) -> int:
+        return noisy_choice(chosen, of, self.epsilon, Keyed(generator(self.seed, "chosen", client)))
+
+
 class KeyedCounts:
     """Noisy class counts of each client of a simulation: the same whenever they are requested.
 
@@ -189,8 +227,11 @@ def reports_at_joining(method: Method, net: Net) -> bool:
         return True
 
 
-def require_counts(method: Method, net: Net) -> None:
+def require_counts(method: Method, net: Net, *, nothing: bool = False) -> None:
     """Check that noise on class counts covers what clients report at joining.
+
+    Args:
+        nothing: clients may report nothing at joining, as they report something later.
 
     Raises:
         ConfigError: they report something else, or nothing.
@@ -200,7 +241,7 @@ def require_counts(method: Method, net: Net) -> None:
         said = says(method, net)
     except MethodError as e:
         raise ConfigError(f"metadata_epsilon cannot protect clients of {name}: {e}; leave it out") from e
-    if not said:
+    if not said and not nothing:
         raise ConfigError(
             f"clients of {name} say nothing of their classes at joining, so metadata_epsilon has nothing to protect; "
             "leave it out (fedkin list methods shows what the server learns)"

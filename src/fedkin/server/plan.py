@@ -82,6 +82,7 @@ class Plan(RunSettings):
         max_share: maximum fraction of a round's samples that a client can have, see `fedkin.server.shares`; 1: any.
             Only real hosts need it: in a simulation the numbers of samples are known.
         max_samples: an evaluation on more samples than this is refused.
+        metadata_epsilon: of the noise on what clients report of themselves; None: they report it exactly.
     """
 
     bound: float = 1e8
@@ -89,6 +90,7 @@ class Plan(RunSettings):
     outcomes: bool = False
     max_share: float = 1.0
     max_samples: int = 10**12
+    metadata_epsilon: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,6 +103,10 @@ class Plan(RunSettings):
                 "secure aggregation needs the uploads of all who were asked, so those who answer first cannot be "
                 f"chosen; leave out oversampling = {self.oversampling:g}"
             )
+
+    def consults(self, round: int) -> bool:
+        """Return whether clients are asked (`Method.consult`) before the evaluation of this round."""
+        return self.metadata_epsilon is None or round == self.rounds
 
     def require(self, method: Method, clients: int | None = None) -> None:
         """Check that a method, and a federation of a number of clients, can do what is planned.

@@ -189,7 +189,9 @@ def _one(method: Method, net: Net, training: Training, transport: Transport, pla
     everyone = _round(net, plan, server, t, "evaluate", here)
     shown = _Shown()
     if plan.evaluates(t):
-        consulted = _consulted(method, training, transport, plan, server, everyone)
+        consulted = _Consulted()
+        if plan.consults(t):
+            consulted = _consulted(method, training, transport, plan, server, everyone)
         shown = _evaluated(method, training, transport, plan, server, everyone, consulted)
     ended = time.perf_counter()
     clusters, count = _grouped(method, server, everyone)
@@ -270,6 +272,7 @@ def _round(net: Net, plan: Plan, server: Server, t: int, step: str, ids: list[in
         step=step,
         uniform=plan.weighting == "uniform",
         aggregation=plan.aggregation,
+        metadata_epsilon=plan.metadata_epsilon,
     )
 
 

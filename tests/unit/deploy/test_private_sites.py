@@ -527,12 +527,12 @@ def test_an_account_comes_back_as_it_was(tmp_path: Path) -> None:
     mine.spend("b", 2.0, {1 / 3: 4}, 1e-5)
     mine.release("b", torch.arange(4), 0.5, 1e-5)
     runs = Account(tmp_path, "c0").load()
-    assert runs["a"] == Used(runs["a"].mark, None, 0.0, {(1.0, 1 / 3): 3, (1.0, 0.1): 2}, 1)
+    assert runs["a"] == Used(runs["a"].mark, steps={(1.0, 1 / 3): 3, (1.0, 0.1): 2}, answers=1)
     assert (runs["b"].released, runs["b"].spent(2.0), runs["b"].spent(1.0)) == (0.5, {1 / 3: 4}, {})
     assert runs["a"].mark != runs["b"].mark
     whole = composed([(1.0, 0.1, 2), (1.0, 1 / 3, 3), (2.0, 1 / 3, 4)], 1e-5)
     assert mine.total(1e-5) == whole + 0.5
-    assert "all private runs of this client (2), 0.5 of it for class counts" in mine.words("a", 1e-5)
+    assert "all private runs of this client (2), 0.5 of it for reports with noise" in mine.words("a", 1e-5)
 
 
 # ---- the way of the limits -----------------------------------------------------------------------------------------

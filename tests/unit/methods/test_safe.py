@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from fedkin.cli.flags import compare_flags, run_flags
-from fedkin.core import Aggregation, ClientData, ConfigError, Method
+from fedkin.core import Aggregation, Bundle, Client, ClientData, ConfigError, Method, Samples, Training
 from fedkin.data import SiteData
 from fedkin.deploy.allowed_code import Allowed, NotAllowed, settings_of
 from fedkin.deploy.client import ClientService
@@ -17,9 +18,10 @@ from fedkin.deploy.privacy_budget import PrivacyLimits
 from fedkin.deploy.tensors import bundle, wire_message
 from fedkin.deploy.wire_format import WireMessage
 from fedkin.engines import Loop, Stacked, Workers
+from fedkin.engines.drive import drive
 from fedkin.experiment.compare import Comparison, compare, comparison_from
 from fedkin.experiment.run import resume, run_settings
-from fedkin.experiment.settings import RunSettings, Settings
+from fedkin.experiment.settings import Compute, DataSettings, RunSettings, Settings
 from fedkin.experiment.sweep import Sweep
 from fedkin.exporting import export_all, load_export
 from fedkin.exporting.cold_start import join
@@ -185,6 +187,49 @@ def test_a_host_that_keeps_its_scores_sends_no_numbers(tmp_path: Path) -> None:
     assert load_export(taken_home(tmp_path, "c1")).card["rule"]["kind"] == "mixture"
 
 
+def chosen_by(folder: Path, epsilon: float, name: str = "fedavg-safe", **limits: Any) -> tuple[Direct, Any]:
+    """Six hosts in a run with noise on their choices, c1 with limits."""
+    hosts = {"min_clients": 6}
+    s = settings(name, data={"clients": 6, "validation": 0.3}, hosts=hosts, privacy={"metadata_epsilon": epsilon})
+    post = Direct(sites(folder, 6))
+    post.sites[101] = ClientService("c1", SiteData("digits", share=1), folder / "disks", PrivacyLimits(**limits))
+    return post, on_hosts(s, folder, post)
+
+
+def test_the_noise_on_choices_is_the_hosts_own(tmp_path: Path) -> None:
+    """Equal runs on other disks report other choices, each drawn once: it is written down before it leaves, with its
+    epsilon, and the host tells the same again whatever its samples like then."""
+    told = []
+    for i in range(3):
+        post, ours = chosen_by(tmp_path / str(i), 0.1)
+        told.append(ours.server.state.choice.tolist())
+        for site, said in zip(post.sites.values(), told[-1], strict=True):
+            ((run, used),) = site.account.load().items()
+            assert (used.choice, used.released, used.counts) == (said - 1, 0.1, None)
+            again = ClientService(site.client, SiteData("digits", share=0), tmp_path / str(i) / "disks")
+            how = Privacy(metadata_epsilon=0.1)
+            assert {again.account.choose(run, j, 5, how) for j in range(5)} == {said - 1}
+            assert again.account.load() == {run: used}
+    assert len({tuple(said) for said in told}) > 1
+
+
+def test_a_choice_counts_towards_the_owners_limit(tmp_path: Path) -> None:
+    """DA-PFL's counts take 0.3 of 0.5, so that no choice leaves c1, which is evaluated all the same; of 0.6 it does. A
+    host that keeps its scores sends one only under a limit of its own."""
+    for limits, name, sent, released in (
+        ({"max_metadata_epsilon": 0.5}, "da-pfl-safe", False, 0.3),
+        ({"max_metadata_epsilon": 0.6}, "da-pfl-safe", True, 0.6),
+        ({"keep_scores": True}, "fedavg-safe", False, 0.0),
+        ({"keep_scores": True, "max_metadata_epsilon": 0.3}, "fedavg-safe", True, 0.3),
+    ):
+        folder = tmp_path / f"{name} {limits}"
+        post, ours = chosen_by(folder, 0.3, name, **limits)
+        used = list(post.sites[101].account.load().values())
+        assert [int(n) > 0 for n in ours.server.state.choice] == [True, sent, True, True, True, True]
+        assert sum(u.released for u in used) == released
+        assert (1 in {line["client"] for line in ours.clients}) == ("keep_scores" not in limits)
+
+
 def test_a_share_that_cannot_be_is_refused(tmp_path: Path) -> None:
     """A lambda beyond 1 in the evaluation of one host: it is refused and named, the others' are recorded."""
     s = settings("fedavg-safe", run={"rounds": 1}, data={"clients": 3, "validation": 0.3}, hosts={"min_clients": 3})
@@ -215,8 +260,66 @@ def test_numbers_are_not_sent_where_uploads_are_hidden() -> None:
     Privacy(noise_multiplier=1.0).require_method(silent)
     net = Setting().network()
     with pytest.raises(ConfigError, match="figures on their held-out samples; set send_numbers = false"):
-        Privacy(metadata_epsilon=1.0).require(Safe(inner=get_method("da-pfl")), net)
-    Privacy(metadata_epsilon=1.0).require(Safe(inner=get_method("da-pfl"), send_numbers=False), net)
+        Privacy(metadata_epsilon=1.0).require(Safe(inner=get_method("da-pfl"), mode="sure"), net)
+    with pytest.raises(ConfigError, match="say nothing of their classes"):
+        Privacy(metadata_epsilon=1.0).require(silent, net)
+    for made in (telling, Safe(inner=get_method("da-pfl")), Safe(inner=get_method("da-pfl"), send_numbers=False)):
+        Privacy(metadata_epsilon=1.0).require(made, net)
+    assert Comparison(
+        ("fedavg", "fedavg-safe"), data=DataSettings(validation=0.2), privacy=Privacy(metadata_epsilon=1.0)
+    )
+
+
+@pytest.mark.parametrize("name", ["fedavg-safe", "da-pfl-safe"])
+def test_with_noise_clients_send_one_choice_in_the_last_round(name: str, tmp_path: Path) -> None:
+    """Until then they decide by themselves, as without numbers; with hardly any noise the choices are those that the
+    clients' samples like best, and in the last round the prior is made of them. Every engine; never an exact number."""
+
+    def of(epsilon: float, engine: str = "loop", **fields: Any) -> Settings:
+        data, run = {**HELD, "alpha": 1.0}, {"rounds": 6, "participation": 1.0, "eval_every": 2}
+        privacy = {"metadata_epsilon": epsilon} if name == "da-pfl-safe" or not fields else {}
+        return small(name, fields, data=data, run=run, privacy=privacy, compute={"engine": engine})
+
+    found = run_settings(of(50.0), out=tmp_path / "a")
+    s = found.server.state
+    assert not {"likelihood", "hits", "held"} & s.keys()
+    assert s.choice.min() > 0
+    silent = run_settings(of(50.0, send_numbers=False))
+    shares = [[line["note_share"] for line in run.clients] for run in (found, silent)]
+    assert shares[0][:-6] == shares[1][:-6]
+    for made in ({"engine": "workers", "workers": 2}, {"engine": "stacked"}):
+        again = run_settings(replace(of(50.0), compute=Compute(**made)))
+        assert torch.equal(again.server.state.choice, s.choice)
+        assert [line["note_share"] for line in again.clients] == shares[0]
+    assert set(run_settings(of(0.01)).server.state.choice.tolist()) != set(s.choice.tolist())
+    with pytest.raises(ConfigError, match="clients report a choice with noise in the last of them alone"):
+        resume(tmp_path / "a", rounds=9)
+
+
+def test_a_server_cannot_leave_the_noise_out() -> None:
+    """A client of a run with `metadata_epsilon` reports a choice through the noise, however it is asked; one with too
+    few samples reports that. A choice that is none is refused."""
+    net, held = Setting().network(), held_out(12)[0]
+    seen: list[tuple[int, int]] = []
+
+    def noise(chosen: int, of: int) -> int:
+        seen.append((chosen, of))
+        return 3
+
+    def asked(samples: Samples, **more: Any) -> Bundle:
+        received = Bundle({"consult": torch.tensor(True), "inner.model": net.w0})
+        state = Bundle(alone=net.w0 + 0.5)
+        c = Client(0, held.train, samples, net, Training(), received, state, **more)
+        return drive(Safe(inner=FedAvg()).answer(c), lambda _: pytest.fail("no training"))
+
+    answer = asked(held.validation, choice_noise=noise)
+    assert {n: t.tolist() for n, t in answer.items()} == {"choice": 4}
+    assert len(seen) == 1
+    assert 0 <= seen[0][0] < seen[0][1] == 5
+    assert {n: t.tolist() for n, t in asked(held.validation.every(4), choice_noise=noise).items()} == {"choice": 0}
+    assert asked(held.validation).keys() == {"likelihood", "hits", "held"}
+    for said, reason in ((6, "choice is 6, expected 0 to 5"), (-1, "choice is -1, expected 0 to 5"), (5, None)):
+        assert Safe(inner=FedAvg()).refuses(None, Bundle(choice=torch.tensor(said))) == reason
 
 
 def test_secure_aggregation_sums_the_wrapped_methods_uploads() -> None:

@@ -141,7 +141,7 @@ def test_both_options_together() -> None:
     found = play(DAPFL(), metadata_epsilon=0.5, noise_multiplier=1.0).summary["privacy"]
     assert (found["metadata_epsilon"], found["steps"]) == (0.5, 12)
     text = sentence(found)
-    assert text.startswith("what clients say at joining: epsilon 0.5; training: epsilon up to ")
+    assert text.startswith("each report with noise: epsilon 0.5; training: epsilon up to ")
     assert sentence({}) == ""
     assert "no noise, so no epsilon" in sentence(play(FedAvg(), noise_multiplier=0.0).summary["privacy"])
 

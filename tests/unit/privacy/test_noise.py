@@ -24,11 +24,13 @@ from fedkin.engines import Engine, Job, Loop, Task, Workers
 from fedkin.methods import CAM, CFIC, DAPFL, METHODS, Oracle
 from fedkin.privacy.noise import (
     Keyed,
+    KeyedChoices,
     KeyedCounts,
     Secret,
     Source,
     checked_epsilon,
     discrete_laplace,
+    noisy_choice,
     noisy_counts,
     require_counts,
     says,
@@ -51,6 +53,32 @@ def test_the_law_of_discrete_laplace(scale: Fraction) -> None:
     decay = math.exp(-1 / scale)
     variance = 2 * decay / (1 - decay) ** 2
     assert abs(float(x.double().mean())) <= 4 * math.sqrt(variance / n)
+
+
+@pytest.mark.parametrize("epsilon", [0.25, 1.0, 2.5])
+def test_the_law_of_a_noisy_choice(epsilon: float) -> None:
+    """Of five, the true one has the share e^epsilon / (e^epsilon + 4) and each other an equal one, within four standard
+    deviations."""
+    n, source = 4000, Keyed(generator(3))
+    drawn = torch.tensor([noisy_choice(2, 5, epsilon, source) for _ in range(n)])
+    for value in range(5):
+        p = (math.exp(epsilon) if value == 2 else 1.0) / (math.exp(epsilon) + 4)
+        assert abs(int((drawn == value).sum()) - n * p) <= 4 * math.sqrt(n * p * (1 - p))
+
+
+def test_a_choice_almost_without_noise_and_one_of_noise_alone() -> None:
+    """With a large epsilon the true one, also from the operating system's numbers; with a tiny one any."""
+    assert {noisy_choice(j, 5, 50.0) == j for j in range(5)} == {True}
+    assert {noisy_choice(0, 3, 1e-6) for _ in range(100)} == {0, 1, 2}
+
+
+def test_keyed_choices_are_the_same_when_asked_again() -> None:
+    """Of one seed, client and choice; other clients and seeds draw others."""
+    asked = [(seed, client) for seed in (1, 2) for client in range(30)]
+    drawn = [KeyedChoices(0.5, seed)(client, 1, 5) for seed, client in asked]
+    assert drawn == [KeyedChoices(0.5, seed)(client, 1, 5) for seed, client in asked]
+    assert len(set(drawn[:30])) == 5
+    assert drawn[:30] != drawn[30:]
 
 
 def test_far_tails_are_drawn() -> None:
