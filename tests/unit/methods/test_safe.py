@@ -25,6 +25,7 @@ from fedkin.experiment.settings import Compute, DataSettings, RunSettings, Setti
 from fedkin.experiment.sweep import Sweep
 from fedkin.exporting import export_all, load_export
 from fedkin.exporting.cold_start import join
+from fedkin.functional.safe_share import BOUNDS, GRID, choose_alone, posterior, prior_of
 from fedkin.methods import CAM, IFCA, PFA, FedAvg, FedFomo, FedRoD, Safe, canonical, get_method
 from fedkin.privacy.budget import Privacy
 from fedkin.server import Plan, join_rounds
@@ -203,6 +204,7 @@ def test_the_noise_on_choices_is_the_hosts_own(tmp_path: Path) -> None:
     for i in range(3):
         post, ours = chosen_by(tmp_path / str(i), 0.1)
         told.append(ours.server.state.choice.tolist())
+        assert {round for _, kind, round in post.log if kind == "survey"} == {len(ours.rounds)}
         for site, said in zip(post.sites.values(), told[-1], strict=True):
             ((run, used),) = site.account.load().items()
             assert (used.choice, used.released, used.counts) == (said - 1, 0.1, None)
@@ -228,6 +230,7 @@ def test_a_choice_counts_towards_the_owners_limit(tmp_path: Path) -> None:
         assert [int(n) > 0 for n in ours.server.state.choice] == [True, sent, True, True, True, True]
         assert sum(u.released for u in used) == released
         assert (1 in {line["client"] for line in ours.clients}) == ("keep_scores" not in limits)
+        assert ("its data's owner allows no more" in str(ours.rounds[-1])) == (released == 0.3 and not sent)
 
 
 def test_a_share_that_cannot_be_is_refused(tmp_path: Path) -> None:
@@ -276,9 +279,10 @@ def test_with_noise_clients_send_one_choice_in_the_last_round(name: str, tmp_pat
     clients' samples like best, and in the last round the prior is made of them. Every engine; never an exact number."""
 
     def of(epsilon: float, engine: str = "loop", **fields: Any) -> Settings:
-        data, run = {**HELD, "alpha": 1.0}, {"rounds": 6, "participation": 1.0, "eval_every": 2}
+        data, run = {**HELD, "alpha": 10.0}, {"rounds": 6, "participation": 1.0, "eval_every": 2}
         privacy = {"metadata_epsilon": epsilon} if name == "da-pfl-safe" or not fields else {}
-        return small(name, fields, data=data, run=run, privacy=privacy, compute={"engine": engine})
+        lr, compute = {"lr": 0.3}, {"engine": engine}
+        return small(name, fields, data=data, run=run, training=lr, privacy=privacy, compute=compute)
 
     found = run_settings(of(50.0), out=tmp_path / "a")
     s = found.server.state
@@ -287,6 +291,11 @@ def test_with_noise_clients_send_one_choice_in_the_last_round(name: str, tmp_pat
     silent = run_settings(of(50.0, send_numbers=False))
     shares = [[line["note_share"] for line in run.clients] for run in (found, silent)]
     assert shares[0][:-6] == shares[1][:-6]
+    likelihood = run_settings(replace(of(50.0), privacy=Privacy())).server.state.likelihood  # of the same models
+    assert (s.choice - 1).tolist() == torch.nn.functional.pad(likelihood, (1, 0)).argmax(1).tolist()
+    rows = posterior(likelihood, prior_of(s.choice - 1, 50.0))
+    assert shares[0][-6:] == [float(GRID[choose_alone(row, BOUNDS["likely"])]) for row in rows]
+    assert shares[0][-6:] != shares[1][-6:]
     for made in ({"engine": "workers", "workers": 2}, {"engine": "stacked"}):
         again = run_settings(replace(of(50.0), compute=Compute(**made)))
         assert torch.equal(again.server.state.choice, s.choice)
@@ -394,6 +403,8 @@ def test_a_comparison_with_safe_forms(tmp_path: Path) -> None:
 def test_safe_forms_send_nothing_where_uploads_are_hidden() -> None:
     """In a comparison with secure aggregation: a setting of each run, not of the plan."""
     plan = Comparison(("fedper",), safe=True, aggregation=Aggregation(secure=True), run=RunSettings(participation=1.0))
+    assert plan.settings("fedper-safe", 0).method.send_numbers is False
+    plan = Comparison(("fedper",), safe=True, privacy=Privacy(noise_multiplier=1.0))
     assert plan.settings("fedper-safe", 0).method.send_numbers is False
     assert Comparison(("fedper",), safe=True).settings("fedper-safe", 0).method.send_numbers is True
 
