@@ -7,6 +7,7 @@ import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -208,6 +209,8 @@ class Method(ABC):
         if name not in presets:
             raise ConfigError(f"{cls.__name__} has no preset {name!r}; it has {sorted(presets) or 'none'}")
         fields = {k: v for k, v in presets[name].items() if k not in PRESET_TABLES}
+        if isinstance(inner := changes.get("inner"), Method) and "inner" in fields:  # those of a wrapped method
+            changes["inner"] = replace(inner, **fields["inner"])  # type: ignore[type-var]  # all methods are dataclasses
         return cls(**{**fields, **changes})
 
     # ---- server -----------------------------------------------------------------------------------------------

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, ConfigError, Download, Method, Net, Round, Train, Work, to_all, to_each
@@ -115,18 +114,6 @@ class Safe(Method):
         found = inner.presets_for(vars(inner)) if isinstance(inner, Method) else {}
         return {name: _of_inner(preset) for name, preset in found.items()}
 
-    @classmethod
-    def preset(cls, name: str, **changes: Any) -> Self:
-        """Return the method around the wrapped one with the fields of its preset.
-
-        Raises:
-            ConfigError: the wrapped method has no such preset.
-        """
-        found = cls.presets_for(changes)
-        if name not in found:
-            raise ConfigError(f"{cls.__name__} has no preset {name!r}; it has {sorted(found) or 'none'}")
-        return cls(**{**changes, "inner": replace(changes["inner"], **found[name]["inner"])})
-
     def require_secure(self) -> None:
         """Raise `ConfigError` unless means of uploads are all that the server needs."""
         self.inner.require_secure()
@@ -142,14 +129,11 @@ class Safe(Method):
         s = Bundle(self.inner.init(r).under("inner"))
         if not self.send_numbers:
             return s
-        if r.metadata_epsilon is not None:  # 1 + position in the grid; 0: none
-            return s.but(choice=torch.empty(0, dtype=torch.int64), asked=torch.tensor(0))
-        return s.but(
-            likelihood=torch.empty(0, 4, dtype=torch.float64),
-            hits=torch.empty(0, 4, dtype=torch.int64),
-            held=torch.empty(0, dtype=torch.int64),
-            asked=torch.tensor(0),  # the round that all numbers are of; 0: the models have changed since
-        )
+        none = torch.empty(0, dtype=torch.int64)
+        exact = {"likelihood": torch.empty(0, 4, dtype=torch.float64), "hits": torch.empty(0, 4, dtype=torch.int64)}
+        reports = exact if r.metadata_epsilon is None else {"choice": none}
+        # asked: the round that all reports are of; 0: the models have changed since
+        return s.but(held=none, asked=torch.tensor(0), **reports)
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
         """Add the joining clients to the wrapped method's state, and without numbers."""
@@ -168,20 +152,16 @@ class Safe(Method):
 
     def consult(self, s: Bundle, r: Round) -> Download | None:
         """Send what clients predict with by the wrapped method, to be compared with their models alone."""
-        if not self.send_numbers:
-            return None
-        asked = self.inner.deliver(s.inside("inner"), r).under("inner")
-        return asked if r.metadata_epsilon is None else asked | to_all(noisy=torch.tensor(True))
+        noisy = {} if r.metadata_epsilon is None else {"noisy": torch.tensor(True)}
+        return self.inner.deliver(s.inside("inner"), r).under("inner") | to_all(**noisy) if self.send_numbers else None
 
     def collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Keep the clients' numbers, or pass the answers of a survey to the wrapped method."""
-        reported = [name for name in _REPORTS if name in up]
-        if not reported:
+        if "held" not in up:
             return self._with(s, self.inner.collect(s.inside("inner"), r, up.inside("inner")))
         if int(s.asked) != r.index:  # the first answers of a round: earlier numbers are of other models
-            name = "choice" if "choice" in s else "held"
-            s = s.but(**{name: torch.zeros_like(s[name])}, asked=torch.tensor(r.index))
-        return s.but(**{name: put(s[name], r.ids, up[name]) for name in reported})
+            s = s.but(asked=torch.tensor(r.index), held=put(s.held, torch.arange(len(s.held)), torch.tensor(0)))
+        return s.but(**{name: put(s[name], r.ids, up[name]) for name in _REPORTS if name in up})
 
     def sample(self, s: Bundle, r: Round) -> Tensor | Bundle:
         """Return the wrapped method's cohort."""
@@ -201,7 +181,7 @@ class Safe(Method):
         if len(reporting) < LEAST:
             return given
         if r.metadata_epsilon is not None:
-            return given | to_all(prior=prior_of(s.choice[reporting] - 1, r.metadata_epsilon))
+            return given | to_all(prior=prior_of(s.choice[reporting], r.metadata_epsilon))
         found = (s.likelihood[reporting], s.hits[reporting], s.held[reporting])
         if self.mode == "sure":
             at = torch.searchsorted(reporting, r.ids).clamp(max=len(reporting) - 1)
@@ -213,9 +193,7 @@ class Safe(Method):
 
     def _reporting(self, s: Bundle) -> Tensor:
         """Return the clients of which there are numbers, ascending."""
-        if not self.send_numbers:
-            return torch.empty(0, dtype=torch.int64)
-        return s["choice" if "choice" in s else "held"].nonzero().flatten()
+        return s.held.nonzero().flatten() if self.send_numbers else torch.empty(0, dtype=torch.int64)
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Return the wrapped method's next state, with the clients' numbers as they are."""
@@ -228,11 +206,10 @@ class Safe(Method):
 
     def refuses(self, r: Round, up: Bundle) -> str | None:
         """Return a reason if a client's numbers are impossible, or the wrapped method's reason to refuse an upload."""
-        if "choice" in up:
-            said = int(up.choice)
-            return None if 0 <= said <= len(GRID) else f"choice is {said}, expected 0 to {len(GRID)}"
         if "held" not in up:
             return self.inner.refuses(r, up.inside("inner"))
+        if "choice" in up:
+            return None if 0 <= int(up.choice) < len(GRID) else f"choice is {int(up.choice)}, expected 0 to 4"
         n, largest = int(up.held), int(up.hits.abs().max())
         return f"hits differ by {largest} on {n} samples" if n < 0 or largest > n else None
 
@@ -281,14 +258,12 @@ class Safe(Method):
             return Bundle((yield from through(self.inner.answer(self._inside(c)))).under("inner"))
         b = yield from through(self.inner.personalize(self._inside(c)))
         _, held = self.parts(c.validation)
-        noisy = "noisy" in c.received or c.choice_noise is not None  # a server cannot leave the noise out
         if len(held) < LEAST or "alone" not in c.state:
-            if noisy:
-                return Bundle(choice=torch.tensor(0))
-            return Bundle(likelihood=torch.zeros(4).double(), hits=torch.zeros(4).long(), held=torch.tensor(0))
+            held = held.every(1, first=len(held))  # none of them
         likelihood, hits = numbers(*self._predicted(c, b, held.x), held.y)
-        if noisy:
-            return Bundle(choice=torch.tensor(1 + c.choice(int(F.pad(likelihood, (1, 0)).argmax()), len(GRID))))
+        if "noisy" in c.received or c.choice_noise is not None:  # a server cannot leave the noise out
+            chosen = c.choice(int(posterior(likelihood, FLAT).argmax()), len(GRID)) if len(held) else 0
+            return Bundle(choice=torch.tensor(chosen), held=torch.tensor(int(len(held) > 0)))
         return Bundle(likelihood=likelihood, hits=hits, held=torch.tensor(len(held)))
 
     def _predicted(self, c: Client, b: Bundle, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -327,10 +302,8 @@ class Safe(Method):
         if self.mode == "sure":  # the others' lambda; none received: 1/2
             return tested(p, q, held.y, int(c.received.get("others", torch.tensor(2))), self.delta)
         likelihood, _ = numbers(p, q, held.y)
-        r = posterior(likelihood, c.received.get("prior", FLAT))
-        if "gains" in c.received:
-            return choose(r, c.received.gains, BOUNDS[self.mode])
-        return choose_alone(r, BOUNDS[self.mode])
+        r, bound = posterior(likelihood, c.received.get("prior", FLAT)), BOUNDS[self.mode]
+        return choose(r, c.received.gains, bound) if "gains" in c.received else choose_alone(r, bound)
 
     def views(self, c: Client) -> dict[str, Bundle]:
         """Return the wrapped method's views ("trained" as a mixture), the model alone, and its model "method".

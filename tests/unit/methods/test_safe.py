@@ -207,10 +207,10 @@ def test_the_noise_on_choices_is_the_hosts_own(tmp_path: Path) -> None:
         assert {round for _, kind, round in post.log if kind == "survey"} == {len(ours.rounds)}
         for site, said in zip(post.sites.values(), told[-1], strict=True):
             ((run, used),) = site.account.load().items()
-            assert (used.choice, used.released, used.counts) == (said - 1, 0.1, None)
+            assert (used.choice, used.released, used.counts) == (said, 0.1, None)
             again = ClientService(site.client, SiteData("digits", share=0), tmp_path / str(i) / "disks")
             how = Privacy(metadata_epsilon=0.1)
-            assert {again.account.choose(run, j, 5, how) for j in range(5)} == {said - 1}
+            assert {again.account.choose(run, j, 5, how) for j in range(5)} == {said}
             assert again.account.load() == {run: used}
     assert len({tuple(said) for said in told}) > 1
 
@@ -227,7 +227,7 @@ def test_a_choice_counts_towards_the_owners_limit(tmp_path: Path) -> None:
         folder = tmp_path / f"{name} {limits}"
         post, ours = chosen_by(folder, 0.3, name, **limits)
         used = list(post.sites[101].account.load().values())
-        assert [int(n) > 0 for n in ours.server.state.choice] == [True, sent, True, True, True, True]
+        assert ours.server.state.held.tolist() == [1, int(sent), 1, 1, 1, 1]
         assert sum(u.released for u in used) == released
         assert (1 in {line["client"] for line in ours.clients}) == ("keep_scores" not in limits)
         assert ("its data's owner allows no more" in str(ours.rounds[-1])) == (released == 0.3 and not sent)
@@ -286,14 +286,14 @@ def test_with_noise_clients_send_one_choice_in_the_last_round(name: str, tmp_pat
 
     found = run_settings(of(50.0), out=tmp_path / "a")
     s = found.server.state
-    assert not {"likelihood", "hits", "held"} & s.keys()
-    assert s.choice.min() > 0
+    assert not {"likelihood", "hits"} & s.keys()
+    assert s.held.tolist() == [1] * 6
     silent = run_settings(of(50.0, send_numbers=False))
     shares = [[line["note_share"] for line in run.clients] for run in (found, silent)]
     assert shares[0][:-6] == shares[1][:-6]
     likelihood = run_settings(replace(of(50.0), privacy=Privacy())).server.state.likelihood  # of the same models
-    assert (s.choice - 1).tolist() == torch.nn.functional.pad(likelihood, (1, 0)).argmax(1).tolist()
-    rows = posterior(likelihood, prior_of(s.choice - 1, 50.0))
+    assert s.choice.tolist() == torch.nn.functional.pad(likelihood, (1, 0)).argmax(1).tolist()
+    rows = posterior(likelihood, prior_of(s.choice, 50.0))
     assert shares[0][-6:] == [float(GRID[choose_alone(row, BOUNDS["likely"])]) for row in rows]
     assert shares[0][-6:] != shares[1][-6:]
     for made in ({"engine": "workers", "workers": 2}, {"engine": "stacked"}):
@@ -322,13 +322,17 @@ def test_a_server_cannot_leave_the_noise_out() -> None:
         return drive(Safe(inner=FedAvg()).answer(c), lambda _: pytest.fail("no training"))
 
     answer = asked(held.validation, choice_noise=noise)
-    assert {n: t.tolist() for n, t in answer.items()} == {"choice": 4}
+    assert {n: t.tolist() for n, t in answer.items()} == {"choice": 3, "held": 1}
     assert len(seen) == 1
     assert 0 <= seen[0][0] < seen[0][1] == 5
-    assert {n: t.tolist() for n, t in asked(held.validation.every(4), choice_noise=noise).items()} == {"choice": 0}
+    assert {n: t.tolist() for n, t in asked(held.validation.every(4), choice_noise=noise).items()} == {
+        "choice": 0,
+        "held": 0,
+    }
     assert asked(held.validation).keys() == {"likelihood", "hits", "held"}
-    for said, reason in ((6, "choice is 6, expected 0 to 5"), (-1, "choice is -1, expected 0 to 5"), (5, None)):
-        assert Safe(inner=FedAvg()).refuses(None, Bundle(choice=torch.tensor(said))) == reason
+    for said, reason in ((5, "choice is 5, expected 0 to 4"), (-1, "choice is -1, expected 0 to 4"), (4, None)):
+        up = Bundle(choice=torch.tensor(said), held=torch.tensor(1))
+        assert Safe(inner=FedAvg()).refuses(None, up) == reason
 
 
 def test_secure_aggregation_sums_the_wrapped_methods_uploads() -> None:
