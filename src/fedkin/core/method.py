@@ -7,7 +7,6 @@ import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar, Literal, Self, TypeAlias, get_args, get_origin, get_type_hints
 
@@ -139,7 +138,7 @@ class Method(ABC):
 
     @property
     def noisy_scores(self) -> bool:
-        """Whether clients answer `consult` with one `Client.choice` and no more in runs with `metadata_epsilon`.
+        """Whether clients send scores, and in runs with `metadata_epsilon` one `Client.choice` in their place.
 
         A method states it as a plain attribute.
         """
@@ -210,7 +209,7 @@ class Method(ABC):
             raise ConfigError(f"{cls.__name__} has no preset {name!r}; it has {sorted(presets) or 'none'}")
         fields = {k: v for k, v in presets[name].items() if k not in PRESET_TABLES}
         if isinstance(inner := changes.get("inner"), Method) and "inner" in fields:  # those of a wrapped method
-            changes["inner"] = replace(inner, **fields["inner"])  # type: ignore[type-var]  # all methods are dataclasses
+            changes["inner"] = type(inner)(**{**vars(inner), **fields["inner"]})
         return cls(**{**fields, **changes})
 
     # ---- server -----------------------------------------------------------------------------------------------

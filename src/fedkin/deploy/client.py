@@ -146,13 +146,13 @@ class ClientService:
         return self._yes(head, kept.said, **self._public(head))
 
     def _survey(self, head: RequestHead, of: WireMessage) -> WireMessage:
-        privacy = self._privacy(head)
-        hidden = privacy.metadata_epsilon is not None and self.limits.max_metadata_epsilon is not None
+        epsilon, delta = self._privacy(head).metadata_epsilon, self._privacy(head).delta
+        hidden = epsilon is not None and self.limits.max_metadata_epsilon is not None
         if self.limits.keep_scores and "consult" in bundle(of) and not hidden:  # figures of models on held-out samples
             raise Withheld("no figures before an evaluation leave: this node was started with --keep-scores")
         kept, job = self._kept(head), self._job_of(head)
-        if privacy.metadata_epsilon is not None:
-            job = replace(job, choice_noise=lambda _, j, of: self.account.choose(head.run, j, of, privacy))
+        if epsilon is not None:
+            job = replace(job, choice_noise=lambda _, j, of: self.account.choose(head.run, j, of, epsilon, delta))
         try:
             return self._yes(head, self._perform(job, head, of, kept.ledger.state(head.ack)).reply)
         except ClientError as e:

@@ -52,7 +52,8 @@ class Node:
     text: tuple[str, ...] = ()
     """Columns of a table to read as texts although they contain numbers at this client."""
     max_metadata_epsilon: float | None = None
-    """Report class counts with noise only, as long as their epsilon over all runs of this client stays within it."""
+    """Report class counts with noise only, as long as the epsilon of all reports with noise, over all runs of this
+    client, stays within it."""
     min_noise_multiplier: float | None = None
     """Take part only in runs with private training and at least this noise_multiplier."""
     max_epsilon: float | None = None

@@ -55,7 +55,7 @@ class PrivacyLimits:
         max_metadata_epsilon: of all class counts sent at joining and choices before evaluations, over all runs; then no
             class counts are sent exactly.
         min_noise_multiplier: least noise of private training; then there is no plain training.
-        max_epsilon: of one sample over all runs, training and counts reported at joining together.
+        max_epsilon: of one sample over all runs, training and reports with noise together.
         only_masked: uploads leave with the masks of secure aggregation, or not at all.
         keep_scores: no results of evaluations leave.
         target: the column with the class, of a table. The values of a target are sent to the server by name, so a run
@@ -91,7 +91,7 @@ class PrivacyLimits:
         said, noise = setup.privacy.metadata_epsilon, setup.privacy.noise_multiplier
         if self.max_metadata_epsilon is not None and said is not None and said > self.max_metadata_epsilon:
             raise ConfigError(
-                f"the run asks for class counts with metadata_epsilon = {said:g}; this node was started with "
+                f"the run asks for reports with metadata_epsilon = {said:g}; this node was started with "
                 f"--max-metadata-epsilon {self.max_metadata_epsilon:g}"
             )
         if self.min_noise_multiplier is not None and (noise is None or noise < self.min_noise_multiplier):
@@ -238,16 +238,14 @@ class Account:
             runs = self.load()
             mine = runs.setdefault(run, Used())
             if mine.counts is None:
-                mine.released += epsilon
-                self._require(runs, delta)
-                self._require_reports(runs)
+                self._charge(runs, mine, epsilon, delta)
                 mine.counts = tuple(noisy_counts(counts, epsilon).tolist())
                 self._save(runs)
         if len(mine.counts) != len(counts):
             raise ConfigError(f"run {run} was sent counts of {len(mine.counts)} classes; now it has {len(counts)}")
         return torch.tensor(mine.counts)
 
-    def choose(self, run: str, chosen: int, of: int, privacy: Privacy) -> int:
+    def choose(self, run: str, chosen: int, of: int, epsilon: float, delta: float) -> int:
         """Return the choice among ``0 .. of - 1`` that a run is told, with the noise of its `metadata_epsilon`.
 
         It is drawn when it is first asked for, as in `release`; later the run is told the same, whatever is chosen.
@@ -256,15 +254,11 @@ class Account:
             OverBudget: that would be more than the limit; nothing was drawn.
             OSError: it could not be written.
         """
-        epsilon = privacy.metadata_epsilon
-        assert epsilon is not None
         with self._locked():
             runs = self.load()
             mine = runs.setdefault(run, Used())
             if mine.choice is None:
-                mine.released += epsilon
-                self._require(runs, privacy.delta)
-                self._require_reports(runs)
+                self._charge(runs, mine, epsilon, delta)
                 mine.choice = noisy_choice(chosen, of, epsilon)
                 self._save(runs)
         return mine.choice
@@ -313,6 +307,12 @@ class Account:
                 f"with this answer epsilon would be {whole:.4g} at delta {delta:g} over all runs of this client; this "
                 f"node was started with --max-epsilon {self.limit:g}, so it says no more"
             )
+
+    def _charge(self, runs: Mapping[str, Used], mine: Used, epsilon: float, delta: float) -> None:
+        """Count a report with noise towards both limits, before it is drawn."""
+        mine.released += epsilon
+        self._require(runs, delta)
+        self._require_reports(runs)
 
     def _require_reports(self, runs: Mapping[str, Used]) -> None:
         if self.counts_limit is None:

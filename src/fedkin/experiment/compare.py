@@ -89,7 +89,7 @@ class Comparison(Setup):
         made = [self.settings(name, self.seeds[0]).privacy for name in self.names]
         if self.privacy.metadata_epsilon is not None and all(p.metadata_epsilon is None for p in made):
             raise ConfigError(
-                "metadata_epsilon protects what clients say of their classes at joining, but those of "
+                "metadata_epsilon protects what clients say of themselves, but those of "
                 f"{', '.join(self.names)} say nothing; leave it out"
             )
         if self.tune < 0:

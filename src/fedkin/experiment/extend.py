@@ -91,7 +91,7 @@ def _why_not(there: Settings) -> str:
     """Return what of a run depends on its number of rounds; "" if nothing does."""
     if there.training.schedule == "cosine":
         return "its step sizes depend on their number (the schedule 'cosine')"
-    if there.privacy.metadata_epsilon is not None and there.method.sends_scores:
+    if there.privacy.metadata_epsilon is not None and there.method.noisy_scores:
         return "clients report a choice with noise in the last of them alone (metadata_epsilon)"
     why = _follows_total(there.method)
     return f"{type(there.method).__name__} depends on their number ({why})" if why else ""

@@ -19,7 +19,7 @@ from fedkin.experiment.settings import ModelSettings, Settings, Setup, digest
 from fedkin.inspection import require_two_classes
 from fedkin.models import MODELS
 from fedkin.models.start import Model, factory
-from fedkin.privacy.noise import KeyedChoices, KeyedCounts
+from fedkin.privacy.noise import KeyedReports
 from fedkin.server import Plan
 from fedkin.storage.checkpoint import SECOND
 
@@ -176,15 +176,15 @@ class Experiment:
                 what clients report of themselves.
         """
         privacy, seed = self.setup.privacy, self.setup.run.seed
-        said = None if secret else privacy.metadata_epsilon
+        said = None if secret or privacy.metadata_epsilon is None else KeyedReports(privacy.metadata_epsilon, seed)
         return Job(
             self.method,
             self.net,
             self.setup.training,
             clients,
             seed,
-            count_noise=None if said is None else KeyedCounts(said, seed),
-            choice_noise=None if said is None else KeyedChoices(said, seed),
+            count_noise=None if said is None else said.counts,
+            choice_noise=None if said is None else said.choice,
             private=privacy.private(secret=secret),
             gradient=self.setup.compute.gradient,
             outcomes=self.plan.outcomes_from if outcomes else None,

@@ -98,8 +98,8 @@ def parts_of(counts: Indices, names: tuple[str, ...], clients: tuple[str, ...]) 
             Finding(
                 "parts-differ",
                 _severity(len(some), len(clients)),
-                f"{counted(len(some), 'client')} whose {name} part lacks a class of which it would have "
-                f"{EXPECTED:g} samples or more, like the training part: {first(shown)}",
+                f"{counted(len(some), 'client')} without a {name} sample of a class of which {EXPECTED:g} or more are "
+                f"expected by its share of the training part: {first(shown)}",
                 f"{judged} may not hold for the client's later samples",
                 "draw every part as later samples will come; samples with the same unit or segment stay in one part, "
                 "so shorter units help",

@@ -45,7 +45,7 @@ class Safe(Method):
     family = "personal model"
     robust = True
     sends_scores = property(lambda m: m.send_numbers)
-    noisy_scores = property(lambda m: m.mode != "sure")
+    noisy_scores = property(lambda m: m.send_numbers and m.mode != "sure")
     reads_validation = True
 
     inner: Method

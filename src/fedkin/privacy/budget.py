@@ -86,14 +86,13 @@ class Privacy:
             ModelError: the network cannot be trained privately.
         """
         if self.metadata_epsilon is not None:
-            noisy = method.sends_scores and method.noisy_scores
-            if method.sends_scores and not noisy:
+            if method.sends_scores and not method.noisy_scores:
                 raise ConfigError(
                     f"metadata_epsilon puts noise on what clients report at joining, but clients of {method.title} "
                     "also send exact figures on their held-out samples; set send_numbers = false in the method, or "
                     "leave metadata_epsilon out"
                 )
-            require_counts(method, net, nothing=noisy)
+            require_counts(method, net, nothing=method.noisy_scores)
         if self.noise_multiplier is None:
             return
         self.require_method(method)
@@ -150,7 +149,7 @@ class Privacy:
 
 def reports(method: Method, net: Net) -> bool:
     """Return whether `metadata_epsilon` puts noise on anything: a report at joining, or a choice."""
-    return reports_at_joining(method, net) or (method.sends_scores and method.noisy_scores)
+    return reports_at_joining(method, net) or method.noisy_scores
 
 
 def _said(method: Method, net: Net) -> list[str]:

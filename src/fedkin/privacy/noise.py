@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Protocol
 
@@ -157,34 +158,25 @@ def _fades(x: Fraction, source: Source) -> bool:
     return all(_decays(1, 1, source) for _ in range(int(x))) and _decays(rest.numerator, rest.denominator, source)
 
 
-class KeyedChoices:
-    """Noisy choices of each client of a simulation: the same whenever the same one is requested.
+@dataclass(frozen=True)
+class KeyedReports:
+    """What each client of a simulation reports of itself with noise: the same whenever it is requested.
 
-    Args:
-        epsilon: of `noisy_choice`.
+    Attributes:
+        epsilon: of each report.
         seed: the run's.
     """
 
-    def __init__(self, epsilon: float, seed: int) -> None:
-        self.epsilon, self.seed = epsilon, seed
+    epsilon: float
+    seed: int
 
-    def __call__(self, client: int, chosen: int, of: int) -> int:
-        return noisy_choice(chosen, of, self.epsilon, Keyed(generator(self.seed, "chosen", client)))
-
-
-class KeyedCounts:
-    """Noisy class counts of each client of a simulation: the same whenever they are requested.
-
-    Args:
-        epsilon: of `noisy_counts`.
-        seed: the run's.
-    """
-
-    def __init__(self, epsilon: float, seed: int) -> None:
-        self.epsilon, self.seed = epsilon, seed
-
-    def __call__(self, client: int, counts: Tensor) -> Tensor:
+    def counts(self, client: int, counts: Tensor) -> Tensor:
+        """Return the client's class counts as `noisy_counts` gives them."""
         return noisy_counts(counts, self.epsilon, Keyed(generator(self.seed, "told", client)))
+
+    def choice(self, client: int, chosen: int, of: int) -> int:
+        """Return the client's choice as `noisy_choice` gives it."""
+        return noisy_choice(chosen, of, self.epsilon, Keyed(generator(self.seed, "chosen", client)))
 
 
 class Hidden(Samples):

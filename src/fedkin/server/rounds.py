@@ -189,9 +189,7 @@ def _one(method: Method, net: Net, training: Training, transport: Transport, pla
     everyone = _round(net, plan, server, t, "evaluate", here)
     shown = _Shown()
     if plan.evaluates(t):
-        consulted = _Consulted()
-        if plan.consults(t):
-            consulted = _consulted(method, training, transport, plan, server, everyone)
+        consulted = _consulted(method, training, transport, plan, server, everyone)
         shown = _evaluated(method, training, transport, plan, server, everyone, consulted)
     ended = time.perf_counter()
     clusters, count = _grouped(method, server, everyone)
@@ -388,6 +386,8 @@ def _consulted(
 ) -> _Consulted:
     """Ask clients, in batches, what the method requests about the current models; the answers go into the state."""
     done = _Consulted()
+    if not plan.consults(r.index):
+        return done
     for ids in r.ids.split(_TOGETHER) if len(r.ids) else ():
         part = r.but(ids=ids)
         if (download := method.consult(server.state, part)) is None:

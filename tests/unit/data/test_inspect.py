@@ -503,7 +503,7 @@ def test_a_part_without_a_class_that_is_trained(held: list[int], found: bool, pa
         clients = [client(alike | {part: held}), *(client(alike) for _ in range(others))]
         seen = [f for f in inspect(Federation(clients, 2)).findings if f.code == "parts-differ"]
         assert [(f.severity, f.clients) for f in seen] == ([(severity, ("client 0",))] if found else [])
-        assert all(f"whose {part} part" in f.what and "client 0 (class 1)" in f.what for f in seen)
+        assert all(f"without a {part} sample of a class" in f.what and "client 0 (class 1)" in f.what for f in seen)
 
 
 def test_accuracy_is_a_fair_headline_for_the_clients_only_if_it_is_one_for_each() -> None:

@@ -49,7 +49,7 @@ from fedkin.engines.stacked_scores import CommonScores
 from fedkin.engines.stacked_turns import naming
 from fedkin.methods import CAM, CFIC, FedAvg, FedFomo, FeSEM, get_method
 from fedkin.privacy.dp_sgd import Private
-from fedkin.privacy.noise import KeyedCounts
+from fedkin.privacy.noise import KeyedReports
 from fedkin.testing.toys import CLASSES, WIDTH, ClientData, federation, network, samples
 from toys import method
 
@@ -206,7 +206,7 @@ def test_a_chosen_cluster_is_passed_on() -> None:
 
 def test_noise_on_what_clients_say_is_the_loops() -> None:
     """With `metadata_epsilon` clients know their noisy counts only, here too."""
-    j = job(CFIC(feature="dominant"), count_noise=KeyedCounts(0.5, 3))
+    j = job(CFIC(feature="dominant"), count_noise=KeyedReports(0.5, 3).counts)
     assert agree(j, tasks(j, "describe"), exactly=True) == []
 
 

@@ -209,8 +209,7 @@ def test_the_noise_on_choices_is_the_hosts_own(tmp_path: Path) -> None:
             ((run, used),) = site.account.load().items()
             assert (used.choice, used.released, used.counts) == (said, 0.1, None)
             again = ClientService(site.client, SiteData("digits", share=0), tmp_path / str(i) / "disks")
-            how = Privacy(metadata_epsilon=0.1)
-            assert {again.account.choose(run, j, 5, how) for j in range(5)} == {said}
+            assert {again.account.choose(run, j, 5, 0.1, 1e-5) for j in range(5)} == {said}
             assert again.account.load() == {run: used}
     assert len({tuple(said) for said in told}) > 1
 
@@ -268,9 +267,10 @@ def test_numbers_are_not_sent_where_uploads_are_hidden() -> None:
         Privacy(metadata_epsilon=1.0).require(silent, net)
     for made in (telling, Safe(inner=get_method("da-pfl")), Safe(inner=get_method("da-pfl"), send_numbers=False)):
         Privacy(metadata_epsilon=1.0).require(made, net)
-    assert Comparison(
-        ("fedavg", "fedavg-safe"), data=DataSettings(validation=0.2), privacy=Privacy(metadata_epsilon=1.0)
-    )
+    plan = Comparison(("fedavg",), safe=True, data=DataSettings(validation=0.2), privacy=Privacy(metadata_epsilon=1.0))
+    noise = {name: plan.settings(name, 0).privacy.metadata_epsilon for name in plan.names}
+    assert noise == {"local": None, "local-full": None, "fedavg": None, "fedavg-safe": 1.0}
+    assert plan.settings("fedavg-safe", 0).method == telling
 
 
 @pytest.mark.parametrize("name", ["fedavg-safe", "da-pfl-safe"])

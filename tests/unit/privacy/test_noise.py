@@ -24,8 +24,7 @@ from fedkin.engines import Engine, Job, Loop, Task, Workers
 from fedkin.methods import CAM, CFIC, DAPFL, METHODS, Oracle
 from fedkin.privacy.noise import (
     Keyed,
-    KeyedChoices,
-    KeyedCounts,
+    KeyedReports,
     Secret,
     Source,
     checked_epsilon,
@@ -75,8 +74,8 @@ def test_a_choice_almost_without_noise_and_one_of_noise_alone() -> None:
 def test_keyed_choices_are_the_same_when_asked_again() -> None:
     """Of one seed, client and choice; other clients and seeds draw others."""
     asked = [(seed, client) for seed in (1, 2) for client in range(30)]
-    drawn = [KeyedChoices(0.5, seed)(client, 1, 5) for seed, client in asked]
-    assert drawn == [KeyedChoices(0.5, seed)(client, 1, 5) for seed, client in asked]
+    drawn = [KeyedReports(0.5, seed).choice(client, 1, 5) for seed, client in asked]
+    assert drawn == [KeyedReports(0.5, seed).choice(client, 1, 5) for seed, client in asked]
     assert len(set(drawn[:30])) == 5
     assert drawn[:30] != drawn[30:]
 
@@ -144,10 +143,10 @@ def test_counts_stay_counts() -> None:
 
 def test_a_client_says_the_same_whenever_it_is_asked() -> None:
     """A second draw would undo a part of the first; another client or seed has other noise."""
-    told, counts = KeyedCounts(0.1, seed=0), torch.full((10,), 100)
+    told, counts = KeyedReports(0.1, seed=0).counts, torch.full((10,), 100)
     assert torch.equal(told(3, counts), told(3, counts))
     assert not torch.equal(told(3, counts), told(4, counts))
-    assert not torch.equal(told(3, counts), KeyedCounts(0.1, seed=1)(3, counts))
+    assert not torch.equal(told(3, counts), KeyedReports(0.1, seed=1).counts(3, counts))
 
 
 # ---- joining -------------------------------------------------------------------------------------------------------
@@ -163,7 +162,7 @@ class Asks(Averaging, Method):
 
 def said(method: Method, engine: Engine, round: int = 1) -> dict[int, Bundle]:
     """What every client says at joining with noise of epsilon 0.02."""
-    job = Job(method, mlp(), TRAINING, federation(), 7, count_noise=KeyedCounts(0.02, 7))
+    job = Job(method, mlp(), TRAINING, federation(), 7, count_noise=KeyedReports(0.02, 7).counts)
     session = engine.start(job)
     try:
         tasks = [Task("describe", i, round, Bundle(), Bundle()) for i in range(5)]
@@ -178,14 +177,16 @@ def test_clients_say_noisy_counts(engine: Engine) -> None:
     for round in (1, 5):
         for i, b in said(DAPFL(), engine, round).items():
             data = federation()[i].train
-            assert torch.equal(b.counts, KeyedCounts(0.02, 7)(i, data.counts(3)))
+            assert torch.equal(b.counts, KeyedReports(0.02, 7).counts(i, data.counts(3)))
             assert int(b.size) == len(data)
 
 
 def test_what_follows_from_counts_follows_from_the_noisy_ones() -> None:
     """CFIC's label is that of the noisy counts: of five clients at epsilon 0.02 some say another than their own."""
     noisy = {i: int(b.label) for i, b in said(CFIC(feature="dominant"), Loop()).items()}
-    assert noisy == {i: int(KeyedCounts(0.02, 7)(i, s.train.counts(3)).argmax()) for i, s in enumerate(federation())}
+    assert noisy == {
+        i: int(KeyedReports(0.02, 7).counts(i, s.train.counts(3)).argmax()) for i, s in enumerate(federation())
+    }
     assert noisy != {i: int(s.train.counts(3).argmax()) for i, s in enumerate(federation())}
 
 
@@ -198,7 +199,7 @@ def test_nothing_else_can_be_said(what: str) -> None:
 
 def test_training_sees_the_data_as_they_are() -> None:
     """Counts are noisy at joining only."""
-    job = Job(DAPFL(), mlp(), TRAINING, federation(), 7, count_noise=KeyedCounts(0.01, 7))
+    job = Job(DAPFL(), mlp(), TRAINING, federation(), 7, count_noise=KeyedReports(0.01, 7).counts)
     (answer,) = Loop().start(job).map([Task("evaluate", 1, 1, Bundle(), Bundle())])
     assert torch.equal(answer.reply.counts, federation()[1].train.counts(3))
 
