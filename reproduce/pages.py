@@ -72,9 +72,6 @@ def page(paper: Paper, done: Mapping[str, Line]) -> str:
             "## What does not agree in the paper",
             "\n".join(f"- {remark}" for remark in paper.remarks),
         ]
-    why = paper.folder / "why.md"
-    if why.is_file():
-        parts += ["## Why", why.read_text(encoding="utf-8").strip()]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

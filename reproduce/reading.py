@@ -198,7 +198,8 @@ def _numbers(
 
 def _claim(raw: Mapping[str, Any], table: Mapping[str, Any], where: str) -> Claim:
     """Return a claim: ``row`` and ``than`` (rows, or "baselines": the table's list), or ``order``: descending."""
-    _known(raw, {"text", "row", "than", "order", "columns", "by", "within", "pooled", "metric", "question"}, where)
+    own = {"text", "row", "than", "order", "columns", "by", "within", "pooled", "metric", "question", "reason"}
+    _known(raw, own, where)
     if "order" in raw:
         pairs = tuple(zip(raw["order"][1:], raw["order"], strict=False))
     else:
@@ -214,4 +215,5 @@ def _claim(raw: Mapping[str, Any], table: Mapping[str, Any], where: str) -> Clai
         raw.get("pooled", False),
         raw.get("metric"),
         raw.get("question", False),
+        raw.get("reason"),
     )

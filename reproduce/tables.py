@@ -83,6 +83,7 @@ class Claim:
         pooled: the claim concerns the mean over columns, not each of them.
         metric: figure of the claim; None: the first of the column.
         question: it is our own question and not a claim of the paper; the answer is the difference, not a verdict.
+        reason: why the claim does not hold here and which experiment shows it, without a full stop at the end.
     """
 
     text: str
@@ -93,6 +94,7 @@ class Claim:
     pooled: bool = False
     metric: str | None = None
     question: bool = False
+    reason: str | None = None
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -149,8 +151,3 @@ class Paper:
     text: str
     tables: tuple[Table, ...]
     remarks: tuple[str, ...] = ()
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the paper's files."""
-        return HERE / self.name

@@ -9,10 +9,18 @@ from reproduce.verdicts import Compared, Verdict
 
 
 def sentence(table: Table, verdict: Verdict) -> str:
-    """Return the evidence of a verdict: its one comparison, or the number of comparisons that hold and that fail."""
+    """Return the evidence of a verdict: its one comparison, or the number of comparisons that hold and that fail.
+
+    Then the claim's reason, if the claim is measured and has not been found to hold.
+    """
     there = [part for part in verdict.parts if part.found is not None]
     if not there:
         return ""
+    reason = verdict.claim.reason if verdict.word != "holds" else None
+    return _facts(table, verdict, there) + (f". Reason: {reason}" if reason else "")
+
+
+def _facts(table: Table, verdict: Verdict, there: Sequence[Compared]) -> str:
     if len(verdict.parts) == 1:
         return difference_text(there[0])
     if verdict.claim.question and len(there) <= 8:

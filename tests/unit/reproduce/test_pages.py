@@ -246,12 +246,17 @@ def test_a_page_without_cells(toy: Paper) -> None:
     assert "| DA-PFL is above FedAvg. | not measured yet | – |" in claims_page([toy], {})
 
 
-def test_why_is_taken_in(toy: Paper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file why.md beside the tables becomes the last section of the page."""
-    monkeypatch.setattr("reproduce.tables.HERE", tmp_path)
-    assert "## Why" not in page(toy, {})
-    (tmp_path / "toy" / "why.md").write_text("Because of this.\n")
-    assert page(toy, {}).endswith("## Why\n\nBecause of this.\n")
+@pytest.mark.parametrize(("by", "told"), [(17.0, False), (20.0, True), (23.0, True)])
+def test_the_reason_of_a_claim_is_told_unless_it_holds(tmp_path: Path, by: float, told: bool) -> None:
+    """Both pages give the claim's reason after its figures, if it fails or is open; not if it holds."""
+    claim = f'than = "baselines"\ncolumns = ["few"]\nby = {by}\nreason = "the rounds, as in Table 9"'
+    one = ONE.replace("seeds = [0, 1]", "seeds = [0, 1, 2]").replace('than = "baselines"', claim, 1)
+    toy = paper(tmp_path, one=one)
+    found = lines(toy.tables[0], CLOSE)
+    for text in page(toy, found), claims_page([toy], found):
+        assert ("over 3 seeds. Reason: the rounds, as in Table 9" in text) == told
+    for text in page(toy, {}), claims_page([toy], {}):
+        assert "Table 9" not in text, "nothing is measured"
 
 
 def test_the_figure_has_a_point_where_both_have_a_number(toy: Paper, tmp_path: Path) -> None:
