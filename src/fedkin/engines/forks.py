@@ -6,14 +6,37 @@ them: every gradient there is an error, on the CPU as well. So nothing that come
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
 _SECONDS = 60  # for which a forked process may take; torch's threads may hang in one
+_STOPPING = {signal.SIGINT, signal.SIGTERM}  # that a command turns into exceptions
+
+
+@contextlib.contextmanager
+def forking() -> Iterator[None]:
+    """Fork within this: SIGINT and SIGTERM wait, and the forked process starts with both blocked.
+
+    Otherwise Ctrl-C at that moment runs a copy of this process's handler in the forked one, before that can set its own
+    (``accept_signals``). The signals reach this process at the end.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    try:
+        with warnings.catch_warnings():  # Python warns on fork with threads; forked processes here use none
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def accept_signals() -> None:
+    """Let SIGINT and SIGTERM through in a forked process, which has set its handlers."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
 
 
 def sees_gpu() -> bool:
@@ -36,18 +59,17 @@ def in_child(f: Callable[[], bool], seconds: int = _SECONDS) -> bool | None:
     """Return what ``f`` returns in a forked process; None if it fails, takes too long, or nothing can be forked."""
     if not hasattr(os, "fork"):
         return None
-    with warnings.catch_warnings():  # Python warns on fork with threads; the child uses none
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with forking():
         child = os.fork()
-    if child == 0:
-        code = 2
-        try:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(seconds)
-            torch.set_num_threads(1)
-            code = int(f())
-        finally:
-            os._exit(code)  # whatever was raised: nothing of the parent may be carried on with here
+        if child == 0:
+            code = 2
+            try:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(seconds)
+                torch.set_num_threads(1)
+                code = int(f())
+            finally:
+                os._exit(code)  # whatever was raised: nothing of the parent may be carried on with here
     return {0: False, 1: True}.get(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 

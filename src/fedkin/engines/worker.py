@@ -17,6 +17,7 @@ import torch
 
 from fedkin.core import Bundle, ClientError, FedkinError
 from fedkin.engines.arena import AnswerColumn, Arena
+from fedkin.engines.forks import accept_signals
 from fedkin.engines.joint_scores import answers_of, compiled_scores
 from fedkin.engines.loop import trainer
 from fedkin.engines.orders import TOKEN_BYTES, Order, OrderHeading, OrderToken, OrderWords
@@ -90,6 +91,7 @@ def main(job: Job, post: SharedMemory, me: int, pipe: Connection, answers: Slab,
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the parent's handler was copied by the fork
+    accept_signals()
     for other in others:
         other.close()
     os.close(post.writing)

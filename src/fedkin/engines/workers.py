@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import select
 import selectors
-import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from multiprocessing.context import ForkContext, ForkProcess
 from fedkin.core import Bundle, ClientError, ConfigError, EngineError, FedkinError, errors
 from fedkin.core.machine import cores
 from fedkin.engines.arena import AnswerRows, Arena, Layout, Ring, layout_of
-from fedkin.engines.forks import children_can_train
+from fedkin.engines.forks import children_can_train, forking
 from fedkin.engines.joint_scores import common_model
 from fedkin.engines.orders import TOKEN_BYTES, Order, OrderHeading, OrderToken, OrderWords
 from fedkin.engines.shared import ALIGN, Slab, SlabEntry, slab_bytes
@@ -132,8 +131,7 @@ class WorkersSession:
         here, there = context.Pipe()
         others = [w.pipe for w in self._workers] + [here]
         process = context.Process(target=main, args=(self._job, self._post, me, there, answers, others), daemon=True)
-        with warnings.catch_warnings():  # Python warns on fork with threads; children use none
-            warnings.simplefilter("ignore", DeprecationWarning)
+        with forking():
             process.start()
         there.close()
         return _Worker(process, here, answers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.util
 import os
 import select
 import signal
@@ -538,6 +539,55 @@ def test_closing_ends_all_processes_and_may_be_done_twice() -> None:
     session.close()
     assert not any(os.path.exists(f"/proc/{pid}") for pid in started)
     session.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_a_signal_while_a_worker_starts(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C reaches processes whose handlers are still the command's: these never run there. SIGINT is then ignored,
+    SIGTERM ends the worker."""
+    here, handled = os.getpid(), os.pipe()
+    os.set_blocking(handled[0], False)
+
+    def starts() -> None:
+        if os.getpid() != here:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(multiprocessing.util, "_close_stdin", starts)  # what a forked process does first
+    before = signal.signal(number, lambda *_: os.write(handled[1], b"x"))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    j = job(method())
+    session = Workers(2).start(j)
+    try:
+        if number == signal.SIGINT:
+            assert len(list(session.map(tasks(j)))) == 6
+        else:
+            with pytest.raises(EngineError, match="ended with code -15"):
+                list(session.map(tasks(j)))
+    finally:
+        session.close()
+        signal.signal(number, before)
+    with pytest.raises(BlockingIOError):
+        os.read(handled[0], 1)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask
+
+
+def test_a_signal_while_workers_are_forked_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits in this process until the fork is over, and stops the run then."""
+    flush = multiprocessing.util._flush_std_streams  # type: ignore[attr-defined]
+
+    def forks() -> None:
+        flush()
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(multiprocessing.util, "_flush_std_streams", forks)  # what this process does before a fork
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Workers(2).start(job(method()))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert signal.SIGINT not in signal.sigpending()
+    assert until(lambda: not multiprocessing.active_children())
 
 
 def test_closing_in_the_middle_of_a_task_does_not_wait_for_it() -> None:
