@@ -12,7 +12,7 @@ from reproduce.pages import scales_shown
 from reproduce.results import Line
 from reproduce.tables import Paper, Table
 from reproduce.verdicts import Verdict, Word, verdict
-from reproduce.words import sentence
+from reproduce.words import answer, sentence
 
 INTRO = """# Reproduced papers: claims
 
@@ -44,7 +44,7 @@ def claims_page(papers: Sequence[Paper], done: Mapping[str, Line]) -> str:
             head = f"## {paper.title}\n\n[Tables, settings and figures]({paper.name}.md). {paper.cite}."
             parts += [head, to_markdown(Grid(paper.title, ("claim", "verdict", "found"), tuple(rows), words=3)).strip()]
     asked = [(paper, t, v) for paper in papers for t, v in found[paper.name] if v.claim.question]
-    answers = [f"- {p.title}: {v.claim.text} {sentence(t, v) or 'Not measured yet'}." for p, t, v in asked]
+    answers = [f"- {p.title}: {v.claim.text} {answer(t, v)}." for p, t, v in asked]
     parts += ["## Further questions", "\n".join(answers)] if answers else []
     return "\n\n".join([*parts, CLOSING]) + "\n"
 

@@ -14,7 +14,7 @@ from reproduce.results import Line
 from reproduce.scatter import scatter
 from reproduce.tables import HERE, Paper, Scale, Table
 from reproduce.verdicts import Verdict, verdict
-from reproduce.words import sentence
+from reproduce.words import answer, sentence, unmeasured
 
 DOCS = HERE.parent / "docs" / "results"
 PICTURES = "papers"
@@ -101,9 +101,9 @@ def _verdicts(table: Table, scale: Scale, done: Mapping[str, Line]) -> list[Verd
 
 def claim_line(table: Table, found: Verdict) -> str:
     """Return a claim with its verdict."""
-    facts = sentence(table, found)
     if found.claim.question:
-        return f"{found.claim.text} {facts or 'Not measured yet'}."
+        return f"{found.claim.text} {answer(table, found)}."
+    facts = sentence(table, found)
     return f"{found.claim.text} **{found.word.capitalize()}**{f': {facts}' if facts else ''}."
 
 
@@ -120,21 +120,27 @@ def _grids(table: Table, scale: Scale, lines: Measured) -> Iterator[str]:
 
 def _grid(table: Table, scale: Scale, lines: Measured, metric: str | None) -> Grid:
     keys = [key for key in table.columns if scale.columns is None or key in scale.columns]
-    rows = []
+    rows, left = [], []
+    printed = {key for numbers in table.numbers.values() for key in numbers}
     for row in table.rows.values():
         if scale.rows is not None and row.key not in scale.rows:
+            continue
+        if (printed or lines) and row.key not in printed and not any((row.key, key) in lines for key in keys):
+            left.append(row.title)
             continue
         cells = [row.title]
         for key in keys:
             which = table.metrics_of(key)[0] if metric is None else metric
             ours = shown(lines.get((row.key, key), {}), which, len(scale.seeds), table.decimals).text
             if which in table.numbers:
-                printed = table.numbers[which].get(row.key, {}).get(key)
-                ours = f"{_printed(printed, digits_of(which, table.decimals))} / {ours}"
+                number = table.numbers[which].get(row.key, {}).get(key)
+                ours = f"{_printed(number, digits_of(which, table.decimals))} / {ours}"
             cells.append(ours)
         rows.append(tuple(cells))
     rounds = {line["final"]["rounds"] for seeds in lines.values() for line in seeds.values()}
-    note = f"Ours: mean over {spans(rounds)}." if rounds else "Not measured yet."
+    note = f"Ours: mean over {spans(rounds)}." if rounds else unmeasured(table) + "."
+    if left and rounds:
+        note += f" Rows of ours without a measured cell: {', '.join(left)}."
     return Grid(table.title, ("", *(table.columns[key].title for key in keys)), tuple(rows), note=note)
 
 

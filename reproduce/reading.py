@@ -49,7 +49,7 @@ def read_table(path: Path) -> Table:
     """
     raw = _whole(path)
     known = {"title", "text", "priority", "metrics", "shown", "seeds", "rows", "columns", "scales", "numbers"}
-    _known(raw, known | {"claims", "left_out", "decimals", "baselines", *SECTIONS}, str(path))
+    _known(raw, known | {"claims", "left_out", "unmeasured", "decimals", "baselines", *SECTIONS}, str(path))
     seeds = tuple(raw.get("seeds", (0, 1, 2)))
     rows = {key: _row(key, value, path) for key, value in raw.get("rows", {}).items()}
     columns = {key: _column(key, value, path) for key, value in raw.get("columns", {}).items()}
@@ -70,6 +70,7 @@ def read_table(path: Path) -> Table:
         numbers=_numbers(raw.get("numbers", {}), metrics, columns, rows, str(path)),
         claims=tuple(_claim(one, raw, str(path)) for one in raw.get("claims", ())),
         left_out=raw.get("left_out"),
+        unmeasured=raw.get("unmeasured"),
         decimals=raw.get("decimals", 2),
     )
     _check(found, str(path))
@@ -107,7 +108,11 @@ def _whole(path: Path) -> dict[str, Any]:
         base["scales"] = {name: _without_columns(scale) for name, scale in base.get("scales", {}).items()}
     rows = {**base.get("rows", {}), **raw.get("rows", {})}
     sections = {name: merged(base.get(name, {}), raw.get(name, {})) for name in SECTIONS if name in base or name in raw}
-    whole = {name: value for name, value in base.items() if name not in ("numbers", "claims", "text", "left_out")}
+    whole = {
+        name: value
+        for name, value in base.items()
+        if name not in ("numbers", "claims", "text", "left_out", "unmeasured")
+    }
     return {**whole, **raw, **sections, "rows": rows if only is None else {key: rows[key] for key in only}}
 
 

@@ -111,6 +111,7 @@ class Table:
         shown: scale that is measured and shown unless another is given.
         numbers: metric -> row -> column -> the printed figure.
         left_out: reason why there are no cells, if there are none.
+        unmeasured: reason why cells are not measured, without a full stop at the end; shown for claims without any.
         decimals: decimal places of the figures on the page.
     """
 
@@ -128,6 +129,7 @@ class Table:
     numbers: Mapping[str, Mapping[str, Mapping[str, Number]]]
     claims: tuple[Claim, ...] = ()
     left_out: str | None = None
+    unmeasured: str | None = None
     decimals: int = 2
 
     @property

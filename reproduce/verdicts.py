@@ -2,7 +2,8 @@
 
 A claim is a set of comparisons. It holds if in each of them the whole 95 % interval lies on the claimed side. It does
 not hold if in one of them the whole interval lies on the other side; as there may be many, that interval is wider: its
-level is 95 % for all comparisons of the claim together (Bonferroni). Otherwise it is undecided, as for one seed.
+level is 95 % for all comparisons of the claim together (Bonferroni). Otherwise it is undecided, as for one seed, and as
+for a mean over columns some of which are not measured.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Compared:
 
     Attributes:
         where: key of the column; several separated by commas where the mean over columns is compared.
+        columns: number of the columns that the comparison is about; more than in ``where`` if some are not measured.
         found: the difference, positive where the first row is better; None: not measured, or no seed in common.
         ahead: number of seeds in which the first row is better.
         of: unit of the difference: points, rounds, or "" for none.
@@ -40,6 +42,7 @@ class Compared:
     found: Difference | None = None
     ahead: int = 0
     of: str = "points"
+    columns: int = 1
 
     @property
     def unit(self) -> float:
@@ -88,10 +91,12 @@ def _overall(words: Sequence[Word]) -> Word:
 def _part(
     table: Table, claim: Claim, pair: tuple[str, str], columns: tuple[str, ...], cells: Cells, count: int
 ) -> Compared:
-    """Return one comparison, in one column or over several."""
+    """Return one comparison, in one column or over several: those of them that are measured."""
+    asked = len(columns)
+    columns = tuple(c for c in columns if {*cells.get((pair[0], c), {})} & {*cells.get((pair[1], c), {})})
     where = ", ".join(columns)
-    both = [(cells.get((pair[0], c), {}), cells.get((pair[1], c), {})) for c in columns]
-    seeds = sorted(set.intersection(*({*a} & {*b} for a, b in both)))
+    both = [(cells[pair[0], c], cells[pair[1], c]) for c in columns]
+    seeds = sorted(set.intersection(*({*a} & {*b} for a, b in both))) if both else []
     if not seeds:
         return Compared(*pair, where, "not measured yet")
     metrics = [claim.metric or table.metrics_of(c)[0] for c in columns]
@@ -110,8 +115,8 @@ def _part(
     found = difference(gains, LEVEL, same)
     wide = difference(gains, 1 - (1 - LEVEL) / count, same)
     ahead = sum(sum(one.values()) > 0 for one in gains)
-    word = judged(claim, found, wide, 100.0 if of == "points" else 1.0)
-    return Compared(*pair, where, word, found, ahead, of)
+    word = judged(claim, found, wide, 100.0 if of == "points" else 1.0) if len(columns) == asked else "undecided"
+    return Compared(*pair, where, word, found, ahead, of, asked)
 
 
 def gains_of(line: Line, other: Line, metric: str) -> dict[int, float]:

@@ -11,18 +11,31 @@ from reproduce.verdicts import Compared, Verdict
 def sentence(table: Table, verdict: Verdict) -> str:
     """Return the evidence of a verdict: its one comparison, or the number of comparisons that hold and that fail.
 
-    Then the claim's reason, if the claim is measured and has not been found to hold.
+    Then the claim's reason, if the claim is measured and has not been found to hold. Of a claim without a measured
+    comparison the table's reason for that, if it gives one.
     """
     there = [part for part in verdict.parts if part.found is not None]
     if not there:
-        return ""
+        return table.unmeasured or ""
     reason = verdict.claim.reason if verdict.word != "holds" else None
     return _facts(table, verdict, there) + (f". Reason: {reason}" if reason else "")
 
 
+def answer(table: Table, verdict: Verdict) -> str:
+    """Return what was measured on a question, without a full stop at the end."""
+    return sentence(table, verdict) if any(part.found for part in verdict.parts) else unmeasured(table)
+
+
+def unmeasured(table: Table) -> str:
+    """Return that the table is not measured yet, with its reason if it gives one."""
+    return f"Not measured yet{f': {table.unmeasured}' if table.unmeasured else ''}"
+
+
 def _facts(table: Table, verdict: Verdict, there: Sequence[Compared]) -> str:
     if len(verdict.parts) == 1:
-        return difference_text(there[0])
+        (part,) = there
+        partly = f" ({_where(table, part)})" if len(part.where.split(", ")) < part.columns else ""
+        return difference_text(part) + partly
     if verdict.claim.question and len(there) <= 8:
         return "; ".join(f"against {_against(table, part)}: {difference_text(part)}" for part in there)
     return _many(table, verdict, there)
@@ -43,10 +56,16 @@ def _many(table: Table, verdict: Verdict, there: Sequence[Compared]) -> str:
 
 
 def _against(table: Table, part: Compared) -> str:
-    """Return the other row and its columns."""
-    columns = [table.columns[key].title for key in part.where.split(", ")]
-    where = columns[0] if len(columns) == 1 else f"mean over {len(columns)} columns"
-    return f"{table.rows[part.than].title} ({where})"
+    """Return the other row and the columns."""
+    return f"{table.rows[part.than].title} ({_where(table, part)})"
+
+
+def _where(table: Table, part: Compared) -> str:
+    """Return the column of a comparison, or the number of columns and of those that are measured."""
+    columns = part.where.split(", ")
+    if part.columns == 1:
+        return table.columns[columns[0]].title
+    return f"mean over {len(columns)} {f'of {part.columns} ' if len(columns) < part.columns else ''}columns"
 
 
 def difference_text(part: Compared) -> str:

@@ -193,6 +193,23 @@ def test_a_mean_over_columns_is_one_comparison(toy: Paper) -> None:
     assert part.found.clients == 12
 
 
+def test_a_mean_over_columns_some_of_which_are_not_measured(toy: Paper) -> None:
+    """It shows the mean over those that are, +10, and how many these are; it is not decided, whatever its interval."""
+    table = toy.tables[0]
+    some = {"fedavg/few": [0.5, 0.5], "da-pfl/few": [0.6, 0.6], "fedavg/many": [0.5, 0.5]}
+    mean = replace(BETTER, columns=None, pooled=True)
+    found = verdict(table, mean, "paper", lines(table, some))
+    assert (found.word, sentence(table, found)) == (
+        "undecided",
+        "+10.0 points, 95 % interval +10.0 to +10.0 over 2 seeds (mean over 1 of 2 columns)",
+    )
+    two = replace(mean, pairs=(("da-pfl", "fedavg"), ("strong", "fedavg")))
+    found = verdict(table, two, "paper", lines(table, {**some, "strong/few": [0.4, 0.4], "strong/many": [0.6, 0.6]}))
+    assert [part.word for part in found.parts] == ["undecided", "undecided"]
+    assert "open in 2; least against FedAvg (mean over 2 columns): +0.0 points" in sentence(table, found)
+    assert verdict(table, mean, "paper", lines(table, {"fedavg/few": [0.5, 0.5]})).word == "not measured yet"
+
+
 def test_fewer_rounds_are_better_and_few_figures_have_no_interval(toy: Paper) -> None:
     """Rounds 1, 2 and 5 have a quarter, a half and all of the accuracy: 40 % is reached in round 5, never and 2."""
     table = toy.tables[1]
@@ -235,6 +252,38 @@ def test_figures_that_the_paper_does_not_print_stand_alone(tmp_path: Path) -> No
     toy = paper(tmp_path, one=two)
     rows = rows_of(page(toy, lines(toy.tables[0], {"fedavg/few": [0.5, 0.5]}, final={"macro_f1": 0.25})))
     assert [row[1] for row in rows if row[0] == "FedAvg"][:2] == ["50.00 / 50.00 ± 0.00", "25.00 ± 0.00"]
+
+
+def test_rows_of_ours_are_shown_when_measured(toy: Paper) -> None:
+    """Without a cell and a printed number a row is named below the table; with a cell in any column it is in it."""
+    table = toy.tables[0]
+    some = {"fedavg/few": [0.5, 0.5, 0.5]}
+    text = page(toy, lines(table, some))
+    assert not {"DA-PFL, strong", "DA-PFL, code"} & {row[0] for row in rows_of(text)}
+    both = "Rows of ours without a measured cell: DA-PFL, strong, DA-PFL, code."
+    assert f"Ours: mean over rounds 4 to 5. {both}" in text
+    text = page(toy, lines(table, {**some, "strong/many": [0.5]}))
+    assert ["DA-PFL, strong", "– / –", "– / 50.00 (1)"] in rows_of(text)
+    assert "Rows of ours without a measured cell: DA-PFL, code." in text
+    assert "Rows of ours" not in page(toy, {})
+    ours = replace(toy, tables=(replace(table, numbers={}),))
+    assert ["DA-PFL, strong", "–", "–"] in rows_of(page(ours, {})), "a table of ours that is not measured"
+
+
+def test_the_reason_why_a_table_is_not_measured(tmp_path: Path) -> None:
+    """Both pages give it for claims and questions without a comparison; a table that is like it has its own."""
+    asked = '[[claims]]\ntext = "Is it?"\nquestion = true\nrow = "strong"\nthan = ["fedavg"]\n'
+    toy = paper(tmp_path, one=ONE.replace("[data]", 'unmeasured = "no data"\n\n[data]', 1) + asked)
+    text = page(toy, {})
+    assert "\nNot measured yet: no data.\n" in text
+    assert "- DA-PFL is above FedAvg. **Not measured yet**: no data.\n- Is it? Not measured yet: no data.\n" in text
+    assert text.count("no data") == 3, "the second table has no reason"
+    text = claims_page([toy], {})
+    assert "| DA-PFL is above FedAvg. | not measured yet | no data |" in text
+    assert "- Toy: Is it? Not measured yet: no data.\n" in text
+    few = {"fedavg/few": [0.5, 0.5], "da-pfl/few": [0.6, 0.6], "fedavg/many": [0.5], "da-pfl/many": [0.6]}
+    text = page(toy, lines(toy.tables[0], few))
+    assert text.count("no data") == 1, "the question alone"
 
 
 def test_a_page_without_cells(toy: Paper) -> None:
