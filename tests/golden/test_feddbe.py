@@ -143,7 +143,7 @@ def test_what_is_refused() -> None:
         FedDBE(kappa=-1)
 
 
-def test_against_float64() -> None:
+def test_an_independent_program_gives_the_same() -> None:
     """Model and vector as two variables in float64, on five clients of unequal size, three in each of five rounds."""
     kappa = 3.0
     found, shards, w = plain.played(FedDBE(kappa=kappa), rounds_=5)

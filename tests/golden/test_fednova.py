@@ -127,7 +127,7 @@ def test_momentum_out_of_range() -> None:
 
 # ---- written down again --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("rho", [0.0, 0.5])
-def test_against_float64(rho: float) -> None:
+def test_an_independent_program_gives_the_same(rho: float) -> None:
     """Algorithm 1 in float64 on five clients that take 4 to 12 steps, three in each of four rounds; a_i as a list."""
     training = Training(epochs=2, batch_size=5, lr=0.1, momentum=rho)
     found, shards, x = plain.played(FedNova(server_momentum=0.3), training=training)

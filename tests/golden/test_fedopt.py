@@ -140,7 +140,7 @@ def test_names() -> None:
 
 # ---- written down again --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("rule", ["adam", "yogi", "adagrad", "momentum"])
-def test_against_float64(rule) -> None:
+def test_an_independent_program_gives_the_same(rule) -> None:
     """Algorithm 2 in float64 on five clients of unequal size, three in each of four rounds, clients with momentum."""
     training = Training(epochs=2, batch_size=5, lr=0.1, momentum=0.5)
     method = FedOpt(rule=rule, server_lr=0.5, beta1=0.7, beta2=0.8, tau=0.1)

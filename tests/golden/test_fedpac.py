@@ -214,7 +214,7 @@ def aligned(w: Tensor, x: Tensor, y: Tensor, goal: Tensor, known: Tensor) -> Ten
     return plain.loss(w, x, y) + 3.0 * (away**2).sum() / away.numel()
 
 
-def test_against_float64() -> None:
+def test_an_independent_program_gives_the_same() -> None:
     """Heads, bodies and statistics in float64 on five clients of unequal size, three in each of five rounds."""
     found, shards, w = plain.played(FedPAC(lam=3.0, head_lr=0.2), rounds_=5)
     cut, body = plain.HEAD, w[plain.HEAD :]

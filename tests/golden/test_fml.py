@@ -163,7 +163,7 @@ def learned(v: Tensor, x: Tensor, y: Tensor, other: Tensor, share: float) -> Ten
     return share * F.nll_loss(mine, y) + (1 - share) * (other * (other.log() - mine)).sum(1).mean()
 
 
-def test_against_float64() -> None:
+def test_an_independent_program_gives_the_same() -> None:
     """Both models as variables of their own in float64, on five clients of unequal size, three in each of five
     rounds."""
     found, shards, w = plain.played(FML(own_ce=0.3, meme_ce=0.6), rounds_=5)

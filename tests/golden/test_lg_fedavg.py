@@ -93,7 +93,7 @@ def test_view_after_training() -> None:
     assert torch.equal(hand.method.views(client)["trained"].model, torch.cat([up.head[1], hand.kept[1].body]))
 
 
-def test_against_float64() -> None:
+def test_an_independent_program_gives_the_same() -> None:
     """The algorithm in float64 on five clients of unequal size, three in each of four rounds."""
     found, shards, w0 = plain.played(LGFedAvg())
     head, own = w0[: plain.HEAD], [w0[plain.HEAD :] for _ in shards]

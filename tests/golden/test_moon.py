@@ -116,7 +116,7 @@ def test_fields_out_of_range(field: str, value: float, wanted: str) -> None:
 
 
 # ---- written down again --------------------------------------------------------------------------------------------
-def test_against_float64() -> None:
+def test_an_independent_program_gives_the_same() -> None:
     """The paper's loss in float64, with the quotient of exponentials as it is printed, on five clients of unequal size,
     three in each of five rounds; features of all three models are computed anew for every batch."""
     found, shards, x = plain.played(MOON(mu=5.0, temperature=0.5), rounds_=5)

@@ -159,7 +159,7 @@ def test_what_is_refused() -> None:
         PACFL(vectors=0)
 
 
-def test_against_float64() -> None:
+def test_an_independent_program_gives_the_same() -> None:
     """Vectors by eigenvalues, clusters by scipy and FedAvg in each, on five clients of unequal size."""
     shards = federation()
     found = run(PACFL(vectors=2, measure="vectors", threshold=13), mlp(), shards, rounds_=5, training=plain.TRAINING)

@@ -168,7 +168,7 @@ def nearest(point: Tensor) -> Tensor:
     return (point - high).clamp(min=0)
 
 
-def test_against_float64() -> None:
+def test_an_independent_program_gives_the_same() -> None:
     """The algorithm in float64 on five clients of unequal size, three in each of five rounds; the pull is written as a
     sum of cosines with single models."""
     alpha, lam = 0.8, 0.5

@@ -147,7 +147,7 @@ def test_fields_out_of_range(field: str, value: float, wanted: str) -> None:
 
 
 # ---- written down again --------------------------------------------------------------------------------------------
-def test_against_float64() -> None:
+def test_an_independent_program_gives_the_same() -> None:
     """Algorithm 1 in float64 on five clients of unequal size, three in each of three rounds: global and personal
     models."""
     method = PFedMe(lam=2.0, inner_steps=3, outer_lr=0.2, beta=1.5)

@@ -213,7 +213,7 @@ def test_the_step_of_the_server_is_above_zero() -> None:
 
 
 # ---- written down again --------------------------------------------------------------------------------------------
-def test_against_float64() -> None:
+def test_an_independent_program_gives_the_same() -> None:
     """Eqs. 3-5 in float64 on five clients of unequal size, three in each of four rounds, eta_g = 1.5: model and
     controls agree to rounding."""
     found, shards, x = plain.played(SCAFFOLD(server_lr=1.5))
