@@ -202,14 +202,11 @@ def _numbers(
 
 
 def _claim(raw: Mapping[str, Any], table: Mapping[str, Any], where: str) -> Claim:
-    """Return a claim: ``row`` and ``than`` (rows, or "baselines": the table's list), or ``order``: descending."""
-    own = {"text", "row", "than", "order", "columns", "by", "within", "pooled", "metric", "question", "reason"}
+    """Return a claim; ``than`` is a list of rows, or "baselines", which is the table's list."""
+    own = {"text", "row", "than", "columns", "by", "within", "pooled", "metric", "question", "reason"}
     _known(raw, own, where)
-    if "order" in raw:
-        pairs = tuple(zip(raw["order"][1:], raw["order"], strict=False))
-    else:
-        than = table["baselines"] if raw["than"] == "baselines" else raw["than"]
-        pairs = tuple((raw["row"], other) for other in than)
+    than = table["baselines"] if raw["than"] == "baselines" else raw["than"]
+    pairs = tuple((raw["row"], other) for other in than)
     columns = raw.get("columns")
     return Claim(
         raw["text"],
