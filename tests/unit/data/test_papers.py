@@ -107,7 +107,7 @@ def test_the_python_version_is_refused(root: Path, name: str, file: str) -> None
 
 
 def test_bad_cifar(root: Path) -> None:
-    """A file cut short, a label out of range, a file that is not there."""
+    """A file cut short, a label out of range, a file that is not there, also next to an npz."""
     cifar(root / "cifar10", fine=False)
     file = root / "cifar10" / "data_batch_3.bin"
     whole = file.read_bytes()
@@ -119,7 +119,10 @@ def test_bad_cifar(root: Path) -> None:
         with pytest.raises(DataError, match=message):
             load("cifar10")
     file.unlink()
-    with pytest.raises(DataError, match=r"no file data_batch_3\.bin; the folder holds"):
+    with pytest.raises(DataError, match=r"no file data_batch_3\.bin, the folder holds .*; put it there as .* it$"):
+        load("cifar10")
+    (root / "cifar10" / "own.npz").write_bytes(b"")
+    with pytest.raises(DataError, match=r"publish it, or give \S+/cifar10/own\.npz as the data$"):
         load("cifar10")
 
 

@@ -82,9 +82,11 @@ class Files:
         return found
 
     def missing(self, name: str) -> str:
-        """Return the message about a file that was not found: what the folder holds instead."""
-        inside = listed(sorted(p.name for p in self.folder.iterdir()), limit=5) or "nothing"
-        return f"{self.folder}: no file {name}; the folder holds {inside}"
+        """Return the message about a file that was not found, with what the folder holds and what can be done."""
+        inside = sorted(p.name for p in self.folder.iterdir())
+        arrays = next((f", or give {self.folder / n} as the data" for n in inside if n.endswith(".npz")), "")
+        held = listed(inside, limit=5) or "nothing"
+        return f"{self.folder}: no file {name}, the folder holds {held}; put it there as its makers publish it{arrays}"
 
 
 def check_md5(path: Path, md5: str) -> None:
