@@ -10,6 +10,7 @@ from fedkin.report.tables import Grid, to_markdown
 from fedkin.storage.files import write_atomic
 from reproduce.pages import scales_shown
 from reproduce.results import Line
+from reproduce.summary import summary
 from reproduce.tables import Paper, Table
 from reproduce.verdicts import Verdict, Word, verdict
 from reproduce.words import answer, sentence
@@ -42,7 +43,8 @@ def claims_page(papers: Sequence[Paper], done: Mapping[str, Line]) -> str:
         rows = [(v.claim.text, _word(v), sentence(t, v) or "–") for t, v in found[paper.name] if not v.claim.question]
         if rows:
             head = f"## {paper.title}\n\n[Tables, settings and figures]({paper.name}.md). {paper.cite}."
-            parts += [head, to_markdown(Grid(paper.title, ("claim", "verdict", "found"), tuple(rows), words=3)).strip()]
+            parts += [head, *filter(None, [summary(paper, done)])]
+            parts += [to_markdown(Grid(paper.title, ("claim", "verdict", "found"), tuple(rows), words=3)).strip()]
     asked = [(paper, t, v) for paper in papers for t, v in found[paper.name] if v.claim.question]
     answers = [f"- {p.title}: {v.claim.text} {answer(t, v)}." for p, t, v in asked]
     parts += ["## Further questions", "\n".join(answers)] if answers else []

@@ -12,6 +12,7 @@ from fedkin.storage.files import write_atomic
 from reproduce.figures import Measured, digits_of, measured, name_of, shown
 from reproduce.results import Line
 from reproduce.scatter import scatter
+from reproduce.summary import summary
 from reproduce.tables import HERE, Paper, Scale, Table
 from reproduce.verdicts import Verdict, verdict
 from reproduce.words import answer, sentence, unmeasured
@@ -63,8 +64,9 @@ def scales_shown(table: Table, done: Mapping[str, Line]) -> list[Scale]:
 
 def page(paper: Paper, done: Mapping[str, Line]) -> str:
     """Return the page of one paper."""
-    parts = [f"# {paper.title}: the paper's tables, measured", f"{paper.cite}.", paper.text.strip()]
-    parts += [LEGEND, COMMANDS.format(paper=paper.name, table=paper.tables[0].path)]
+    parts = [f"# {paper.title}: the paper's tables, measured", f"{paper.cite}."]
+    parts += ["## In short", summary(paper, done), "## Protocol"] if paper.summary else []
+    parts += [paper.text.strip(), LEGEND, COMMANDS.format(paper=paper.name, table=paper.tables[0].path)]
     for table in paper.tables:
         parts += _table(table, done)
     if paper.remarks:

@@ -37,7 +37,13 @@ def read_paper(folder: Path) -> Paper:
     if there:
         raise ConfigError(f"{folder}/paper.toml does not name the tables {', '.join(sorted(there))}")
     return Paper(
-        folder.name, about["title"], about["cite"], about.get("text", ""), tables, tuple(about.get("remarks", ()))
+        name=folder.name,
+        title=about["title"],
+        cite=about["cite"],
+        text=about.get("text", ""),
+        tables=tables,
+        remarks=tuple(about.get("remarks", ())),
+        summary=about.get("summary", ""),
     )
 
 

@@ -145,7 +145,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper, or another source of published tables, with its tables in the order of their files' ``place``."""
+    """A paper, or another source of published tables, with its tables in their order on the page.
+
+    Attributes:
+        text: the protocol, and what the paper does not give.
+        remarks: what does not agree in the paper.
+        summary: what was found, with figures as ``{TABLE/ROW/COLUMN}``.
+    """
 
     name: str
     title: str
@@ -153,3 +159,4 @@ class Paper:
     text: str
     tables: tuple[Table, ...]
     remarks: tuple[str, ...] = ()
+    summary: str = ""

@@ -22,6 +22,7 @@ from reproduce.tables import Claim, Paper, Table
 from reproduce.verdicts import verdict
 from reproduce.words import sentence
 
+from fedkin.core import ConfigError
 from fedkin.report.figures import ROW
 from papers import ONE, line, paper
 
@@ -284,6 +285,30 @@ def test_the_reason_why_a_table_is_not_measured(tmp_path: Path) -> None:
     few = {"fedavg/few": [0.5, 0.5], "da-pfl/few": [0.6, 0.6], "fedavg/many": [0.5], "da-pfl/many": [0.6]}
     text = page(toy, lines(toy.tables[0], few))
     assert text.count("no data") == 1, "the question alone"
+
+
+def test_the_summary_has_figures_of_cells(toy: Paper) -> None:
+    """Both pages begin with it: the mean over seeds, 50, of the paper's scale; rounds without decimals; or a dash."""
+    told = replace(toy, summary="\nFedAvg {one/fedavg/few} %, round {two/fedavg/forty}, DA-PFL {one/da-pfl/many}.\n")
+    found = lines(toy.tables[0], {"fedavg/few": [0.45, 0.55]})
+    assert "tests.\n\n## In short\n\nFedAvg 50.0 %, round 5, DA-PFL –.\n\n## Protocol\n" in page(
+        replace(told, cite="Toy tests"), found
+    )
+    assert "Someone: Toys.\n\nFedAvg 50.0 %, round 5, DA-PFL –.\n\n|" in claims_page([told], found)
+    assert "In short" not in page(toy, found)
+    small = {c.digest: line(c.digest, [0.7]) for c in cells_of(toy.tables[0], "small")}
+    assert "FedAvg 50.0 %, round 5" in page(told, {**small, **found}), "the paper's scale is the first"
+    for name in ("three/fedavg/few", "one/fedavgg/few", "one/fedavg/forty"):
+        with pytest.raises(ConfigError, match=f"the summary of toy names {name}, which is no cell of its tables"):
+            page(replace(toy, summary=f"{{{name}}}"), found)
+
+
+def test_a_summary_takes_the_table_s_scale_where_the_paper_s_is_not_measured(toy: Paper) -> None:
+    """Its one seed has 70."""
+    table = replace(toy.tables[0], shown="small")
+    told = replace(toy, tables=(table,), summary="{one/fedavg/few} %")
+    small = {c.digest: line(c.digest, [0.7]) for c in cells_of(table, "small")}
+    assert "\n70.0 %\n" in page(told, small)
 
 
 def test_a_page_without_cells(toy: Paper) -> None:
