@@ -296,19 +296,18 @@ def test_the_summary_has_figures_of_cells(toy: Paper) -> None:
     )
     assert "Someone: Toys.\n\nFedAvg 50.0 %, round 5, DA-PFL –.\n\n|" in claims_page([told], found)
     assert "In short" not in page(toy, found)
-    small = {c.digest: line(c.digest, [0.7]) for c in cells_of(toy.tables[0], "small")}
-    assert "FedAvg 50.0 %, round 5" in page(told, {**small, **found}), "the paper's scale is the first"
     for name in ("three/fedavg/few", "one/fedavgg/few", "one/fedavg/forty"):
         with pytest.raises(ConfigError, match=f"the summary of toy names {name}, which is no cell of its tables"):
             page(replace(toy, summary=f"{{{name}}}"), found)
 
 
 def test_a_summary_takes_the_table_s_scale_where_the_paper_s_is_not_measured(toy: Paper) -> None:
-    """Its one seed has 70."""
+    """Its one seed has 70; the paper's, once there is one, 50."""
     table = replace(toy.tables[0], shown="small")
     told = replace(toy, tables=(table,), summary="{one/fedavg/few} %")
     small = {c.digest: line(c.digest, [0.7]) for c in cells_of(table, "small")}
     assert "\n70.0 %\n" in page(told, small)
+    assert "\n50.0 %\n" in page(told, {**small, **lines(table, {"fedavg/few": [0.5]})})
 
 
 def test_a_page_without_cells(toy: Paper) -> None:
