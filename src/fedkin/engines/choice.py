@@ -81,7 +81,7 @@ def gradients(engine: Engine, job: Job) -> str:
     found = written_out(request, job.net)
     if isinstance(found, str):
         return f"gradients by autograd ({found})"
-    why, chain = "as asked", f"a chain of {len(found)} layers"
+    why, chain = "as asked", f"a chain of {len(found)} layers; a method's own losses by autograd"
     if job.gradient != "explicit":
         none = Samples(torch.empty(0, *job.net.shape), torch.empty(0, dtype=torch.int64))
         compiled = native(request, job.training, none, job.net)
