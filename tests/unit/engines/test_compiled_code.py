@@ -332,7 +332,8 @@ def test_without_llvmlite_everything_runs_as_before(monkeypatch: pytest.MonkeyPa
     """auto takes the passes written out, says why, and how to get the other; asking for it is an error."""
     net, data = Net(SMALL, (6,), CLASSES), data_for((6,))
     explicit = sgd(Train(net.w0), data, net, Training(), generator(0), gradient="explicit")
-    assert "training compiled (a chain of 3 layers; a method's own losses by autograd)" in gradients(Loop(), job("auto"))
+    compiled = "training compiled (a chain of 3 layers; a method's own losses by autograd)"
+    assert compiled in gradients(Loop(), job("auto"))
     monkeypatch.setitem(sys.modules, "llvmlite", None)
     assert "pip install 'fedkin[fast]'" in why_not_compiled()
     assert resolved("auto") == "explicit"
