@@ -10,8 +10,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
+import plain
 from fedkin.core import Bundle, ConfigError, ModelError, Net, Samples, Training
+from fedkin.core.seeds import generator
 from fedkin.functional.retraining import (
     as_matrix,
     class_gradients,
@@ -20,7 +24,8 @@ from fedkin.functional.retraining import (
 )
 from fedkin.methods.creff import CReFF
 from fedkin.methods.fedavg import FedAvg
-from toys import ByHand, apart, close, copies, federation, mlp, mlp_with_batchnorm, plane_net, run
+from fedkin.server import Plan, begin
+from toys import ByHand, ClientData, apart, close, copies, federation, mlp, mlp_with_batchnorm, plane_net, run
 
 QUICK = CReFF(features=6, crt_epochs=4, crt_batch=5, matching_steps=5)
 NETS = pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm], ids=["plain", "batchnorm"])
@@ -322,3 +327,71 @@ def test_preset() -> None:
     assert CReFF.preset("code") == CReFF()
     assert Training(**CReFF.presets["code"]["training"]) == Training(epochs=10, lr=0.1, batch_size=32)
     assert isinstance(ByHand(CReFF(), mlp(), [federation()[0].train]).server, Bundle)
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+def test_an_independent_program_gives_the_same() -> None:
+    """Gradients, matching and retraining by autograd in float64, the distance row by row; five unequal clients, most
+    without some class, three in each of four rounds."""
+    training = Training(epochs=2, batch_size=5, lr=0.1, momentum=0.5)
+    method = CReFF(
+        features=7, repeats=3, real_batch=4, matching_steps=6, matching_lr=2.0, crt_epochs=4, crt_lr=0.3, crt_batch=5
+    )
+    net, shards = mlp(), [_without(shard, c) for shard, c in zip(federation(), (3, 1, 1, 0, 1), strict=True)]
+    found = run(method, net, shards, training=training)
+    drawn = begin(method, net, Plan(4, 0.6)).state  # the first features and the first classifier
+    w, header, z = net.w0.double(), drawn.head.double(), list(drawn.features.double())
+    silent = 0
+    for t, cohort in plain.cohorts(found):
+        sent: list[list[Tensor]] = [[], [], []]
+        ends = []
+        for i in cohort:
+            x, y, rng = shards[i].train.x.double(), shards[i].train.y, generator(0, "client", t, i)
+            for c in sorted(set(y.tolist())):
+                own = plain.features(w, x[y == c])
+                draws = [own[torch.randperm(len(own), generator=rng)[:4]] for _ in range(3)]
+                sent[c].append(sum(_slope(header, some, c) for some in draws) / 3)
+            ends.append(plain.descend(w, shards[i].train, i, t, training=training)[0])
+        n = torch.tensor([len(shards[i].train) for i in cohort], dtype=torch.float64)
+        w = n @ torch.stack(ends) / n.sum()
+        for c, gradients in enumerate(sent):
+            silent += not gradients
+            for _ in range(6 if gradients else 0):
+                wanted = sum(gradients) / len(gradients)
+                how_far = lambda v, h=header, c=c, wanted=wanted: _apart(_slope(h, v, c), wanted)  # noqa: E731
+                z[c] = z[c] - 2.0 * plain.gradient(how_far, z[c])
+        rng, order = generator(0, "server", "", "aggregate", t), torch.arange(21)
+        header = torch.empty(plain.HEAD).uniform_(-(6**-0.5), 6**-0.5, generator=rng).double()
+        for _ in range(4):
+            order = order[torch.randperm(21, generator=rng)]
+            for batch in order.split(5):
+                x, y = torch.cat(z)[batch], batch // 7
+                header = header - 0.3 * plain.gradient(lambda v, x=x, y=y: _classified(v, x, y), header)
+    assert silent
+    assert plain.distance(found.state.model, w) < 2e-6
+    assert plain.distance(found.state.features, torch.stack(z)) < 2e-6
+    assert plain.distance(found.state.head, header) < 2e-6
+
+
+def _without(shard: ClientData, c: int) -> ClientData:
+    """The same client without the samples of one class; 3: with all."""
+    keep = shard.train.y != c
+    return replace(shard, train=Samples(shard.train.x[keep], shard.train.y[keep]))
+
+
+def _classified(head: Tensor, z: Tensor, y: Tensor) -> Tensor:
+    """The mean cross-entropy of a classifier, six weights a row and then the biases, on features."""
+    return F.cross_entropy(z @ head[:18].view(3, 6).T + head[18:], y)
+
+
+def _slope(head: Tensor, z: Tensor, c: int) -> Tensor:
+    """The gradient by the classifier of the loss on features of one class, itself differentiable by the features."""
+    h = head.detach().requires_grad_(True)
+    (g,) = torch.autograd.grad(_classified(h, z, torch.full((len(z),), c)), h, create_graph=z.requires_grad)
+    return g
+
+
+def _apart(mine: Tensor, other: Tensor) -> Tensor:
+    """One minus the cosine, summed over three rows of weights and the bias."""
+    parts = zip((*mine[:18].split(6), mine[18:]), (*other[:18].split(6), other[18:]), strict=True)
+    return sum(1 - (a @ b) / (a.norm() * b.norm() + 1e-6) for a, b in parts)

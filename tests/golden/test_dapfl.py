@@ -6,18 +6,25 @@ common mean, ``c = (e/K)(2 - cos)``. Eq. 7: ``theta_ij = c_ij (1 - exp(-(|w_i - 
 minimises ``F_i(w) + lam/2 |w - w_i^g|^2`` from its own last model.
 """
 
+import math
+from statistics import median
+
 import pytest
 import torch
+from torch import Tensor
 
+import plain
 from fedkin.core import Bundle, Samples, Training
 from fedkin.methods import DAPFL, FedAvg
 from fedkin.methods.dapfl import affinity
 from toys import (
     ByHand,
+    ClientData,
     Run,
     apart,
     close,
     copies,
+    draw,
     federation,
     logit_net,
     mlp,
@@ -447,3 +454,88 @@ def test_no_nan_in_round_one_with_a_common_start() -> None:
         result = run(DAPFL(variant=variant, sigma="median"), mlp(), federation(), rounds_=2)
         assert all(torch.isfinite(t).all() for t in result.state.values())
         assert all(torch.isfinite(b.model).all() for b in result.clients.values() if b)
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+CODE = {"distance": "l2", "include_self": True, "equal": "one", "prox": "after"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"variant": "v2"}, {"variant": "v1-uniform"}, {"variant": "dynamic"}, {"sigma": "median"}, CODE],
+    ids=["full", "v2", "v1-uniform", "dynamic", "median", "code"],
+)
+def test_an_independent_program_gives_the_same(settings: dict) -> None:
+    """Eqs. 3-10 with loops over pairs and classes in float64, five clients of which some have no class in common, three
+    in each of six rounds."""
+    training = Training(epochs=2, batch_size=5, lr=0.1, momentum=0.5, epoch_decay=0.9)
+    rows = [[4, 6, 0], [7, 7, 7], [16, 0, 9], [0, 0, 14], [3, 13, 5]]
+    shards = [_data(row, i) for i, row in enumerate(rows)]
+    found = run(DAPFL(lam=3.0, **settings), mlp(), shards, rounds_=6, training=training)
+    variant, code = settings.get("variant", "full"), settings == CODE
+    c, w0 = _affinities(rows), mlp().w0.double()
+    models = [w0 for _ in rows]
+    for t, cohort in plain.cohorts(found):
+        d = {(i, j): float((models[i] - models[j]).square().sum()) for i in cohort for j in cohort}
+        sigma = 1.0 if "sigma" not in settings or t == 1 else median(d[i, j] for i in cohort for j in cohort if i < j)
+        targets = {}
+        for i in cohort:
+            theta = {j: 1.0 for j in cohort if code or j != i}
+            for j in theta:
+                if variant in ("full", "v2"):
+                    theta[j] *= c[i][j]
+                if variant in ("full", "dynamic") and not code:
+                    theta[j] *= -math.expm1(-(d[i, j] + 1e-8) / sigma)
+                if code and d[i, j]:
+                    theta[j] *= 1 - math.exp(-math.sqrt(d[i, j]))
+            targets[i] = sum(x * models[j] for j, x in theta.items()) / sum(theta.values())
+        for i, to in targets.items():
+            models[i] = _pulled(models[i], to, shards[i].train, i, t, training, after=code)
+    assert (3, [1, 3, 4]) in [(t, list(cohort)) for t, cohort in plain.cohorts(found)]  # without the least affinity
+    assert plain.distance(found.state.bank, torch.stack(models)) < 2e-6
+    for i in {i for _, cohort in plain.cohorts(found) for i in cohort}:
+        assert plain.distance(found.clients[i].model, models[i]) < 2e-6
+
+
+def _data(counts: list[int], client: int) -> ClientData:
+    """A client whose training part has these class counts; the classes are elsewhere on every client."""
+    y = torch.arange(3).repeat_interleave(torch.tensor(counts))
+    part = Samples(draw(3, 4, seed=50)[y] + draw(3, 4, seed=60 + client)[y] + draw(len(y), 4, seed=70 + client), y)
+    return ClientData(part, part, part)
+
+
+def _affinities(rows: list[list[int]]) -> list[list[float]]:
+    """Eqs. 3-6, one pair after another; less than two classes in common: .9 times the least that is computed."""
+    known: dict[tuple[int, int], float] = {}
+    for i, mine in enumerate(rows):
+        for j, other in enumerate(rows):
+            pairs = [(a, b) for a, b in zip(mine, other, strict=True) if a > 0 and b > 0]
+            if len(pairs) < 2:
+                continue
+            mean = sum(a + b for a, b in pairs) / (2 * len(pairs))
+            length = math.hypot(*(a - mean for a, _ in pairs)) * math.hypot(*(b - mean for _, b in pairs))
+            cos = sum((a - mean) * (b - mean) for a, b in pairs) / length if length else 1.0
+            known[i, j] = len(pairs) / len(mine) * (2 - cos)
+    off = {pair: value for pair, value in known.items() if pair[0] != pair[1]}
+    assert off[1, 4] == 1  # a flat client
+    assert min(known.values()) < min(off.values())  # the least is on the diagonal
+    n = range(len(rows))
+    return [[known.get((i, j), 0.9 * min(known.values())) for j in n] for i in n]
+
+
+def _pulled(w: Tensor, to: Tensor, data: Samples, client: int, t: int, training: Training, *, after: bool) -> Tensor:
+    """Eq. 10 by SGD; ``after``: the pull is a step of its own, of constant size."""
+    lr, velocity, steps = training.lr, torch.zeros_like(w), 0
+    for index in plain.drawn(data, client, t, training):
+        x, y, before = data.x[index].double(), data.y[index], w
+
+        def objective(v: Tensor, x: Tensor = x, y: Tensor = y) -> Tensor:
+            return plain.loss(v, x, y) + (0.0 if after else 3.0 / 2 * (v - to).square().sum())
+
+        velocity = training.momentum * velocity + plain.gradient(objective, w)
+        w, steps = w - lr * velocity, steps + 1
+        if after:
+            w = w - training.lr * 3.0 * (before - to)
+        if steps == math.ceil(len(data) / training.batch_size):
+            lr = lr * training.epoch_decay
+    return w

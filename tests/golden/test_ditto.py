@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.core import Client, ConfigError, Net, Train, Training
+import plain
+from fedkin.core import Client, ConfigError, Net, Samples, Train, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
 from fedkin.methods.dapfl import DAPFL
@@ -241,3 +242,49 @@ def test_one_participant(coupled: bool) -> None:
     hand = ByHand(Ditto(coupled_steps=coupled), mlp(), [s.train for s in federation()])
     up = hand.play([3])
     assert torch.equal(hand.server.model, up.model[0])
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("coupled", [False, True])
+def test_an_independent_program_gives_the_same(coupled: bool) -> None:
+    """Algorithm 1 in float64 on five clients of unequal size, three in each of five rounds; coupled, both models step
+    on a batch before the next one."""
+    lam, training = 2.0, Training(epochs=2, batch_size=5, lr=0.1, momentum=0.5)
+    method = Ditto(lam=lam, coupled_steps=True) if coupled else Ditto(lam=lam, personal_epochs=3)
+    found, shards, w = plain.played(method, rounds_=5, training=training)
+    own = [w for _ in shards]
+    for t, cohort in plain.cohorts(found):
+        ends = []
+        for i in cohort:
+            data, v, copy = shards[i].train, _Stepped(own[i]), _Stepped(w)
+            if coupled:
+                for index in plain.drawn(data, i, t, training):
+                    copy.step(data, index)
+                    v.step(data, index, lam, w)
+            else:
+                for index in plain.drawn(data, i, t, training, number=1):
+                    copy.step(data, index)
+                for index in plain.drawn(data, i, t, Training(epochs=3, batch_size=5), number=0):
+                    v.step(data, index, lam, w)
+            own[i] = v.at
+            ends.append(copy.at)
+        size = torch.tensor([len(shards[i].train) for i in cohort], dtype=torch.float64)
+        w = (size / size.sum()) @ torch.stack(ends)
+    assert plain.distance(found.state.model, w) < 2e-6
+    seen = {i for _, cohort in plain.cohorts(found) for i in cohort}
+    assert len(seen) > 3
+    for i in seen:
+        assert plain.distance(found.clients[i].model, own[i]) < 2e-6
+
+
+class _Stepped:
+    """A model under SGD with a step of .1 and momentum .5."""
+
+    def __init__(self, start: Tensor) -> None:
+        self.at, self.velocity = start, torch.zeros_like(start)
+
+    def step(self, data: Samples, index: Tensor, lam: float = 0.0, anchor: Tensor | None = None) -> None:
+        x, y = data.x[index].double(), data.y[index]
+        near = (lambda v: lam / 2 * (v - anchor).square().sum()) if lam else (lambda v: 0.0)
+        self.velocity = 0.5 * self.velocity + plain.gradient(lambda v: plain.loss(v, x, y) + near(v), self.at)
+        self.at = self.at - 0.1 * self.velocity

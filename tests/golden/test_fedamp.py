@@ -5,12 +5,15 @@ A'(|w_i - w_j|^2)`` for the others and what is left for itself; it minimises ``F
 its own last model. HeurFedAMP: ``xi_ij`` proportional to ``exp(sigma cos(w_i, w_j))`` beside a fixed own weight.
 """
 
+import itertools
 import math
+import statistics
 from collections.abc import Callable
 
 import pytest
 import torch
 
+import plain
 from fedkin.cli.flags import run_flags
 from fedkin.core import Bundle, ConfigError, Method, Net, Training
 from fedkin.data import Dirichlet, federate, load
@@ -66,7 +69,7 @@ def mixtures(hand: ByHand) -> torch.Tensor:
     return hand.download(range(len(hand.data))).rows.model[:, 0]
 
 
-def plain(models: list[float], sigma: float, step: float) -> torch.Tensor:
+def unguarded_weights(models: list[float], sigma: float, step: float) -> torch.Tensor:
     """xi of models that are numbers, without the guard."""
     w = torch.tensor(models, dtype=torch.float64)
     d = (w[:, None] - w[None]).square()
@@ -99,7 +102,7 @@ def test_the_own_weight_is_never_negative() -> None:
     """alpha = 10 at sigma 1 would give client 0 an own weight of 1 - 10 (e^-1 + e^-9) = -2.68. The step is cut down to
     1/max_i sum_j A' = 1/(e^-1 + e^-4) = 2.589: client 1 keeps nothing of itself and is given 3 e^-4/(e^-1 + e^-4)."""
     unguarded = [[-2.680029, 3.678794, 0.001234], [3.678794, -2.861951, 0.183156], [0.001234, 0.183156, 0.81561]]
-    bad = plain([0.0, 1.0, 3.0], 1.0, 10.0)
+    bad = unguarded_weights([0.0, 1.0, 3.0], 1.0, 10.0)
     close(bad, unguarded)
     close(bad @ torch.tensor([0.0, 1, 3], dtype=torch.float64), [3.682497, -2.312482, 2.629985])
     hand = uploaded(FedAMP(sigma=1.0, server_step=10.0), LINE)
@@ -125,8 +128,8 @@ def test_identical_models() -> None:
     """All distances 0, A' = 1: alpha = .5 gives the two others .5 each and nothing to itself; alpha = 1 gives an own
     weight of -1 without the guard, which takes alpha = 1/2. Whatever the weights, the mixture is the model."""
     half = [[0, 0.5, 0.5], [0.5, 0, 0.5], [0.5, 0.5, 0]]
-    close(plain([2.0] * 3, 1.0, 0.5), half, 1e-12)
-    close(plain([2.0] * 3, 1.0, 1.0), [[-1, 1, 1], [1, -1, 1], [1, 1, -1]], 1e-12)
+    close(unguarded_weights([2.0] * 3, 1.0, 0.5), half, 1e-12)
+    close(unguarded_weights([2.0] * 3, 1.0, 1.0), [[-1, 1, 1], [1, -1, 1], [1, 1, -1]], 1e-12)
     others = ~torch.eye(3, dtype=torch.bool)
     assert largest_step(torch.zeros(3, 3), others, 1.0) == 0.5
     for step in (0.5, 1.0):
@@ -137,7 +140,7 @@ def test_identical_models() -> None:
 
 def test_many_equal_models_under_a_published_setting() -> None:
     """40 equal models, alpha = 10^4, sigma = 100: the own weight would be 1 - 39 * 100 = -3899; guarded it is 0."""
-    close(plain([1.0] * 40, 100.0, 1e4).diagonal(), torch.full((40,), -3899.0), 1e-9)
+    close(unguarded_weights([1.0] * 40, 100.0, 1e4).diagonal(), torch.full((40,), -3899.0), 1e-9)
     xi = weights(uploaded(FedAMP(sigma=100.0, server_step=1e4), [[1.0]] * 40))
     close(xi, (torch.ones(40, 40) - torch.eye(40)).double() / 39, 1e-12)
 
@@ -449,3 +452,64 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, object]) -> None:
     """The message names the field."""
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         FedAMP(**wrong)
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+GIVEN = {"sigma": 1.5, "step_decay": 0.5, "decay_every": 2}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        FedAMP(server_step=1.2, lam=0.9, **GIVEN),
+        FedAMP(server_step=5.0, lam=3.0, over="participants", **GIVEN),
+        FedAMP(lam=0.8),
+        FedAMP(variant="heur", lam=0.8),
+        FedAMP(variant="heur", lam=0.8, scale=9.0, self_weight=0.1, over="participants"),
+    ],
+    ids=["given", "given-participants", "automatic", "heur", "heur-participants"],
+)
+def test_an_independent_program_gives_the_same(method: FedAMP) -> None:
+    """Weights with loops over pairs in float64, on five clients of unequal size, three in each of six rounds."""
+    found, shards, w0 = plain.played(method, rounds_=6)
+    own, sent, shortened = [w0] * 5, set[int](), set[bool]()
+    for t, cohort in plain.cohorts(found):
+        teachers = sent if method.over == "bank" else sent & set(cohort)
+        step = (method.server_step or 1.0) * method.step_decay ** ((t - 1) // 2)
+        pull = method.lam / step
+        if method.variant == "heur":
+            weights = {i: _by_cosine(own, i, teachers - {i}, method) for i in cohort}
+        else:
+            d = {(i, j): float((own[i] - own[j]).square().sum()) for i in range(5) for j in range(5)}
+            sigma = method.sigma
+            if sigma == "median":  # of an even number of distances the lower of the two in the middle
+                sigma = statistics.median_low([d[p] for p in itertools.combinations(sent, 2)]) if sent else 1.0
+                step = sigma / 2 / (max(len(sent - {i}) for i in cohort) or 1)
+            slopes = {i: {j: math.exp(-d[i, j] / sigma) / sigma for j in teachers - {i}} for i in range(5)}
+            guarded = range(5) if method.over == "bank" else cohort
+            most = max(sum(slopes[i].values()) for i in guarded)
+            shortened.add(step * most > 1)
+            step = min(step, 1 / most) if most else step
+            weights = {i: {j: step * a for j, a in slopes[i].items()} for i in cohort}
+        ends = {}
+        for i, xi in weights.items():
+            u = (1 - sum(xi.values())) * own[i] + sum(x * own[j] for j, x in xi.items())
+            ends[i], _ = plain.descend(own[i], shards[i].train, i, t, along=lambda w, u=u, p=pull: p * (w - u))
+        for i in cohort:
+            own[i] = ends[i]
+            sent.add(i)
+    assert shortened == {"given": {True, False}, "automatic": {False}, "heur": set()}[_kind(method)]
+    assert len(sent) > 4
+    for i in range(5):
+        assert plain.distance(found.state.bank[i], own[i]) < 2e-6
+        assert plain.distance(found.clients[i].model, own[i]) < 2e-6
+
+
+def _kind(method: FedAMP) -> str:
+    return "heur" if method.variant == "heur" else "automatic" if method.server_step is None else "given"
+
+
+def _by_cosine(own: list[torch.Tensor], i: int, others: set[int], method: FedAMP) -> dict[int, float]:
+    kept = 1 / (len(others) + 1) if method.self_weight is None else method.self_weight
+    e = {j: math.exp(method.scale * float(own[i] @ own[j] / (own[i].norm() * own[j].norm()))) for j in others}
+    return {j: (1 - kept) * v / sum(e.values()) for j, v in e.items()}

@@ -4,8 +4,10 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch import Tensor, nn
 
-from fedkin.core import Bundle, Training
+import plain
+from fedkin.core import Bundle, Samples, Training
 from fedkin.methods import FedAvg
 from toys import ByHand, close, copies, federation, mlp, mlp_with_batchnorm, quadratic, run, vector_net
 
@@ -90,3 +92,38 @@ def test_a_round_without_answers_changes_nothing() -> None:
     silent = [torch.equal(a, b) for a, b in pairwise(seen)]
     assert any(silent)
     assert not all(silent)
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+def test_an_independent_program_gives_the_same() -> None:
+    """PyTorch's own module, loss and SGD in float64, with momentum and weight decay on weights only; five rounds of
+    three out of five unequal clients."""
+    training = Training(epochs=2, batch_size=5, lr=0.2, momentum=0.5, weight_decay=0.05, decay_biases=False)
+    found, shards, _ = plain.played(FedAvg(after_training=True), rounds_=5, training=training)
+    net = mlp()
+    server = {name: value.double() for name, value in net.unflatten(net.w0).items()}
+    kept: dict[int, dict[str, Tensor]] = {}
+    for t, cohort in plain.cohorts(found):
+        for i in cohort:
+            kept[i] = _trained(server, shards[i].train, training, i, t)
+        n = {i: len(shards[i].train) for i in cohort}
+        server = {name: sum(n[i] * kept[i][name] for i in cohort) / sum(n.values()) for name in server}
+    flat = lambda parts: torch.cat([parts[name].flatten() for name in net.names])  # noqa: E731
+    assert plain.distance(found.state.model, flat(server)) < 2e-6
+    assert len(kept) > 3
+    for i, parts in kept.items():
+        assert plain.distance(found.clients[i].local, flat(parts)) < 2e-6
+
+
+def _trained(start: dict[str, Tensor], data: Samples, training: Training, client: int, t: int) -> dict[str, Tensor]:
+    """A client's parameters after ``torch.optim.SGD``."""
+    module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    module.load_state_dict(start)
+    weights, biases = ([p for n, p in module.named_parameters() if n.endswith(end)] for end in ("weight", "bias"))
+    groups = [{"params": weights, "weight_decay": training.weight_decay}, {"params": biases}]
+    sgd = torch.optim.SGD(groups, lr=training.lr, momentum=training.momentum)
+    for index in plain.drawn(data, client, t, training):
+        sgd.zero_grad()
+        nn.CrossEntropyLoss()(module(data.x[index].double()), data.y[index]).backward()
+        sgd.step()
+    return {name: p.detach() for name, p in module.named_parameters()}

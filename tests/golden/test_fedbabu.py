@@ -4,16 +4,20 @@ The network is h * b * x with one number for the body b and one for the head h, 
 y)^2, one full-batch step of .1 a round. Clients (x, y): (1, 2), (2, 1), (1, 0) with 30, 10, 10 samples; b = 1.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
-from fedkin.core import Bundle, ConfigError, Net, Train, Training
+import plain
+from fedkin.core import Bundle, ConfigError, Net, Samples, Train, Training
 from fedkin.core.seeds import generator
-from fedkin.engines.loop import sgd
+from fedkin.engines.loop import batches, sgd
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedbabu import FedBABU
+from fedkin.server import Plan, Server, Simulation, asked
 from toys import (
     ByHand,
     apart,
@@ -189,3 +193,45 @@ def test_a_network_that_is_all_head_stays_as_it_is() -> None:
     hand.play()
     assert hand.server.body.numel() == 0
     close(hand.used(0).model, [2.0, 3.0])
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("part", ["full", "head", "body"])
+def test_an_independent_program_gives_the_same(part: str) -> None:
+    """Head and body as two tensors in float64, momentum and weight decay, three of five unequal clients in four rounds;
+    then all fine-tune."""
+    training = Training(epochs=2, batch_size=5, lr=0.2, momentum=0.5, weight_decay=0.05)
+    method, net, shards = FedBABU(part=part, finetune_epochs=3), mlp(), federation()
+    tuned: dict[int, Tensor] = {}
+
+    def look(server: Server, clients: Simulation) -> None:
+        for answers, _ in asked(method, net, clients, Plan(4, 0.6), server, "keep"):
+            tuned.update({i: b.model for i, b in answers.items()})
+
+    found = run(method, net, shards, training=training, each_round=look)
+    head, body = net.w0.double().split([plain.HEAD, net.size - plain.HEAD])
+    for t, cohort in plain.cohorts(found):
+        ends = {}
+        for i in cohort:
+            ends[i] = _trained(head, body, "body", 0.2, shards[i].train, plain.drawn(shards[i].train, i, t))[1]
+        n = {i: len(shards[i].train) for i in cohort}
+        body = sum(n[i] * ends[i] for i in n) / sum(n.values())
+    assert plain.distance(found.state.body, body) < 2e-6
+    for i, shard in enumerate(shards):
+        rng = generator(0, "batches", "evaluate", 4, i, 0)
+        order = (k for _, k in batches(len(shard.train), replace(training, epochs=3), rng, skip_single=False))
+        mine = _trained(head, body, part, 0.02, shard.train, order)
+        assert plain.distance(tuned[i], torch.cat(mine)) < 2e-6
+
+
+def _trained(
+    head: Tensor, body: Tensor, part: str, lr: float, data: Samples, order: Iterable[Tensor]
+) -> tuple[Tensor, Tensor]:
+    leaves = {"head": head.clone().requires_grad_(part != "body"), "body": body.clone().requires_grad_(part != "head")}
+    moves = [p for p in leaves.values() if p.requires_grad]
+    sgd = torch.optim.SGD(moves, lr, momentum=0.5, weight_decay=0.05)
+    for index in order:
+        sgd.zero_grad()
+        plain.loss(torch.cat(list(leaves.values())), data.x[index].double(), data.y[index]).backward()
+        sgd.step()
+    return leaves["head"].detach(), leaves["body"].detach()

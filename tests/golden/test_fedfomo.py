@@ -13,8 +13,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
-from fedkin.core import Bundle, ConfigError, Net, Samples, Training
+import plain
+from fedkin.core import Bundle, ConfigError, Download, Net, Round, Samples, Training
 from fedkin.functional.pair_record import key
 from fedkin.methods import Local
 from fedkin.methods.fedfomo import FedFomo
@@ -450,3 +452,74 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, object]) -> None:
     """The message names the field."""
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         FedFomo(**wrong)
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "method",
+    [
+        FedFomo(peers=2, epsilon=0.0, pool="bank"),
+        FedFomo(peers=2, epsilon=0.0, pool="bank", norm="l1", affinity="normalised"),
+        FedFomo(peers=1, epsilon=0.0, fallback="trained"),
+    ],
+    ids=["raw", "l1-normalised", "trained"],
+)
+def test_an_independent_program_gives_the_same(method: FedFomo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates one by one and P as a table in float64, three of five unequal clients in each of eight rounds; ties in
+    P are the library's."""
+    sent: dict[tuple[int, int], list[int]] = {}
+    distribute = FedFomo.distribute
+
+    def recorded(self: FedFomo, s: Bundle, r: Round) -> Download:
+        out = distribute(self, s, r)
+        for row, k in enumerate(r.ids.tolist() if r.step == "distribute" else []):
+            sent[r.index, k] = [n for n in out.row(row).get("ids", torch.empty(0)).tolist() if n >= 0]
+        return out
+
+    monkeypatch.setattr(FedFomo, "distribute", recorded)
+    training = Training(epochs=2, batch_size=5, lr=0.3)
+    found, shards, w0 = plain.played(method, rounds_=8, training=training)
+    liked = [[0.1 if n == k else 0.0 for n in range(5)] for k in range(5)]
+    pool: dict[int, Tensor] = {}
+    before, own = [w0] * 5, [w0] * 5
+    stuck = moved = chosen = 0
+    for t, cohort in plain.cohorts(found):
+        for k in cohort:
+            others, got = set(pool) - {k}, sent[t, k]
+            assert set(got) <= others
+            best = sorted((liked[k][n] for n in others), reverse=True)[: method.peers]
+            assert [liked[k][n] for n in got] == pytest.approx(best, abs=1e-5)
+            chosen += len(others) > len(got) and best[-1] != 0
+            candidates = {k: own[k], **{n: pool[n] for n in got}}
+            gains = {n: _gain(before[k], w, shards[k].validation, method.norm) for n, w in candidates.items()}
+            total = sum(max(g, 0) for g in gains.values())
+            stuck += total == 0 and gains[k] < 0
+            moved += any(gains[n] > 0 for n in got)
+            if total:
+                start = sum(max(g, 0) / total * candidates[n] for n, g in gains.items())
+            else:
+                start = before[k] if method.fallback == "previous" else own[k]
+            size = abs(sum(gains.values())) if method.affinity == "normalised" else 1.0
+            for n, g in gains.items():
+                liked[k][n] += g / (size or 1.0)
+            before[k], (own[k], _) = start, plain.descend(start, shards[k].train, k, t, training=training)
+        pool = {**(pool if method.pool == "bank" else {}), **{k: own[k] for k in cohort}}
+    assert stuck > 2
+    assert moved > 1
+    assert chosen > 3
+    assert sorted(found.state.owner.tolist()) == sorted(pool)
+    for k, w in zip(found.state.owner.tolist(), found.state.models, strict=True):
+        assert plain.distance(w, pool[k]) < 2e-6
+    for k, kept in found.clients.items():
+        assert plain.distance(kept.before, before[k]) < 2e-6
+        assert plain.distance(kept.model, own[k]) < 2e-6
+    pairs = [(int(code) >> 32, int(code) & (2**32 - 1)) for code in found.state.known]
+    table = torch.tensor([liked[k][n] for k, n in pairs], dtype=torch.float64)
+    assert plain.distance(found.state.affinity, table) < 5e-6  # differences of losses in float32, divided by small sums
+    assert {(k, n) for k in range(5) for n in range(5) if liked[k][n]} == set(pairs)
+
+
+def _gain(before: Tensor, w: Tensor, held: Samples, norm: str) -> float:
+    fall = float(plain.loss(before, held.x.double(), held.y) - plain.loss(w, held.x.double(), held.y))
+    far = float((w - before).abs().sum() if norm == "l1" else (w - before).square().sum().sqrt())
+    return fall / far if far else 0.0

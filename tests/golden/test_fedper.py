@@ -7,6 +7,7 @@ full-batch step of .1 a round. Clients (x, y, h): (1, 2, .5), (2, 1, -.5), (1, 0
 import pytest
 import torch
 
+import plain
 from fedkin.core import Bundle, Training
 from fedkin.methods import FedPer
 from toys import ByHand, apart, close, copies, federation, mlp, product_net, squares
@@ -98,3 +99,27 @@ def test_view_after_training() -> None:
     up = hand.play()
     client = hand.client(1, hand.download([1]).row(0))
     assert torch.equal(hand.method.views(client)["trained"].model, torch.cat([hand.kept[1].head, up.body[1]]))
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("independent", [False, True])
+def test_an_independent_program_gives_the_same(independent: bool) -> None:
+    """Body and heads in two places in float64, on five clients of unequal size, three in each of five rounds, with
+    momentum."""
+    training = Training(epochs=2, batch_size=5, lr=0.1, momentum=0.5)
+    found, shards, w0 = plain.played(FedPer(independent_heads=independent), rounds_=5, training=training)
+    starts = [mlp().fresh("head", i).double() if independent else w0 for i in range(5)]
+    heads, body, trained = [w[: plain.HEAD] for w in starts], w0[plain.HEAD :], {}
+    for t, cohort in plain.cohorts(found):
+        for i in cohort:
+            w, _ = plain.descend(torch.cat([heads[i], body]), shards[i].train, i, t, training=training)
+            heads[i], trained[i] = w[: plain.HEAD], w[plain.HEAD :]
+        n = {i: len(shards[i].train) for i in cohort}
+        body = sum(n[i] * trained[i] for i in n) / sum(n.values())
+    assert plain.distance(found.state.body, body) < 2e-6
+    assert len(trained) > 3
+    for i, kept in found.clients.items():
+        assert bool(kept) == (i in trained)
+        if kept:
+            assert plain.distance(kept.head, heads[i]) < 2e-6
+            assert plain.distance(kept.trained, trained[i]) < 2e-6

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import plain
 from fedkin.core import Training
 from fedkin.methods import FedAvg, FedProx
 from toys import ByHand, apart, close, federation, mlp, run, two_quadratics
@@ -71,3 +72,28 @@ def test_everybody_is_evaluated_with_the_global_model() -> None:
     hand = ByHand(FedProx(), mlp(), [s.train for s in federation()])
     hand.play([1])
     assert torch.equal(hand.used(0).model, hand.server.model)
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("straggler_fraction", [0.0, 1.0])
+def test_an_independent_program_gives_the_same(straggler_fraction: float) -> None:
+    """The proximal term by autograd in float64, on five clients of unequal size, three in each of five rounds; of two
+    epochs a straggler does one."""
+    mu, training = 2.0, Training(epochs=2, batch_size=5, lr=0.1, momentum=0.5)
+    method = FedProx(mu=mu, straggler_fraction=straggler_fraction)
+    found, shards, w = plain.played(method, rounds_=5, training=training)
+    done = Training(epochs=1, batch_size=5, lr=0.1, momentum=0.5) if straggler_fraction else training
+    free = w
+    for t, cohort in plain.cohorts(found):
+        size = torch.tensor([len(shards[i].train) for i in cohort], dtype=torch.float64)
+        ends, without = [], []
+        for i in cohort:
+
+            def near(v, _x, _i, received=w):
+                return mu / 2 * sum((a - b) ** 2 for a, b in zip(v, received, strict=True))
+
+            ends.append(plain.descend(w, shards[i].train, i, t, extra=near, training=done)[0])
+            without.append(plain.descend(free, shards[i].train, i, t, training=done)[0])
+        w, free = (size / size.sum()) @ torch.stack(ends), (size / size.sum()) @ torch.stack(without)
+    assert plain.distance(found.state.model, w) < 2e-6
+    apart(w, free, 0.05)

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+import plain
 from fedkin.core import Batch, Bundle, ConfigError, Net, Samples, Train, Training, head_loss
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
@@ -221,3 +222,44 @@ def test_presets(name: str) -> None:
     method = FedRep.preset(name)
     assert (method.head_epochs, method.final_head_epochs, method.first_head) == (10, 10, "average")
     assert Training(**FedRep.presets[name]["training"]).momentum == 0.5
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("first_head", ["start", "average"])
+def test_an_independent_program_gives_the_same(first_head: str) -> None:
+    """Two linear layers with one ``torch.optim.SGD`` each in float64, three epochs on the head, two on the body; five
+    rounds of three out of five unequal clients."""
+    training = Training(epochs=1, batch_size=5, lr=0.1, momentum=0.5, weight_decay=0.05)
+    method = FedRep(head_epochs=3, body_epochs=2, first_head=first_head)
+    found, shards, w0 = plain.played(method, rounds_=5, training=training)
+    body, given, heads = w0[plain.HEAD :], w0[: plain.HEAD], dict[int, Tensor]()
+    late = 0
+    for t, cohort in plain.cohorts(found):
+        n = [len(shards[i].train) for i in cohort]
+        bodies = []
+        for i in cohort:
+            late += t > 1 and i not in heads
+            top, bottom = _linear(6, 3, heads.get(i, given)), _linear(4, 6, body)
+            for number, (epochs, layer) in enumerate([(3, top), (2, bottom)]):
+                sgd = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.5, weight_decay=0.05)
+                for index in plain.drawn(shards[i].train, i, t, Training(epochs=epochs, batch_size=5), number):
+                    sgd.zero_grad()
+                    x, y = shards[i].train.x[index].double(), shards[i].train.y[index]
+                    nn.functional.cross_entropy(top(torch.tanh(bottom(x))), y).backward()
+                    sgd.step()
+            heads[i] = nn.utils.parameters_to_vector(top.parameters()).detach()
+            bodies.append(nn.utils.parameters_to_vector(bottom.parameters()).detach())
+        body = sum(size * b for size, b in zip(n, bodies, strict=True)) / sum(n)
+        if first_head == "average":
+            given = sum(size * heads[i] for size, i in zip(n, cohort, strict=True)) / sum(n)
+    assert late
+    assert plain.distance(found.state.body, body) < 2e-6
+    for i, head in heads.items():
+        assert plain.distance(found.clients[i].head, head) < 2e-6
+
+
+def _linear(inputs: int, outputs: int, w: Tensor) -> nn.Linear:
+    """A linear layer in float64 whose weight and bias are a flat vector."""
+    layer = nn.Linear(inputs, outputs, dtype=torch.float64)
+    nn.utils.vector_to_parameters(w.clone(), layer.parameters())
+    return layer

@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+import plain
 from fedkin.core import Bundle, Client, ConfigError, Net, Round, Samples, Train, Training
+from fedkin.core.seeds import generator
 from fedkin.methods import Local
 from fedkin.methods.fedsoft import FedSoft
 from toys import (
@@ -419,3 +421,51 @@ def test_weights_of_the_run_count() -> None:
     hand.ask()
     r: Round = hand.at("sample", [0, 1])
     close(hand.method.importance(hand.server, r), [[0.75 / 1.75, 0.25 / 0.2501], [1 / 1.75, 0.0001 / 0.2501]])
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("selection", [True, False])
+def test_an_independent_program_gives_the_same(selection: bool) -> None:
+    """Samples counted one by one and a pull for every centre in float64, on five unequal clients, seven rounds, asked
+    every third."""
+    sigma, lam, net = 0.07, 0.4, mlp()
+    method = FedSoft(clusters=3, lam=lam, sigma=sigma, tau=3, selection=selection, per_cluster=2)
+    found, shards, _ = plain.played(method, rounds_=7)
+    centres = [net.fresh(s).double() for s in (0, 1, 2)]
+    own = [net.fresh("own", 0).double()] * 5
+    size = [len(s.train) for s in shards]
+    u: list[list[float]] = []
+    smallest, cohorts = 1.0, set()
+    for t, cohort in plain.cohorts(found):
+        if t % 3 == 1:
+            u = []
+            for shard in shards:
+                best = [0, 0, 0]
+                for x, y in zip(shard.train.x.double(), shard.train.y, strict=True):
+                    losses = [float(plain.loss(c, x[None], y[None])) for c in centres]
+                    best[losses.index(min(losses))] += 1
+                smallest = min(smallest, *best)
+                u.append([max(n / len(shard.train), sigma) for n in best])
+        total = [sum(u[k][s] * size[k] for k in range(5)) for s in range(3)]
+        v = [[u[k][s] * size[k] / total[s] for k in range(5)] for s in range(3)]
+        chosen = [list(range(5))] * 3
+        if selection:
+            rng = generator(0, "server", "", "sample", t)
+            columns = torch.tensor(v, dtype=torch.float64).T.contiguous()  # numbers are drawn as they lie in memory
+            chosen = torch.multinomial(columns.T, 2, generator=rng).tolist()
+        assert list(cohort) == sorted({k for row in chosen for k in row})
+        cohorts.add(tuple(cohort))
+        for k in cohort:
+
+            def pulls(w, parts=u[k], centres=centres):
+                return lam * sum(part * (w - c) for part, c in zip(parts, centres, strict=True))
+
+            own[k], _ = plain.descend(own[k], shards[k].train, k, t, along=pulls)
+        weights = [[0.5 if k in chosen[s] else 0.0 for k in range(5)] for s in range(3)] if selection else v
+        centres = [sum(weights[s][k] * own[k] for k in range(5)) for s in range(3)]
+    assert smallest == 0
+    assert len(cohorts) > 3 or not selection
+    assert plain.distance(found.state.centres, torch.stack(centres)) < 2e-6
+    assert plain.distance(found.state.u, torch.tensor(u, dtype=torch.float64)) < 2e-6
+    for k, kept in found.clients.items():
+        assert plain.distance(kept.model, own[k]) < 2e-6

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import plain
 from fedkin.core import Batch, Bundle, Net, Samples, Training
 from fedkin.methods import IFCA, ifca
 from toys import (
@@ -199,3 +200,62 @@ def test_choice_after_training() -> None:
     assert int(hand.used(0).cluster) == 0  # what it trained for, until its next round
     assert hand.play().cluster.tolist() == [1]
     assert int(hand.used(0).cluster) == 1
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"clusters": 2},
+        {"clusters": 2, "average": "gradients"},
+        {"clusters": 2, "share_body": True},
+        {"clusters": 4, "choose_by": "accuracy"},  # the first choice is a tie
+        {"clusters": 3, "init_min_share": 0.3},
+    ],
+    ids=["models", "gradients", "shared body", "accuracy", "redrawn"],
+)
+def test_an_independent_program_gives_the_same(settings: dict) -> None:
+    """Algorithm 1 as loops over centres and members in float64, five clients of unequal size, three in each of six
+    rounds; its options, one at a time."""
+    found, shards, w0 = plain.played(IFCA(**settings), rounds_=6)
+    net, clusters = mlp(), settings["clusters"]
+    centres = [net.fresh(j).double() for j in range(clusters)]
+    if "share_body" in settings:
+        centres = [torch.cat([w[: plain.HEAD], w0[plain.HEAD :]]) for w in centres]
+    draws, settled, chosen = 0, "init_min_share" not in settings, list[tuple[int, int]]()
+    for t, cohort in plain.cohorts(found):
+        members: list[list[tuple[int, Tensor]]] = [[] for _ in centres]
+        for i in cohort:
+            data = shards[i].train
+            j = _best(centres, data, by_accuracy="choose_by" in settings)
+            members[j].append((len(data), plain.descend(centres[j], data, i, t)[0]))
+            chosen.append((i, j))
+        least = min(len(m) for m in members) / len(cohort)
+        if not settled and least < settings["init_min_share"]:
+            draws += 1
+            centres = [net.fresh(draws * clusters + j).double() for j in range(clusters)]
+            continue
+        settled = True
+        everybody = sum(n for m in members for n, _ in m)
+        body = sum(n * w[plain.HEAD :] for m in members for n, w in m) / everybody
+        for j, m in enumerate(members):
+            if m and settings.get("average") == "gradients":
+                centres[j] = centres[j] + sum(n * (w - centres[j]) for n, w in m) / everybody
+            elif m:
+                centres[j] = sum(n * w for n, w in m) / sum(n for n, _ in m)
+            if "share_body" in settings:
+                centres[j] = torch.cat([centres[j][: plain.HEAD], body])
+    assert len({j for _, j in chosen}) > 1
+    assert draws == ("init_min_share" in settings)
+    assert found.state.labels.tolist() == [dict(chosen).get(i, -1) for i in range(len(shards))]
+    assert plain.distance(found.state.centres, torch.stack(centres)) < 2e-6
+
+
+def _best(centres: list[Tensor], data: Samples, by_accuracy: bool) -> int:
+    """The first centre with the least loss, or the last with the most right answers, on all training samples."""
+    x = data.x.double()
+    if by_accuracy:
+        right = [int((plain.logits(w, x).argmax(1) == data.y).sum()) for w in centres]
+        return max(j for j, n in enumerate(right) if n == max(right))
+    losses = [float(plain.loss(w, x, data.y)) for w in centres]
+    return losses.index(min(losses))

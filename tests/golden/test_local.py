@@ -2,6 +2,7 @@
 
 import torch
 
+import plain
 from fedkin.core import Bundle, Training
 from fedkin.methods import Local
 from toys import ByHand, close, copies, federation, mlp, quadratic, run, vector_net
@@ -36,3 +37,22 @@ def test_clients_never_sampled_predict_with_the_common_start() -> None:
     assert torch.equal(hand.used(1).model, hand.net.w0)
     assert not torch.equal(hand.used(0).model, hand.net.w0)
     assert hand.server == Bundle()
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+def test_an_independent_program_gives_the_same() -> None:
+    """SGD with momentum in float64 from a client's last model, on five clients of unequal size, three in each of five
+    rounds."""
+    training = Training(epochs=2, batch_size=5, lr=0.1, momentum=0.5)
+    found, shards, w0 = plain.played(Local(), rounds_=5, training=training)
+    own = dict.fromkeys(range(5), w0)
+    rounds = dict.fromkeys(range(5), 0)
+    for t, cohort in plain.cohorts(found):
+        for i in cohort:
+            own[i], _ = plain.descend(own[i], shards[i].train, i, t, training=training)
+            rounds[i] += 1
+    assert len(set(rounds.values())) > 1
+    assert max(rounds.values()) > 2
+    for i, kept in found.clients.items():
+        assert bool(kept) == (rounds[i] > 0)
+        assert plain.distance(kept.get("model", mlp().w0), own[i]) < 2e-6

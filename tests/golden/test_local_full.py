@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import plain
 from fedkin.core import Bundle, Client, Samples, Training
 from fedkin.engines import Job, Loop
 from fedkin.methods import Local, LocalFull
@@ -109,3 +110,25 @@ def test_over_selection_does_not_cut_it() -> None:
 
     assert answered(LocalFull()) == [5, 5, 5]
     assert answered(Local()) == [2, 2, 2]
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+def test_an_independent_program_gives_the_same() -> None:
+    """SGD in float64 on all five clients in each of six rounds; the chosen model is looked up in a list of accuracies
+    at the end."""
+    training = Training(epochs=2, batch_size=5, lr=0.3)
+    found, shards, w0 = plain.played(LocalFull(), rounds_=6, training=training)
+    early = 0
+    for i, shard in enumerate(shards):
+        x, y = shard.validation.x.double(), shard.validation.y
+        models, right = [w0], []
+        for t in range(1, 7):
+            models.append(plain.descend(models[-1], shard.train, i, t, training=training)[0])
+            right.append(int((plain.logits(models[-1], x).argmax(1) == y).sum()))
+        best = max(t for t in range(6) if right[t] == max(right))
+        early += best < 5
+        kept = found.clients[i]
+        assert plain.distance(kept.model, models[-1]) < 2e-6
+        assert plain.distance(kept.chosen, models[1 + best]) < 2e-6
+        assert float(kept.accuracy) == pytest.approx(max(right) / len(y), abs=1e-6)
+    assert 0 < early < 5

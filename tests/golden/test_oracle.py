@@ -1,8 +1,11 @@
 """Oracle clusters, FedAvg inside the true groups, by hand: the row that clustered methods are held against."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+import plain
 from fedkin.core import Bundle, ConfigError, Training
 from fedkin.data import federate, load
 from fedkin.data.partition import PARTITIONS
@@ -114,3 +117,25 @@ def test_true_groups_beat_one_model_where_labels_are_turned() -> None:
     assert got["Oracle"]["ari"] == 1.0
     assert got["Oracle"]["accuracy"] > 0.9
     assert got["Oracle"]["accuracy"] > got["FedAvg"]["accuracy"] + 0.3
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+def test_an_independent_program_gives_the_same() -> None:
+    """One dictionary entry per true group in float64, on five clients of unequal size in three groups, two in each of
+    six rounds."""
+    of = (7, 3, 7, 3, 5)
+    shards = [replace(s, group=g) for s, g in zip(federation(), of, strict=True)]
+    found = run(Oracle(), mlp(), shards, rounds_=6, participation=0.4, training=plain.TRAINING)
+    models = dict.fromkeys(of, mlp().w0.double())
+    together = 0
+    for t, cohort in plain.cohorts(found):
+        ends = {i: plain.descend(models[of[i]], shards[i].train, i, t)[0] for i in cohort}
+        for g in set(of):
+            n = {i: len(shards[i].train) for i in cohort if of[i] == g}
+            together += len(n) > 1
+            if n:
+                models[g] = sum(n[i] * ends[i] for i in n) / sum(n.values())
+    assert together > 0
+    assert sorted(found.state.groups.tolist()) == [3, 5, 7]
+    for g, model in zip(found.state.groups.tolist(), found.state.models, strict=True):
+        assert plain.distance(model, models[g]) < 2e-6

@@ -10,13 +10,30 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from scipy.cluster.hierarchy import fcluster, linkage
 from torch import Tensor, nn
+from torch.func import functional_call
 
+import plain
 from fedkin.core import Bundle, ConfigError, Net, Samples, Training
 from fedkin.functional.pairs import differences_from
 from fedkin.methods import CAM, FedAvg
 from fedkin.methods.pfa import PFA, channel_shares
-from toys import ByHand, ClientData, Run, blobs, close, copies, federation, mlp, mlp_with_batchnorm, quadratic, run
+from toys import (
+    ByHand,
+    ClientData,
+    Run,
+    blobs,
+    close,
+    copies,
+    draw,
+    federation,
+    mlp,
+    mlp_with_batchnorm,
+    quadratic,
+    run,
+    seeded,
+)
 
 SPARSITIES = [(0.625, 0.875, 0.125), (0.5, 0.75, 0.25), (0.1, 0.2, 0.9), (0.125, 0.25, 0.875)]
 
@@ -309,3 +326,105 @@ def test_settings_out_of_range(field: str, value: int) -> None:
     """Refused by name."""
     with pytest.raises(ConfigError, match=field):
         PFA(**{field: value})
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("grouping", "clusters"), [("average", 2), ("average", 3), ("kmeans", 2)])
+def test_an_independent_program_gives_the_same(grouping: str, clusters: int) -> None:
+    """A module with a hook in float64, SciPy's average linkage or the best of all partitions; six unequal clients, one
+    of them late, three or four in each of six rounds."""
+    training = Training(epochs=2, batch_size=5, lr=0.1, momentum=0.5)
+    shards, net = [_pictures(n, i) for i, n in enumerate((9, 23, 14, 30, 11, 17))], Net(_small_cnn, (1, 6, 6), 3)
+    method = PFA(clusters=clusters, after=3, channels=4, grouping=grouping)
+    found = run(method, net, shards, training=training, rounds_=6, participation=0.7, joins=[1, 1, 1, 1, 1, 5])
+    module = _small_cnn().double()
+    common = {name: w.double() for name, w in net.unflatten(net.w0).items()}
+    kept = found.state.channels.tolist()  # drawn
+    groups: dict[int, int] = {}
+    models: list[dict[str, Tensor]] = []
+    empty = 0
+    for t, cohort in plain.cohorts(found):
+        if t == 4:
+            points = torch.stack([_zeros(module, common, shards[i].train.x)[kept] for i in range(5)])
+            groups = dict(enumerate(_partition(points, grouping, clusters)))
+            models = [common] * clusters
+        if t == 5:
+            late = _zeros(module, common, shards[5].train.x)[kept]
+            middle = [points[[i for i in range(5) if groups[i] == g]].mean(0) for g in range(clusters)]
+            groups[5] = min(range(clusters), key=lambda g: float((late - middle[g]).norm()))
+        start = {i: models[groups[i]] if t > 3 else common for i in cohort}
+        ends = {i: _fitted(module, start[i], shards[i].train, training, i, t) for i in cohort}
+        if t <= 3:
+            common = _weighted(ends, shards)
+        for g in range(len(models)):
+            members = {i: w for i, w in ends.items() if groups[i] == g}
+            models[g] = _weighted(members, shards) if members else models[g]
+            empty += not members
+    assert set(groups.values()) == set(range(clusters))
+    assert bool(empty) == (clusters == 3)
+    assert any(5 in cohort for _, cohort in plain.cohorts(found))
+    flat = [torch.cat([w[name].flatten() for name in net.names]) for w in (common, *models)]
+    assert found.state.labels.tolist() == [groups[i] for i in range(6)]
+    assert plain.distance(found.state.centroids, torch.stack(middle)) < 2e-6
+    assert plain.distance(found.state.model, flat[0]) < 2e-6
+    assert plain.distance(found.state.centres, torch.stack(flat[1:])) < 2e-6
+
+
+def _small_cnn() -> nn.Module:
+    """Five maps of 4 x 4 behind a ReLU, then pooled."""
+    return nn.Sequential(nn.Conv2d(1, 5, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(20, 3))
+
+
+def _pictures(n: int, client: int) -> ClientData:
+    """Pictures of three classes, on every client brighter or darker and behind a pattern of its own.
+
+    With these numbers average linkage, single linkage and K-means give three different pairs of groups.
+    """
+    y = torch.randint(3, (n,), generator=seeded(client))
+    own = 1.2 * draw(6, 1, 1, 1, seed=21)[client] + 0.7 * draw(6, 1, 6, 6, seed=1021)[client]
+    x = 0.7 * draw(3, 1, 6, 6, seed=90)[y] + 0.5 * draw(n, 1, 6, 6, seed=91 + client) + own
+    part = Samples(x, y)
+    return ClientData(part, part, part)
+
+
+def _zeros(module: nn.Module, w: dict[str, Tensor], x: Tensor) -> Tensor:
+    """The fraction of zeros in each map behind the ReLU, averaged over the samples."""
+    seen: list[Tensor] = []
+    hook = module[1].register_forward_hook(lambda _m, _i, out: seen.append(out))
+    functional_call(module, w, (x.double(),))
+    hook.remove()
+    each = [[float((picture == 0).sum()) / picture.numel() for picture in sample] for sample in seen[0]]
+    return torch.tensor(each, dtype=torch.float64).mean(0)
+
+
+def _partition(points: Tensor, grouping: str, clusters: int) -> list[int]:
+    """Groups in the order of their first clients: by SciPy, or the two with the least sum of squares."""
+    if grouping == "average":
+        raw = fcluster(linkage(points.numpy(), "average"), clusters, "maxclust").tolist()
+        return [list(dict.fromkeys(raw)).index(label) for label in raw]
+
+    def within(labels: Sequence[int]) -> float:
+        parts = [points[[i for i, label in enumerate(labels) if label == g]] for g in (0, 1)]
+        return sum(float((part - part.mean(0)).square().sum()) for part in parts)
+
+    return list(min(((0, *rest) for rest in itertools.product((0, 1), repeat=4) if any(rest)), key=within))
+
+
+def _fitted(
+    module: nn.Module, start: dict[str, Tensor], data: Samples, training: Training, client: int, t: int
+) -> dict[str, Tensor]:
+    """A client's parameters after SGD with momentum."""
+    w, velocity = start, {name: torch.zeros_like(value) for name, value in start.items()}
+    for index in plain.drawn(data, client, t, training):
+        leaves = {name: value.detach().requires_grad_(True) for name, value in w.items()}
+        out = functional_call(module, leaves, (data.x[index].double(),))
+        slopes = torch.autograd.grad(nn.functional.cross_entropy(out, data.y[index]), list(leaves.values()))
+        velocity = {name: training.momentum * velocity[name] + g for name, g in zip(w, slopes, strict=True)}
+        w = {name: value.detach() - training.lr * velocity[name] for name, value in w.items()}
+    return w
+
+
+def _weighted(models: dict[int, dict[str, Tensor]], shards: Sequence[ClientData]) -> dict[str, Tensor]:
+    """The mean by training samples."""
+    n = {i: len(shards[i].train) for i in models}
+    return {name: sum(n[i] * models[i][name] for i in n) / sum(n.values()) for name in next(iter(models.values()))}
