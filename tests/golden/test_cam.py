@@ -8,7 +8,9 @@ authors' package and in Eq. 11. Eq. 13: the pull of FeSEM-CAM,
 ``theta <- theta - eta (grad + lam (theta - Theta_k))``.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import plain
 from fedkin.cli.flags import run_flags
 from fedkin.core import (
     Batch,
@@ -27,6 +30,7 @@ from fedkin.core import (
     MethodError,
     Net,
     Round,
+    Samples,
     Train,
     Training,
     Work,
@@ -39,7 +43,7 @@ from fedkin.methods.cfl import CFL
 from fedkin.methods.fedsoft import FedSoft
 from fedkin.methods.oracle import Oracle
 from fedkin.methods.pfa import PFA
-from toys import ByHand, ClientData, close, copies, federation, logit_net, mlp, mlp_with_batchnorm, run, vector_net
+from toys import ByHand, ClientData, Run, close, copies, federation, logit_net, mlp, mlp_with_batchnorm, run, vector_net
 
 
 def exact(request: Train, client: Client) -> Tensor:
@@ -813,3 +817,138 @@ def test_what_cannot_be_wrapped_is_refused_by_name() -> None:
         get_method("fedper-cam")
     with pytest.raises(ConfigError, match="unknown method 'nothing-cam'"):
         get_title("nothing-cam")
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+LAM = 0.5
+VARIANTS = {
+    "IFCA-CAM": CAM(IFCA(clusters=3), warmup=2),
+    "IFCA-CAM (Eq. 6)": CAM(IFCA(clusters=3), warmup=2, update="damped"),
+    "FeSEM-CAM": CAM(FeSEM(clusters=2, lam=LAM), warmup=2, warmup_of="cluster"),
+}
+
+
+def _fit(
+    w: Tensor, data: Samples, who: tuple[int, int], beside: Tensor | None = None, lam: float = 0.0, **settings: int
+) -> Tensor:
+    """SGD on the loss of a model's logits, or of their sum with those of a model beside it, which stays as it is."""
+    number, start = settings.get("number", 0), w
+    training = Training(epochs=settings.get("epochs", 2), batch_size=5, lr=0.1)
+    for index in plain.drawn(data, *who, training, number):
+        x, y = data.x[index].double(), data.y[index]
+        more = 0.0 if beside is None else plain.logits(beside, x)
+
+        def of(v, x=x, y=y, more=more):
+            return F.cross_entropy(plain.logits(v, x) + more, y) + lam / 2 * (v - start).square().sum()
+
+        w = w - 0.1 * plain.gradient(of, w)
+    return w
+
+
+def _mean(models: dict[int, Tensor], n: Sequence[int]) -> Tensor:
+    return sum(n[i] * w for i, w in models.items()) / sum(n[i] for i in models)
+
+
+def _nearest(models: dict[int, Tensor], centres: list[Tensor]) -> dict[int, int]:
+    return {i: min(range(len(centres)), key=lambda k: float((w - centres[k]).norm())) for i, w in models.items()}
+
+
+def _partition(models: dict[int, Tensor], n: Sequence[int]) -> list[dict[int, Tensor]]:
+    """The two groups with the least sum of squares, of all there are."""
+    ids, best, least = sorted(models), [], float("inf")
+    for at in product((0, 1), repeat=len(ids)):
+        groups = [{i: models[i] for i, k in zip(ids, at, strict=True) if k == side} for side in (0, 1)]
+        if all(groups):
+            squares = sum(n[i] * float((w - _mean(g, n)).square().sum()) for g in groups for i, w in g.items())
+            if squares < least:
+                best, least = groups, squares
+    return best
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_an_independent_program_gives_the_same(variant: str) -> None:
+    """Two rounds of warm-up and eight of sums of logits in float64, on six or seven unequal clients; FeSEM-CAM's first
+    groups are the best of all."""
+    method, grouped = VARIANTS[variant], variant == "FeSEM-CAM"
+    shards = federation((9, 7, 12, 6, 30, 8), seed=8) if grouped else federation((9, 23, 14, 30, 11, 17, 8))
+    start = ByHand(method, mlp(), [s.train for s in shards]).server
+    states: list[Bundle] = []
+    keep = lambda server, _: states.append(server.state)  # noqa: E731
+    found = run(method, mlp(), shards, rounds_=10, training=plain.TRAINING, each_round=keep)
+    data, n = [s.train for s in shards], [len(s.train) for s in shards]
+    h, f = start.model.double(), list(start["inner.centres"].double())
+    if grouped:
+        h, f = _fesem_cam(found, states[1]["inner.labels"], data, n, h, f)
+    else:
+        h, f = _ifca_cam(found, data, n, h, f, damped=method.update == "damped")
+    assert plain.distance(found.state.model, h) < 2e-6
+    assert plain.distance(found.state["inner.centres"], torch.stack(f)) < 2e-6
+
+
+def _ifca_cam(
+    found: Run, data: list[Samples], n: list[int], h: Tensor, f: list[Tensor], *, damped: bool
+) -> tuple[Tensor, list[Tensor]]:
+    sizes, usual, moved = [], {}, 0
+    for t, cohort in plain.cohorts(found):
+        if t <= 2:
+            h = _mean({i: _fit(h, data[i], (i, t)) for i in cohort}, n)
+            continue
+        choice, hs, fs = {}, {}, {}
+        for i in cohort:
+            x, y = data[i].x.double(), data[i].y
+            losses = [float(F.cross_entropy(plain.logits(h, x) + plain.logits(w, x), y)) for w in f]
+            choice[i] = losses.index(min(losses))
+            hs[i] = _fit(h, data[i], (i, t), beside=f[choice[i]])
+            fs[i] = _fit(f[choice[i]], data[i], (i, t), beside=h, number=1)
+        assert found.reports[t - 1].clusters[cohort].tolist() == list(choice.values())
+        moved += sum(usual.get(i, k) != k for i, k in choice.items())
+        usual |= choice
+        h = _mean(hs, n)
+        for k, old in enumerate(f):
+            members = {i: w for i, w in fs.items() if choice[i] == k}
+            sizes.append(len(members))
+            if members:
+                share = sum(n[i] for i in members) / sum(n[i] for i in cohort)
+                f[k] = (1 - share) * old + share * _mean(members, n) if damped else _mean(members, n)
+    assert set(sizes) == {0, 1, 2, 3}
+    assert moved
+    return h, f
+
+
+def _fesem_cam(
+    found: Run, names: Tensor, data: list[Samples], n: list[int], h: Tensor, f: list[Tensor]
+) -> tuple[Tensor, list[Tensor]]:
+    """Of the library only which of the first two groups is called 0: K-means starts from a draw."""
+    alone, labels, last, late, moved = f[0], {}, {}, 0, 0
+    for t, cohort in plain.cohorts(found):
+        if t <= 2:
+            last |= {i: _fit(last.get(i, alone), data[i], (i, t)) for i in cohort}
+            if t == 2:
+                groups = _partition(last, n)
+                if int(names[min(groups[0])]) == 1:
+                    groups.reverse()
+                labels = {i: k for k, g in enumerate(groups) for i in g}
+                f = [_mean(g, n) for g in groups]
+            continue
+        hs, fs = {}, {}
+        for i in cohort:
+            if i in labels:
+                centre = f[labels[i]]
+                hs[i] = _fit(h, data[i], (i, t), beside=centre)
+                fs[i] = _fit(centre, data[i], (i, t), beside=h, lam=LAM, number=1)
+            else:
+                fs[i] = _fit(alone, data[i], (i, t), epochs=4)
+                hs[i] = _fit(h, data[i], (i, t), beside=fs[i], number=1)
+                late += 1
+        h, last = _mean(hs, n), last | fs
+        before, labels, centres = labels, {}, f
+        while (now := _nearest(last, centres)) != labels:
+            labels = now
+            groups = [{i: last[i] for i in last if labels[i] == k} for k in (0, 1)]
+            centres = [_mean(g, n) if g else c for g, c in zip(groups, centres, strict=True)]
+        moved += sum(labels[i] != k for i, k in before.items())
+        f = [_mean(g, n) if (g := {i: fs[i] for i in cohort if labels[i] == k}) else f[k] for k in (0, 1)]
+    assert late >= 1
+    assert moved >= 2
+    assert {i: int(k) for i, k in enumerate(found.state["inner.labels"]) if i in labels} == labels
+    return h, f

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import plain
 from fedkin.core import Bundle, Round, Samples, Training, stack, uniform_cohort
 from fedkin.methods import CFIC, FedAvg
 from fedkin.methods.cfic import even_cohort, label_feature
@@ -345,3 +346,34 @@ def test_first_round_is_finite_with_equal_clients() -> None:
     result = run(CFIC(beta=0.1), mlp(), same, rounds_=1, participation=1.0)
     assert all(torch.isfinite(t).all() for t in result.state.values())
     close(result.state.h.norm(), 0.1)
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+def test_an_independent_program_gives_the_same() -> None:
+    """Eqs. 2-5 with dictionaries in float64, on seven clients of four groups, five in each of seven rounds."""
+    shards, w = federation((6, 23, 14, 30, 11, 17, 5)), mlp().w0.double()
+    method = CFIC(memory=0.7, beta=0.4, beta_decay=0.8)
+    found = run(method, mlp(), shards, rounds_=7, participation=0.75, training=plain.TRAINING)
+    feature: list[int] = []
+    for shard in shards:
+        counts = [int((shard.train.y == c).sum()) for c in range(3)]
+        n = sum(counts)
+        order = [(-abs(3 * k - n), k < n / 3, c) for c, k in enumerate(counts)]
+        feature.append(min(order)[2] if min(order)[0] else -1)
+    h, shared = torch.zeros_like(w), 0
+    for t, cohort in plain.cohorts(found):
+        ends = {i: plain.descend(w, shards[i].train, i, t)[0] for i in cohort}
+        total = sum(len(shards[i].train) for i in cohort)
+        h = 0.7 * h
+        for label in {feature[i] for i in cohort}:
+            group = {i: len(shards[i].train) for i in cohort if feature[i] == label}
+            step = sum(n * ends[i] for i, n in group.items()) / sum(group.values()) - w
+            h = h - 0.4 * 0.8 ** (t - 1) * sum(group.values()) / total * step / step.norm()
+            shared += len(group) > 1
+        w = sum(len(shards[i].train) * ends[i] for i in cohort) / total - h
+        assert t == 1 or {feature[i] for i in cohort} == {-1, 0, 1, 2}
+    assert feature == [-1, 1, 2, 0, 1, 2, 2]
+    assert shared >= 4
+    assert found.state.label.tolist() == feature
+    assert plain.distance(found.state.model, w) < 2e-6
+    assert plain.distance(found.state.h, h) < 2e-6

@@ -5,11 +5,16 @@ client i with chance table[j, i]/M, and the model is the plain mean over slots.
 """
 
 import math
+from itertools import permutations
 
+import numpy as np
 import pytest
 import torch
+from scipy.cluster.hierarchy import linkage
+from scipy.spatial.distance import pdist
 
-from fedkin.core import Bundle, Client, Round, Train, Training
+import plain
+from fedkin.core import Bundle, Client, Round, Samples, Train, Training
 from fedkin.core.rows import weighted_mean
 from fedkin.core.seeds import generator
 from fedkin.engines import Job, Loop, Task
@@ -345,3 +350,95 @@ def test_duplicates_come_through_the_round_loop(by: str) -> None:
     assert any(len(r.cohort) < 4 for r in result.reports)
     assert not any(r.refused for r in result.reports)
     assert all(bool(t.isfinite().all()) for t in result.state.values())
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+def _slots(by: str, n: list[int], m: int, updates: torch.Tensor) -> tuple[list[list[int]], list[dict[int, int]]]:
+    """Groups of clients, and how much of each group every slot holds: Algorithm 1 or 2 with dictionaries."""
+    total, clients = sum(n), range(len(n))
+    left, full = {i: m * n[i] for i in clients}, []
+    if by == "size":
+        groups, bins = [[i] for i in clients], [{} for _ in range(m)]
+        waiting = sorted(clients, key=lambda i: (-n[i], i))
+    else:
+        for i in clients:
+            while left[i] >= total:
+                full.append((i, total))
+                left[i] -= total
+        angles = [[_angle(a, b) for b in updates] for a in updates]
+        nodes = [[i] for i in clients]
+        parts: dict[int, tuple[int, int]] = {}
+        for a, b, *_ in linkage(pdist(np.array(angles)), "ward"):
+            parts[len(nodes)] = (int(a), int(b))
+            nodes.append(nodes[int(a)] + nodes[int(b)])
+        groups, below = [], [len(nodes) - 1]
+        while below:
+            node = below.pop()
+            if sum(left[i] for i in nodes[node]) <= total:
+                groups.append(sorted(nodes[node]))
+            else:
+                below += parts[node]
+        groups.sort(key=lambda g: (sum(left[i] for i in g), g[0]))
+        first = len(groups) - (m - len(full))
+        bins = [{g: sum(left[i] for i in groups[g])} for g in range(first, len(groups))]
+        waiting = list(range(first))
+    for g in waiting:
+        mass = sum(left[i] for i in groups[g])
+        for held in bins:
+            part = min(mass, total - sum(held.values()))
+            held[g] = held.get(g, 0) + part
+            mass -= part
+    home = {i: g for g, members in enumerate(groups) for i in members}
+    return groups, [{home[i]: mass} for i, mass in full] + bins
+
+
+def _angle(a: torch.Tensor, b: torch.Tensor) -> float:
+    lengths = float(a.norm() * b.norm())
+    return math.acos(max(-1.0, min(1.0, float(a @ b) / lengths))) if lengths else 0.0
+
+
+@pytest.mark.parametrize("by", ["similarity", "size"])
+def test_an_independent_program_gives_the_same(by: str) -> None:
+    """Slots and mean over slots in float64, on seven clients of unequal size, one of them with a slot of its own, four
+    slots in each of eight rounds."""
+    method, shards, w = ClusteredSampling(by=by), federation((9, 23, 14, 30, 11, 40, 7)), mlp().w0.double()
+    n, hand = [len(shard.train) for shard in shards], ByHand(method, mlp(), [s.train for s in shards], cohort=4)
+    states = [hand.server]
+    keep = lambda server, _: states.append(server.state)  # noqa: E731
+    found = run(method, mlp(), shards, rounds_=8, training=plain.TRAINING, each_round=keep)
+    updates, twice, split = torch.zeros(7, len(w)).double(), 0, 0
+    for t, cohort in plain.cohorts(found):
+        groups, wanted = _slots(by, n, 4, updates)
+        r = hand.at("sample", range(7), t)
+        got = method.table(states[t - 1], r, r.rng)
+        assert sorted(got[:, g].sum(1).tolist() for g in groups) == sorted(
+            [slot.get(k, 0) for slot in wanted] for k in range(len(groups))
+        )
+        assert got.sum(0).tolist() == [4 * k for k in n]
+        # only the draw is the library's: a client for each slot
+        drawn = method.sample(states[t - 1], r)
+        assert drawn.ids.tolist() == cohort
+        times = dict(zip(cohort, drawn.times.tolist(), strict=True))
+        people = [k for i in cohort for k, g in enumerate(groups) for _ in range(times[i]) if i in g]
+        assert any(all(map(dict.get, wanted, order)) for order in permutations(people))
+        moves = []
+        for i in cohort:
+            runs = [_descend(w, shards[i].train, i, t, number) for number in range(times[i])]
+            updates[i] = sum(runs) / len(runs) - w
+            moves += runs
+            twice += len(runs) > 1
+        assert len(moves) == 4
+        w = sum(moves) / 4
+        split += sum(sum(slot.get(k, 0) > 0 for slot in wanted) > 1 for k in range(len(groups)))
+    assert twice
+    assert split >= 8
+    assert plain.distance(found.state.model, w) < 2e-6
+    if by == "similarity":
+        assert plain.distance(found.state.updates, updates) < 2e-6
+
+
+def _descend(w: torch.Tensor, data: Samples, client: int, t: int, number: int) -> torch.Tensor:
+    for index in plain.drawn(data, client, t, number=number):
+        x, y = data.x[index].double(), data.y[index]
+        w = w - 0.1 * plain.gradient(lambda v, x=x, y=y: plain.loss(v, x, y), w)
+    return w

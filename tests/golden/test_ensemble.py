@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+import plain
 from fedkin.core import Bundle, Method, Net, Training
 from fedkin.engines import Job, Loop, Task
 from fedkin.methods.ensemble import Ensemble
@@ -252,3 +253,37 @@ def test_everybody_predicts_with_all_members() -> None:
     hand = ByHand(Ensemble(members=3), mlp(), [s.train for s in federation()])
     hand.play([0])
     assert torch.equal(hand.used(4).models, hand.server.models)
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("mu", [0.0, 0.95], ids=["fedavg", "fedprox"])
+def test_an_independent_program_gives_the_same(mu: float) -> None:
+    """Three separate runs in float64 and their vote, on five clients of unequal size, each run with three of its own in
+    each of four rounds."""
+    method, net = Ensemble(members=3, mu=mu), mlp()
+    found, shards, _ = plain.played(method)
+    hand = ByHand(method, net, [s.train for s in shards], cohort=3)
+    models = [net.fresh(k).double() for k in range(3)]
+    for t, cohort in plain.cohorts(found):
+        # only the draw is the library's: who takes part in which run
+        drawn = method.sample(hand.server, hand.at("sample", range(5), t))
+        assert drawn.ids.tolist() == cohort
+        runs = {i: [k for k in range(3) if drawn.member[row, k]] for row, i in enumerate(cohort)}
+        for k, w in enumerate(models):
+            ends, sizes = [], []
+            for i in (i for i in cohort if k in runs[i]):
+                v, data = w, shards[i].train
+                for index in plain.drawn(data, i, t, number=runs[i].index(k)):
+                    x, y = data.x[index].double(), data.y[index]
+                    slope = plain.gradient(lambda v, x=x, y=y: plain.loss(v, x, y), v)
+                    v = v - 0.1 * (slope + mu * (v - w))
+                ends.append(v)
+                sizes.append(len(data))
+            assert len(ends) == 3
+            models[k] = sum(n * v for n, v in zip(sizes, ends, strict=True)) / sum(sizes)
+    assert plain.distance(found.state.models, torch.stack(models)) < 2e-6
+    x = shards[4].test.x
+    logits = torch.stack([plain.logits(w, x.double()) for w in models])
+    for how, wanted in (("probabilities", logits.softmax(2).mean(0)), ("logits", logits.mean(0).softmax(1))):
+        said = Ensemble(members=3, vote=how).predict(net, Bundle(models=found.state.models), x)
+        assert plain.distance(said.softmax(1), wanted) < 2e-6

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import plain
 from fedkin.core import Batch, Bundle, Client, Net, Train, Training
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.feddyn import FedDyn
@@ -361,3 +362,35 @@ def test_alone() -> None:
         hand.play()
         close(hand.server.h, gradients(hand))
     close(hand.server.model, [-1.0], 1e-5)
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("adaptive", "clip"), [(False, 0.0), (True, 0.4)])
+def test_an_independent_program_gives_the_same(adaptive: bool, clip: float) -> None:
+    """Gradients of clients and their mean in float64, on five unequal clients, three in each of five rounds; once with
+    the authors' alpha_k and clipping."""
+    found, shards, w = plain.played(FedDyn(reg=0.3, adaptive=adaptive, clip=clip), rounds_=5)
+    mean = sum(len(shard.train) for shard in shards) / 5
+    alpha = [0.3 * mean / len(shard.train) if adaptive else 0.3 for shard in shards]
+    g, h, clipped, again = [torch.zeros_like(w) for _ in shards], torch.zeros_like(w), set(), 0
+    for t, cohort in plain.cohorts(found):
+        ends = []
+        for i in cohort:
+            v, data = w, shards[i].train
+            for index in plain.drawn(data, i, t):
+                x, y = data.x[index].double(), data.y[index]
+                slope = plain.gradient(lambda v, x=x, y=y: plain.loss(v, x, y), v) - g[i]
+                clipped.add(bool(clip) and float(slope.norm()) > clip)
+                if clip:
+                    slope = slope * min(1.0, clip / float(slope.norm()))
+                v = v - 0.1 * (slope + alpha[i] * (v - w))
+            again += bool(g[i].any())
+            g[i] = g[i] - alpha[i] * (v - w)
+            ends.append(v)
+        h = h - 0.3 / 5 * sum(v - w for v in ends)
+        w = sum(ends) / len(ends) - h / 0.3
+    assert again >= 5
+    assert clipped == ({True, False} if clip else {False})
+    assert plain.distance(found.state.model, w) < 2e-6
+    assert plain.distance(found.state.h, h) < 2e-6
+    assert max(plain.distance(found.clients[i].g, g[i]) for i in found.clients if bool(g[i].any())) < 2e-6

@@ -5,11 +5,13 @@ Among the participants: ``a = acc/sum acc``, ``phi = f/sum f`` (f: rounds taken 
 ``avg = sum p w_k``, ``m <- gamma m + (1 - gamma)(avg - w)``, ``w <- avg - eta m``.
 """
 
+import math
 from collections.abc import Callable
 
 import pytest
 import torch
 
+import plain
 from fedkin.core import Bundle, Net, Samples, Training
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedfa import FedFa, information_weights
@@ -223,3 +225,31 @@ def test_an_impossible_accuracy_is_refused() -> None:
             hand.at("aggregate", [0]), Bundle(accuracy=torch.tensor(value), model=torch.zeros(2))
         )
         assert (said is None) == fine
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("sign", "every"), [("minus", 1), ("plus", 2)])
+def test_an_independent_program_gives_the_same(sign: str, every: int) -> None:
+    """Weights by accuracy and participation, both momenta, in float64, on five unequal clients, three in each of five
+    rounds."""
+    method = FedFa(accuracy_share=0.3, memory=0.6, eta=0.5, sign=sign, every=every, client_momentum=0.7)
+    found, shards, w = plain.played(method, rounds_=5)
+    clients = Training(epochs=2, batch_size=5, lr=0.1, momentum=0.7)
+    count, m = dict.fromkeys(range(5), 0), torch.zeros_like(w)
+    for t, cohort in plain.cohorts(found):
+        ends, right = {}, {}
+        for i in cohort:
+            data = shards[i].train
+            count[i] += 1
+            right[i] = float((plain.logits(w, data.x.double()).argmax(1) == data.y).sum()) / len(data)
+            ends[i] = plain.descend(w, data, i, t, training=clients)[0]
+        low = {i: -math.log2(right[i] / sum(right.values()) + 1e-6) for i in cohort}
+        often = {i: -math.log2(1 - count[i] / sum(count[k] for k in cohort) + 1e-5) for i in cohort}
+        p = {i: 0.3 * low[i] / sum(low.values()) + 0.7 * often[i] / sum(often.values()) for i in cohort}
+        mean = sum(p[i] * ends[i] for i in cohort)
+        m = 0.6 * m + 0.4 * (mean - w)
+        w = mean if t % every else mean + {"plus": 0.5, "minus": -0.5}[sign] * m
+        assert len(set(right.values())) == 3
+    assert len(set(count.values())) > 2
+    assert plain.distance(found.state.model, w) < 2e-6
+    assert plain.distance(found.state.m, m) < 2e-6

@@ -4,11 +4,14 @@
 of lambda0; ``w' = w - eta sum lambda*_i g_i/|g_i|``. Written with unit vectors u_i and the direction d.
 """
 
+import math
 from collections.abc import Callable, Sequence
+from itertools import product
 
 import pytest
 import torch
 
+import plain
 from fedkin.core import Net, Training
 from fedkin.core.rows import gram
 from fedkin.methods.fedavg import FedAvg
@@ -211,3 +214,46 @@ def test_order_of_clients_does_not_matter() -> None:
 def test_one_client() -> None:
     """Its own direction at length eta."""
     close(direction(federation_of(FedMGDA(eta=0.5), [[3, 4]])), [0.3, 0.4])
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+def _least(rows: torch.Tensor, low: Sequence[float], high: Sequence[float]) -> torch.Tensor:
+    """The shortest mix of rows: every way to put weights at an end of their range, the others where the slope is 0."""
+    k, best, shortest = len(rows), torch.zeros(0), math.inf
+    for at in product("<>-", repeat=k):
+        free = [i for i in range(k) if at[i] == "-"]
+        ends = [{"<": a, ">": b, "-": 0.0}[s] for s, a, b in zip(at, low, high, strict=True)]
+        mix = torch.tensor(ends, dtype=torch.float64)
+        if free:
+            f = rows[free]
+            ones = torch.ones(len(free), 1).double()
+            left = torch.cat([torch.cat([f @ f.T, ones], 1), torch.cat([ones.T, torch.zeros(1, 1).double()], 1)])
+            right = torch.cat([-f @ (mix @ rows), 1 - mix.sum().view(1)])
+            mix[free] = torch.linalg.solve(left, right)[:-1]
+        fits = all(a - 1e-12 <= v <= b + 1e-12 for v, a, b in zip(mix.tolist(), low, high, strict=True))
+        if fits and abs(float(mix.sum()) - 1) < 1e-12 and float((mix @ rows).norm()) < shortest:
+            best, shortest = mix, float((mix @ rows).norm())
+    return best
+
+
+@pytest.mark.parametrize(("lambda0", "eps", "normalise"), [("samples", 0.1, True), ("uniform", 1.0, False)])
+def test_an_independent_program_gives_the_same(lambda0: str, eps: float, normalise: bool) -> None:
+    """Weights by trying all sets of weights at their bounds, in float64, on five unequal clients, four in each of four
+    rounds."""
+    shards, w = federation(), mlp().w0.double()
+    method = FedMGDA(lambda0=lambda0, eps=eps, normalise=normalise, eta=0.8)
+    found = run(method, mlp(), shards, participation=0.8, training=plain.TRAINING)
+    bounds = set()
+    for t, cohort in plain.cohorts(found):
+        rows = torch.stack([w - plain.descend(w, shards[i].train, i, t)[0] for i in cohort])
+        if normalise:
+            rows = torch.stack([g / g.norm() for g in rows])
+        size = [len(shards[i].train) if lambda0 == "samples" else 1 for i in cohort]
+        near = [n / sum(size) for n in size]
+        low, high = [max(0.0, p - eps) for p in near], [min(1.0, p + eps) for p in near]
+        mix = _least(rows, low, high)
+        for v, a, b in zip(mix.tolist(), low, high, strict=True):
+            bounds.add("low" if v < a + 1e-9 else "high" if v > b - 1e-9 else "between")
+        w = w - 0.8 * mix @ rows
+    assert bounds == ({"low", "high", "between"} if eps < 1 else {"low", "between"})
+    assert plain.distance(found.state.model, w) < 2e-6

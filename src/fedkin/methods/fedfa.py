@@ -91,8 +91,7 @@ def information_weights(accuracy: Tensor, count: Tensor, accuracy_share: float) 
 
     ``I = -log2(accuracy share)`` is large where the model is bad; ``J = -log2(1 - participation share)`` where the
     client often took part: clients that are rarely seen get *less*. Each is normalised; one that is all zero counts as
-        uniform, as
-    do accuracies that are all zero.
+    uniform, as do accuracies that are all zero.
     """
     right = accuracy.double()
     a = right / right.sum() if float(right.sum()) > 0 else torch.full_like(right, 1 / len(right))
