@@ -6,11 +6,15 @@ pencil. Throughout, "two pairs" are the updates (2, .2), (2, -.2), (-2, .4), (-2
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 
 import pytest
 import torch
+import torch.nn.functional as F
+from scipy.cluster.hierarchy import fcluster, linkage
 
-from fedkin.core import Bundle, Client, ConfigError, Net, Train
+import plain
+from fedkin.core import Bundle, Client, ConfigError, Net, Train, Training
 from fedkin.functional.linkage import bipartition, cosines
 from fedkin.methods import CAM, FedAvg
 from fedkin.methods.cfl import CFL
@@ -400,3 +404,94 @@ def test_inside_cam(warmup_of: str) -> None:
     assert int(result.reports[-1].clusters.min()) >= 0
     kept = [result.state, *result.clients.values()]
     assert all(bool(torch.isfinite(t).all()) for b in kept for t in b.values() if t.is_floating_point())
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("method", "participation"),
+    [
+        (CFL(eps="relative", eps1=2.0, eps2=1.8, after=1), 0.6),
+        (CFL(eps1=0.6, eps2=0.8, after=1, gamma=0.68, linkage="complete"), 1.0),
+    ],
+    ids=["single", "complete"],
+)
+def test_an_independent_program_gives_the_same(method: CFL, participation: float) -> None:
+    """A tree of nodes in float64, halves found by trying them all (or by scipy's complete linkage), eight unequal
+    clients of three tasks, of which one joins after a division."""
+    sizes = (9, 23, 14, 30, 11, 17, 26, 13)
+    shards = [
+        ClientData(*[blobs(m, [0.4, 0.3, 0.3], 4000 + 10 * i + k, i % 3) for k, m in enumerate((n, 5, 8))])
+        for i, n in enumerate(sizes)
+    ]
+    training = Training(epochs=2, batch_size=5, lr=0.2, momentum=0.5)
+    joins = [1] * 7 + [6]
+    found = run(method, mlp(), shards, rounds_=12, participation=participation, training=training, joins=joins)
+    root = Node(mlp().w0.double(), set(range(7)))
+    at, scale, divided, walked = dict.fromkeys(range(7), root), 0.0, [], 0
+    for t, cohort in plain.cohorts(found):
+        if t == 6:
+            at[7] = root
+            if not root.halves:
+                root.members.add(7)
+        ends = {i: plain.descend(at[i].model, shards[i].train, i, t, training=training)[0] for i in cohort}
+        moved = {i: ends[i] - at[i].model for i in cohort}
+        if 7 in cohort and at[7].halves:  # one step down; where it arrives it is a member before the tests
+            step = moved.pop(7)
+            at[7] = max(at[7].halves, key=lambda half, u=step: float(F.cosine_similarity(half.way, u, 0)))
+            at[7].members |= set() if at[7].halves else {7}  # from now on
+            walked += 1
+        if t <= 5:
+            scale = max([scale, *(float(u.norm()) for u in moved.values())])
+        unit = scale / 4 if method.eps == "relative" else 1.0
+        for node in {id(n): n for n in at.values() if not n.halves}.values():
+            here = sorted(node.members & set(moved))
+            node.newest |= {i: moved[i] for i in here}
+            halves = _halves(node, sizes, method, unit) if t > method.after else ()
+            if halves:
+                node.halves = tuple(Node(node.model, half) for half in halves)
+                divided.append(t)
+                for child in node.halves:
+                    child.way = _mean({i: node.newest[i] for i in child.members}, sizes)
+                    at |= dict.fromkeys(child.members, child)
+            for leaf in node.halves or (node,):
+                if some := {i: moved[i] for i in here if i in leaf.members}:
+                    leaf.model = leaf.model + _mean(some, sizes)
+    assert len(divided) >= 3
+    assert walked > 0
+    labels = found.state.labels.tolist()
+    for i in range(8):
+        assert [labels[i] == labels[j] for j in range(8)] == [at[i] is at[j] for j in range(8)]
+        assert plain.distance(found.state.centres[labels[i]], at[i].model) < 2e-6
+
+
+class Node:
+    """A cluster; after its division the model that was divided, and two halves."""
+
+    def __init__(self, model: torch.Tensor, members: set[int]) -> None:
+        self.model, self.members = model, members
+        self.newest: dict[int, torch.Tensor] = {}
+        self.halves: tuple[Node, ...] = ()
+        self.way = torch.zeros_like(model)
+
+
+def _mean(rows: dict[int, torch.Tensor], sizes: Sequence[int]) -> torch.Tensor:
+    return sum(sizes[i] * row for i, row in rows.items()) / sum(sizes[i] for i in rows)
+
+
+def _halves(node: Node, sizes: Sequence[int], method: CFL, unit: float) -> tuple[set[int], ...]:
+    """The members in two halves, if all conditions hold."""
+    ids, rows = sorted(node.members), node.newest
+    if len(ids) <= 2 or set(ids) != set(rows):
+        return ()
+    longest = max(float(rows[i].norm()) for i in ids)
+    if float(_mean(rows, sizes).norm()) >= method.eps1 * unit or longest <= method.eps2 * unit:
+        return ()
+    alike = {(i, j): float(F.cosine_similarity(rows[i], rows[j], 0)) for i in ids for j in ids}
+    across = lambda half: max(alike[i, j] for i in half for j in ids if j not in half)  # noqa: E731
+    if method.linkage == "complete":
+        tree = linkage([1 - alike[i, j] for i, j in combinations(ids, 2)], "complete")
+        number = fcluster(tree, 2, "maxclust").tolist()
+        half = {i for i, n in zip(ids, number, strict=True) if n == number[0]}
+    else:
+        half = min((set(c) for n in range(1, len(ids)) for c in combinations(ids, n)), key=across)
+    return (half, set(ids) - half) if math.sqrt((1 - across(half)) / 2) > method.gamma else ()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+import plain
 from fedkin.core import Bundle, Client, ConfigError, Net, Samples, Train, Training
 from fedkin.methods.fedgh import FedGH
 from fedkin.methods.local import Local
@@ -197,3 +198,47 @@ def test_settings_in_range(field: str, value: float) -> None:
     """Each names its field."""
     with pytest.raises(ConfigError, match=field):
         FedGH(**{field: value})
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("server_batch", "clip"), [(1, None), (5, 0.3)])
+def test_an_independent_program_gives_the_same(server_batch: int, clip: float | None) -> None:
+    """The header's steps one mean feature after another, or in batches of five, in float64; clients with autograd and
+    clipped gradients, three of five in each of five rounds."""
+    training = Training(epochs=2, batch_size=5, lr=0.2, momentum=0.5, weight_decay=0.02)
+    found = run(
+        FedGH(server_lr=0.8, server_batch=server_batch, clip=clip), mlp(), federation(), rounds_=5, training=training
+    )
+    shards, start = federation(), mlp().w0.double()
+    header, bodies, trained, clipped = start[: plain.HEAD], [start[plain.HEAD :]] * 5, {}, 0
+    for t, cohort in plain.cohorts(found):
+        arrived: list[tuple[torch.Tensor, int]] = []
+        for i in cohort:
+            data, w = shards[i].train, torch.cat([header, bodies[i]])
+            speed = torch.zeros_like(w)
+            for index in plain.drawn(data, i, t, training):
+                g = plain.gradient(lambda v, b=data, j=index: plain.loss(v, b.x[j].double(), b.y[j]), w)
+                if clip is not None and g.norm() > clip:
+                    g, clipped = g * clip / g.norm(), clipped + 1
+                speed = 0.5 * speed + g + 0.02 * w
+                w = w - 0.2 * speed
+            trained[i], bodies[i] = w, w[plain.HEAD :]
+            z = plain.features(w, data.x.double())
+            arrived += [(z[data.y == c].mean(0), c) for c in sorted(set(data.y.tolist()))]
+        weight, bias = header[:18].view(3, 6).clone(), header[18:].clone()
+        for at in range(0, len(arrived), server_batch):
+            some = arrived[at : at + server_batch]
+            slopes = []
+            for r, j in some:
+                odds = (weight @ r + bias).exp()
+                slopes.append(odds / odds.sum() - torch.eye(3).double()[j])
+            for (r, _), slope in zip(some, slopes, strict=True):
+                weight -= 0.8 / len(some) * torch.outer(slope, r)
+                bias -= 0.8 / len(some) * slope
+        header = torch.cat([weight.flatten(), bias])
+    assert len(arrived) % 5 > 0
+    assert (clipped > 0) == (clip is not None)
+    assert plain.distance(found.state.head, header) < 2e-6
+    apart(header, start[: plain.HEAD], 0.1)
+    assert len(trained) > 3
+    assert max(plain.distance(found.clients[i].model, w) for i, w in trained.items()) < 2e-6

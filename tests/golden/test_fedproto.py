@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import plain
 from fedkin.core import Batch, Bundle, ConfigError, Net, Samples, Training
 from fedkin.functional.prototypes import prototype_loss
 from fedkin.methods.fedproto import FedProto
 from fedkin.methods.local import Local
-from toys import ByHand, apart, close, copies, federation, mlp, mlp_with_batchnorm, run
+from toys import ByHand, ClientData, apart, blobs, close, copies, federation, mlp, mlp_with_batchnorm, run
 
 
 def plain_features(d: int, classes: int) -> Net:
@@ -249,3 +250,58 @@ def test_settings() -> None:
     assert FedProto.preset("code-cifar10").lam == 0.1
     for settings in FedProto.presets.values():
         assert Training(**settings["training"]) == Training(epochs=1, batch_size=4, lr=0.01, momentum=0.5)
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("weighted", [False, True])
+def test_an_independent_program_gives_the_same(weighted: bool) -> None:
+    """Loops over samples and classes in float64, three of five clients in each of six rounds, one class with a single
+    owner; then predictions by the nearest prototype."""
+    training = Training(epochs=2, batch_size=5, lr=0.2, momentum=0.5)
+    mixes = ([0.5, 0.5, 0.0], [0.3, 0.3, 0.4], [0.9, 0.1, 0.0], [0.4, 0.6, 0.0], [0.2, 0.8, 0.0])
+    parts = zip((9, 23, 14, 30, 11), mixes, strict=True)
+    shards = [
+        ClientData(*[blobs(m, mix, 10 * i + k) for k, m in enumerate((n, 5, 40))]) for i, (n, mix) in enumerate(parts)
+    ]
+    method = FedProto(lam=4.0, weighted=weighted, restrict_classes=weighted)
+    found = run(method, mlp(), shards, rounds_=6, training=training)
+    models = [mlp().w0.double() for _ in shards]
+    prototypes: dict[int, Tensor] = {}
+    unpulled = forgotten = 0
+    for t, cohort in plain.cohorts(found):
+        means: dict[int, dict[int, Tensor]] = {}
+        for i in cohort:
+            data = shards[i].train
+
+            def pull(w: Tensor, x: Tensor, index: Tensor, y: Tensor = data.y) -> Tensor:
+                z = plain.features(w, x)
+                away = [
+                    (z[b] - prototypes[c]).square().sum() for b, c in enumerate(y[index].tolist()) if c in prototypes
+                ]
+                return 4.0 * sum(away) / z.numel()
+
+            models[i], _ = plain.descend(models[i], data, i, t, extra=pull, training=training)
+            z = plain.features(models[i], data.x.double())
+            means[i] = {c: z[data.y == c].mean(0) for c in set(data.y.tolist())}
+            unpulled += 0 < len(prototypes) < len(means[i])
+        for c in range(3):
+            owners = [i for i in cohort if c in means[i]]
+            n = {i: int((shards[i].train.y == c).sum()) if weighted else 1 for i in owners}
+            if owners:
+                prototypes[c] = sum(n[i] * means[i][c] for i in owners) / sum(n.values())
+            forgotten += c in prototypes and not owners
+    assert unpulled > 0
+    assert forgotten > 0
+    assert found.state.known.all()
+    assert plain.distance(found.state.prototypes, torch.stack([prototypes[c] for c in range(3)])) < 2e-6
+    seen, by_head = {i for r in found.reports for i in r.cohort}, 0
+    assert len(seen) > 3
+    for i, data in enumerate(shards):
+        if i in seen:
+            assert plain.distance(found.clients[i].model, models[i]) < 2e-6
+        z, y = plain.features(models[i], data.test.x.double()), data.test.y
+        able = sorted(set(data.train.y.tolist())) if weighted else range(3)
+        guess = torch.tensor([min(able, key=lambda c: float((row - prototypes[c]).norm())) for row in z])
+        assert torch.equal(found.reports[-1].evaluation[i].test, torch.bincount(3 * y + guess, minlength=9).view(3, 3))
+        by_head += int((plain.logits(models[i], data.test.x.double()).argmax(1) != guess).sum())
+    assert by_head > 3

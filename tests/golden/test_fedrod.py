@@ -11,11 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import plain
 from fedkin.core import Batch, Bundle, ConfigError, Samples, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedrod import FedRoD, log_prior, made_head, new_hyper, two_heads
+from fedkin.server import Plan, begin
 from toys import (
     ByHand,
     ClientData,
@@ -310,3 +312,66 @@ def test_settings_out_of_range(setting: dict[str, float | str]) -> None:
     """Each is refused by name."""
     with pytest.raises(ConfigError, match=next(iter(setting))):
         FedRoD(**setting)
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("personal", ["own", "hyper"])
+def test_an_independent_program_gives_the_same(personal: str) -> None:
+    """Both losses with a gradient of their own in float64, some clients without a class, own heads or a hypernetwork,
+    three of five clients in each of five rounds."""
+    net, method = mlp(), FedRoD(gamma=0.7, personal=personal, hidden=5)
+    training = Training(epochs=2, batch_size=5, lr=0.2, momentum=0.5)
+    mixes = ([0.8, 0.2, 0.0], [0.2, 0.1, 0.7], [0.0, 0.9, 0.1], [0.3, 0.4, 0.3], [0.1, 0.0, 0.9])
+    sizes = (9, 23, 14, 30, 11)
+    shards = [
+        ClientData(*[blobs(m, mixes[i], 10 * i + k) for k, m in enumerate((n, 5, 8))]) for i, n in enumerate(sizes)
+    ]
+    found = run(method, net, shards, rounds_=5, training=training)
+    counts = [torch.tensor([float((s.train.y == c).sum()) for c in range(3)]).double() for s in shards]
+    w, heads = net.w0.double(), [torch.zeros(plain.HEAD).double() for _ in shards]
+    drawn = begin(method, net, Plan(5)).state.hyper if personal == "hyper" else torch.zeros(0)  # its first layer
+    hyper, first = drawn.double(), 5 * 4  # five hidden units, then a head of 21; the bias is the last of each row
+
+    def made(v: Tensor, i: int) -> Tensor:
+        if personal == "own":
+            return v
+        one, two = v[:first].view(5, 4), v[first:].view(plain.HEAD, 6)
+        units = torch.clamp(one[:, :3] @ (counts[i] / counts[i].sum()) + one[:, 3], min=0)
+        return two[:, :5] @ units + two[:, 5]
+
+    lacking = 0
+    for t, cohort in plain.cohorts(found):
+        models, hypers = [], []
+        for i in cohort:
+            data, here, there = shards[i].train, w, heads[i] if personal == "own" else hyper
+            lacking += int((counts[i] == 0).any())
+            speed = torch.zeros(len(here) + len(there)).double()
+            for index in plain.drawn(data, i, t, training):
+                x, y = data.x[index].double(), data.y[index]
+
+                def balanced(v: Tensor, x: Tensor = x, y: Tensor = y, n: Tensor = counts[i] ** 0.7) -> Tensor:
+                    odds = n * plain.logits(v, x).exp()
+                    return -(odds[range(len(y)), y] / odds.sum(1)).log().mean()
+
+                def of_person(v: Tensor, x: Tensor = x, y: Tensor = y, i: int = i, w: Tensor = here) -> Tensor:
+                    head, z = made(v, i), plain.features(w, x)
+                    scores = plain.logits(w, x) + z @ head[:18].view(3, 6).T + head[18:]
+                    return -scores.log_softmax(1)[range(len(y)), y].mean()
+
+                g = torch.cat([plain.gradient(balanced, here), plain.gradient(of_person, there)])
+                speed = 0.5 * speed + g
+                here, there = here - 0.2 * speed[: len(here)], there - 0.2 * speed[len(here) :]
+            heads[i] = made(there, i)
+            models.append(here)
+            hypers.append(there)
+        size = torch.tensor([len(shards[i].train) for i in cohort]).double()
+        w, hyper = (size / size.sum()) @ torch.stack(models), (size / size.sum()) @ torch.stack(hypers)
+    seen = {i for r in found.reports for i in r.cohort}
+    assert lacking >= 3
+    assert len(seen) > 3
+    assert plain.distance(found.state.model, w) < 2e-6
+    if personal == "hyper":
+        assert plain.distance(found.state.hyper, hyper) < 2e-6
+    for i in seen:
+        assert plain.distance(found.clients[i].head, heads[i]) < 2e-6
+    apart(heads[min(seen)], torch.zeros(plain.HEAD), 1e-2)

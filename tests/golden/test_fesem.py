@@ -4,14 +4,19 @@ Clients are grouped by weighted K-means on their newest models, warm-started at 
 of its members that took part, weighted by samples.
 """
 
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import plain
 from fedkin.core import Bundle, Net, Samples, Training
 from fedkin.functional.grouping import lloyd, nearest
 from fedkin.methods import FeSEM
-from toys import ByHand, apart, close, copies, federation, mlp, quadratic, run, vector_net
+from toys import ByHand, ClientData, apart, blobs, close, copies, federation, mlp, quadratic, run, vector_net
 
 
 def grouped(centres: list[float], sizes: list[int], *, lam: float = 0.0, uniform: bool = False) -> ByHand:
@@ -221,3 +226,66 @@ def test_identical_clients_fall_into_one_cluster() -> None:
     labels, centres = upload(hand, [2.0, 2.0, 2.0])
     assert labels == [0, 0, 0]
     close(centres, [2.0, 7.0, 7.0])
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("feature", "seed"), [("fc", 2), ("head", 4)])
+def test_an_independent_program_gives_the_same(feature: str, seed: int) -> None:
+    """The best of all partitions of the first uploads, then Lloyd's loops with numpy in float64; seven unequal clients,
+    four of them in each of six rounds."""
+    sizes, clusters = (9, 23, 14, 30, 11, 17, 26), 2
+    shards = [
+        ClientData(*[blobs(m, [0.4, 0.3, 0.3], 1000 * seed + 10 * i + k, int(i > 4)) for k, m in enumerate((n, 5, 8))])
+        for i, n in enumerate(sizes)
+    ]
+    first: list[list[int]] = []
+    found = run(
+        FeSEM(clusters=clusters, feature=feature, lam=0.5),
+        mlp(),
+        shards,
+        rounds_=6,
+        each_round=lambda server, _: first.append(server.state.labels.tolist()),
+    )
+    centres, labels, seen = [mlp().w0.double()] * clusters, {}, {}
+    moves = 0
+    width = plain.HEAD - 3 if feature == "head" else len(centres[0])
+    for t, cohort in plain.cohorts(found):
+        ends = {}
+        for i in cohort:
+            count = [list(labels.values()).count(k) for k in range(clusters)]
+            mean = sum(n * c for n, c in zip(count, centres, strict=True)) / sum(count) if labels else centres[0]
+            start = centres[labels[i]] if i in labels else mean
+            pull = lambda w, *_, c=start: 0.25 * (w - c).square().sum()  # noqa: E731
+            ends[i], _ = plain.descend(start, shards[i].train, i, t, extra=pull)
+        seen |= {i: w[:width].numpy() for i, w in ends.items()}
+        if not labels:
+            ids = sorted(seen)
+            tries = [dict(zip(ids, c, strict=True)) for c in product(range(clusters), repeat=len(ids))]
+            after = min((c for c in tries if len(set(c.values())) == clusters), key=lambda c: _spread(c, seen, sizes))
+            if after[ids[0]] != first[0][ids[0]]:  # the number of a cluster is drawn
+                after = {i: 1 - k for i, k in after.items()}
+        else:
+            means, after, before = [c[:width].numpy() for c in centres], {}, None
+            while after != before:
+                before = after
+                after = {i: int(np.argmin([np.square(x - m).sum() for m in means])) for i, x in seen.items()}
+                means = [_mean(after, seen, sizes, k) if k in after.values() else m for k, m in enumerate(means)]
+        moves += sum(after[i] != k for i, k in labels.items())
+        labels = after
+        assert labels == {i: k for i, k in enumerate(first[t - 1]) if i in seen}
+        for k in range(clusters):
+            if some := [i for i in ends if labels[i] == k]:
+                centres[k] = sum(sizes[i] * ends[i] for i in some) / sum(sizes[i] for i in some)
+    assert len(seen) > 5
+    assert moves > 0
+    assert plain.distance(found.state.centres, torch.stack(centres)) < 2e-6
+
+
+def _mean(labels: dict[int, int], seen: dict[int, np.ndarray], sizes: Sequence[int], k: int) -> np.ndarray:
+    return sum(sizes[i] * seen[i] for i in seen if labels[i] == k) / sum(sizes[i] for i in seen if labels[i] == k)
+
+
+def _spread(labels: dict[int, int], seen: dict[int, np.ndarray], sizes: Sequence[int]) -> float:
+    """The weighted squares of all distances from the means of clusters."""
+    means = {k: _mean(labels, seen, sizes, k) for k in labels.values()}
+    return sum(sizes[i] * float(np.square(seen[i] - means[k]).sum()) for i, k in labels.items())

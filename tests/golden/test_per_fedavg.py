@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+import plain
 from fedkin.core import Batch, Bundle, Client, ConfigError, Net, Samples, Train, Training
 from fedkin.core.seeds import generator
 from fedkin.core.train import Loss
-from fedkin.engines.loop import sgd
+from fedkin.engines.loop import batches, sgd
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.per_fedavg import PerFedAvg, meta_gradient, meta_loss, split
 from toys import (
@@ -316,3 +317,46 @@ def test_presets() -> None:
     """The usual step of 0.001; the PFedCS paper's comparison has one step size for both."""
     assert PerFedAvg.preset("pfedcs") == PerFedAvg(inner_lr=0.005, outer_lr=0.005)
     assert PerFedAvg.preset("paper") == PerFedAvg(outer_lr=0.001)
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("order", ["first", "hessian-free"])
+def test_an_independent_program_gives_the_same(order: str) -> None:
+    """Meta-steps with plain gradients in float64, momentum and decay of the run left out, three of five unequal clients
+    in each of five rounds; then all clients' adapted predictions."""
+    method = PerFedAvg(inner_lr=0.4, outer_lr=0.15, order=order, delta=0.05, adapt_steps=2)
+    training = Training(epochs=2, batch_size=4, lr=0.05, momentum=0.5, weight_decay=0.1)
+    found, shards, w = plain.played(method, rounds_=5, training=training)
+    kinds = 2 if order == "first" else 3
+
+    def slope(v: Tensor, data: Samples, index: Tensor) -> Tensor:
+        return plain.gradient(lambda u: plain.loss(u, data.x[index].double(), data.y[index]), v)
+
+    undivided = 0
+    for t, cohort in plain.cohorts(found):
+        ends = []
+        for i in cohort:
+            data, v = shards[i].train, w
+            asked = Training(steps=2 * -(-len(data) // 4), batch_size=4 * kinds)
+            for index in plain.drawn(data, i, t, asked):
+                parts = index.tensor_split(kinds) if len(index) >= kinds else [index] * kinds
+                undivided += len(index) < kinds
+                g = slope(v - 0.4 * slope(v, data, parts[0]), data, parts[1])
+                if order == "hessian-free":
+                    ahead, behind = (slope(v + s * 0.05 * g, data, parts[2]) for s in (1, -1))
+                    g = g - 0.4 * (ahead - behind) / (2 * 0.05)
+                v = v - 0.15 * g
+            ends.append(v)
+        w = torch.stack(ends).mean(0)
+    assert plain.distance(found.state.model, w) < 2e-6
+    assert undivided > 0
+    changed = 0
+    for i, said in found.reports[-1].evaluation.items():
+        data, test, v = shards[i].train, shards[i].test, w
+        rng = generator(0, "batches", "evaluate", len(found.reports), i, 0)
+        for _, index in batches(len(data), Training(steps=2, batch_size=4), rng, skip_single=False):
+            v = v - 0.4 * slope(v, data, index)
+        guess, before = (plain.logits(u, test.x.double()).argmax(1) for u in (v, w))
+        assert torch.equal(said.test, torch.bincount(3 * test.y + guess, minlength=9).view(3, 3))
+        changed += int((guess != before).sum())
+    assert changed >= 5

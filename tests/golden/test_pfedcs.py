@@ -11,17 +11,34 @@ The six classifiers of the first case are [[1,0],[0,1]], [[1.1,0],[0,1]], [[1,.2
 """
 
 import math
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.stats import norm
 from torch import Tensor, nn
 
+import plain
 from fedkin.core import Batch, Bundle, Client, Net, Train, Training, distillation
 from fedkin.functional.pairs import differences_from
 from fedkin.methods import PFedCS
 from fedkin.methods.pfedcs import candidates, customised_weights, row_distances, threshold
-from toys import ByHand, apart, close, copies, federation, mlp, mlp_with_batchnorm, plane_net, run
+from toys import (
+    ByHand,
+    ClientData,
+    apart,
+    blobs,
+    close,
+    copies,
+    federation,
+    mlp,
+    mlp_with_batchnorm,
+    plane_net,
+    run,
+)
 
 HEADS = torch.tensor(
     [
@@ -524,3 +541,144 @@ def test_presets_of_the_paper(preset: str, lr: float) -> None:
     assert PFedCS.preset(preset) == PFedCS(rho=1, teacher_lr=None)
     assert Training(**PFedCS.presets[preset]["training"]) == Training(epochs=5, batch_size=100, lr=lr)
     assert PFedCS.presets[preset]["run"] == {"evaluate": "trained"}
+
+
+# ---- another program ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("select", "reading", "seed"),
+    [("gmm", "union", 4), ("kmeans", "others", 5), ("hier", "literal-norm", 5), ("all", "union", 4)],
+)
+def test_an_independent_program_gives_the_same(select: str, reading: str, seed: int) -> None:
+    """Both stages in float64 with loops over clients, EM and weights in numpy; eight of ten unequal clients in each of
+    seven rounds, and every mixture's weights."""
+    beta, lam = 6, 0.7
+    sizes, w0 = (18, 46, 28, 60, 22, 34, 52, 16, 24, 38), mlp().w0.double()
+    tasks = [([0.8, 0.15, 0.05], 0), ([0.8, 0.15, 0.05], 1), ([0.8, 0.15, 0.05], 2), ([0.4, 0.4, 0.2], 0)]
+    shards = []
+    for i, n in enumerate(sizes):
+        mix, turn = tasks[i % 4]
+        data = [blobs(m, mix, 1000 * seed + 10 * i + k, turn) for k, m in enumerate((n, 5, 8))]
+        shards.append(ClientData(*data))
+    training = Training(epochs=1, batch_size=5, lr=0.3, momentum=0.5)
+    tuning = Training(epochs=2, batch_size=5, lr=0.4, momentum=0.5)
+    method = PFedCS(
+        beta=beta, lam=lam, select=select, rho=2, teacher_lr=0.4, kappa=1.5, temperature=2.0, weights=reading
+    )
+    found = run(method, mlp(), shards, rounds_=7, participation=0.8, training=training)
+    body, heads = w0[plain.HEAD :], [w0[: plain.HEAD]] * 10
+    cache: dict[int, Tensor] = {}
+    last: dict[int, Tensor] = {}
+    taught = untaught = grouped = narrowed = other = 0
+    for t, cohort in plain.cohorts(found):
+        rows, ends = found.reports[t - 1].weights, []
+        teachers: dict[int, Tensor] = {}
+        for row, k in enumerate(cohort):
+            if t > beta or k not in cache or len(cache) < 2:
+                continue
+            u = {j: float((cache[k][:18] - cache[j][:18]).square().sum()) for j in cache}
+            away = {j: u[j] / max(u.values()) for j in sorted(cache) if j != k}
+            near = sorted(_nearer(away, select))
+            r = t / beta
+            bound = (1 - r) * sum(away.values()) / len(away) + r * min(away.values())
+            chosen = near if select == "all" else [j for j in near if away[j] <= bound * (1 + 1e-12)]
+            grouped, narrowed = grouped + (len(near) < len(away)), narrowed + (len(chosen) < len(near))
+            other += any(away[j] <= bound for j in away if j not in near)
+            p = _shares(away, chosen, k, sizes, lam, reading)
+            assert abs(sum(p.values()) - 1) < 1e-12
+            assert plain.distance(rows[row], torch.tensor([p.get(j, 0.0) for j in range(10)])) < 2e-6
+            teachers[k] = sum(share * cache[j] for j, share in p.items())
+        for k in cohort:
+            data, w = shards[k].train, torch.cat([heads[k], body])
+            v = teachers.get(k)
+            taught, untaught = taught + (v is not None), untaught + (v is None and 1 < t <= beta)
+            if v is not None:
+                speed, z = torch.zeros_like(v), plain.features(w, data.x.double())
+                for index in plain.drawn(data, k, t, tuning, 0):
+                    on = lambda h, z=z[index], y=data.y[index]: F.cross_entropy(_classified(h, z), y)  # noqa: E731
+                    speed = 0.5 * speed + plain.gradient(on, v)
+                    v = v - 0.4 * speed
+            speed = torch.zeros_like(w)
+            for index in plain.drawn(data, k, t, training, int(v is not None)):
+                x, y = data.x[index].double(), data.y[index]
+
+                def goal(w: Tensor, x: Tensor = x, y: Tensor = y, v: Tensor | None = v) -> Tensor:
+                    own = plain.logits(w, x)
+                    if v is None:
+                        return F.cross_entropy(own, y)
+                    theirs = F.softmax(_classified(v, plain.features(w, x)).detach() / 2, 1)
+                    apart_by = (theirs * (theirs.log() - F.softmax(own / 2, 1).log())).sum(1).mean()
+                    return F.cross_entropy(own, y) + 1.5 * 4 * apart_by
+
+                speed = 0.5 * speed + plain.gradient(goal, w)
+                w = w - 0.3 * speed
+            heads[k], last[k] = w[: plain.HEAD], w[plain.HEAD :]
+            ends.append((sizes[k], w))
+        body = sum(n * w[plain.HEAD :] for n, w in ends) / sum(n for n, _ in ends)
+        if t < beta:
+            cache |= {k: heads[k] for k in cohort}
+    assert taught > 8
+    assert untaught > 0
+    if select != "all":
+        assert grouped > 8
+        assert narrowed > 8
+        assert other > 0 or select == "kmeans"
+    assert plain.distance(found.state.body, body) < 2e-6
+    for k in cache:
+        assert plain.distance(found.state.heads[k], cache[k]) < 2e-6
+    assert len(last) > 6
+    for k, trained in last.items():
+        assert plain.distance(found.clients[k].head, heads[k]) < 2e-6
+        assert plain.distance(found.clients[k].trained, trained) < 2e-6
+
+
+def _classified(h: Tensor, z: Tensor) -> Tensor:
+    return z @ h[:18].view(3, 6).T + h[18:]
+
+
+def _nearer(away: dict[int, float], select: str) -> list[int]:
+    """Those in the group with the lower mean: by the best split, by Ward's tree, or by EM that starts at that split."""
+    ids = sorted(away, key=lambda j: away[j])
+    d = np.array([away[j] for j in ids])
+    if select == "all" or len(ids) < 2 or np.ptp(d) <= 1e-12 * max(1, d[-1]):
+        return ids
+    if select == "hier":
+        label = fcluster(linkage(d[:, None], "ward"), 2, "maxclust")
+        return [j for j, own in zip(ids, label, strict=True) if own == label[0]]
+    cuts = [c for c in range(1, len(d)) if d[c - 1] < d[c]]
+    cut = min(cuts, key=lambda c: d[:c].var() * c + d[c:].var() * (len(d) - c))
+    if select == "kmeans":
+        return ids[:cut]
+    member = np.stack([np.arange(len(d)) < cut, np.arange(len(d)) >= cut]).astype(float)
+    before = -np.inf
+    for _ in range(100):
+        n = member.sum(1)
+        mean = member @ d / n
+        spread = [max(1e-6, member[g] @ (d - mean[g]) ** 2 / n[g]) ** 0.5 for g in range(2)]
+        joint = np.stack([n[g] / len(d) * norm.pdf(d, mean[g], spread[g]) for g in range(2)])
+        member, now = joint / joint.sum(0), np.log(joint.sum(0)).mean()
+        if abs(now - before) < 1e-3:
+            break
+        before = now
+    low = int(mean[1] < mean[0])
+    return [j for j, m in zip(ids, member.T, strict=True) if m[low] > m[1 - low]] or ids
+
+
+def _shares(
+    away: dict[int, float], chosen: list[int], k: int, sizes: Sequence[int], lam: float, reading: str
+) -> dict[int, float]:
+    """Eqs. 7-8 over the collaborators and k, over the collaborators, or over these with k inserted and the sum put
+    right."""
+    if not chosen:
+        return {k: 1.0}
+    d = {**away, k: 0.0}
+    all_of_them = [*chosen, k]
+    over = all_of_them if reading == "union" else chosen
+    most, mean = max(d[j] for j in over), sum(d[j] for j in over) / len(over)
+    if reading == "literal-norm" and most <= mean:
+        return _shares(away, chosen, k, sizes, lam, "union")
+    p = {}
+    for j in chosen if reading == "others" else all_of_them:
+        alike = (most - d[j]) / (len(over) * (most - mean)) if most > mean else 1 / len(over)
+        p[j] = lam * alike + (1 - lam) * sizes[j] / sum(sizes[i] for i in over)
+    whole = sum(p.values()) if reading == "literal-norm" else 1.0
+    return {j: share / whole for j, share in p.items()}
