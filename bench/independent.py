@@ -17,8 +17,15 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NAME = "test_an_independent_program_gives_the_same"
-SEVERAL = {"fedopt": ("fedadam", "fedyogi", "fedadagrad", "fedavgm")}
-"""Test file -> its methods, where these are several."""
+OTHERS = {
+    "cam": ("ifca-cam", "ifca-cam-eq6", "fesem-cam"),
+    "clustered_sampling": ("clustered-sampling", "clustered-sampling-size"),
+    "dapfl": ("da-pfl",),
+    "ensemble": ("fedavg-ensemble", "fedprox-ensemble"),
+    "fedamp": ("fedamp", "heur-fedamp"),
+    "fedopt": ("fedadam", "fedyogi", "fedadagrad", "fedavgm"),
+}
+"""Test file -> its methods, where it is not named after a single one."""
 
 
 @dataclass
@@ -52,8 +59,7 @@ class Recorder:
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Say whose comparisons follow."""
         self._now = item.path.stem.removeprefix("test_")
-        doc = " ".join((item.function.__doc__ or "").split())
-        self.found[self._now].about = doc
+        self.found[self._now].about = item.function.__doc__ or ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep failures."""
@@ -61,15 +67,23 @@ class Recorder:
             self.failed.append(report.nodeid)
 
 
-def table(found: dict[str, Found]) -> str:
-    """Return the table, one line for each second program."""
+def methods_of(name: str) -> tuple[str, ...]:
+    """Return the methods of a test file."""
+    return OTHERS.get(name, (name.replace("_", "-"),))
+
+
+def about(name: str, doc: str) -> str:
+    """Return the first two cells of a line: the methods of a test file, and what the test's docstring says."""
     from fedkin.methods import get_title
 
-    lines = ["| method | second program | numbers | largest difference |", "| --- | --- | --: | --: |"]
-    for name, one in sorted(found.items()):
-        titles = ", ".join(get_title(m) for m in SEVERAL.get(name, (name.replace("_", "-"),)))
-        lines.append(f"| {titles} | {one.about.removesuffix('.')} | {one.numbers:,} | {one.largest:.1e} |")
-    return "\n".join(lines)
+    return f"| {', '.join(map(get_title, methods_of(name)))} | {' '.join(doc.split()).removesuffix('.')} |"
+
+
+def table(found: dict[str, Found]) -> str:
+    """Return the table, one line for each second program."""
+    lines = [f"{about(name, one.about)} {one.numbers:,} | {one.largest:.1e} |" for name, one in found.items()]
+    head = ["| method | second program | numbers | largest difference |", "| --- | --- | --: | --: |"]
+    return "\n".join([*head, *sorted(lines, key=str.casefold)])
 
 
 def main() -> int:

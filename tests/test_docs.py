@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import runpy
@@ -228,6 +229,20 @@ def test_what_a_round_costs_the_server_is_what_was_measured() -> None:
     made = runpy.run_path(str(ROOT / "bench" / "server_cost.py"))["table"]()
     assert made in text
     assert all(f"\n| {name} | 0" in made or f"\n| {name} | 1" in made for name in METHODS)
+
+
+def test_every_method_has_a_second_program() -> None:
+    """The table of `results/independent.md` has a line for each in `tests/golden`; safe forms alone have none."""
+    text = (ROOT / "docs" / "results" / "independent.md").read_text(encoding="utf-8")
+    bench = runpy.run_path(str(ROOT / "bench" / "independent.py"))
+    there = []
+    for path in (ROOT / "tests" / "golden").glob("test_*.py"):
+        for part in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(part, ast.FunctionDef) and part.name == bench["NAME"]:
+                name = path.stem.removeprefix("test_")
+                there += bench["methods_of"](name)
+                assert f"\n{bench['about'](name, ast.get_docstring(part))} " in text
+    assert sorted(there) == sorted({*METHODS} - {"fedavg-safe"})
 
 
 def test_how_often_verdicts_are_wrong_is_what_was_simulated() -> None:
