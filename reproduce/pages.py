@@ -142,7 +142,7 @@ def _grid(table: Table, scale: Scale, lines: Measured, metric: str | None) -> Gr
     rounds = {line["final"]["rounds"] for seeds in lines.values() for line in seeds.values()}
     note = f"Ours: mean over {spans(rounds)}." if rounds else unmeasured(table) + "."
     if left and rounds:
-        note += f" Rows of ours without a measured cell: {', '.join(left)}."
+        note += f" Rows of ours without a measured cell: {'; '.join(left)}."
     return Grid(table.title, ("", *(table.columns[key].title for key in keys)), tuple(rows), note=note)
 
 

@@ -261,7 +261,7 @@ def test_rows_of_ours_are_shown_when_measured(toy: Paper) -> None:
     some = {"fedavg/few": [0.5, 0.5, 0.5]}
     text = page(toy, lines(table, some))
     assert not {"DA-PFL, strong", "DA-PFL, code"} & {row[0] for row in rows_of(text)}
-    both = "Rows of ours without a measured cell: DA-PFL, strong, DA-PFL, code."
+    both = "Rows of ours without a measured cell: DA-PFL, strong; DA-PFL, code."
     assert f"Ours: mean over rounds 4 to 5. {both}" in text
     text = page(toy, lines(table, {**some, "strong/many": [0.5]}))
     assert ["DA-PFL, strong", "– / –", "– / 50.00 (1)"] in rows_of(text)
