@@ -236,11 +236,11 @@ def test_an_independent_program_gives_the_same(settings: dict) -> None:
             centres = [net.fresh(draws * clusters + j).double() for j in range(clusters)]
             continue
         settled = True
-        everybody = sum(n for m in members for n, _ in m)
-        body = sum(n * w[plain.HEAD :] for m in members for n, w in m) / everybody
+        total = sum(n for m in members for n, _ in m)
+        body = sum(n * w[plain.HEAD :] for m in members for n, w in m) / total
         for j, m in enumerate(members):
             if m and settings.get("average") == "gradients":
-                centres[j] = centres[j] + sum(n * (w - centres[j]) for n, w in m) / everybody
+                centres[j] = centres[j] + sum(n * (w - centres[j]) for n, w in m) / total
             elif m:
                 centres[j] = sum(n * w for n, w in m) / sum(n for n, _ in m)
             if "share_body" in settings:
