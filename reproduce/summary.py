@@ -28,7 +28,7 @@ def summary(paper: Paper, done: Mapping[str, Line]) -> str:
 def _figure(paper: Paper, done: Mapping[str, Line], name: str, row: str, column: str) -> str:
     table = next((t for t in paper.tables if t.name == name), None)
     if table is None or row not in table.rows or column not in table.columns:
-        raise ConfigError(f"the summary of {paper.name} names {name}/{row}/{column}, which is no cell of its tables")
+        raise ConfigError(f"the summary of {paper.name} names {name}/{row}/{column}; its tables have no such cell")
     metric = table.metrics_of(column)[0]
     for scale in dict.fromkeys(("paper", table.shown)):
         lines = measured(table, scale, done).get((row, column)) if scale in table.scales else None

@@ -297,7 +297,7 @@ def test_the_summary_has_figures_of_cells(toy: Paper) -> None:
     assert "Someone: Toys.\n\nFedAvg 50.0 %, round 5, DA-PFL –.\n\n|" in claims_page([told], found)
     assert "In short" not in page(toy, found)
     for name in ("three/fedavg/few", "one/fedavgg/few", "one/fedavg/forty"):
-        with pytest.raises(ConfigError, match=f"the summary of toy names {name}, which is no cell of its tables"):
+        with pytest.raises(ConfigError, match=f"the summary of toy names {name}; its tables have no such cell"):
             page(replace(toy, summary=f"{{{name}}}"), found)
 
 
