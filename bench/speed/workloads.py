@@ -80,6 +80,10 @@ WORKLOADS = {
             batch=10, lr=0.05, rounds=3, paper="da-pfl", share=0.80,
         ),
         Workload(
+            "W1c", "CNN 64-128, batch 10 (DA-PFL)", "dapfl-cnn100", _CIFAR, 20, clients=8, cohort=8, samples=300,
+            tests=100, batch=10, lr=0.05, rounds=3,
+        ),
+        Workload(
             "W2", "CNN 32-64, batch 100 (PFedCS)", "pfedcs-cnn", _CIFAR, 10, clients=20, cohort=20, samples=300,
             tests=100, batch=100, lr=0.05, rounds=2, paper="pfedcs", share=0.80,
             ratios={"pfl-research": 2, "pfl-research, several": 1.9, "pfllib": 1.5, "flower": 3},

@@ -39,7 +39,7 @@ def test_the_operations_of_a_step_by_hand() -> None:
     assert flops.of_step(nn.Linear(5, 7), (5,), 3) == 3 * 4 * 35  # nobody needs the gradient of its input
 
 
-@pytest.mark.parametrize("name", ["W1a", "W1b", "W2", "W4", "W5"])
+@pytest.mark.parametrize("name", ["W1a", "W1b", "W1c", "W2", "W4", "W5"])
 def test_the_operations_of_a_step_are_those_that_torch_carries_out(name: str) -> None:
     """Torch's own counter over a forward and a backward pass says the same for each network."""
     w = WORKLOADS[name]

@@ -108,8 +108,7 @@ class Code:
 
     def every_other(self, a: Value, b: Value, first: int) -> Value:
         """Return the even (0) or odd (1) elements of two vectors that follow each other."""
-        chosen = ir.Constant(PLACES, list(range(first, 2 * LANES, 2)))
-        return self.value(self.builder.shuffle_vector(a.of, b.of, chosen))
+        return self._mixed(a, b, range(first, 2 * LANES, 2))
 
     def sums(self, vectors: Sequence[Value]) -> Value:
         """Return a vector with the sum of each of 16 vectors."""
@@ -118,6 +117,23 @@ class Code:
         half = len(vectors) // 2
         a, b = self.sums(vectors[:half]), self.sums(vectors[half:])
         return self.every_other(a, b, 0) + self.every_other(a, b, 1)
+
+    def transposed(self, rows: Sequence[Value]) -> list[Value]:
+        """Return the columns of 16 vectors of 16 elements.
+
+        Interleaving row i with row i + 8 moves the first of the 8 bits of an element's place to the end; after four
+        times row and lane have changed places.
+        """
+        low, high = ([k // 2 + k % 2 * LANES + half for k in range(LANES)] for half in (0, LANES // 2))
+        found = list(rows)
+        for _ in range(4):
+            pairs = list(zip(found[: LANES // 2], found[LANES // 2 :], strict=True))
+            found = [self._mixed(a, b, half) for a, b in pairs for half in (low, high)]
+        return found
+
+    def _mixed(self, a: Value, b: Value, chosen: Sequence[int]) -> Value:
+        """Return elements of two vectors that follow each other."""
+        return self.value(self.builder.shuffle_vector(a.of, b.of, ir.Constant(PLACES, list(chosen))))
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
         """Return ``a b + c`` of vectors, rounded once on processors that can do so."""

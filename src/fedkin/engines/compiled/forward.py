@@ -112,9 +112,9 @@ class ForwardWriter:
                 c.call(k["forward"], x.at(r * u.inside.size), out.at(r * u.out.size), won.at(r * u.winners))
             return
         w, b = p.parameters(i)
+        if u.along == "channels":
+            c.call(k["forward"], x, p.buffer(f"turned{i}"), b, out, won, self.n)
+            return
         with c.loop(self.n) as r:
-            image, weight = x.at(r * u.inside.size), p.buffer(f"turned{i}")
-            if u.along == "row":
-                c.call(k["planes"], image, p.buffer("planes"))
-                image, weight = p.buffer("planes"), w
-            c.call(k["forward"], image, weight, b, out.at(r * u.out.size), won.at(r * u.winners))
+            c.call(k["planes"], x.at(r * u.inside.size), p.buffer("planes"))
+            c.call(k["forward"], p.buffer("planes"), w, b, out.at(r * u.out.size), won.at(r * u.winners))

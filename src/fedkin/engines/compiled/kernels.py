@@ -19,7 +19,7 @@ class Kernels:
         for i, u in enumerate(layout.units):
             masked = i > 0 and layout.units[i - 1].relu
             self.of.append(self._linear(u, masked) if isinstance(u, LinearUnit) else
-                           self._conv(u, i > 0) if isinstance(u, ConvUnit) else self._pool(u))  # fmt: skip
+                           self._conv(u) if isinstance(u, ConvUnit) else self._pool(u))  # fmt: skip
         self.pack = module.function("ff", lambda c, *a: packing.pack(c, layout, *a))
         self.pack_some = module.function("ff", lambda c, *a: packing.pack(c, layout, *a, everything=False))
         self.unpack = module.function("ff", lambda c, *a: packing.unpack(c, layout, *a))
@@ -43,7 +43,7 @@ class Kernels:
             "update_bias": new("ffxxi", lambda c, *a: linear.update_bias(c, u, *a)),
         }
 
-    def _conv(self, u: ConvUnit, onward: bool) -> dict[str, Any]:
+    def _conv(self, u: ConvUnit) -> dict[str, Any]:
         new, vectors = self._module.function, self._vectors
         found = {
             "step": new("ffxx", lambda c, *a: conv_channels.step(c, u, *a)),
@@ -59,8 +59,9 @@ class Kernels:
         a, b = conv_channels.block_of(u, vectors), conv_channels.backward_block(u, vectors)
         return found | {
             "turn": new("ff", lambda c, *args: conv_channels.turn(c, u, *args)),
-            "forward": new("ffffn", lambda c, *args: conv_channels.forward(c, u, a, *args)),
-            "backward": new("fffnfff", lambda c, *args: conv_channels.backward(c, u, b, onward, *args)),
+            "forward": new("ffffni", lambda c, *args: conv_channels.forward(c, u, a, *args)),
+            "weight": new("ffnfffi", lambda c, *args: conv_channels.backward_weight(c, u, b, *args)),
+            "input": new("ffnfi", lambda c, *args: conv_channels.backward_input(c, u, b, *args)),
         }
 
     def _pool(self, u: PoolUnit) -> dict[str, Any]:

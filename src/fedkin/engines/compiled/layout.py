@@ -86,6 +86,8 @@ class Layout:
         found.append(("taught", self.batch * head.out.size))
         assert isinstance(head, LinearUnit)
         found.append(("teacher", head.weights + head.biases))
+        positions = [u.out.height * u.out.width for u in self.units if isinstance(u, ConvUnit)]
+        found.append(("lists", 32 * max(positions, default=0)))
         height, width = self.units[0].inside.plane
         found.append(("planes", self.units[0].inside.stored * height * width))
         return found

@@ -89,15 +89,17 @@ class StepWriter:
     def _backward_conv(self, i: int, u: ConvUnit, g: Memory) -> None:
         c, k, x, won = self.c, self.kernels.of[i], self.parts.buffer(f"in{i}"), self.parts.numbers(f"winners{i}")
         dw = self.parts.buffer(f"dw{i}")
-        db, below = dw.at(u.weights), self.parts.buffer(f"gradient{i}")
+        db = dw.at(u.weights)
         c.clear(dw, u.weights + u.biases)
-        with c.loop(self.n) as r:
-            image, gradient, winners = x.at(r * u.inside.size), g.at(r * u.out.size), won.at(r * u.winners)
-            if u.along == "row":
+        if u.along == "row":
+            with c.loop(self.n) as r:
+                image, gradient, winners = x.at(r * u.inside.size), g.at(r * u.out.size), won.at(r * u.winners)
                 c.call(k["backward"], image, gradient, winners, dw, db)
-            else:
-                weight, to = self.parts.parameters(i)[0], below.at(r * u.inside.size if i else 0)
-                c.call(k["backward"], image, weight, gradient, winners, to, dw, db)
+        else:
+            c.call(k["weight"], x, g, won, dw, db, self.parts.buffer("lists"), self.n)
+            if i > 0:
+                with c.when(self.a["first"] < i):  # before the weight moves
+                    c.call(k["input"], self.parts.parameters(i)[0], g, won, self.parts.buffer(f"gradient{i}"), self.n)
         for target, (keep, keep_bias), chosen in self._targets(i):
             with c.when(chosen):
                 w, b = self.parts.parameters(i, target)
