@@ -349,10 +349,12 @@ def test_first_round_is_finite_with_equal_clients() -> None:
 
 
 # ---- another program ------------------------------------------------------------------------------------------------
-def test_an_independent_program_gives_the_same() -> None:
-    """Eqs. 2-5 with dictionaries in float64, on seven clients of four groups, five in each of seven rounds."""
+@pytest.mark.parametrize("register", ["eager", "lazy"])
+def test_an_independent_program_gives_the_same(register: str) -> None:
+    """Eqs. 2-5 with dictionaries in float64, on seven clients of four groups, five in each of seven rounds; labels said
+    on joining or with the first model."""
     shards, w = federation((6, 23, 14, 30, 11, 17, 5)), mlp().w0.double()
-    method = CFIC(memory=0.7, beta=0.4, beta_decay=0.8)
+    method = CFIC(memory=0.7, beta=0.4, beta_decay=0.8, register=register)
     found = run(method, mlp(), shards, rounds_=7, participation=0.75, training=plain.TRAINING)
     feature: list[int] = []
     for shard in shards:
@@ -360,8 +362,16 @@ def test_an_independent_program_gives_the_same() -> None:
         n = sum(counts)
         order = [(-abs(3 * k - n), k < n / 3, c) for c, k in enumerate(counts)]
         feature.append(min(order)[2] if min(order)[0] else -1)
-    h, shared = torch.zeros_like(w), 0
+    h, shared, late = torch.zeros_like(w), 0, 0
+    known = dict(enumerate(feature)) if register == "eager" else {}
     for t, cohort in plain.cohorts(found):
+        groups: dict[int, list[int]] = {}
+        for i in range(7):
+            groups.setdefault(known.get(i, -2), []).append(i)
+        assert len(cohort) == 5
+        assert t == 1 or all(set(members) & set(cohort) for members in groups.values())  # 5 places, at most 5 groups
+        late += t > 1 and -2 in groups
+        known |= {i: feature[i] for i in cohort}
         ends = {i: plain.descend(w, shards[i].train, i, t)[0] for i in cohort}
         total = sum(len(shards[i].train) for i in cohort)
         h = 0.7 * h
@@ -371,9 +381,10 @@ def test_an_independent_program_gives_the_same() -> None:
             h = h - 0.4 * 0.8 ** (t - 1) * sum(group.values()) / total * step / step.norm()
             shared += len(group) > 1
         w = sum(len(shards[i].train) * ends[i] for i in cohort) / total - h
-        assert t == 1 or {feature[i] for i in cohort} == {-1, 0, 1, 2}
     assert feature == [-1, 1, 2, 0, 1, 2, 2]
+    assert len(set(feature)) == 4
+    assert (late > 0) == (register == "lazy")
     assert shared >= 4
-    assert found.state.label.tolist() == feature
+    assert found.state.label.tolist() == [known.get(i, -2) for i in range(7)]
     assert plain.distance(found.state.model, w) < 2e-6
     assert plain.distance(found.state.h, h) < 2e-6

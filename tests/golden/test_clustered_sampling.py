@@ -353,11 +353,13 @@ def test_duplicates_come_through_the_round_loop(by: str) -> None:
 
 
 # ---- another program ------------------------------------------------------------------------------------------------
-def _slots(by: str, n: list[int], m: int, updates: torch.Tensor) -> tuple[list[list[int]], list[dict[int, int]]]:
+def _slots(
+    method: ClusteredSampling, n: list[int], m: int, updates: torch.Tensor
+) -> tuple[list[list[int]], list[dict[int, int]]]:
     """Groups of clients, and how much of each group every slot holds: Algorithm 1 or 2 with dictionaries."""
     total, clients = sum(n), range(len(n))
     left, full = {i: m * n[i] for i in clients}, []
-    if by == "size":
+    if method.by == "size":
         groups, bins = [[i] for i in clients], [{} for _ in range(m)]
         waiting = sorted(clients, key=lambda i: (-n[i], i))
     else:
@@ -365,10 +367,12 @@ def _slots(by: str, n: list[int], m: int, updates: torch.Tensor) -> tuple[list[l
             while left[i] >= total:
                 full.append((i, total))
                 left[i] -= total
-        angles = [[_angle(a, b) for b in updates] for a in updates]
+        apart = np.array([[_APART[method.measure](a, b) for b in updates] for a in updates])
+        each = [apart[i, j] for i in clients for j in clients if i < j]
+        pairs = pdist(apart) if method.linkage_input == "rows" else np.array(each)
         nodes = [[i] for i in clients]
         parts: dict[int, tuple[int, int]] = {}
-        for a, b, *_ in linkage(pdist(np.array(angles)), "ward"):
+        for a, b, *_ in linkage(pairs, "ward"):
             parts[len(nodes)] = (int(a), int(b))
             nodes.append(nodes[int(a)] + nodes[int(b)])
         groups, below = [], [len(nodes) - 1]
@@ -397,18 +401,34 @@ def _angle(a: torch.Tensor, b: torch.Tensor) -> float:
     return math.acos(max(-1.0, min(1.0, float(a @ b) / lengths))) if lengths else 0.0
 
 
-@pytest.mark.parametrize("by", ["similarity", "size"])
-def test_an_independent_program_gives_the_same(by: str) -> None:
+_APART = {
+    "angle": _angle,
+    "l2": lambda a, b: float((a - b).square().sum()),
+    "l1": lambda a, b: float((a - b).abs().sum()),
+}
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        ClusteredSampling(),
+        ClusteredSampling(measure="l2"),
+        ClusteredSampling(measure="l1", linkage_input="condensed"),
+        ClusteredSampling(by="size"),
+    ],
+    ids=["similarity", "l2", "l1-condensed", "size"],
+)
+def test_an_independent_program_gives_the_same(method: ClusteredSampling) -> None:
     """Slots and mean over slots in float64, on seven clients of unequal size, one of them with a slot of its own, four
-    slots in each of eight rounds."""
-    method, shards, w = ClusteredSampling(by=by), federation((9, 23, 14, 30, 11, 40, 7)), mlp().w0.double()
+    slots in each of sixteen rounds."""
+    shards, w = federation((9, 23, 14, 30, 11, 40, 7)), mlp().w0.double()
     n, hand = [len(shard.train) for shard in shards], ByHand(method, mlp(), [s.train for s in shards], cohort=4)
     states = [hand.server]
     keep = lambda server, _: states.append(server.state)  # noqa: E731
-    found = run(method, mlp(), shards, rounds_=8, training=plain.TRAINING, each_round=keep)
+    found = run(method, mlp(), shards, rounds_=16, training=plain.TRAINING, each_round=keep)
     updates, twice, split = torch.zeros(7, len(w)).double(), 0, 0
     for t, cohort in plain.cohorts(found):
-        groups, wanted = _slots(by, n, 4, updates)
+        groups, wanted = _slots(method, n, 4, updates)
         r = hand.at("sample", range(7), t)
         got = method.table(states[t - 1], r, r.rng)
         assert sorted(got[:, g].sum(1).tolist() for g in groups) == sorted(
@@ -433,7 +453,7 @@ def test_an_independent_program_gives_the_same(by: str) -> None:
     assert twice
     assert split >= 8
     assert plain.distance(found.state.model, w) < 2e-6
-    if by == "similarity":
+    if method.by == "similarity":
         assert plain.distance(found.state.updates, updates) < 2e-6
 
 

@@ -461,8 +461,9 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, object]) -> None:
         FedFomo(peers=2, epsilon=0.0, pool="bank"),
         FedFomo(peers=2, epsilon=0.0, pool="bank", norm="l1", affinity="normalised"),
         FedFomo(peers=1, epsilon=0.0, fallback="trained"),
+        FedFomo(peers=2, epsilon=0.9, epsilon_decay=0.1, pool="bank"),
     ],
-    ids=["raw", "l1-normalised", "trained"],
+    ids=["raw", "l1-normalised", "trained", "exploring"],
 )
 def test_an_independent_program_gives_the_same(method: FedFomo, monkeypatch: pytest.MonkeyPatch) -> None:
     """Candidates one by one and P as a table in float64, three of five unequal clients in each of eight rounds; ties in
@@ -482,13 +483,16 @@ def test_an_independent_program_gives_the_same(method: FedFomo, monkeypatch: pyt
     liked = [[0.1 if n == k else 0.0 for n in range(5)] for k in range(5)]
     pool: dict[int, Tensor] = {}
     before, own = [w0] * 5, [w0] * 5
-    stuck = moved = chosen = 0
+    stuck = moved = chosen = explored = 0
     for t, cohort in plain.cohorts(found):
         for k in cohort:
             others, got = set(pool) - {k}, sent[t, k]
             assert set(got) <= others
             best = sorted((liked[k][n] for n in others), reverse=True)[: method.peers]
-            assert [liked[k][n] for n in got] == pytest.approx(best, abs=1e-5)
+            if method.epsilon == 0:
+                assert [liked[k][n] for n in got] == pytest.approx(best, abs=1e-5)
+            assert len(set(got)) == len(got) == min(method.peers, len(others))
+            explored += [liked[k][n] for n in got] != pytest.approx(best, abs=1e-5)
             chosen += len(others) > len(got) and best[-1] != 0
             candidates = {k: own[k], **{n: pool[n] for n in got}}
             gains = {n: _gain(before[k], w, shards[k].validation, method.norm) for n, w in candidates.items()}
@@ -507,6 +511,7 @@ def test_an_independent_program_gives_the_same(method: FedFomo, monkeypatch: pyt
     assert stuck > 2
     assert moved > 1
     assert chosen > 3
+    assert (explored > 3) == (method.epsilon > 0)
     assert sorted(found.state.owner.tolist()) == sorted(pool)
     for k, w in zip(found.state.owner.tolist(), found.state.models, strict=True):
         assert plain.distance(w, pool[k]) < 2e-6

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 import plain
 from fedkin.core import Batch, Bundle, Client, Net, Train, Training, distillation
+from fedkin.core.seeds import generator
 from fedkin.functional.pairs import differences_from
 from fedkin.methods import PFedCS
 from fedkin.methods.pfedcs import candidates, customised_weights, row_distances, threshold
@@ -546,7 +547,14 @@ def test_presets_of_the_paper(preset: str, lr: float) -> None:
 # ---- another program ------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("select", "reading", "seed"),
-    [("gmm", "union", 4), ("kmeans", "others", 5), ("hier", "literal-norm", 5), ("all", "union", 4)],
+    [
+        ("gmm", "union", 4),
+        ("kmeans", "others", 5),
+        ("hier", "literal-norm", 5),
+        ("all", "union", 4),
+        ("fixed", "others", 4),
+        ("random", "union", 5),
+    ],
 )
 def test_an_independent_program_gives_the_same(select: str, reading: str, seed: int) -> None:
     """Both stages in float64 with loops over clients, EM and weights in numpy; eight of ten unequal clients in each of
@@ -562,8 +570,9 @@ def test_an_independent_program_gives_the_same(select: str, reading: str, seed: 
     training = Training(epochs=1, batch_size=5, lr=0.3, momentum=0.5)
     tuning = Training(epochs=2, batch_size=5, lr=0.4, momentum=0.5)
     method = PFedCS(
-        beta=beta, lam=lam, select=select, rho=2, teacher_lr=0.4, kappa=1.5, temperature=2.0, weights=reading
-    )
+        beta=beta, lam=lam, select=select, rho=2, teacher_lr=0.4, kappa=1.5, temperature=2.0, weights=reading,
+        fixed=0.3, random_size=4,
+    )  # fmt: skip
     found = run(method, mlp(), shards, rounds_=7, participation=0.8, training=training)
     body, heads = w0[plain.HEAD :], [w0[: plain.HEAD]] * 10
     cache: dict[int, Tensor] = {}
@@ -577,10 +586,10 @@ def test_an_independent_program_gives_the_same(select: str, reading: str, seed: 
                 continue
             u = {j: float((cache[k][:18] - cache[j][:18]).square().sum()) for j in cache}
             away = {j: u[j] / max(u.values()) for j in sorted(cache) if j != k}
-            near = sorted(_nearer(away, select))
+            near = _drawn(away, t, k) if select == "random" else sorted(_nearer(away, select))
             r = t / beta
             bound = (1 - r) * sum(away.values()) / len(away) + r * min(away.values())
-            chosen = near if select == "all" else [j for j in near if away[j] <= bound * (1 + 1e-12)]
+            chosen = near if select in ("all", "random") else [j for j in near if away[j] <= bound * (1 + 1e-12)]
             grouped, narrowed = grouped + (len(near) < len(away)), narrowed + (len(chosen) < len(near))
             other += any(away[j] <= bound for j in away if j not in near)
             p = _shares(away, chosen, k, sizes, lam, reading)
@@ -618,10 +627,10 @@ def test_an_independent_program_gives_the_same(select: str, reading: str, seed: 
             cache |= {k: heads[k] for k in cohort}
     assert taught > 8
     assert untaught > 0
-    if select != "all":
-        assert grouped > 8
+    assert (grouped > 8) == (select != "all")
+    if select not in ("all", "random"):
         assert narrowed > 8
-        assert other > 0 or select == "kmeans"
+        assert other > 0 or select in ("kmeans", "fixed")
     assert plain.distance(found.state.body, body) < 2e-6
     for k in cache:
         assert plain.distance(found.state.heads[k], cache[k]) < 2e-6
@@ -635,10 +644,18 @@ def _classified(h: Tensor, z: Tensor) -> Tensor:
     return z @ h[:18].view(3, 6).T + h[18:]
 
 
+def _drawn(away: dict[int, float], t: int, k: int) -> list[int]:
+    """Four of the others, by the library's draw for this round and client."""
+    order = torch.randperm(len(away), generator=generator(0, "server", "", "distribute", t, k))
+    return [sorted(away)[place] for place in order[:4].tolist()]
+
+
 def _nearer(away: dict[int, float], select: str) -> list[int]:
     """Those in the group with the lower mean: by the best split, by Ward's tree, or by EM that starts at that split."""
     ids = sorted(away, key=lambda j: away[j])
     d = np.array([away[j] for j in ids])
+    if select == "fixed":
+        return [j for j in ids if away[j] <= 0.3]
     if select == "all" or len(ids) < 2 or np.ptp(d) <= 1e-12 * max(1, d[-1]):
         return ids
     if select == "hier":
