@@ -382,7 +382,6 @@ def test_an_independent_program_gives_the_same(register: str) -> None:
             shared += len(group) > 1
         w = sum(len(shards[i].train) * ends[i] for i in cohort) / total - h
     assert feature == [-1, 1, 2, 0, 1, 2, 2]
-    assert len(set(feature)) == 4
     assert (late > 0) == (register == "lazy")
     assert shared >= 4
     assert found.state.label.tolist() == [known.get(i, -2) for i in range(7)]

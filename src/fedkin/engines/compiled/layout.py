@@ -87,7 +87,7 @@ class Layout:
         assert isinstance(head, LinearUnit)
         found.append(("teacher", head.weights + head.biases))
         positions = [u.out.height * u.out.width for u in self.units if isinstance(u, ConvUnit)]
-        found.append(("lists", 32 * max(positions, default=0)))
+        found.append(("lists", 2 * LANES * max(positions, default=0)))  # a place and a gradient, of 16 channels
         height, width = self.units[0].inside.plane
         found.append(("planes", self.units[0].inside.stored * height * width))
         return found
