@@ -13,7 +13,7 @@ from reproduce.results import Line
 from reproduce.summary import summary
 from reproduce.tables import Paper, Table
 from reproduce.verdicts import Verdict, Word, verdict
-from reproduce.words import answer, sentence
+from reproduce.words import answers, sentence, unmeasured
 
 INTRO = """# Reproduced papers: claims
 
@@ -36,7 +36,7 @@ def write_claims(papers: Sequence[Paper], done: Mapping[str, Line], docs: Path) 
 
 
 def claims_page(papers: Sequence[Paper], done: Mapping[str, Line]) -> str:
-    """Return the number of claims that hold, all claims with verdicts, then our own questions with answers."""
+    """Return the number of claims that hold, then by paper all claims with verdicts and our own questions."""
     found = {paper.name: list(_found(paper, done)) for paper in papers}
     parts = [INTRO, to_markdown(_counts(papers, found)).strip()]
     for paper in papers:
@@ -45,9 +45,10 @@ def claims_page(papers: Sequence[Paper], done: Mapping[str, Line]) -> str:
             head = f"## {paper.title}\n\n[Tables, settings and figures]({paper.name}.md). {paper.cite}."
             parts += [head, *filter(None, [summary(paper, done)])]
             parts += [to_markdown(Grid(paper.title, ("claim", "verdict", "found"), tuple(rows), words=3)).strip()]
-    asked = [(paper, t, v) for paper in papers for t, v in found[paper.name] if v.claim.question]
-    answers = [f"- {p.title}: {v.claim.text} {answer(t, v)}." for p, t, v in asked]
-    parts += ["## Further questions", "\n".join(answers)] if answers else []
+        asked = [row for t, v in found[paper.name] if v.claim.question for row in _answered(t, v)]
+        if asked:
+            parts += ["Further questions of ours:"]
+            parts += [to_markdown(Grid(paper.title, ("question", "against", "found"), tuple(asked), words=3)).strip()]
     return "\n\n".join([*parts, CLOSING]) + "\n"
 
 
@@ -58,6 +59,15 @@ def _found(paper: Paper, done: Mapping[str, Line]) -> Iterator[tuple[Table, Verd
             best = _best([verdict(table, claim, scale.name, done) for scale in scales_shown(table, done)])
             if best is not None:
                 yield table, best
+
+
+def _answered(table: Table, asked: Verdict) -> list[tuple[str, str, str]]:
+    """Return a row for each comparison of a question, which the first of them names."""
+    found = answers(table, asked)
+    if not found:
+        reason = unmeasured(table)
+        return [(asked.claim.text, "–", reason[0].lower() + reason[1:])]
+    return [("" if i else asked.claim.text, *one) for i, one in enumerate(found)]
 
 
 def _counts(papers: Sequence[Paper], found: Mapping[str, Sequence[tuple[Table, Verdict]]]) -> Grid:

@@ -15,7 +15,7 @@ from reproduce.scatter import scatter
 from reproduce.summary import summary
 from reproduce.tables import HERE, Paper, Scale, Table
 from reproduce.verdicts import Verdict, verdict
-from reproduce.words import answer, sentence, unmeasured
+from reproduce.words import answers, sentence, unmeasured
 
 DOCS = HERE.parent / "docs" / "results"
 PICTURES = "papers"
@@ -102,9 +102,11 @@ def _verdicts(table: Table, scale: Scale, done: Mapping[str, Line]) -> list[Verd
 
 
 def claim_line(table: Table, found: Verdict) -> str:
-    """Return a claim with its verdict."""
+    """Return a claim with its verdict, or a question with its answers, several of them as a list."""
     if found.claim.question:
-        return f"{found.claim.text} {answer(table, found)}."
+        told = [f"against {than}: {difference}" for than, difference in answers(table, found)] or [unmeasured(table)]
+        between = " " if len(told) == 1 else "\n    - "
+        return found.claim.text + "".join(f"{between}{one[0].upper()}{one[1:]}." for one in told)
     facts = sentence(table, found)
     return f"{found.claim.text} **{found.word.capitalize()}**{f': {facts}' if facts else ''}."
 

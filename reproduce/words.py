@@ -21,9 +21,9 @@ def sentence(table: Table, verdict: Verdict) -> str:
     return _facts(table, verdict, there) + (f". Reason: {reason}" if reason else "")
 
 
-def answer(table: Table, verdict: Verdict) -> str:
-    """Return what was measured on a question, without a full stop at the end."""
-    return sentence(table, verdict) if any(part.found for part in verdict.parts) else unmeasured(table)
+def answers(table: Table, verdict: Verdict) -> list[tuple[str, str]]:
+    """Return each measured comparison of a question: the other row with its column, and the difference."""
+    return [(_against(table, part), difference_text(part)) for part in verdict.parts if part.found is not None]
 
 
 def unmeasured(table: Table) -> str:
@@ -36,8 +36,6 @@ def _facts(table: Table, verdict: Verdict, there: Sequence[Compared]) -> str:
         (part,) = there
         partly = f" ({_where(table, part)})" if len(part.where.split(", ")) < part.columns else ""
         return difference_text(part) + partly
-    if verdict.claim.question and len(there) <= 8:
-        return "; ".join(f"against {_against(table, part)}: {difference_text(part)}" for part in there)
     return _many(table, verdict, there)
 
 

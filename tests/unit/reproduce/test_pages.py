@@ -281,10 +281,28 @@ def test_the_reason_why_a_table_is_not_measured(tmp_path: Path) -> None:
     assert text.count("no data") == 3, "the second table has no reason"
     text = claims_page([toy], {})
     assert "| DA-PFL is above FedAvg. | not measured yet | no data |" in text
-    assert "- Toy: Is it? Not measured yet: no data.\n" in text
+    assert "| Is it? | – | not measured yet: no data |\n" in text
     few = {"fedavg/few": [0.5, 0.5], "da-pfl/few": [0.6, 0.6], "fedavg/many": [0.5], "da-pfl/many": [0.6]}
     text = page(toy, lines(toy.tables[0], few))
     assert text.count("no data") == 1, "the question alone"
+
+
+def test_questions_have_an_answer_for_each_comparison(tmp_path: Path) -> None:
+    """One that is measured stands behind the question, several in a list; the page of claims has a row for each."""
+    asked = '[[claims]]\ntext = "Is it?"\nquestion = true\nrow = "da-pfl"\nthan = ["fedavg", "strong"]\n'
+    toy = paper(tmp_path, one=ONE + asked)
+    few = {"fedavg/few": [0.5, 0.5], "da-pfl/few": [0.6, 0.6]}
+    gain = "+10.0 points, 95 % interval +10.0 to +10.0 over 2 seeds"
+    assert f"- Is it? Against FedAvg (6 clients): {gain}.\n" in page(toy, lines(toy.tables[0], few))
+    assert f"| Is it? | FedAvg (6 clients) | {gain} |\n" in claims_page([toy], lines(toy.tables[0], few))
+    found = lines(toy.tables[0], {**few, "strong/few": [0.6, 0.6]})
+    same = "DA-PFL, strong (6 clients)"
+    listed = f"- Is it?\n    - Against FedAvg (6 clients): {gain}.\n    - Against {same}: equal to the last digit.\n"
+    assert listed in page(toy, found)
+    rows = f"| Is it? | FedAvg (6 clients) | {gain} |\n|  | {same} | equal to the last digit |\n"
+    head = "Further questions of ours:\n\n| question | against | found |\n| :-- | :-- | :-- |\n"
+    assert head + rows in claims_page([toy], found)
+    assert "Further questions" not in claims_page([paper(tmp_path)], found)
 
 
 def test_the_summary_has_figures_of_cells(toy: Paper) -> None:
