@@ -71,11 +71,16 @@ def difference_text(part: Compared) -> str:
     found, unit = part.found, part.unit
     if found is None:
         return "not measured yet"
-    of = "rounds fewer" if part.of == "rounds" else part.of
-    mean = f"{unit * found.mean:+.1f} {of}".rstrip()
     if found.identical:
-        return "equal to the last digit"
+        return "no difference" if part.of == "rounds" else "equal to the last digit"
+    mean = _fewer(found.mean, " rounds") if part.of == "rounds" else f"{unit * found.mean:+.1f} {part.of}".rstrip()
     if found.low is None or found.high is None:
         return f"{mean}, better in {part.ahead} of {found.seeds} seeds, too few for an interval"
+    ends = (_fewer(x) if part.of == "rounds" else f"{unit * x:+.1f}" for x in (found.low, found.high))
     over = f"{found.seeds} seeds" if found.seeds > 1 else "the clients of one seed"
-    return f"{mean}, 95 % interval {unit * found.low:+.1f} to {unit * found.high:+.1f} over {over}"
+    return f"{mean}, 95 % interval {' to '.join(ends)} over {over}"
+
+
+def _fewer(gain: float, what: str = "") -> str:
+    """Return a difference in rounds, positive where the first row needs fewer."""
+    return f"{abs(gain):.1f}{what} {'fewer' if gain > 0 else 'more'}"

@@ -20,9 +20,10 @@ from reproduce.results import append, file_of
 from reproduce.scatter import scatter
 from reproduce.tables import Claim, Paper, Table
 from reproduce.verdicts import verdict
-from reproduce.words import sentence
+from reproduce.words import difference_text, sentence
 
 from fedkin.core import ConfigError
+from fedkin.evaluate import Difference
 from fedkin.report.figures import ROW
 from papers import ONE, line, paper
 
@@ -218,9 +219,16 @@ def test_fewer_rounds_are_better_and_few_figures_have_no_interval(toy: Paper) ->
     own = {"fedavg/forty": [0.5, 0.3], "da-pfl/forty": [0.9, 0.9]}
     found = verdict(table, faster, "paper", lines(table, own))
     assert found.word == "undecided"
-    assert (
-        sentence(table, found) == "+3.5 rounds fewer, better in 2 of 2 seeds, too few for an interval"
-    )  # 5 - 2 and 6 - 2
+    why = "too few for an interval"
+    assert sentence(table, found) == f"3.5 rounds fewer, better in 2 of 2 seeds, {why}"  # 5 - 2 and 6 - 2
+    slower = replace(faster, pairs=(("fedavg", "da-pfl"),))
+    found = verdict(table, slower, "paper", lines(table, own))
+    assert sentence(table, found) == f"3.5 rounds more, better in 0 of 2 seeds, {why}"
+    same = lines(table, {**own, "da-pfl/forty": [0.5, 0.3]})
+    assert sentence(table, verdict(table, faster, "paper", same)) == "no difference"
+    ends = Difference(-2.0, -5.0, 1.0, 0.95, 3, 4, 0.1)
+    said = difference_text(replace(found.parts[0], found=ends))
+    assert said == "2.0 rounds more, 95 % interval 5.0 more to 1.0 fewer over 3 seeds"
 
 
 # ---- pages --------------------------------------------------------------------------------------------------------
