@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -74,16 +75,23 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run one command; return 0: done, 1: a cell failed, 2: bad input, 130: interrupted."""
     args = parser().parse_args(words)
     try:
-        if args.command is None:
-            print(listing(papers(), load(args.results)))
-            return 0
-        return {"run": _run, "config": _config, "table": _table, "adopt": _adopt}[args.command](args)
+        code = _COMMANDS[args.command](args)
+        sys.stdout.flush()  # now, where a closed reader can be told from other errors
+        return code
+    except BrokenPipeError:  # the reader of the output has closed it, as in `run --dry | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except ConfigError as e:
         print(e, file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted; the same command continues", file=sys.stderr)
         return 130
+
+
+def _list(args: argparse.Namespace) -> int:
+    print(listing(papers(), load(args.results)))
+    return 0
 
 
 def _asked(args: argparse.Namespace, there: Sequence[Paper]) -> list[Cell]:
@@ -136,6 +144,8 @@ def _table(args: argparse.Namespace) -> int:
     print("\n".join(str(path) for path in written))
     return 0
 
+
+_COMMANDS = {None: _list, "run": _run, "config": _config, "table": _table, "adopt": _adopt}
 
 if __name__ == "__main__":
     raise SystemExit(main())

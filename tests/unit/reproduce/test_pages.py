@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -437,3 +439,16 @@ def test_the_command_lists_names_and_writes_pages(tmp_path: Path, capsys: pytest
     assert main(["table", "nature"]) == 2
     assert main([*flags, "adopt", "dapfl/table5"]) == 0
     assert "0 cells; --yes takes them over" in capsys.readouterr().out
+
+
+def test_a_reader_that_stops_reading_is_no_error(tmp_path: Path) -> None:
+    """`run --dry | head -1` prints its line, and no traceback for the rest, more than a pipe holds (64 KiB)."""
+    command = [sys.executable, "-m", "reproduce", "--results", str(tmp_path), "run", "--dry", "--scale", "paper"]
+    where = Path(__file__).parents[3]
+    with subprocess.Popen(command, cwd=where, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as ran:
+        assert ran.stdout is not None
+        assert ran.stderr is not None
+        assert "dapfl/" in ran.stdout.readline()
+        ran.stdout.close()
+        assert ran.stderr.read() == ""
+        assert ran.wait() == 1
