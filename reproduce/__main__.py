@@ -72,7 +72,7 @@ class _AsWritten(argparse.RawDescriptionHelpFormatter):
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one command; return 0: done, 1: a cell failed, 2: bad input, 130: interrupted."""
+    """Run one command; return 0: done, 1: a cell failed or the output was cut off, 2: bad input, 130: interrupted."""
     args = parser().parse_args(words)
     try:
         code = _COMMANDS[args.command](args)
