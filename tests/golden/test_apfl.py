@@ -173,6 +173,17 @@ def test_running_statistics_of_the_mixture_are_kept_with_the_personal_model() ->
     assert torch.equal(used[net.buffers], hand.kept[0].model[net.buffers])
 
 
+def test_a_client_that_never_trained_has_the_global_models_statistics() -> None:
+    """Those of the common start, 0 and 1, were measured on no data."""
+    net, data = mlp_with_batchnorm(), federation()
+    hand = ByHand(APFL(), net, [s.train for s in data[:2]], training=Training(steps=2, batch_size=5, lr=0.1))
+    hand.play([0])
+    apart(hand.server.model[net.buffers], net.w0[net.buffers], 0.01)
+    used = hand.used(1).model
+    assert torch.equal(used[net.buffers], hand.server.model[net.buffers])
+    close(used[net.params], (0.5 * net.w0 + 0.5 * hand.server.model)[net.params])
+
+
 @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
 def test_the_first_weight_is_between_0_and_1(value: float) -> None:
     """The error has the field, the value and the range."""

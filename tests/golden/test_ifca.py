@@ -151,6 +151,16 @@ def test_starts_are_redrawn_until_every_cluster_attracts_enough(monkeypatch: pyt
     assert bool((s.centres == 1).all())
 
 
+def test_a_cohort_smaller_than_the_clusters_ends_the_search() -> None:
+    """One client cannot choose both of two clusters: the round counts, and nothing is drawn again."""
+    net = mlp()
+    hand = ByHand(IFCA(clusters=2, init_min_share=0.4), net, [s.train for s in federation()[:2]])
+    up = Bundle(model=torch.ones(1, net.size), cluster=torch.tensor([0]))
+    s = hand.method.aggregate(hand.server, hand.at("aggregate", [0], 1), up)
+    assert bool((s.centres[0] == 1).all())
+    assert int(s.redraws) == -1
+
+
 def test_kept_starts_are_never_redrawn() -> None:
     """One round in which every cluster attracts enough ends the drawing for good."""
     net = mlp()

@@ -46,7 +46,8 @@ class Net:
         channels_last: whether inputs are best held in that layout.
 
     Raises:
-        ModelError: no head was found, the named head does not exist, or the network cannot take such inputs.
+        ModelError: no head was found, the named head does not exist or shares parameters with another layer, some
+            parameters are frozen, or the network cannot take such inputs.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Net:
     ) -> None:
         self.shape, self.classes, self._factory, self._seed = tuple(shape), classes, factory, seed
         self._module = self._build("init", 0)
+        _require_trainable(self._module)
         self.head_name = head or _last_linear(self._module, classes)
         self._head = _submodule(self._module, self.head_name)
         self._index()
@@ -79,6 +81,7 @@ class Net:
         self._apart: tuple[Tensor, list[Tensor]] | None = None  # a vector, and where its running statistics are
         self._passes: ForwardPass | None = None
         self._make_second, self._seconds = second or factory, list[Net]()  # the list is that of all views
+        self._second_head = None if second else head
         self._part: Part | None = None
         self.channels_last = self._try_layouts()
 
@@ -114,6 +117,11 @@ class Net:
             for store, name in slots:
                 store[name] = part.view(shape)
         out: Tensor = self._head(z)
+        if out.dim() != 2:
+            raise ModelError(
+                f"the head {self.head_name!r} gives {list(out.shape[1:])} numbers per sample where this method applies "
+                f"it alone, not {self.classes}; take a network that ends with a linear layer, or another method"
+            )
         return out
 
     # ---- vectors ----------------------------------------------------------------------------------------------
@@ -137,10 +145,16 @@ class Net:
         return {n: p.view(s).clone() for n, p, s in zip(self.names, parts, self._shapes, strict=True)}
 
     def select(self, rows: Tensor, part: Selection) -> Tensor:
-        """Return columns of ``rows [m, P]``: all parameters, those of all linear layers, or the head's weight."""
+        """Return columns of ``rows [m, P]``: all parameters, those of all linear layers, or the head's weight.
+
+        Raises:
+            ModelError: the network has no linear layer.
+        """
         if part == "all":
             return rows[:, self.params]
         spans = [self.head_weight] if part == "head" else self._linear
+        if not spans:
+            raise ModelError("the network has no linear layer, whose parameters this method compares")
         return torch.cat([rows[:, s] for s in spans], dim=1)
 
     def layers(self) -> list[slice]:
@@ -161,7 +175,8 @@ class Net:
             ModelError: it cannot take inputs as this network can.
         """
         if not self._seconds:
-            made = Net(self._make_second, self.shape, self.classes, seed=key(self._seed, "second"))
+            seed = key(self._seed, "second")
+            made = Net(self._make_second, self.shape, self.classes, head=self._second_head, seed=seed)
             if self.channels_last and not made.channels_last:
                 raise ModelError("the second network needs x.flatten(1) in place of x.view(...), as the first one does")
             self._seconds.append(made)
@@ -295,6 +310,15 @@ class Net:
             for m, count in counts:
                 m.num_batches_tracked = count
 
+    def count_anew(self) -> None:
+        """Start counts of batches at 0: running statistics that depend on one are then means of the batches to come.
+
+        The count is the module's, which trains one client after another. So it begins with each request.
+        """
+        for m in (m for net in self.networks for m in net._norms):
+            if m.momentum is None and m.num_batches_tracked is not None:
+                m.num_batches_tracked.zero_()
+
     def matrices(self, length: int) -> Tensor:
         """Return 1 at parameters with two dimensions or more, 0 at biases and norms; float ``[length]``.
 
@@ -342,6 +366,13 @@ class Net:
     def _index(self) -> None:
         params = dict(self._module.named_parameters())
         inside = [n for n in params if n.startswith(self.head_name + ".")]
+        for name, p in self._head.named_parameters():
+            if (full := f"{self.head_name}.{name}") not in params:
+                other = next(n for n, t in params.items() if t is p)
+                raise ModelError(
+                    f"the head's {full!r} is the same parameter as {other!r}; the head must have parameters of its own:"
+                    " give it a copy, or name another module with head="
+                )
         buffers = {n: b for n, b in self._module.named_buffers() if b.is_floating_point()}
         self.names = inside + [n for n in params if n not in inside] + list(buffers)
         tensors = {**params, **buffers}
@@ -435,6 +466,20 @@ def _contiguous_where_torch_fails(norm: nn.GroupNorm, args: tuple[Tensor]) -> tu
     (x,) = args
     fails = x.dim() == 4 and x.stride(1) == 1 and not x.requires_grad
     return (x.contiguous(),) if fails and norm.weight is not None and norm.weight.requires_grad else None
+
+
+def _require_trainable(module: nn.Module) -> None:
+    """Raise `ModelError` if some parameters are frozen: methods train, send and average all of them.
+
+    With all of them frozen the module was last used for predictions, and is trained.
+    """
+    frozen = [n for n, p in module.named_parameters() if not p.requires_grad]
+    if frozen and any(p.requires_grad for p in module.parameters()):
+        few = ", ".join(map(repr, frozen[:3])) + (f" and {len(frozen) - 3} more" if len(frozen) > 3 else "")
+        raise ModelError(
+            f"the network has frozen parameters (requires_grad = False): {few}; fedkin trains all parameters. Set "
+            "requires_grad = True, or compute the outputs of the frozen layers once and take them as the inputs"
+        )
 
 
 def _last_linear(module: nn.Module, classes: int) -> str:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedkin.core.bundle import Bundle
+from fedkin.core.errors import ModelError
 from fedkin.core.net import Net
 from fedkin.core.robust import Aggregation
 from fedkin.core.samples import Samples
@@ -77,8 +78,17 @@ class Client:
         return chunked(lambda x: self.net(w, x), self.data.x)
 
     def features(self, w: Tensor) -> Tensor:
-        """Return the head's input ``[n, d]`` on the training data, in evaluation mode."""
-        return chunked(lambda x: self.net.features_and_logits(w, x)[0], self.data.x)
+        """Return the head's input ``[n, d]`` on the training data, in evaluation mode.
+
+        Raises:
+            ModelError: the head is not given one vector per sample.
+        """
+        found = chunked(lambda x: self.net.features_and_logits(w, x)[0], self.data.x)
+        if found.dim() != 2:
+            raise ModelError(
+                f"features are vectors, and the head {self.net.head_name!r} is given {list(found.shape[1:])}"
+            )
+        return found
 
     def loss(self, w: Tensor) -> float:
         """Mean cross-entropy of ``w`` on the whole training part, eval mode."""

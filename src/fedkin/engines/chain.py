@@ -150,6 +150,8 @@ def _layer(
         make, own_hooks = _MODULES.get(type(module)), int(name == head)  # `Net` itself watches what the head is given
         if make is None or module._forward_hooks or len(module._forward_pre_hooks) > own_hooks:
             raise NotAChain(f"it has a layer {type(module).__name__} ({name!r})")
+        if any(f"{name}.{p}" not in places for p, _ in module.named_parameters(recurse=False)):
+            raise NotAChain(f"it has a layer that shares a parameter with another one ({name!r})")
         where = {p: places[f"{name}.{p}"][0] for p in ("weight", "bias") if f"{name}.{p}" in places}
         return make(module, where)
     if node.op == "call_function" and node.target in (torch.relu, F.relu):

@@ -78,6 +78,7 @@ def sgd(
             epochs = orders(len(data), training, rng, skip_single=net.batchnorm)
             return compiled.train(request, training, data, _paced(epochs, training))
     w = request.start.detach().clone()
+    net.count_anew()
     step = step_for(request, training, data, net, w, private, gradient)
     if private is None:
         drawn = batches(len(data), training, rng, skip_single=net.batchnorm)

@@ -148,6 +148,11 @@ class Experiment:
         net = Net(make, of.shape, of.classes, head=start.head, seed=setup.run.seed, second=second)
         if method.second_network is not None:
             _ = net.second  # made now, so that what does not fit is seen before anything is trained
+        if setup.training.batch_size == 1 and net.batchnorm:
+            raise ConfigError(
+                "batch_size = 1: batch normalisation cannot train on batches of one sample; take batches of 2 or more, "
+                "or a network without it"
+            )
         setup.privacy.require(method, net)
         marks = {"config": digest(table), "data": data, **network_marks(net)}
         return cls(method, net, setup, plan, title, table, marks, about_of(table, size, net))

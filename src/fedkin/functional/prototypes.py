@@ -6,13 +6,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedkin.core import Batch, Bundle, Net
+from fedkin.core import Batch, Bundle, ModelError, Net
 from fedkin.core.rows import weighted_mean
 
 
 def no_prototypes(net: Net) -> Bundle:
-    """Return ``prototypes [C, d]`` of zeros, none of them ``known`` (bool ``[C]``)."""
+    """Return ``prototypes [C, d]`` of zeros, none of them ``known`` (bool ``[C]``).
+
+    Raises:
+        ModelError: what the head is given is not one vector per sample.
+    """
     z, logits = net.features_and_logits(net.w0, torch.zeros(1, *net.shape))
+    if z.dim() != 2:
+        raise ModelError(f"prototypes are vectors, and the head {net.head_name!r} is given {list(z.shape[1:])}")
     c, d = logits.shape[1], z.shape[1]
     return Bundle(prototypes=torch.zeros(c, d), known=torch.zeros(c, dtype=torch.bool))
 

@@ -59,6 +59,12 @@ class APFL(Method):
     def _own(self, c: Client) -> Tensor:
         return c.state.get("model", c.w0)
 
+    def _mixture(self, c: Client, w: Tensor) -> Tensor:
+        v = self._own(c)
+        if "model" not in c.state:  # never trained: its running statistics were not measured
+            v[c.net.buffers] = w[c.net.buffers]
+        return mixture(c.net, w, v, self._alpha(c))
+
     def _alpha(self, c: Client) -> Tensor:
         return c.state.get("alpha", torch.tensor([self.mixing]))
 
@@ -68,14 +74,14 @@ class APFL(Method):
 
     def personalize(self, c: Client) -> Bundle:
         """Return the mixture alpha v + (1 - alpha) w with the newest global model."""
-        return Bundle(model=mixture(c.net, c.received.model, self._own(c), self._alpha(c)))
+        return Bundle(model=self._mixture(c, c.received.model))
 
     def views(self, c: Client) -> dict[str, Bundle]:
         """Return the global model as "global" and the mixture right after the last training as "trained"."""
         w = c.state.get("trained", c.received.model)
         return {
             "global": Bundle(model=c.received.model),
-            "trained": Bundle(model=mixture(c.net, w, self._own(c), self._alpha(c))),
+            "trained": Bundle(model=self._mixture(c, w)),
         }
 
 

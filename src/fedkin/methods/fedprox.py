@@ -26,7 +26,8 @@ class FedProx(Method):
     mu: float = 0.01
     """Weight of the proximal term; the authors tune it in {0.001, 0.01, 0.1, 0.5, 1}."""
     straggler_fraction: float = 0.0
-    """Probability that a client completes only a random 1 .. E-1 of its E epochs; its partial work counts."""
+    """Probability that a client completes only a random 1 .. E-1 of its E epochs; its partial work counts. It has
+    no effect with one epoch, or where training is counted in steps."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

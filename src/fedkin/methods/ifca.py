@@ -38,12 +38,12 @@ class IFCA(Method):
     """Choose before training; or after it, for the upload and the next round, first from a random start (fedbase)."""
     init_min_share: float = 0.0
     """Redraw all start models, up to 50 times, while a cluster attracts a smaller share of a round's clients; each
-    redraw costs the round."""
+    redraw costs the round. A round with fewer clients than clusters ends the search."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check("clusters", at_least=1)
-        self.check("init_min_share", at_least=0, below=1)
+        self.check("init_min_share", at_least=0, at_most=1 / self.clusters)
 
     def init(self, r: Round) -> Bundle:
         """Return independent random centres ``[clusters, P]``."""
@@ -93,7 +93,8 @@ class IFCA(Method):
         labels[r.ids] = up.cluster
         # the authors' program looks for good starts; not in the paper, off by default
         smallest = float(torch.bincount(up.cluster, minlength=self.clusters).min()) / len(r.ids)
-        if 0 <= int(s.redraws) < _REDRAWS and smallest < self.init_min_share:
+        searching = 0 <= int(s.redraws) < _REDRAWS and len(r.ids) >= self.clusters
+        if searching and smallest < self.init_min_share:
             draw = int(s.redraws) + 1
             return Bundle(centres=self._starts(r, draw), labels=labels, redraws=torch.tensor(draw))
         if self.average == "models":  # Algorithm 1, model averaging

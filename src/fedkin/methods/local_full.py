@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
@@ -37,13 +36,14 @@ class LocalFull(Method):
     def client_update(self, c: Client) -> Work:
         """Train the client's model and keep the one with the best validation accuracy so far; return nothing."""
         w = yield Train(c.state.get("model", c.w0))
-        accuracy = torch.tensor(replace(c, data=c.validation).accuracy(w) if len(c.validation) else 0.0)
-        # Later models win ties: validation parts are small, many rounds are equal on them, and of models that they
-        # cannot distinguish the one that has trained longer is kept. Without validation data all rounds are equal.
-        if "chosen" not in c.state or accuracy >= c.state.accuracy:
-            c.state = Bundle(model=w, chosen=w, accuracy=accuracy)
-        else:
-            c.state = c.state.but(model=w)
+        chosen: Tensor = c.state.chosen if "chosen" in c.state else w
+        held_out = replace(c, data=c.validation)
+        # The kept model is scored anew, since validation data change under drift. Later models win ties: validation
+        # parts are small, many rounds are equal on them, and of models that they cannot distinguish the one that has
+        # trained longer is kept. Without validation data all rounds are equal.
+        if not len(c.validation) or held_out.accuracy(w) >= held_out.accuracy(chosen):
+            chosen = w
+        c.state = Bundle(model=w, chosen=chosen)
         return Bundle()
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:

@@ -63,7 +63,7 @@ def test_methods_are_frozen_dataclasses_with_documented_fields(cls: type[Method]
         (FedProx, "mu", float("inf"), "at least 0"),
         (FedProx, "straggler_fraction", 1.1, "at least 0 and at most 1"),
         (IFCA, "clusters", 0, "at least 1"),
-        (IFCA, "init_min_share", 1.0, "at least 0 and below 1"),
+        (IFCA, "init_min_share", 0.5, "at least 0 and at most 0.333333"),
         (FeSEM, "clusters", 0, "at least 1"),
         (FeSEM, "lam", -1e-9, "at least 0"),
         (CFIC, "memory", 1.0, "at least 0 and below 1"),

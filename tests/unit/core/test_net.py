@@ -298,6 +298,55 @@ def test_tied_weights_are_one_part_of_the_vector() -> None:
     close(net(w, x), wanted, 1e-6)
 
 
+class TiedHead(nn.Module):
+    """A head whose matrix is that of a layer before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 2)
+        self.middle = nn.Linear(2, 3)
+        self.out = nn.Linear(3, 2)
+        self.out.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.middle(self.first(x)))
+
+
+def test_a_head_that_shares_parameters_is_refused() -> None:
+    """Methods that keep, send or replace the head alone would change the other layer."""
+    with pytest.raises(ModelError, match=r"'out\.weight' is the same parameter as 'first\.weight'"):
+        Net(TiedHead, (3,), 2)
+
+
+def test_frozen_parameters_are_refused() -> None:
+    """Some frozen: named, at most three of them. All frozen, as a module used for predictions: trained."""
+
+    def frozen(count: int) -> nn.Module:
+        made = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+        for p in list(made.parameters())[:count]:
+            p.requires_grad_(False)
+        return made
+
+    with pytest.raises(ModelError, match=r"frozen parameters .*: '0.weight', '0.bias', '2.weight' and 1 more; "):
+        Net(lambda: frozen(4), (3,), 2)
+    assert torch.equal(Net(lambda: frozen(6), (3,), 2).w0, Net(lambda: frozen(0), (3,), 2).w0)
+
+
+def test_a_second_network_of_the_same_kind_has_the_named_head() -> None:
+    """No layer of it is linear, so that it could not be found otherwise."""
+    net = Net(lambda: nn.Sequential(nn.Conv1d(1, 2, 4), nn.Flatten()), (1, 4), 2, head="0")
+    assert net.second.head_name == "0"
+
+
+def test_a_head_with_places_cannot_be_applied_alone() -> None:
+    """Its outputs per sample are not one row of logits; nor has the network a linear layer to compare."""
+    net = Net(lambda: nn.Sequential(nn.Conv1d(1, 2, 4), nn.Flatten()), (1, 4), 2, head="0")
+    with pytest.raises(ModelError, match=r"the head '0' gives \[2, 1\] numbers per sample"):
+        net.classify(net.w0[net.head], torch.zeros(3, 1, 4))
+    with pytest.raises(ModelError, match="no linear layer"):
+        net.select(net.w0[None], "fc")
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()

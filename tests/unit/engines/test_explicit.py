@@ -248,6 +248,22 @@ def test_layers_that_are_not_written_out(make: Callable[[], nn.Module], why: str
     assert why in str(layers_of(Net(make, (6,), CLASSES)))
 
 
+@pytest.mark.parametrize("name", ["weight", "bias"])
+def test_layers_that_share_a_parameter_are_not_written_out(name: str) -> None:
+    """The second of the layers would be without it: its bias would be left out, its weight not found."""
+
+    def make() -> nn.Module:
+        net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, CLASSES))
+        setattr(net[2], name, getattr(net[0], name))
+        return net
+
+    net = Net(make, (6,), CLASSES)
+    assert "shares a parameter with another one ('2')" in str(layers_of(net))
+    request, training = Train(net.w0), Training(steps=2, batch_size=4, lr=0.1)
+    found = [sgd(request, data_for((6,)), net, training, generator(0), gradient=g) for g in ("auto", "autograd")]
+    assert torch.equal(*found)
+
+
 def test_a_hook_makes_a_network_more_than_its_layers() -> None:
     """A hook that changes what a layer gives would be lost in passes written out."""
 

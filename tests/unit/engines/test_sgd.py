@@ -42,6 +42,15 @@ def train(
     return sgd(asked, points(n), net, Training(**{"lr": 0.1, **training}), generator(0))
 
 
+def test_a_count_of_batches_begins_with_each_request() -> None:
+    """With ``momentum=None`` running statistics are the mean over the request's batches: those of 0 .. 7 in batches of
+    four have mean 3.5, whatever the module, which all clients of a process share, was trained on before."""
+    net = Net(lambda: nn.Sequential(nn.BatchNorm1d(1, momentum=None), nn.Linear(1, 1)), (1,), 1)
+    for n in (40, 8, 8):
+        w = train({"epochs": 1, "batch_size": 4}, {"loss": cross_entropy}, n=n, start=0.0, net=net)
+        torch.testing.assert_close(w[net.buffers][0], torch.tensor((n - 1) / 2))
+
+
 def test_plain_sgd() -> None:
     """w - 0.1 (w - 3), twice: 1, 1.2, 1.38."""
     torch.testing.assert_close(train({"steps": 2}, {}), torch.tensor([1.38]))

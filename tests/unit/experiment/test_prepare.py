@@ -42,6 +42,14 @@ def federation(settings: Settings) -> Federation:
     return settings.data.federation(settings.run.seed)
 
 
+def test_batches_of_one_sample_are_refused_with_batch_normalisation(settings: Settings, federation: Federation) -> None:
+    """Before anything is trained; without batch normalisation they are fine."""
+    one = replace(settings, training=replace(settings.training, batch_size=1))
+    assert Experiment.prepare(one, federation).setup.training.batch_size == 1
+    with pytest.raises(ConfigError, match="batch_size = 1: batch normalisation cannot train"):
+        Experiment.prepare(replace(one, model=ModelSettings("cam-cnn")), federation)
+
+
 def test_the_same_run_on_one_machine_and_on_hosts(settings: Settings, federation: Federation) -> None:
     """Network, plan and promises are equal; the data's fingerprint is the run's name there, and claims are limited."""
     here = Experiment.prepare(settings, federation)
