@@ -13,7 +13,7 @@ from typing import Any
 
 from fedkin.cli import screen
 from fedkin.cli.exit_codes import DIVERGED, OK
-from fedkin.cli.flags import DetailFlags, ShowCompare, ShowRun, compare_flags, resume_flags, run_flags
+from fedkin.cli.flags import ShowCompare, ShowRun, compare_flags, resume_flags, run_flags
 from fedkin.cli.live import followed
 from fedkin.cli.outcome import (
     Outcome,
@@ -115,7 +115,10 @@ def _resume(folder: Path, rounds: int | None, show: ShowCompare) -> int:
 
 def _resume_run(folder: Path, rounds: int | None, show: ShowCompare) -> int:
     table = read_toml(folder / "config.toml")
-    before = settings_from(table).run if "made_by" not in table else RunSettings()
+    settings = settings_from(table, str(folder / "config.toml")) if "made_by" not in table else None
+    before = settings.run if settings else RunSettings()
+    if show.at_best and settings:  # before it trains to the end
+        show.require_data(settings.data.federation(before.seed))
     names, quiet = tuple(read_ids(folder)), show.quiet or show.json
     require(names)
     tracking, log = Tracking(names, folder, str(folder), table), screen.RunLog(quiet=quiet)
@@ -221,6 +224,10 @@ def _show_comparison(plan: Comparison, found: Outcome, runs: Sequence[Run], show
         for run in runs:
             which = f"{run.title}, seed {run.seed}" if len(plan.seeds) > 1 else run.title
             screen.say(f"{which}: {_reached(run, show.target_accuracy)}")
+    if show.per_client:
+        for run in runs:
+            screen.say(f"\n{run.title}, seed {run.seed}" if len(plan.seeds) > 1 else f"\n{run.title}")
+            screen.table(tables.client_table(run))
     screen.say(f"\nPictures and tables: {found.page}; table.md, table.tex and table.csv are next to it")
 
 
@@ -277,8 +284,10 @@ def _advice(result: Result) -> str:
     return f"Is it worth it? fedkin compare {name} with the same flags adds {others}."
 
 
-def _summary(run: Run, show: DetailFlags) -> dict[str, Any]:
+def _summary(run: Run, show: ShowRun | ShowCompare) -> dict[str, Any]:
     summary: Mapping[str, Any] = {**run.summary, "folder": str(run.folder)}
+    if show.at_best:  # all figures are those of one round
+        summary = {**summary, "final": run.final}
     if show.target_accuracy is not None:
         found = to_target(run.rounds, show.target_accuracy)
         summary = {**summary, "reached": None if found is None else {"rounds": found.rounds, "bytes": found.bytes}}

@@ -20,6 +20,7 @@ from fedkin.data import Federation
 from fedkin.engines.stacked_together import Starter
 from fedkin.experiment.listing import TRIALS
 from fedkin.experiment.planned import ALWAYS, compared
+from fedkin.experiment.prepare import require_validation
 from fedkin.experiment.result import Result
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import OnData, Settings, Setup, setup_from
@@ -283,6 +284,8 @@ def compare(
     extra = plan.sources()
     federation = plan.data.federation(plan.seeds[0], on_data)  # bad data before anything is written
     require_two_classes(federation)
+    if plan.tune:
+        require_validation(federation, f"tune = {plan.tune}")
     with contextlib.ExitStack() as to_the_end:
         if folder is not None:
             to_the_end.enter_context(writing(folder))

@@ -235,7 +235,7 @@ class DataSettings:
             image_size=self.image_size,
             scaling=self.scaling,
             planted=self.plant,
-            groups=self.groups or 4,
+            groups=4 if self.groups is None else self.groups,
             drift=self._drift(),
             feature_noise=self.feature_noise or 0.0,
             encoding=self.encoding,

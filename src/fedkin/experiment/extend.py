@@ -54,6 +54,11 @@ def extend(folder: RunFolder, there: Settings, rounds: int) -> Settings:
         raise ConfigError(
             f"{folder.path} has {counted(done, 'round')}, more than --rounds {rounds}; give more than {done}"
         )
+    if rounds == done:
+        raise ConfigError(
+            f"{folder.path} has {counted(done, 'round')} of {there.run.rounds}: right and wrong for every test sample "
+            f"are recorded in the last round of a run alone, so it cannot end with round {done}; give more than {done}"
+        )
     refused = f"{folder.path} cannot become a run of {rounds} rounds: "
     if done and (why := _why_not(there)):
         raise ConfigError(

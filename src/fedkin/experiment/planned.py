@@ -51,4 +51,5 @@ def _of_comparison(table: Mapping[str, Any]) -> int:
 def _of_sweep(table: Mapping[str, Any]) -> int:
     entries = dict(table["sweep"])
     seeds, trials = len(entries.pop("seeds")), int(entries.pop("trials", 0))
+    entries.pop("sampler", None)
     return seeds * (trials or math.prod(map(len, entries.values())))

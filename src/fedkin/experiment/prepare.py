@@ -257,7 +257,7 @@ def require_validation(federation: Federation, setting: str) -> None:
     if not federation.sizes()[:, 1].any():
         raise ConfigError(
             f"{setting} goes by validation accuracy, and no client has validation data; give clients some "
-            "(--validation 0.1), or leave it out"
+            "(--validation 0.1; a saved federation must be saved again with some), or leave it out"
         )
 
 

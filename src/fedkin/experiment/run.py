@@ -21,6 +21,7 @@ from fedkin.engines import Engine, Gradient, choose, gradients, resolved, why_no
 from fedkin.engines.stacked_together import Starter
 from fedkin.experiment.execute import OnRound, execute, one_thread, opened
 from fedkin.experiment.extend import complete, extend
+from fedkin.experiment.listing import whole_of
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.result import FinishedRun, Result
 from fedkin.experiment.run_folder import COMPUTED, RunFolder
@@ -239,7 +240,8 @@ def resume(folder: Path | str, on_round: OnRound | None = None, rounds: int | No
         RunFolderError: no run folder, or its checkpoint or lines are damaged or do not belong to its config and data,
             or another process is writing into it.
         ConfigError: its config was made by a program, with a method, model or data that only that program has, or it is
-            a run over real hosts; the rounds that are done are not the first ones of such a run.
+            a run over real hosts; the rounds that are done are not the first ones of such a run; or it belongs to a
+            comparison or a sweep, whose runs all have the same number.
     """
     found = RunFolder.open(folder)
     if (found.path / "clients.json").exists():
@@ -256,8 +258,19 @@ def resume(folder: Path | str, on_round: OnRound | None = None, rounds: int | No
             )
         settings = settings_from(table, str(found.path / "config.toml"))
         if rounds is not None:
+            _require_alone(found.path, settings.run.rounds, rounds)
             settings = extend(found, settings, rounds)
         return run_settings(settings, out=folder, resume=True, on_round=on_round)
+
+
+def _require_alone(folder: Path, there: int, rounds: int) -> None:
+    """Raise `ConfigError` for another number of rounds of a run that others are compared with."""
+    if rounds != there and (whole := whole_of(folder)) is not None:
+        kind, command = ("sweep", "sweep") if (whole / "sweep.toml").is_file() else ("comparison", "compare")
+        raise ConfigError(
+            f"{folder} is a run of the {kind} {whole}, whose runs all have {there} rounds; for {rounds}, copy it "
+            f"elsewhere and resume it there, or begin another {kind} (fedkin {command}) of {rounds} rounds"
+        )
 
 
 def _gradient(asked: Gradient, resumed: Path | str | None) -> Gradient:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +20,7 @@ from typing import Any, Literal, get_args
 
 import tomli_w
 
-from fedkin.core import ConfigError, MethodError, RunFolderError
+from fedkin.core import ConfigError, FedkinError, MethodError, ModelError, RunFolderError
 from fedkin.core.errors import nearest
 from fedkin.data import Federation
 from fedkin.engines.stacked_together import Starter
@@ -27,8 +28,10 @@ from fedkin.evaluate import Spread, spread
 from fedkin.evaluate.divergence import sentence
 from fedkin.evaluate.rounds import RULE, over, spans
 from fedkin.experiment.execute import OnRound
+from fedkin.experiment.prepare import require_validation
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.search_space import (
+    Range,
     Space,
     Value,
     Values,
@@ -46,8 +49,10 @@ from fedkin.report.tables import DASH, Grid, percent, to_markdown
 from fedkin.storage.files import write_atomic
 from fedkin.storage.folders import room, taken
 from fedkin.storage.json_lines import Lines
+from fedkin.storage.lock import NAME as LOCK
 from fedkin.storage.lock import writing
-from fedkin.storage.toml import NONE, differences, read_toml
+from fedkin.storage.toml import NETWORK, NONE, differences, named, read_toml
+from fedkin.user_code.reference import CodeRef, copies
 
 PARTS = ("method", "model", "training", "run", "aggregation", "attack", "privacy")
 Sampler = Literal["tpe", "sobol"]
@@ -85,6 +90,11 @@ class Sweep:
             raise ConfigError(f"trials must be 0 (a grid) or more, got {self.trials}")
         if self.sampler not in get_args(Sampler):
             raise ConfigError(f"sampler must be one of {', '.join(get_args(Sampler))}, got {self.sampler!r}")
+        if self.sampler != "tpe" and not self.trials:
+            raise ConfigError(
+                f"sampler = {self.sampler!r} draws trials, and a grid has none; give --trials N, or omit it"
+            )
+        self._require_each_once()
         if not self.base.data.resolved().validation > 0:
             raise ConfigError("a sweep chooses on validation data: --validation must be above 0, such as 0.1")
         for values in corners(self.space) if self.trials else grid_of(self.space):
@@ -110,11 +120,31 @@ class Sweep:
             raise ConfigError("a sweep varies training.epochs or training.steps, not both: steps would win over epochs")
         if "training.epochs" in values:  # as on the command line: they beat steps from a file
             table["training"].pop("steps", None)
+        if NETWORK in values:  # the fingerprint is of the base's network
+            table["model"].pop("code", None)
         for name, value in values.items():
             place, key = self._place(table, name)
             place[key] = value
         table["run"]["seed"] = seed
         return settings_from(table, "sweep")
+
+    def sources(self) -> dict[str, bytes]:
+        """Return the files of user-defined code that the sweep's tables name: file name -> content.
+
+        Raises:
+            ConfigError: one cannot be read, or two different ones have the same name.
+        """
+        networks = self.space.get(NETWORK, ())
+        own = [CodeRef.read(str(name)) for name in (() if isinstance(networks, Range) else networks)]
+        return copies([self.base.code, self.base.model.code, *own])
+
+    def _require_each_once(self) -> None:
+        """Raise `ConfigError` if two names are of one setting, such as training.batch-size and training.batch_size."""
+        table, found = self.base.table(), dict[tuple[int, str], str]()
+        for name in self.space:
+            place, key = self._place(table, name)
+            if (first := found.setdefault((id(place), key), name)) != name:
+                raise ConfigError(f"{first} and {name} are the same setting; give its values once")
 
     def start(self) -> Values:
         """Return the values of the base.
@@ -159,7 +189,7 @@ class Sweep:
                 entries[name] = list(v)
             else:
                 entries[name] = str(v)
-        return {**self.base.table(), "sweep": entries}
+        return named({**self.base.table(), "sweep": entries}, lambda name: CodeRef(name).portable)
 
 
 @dataclass(frozen=True)
@@ -188,7 +218,8 @@ def run_sweep(
 ) -> list[Trial]:
     """Run every setting; all are judged by validation data alone.
 
-    A setting whose run fails (by an error of the method) or diverges is recorded and skipped.
+    A setting whose run fails (by an error of the method; after the first one also because it contradicts itself or the
+    network does not fit the data) or diverges is recorded and skipped.
 
     Args:
         sweep: what is tried.
@@ -207,9 +238,15 @@ def run_sweep(
     first, runs_at_once = sweep.seeds[0], at_once(together, sweep.base.compute)
     federations = {first: sweep.base.data.federation(first) if federation is None else federation}
     require_two_classes(federations[first])
+    require_validation(federations[first], "a sweep")
     with writing(out), room(out):
         _begin(sweep, out, resume)
-        done = _trials(sweep, out, federations, on_trial, runs_at_once)
+        try:
+            done = _trials(sweep, out, federations, on_trial, runs_at_once)
+        except FedkinError:
+            if not resume:
+                _withdraw(sweep, out)
+            raise
         _finish(sweep, out, done)
     return done
 
@@ -217,7 +254,9 @@ def run_sweep(
 def _trials(
     sweep: Sweep, out: Path, federations: dict[int, Federation], on_trial: OnTrial | None, runs_at_once: int
 ) -> list[Trial]:
-    known = [dict(line["values"]) for line in Lines(out / "trials.jsonl")]
+    known = [
+        _renamed(line["values"], lambda name: CodeRef.read(name, out).name) for line in Lines(out / "trials.jsonl")
+    ]
     done, failed = list[Trial](), set[int]()
 
     def run(number: int, values: Values, seed: int, start: Starter | None) -> _Score | str:
@@ -225,12 +264,13 @@ def _trials(
             return ""
         if number >= len(known):  # before it is run: after a kill the same setting goes on
             known.append(values)
-            lines = (json.dumps({"number": n, "values": v}) + "\n" for n, v in enumerate(known))
+            kept = (_renamed(v, lambda name: CodeRef(name).portable) for v in known)
+            lines = (json.dumps({"number": n, "values": v}) + "\n" for n, v in enumerate(kept))
             write_atomic(out / "trials.jsonl", "".join(lines).encode())
         if seed not in federations:
             federations[seed] = sweep.base.data.federation(seed)
         told = None if on_trial is None else (lambda _, line: on_trial(number, sweep.size, values, seed, line))
-        score = _scored(sweep, out / trial_name(number, seed), values, seed, federations[seed], told, start)
+        score = _scored(sweep, out / trial_name(number, seed), number, values, seed, federations[seed], told, start)
         if isinstance(score, str):
             failed.add(number)
         return score
@@ -266,11 +306,23 @@ def _begin(sweep: Sweep, out: Path, resume: bool) -> None:
         raise RunFolderError(f"{out} holds another sweep: {other}; resume it as it was begun: fedkin resume {out}")
     if not resume:
         try:
-            for file, content in sweep.base.sources().items():  # before the table that names them
+            for file, content in sweep.sources().items():  # before the table that names them
                 write_atomic(out / file, content)
             write_atomic(out / "sweep.toml", text)
         except OSError as e:
             raise RunFolderError(f"no folder can be made at {out} ({e}); name another with --out") from e
+
+
+def _withdraw(sweep: Sweep, out: Path) -> None:
+    """Remove the folder of a sweep in which no run could begin; it holds only what `_begin` and `_trials` wrote."""
+    own = {"sweep.toml", "trials.jsonl", LOCK, *sweep.sources()}
+    if not any(out.glob("*/config.toml")) and {p.name for p in out.iterdir()} <= own:
+        shutil.rmtree(out)
+
+
+def _renamed(values: Mapping[str, Any], rename: Callable[[str], str]) -> Values:
+    """Return the values of a trial with another name of its network."""
+    return {name: rename(value) if name == NETWORK else value for name, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -286,6 +338,7 @@ class _Score:
 def _scored(
     sweep: Sweep,
     place: Path,
+    number: int,
     values: Values,
     seed: int,
     federation: Federation,
@@ -300,10 +353,13 @@ def _scored(
         )
     except MethodError as e:
         return f"seed {seed}: {e}"
+    except (ConfigError, ModelError) as e:
+        if number == 0:  # nothing was trained yet: more likely a mistake in what all trials have in common
+            raise
+        return f"seed {seed}: {e}"
     if (lost := result.summary.get("diverged")) is not None:
         return f"seed {seed}: {sentence(lost)}"
-    if result.final.validation is None:
-        raise ConfigError("a sweep chooses on validation data, and no client has any; raise --validation")
+    assert result.final.validation is not None  # `require_validation`
     last = (result.summary["last"] or {}).get("validation")
     return _Score(result.final.validation, result.final.accuracy, last, result.final.rounds)
 

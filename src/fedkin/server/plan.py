@@ -115,6 +115,12 @@ class Plan(RunSettings):
             ConfigError: uploads are not merged, or cannot be hidden, as the plan would have it; too few clients.
         """
         method.require_robust(self.aggregation)
+        if self.metadata_epsilon is not None and self.stop_after is not None and method.noisy_scores:
+            raise ConfigError(
+                f"stop_after = {self.stop_after} cannot be used with metadata_epsilon = {self.metadata_epsilon:g} and "
+                f"{type(method).__name__}: its clients report their choice in the last round, and a run that ends "
+                "early would have none; leave out one of the two"
+            )
         if not self.aggregation.secure:
             return
         method.require_secure()

@@ -21,6 +21,10 @@ MOST_NAMED = 6
 """Maximum number of settings in a message about two different tables."""
 
 
+NETWORK = "model.model"
+"""Name of the network in the table of a sweep."""
+
+
 def read_toml(path: Path | str) -> dict[str, Any]:
     """Return the tables of a TOML file; user-defined files that it names are searched next to it first.
 
@@ -122,6 +126,8 @@ def named(table: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, A
             found["method"] = {rename(name): values for name, values in own.items()}
         if isinstance(found.get("baseline"), str):
             found["baseline"] = rename(found["baseline"])
+    if isinstance(sweep := table.get("sweep"), Mapping) and isinstance(networks := sweep.get(NETWORK), list):
+        found["sweep"] = {**sweep, NETWORK: [rename(n) if isinstance(n, str) else n for n in networks]}
     return found
 
 

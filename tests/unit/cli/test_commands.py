@@ -18,7 +18,7 @@ import fedkin as package
 from commandline import Command
 from fedkin import Bundle, Client, Method, Round, Train, Work, to_all
 from fedkin.cli import demo, screen
-from fedkin.cli.exit_codes import DIVERGED
+from fedkin.cli.exit_codes import BAD_INPUT, DIVERGED
 from fedkin.data import PARTITIONS, SOURCES
 from fedkin.evaluate.divergence import sentence
 from fedkin.experiment.result import FinalMetrics
@@ -259,6 +259,34 @@ def test_per_client_on_request(fedkin: Command, small: str) -> None:
     assert mean == pytest.approx(printed["final"]["accuracy"])
     table = shown[shown.index("Clients") :]
     assert sorted(re.findall(r"^ +(\d) +\d+ ", table, re.MULTILINE)) == ["0", "1", "2", "3"]
+
+
+def test_figures_of_the_best_round_are_all_of_it(fedkin: Command, small: str) -> None:
+    """With --round best also the final ones of the JSON, whose mean over clients is the accuracy; without validation
+    data nothing is trained first."""
+    flags = f"{small} --rounds 8 --lr 5 --json --per-client --round best"
+    printed = json.loads(fedkin(f"run fedavg {flags} --out a").out)
+    best = printed["best"]["round"]
+    assert best < 8
+    assert printed["final"]["rounds"] == f"round {best}"
+    mean = sum(printed["accuracy_by_client"].values()) / 4
+    assert mean == pytest.approx(printed["final"]["accuracy"])
+
+    assert fedkin(f"run fedavg {small} --validation 0 --rounds 2 --out b --quiet").code == 0
+    before = content(Path("b"))
+    done = fedkin("resume b --rounds 14 --round best")
+    assert done.code == BAD_INPUT
+    assert "--round best goes by validation accuracy" in done.err
+    assert content(Path("b")) == before
+
+
+def test_a_comparison_shows_clients_on_request(fedkin: Command, small: str) -> None:
+    """A table for each run, below its name."""
+    shown = fedkin(f"compare fedavg {small} --out a --per-client").out
+    assert len(re.findall(r"^Clients$", shown, re.MULTILINE)) == 3
+    titles = re.findall(r"^(Local|Local \(full\)|FedAvg)$", shown, re.MULTILINE)
+    assert titles == ["Local", "Local (full)", "FedAvg"]
+    assert "Clients" not in fedkin("resume a").out
 
 
 @pytest.mark.parametrize("command", ["run fedavg", "compare"])

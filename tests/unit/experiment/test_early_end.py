@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,5 +128,6 @@ def test_methods_of_a_comparison_end_for_themselves(fedkin: Command) -> None:
     page = Path("c/report.html").read_text()
     assert "Training ended early, after round" in page
     assert "A line ends with the first of its seeds to end early." in page
-    refused = fedkin("resume c/fedavg-seed0 --rounds 90")
+    shutil.copytree("c/fedavg-seed0", "alone")
+    refused = fedkin("resume alone --rounds 90")
     assert (refused.code, "begin a run with another --stop-after" in refused.err) == (BAD_INPUT, True)

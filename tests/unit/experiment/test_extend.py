@@ -303,6 +303,43 @@ def test_fewer_rounds_than_are_done_are_refused(tmp_path: Path, fedkin: Command)
     assert content(tmp_path / "a") == before
 
 
+def test_a_stopped_run_cannot_end_with_its_last_round(tmp_path: Path) -> None:
+    """That round has no outcomes of single test samples, which the last round of a run has."""
+
+    def stop(report: Any, line: Any) -> None:
+        if report.round == 4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run_settings(run_of("fedavg", 9, eval_every=1), out=tmp_path / "a", on_round=stop)
+    before = content(tmp_path / "a")
+    with pytest.raises(ConfigError, match=r"has 4 rounds of 9: .* cannot end with round 4; give more than 4"):
+        resume(tmp_path / "a", rounds=4)
+    assert content(tmp_path / "a") == before
+    assert resume(tmp_path / "a", rounds=5).summary["rounds"] == 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "command", "one"),
+    [
+        ("comparison", "compare fedavg", "fedavg-seed0"),
+        ("sweep", "sweep fedavg --grid training.lr=0.1,0.01", "000-seed0"),
+    ],
+)
+def test_a_run_of_a_comparison_or_a_sweep_keeps_its_rounds(kind: str, command: str, one: str, fedkin: Command) -> None:
+    """With others it could not be compared any more; a copy elsewhere is a run of its own."""
+    data = "--clients 4 --samples-per-client 60 --model linear --steps 2 --batch-size 5 --engine loop"
+    assert fedkin(f"{command} {data} --rounds 2 --out c --quiet").code == OK
+    before = content(Path("c") / one)
+    done = fedkin(f"resume c/{one} --rounds 4")
+    assert done.code == BAD_INPUT
+    assert f"c/{one} is a run of the {kind} c, whose runs all have 2 rounds; for 4, copy it elsewhere" in done.err
+    assert content(Path("c") / one) == before
+    assert fedkin(f"resume c/{one} --rounds 2 --quiet").code == OK
+    shutil.copytree(Path("c") / one, "alone")
+    assert fedkin("resume alone --rounds 14 --quiet").code == OK
+
+
 def test_evaluations_that_were_not_made_cannot_be_had(tmp_path: Path) -> None:
     """A run of 15 rounds is evaluated in each of rounds 6 to 15, of which a stopped run of 30 has made some without."""
 

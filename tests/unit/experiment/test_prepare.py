@@ -12,7 +12,7 @@ from fedkin.core import Aggregation, ConfigError, DataError
 from fedkin.data import Federation
 from fedkin.experiment.prepare import Experiment, plan_of
 from fedkin.experiment.settings import DataSettings, HostSettings, ModelSettings, RunSettings, Settings
-from fedkin.methods import DAPFL, FedAvg
+from fedkin.methods import DAPFL, FedAvg, Safe
 from fedkin.privacy.budget import Privacy
 from grouped import setup
 
@@ -48,6 +48,14 @@ def test_batches_of_one_sample_are_refused_with_batch_normalisation(settings: Se
     assert Experiment.prepare(one, federation).setup.training.batch_size == 1
     with pytest.raises(ConfigError, match="batch_size = 1: batch normalisation cannot train"):
         Experiment.prepare(replace(one, model=ModelSettings("cam-cnn")), federation)
+
+
+def test_a_choice_in_the_last_round_needs_a_last_round(settings: Settings, federation: Federation) -> None:
+    """A run that ends early has no round that is known to be the last; methods without scores have nothing to send."""
+    early = replace(settings, run=replace(settings.run, stop_after=2))
+    assert Experiment.prepare(early, federation).plan.stop_after == 2
+    with pytest.raises(ConfigError, match="stop_after = 2 cannot be used with metadata_epsilon = 1 and Safe: "):
+        Experiment.prepare(replace(early, name="fedavg-safe", method=Safe(FedAvg())), federation)
 
 
 def test_the_same_run_on_one_machine_and_on_hosts(settings: Settings, federation: Federation) -> None:

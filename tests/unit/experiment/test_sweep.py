@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from fedkin.core import ClientError, ConfigError, RunFolderError
+from fedkin.core import ClientError, ConfigError, ModelError, RunFolderError
 from fedkin.experiment import sweep as module
 from fedkin.experiment.search_space import Range, grid_of, proposal, space_from
-from fedkin.experiment.settings import settings_from
+from fedkin.experiment.settings import DataSettings, settings_from
 from fedkin.experiment.sweep import Sweep, chosen, run_sweep, sweep_from, sweep_table
 from fedkin.storage.toml import read_toml
 from folders import small
@@ -85,6 +86,8 @@ def test_what_is_no_space_is_refused(bad: Any) -> None:
         (GRID, {"seeds": (0, 0)}, "seeds that differ"),
         (GRID, {"seeds": ()}, "seeds that differ"),
         (GRID, {"trials": -1}, "trials must be 0"),
+        (GRID, {"sampler": "sobol"}, "a grid has none"),
+        ({"training.batch-size": (5,), "training.batch_size": (6,)}, {}, "are the same setting"),
     ],
 )
 def test_a_sweep_that_cannot_be_is_refused_before_anything_runs(space: Any, more: Any, said: str) -> None:
@@ -99,6 +102,41 @@ def test_validation_data_are_needed() -> None:
         Sweep(small("fedprox", data={"validation": 0.0}), GRID)
     with pytest.raises(ConfigError, match="--validation must be above 0"):
         Sweep(small("fedprox", data={"partition": "dapfl-paper", "alpha": 0.5}), GRID)
+
+
+def test_data_without_validation_samples_are_refused_first(tmp_path: Path) -> None:
+    """A saved federation is what it is; no trial is made for nothing."""
+    small("fedprox", data={"validation": 0.0}).data.federation(0).save(tmp_path / "data")
+    made = Sweep(replace(small("fedprox"), data=DataSettings(data=str(tmp_path / "data"))), GRID)
+    with pytest.raises(ConfigError, match="a sweep goes by validation accuracy, and no client has validation data"):
+        run_sweep(made, tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_sweep_that_cannot_begin_leaves_no_folder(tmp_path: Path) -> None:
+    """Its first trial ends before its first round."""
+    made = Sweep(small("fedprox", model={"model": "linear", "head": "tail"}), GRID)
+    with pytest.raises(ModelError, match="'tail'"):
+        run_sweep(made, tmp_path / "s")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trial_that_contradicts_itself_is_passed_over(tmp_path: Path) -> None:
+    """Adam has no momentum, and a network does not fit the data: each is told, and the others are compared. Resuming
+    comes to the same."""
+    space = {"training.momentum": (0, 0.9), "training.optimizer": ("adam", "sgd")}
+    made = sweep(space, trials=4, sampler="sobol")
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(module, "quasi_random", lambda space, number, seed: grid_of(space)[number])
+    done = run_sweep(made, tmp_path / "s")
+    assert [t.failed.partition(";")[0] for t in done if t.failed] == [
+        "seed 0: momentum = 0.9 belongs to SGD, and the optimizer is 'adam', which has moments of its own"
+    ]
+    assert run_sweep(made, tmp_path / "s", resume=True) == done
+    monkey.undo()
+    fitting = run_sweep(sweep({"model.model": ("linear", "dapfl-cnn")}), tmp_path / "t")
+    assert [bool(t.failed) for t in fitting] == [False, True]
+    assert "dapfl-cnn needs images" in fitting[1].failed
 
 
 def test_epochs_beat_steps_of_the_base() -> None:
@@ -221,6 +259,29 @@ def test_proposals_depend_on_what_was_tried_and_lie_in_the_space() -> None:
         before.append((values, None if len(before) == 3 else -abs(values["a"] - 0.8)))
     late = [abs(v["a"] - 0.8) for v, _ in before[20:]]
     assert sum(late) / len(late) < 0.15  # 0.34 if drawn at random
+
+
+@pytest.mark.parametrize("trials", [0, 3])
+def test_networks_of_ones_own_are_swept(trials: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder keeps copies of all of them, so that it can be resumed from anywhere, and its choice be run."""
+    text = "from torch import nn\n\ndef build():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.py").write_text(text + f"# {name}\n")
+    monkeypatch.chdir(tmp_path)
+    base = small("fedprox", model={"model": "./one.py:build"})
+    made = Sweep(
+        base, {"model.model": ("./one.py:build", "./two.py:build")}, trials=trials, sampler="sobol" if trials else "tpe"
+    )
+    done = run_sweep(made, tmp_path / "s")
+    assert not any(t.failed for t in done)
+    (tmp_path / "s").rename(tmp_path / "moved")
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.py").unlink()
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    assert settings_from(read_toml("../moved/chosen.toml")).model.code.file.parent == tmp_path / "moved"
+    again = run_sweep(sweep_from(read_toml("../moved/sweep.toml"), "s"), Path("../moved"), resume=True)
+    assert [t.validation for t in again] == [t.validation for t in done]
 
 
 def test_a_method_of_ones_own_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -311,6 +311,15 @@ def test_what_cannot_begin_leaves_no_folder(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_saved_data_without_validation_samples_leave_no_folder(tmp_path: Path) -> None:
+    """They have what they have: no trial is made for nothing."""
+    dataclasses.replace(SMALL["data"], validation=0.0).federation(0).save(tmp_path / "data")
+    saved = dataclasses.replace(plan(tune=1), data=DataSettings(data=str(tmp_path / "data")))
+    with pytest.raises(ConfigError, match="tune = 1 goes by validation accuracy"):
+        compare(saved, tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
 def test_a_damaged_file_of_choices_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Text that is not JSON, and choices of other methods."""
     planted(monkeypatch, {0: (0.5, 0.5)})

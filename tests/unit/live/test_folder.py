@@ -96,7 +96,7 @@ def test_the_running_run_of_a_comparison_or_a_sweep_is_counted(begun, tmp_path) 
         begun(name)
     (tmp_path / "c" / "compare.toml").write_text('methods = ["da-pfl", "./mine.py:Mine"]\nsafe = true\nseeds = [0, 4]')
     grid = '"training.lr" = [0.1, 0.2]\n"method.mu" = [1, 2, 3]'
-    (tmp_path / "s" / "sweep.toml").write_text(f"[sweep]\nseeds = [0, 1]\n{grid}")
+    (tmp_path / "s" / "sweep.toml").write_text(f"[sweep]\nseeds = [0, 1]\nsampler = 'tpe'\n{grid}")
     live = LiveFolder(tmp_path)
 
     def counted(*running: str) -> list[tuple[int | None, int | None]]:

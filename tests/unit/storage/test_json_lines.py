@@ -89,6 +89,17 @@ def test_lines_beyond_the_checkpoint_are_cut_off(file: str, made: Path, tmp_path
     assert_same_run(tmp_path / "b", made)
 
 
+@pytest.mark.parametrize("more", [b"\n", b"no line at all\n", b'{"round": '])
+def test_what_is_no_line_beyond_the_checkpoint_is_cut_off(more: bytes, made: Path, tmp_path: Path) -> None:
+    """An empty line, as an editor leaves it, or half of one."""
+    shutil.copytree(made, tmp_path / "b")
+    for file in ("rounds.jsonl", "clients.jsonl"):
+        with (tmp_path / "b" / file).open("ab") as f:
+            f.write(more)
+    resume(tmp_path / "b")
+    assert_same_run(tmp_path / "b", made)
+
+
 def test_a_changed_summary_is_refused_and_written_again(made: Path, tmp_path: Path, fedkin: Command) -> None:
     """A figure that was changed in summary.json is noticed; resuming writes the figures that follow from the lines."""
     shutil.copytree(made, tmp_path / "b")
