@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, cast
 
 from fedkin.core.errors import DataError
-from fedkin.data.standalone import MISSING
+from fedkin.data.standalone import MISSING, number_of
 
 MAX_CATEGORIES = 50
 MAX_CLASSES = 1000
@@ -126,7 +126,7 @@ class Card:
 def numbers_of(texts: Sequence[str]) -> list[float] | None:
     """Return the texts as numbers, NaN where empty; None if one of them is not a number."""
     try:
-        return [math.nan if t.lower() in MISSING else float(t) for t in texts]
+        return [math.nan if t.lower() in MISSING else number_of(t) for t in texts]
     except ValueError:
         return None
 

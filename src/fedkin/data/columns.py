@@ -38,8 +38,10 @@ def fitted(column: Input, values: Raw, parts: Sequence[npt.NDArray[np.int64]], o
     means, stds = [], []
     for part in parts:
         there = values[part][~np.isnan(values[part])]
-        means.append(float(there.mean()) if len(there) else 0.0)
-        stds.append(float(there.std()) if len(there) and there.min() < there.max() else 0.0)
+        varies = len(there) > 0 and there.min() < there.max()
+        # the mean of equal numbers is not always that number
+        means.append(float(there.mean() if varies else there[0]) if len(there) else 0.0)
+        stds.append(float(there.std()) if varies else 0.0)
     gaps = column.gaps if own else bool(np.isnan(values[parts[0]]).any())
     return replace(column, gaps=gaps, mean=tuple(means), std=tuple(stds))
 

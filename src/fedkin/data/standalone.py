@@ -5,6 +5,7 @@ Every export contains it as ``prepare.py``, where ``load.py`` uses it. Files are
 
 from __future__ import annotations
 
+import codecs
 import csv
 import math
 import re
@@ -23,6 +24,7 @@ FAR = 3.0  # widths of the training range beyond its ends; values further out ar
 FAR_PIXELS = 0.25  # the same for images, whose range is bounded
 TINY = 1 / 50  # inputs all below this fraction of the training's magnitude are probably on another scale
 SOME = 16  # number of values from which TINY is applied
+ROUNDED = 1e-4  # part of a column's deviation by which rounding may have moved the ends of its range
 ALL_OUTSIDE = 5  # number of rows from which a warning says that all lie outside the training range
 _TRUTH = {"true": "1", "false": "0", "1": "1", "0": "0"}
 _DECIMAL = re.compile(r"^(\s*[-+]?\d+),(\d+(?:[eE][-+]?\d+)?\s*)$")
@@ -86,10 +88,10 @@ def read_lines(path: Path, encoding: str | None = None) -> tuple[tuple[str, ...]
     try:
         if encoding is None:
             _require_utf8(path)
-        with path.open(encoding=encoding or "utf-8-sig", newline="") as file:
-            first = file.readline()
+        utf8 = encoding is None or codecs.lookup(encoding).name == "utf-8"
+        with path.open(encoding="utf-8-sig" if utf8 else encoding, newline="") as file:
+            delimiter = _delimiter(next((line for line in file if line.strip()), ""))
             file.seek(0)
-            delimiter = max(",;\t", key=first.count)
             lines = list(_rows(file, delimiter, path))
     except UnicodeError as error:
         raise RawError(_undecodable(path, encoding, error)) from error
@@ -99,12 +101,17 @@ def read_lines(path: Path, encoding: str | None = None) -> tuple[tuple[str, ...]
         raise RawError(f"{path}: cannot be read as a csv file ({error})") from error
     if len(lines) < 2:
         raise RawError(f"{path}: expected a header line and at least one row, got {len(lines)} lines")
-    header = tuple(field.strip() for field in lines[0][1])
+    header = tuple(field.strip().removeprefix(chr(0xFEFF)) for field in lines[0][1])
     if len(set(header)) < len(header) or "" in header:
         raise RawError(f"{path}: every column needs a name of its own, the header is {_listed(header, 20)}")
     if delimiter == ";":  # as spreadsheets write where 1,5 is one and a half
         return header, [(n, [_DECIMAL.sub(r"\1.\2", field) for field in row]) for n, row in lines[1:]]
     return header, lines[1:]
+
+
+def _delimiter(line: str) -> str:
+    """Return what separates the fields of a line; within quotes it is a part of a field."""
+    return max(",;\t", key=re.sub(r'"[^"]*"', "", line).count)
 
 
 def read_records(path: Path, encoding: str | None = None) -> tuple[list[dict[str, str]], list[str]]:
@@ -207,7 +214,7 @@ def _undecodable(path: Path, encoding: str | None, error: UnicodeError) -> str:
 
 def _column_at(before: str, header: str) -> str:
     """Return the name of the column that a line has come to."""
-    delimiter = max(",;\t", key=(header or before).count)
+    delimiter = _delimiter(header or before)
     try:
         names = next(csv.reader([header], delimiter=delimiter), [])
         at = len(next(csv.reader([before + "x"], delimiter=delimiter))) - 1
@@ -255,13 +262,13 @@ def raw_column(texts: Sequence[str], column: Input, places: Sequence[str]) -> Ra
         place_of = {category: float(i) for i, category in enumerate(column.categories)}
         if all(category.lower() in _TRUTH or not category for category in column.categories):
             named = {_TRUTH[c.lower()]: at for c, at in place_of.items() if c}
-            place_of |= {text: named[truth] for text, truth in _TRUTH.items() if truth in named}
+            place_of = {text: named[truth] for text, truth in _TRUTH.items() if truth in named} | place_of
             texts = [t.lower() if t not in place_of else t for t in texts]
         return np.array([place_of.get("" if t.lower() in MISSING else t, -1.0) for t in texts], dtype=np.float64)
     out = np.empty(len(texts), dtype=np.float64)
     for i, text in enumerate(texts):
         try:
-            out[i] = math.nan if text.lower() in MISSING else float(_TRUTH.get(text.lower(), text))
+            out[i] = math.nan if text.lower() in MISSING else number_of(_TRUTH.get(text.lower(), text))
         except ValueError:
             out[i] = math.inf
         if math.isinf(out[i]):
@@ -269,6 +276,17 @@ def raw_column(texts: Sequence[str], column: Input, places: Sequence[str]) -> Ra
                 f"{places[i]}: '{column.name}' is {text!r}; expected a finite number, or nothing where it is not known"
             )
     return out
+
+
+def number_of(text: str) -> float:
+    """Return a field as a number.
+
+    Raises:
+        ValueError: it is none. Python alone reads 1_000 as one, which is a code elsewhere.
+    """
+    if "_" in text:
+        raise ValueError(f"{text!r} is not a number")
+    return float(text)
 
 
 def text_of(value: object) -> str:
@@ -287,6 +305,8 @@ def scaled(raw: Raw, columns: Sequence[Input]) -> npt.NDArray[np.float32]:
             known = np.flatnonzero(values >= 0)
             out[known, at + values[known].astype(np.int64)] = 1.0
         else:
+            if len(column.mean) > 1:
+                raise RawError("each client has its own means and deviations; these are of several clients")
             mean, std = column.mean[0], column.std[0]
             missing = np.isnan(values)
             if std > 0:
@@ -358,9 +378,11 @@ def _numbers(values: Raw, column: Input, of: Seen) -> list[str]:
         return found
     if "low" not in of:
         return [*found, f"filled in {len(there)} of {n} rows, and in no training row"]
-    low, high = _limits(of, FAR, *column.std)
-    far = (there < low) | (there > high)
+    low, high = _limits(of, FAR, *column.std[:1])
     start, end = _ends(of)
+    rounded = ROUNDED * max(column.std, default=0.0) or 1e-12 * max(abs(start), abs(end))
+    low, high, start, end = low - rounded, high + rounded, start - rounded, end + rounded
+    far = (there < low) | (there > high)
     beyond = np.unique(there[(there < start) | (there > end)])
     if far.any():
         odd = np.unique(there[far])

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedkin.data.checks import Indices
-from fedkin.data.standalone import MISSING
+from fedkin.data.standalone import MISSING, number_of
 from fedkin.inspection.finding import EXAMPLES, ColumnSummary, first
 
 Mask = npt.NDArray[np.bool_]
@@ -106,6 +106,6 @@ class Fields:
 
 def _number(text: str) -> float:
     try:
-        return float(text)
+        return number_of(text)
     except ValueError:
         return math.nan

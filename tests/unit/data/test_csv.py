@@ -109,6 +109,7 @@ def test_target_is_needed(table: Path) -> None:
         ("x,,y\n1,2,0\n", "every column needs a name of its own"),
         ("x,y\n1,0\n1\n", "line 3: 1 fields, the header has 2"),
         ("x,y\n1,0\n1,\n", "line 3: the target 'y' is empty"),
+        ("x,y\n1,0\n1,None\n", "line 3: the target 'y' is 'None', which counts as empty"),
         ("x,y\n1,0\n1,0.5\n", r"line 3: target 0\.5 is not a class"),
         ("x,y\n1,0\ninf,1\n", "line 3: 'x' is inf"),
         ("x,y\n?,0\nNA,1\n", "column 'x' is empty in every row; drop it"),
@@ -119,6 +120,7 @@ def test_target_is_needed(table: Path) -> None:
         ),
         ("x,y\n" + "".join(f"2020-01-{i},0\n" for i in range(51)), "they look like dates: give the days since"),
         ("x,y\n" + "".join(f'"{i},5",0\n' for i in range(51)), "they look like numbers with a decimal comma"),
+        ("x,y\n" + "".join(f'"{i},500",0\n' for i in range(51)), "write 1234 for 1,234 if it separates thousands"),
         ("x,y\n" + "".join(f"1,{i}\n" for i in range(1001)), "target 'y' has 1001 different values, at most 1000"),
     ],
 )
@@ -250,6 +252,40 @@ def test_not_a_number_is_no_empty_field(tmp_path: Path) -> None:
         load(tmp_path / "t.csv", target="y")
 
 
+def test_codes_with_underscores_are_texts(tmp_path: Path) -> None:
+    """Python alone reads 1_1 as 11, which would be the class of another code."""
+    (tmp_path / "t.csv").write_text("x,y\n2_10,1_1\n2_11,11\n")
+    d = load(tmp_path / "t.csv", target="y")
+    assert (d.labels, d.x.tolist()) == (("11", "1_1"), [[1, 0], [0, 1]])
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "UTF8", "utf-16-le", None])
+def test_a_mark_at_the_start_of_a_file_is_no_part_of_a_name(encoding: str | None, tmp_path: Path) -> None:
+    """The byte order mark, with which Excel begins UTF-8 files."""
+    (tmp_path / "t.csv").write_bytes("\ufeffage,y\n1,0\n2,1\n".encode(encoding or "utf-8"))
+    assert read_csv([tmp_path / "t.csv"], "t", encoding).columns == ("age", "y")
+
+
+@pytest.mark.parametrize(
+    "text", ['"Alter, Jahre";"Druck, mmHg, systolisch";krank\n1;2;0\n3;4;1\n', "\n\na;b,c;krank\n1;2;0\n3;4;1\n"]
+)
+def test_the_separator_is_that_of_the_header_outside_quotes(text: str, tmp_path: Path) -> None:
+    """Commas within quoted names separate nothing; lines before the header may be empty."""
+    (tmp_path / "t.csv").write_text(text)
+    assert load(tmp_path / "t.csv", target="krank").shape == (2,)
+
+
+def test_two_files_of_one_name_are_no_two_clients(table: Path, tmp_path: Path) -> None:
+    """A file that was converted, next to the one it was made from."""
+    parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow, the extra 'parquet'")
+    csv = pytest.importorskip("pyarrow.csv")
+    parquet.write_table(csv.read_csv(table), tmp_path / "patients.parquet")
+    with pytest.raises(
+        DataError, match=r"patients\.csv and .*patients\.parquet would be two clients called 'patients'"
+    ):
+        load(tmp_path, target="sick")
+
+
 # ---- parquet ------------------------------------------------------------------------------------------------------
 def test_parquet_is_read_as_csv(table: Path, tmp_path: Path) -> None:
     """The same columns, values, classes and clients as from the csv file; also one file per client."""
@@ -267,6 +303,15 @@ def test_parquet_is_read_as_csv(table: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.parquet").write_bytes(b"PAR1")
     with pytest.raises(DataError, match="cannot be read as a parquet file"):
         load(tmp_path / "bad.parquet", target="sick")
+
+
+def test_an_index_without_a_name_is_no_column(tmp_path: Path) -> None:
+    """pandas stores it under a name of its own; an index with a name stays a column."""
+    arrow = pytest.importorskip("pyarrow", reason="needs pyarrow, the extra 'parquet'")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = arrow.table({"__index_level_0__": [4, 9], "patient": ["p", "q"], "x": [1, 2], "y": [0, 1]})
+    parquet.write_table(rows, tmp_path / "t.parquet")
+    assert read_csv([tmp_path / "t.parquet"], "t").columns == ("patient", "x", "y")
 
 
 def test_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

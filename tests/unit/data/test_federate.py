@@ -121,6 +121,28 @@ def test_natural_tests_on_own_official_samples(make_dataset: Make) -> None:
     assert pooled.sizes().sum(dim=1).tolist() == [40, 40]
 
 
+def test_natural_clients_are_never_tested_on_others_samples(make_dataset: Make) -> None:
+    """If one client has no official test sample the others keep theirs, and a note names it. If no client has any, as
+    with writers of which other ones wrote the test part, they get shares of it."""
+
+    def made(testers: list[int]) -> Federation:
+        test_client = torch.tensor(testers)[torch.arange(20) % len(testers)]
+        data = make_dataset(
+            60,
+            official_test=official(20, 60),
+            client=torch.arange(60) % 3,
+            test_client=test_client,
+            client_names=("a", "b", "c", "d"),
+        )
+        return federate(data, Natural(), split="official")
+
+    some, none = made([0, 2]), made([3])
+    assert [numbers(s.test) for s in some.clients] == [list(range(60, 80, 2)), [], list(range(61, 80, 2))]
+    assert some.notes == ("1 client has no sample in the official test part and cannot be tested: b",)
+    assert sorted(i for s in none.clients for i in numbers(s.test)) == list(range(60, 80))
+    assert none.notes == ()
+
+
 def test_dapfl_uses_its_own_test_rule(make_dataset: Make) -> None:
     """DA-PFL's test images come from the official part, or from a sixth of each class that nobody trains on."""
     data = make_dataset(3000, official_test=official(600, 3000))

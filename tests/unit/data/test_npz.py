@@ -118,6 +118,8 @@ def test_text_labels_and_class_names(tmp_path: Path) -> None:
     assert (d.y.tolist(), d.labels) == ([1, 0, 1], ("cat", "dog"))
     d = read(tmp_path, x=x, y=np.array([0, 1, 0]), label_names=np.array(["a", "b", "c"]))
     assert (d.classes, d.labels) == (3, ("a", "b", "c"))
+    d = read(tmp_path, x=x, y=np.array(["dog", "cat", "dog"]), label_names=np.array(["dog", "bird", "cat"]))
+    assert (d.y.tolist(), d.classes, d.labels) == ([0, 2, 0], 3, ("dog", "bird", "cat"))
 
 
 @pytest.mark.parametrize(
@@ -178,11 +180,14 @@ def test_damaged_files(tmp_path: Path) -> None:
 
 
 SINGLE, TEXTS = np.float32(1), np.array(["a"] * 6)
+TWO = np.zeros((2, 2))
 
 
 @pytest.mark.parametrize(
     ("arrays", "said"),
     [
+        ({"x": TWO, "y": np.array(["a", "b"]), "label_names": np.array(["a", "c"])}, "labels b are not among label_"),
+        ({"x": TWO, "y": np.arange(2), "label_names": np.array(["a", "a"])}, "label_names has a name twice"),
         ({"x": SINGLE, "y": np.zeros(6)}, "x is a single value; expected an array with an entry for each sample"),
         ({"x": np.zeros((6, 2)), "y": SINGLE}, "y is a single value"),
         ({"x": np.zeros((6, 2)), "y": np.zeros(6), "scale": TEXTS}, r"scale must be one number, got <U1 of shape"),

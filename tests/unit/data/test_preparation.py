@@ -14,6 +14,7 @@ from fedkin.core.errors import DataError
 from fedkin.data import IID, Federation, Natural, Preparation, federate, load
 from fedkin.data.columns import Input
 from fedkin.data.preparation import image_preparation
+from fedkin.data.standalone import RawError, scaled
 
 
 def write(path: Path, n: int = 60, odd: dict[int, str] | None = None) -> Path:
@@ -88,6 +89,34 @@ def test_the_same_again_for_raw_rows(scaling: str, tmp_path: Path) -> None:
             kept.apply(rows)
         with pytest.raises(DataError, match="no client 3"):
             kept.of(3)
+
+
+def test_spellings_of_truth_that_are_categories_stay_apart(tmp_path: Path) -> None:
+    """One client wrote True and False, another 1 and 0: four categories, and new rows get those of their own spelling.
+    A spelling that no client used is that of its value."""
+    lines = [f"{v},{i % 2}" for i, v in enumerate(["True", "False", "1", "0"] * 5)]
+    (tmp_path / "t.csv").write_text("smoker,y\n" + "\n".join(lines) + "\n")
+    d = load(tmp_path / "t.csv", target="y")
+    assert d.preparation is not None
+    rows = [{"smoker": v} for v in ("True", "False", "1", "0")]
+    np.testing.assert_array_equal(d.preparation.apply(rows), d.x[:4].numpy())
+    assert d.x[:4].unique(dim=0).shape == (4, 4)
+    assert d.preparation.apply([{"smoker": "TRUE"}]).sum() == 1
+
+
+def test_the_mean_of_equal_numbers_is_that_number(tmp_path: Path) -> None:
+    """84 times 37.2 has another mean in float64, so that all training rows would lie outside their range."""
+    (tmp_path / "t.csv").write_text("temp,x,y\n" + "".join(f"37.2,{i},{i % 2}\n" for i in range(84)))
+    d = load(tmp_path / "t.csv", target="y")
+    assert d.preparation is not None
+    assert d.preparation.columns[0].mean == (37.2,)
+
+
+def test_scaling_needs_one_mean(tmp_path: Path) -> None:
+    """Also in the program of an export, which has no other check."""
+    column = Input("age", "number", mean=(50.0, 60.0), std=(10.0, 10.0))
+    with pytest.raises(RawError, match="each client has its own means"):
+        scaled(np.array([[55.0]]), [column])
 
 
 def test_by_hand() -> None:

@@ -61,6 +61,13 @@ def test_values_on_another_scale() -> None:
     assert told({"age": 5}, seen={}) == []
 
 
+def test_ends_are_rounded() -> None:
+    """Ranges have five digits of the deviation: a value that lies at an end is not outside of it."""
+    seen = {"age": {"min": 47.377, "max": 47.377, "low": 47.377, "high": 47.377}}
+    assert told(*[{"age": 47.3768866}] * 6, seen=seen) == []
+    assert told(*[{"age": 47.37}] * 6, seen=seen) == ["age: all 6 rows outside 47.377..47.377 (47.37): another scale?"]
+
+
 def test_all_rows_outside() -> None:
     """No row is far away, but five of five are outside on one side: the unit may be another."""
     rows = [{"age": 5 + i} for i in range(5)]

@@ -34,8 +34,8 @@ class Natural(Partition):
 
         ``clients`` is their maximum number, drawn at random; None keeps all.
 
-        Where the official test part is kept apart and every chosen client has samples in it, those are its test
-        samples. Samples whose client is not known are left out.
+        Where the official test part is kept apart and chosen clients have samples in it, those are their test samples;
+        chosen clients without any are not tested. Samples whose client is not known are left out.
         """
         if pool.client is None:
             raise PartitionError(
@@ -53,19 +53,20 @@ class Natural(Partition):
         if clients is not None and clients < len(large):
             rng = generator(seed, "partition", self.name)
             large = np.sort(rng.choice(large, size=clients, replace=False))
+        test = _own_tests(pool, large)
         return Assignment(
             train=_of_clients(pool.client, large),
-            test=_own_tests(pool, large),
+            test=test,
             groups=None if pool.groups is None else pool.groups[torch.from_numpy(large)].clone(),
             names=None if pool.client_names is None else tuple(pool.client_names[i] for i in large),
-            notes=self._left_out(pool, ids, sizes),
+            notes=self._left_out(pool, ids, sizes) + _untested(pool, large, test),
         )
 
     def _left_out(self, pool: Pool, ids: Indices, sizes: Indices) -> tuple[str, ...]:
         small = np.flatnonzero(sizes < self.min_samples)
         if not len(small):
             return ()
-        names = [str(ids[i]) if pool.client_names is None else pool.client_names[ids[i]] for i in small]
+        names = _names(pool, ids[small])
         shown = ", ".join(f"{name} ({sizes[i]})" for name, i in zip(names[:_SHOWN], small, strict=False))
         more = f" and {len(small) - _SHOWN} more" if len(small) > _SHOWN else ""
         who = "1 client of the data is" if len(small) == 1 else f"{len(small)} clients of the data are"
@@ -87,4 +88,19 @@ def _own_tests(pool: Pool, ids: Indices) -> tuple[Indices, ...] | None:
     if pool.test_client is None:
         return None
     tests = tuple(len(pool) + numbers for numbers in _of_clients(pool.test_client, ids))
-    return tests if all(len(numbers) for numbers in tests) else None
+    return tests if any(len(numbers) for numbers in tests) else None
+
+
+def _untested(pool: Pool, ids: Indices, tests: tuple[Indices, ...] | None) -> tuple[str, ...]:
+    """Return a note on clients without official test samples, if others have some."""
+    lacking = [] if tests is None else [k for k, numbers in enumerate(tests) if not len(numbers)]
+    if not lacking:
+        return ()
+    names = _names(pool, ids[lacking])
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    who = "1 client has" if len(names) == 1 else f"{len(names)} clients have"
+    return (f"{who} no sample in the official test part and cannot be tested: {shown}",)
+
+
+def _names(pool: Pool, ids: Indices) -> list[str]:
+    return [str(i) if pool.client_names is None else pool.client_names[i] for i in ids]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from fedkin.data.standalone import RawError, read_lines
 PARQUET = frozenset({".parquet", ".pq"})
 _FIELD, _ROW = 64, 240  # bytes of memory for a field, which becomes a text of its own, and for a row
 _PIECE = 1 << 22
+_ROW_NUMBERS = re.compile(r"__index_level_\d+__")
+"""Name under which pandas stores the index of a table, mostly row numbers; it is no column of the table."""
 _ROWS = 1024  # of a parquet file that are unpacked together
 
 
@@ -106,6 +109,8 @@ def _read_parquet(path: Path, budget: Budget) -> tuple[tuple[str, ...], list[tup
                 budget.take(path, path.stat().st_size, batch.nbytes)
                 for column, values in zip(columns, batch.columns, strict=True):
                     column += [text_of(value) for value in values.to_pylist()]
+        kept = [i for i, name in enumerate(names) if not _ROW_NUMBERS.fullmatch(name)]
+        names, columns = tuple(names[i] for i in kept), [columns[i] for i in kept]
     except (OSError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError, arrow.ArrowException) as error:
         cause = " ".join(str(error).split())[:300]
         raise DataError(f"{path}: cannot be read as a parquet file ({cause}); write it again") from error

@@ -80,7 +80,7 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
     n = len(x)
     classes = int(y.max()) + 1
     if "label_names" in arrays:
-        labels = tuple(str(name) for name in arrays["label_names"].ravel())
+        y, labels = _renumbered(y, labels, tuple(str(name) for name in arrays["label_names"].ravel()), path)
         classes = max(classes, len(labels))
     if n + (len(arrays[test[0]]) if test else 0) != len(y):
         raise DataError(f"{path}: {n} inputs in {train[0][0]} but {len(y)} labels in {train[0][1]}; each needs one")
@@ -103,6 +103,22 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
         labels=labels,
         preparation=_preparation(x, arrays, inputs, labels),
     )
+
+
+def _renumbered(
+    y: Tensor, texts: tuple[str, ...] | None, names: tuple[str, ...], path: Path
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Return the labels as numbers of the names, and the names; so far they may be numbers of ``texts``."""
+    if len(set(names)) < len(names):
+        raise DataError(
+            f"{path}: label_names has a name twice; expected a different one for each class: {listed(names)}"
+        )
+    if texts is None:
+        return y, names
+    unknown = [text for text in texts if text not in names]
+    if unknown:
+        raise DataError(f"{path}: labels {listed(unknown)} are not among label_names, which are {listed(names)}")
+    return torch.tensor([names.index(text) for text in texts])[y], names
 
 
 def read_arrays(path: Path) -> dict[str, Array]:

@@ -35,6 +35,8 @@ Values = npt.NDArray[np.float64]
 Owners = npt.NDArray[np.int64]
 
 _LOOKS = {  # what texts look like -> what to do about it
+    "they look like numbers with a comma: write 1234 for 1,234 if it separates thousands, 1.234 if it is a decimal "
+    "comma": re.compile(r"[+-]?\d{1,3}(,\d{3})*(\.\d+)?"),
     "they look like numbers with a decimal comma: write 2.3 for 2,3": re.compile(r"[+-]?\d+([.,]\d+)?"),
     "they look like dates: give the days since some day as a number": re.compile(
         r"\d{4}-\d{1,2}-\d{1,2}.*|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*"
@@ -186,7 +188,8 @@ def _labels(table: Table, target: str, binary: bool, as_texts: bool) -> tuple[tu
     fields = table.column(target, "target")
     for field, place in zip(fields, table.places, strict=True):
         if field.lower() in MISSING:
-            raise DataError(f"{place}: the target '{target}' is empty; remove the row or fill it")
+            what = f"{field!r}, which counts as empty" if field else "empty"
+            raise DataError(f"{place}: the target '{target}' is {what}; remove the row or fill it")
     found = None if as_texts and not binary else numbers_of(fields)
     if binary:
         if found is None:
@@ -247,8 +250,20 @@ def _clients(table: Table, client: str | None, paths: Sequence[Path]) -> tuple[T
         place_of = {name: i for i, name in enumerate(names)}
         return torch.tensor([place_of[field] for field in fields], dtype=torch.int64), names
     if len(paths) > 1:
+        _require_names(paths)
         return torch.tensor(table.file, dtype=torch.int64), tuple(path.stem for path in paths)
     return None, None
+
+
+def _require_names(paths: Sequence[Path]) -> None:
+    """Raise `DataError` if two files would be clients of one name, as a file and what it was converted to."""
+    first = dict[str, Path]()
+    for path in paths:
+        if (other := first.setdefault(path.stem, path)) is not path:
+            raise DataError(
+                f"{other} and {path} would be two clients called {path.stem!r}, since each file is one; remove or "
+                "rename one of them"
+            )
 
 
 def _owners(table: Table, ids: Tensor | None, card: Card | None) -> Owners:
