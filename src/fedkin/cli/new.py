@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,6 +152,9 @@ def new_command(args: list[str]) -> int:
     flags = options(NewFlags, args, "fedkin new")
     if not re.fullmatch("[a-z][a-z0-9]*(-[a-z0-9]+)*", flags.name):
         raise ConfigError(f"NAME must be lower-case words with - between them, such as my-fedavg, got {flags.name!r}")
+    for what, word, other in (("file", _module(flags.name), "NAME"), ("class", _kind(flags), "NAME or --title")):
+        if keyword.iskeyword(word):
+            raise ConfigError(f"the {what} would be called {word}, a word of Python itself; choose another {other}")
     if flags.name in METHODS:
         raise ConfigError(f"the method {flags.name} exists already: docs/methods/{flags.name}.md; choose another name")
     files = _files(flags)

@@ -97,9 +97,17 @@ def read_image(path: Path) -> Array:
 
 
 def images_of(found: Iterable[Any], where: str, side: int | None) -> Array:
-    """Convert Pillow's images to bytes ``[n, 1 or 3, h, w]``; grey only if all of them are."""
+    """Convert Pillow's images to bytes ``[n, 1 or 3, h, w]``; grey only if all of them are.
+
+    Raises:
+        DataError: an image is missing (None), or sizes differ without ``side``.
+    """
     arrays: list[Array] = []
     for i, image in enumerate(found):
+        if image is None:
+            raise DataError(
+                f"{where}, image {i}: it is missing (None), each sample needs one; add it or remove its row"
+            )
         arrays.append(_bytes(image, _pillow(), side))
         if arrays[i].shape[:2] != arrays[0].shape[:2]:
             raise DataError(

@@ -53,6 +53,9 @@ def test_in_a_checkout_they_lie_where_all_methods_do(fedkin: Command) -> None:
     [
         ("new method LG", "NAME must be lower-case words"),
         ("new method fedavg", "the method fedavg exists already"),
+        ("new method class", "the file would be called class, a word of Python itself; choose another NAME"),
+        ("new method none", "the class would be called None, a word of Python itself; choose another NAME or --title"),
+        ("new method x --title True", "the class would be called True, a word of Python itself"),
         ("new method mine", "mine.py exists already, and nothing is overwritten"),
     ],
 )

@@ -48,6 +48,31 @@ def torch_two():
 def pictures():
     return [(np.full((12, 4, 4, 3), 255, dtype=np.uint8), np.arange(12) % 3)] * 2
 
+def two_lists():
+    return [list(client(0)), list(client(1))]
+
+def two_of_plain_lists():
+    return [(x.tolist(), y.tolist()) for x, y in two()]
+
+def objects():
+    x, y = client(0)
+    return {"a": (x, np.array(["no", "yes"], dtype=object)[y]), "b": (x, np.array(["no", "no"], dtype=object)[y])}
+
+def mixed_objects():
+    return [(np.ones((2, 3)), np.array(["no", None], dtype=object))]
+
+def infinite():
+    return {"a": (np.ones((3, 2)), np.array([0.0, 1.0, np.inf]))}
+
+def without_samples():
+    return {"a": client(0), "b": client(0, n=0)}
+
+def two_unlike():
+    return [client(0), [np.ones((3, 2)), [0, 1]]]
+
+def one_of_plain_lists():
+    return [[1.0, 2.0], [3.0, 4.0]], [0, 1]
+
 def nothing(): return None
 def empty(): return []
 def texts(): return [("a", "b")]
@@ -69,7 +94,10 @@ def own(tmp_path: Path) -> str:
     [
         ("per_client", 3, 750, (3,)),
         ("two", 2, 500, (3,)),
+        ("two_lists", 2, 500, (3,)),
+        ("two_of_plain_lists", 2, 500, (3,)),
         ("named", 2, 280, (3,)),
+        ("objects", 2, 500, (3,)),
         ("plain", None, 250, (3,)),
         ("torch_one", None, 250, (3,)),
         ("torch_two", 2, 500, (3,)),
@@ -98,6 +126,24 @@ def test_values(own: str) -> None:
     assert load(f"{own}:pictures").x.unique().tolist() == [1.0]
 
 
+def test_two_clients_as_lists(own: str) -> None:
+    """They are the same as two tuples of arrays."""
+    for name in ("two_lists", "two_of_plain_lists"):
+        a, b = load(f"{own}:{name}"), load(f"{own}:two")
+        assert a.client is not None
+        assert b.client is not None
+        assert torch.equal(a.x, b.x)
+        assert torch.equal(a.y, b.y)
+        assert torch.equal(a.client, b.client)
+
+
+def test_texts_as_objects(own: str) -> None:
+    """Labels that pandas or numpy hold as objects are texts, the classes those of all clients."""
+    d = load(f"{own}:objects")
+    assert d.labels == ("no", "yes")
+    assert (d.y[:4].tolist(), d.y[250:].unique().tolist()) == ([0, 1, 0, 1], [0])
+
+
 def test_a_federation(own: str) -> None:
     """It is taken as it is; settings that would share it out are refused."""
     assert len(DataSettings(data=f"{own}:federation").federation(0)) == 3
@@ -121,6 +167,11 @@ def test_a_partition_wins(own: str) -> None:
         ("texts", "client 0: inputs must be numbers|expected"),
         ("short", "client 0: 3 inputs but 2 labels"),
         ("shapes", r"client 1: inputs of float64 and shape \[4\], the first has float64 and \[3\]"),
+        ("infinite", "label inf of sample 2 is not a whole number"),
+        ("without_samples", "b: no samples; expected at least one, or leave the client out"),
+        ("mixed_objects", r"client 0: labels must be an array of numbers, or one of texts .* \(NoneType, str\); give"),
+        ("two_unlike", "client 1: 3 inputs but 2 labels"),
+        ("one_of_plain_lists", r"expected .*; got a tuple of 2 \(list\)"),
         ("broken", "reading the data failed: ZeroDivisionError"),
         ("needs", "reading the data failed: TypeError"),
         ("dataste", "no attribute 'dataste'; did you mean 'dataset'"),

@@ -39,6 +39,12 @@ def pictures(tmp_path: Path) -> str:
     return f"hf:{tmp_path}/d"
 
 
+def saved(folder: Path, train: Any, test: Any) -> Path:
+    """Save two splits to disk; return the folder."""
+    datasets.DatasetDict({"train": train, "test": test}).save_to_disk(str(folder))
+    return folder
+
+
 def test_images(pictures: str, caplog: pytest.LogCaptureFixture) -> None:
     """Columns are found by type and usual names, and told; the writers are the clients."""
     caplog.set_level("INFO", logger="fedkin.data")
@@ -107,6 +113,41 @@ def test_a_table_keeps_its_test_part(tmp_path: Path) -> None:
     assert all(float(c.test.x.min()) > 10 for c in f.clients)  # of other ages than any that was trained on
     assert [c.test.y.tolist() for c in f.clients] == [[0, 1] * 5, [0, 1] * 5]
     assert sum(len(c.test) for c in DataSettings(data=f"hf:{tmp_path}/d").federation(0).clients) == 20  # a fifth of 100
+
+
+def test_a_split_without_a_column(tmp_path: Path) -> None:
+    """It is named with the column; a column that is dropped need not be there."""
+    rows = {"age": [30, 40, 50, 60], "sex": ["f", "m", "f", "m"], "label": [0, 1, 1, 0]}
+    train = datasets.Dataset.from_dict(rows)
+    for lacking in ("sex", "label"):
+        saved(tmp_path / lacking, train, train.remove_columns(lacking))
+    said = "split 'test' has no column 'sex', which split 'train' has; add it there, or leave it out: --drop sex"
+    with pytest.raises(DataError, match=said):
+        load(f"hf:{tmp_path}/sex")
+    assert load(f"hf:{tmp_path}/sex", drop=["sex"]).shape == (1,)
+    with pytest.raises(DataError, match=r"split 'test' has no column 'label', which split 'train' has; add it there$"):
+        load(f"hf:{tmp_path}/label")
+
+
+def test_a_missing_image(tmp_path: Path) -> None:
+    """It is named by its number."""
+    image = pytest.importorskip("PIL.Image", reason="needs Pillow, the extra 'images'").new("L", (3, 2))
+    kinds = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    made = datasets.Dataset.from_dict({"image": [image, None, image], "label": [0, 1, 0]}, features=kinds)
+    made.save_to_disk(str(tmp_path / "d"))
+    with pytest.raises(DataError, match=r"d, image 1: it is missing \(None\).*; add it or remove its row"):
+        load(f"hf:{tmp_path}/d")
+
+
+def test_a_missing_class_of_a_table(tmp_path: Path) -> None:
+    """The number -1, as in test splits without labels, and None are a missing target, not classes of their own."""
+    kinds = datasets.Features({"age": datasets.Value("int64"), "label": datasets.ClassLabel(names=["no", "yes"])})
+    train = datasets.Dataset.from_dict({"age": [30, 40], "label": [0, 1]}, features=kinds)
+    assert load(f"hf:{saved(tmp_path / 'a', train, train)}").labels == ("no", "yes")
+    for name, missing in (("b", -1), ("c", None)):
+        test = datasets.Dataset.from_dict({"age": [50, 60], "label": [0, missing]}, features=kinds)
+        with pytest.raises(DataError, match="test, row 2: the target 'label' is empty; remove the row or fill it"):
+            load(f"hf:{saved(tmp_path / name, train, test)}")
 
 
 def test_what_was_guessed_goes_with_the_data(pictures: str) -> None:

@@ -102,6 +102,31 @@ def test_train_and_test(tmp_path: Path) -> None:
         load(tmp_path / "a")
 
 
+def test_two_folders_of_one_part(tmp_path: Path) -> None:
+    """Train/ next to train/: none of them is left out silently."""
+    save(tmp_path / "Train" / "cat" / "1.png", 0)
+    save(tmp_path / "train" / "cat" / "1.png", 0)
+    if len(list(tmp_path.iterdir())) == 1:
+        pytest.skip("this file system does not distinguish Train from train")
+    with pytest.raises(DataError, match="Train/ and train/ name the same part of the data"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("place", [".", "train", "test"])
+def test_an_image_outside_the_folders(place: str, tmp_path: Path) -> None:
+    """It has no class: it is named rather than left out, next to classes and next to parts."""
+    for part in ("parts/train", "parts/test", "classes"):
+        save(tmp_path / part / "cat" / "1.png", 0)
+    folder = tmp_path / "parts"
+    assert len(load(folder)) == 1
+    save(folder / place / "loose.png", 0)
+    with pytest.raises(DataError, match=r"images outside the folders of classes: loose\.png; put each into"):
+        load(folder)
+    save(tmp_path / "classes" / "loose.png", 0)
+    with pytest.raises(DataError, match=r"classes: images outside the folders of classes: loose\.png"):
+        load(tmp_path / "classes")
+
+
 def test_clients_without_a_flag(tmp_path: Path) -> None:
     """Folders of clients above those of the classes are the federation's clients."""
     for client in ("a", "b"):

@@ -63,7 +63,7 @@ def class_numbers(values: Array, where: str, site: bool = False) -> tuple[Tensor
         site: these are the labels of one site, which may have few samples and large labels.
 
     Raises:
-        DataError: more than one label per sample, negative, fractional, or absurdly large labels.
+        DataError: more than one label per sample, negative, fractional, infinite, or absurdly large labels.
     """
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
@@ -76,9 +76,12 @@ def class_numbers(values: Array, where: str, site: bool = False) -> tuple[Tensor
         return torch.from_numpy(numbers.astype(np.int64)), tuple(str(name) for name in names)
     if values.dtype.kind not in "iufb":
         raise DataError(f"{where}: labels must be whole numbers or texts, got an array of {values.dtype}")
-    bad = np.flatnonzero(values.astype(np.float64) != np.floor(values.astype(np.float64)))
+    numbers = values.astype(np.float64)
+    bad = np.flatnonzero(~np.isfinite(numbers) | (numbers != np.floor(numbers)))
     if len(bad):
-        raise DataError(f"{where}: label {values[bad[0]]} of sample {bad[0]} is not a whole number")
+        raise DataError(
+            f"{where}: label {values[bad[0]]} of sample {bad[0]} is not a whole number; number the classes from 0"
+        )
     if values.min() < 0:
         at = int(np.argmin(values))
         raise DataError(f"{where}: label {values[at]} of sample {at} is negative; number the classes from 0")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
 from fedkin.data.pixels import Array, pixels
 from fedkin.data.preparation import Preparation, image_preparation
-from fedkin.data.sources.files import channels_first, class_numbers
+from fedkin.data.sources.files import channels_first, class_numbers, listed
 from fedkin.user_code.loading import find
 
 _EXPECTED = (
@@ -51,7 +51,7 @@ def read_function(spec: str) -> Dataset | Federation:
         return _client_by_client(list(found.values()), tuple(map(str, found)), name, spec)
     if _is_pair(found) and _is_pair_of_arrays(tuple(found)):
         return _joined([(_array(found[0], spec, "inputs"), _array(found[1], spec, "labels"))], None, name, spec)
-    if isinstance(found, list | tuple) and not _is_pair(found):
+    if isinstance(found, list | tuple) and (not _is_pair(found) or all(_is_client(part) for part in found)):
         return _client_by_client(found, tuple(f"client {k}" for k in range(len(found))), name, spec)
     raise DataError(f"{spec}: {_EXPECTED}; got {_what(found)}")
 
@@ -78,6 +78,10 @@ def _joined(parts: list[tuple[Array, Array]], names: tuple[str, ...] | None, nam
             raise DataError(f"{where}: inputs must be numbers [n, ...], got {x.dtype} of shape {list(x.shape)}")
         if y.ndim < 1 or len(x) != len(y):
             raise DataError(f"{where}: {len(x)} inputs but {y.size} labels; each input needs one label")
+        if len(x) == 0:
+            raise DataError(
+                f"{where}: no samples; expected at least one" + (", or leave the client out" if names else "")
+            )
         if x.shape[1:] != parts[0][0].shape[1:] or (x.dtype == np.uint8) != (parts[0][0].dtype == np.uint8):
             raise DataError(
                 f"{where}: inputs of {x.dtype} and shape {list(x.shape[1:])}, the first has "
@@ -138,6 +142,11 @@ def _is_pair(part: Any) -> bool:
     )
 
 
+def _is_client(part: Any) -> bool:
+    """Return whether this is ``(x, y)`` with many values each, rather than the inputs or the labels of two samples."""
+    return _is_pair(part) and all(isinstance(p, Sized) and not isinstance(p, str) for p in part)
+
+
 def _is_pair_of_arrays(part: Any) -> bool:
     return isinstance(part, tuple) and len(part) == 2 and all(isinstance(p, Tensor | np.ndarray) for p in part)
 
@@ -147,9 +156,17 @@ def _array(values: Any, where: str, what: str) -> Array:
         found = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     except (TypeError, ValueError) as error:
         raise DataError(f"{where}: {what} cannot be made an array: {error}") from error
-    if found.dtype.kind == "O":
-        raise DataError(f"{where}: {what} must be an array of numbers, got {_what(values)} of differing parts")
-    return found
+    if found.dtype.kind != "O":
+        return found
+    kinds = sorted({type(value).__name__ for value in found.flat})
+    of_labels = what.startswith("label")
+    if of_labels and kinds == ["str"]:
+        return found.astype(str)
+    wanted = "numbers, or one of texts alone" if of_labels else "numbers"
+    raise DataError(
+        f"{where}: {what} must be an array of {wanted}, got {_what(values)} that holds Python objects "
+        f"({listed(kinds)}); give all of them one type, for example by astype"
+    )
 
 
 def _what(thing: object) -> str:

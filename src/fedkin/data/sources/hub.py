@@ -89,6 +89,8 @@ def open_hub(spec: str, how: Reading) -> Opened:
     target = _column(how.target, "label", columns, _labelled(first) or _LABELS, spec)
     client = _column(how.client, "client", columns, _CLIENTS, spec, needed=False)
     inputs = _input_column(first, [c for c in columns if c not in (target, client)])
+    droppable = [c for c in columns if inputs is None and c not in (target, client)]
+    _check_columns(splits, [c for c in (target, client, inputs) if c is not None], droppable, spec)
     asked = {"label": how.target, "client": how.client, "input": None}
     return Opened(spec, splits, target, client, inputs, tuple(role for role, name in asked.items() if name is None))
 
@@ -129,20 +131,27 @@ def read_hub(spec: str, how: Reading) -> Dataset:
 
 
 def table_of(found: Opened) -> Table:
-    """Return all splits as one table, the test part last; class names stand for their numbers."""
+    """Return all splits as one table, the test part last; class names stand for their numbers, "" for a missing one."""
     first = found.splits[0][1]
     columns = tuple(first.column_names)
     names = getattr(first.features[found.target], "names", None)
     rows, places = [], []
     for split, part in found.splits:
-        fields = [part[column] for column in columns]
+        fields = [part[c] if c in part.column_names else [None] * len(part) for c in columns]  # lacking: a dropped one
         for i, row in enumerate(zip(*fields, strict=True)):
             rows.append([
-                names[v] if names and c == found.target and isinstance(v, int) and v >= 0 else text_of(v)
+                _class_name(v, names) if names and c == found.target else text_of(v)
                 for c, v in zip(columns, row, strict=True)
             ])  # fmt: skip
             places.append(f"{split}, row {i + 1}")
     return Table(columns, rows, [0] * len(rows), places, found.name)
+
+
+def _class_name(value: Any, names: Sequence[str]) -> str:
+    """Return a class by name; "" where it is missing, which the format writes as None or -1."""
+    if isinstance(value, int):
+        return names[value] if value >= 0 else ""
+    return text_of(value)
 
 
 def from_hub(name: str, inputs: str, target: str, client: str | None) -> tuple[Dataset | None, str]:
@@ -214,6 +223,18 @@ def _column(
     if found is None and needed:
         raise DataError(f"{spec}: which column is the {what}? Name it: --target COLUMN; there are {listed(columns)}")
     return found
+
+
+def _check_columns(splits: list[tuple[str, Any]], needed: list[str], droppable: list[str], spec: str) -> None:
+    """Raise DataError if a split lacks one of these columns, which the first split has."""
+    for split, part in splits:
+        for column in (*needed, *droppable):
+            if column not in part.column_names:
+                advice = f", or leave it out: --drop {column}" if column in droppable else ""
+                raise DataError(
+                    f"{spec}: split '{split}' has no column '{column}', which split '{splits[0][0]}' has; "
+                    f"add it there{advice}"
+                )
 
 
 def _input_column(data: Any, columns: list[str]) -> str | None:

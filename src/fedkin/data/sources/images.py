@@ -14,6 +14,7 @@ from fedkin.data.dataset import Dataset
 from fedkin.data.image_files import read_images
 from fedkin.data.pixels import pixels
 from fedkin.data.preparation import image_preparation
+from fedkin.data.sources.files import listed
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp"})
 TRAIN, _TEST = ("train", "training"), ("test", "testing")
@@ -49,7 +50,8 @@ def read_image_folder(root: Path, *, side: int | None = None) -> Dataset:
 
     Raises:
         ConfigError: Pillow is not installed, or a side below 1.
-        DataError: no images, images of different sizes without ``side``, a file that is not an image.
+        DataError: no images, images outside the folders, two folders of one part (``train``, ``Train``), images of
+            different sizes without ``side``, a file that is not an image.
     """
     if side is not None and side < 1:
         raise ConfigError(f"image_size must be at least 1 pixel, got {side}")
@@ -82,6 +84,14 @@ def _parts(root: Path) -> tuple[list[Found], list[Found]]:
     by_name = {folder.name.lower(): folder for folder in _folders(root)}
     if not any(name in by_name for name in TRAIN):
         return _listing(root), []
+    _check_loose(root)
+    for folder in _folders(root):
+        other = by_name[folder.name.lower()]
+        if other != folder:
+            raise DataError(
+                f"{root}: {folder.name}/ and {other.name}/ name the same part of the data; expected one folder, put "
+                "the images of both into it"
+            )
     others = [name for name in by_name if name not in (*TRAIN, *_VALIDATION, *_TEST)]
     if others:
         raise DataError(
@@ -97,6 +107,7 @@ def _parts(root: Path) -> tuple[list[Found], list[Found]]:
 
 def _listing(root: Path) -> list[Found]:
     """Return files with their class and, in the deeper layout, their client."""
+    _check_loose(root)
     flat = [sub for sub in _folders(root) if _images(sub)]
     deep = [(sub, low) for sub in _folders(root) for low in _folders(sub) if _images(low)]
     if flat and deep:
@@ -106,6 +117,16 @@ def _listing(root: Path) -> list[Found]:
         )
     of = [("", sub) for sub in flat] or [(sub.name, low) for sub, low in deep]
     return [(file, folder.name, client) for client, folder in of for file in _images(folder)]
+
+
+def _check_loose(folder: Path) -> None:
+    """Raise DataError if images lie next to the folders, where they have no class."""
+    loose = [file.name for file in _images(folder)]
+    if loose:
+        raise DataError(
+            f"{folder}: images outside the folders of classes: {listed(loose, limit=3)}; put each into the folder of "
+            "its class, or remove it"
+        )
 
 
 def by_number(name: str) -> tuple[tuple[tuple[int, str], ...], str]:
