@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,7 +27,6 @@ _LARGEST_FILE = 64 << 20  # maximum bytes of a JSON file
 _MOST_NUMBERS = 2**40  # maximum numbers in one tensor; files are limited by their sizes
 _DEEPEST = 8  # maximum depth of nested rules
 _MOST_REPEATS = 1000  # maximum layers of a recurrent layer; each makes its own parameters
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # characters that could drive a terminal
 
 _Text = Annotated[str, Meta(max_length=500)]
 _LongText = Annotated[str, Meta(max_length=10_000)]
@@ -113,6 +111,7 @@ class _Card(msgspec.Struct):
     tensors: Annotated[dict[_Key, Literal["plain", "network", "networks"]], Meta(max_length=1000)]
     config: _Config
     versions: Annotated[dict[_Key, _Text], Meta(max_length=100)]
+    columns: Annotated[dict[_Key, _LongText], Meta(max_length=100)] | None = None
 
     def __post_init__(self) -> None:
         if self.format != loader.FORMAT:
@@ -275,7 +274,9 @@ def _read(place: Path, name: str, kind: Any) -> Any:
     except (ValueError, OverflowError, RecursionError) as e:
         reason = ascii(str(e)[:1].lower() + str(e)[1:])[1:-1]
         raise RunFolderError(f"{file}: {reason[:300]}; it is damaged, export the model again") from e
-    if name != "preparation.json":  # its texts come from data, and are never printed
+    if name == "ranges.json":
+        _require_printable({**found, "columns": None}, file)
+    elif name != "preparation.json":  # texts of columns come from data, and are escaped where they are printed
         _require_printable(found, file)
     return found
 
@@ -285,7 +286,7 @@ def _require_printable(found: Any, file: Path) -> None:
     waiting = [found]  # not by msgspec: patterns of msgspec 0.22 here led to a double free at exit
     while waiting:
         one = waiting.pop()
-        if isinstance(one, str) and _CONTROL.search(one):
+        if isinstance(one, str) and loader.CONTROL.search(one):
             raise RunFolderError(
                 f"{file}: expected texts without control characters, got {ascii(one)[:60]}; it is damaged, export the "
                 "model again"

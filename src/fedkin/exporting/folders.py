@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedkin.core import Bundle, EngineError, Net, RunFolderError
 from fedkin.data import standalone
@@ -23,6 +23,7 @@ from fedkin.exporting.programs import Format, write_program
 from fedkin.storage.files import sync_to_disk
 
 _TOLERANCE = 1e-4  # maximum difference of the exported model's logits from the run's
+_BUG = "This is a bug in fedkin: please report it with the config"
 
 
 def write_export(
@@ -39,14 +40,14 @@ def write_export(
 
     Raises:
         RunFolderError: ``place`` holds something else, or an export and not ``force``.
-        EngineError: the written model does not give the run's logits.
+        EngineError: the written model cannot be loaded, or does not give the run's logits.
         ConfigError: a format that this model does not allow.
         OSError: it could not be written; what was there before is untouched.
     """
     net = origin.net
-    labels = list(origin.labels or map(str, range(net.classes)))
+    labels = _printable(list(origin.labels or map(str, range(net.classes))))
     stored, kinds = _named(net, taken.bundle)
-    card, plan = cards.card(origin, taken, kinds), described(net)
+    card, plan = _printable(cards.card(origin, taken, kinds)), described(net)
     half = place.with_name(f".{place.name}.{os.getpid()}.new")
     shutil.rmtree(half, ignore_errors=True)
     try:
@@ -62,8 +63,10 @@ def write_export(
         _write_json(None if prepared is None else prepared.to_json(), half / "preparation.json")
         _write_json(ranges, half / "ranges.json")
         _write_card(half, card | {"test": None}, labels, options)
-        model = loader.load(half, None if plan is not None else net._factory)
-        card["test"] = None if taken.client is None else cards.tested(_tried(origin, taken, model), taken.evaluated)
+        model = _loaded(half, taken, None if plan is not None else net._factory)
+        custom = plan is None and not card["network"]["by_name"]
+        found = None if taken.client is None else _tried(origin, taken, model, custom=custom)
+        card["test"] = None if found is None else cards.tested(found, taken.evaluated)
         for name in formats:
             write_program(name, model, half)
         card["files"] = sorted(f.name for f in half.iterdir())
@@ -101,8 +104,25 @@ def _named(net: Net, b: Bundle) -> tuple[dict[str, Tensor], dict[str, str]]:
     return stored, kinds
 
 
-def _tried(origin: ExportSource, taken: Taken, model: loader.Model) -> Tensor:
-    """Return the exported model's confusion matrix on the client's test part.
+def _loaded(half: Path, taken: Taken, make: Callable[[], nn.Module] | None) -> loader.Model:
+    """Return the model that was just written; ``make`` makes its network where the folder does not describe it.
+
+    Raises:
+        EngineError: it cannot be loaded.
+    """
+    try:
+        return loader.load(half, make)
+    except loader.ExportError as e:
+        hint = _BUG if make is None else "The network's code must make the same layers in every build"
+        raise EngineError(f"{_model_of(taken)} cannot be loaded again: {e}; nothing was written. {hint}") from e
+
+
+def _model_of(taken: Taken) -> str:
+    return f"the exported model of {'all clients' if taken.client is None else f'client {taken.client}'}"
+
+
+def _tried(origin: ExportSource, taken: Taken, model: loader.Model, *, custom: bool) -> Tensor:
+    """Return the exported model's confusion matrix on the client's test part; ``custom``: user code made its network.
 
     Raises:
         EngineError: its logits are not those of the run's own code.
@@ -116,11 +136,27 @@ def _tried(origin: ExportSource, taken: Taken, model: loader.Model) -> Tensor:
     got = model.logits(test.x)
     if not torch.allclose(got, wanted, rtol=_TOLERANCE, atol=_TOLERANCE):
         apart = float((got - wanted).nan_to_num().abs().max())
+        hint = _BUG
+        if custom:
+            hint = (
+                "The network's code probably draws values in each build that are neither parameters nor float "
+                "buffers, and an export cannot keep those: register them with self.register_buffer, or set them to "
+                f"the same values in every build. If it does not: {_BUG}"
+            )
         raise EngineError(
-            f"the exported model of client {taken.client} does not give the run's logits (they differ by up to "
-            f"{apart:.2g}); nothing was written. This is a bug in fedkin: please report it with the config"
+            f"{_model_of(taken)} does not give the run's logits (they differ by up to {apart:.2g}); nothing was "
+            f"written. {hint}"
         )
     return torch.bincount(test.y * c + got.argmax(1), minlength=c * c).view(c, c)
+
+
+def _printable(value: Any) -> Any:
+    """Return plain values with control characters of texts as escapes: of classes and clients, which come from data."""
+    if isinstance(value, str):
+        return loader.printable(value)
+    if isinstance(value, Mapping):
+        return {_printable(key): _printable(inner) for key, inner in value.items()}
+    return [_printable(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _write_card(half: Path, card: dict[str, Any], labels: Sequence[str], options: Mapping[str, Any]) -> None:

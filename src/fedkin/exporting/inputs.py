@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from fedkin.core import DataError, RunFolderError
 from fedkin.data.columns import raw_rows
 from fedkin.data.preparation import Preparation
 from fedkin.data.sources.csvfile import PARQUET, read_csv
-from fedkin.data.sources.files import listed
+from fedkin.data.sources.files import channels_first, listed
 from fedkin.data.sources.npz import read_array, read_arrays
 from fedkin.data.standalone import unusual_inputs, unusual_rows
 from fedkin.exporting import loader
@@ -93,10 +94,12 @@ class Export:
             DataError: the model does not accept this kind of file, a column or an array is missing, an image has
                 another size.
         """
-        rows, x, notes = self._read(Path(path), encoding, array)
+        with _printable_errors():
+            rows, x, notes = self._read(Path(path), encoding, array)
         logits = _told(lambda: self.model.logits(x))
         strange = None if self._is_table(Path(path)) else self._unusual(x)
-        return Predicted(tuple(rows), logits.softmax(1), self.labels, (*notes, *([strange] if strange else [])))
+        found = (*map(loader.printable, notes), *([strange] if strange else []))
+        return Predicted(tuple(rows), logits.softmax(1), self.labels, found)
 
     def read(self, path: Path) -> tuple[Sequence[str], Any]:
         """Return a name for each input, and the inputs ``[n, *shape]``; errors as of `predict_file`."""
@@ -123,10 +126,20 @@ class Export:
             files = _image_files(path)
             return [str(f.relative_to(path)) if path.is_dir() else f.name for f in files], preparation.apply(files), ()
         if kind in _ARRAYS:
-            x, made = _array(path, array), self.preparation
-            bare = made is not None and made.kind != "table" and x.dtype.kind in "iu"
-            return [str(i + 1) for i in range(len(x))], made.apply(x) if made is not None and bare else x, ()
+            x = self._array_inputs(*_array(path, array))
+            return [str(i + 1) for i in range(len(x))], x, ()
         raise DataError(f"{path}: cannot be read; {self._takes()}")
+
+    def _array_inputs(self, x: np.ndarray[Any, Any], scale: float | None) -> Any:
+        """Return an array as the reader of training data converts it: pixels without channels or with these last, whole
+        pixels and fixed-point numbers multiplied; ``scale`` is the file's own factor."""
+        made = self.preparation
+        if x.shape[1:] != self.model.shape and (first := channels_first(x)).shape[1:] == self.model.shape:
+            x = first
+        if scale is not None:
+            return x.astype(np.float32) * np.float32(scale)
+        bare = made is not None and made.kind != "table" and x.dtype.kind in "iu"
+        return made.apply(x) if made is not None and bare else x
 
     def _is_table(self, path: Path) -> bool:
         return path.suffix.lower() in _TABLES
@@ -182,7 +195,8 @@ def load_export(folder: Path | str, network: Callable[[], nn.Module] | str | Non
         stored = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as e:
         raise RunFolderError(f"{file} is damaged ({e}); export the model again") from e
-    preparation = Preparation.from_json(stored, str(file))
+    with _printable_errors():
+        preparation = Preparation.from_json(stored, str(file))
     if preparation.shape != model.shape:
         raise RunFolderError(
             f"{file} makes inputs of shape {list(preparation.shape)}, the model takes {list(model.shape)}; export the "
@@ -222,6 +236,17 @@ def write_csv(found: Predicted) -> bytes:
     return text.getvalue().encode()
 
 
+@contextmanager
+def _printable_errors() -> Iterator[None]:
+    """Escape control characters in messages: names of columns in ``preparation.json`` may hold them."""
+    try:
+        yield
+    except DataError as e:
+        if (text := loader.printable(str(e))) == str(e):
+            raise
+        raise DataError(text) from e
+
+
 def _told(f: Callable[[], Tensor]) -> Tensor:
     try:
         return f()
@@ -242,7 +267,9 @@ def _image_files(path: Path) -> list[Path]:
     return files
 
 
-def _array(path: Path, name: str | None) -> np.ndarray[Any, Any]:
+def _array(path: Path, name: str | None) -> tuple[np.ndarray[Any, Any], float | None]:
+    """Return the array with the inputs, and the factor ``scale`` of an npz file with fixed-point numbers."""
+    scale = None
     if path.suffix.lower() == ".npy":
         x = read_array(path)
     else:
@@ -257,7 +284,9 @@ def _array(path: Path, name: str | None) -> np.ndarray[Any, Any]:
                 f"{path} holds {missing}{listed(list(found)) or 'nothing'}; name the array with the inputs, such as "
                 f"--array {such}"
             )
-        x = found[name]
+        x, scale = found[name], found.get("scale")
     if x.dtype.kind not in "iufb" or x.ndim == 0:
         raise DataError(f"{path}: expected an array of numbers, got {x.dtype} of shape {list(x.shape)}")
-    return x
+    if scale is not None and (scale.size != 1 or scale.dtype.kind not in "iuf"):
+        raise DataError(f"{path}: scale must be one number, got {scale.dtype} of shape {list(scale.shape)}")
+    return x, None if scale is None else float(scale.item())

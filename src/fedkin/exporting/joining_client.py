@@ -22,6 +22,7 @@ from fedkin.data.sources.tables import numbered_classes
 from fedkin.data.standalone import unusual_inputs, unusual_rows
 from fedkin.experiment.result import FinishedRun
 from fedkin.exporting.finished import name_of
+from fedkin.exporting.loader import printable
 from fedkin.exporting.ranges import of_all
 from fedkin.inspection.duplicates import FEW_INPUTS, MOST_VALUES, hash_rows
 
@@ -74,7 +75,7 @@ def notes_on(p: FinishedRun, new: JoiningData) -> tuple[str, ...]:
     """Return caveats to read before a joining client's figures: few test samples, copies, data unlike the run's."""
     n = len(new.shard.test)
     few = [f"only {n} test samples: accuracies are uncertain, see their intervals"] if n < FEW else []
-    return (*few, *_copies(p, new.shard), *_unusual(p, new))
+    return tuple(map(printable, (*few, *_copies(p, new.shard), *_unusual(p, new))))
 
 
 def _unusual(p: FinishedRun, new: JoiningData) -> list[str]:
@@ -85,7 +86,8 @@ def _unusual(p: FinishedRun, new: JoiningData) -> list[str]:
         warned = unusual_inputs(x, seen["inputs"])
         return [] if warned is None else [warned]
     records, data = new.rows.records(), p.experiment.table.get("data", {})
-    unused = (made.target, data.get("client_column"), *str(data.get("drop") or "").split(","))
+    client = data.get("client_column") or dict(made.taken).get("client")
+    unused = (made.target, client, *str(data.get("drop") or "").split(","))
     raw = raw_rows(records, made.columns, new.rows.places)
     return unusual_rows(records, raw, made.columns, seen["columns"], unused)
 
@@ -136,7 +138,7 @@ def _read(data: str, federation: Federation, encoding: str | None) -> tuple[Any,
         table = read_csv(files, Path(data).name, encoding)
         return *_rows(table, made, federation), table
     side = made.size[0] if made is not None and made.size is not None and made.resized else None
-    found = load(data, image_size=side)
+    found = load(data, image_size=side, site=True)
     whole = found.rows(np.arange(len(found) + (0 if found.official_test is None else len(found.official_test))))
     x = whole.x
     if x.ndim == 4 and len(federation.shape) == 3 and (x.shape[1], federation.shape[0]) == (1, 3):

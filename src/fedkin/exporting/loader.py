@@ -18,6 +18,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import operator
+import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -58,6 +59,9 @@ LAYERS = (
 )  # fmt: skip
 """Layers of torch that a network may have."""
 
+
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Characters that could drive a terminal."""
 
 FAULTS = (
     ArithmeticError,
@@ -228,7 +232,7 @@ class Model:
         try:
             rows, places = _prepare().read_records(Path(path), encoding)
         except ValueError as e:
-            raise ExportError(str(e)) from e
+            raise ExportError(printable(str(e))) from e
         found = []
         for i, p in enumerate(self.logits(self._inputs(rows, places)).softmax(1).tolist(), start=1):
             prediction = {
@@ -247,7 +251,9 @@ class Model:
         """Return the columns that training data may have and the network does not use: class, client, dropped ones."""
         data = self.card["config"].get("data", {})
         dropped = str(data.get("drop") or "").split(",")
-        return tuple(str(n).strip() for n in (data.get("target"), data.get("client_column"), *dropped) if n)
+        found = self.card.get("columns") or {}  # where the reader had to find the class and the client
+        names = (data.get("target"), data.get("client_column"), found.get("label"), found.get("client"), *dropped)
+        return tuple(str(n).strip() for n in names if n)
 
     def _inputs(self, rows: Sequence[Mapping[str, object]], places: Sequence[str] | None) -> Tensor:
         made = _json(self.folder, "preparation.json") if self.folder is not None else {}
@@ -258,10 +264,10 @@ class Model:
         try:
             raw = prepare.raw_rows(rows, columns, places)
         except ValueError as e:
-            raise ExportError(str(e)) from e
+            raise ExportError(printable(str(e))) from e
         unused = (*self.unused_columns(), made["target"])
         for text in prepare.unusual_rows(rows, raw, columns, self.ranges().get("columns", {}), unused):
-            warnings.warn(text, stacklevel=3)
+            warnings.warn(printable(text), stacklevel=3)
         return torch.from_numpy(prepare.scaled(raw, columns))
 
     def _warned(self, x: Any) -> Tensor:
@@ -362,16 +368,7 @@ class Model:
         network = self._make().eval()
         sizes = [torch.Size(shape).numel() for _, shape in self._parameters]
         views = {n: part.view(s) for (n, s), part in zip(self._parameters, flat.split(sizes), strict=True)}
-        try:
-            strange = network.load_state_dict(views, strict=False, assign=True).unexpected_keys
-        except RuntimeError as e:  # parameters of other shapes
-            raise ExportError(f"the network is not the one that was trained: {_line(e)}") from e
-        lacking = [name for name, _ in network.named_parameters() if name not in views]
-        if strange or lacking:
-            differences = [f"it has no {', '.join(strange)}"] * bool(strange) + [
-                f"it has also {', '.join(lacking)}"
-            ] * bool(lacking)
-            raise ExportError(f"the network is not the one that was trained: {'; '.join(differences)}")
+        _set_tensors(network, views)
         for module in network.modules():
             for name, buffer in list(module.named_buffers(recurse=False)):
                 if buffer.is_meta:  # a counter of batches, which prediction does not read
@@ -380,6 +377,32 @@ class Model:
         head = network.get_submodule(self.card["network"]["head"])
         head.register_forward_pre_hook(lambda _module, args: self._seen.append(args[0]))
         return network
+
+
+def _set_tensors(network: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Set parameters and float buffers in every place that holds them: tied weights have several.
+
+    Raises:
+        ExportError: the network has other ones, or of other shapes.
+    """
+    there: dict[str, Tensor] = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    strange = [name for name in values if name not in there]
+    lacking = [
+        n for n, t in there.items() if n not in values and (isinstance(t, nn.Parameter) or t.is_floating_point())
+    ]
+    differences = [f"it has no {', '.join(strange)}"] * bool(strange)
+    differences += [f"it has also {', '.join(lacking)}"] * bool(lacking)
+    for name, value in values.items():
+        found = there.get(name)
+        if found is not None and not nn.parameter.is_lazy(found) and found.shape != value.shape:
+            differences.append(f"its {name} has the shape {list(found.shape)}, expected {list(value.shape)}")
+    if differences:
+        raise ExportError(f"the network is not the one that was trained: {'; '.join(differences)}")
+    filled = {id(there[n]): nn.Parameter(v) if isinstance(there[n], nn.Parameter) else v for n, v in values.items()}
+    for module in network.modules():
+        for key, held in [*module._parameters.items(), *module._buffers.items()]:
+            if id(held) in filled:
+                setattr(module, key, filled[id(held)])  # not in the dict: recurrent layers keep a list of theirs
 
 
 def _channels_last(x: Tensor) -> Tensor:
@@ -475,6 +498,11 @@ def _json(place: Path, name: str) -> Any:
         return json.loads((place / name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as e:
         raise ExportError(f"{place} is not an exported model: {name} cannot be read ({e})") from e
+
+
+def printable(text: str) -> str:
+    """Return a text of data with control characters as escapes such as ``\\x9b``: it must not drive a terminal."""
+    return CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def _line(error: Exception) -> str:

@@ -96,9 +96,14 @@ def export_global(
     """`export` the one model that the server sends to all clients.
 
     Raises:
-        ConfigError: the method has no such model.
+        ConfigError: the method has no such model, or its clients prepare their inputs in different ways.
     """
     p, chosen = _at(run, round)
+    if p.federation.preparation is not None and p.federation.preparation.per_client:
+        raise ConfigError(
+            "there is no model of all clients: each client scales its columns by its own values (scaling = 'client'); "
+            "export the model of one client (--client NAME) or of all clients (--all), or run with --scaling pooled"
+        )
     place = _place(p, out, "global", chosen)
     require_free(place, force)
     require_formats(formats)

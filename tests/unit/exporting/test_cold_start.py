@@ -135,6 +135,23 @@ def test_what_does_not_fit_is_told() -> None:
         join(result, (x, y), after=(-1,))
 
 
+def test_a_small_newcomer_with_a_large_label(fedkin: Command) -> None:
+    """Fewer samples than the run has classes, the last one among them; a class beyond the run's is refused."""
+    rng = np.random.default_rng(0)
+    y = np.arange(400) % 40
+    np.savez("all.npz", x=rng.normal(size=(400, 3)).astype(np.float32), y=y, subject=np.arange(400) // 200)
+    flags = "--partition natural --model linear --rounds 1 --engine loop --quiet --out run"
+    assert fedkin(f"run fedavg --data all.npz {flags}").code == 0
+    x, y = rng.normal(size=(32, 3)).astype(np.float32), np.arange(8, 40)
+    np.savez("new.npz", x=x, y=y)
+    done = fedkin("join run --data new.npz --after 0 --json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["train"] == 23
+    np.savez("other.npz", x=x, y=y + 1)
+    refused = fedkin("join run --data other.npz --after 0")
+    assert (refused.code, "has class 40, the run knows 0 to 39" in refused.err) == (2, True)
+
+
 def test_from_the_command_line_by_a_table(fedkin: Command) -> None:
     """Hospitals as csv: a run, an export that predicts a raw row, a newcomer; columns that are missing are named."""
     rng = np.random.default_rng(0)

@@ -178,6 +178,7 @@ CASES: dict[str, tuple[Callable[[Path], None], str]] = {
         card(lambda c: c["input"].update(shape=[10**9, 10**9])), "shape of at most"),
     "a parameter of 10^18 numbers": (
         card(lambda c: c["network"]["parameters"][0].__setitem__(1, [10**9, 10**9])), "shape of at most"),
+    "columns as a list": (card(lambda c: c.update(columns=["age"])), r"expected `object \| null`, got `array` - at"),
     "another format": (card(lambda c: c.update(format="fedkin export 2")), "expected the format 'fedkin export 1'"),
     "a seed of 200 bits": (card(lambda c: c.update(seed=2**200)), "expected a seed of 64 bits"),
     "a step without arguments": (plan(lambda p: p["steps"][1].pop("args") and None), "a step has `args` and `options`"),

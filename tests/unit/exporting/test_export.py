@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import fedkin
-from fedkin.core import ConfigError, ModelError, RunFolderError
+from fedkin.core import ConfigError, EngineError, ModelError, RunFolderError
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import settings_from
 from fedkin.exporting import export, export_all, export_global, load_export
@@ -177,6 +177,90 @@ def test_a_network_without_description_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="--network"):
         load_export(place)
     assert load_export(place, Branching).predict(torch.ones(2, 1, 8, 8)).shape == (2,)
+    with pytest.raises(RunFolderError, match=r"not the one that was trained: it has also offset$"):
+        load_export(place, Shifted)
+
+
+class Shifted(nn.Module):
+    """A network with a float buffer that its ``state_dict`` leaves out, and one of whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("offset", torch.rand(64), persistent=False)
+        self.register_buffer("order", torch.arange(64).flip(0), persistent=False)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.head((x.flatten(1) - self.offset)[:, self.order])
+
+
+class Tied(nn.Module):
+    """Layers before the head that share a weight, one of them recurrent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.steps = nn.Linear(64, 64), nn.Linear(64, 64), nn.RNN(64, 64, batch_first=True)
+        self.second.weight = self.steps.weight_ih_l0 = self.first.weight
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x):
+        x = self.second(self.first(x.flatten(1)).tanh()).tanh()
+        return self.head(self.steps(x[:, None])[0][:, -1])
+
+
+class Constant(nn.Module):
+    """A network with a random tensor that it does not register."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factors, self.head = torch.randn(64), nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.head(x.flatten(1) * self.factors)
+
+
+def trained(network: object) -> fedkin.Result:
+    """A run of FedPer with a network of one's own."""
+    compute, training = fedkin.Compute(engine="loop"), fedkin.Training(lr=0.1)
+    return fedkin.run(fedkin.methods.FedPer(), federation(), network, training, rounds=2, eval_every=1, compute=compute)
+
+
+@pytest.mark.parametrize("network", [Shifted, Tied])
+def test_all_places_of_a_tensor_are_filled(network: type[nn.Module], tmp_path: Path) -> None:
+    """Buffers that are not persistent, and weights that several layers share, are exported as trained."""
+    result = trained(network)
+    model = load_export(export(result, 1, tmp_path / "own"), network)
+
+    assert model.card["test"]["as_evaluated"] is True
+    net, b, test = result.finished.experiment.net, model.model.tensors, federation().clients[1].test
+    torch.testing.assert_close(model.model.logits(test.x), net(b["model"], test.x))
+    made = model.model.networks["model"][0]
+    if network is Tied:
+        assert made.second.weight is made.steps.weight_ih_l0 is made.first.weight is made.steps._flat_weights[0]
+    with pytest.raises(RunFolderError, match=r"it has no .*; it has also "):
+        load_export(tmp_path / "own", Tied if network is Shifted else Shifted)
+
+
+def test_another_network_at_export_is_told(tmp_path: Path) -> None:
+    """A layer of another width in a later build: the fault of the network's code, and nothing is written."""
+    widths = [8]
+
+    def shrinking() -> nn.Module:
+        return nn.Sequential(Branching(), nn.Linear(10, widths[-1]), nn.Linear(widths[-1], 10))
+
+    result = trained(shrinking)
+    widths.append(6)
+    with pytest.raises(EngineError, match=r"client 0 .*its 1.weight has the shape \[\d, 10\], expected .*same layers"):
+        export(result, 0, tmp_path / "own")
+    assert not list(tmp_path.iterdir())
+
+
+def test_values_drawn_in_each_build_are_told(tmp_path: Path) -> None:
+    """A random tensor that is not registered is another one in the exported network: the message says what to do."""
+    result = trained(Constant)
+    with pytest.raises(EngineError, match=r"does not give the run's logits.*register them with self\.register_buffer"):
+        export(result, 0, tmp_path / "own")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_prediction_that_only_code_knows_is_refused(tmp_path: Path) -> None:

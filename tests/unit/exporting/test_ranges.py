@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from fedkin.data.standalone import Input, raw_rows, read_records, scaled, unusua
 from fedkin.experiment.settings import settings_from
 from fedkin.exporting import export, export_global, load_export
 from fedkin.exporting.cold_start import join
-from fedkin.exporting.loader import ExportError, load
+from fedkin.exporting.loader import CONTROL, ExportError, load
 from fedkin.exporting.ranges import of_all, of_client
 from fedkin.storage.toml import read_toml
 
@@ -211,9 +212,61 @@ def test_a_model_of_all_keeps_no_extremes(hospitals: Done) -> None:
     assert of_all(Federation.from_arrays([(np.ones((20, 3)), [0, 1] * 10)]))["inputs"] == {}  # 42 values
 
 
+def test_clients_that_scale_their_own_way_have_no_model_of_all(hospitals: Done, fedkin: Command) -> None:
+    """Each export of one client has that client's means; a model of all would hold those of everybody."""
+    again = RUN.replace("--out run", "--out own --scaling client")
+    assert fedkin(f"run fedavg --data t {again}").code == 0
+    refused = fedkin("export own --global --out home")
+    assert (refused.code, Path("home").exists()) == (2, False)
+    said = " ".join(refused.err.split())
+    assert "each client scales its columns by its own values" in said
+    assert "(--client NAME) or of all clients (--all)" in said
+    assert fedkin("export own --client south --out home").code == 0
+    columns = json.loads(Path("home/preparation.json").read_text())["columns"]
+    assert {len(c["mean"]) for c in columns if c["kind"] == "number"} == {1}
+
+
 def _csv(text: str) -> Path:
     Path("rows.csv").write_text(text)
     return Path("rows.csv")
+
+
+def test_control_characters_of_data_stay_off_the_terminal(fedkin: Command) -> None:
+    """Texts, columns, classes and clients with them, as of a Windows file read as latin1: the export can be read, and
+    what is printed has escapes, also of a column that a foreign folder names."""
+    Path("t").mkdir()
+    lines = ["age,dose\x96,site,ill"]
+    doses, sites = ("5\x9610", '"a\r\nb"', "9"), ("north\x9b", "south\x9b")
+    lines += [f"{20 + i},{doses[i % 3]},{sites[i % 2]},{'yes' if i % 4 < 2 else 'no'}\x9b" for i in range(80)]
+    Path("t/all.csv").write_bytes("\n".join(lines).encode("latin1"))
+    done = fedkin(f"run fedavg --data t/all.csv --client-column site --encoding latin1 {RUN}")
+    assert done.code == 0, done.err
+    assert fedkin("export run --client 0 --out home").code == 0
+    assert json.loads(Path("home/labels.json").read_text()) == ["no\\x9b", "yes\\x9b"]
+    assert json.loads(Path("home/card.json").read_text())["client_name"] == "north\\x9b"
+    assert json.loads(Path("home/ranges.json").read_text())["columns"]["dose\x96"]["texts"][0] == "5\x9610"
+    assert not CONTROL.search(Path("home/README.md").read_text())
+
+    Path("new.csv").write_bytes("age,dose\x96,more\x9b\n30,5\x9610,1\n31,7\x9b,2\n".encode("latin1"))
+    done = fedkin("predict home new.csv --encoding latin1")
+    assert done.code == 0, done.err
+    assert "dose\\x96: '7\\x9b' in 1 of 2 rows; training had 5\\x9610" in " ".join(done.err.split())
+    assert "this column: more\\x9b" in done.err
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        load("home").predict_csv("new.csv", "latin1")
+    said = [str(w.message) for w in warned]
+    assert "this column: more\\x9b" in said[1]
+    assert not CONTROL.search("".join(said))
+    Path("short.csv").write_text("age\n30\n")
+    refused = fedkin("predict home short.csv")
+    assert (refused.code, "needed are age, dose\\x96" in " ".join(refused.err.split())) == (2, True)
+    with pytest.raises(ExportError, match=r"needed are age, dose\\x96"):
+        load("home").predict_csv("short.csv")
+    joined = fedkin("join run --data t/all.csv --after 0")
+    assert joined.code == 0, joined.err
+    assert "north\\x9b: " in joined.err
+    assert not any(CONTROL.search(d.out + d.err) for d in (done, refused, joined))
 
 
 @pytest.mark.parametrize("take", [lambda run: export(run, 0, "home"), lambda run: export_global(run, "home")])
