@@ -143,6 +143,14 @@ def _read(data: str, federation: Federation, encoding: str | None) -> tuple[Any,
     x = whole.x
     if x.ndim == 4 and len(federation.shape) == 3 and (x.shape[1], federation.shape[0]) == (1, 3):
         x = x.expand(-1, 3, -1, -1)  # grey images for a run on coloured ones
+    if labels is None and found.labels is not None:  # the run's classes are numbers: places of names say nothing
+        odd = [label for label in found.labels if not label.isdecimal()]
+        if odd:
+            raise DataError(
+                f"{data}: class {odd[0]!r} has a name, and the run's are the numbers 0 to {federation.classes - 1}; "
+                "give labels as numbers, without names"
+            )
+        labels = tuple(map(str, range(federation.classes)))
     if labels is None or found.labels is None:
         if found.classes > federation.classes:
             raise DataError(f"{data}: has class {found.classes - 1}, the run knows 0 to {federation.classes - 1}")

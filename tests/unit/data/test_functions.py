@@ -70,6 +70,12 @@ def without_samples():
 def two_unlike():
     return [client(0), [np.ones((3, 2)), [0, 1]]]
 
+def texts_and_numbers():
+    return [client(0), (np.ones((3, 3)), np.array(["a", "b", "a"]))]
+
+def one_name():
+    return {1: client(0), "1": client(1)}
+
 def one_of_plain_lists():
     return [[1.0, 2.0], [3.0, 4.0]], [0, 1]
 
@@ -170,6 +176,11 @@ def test_a_partition_wins(own: str) -> None:
         ("infinite", "label inf of sample 2 is not a whole number"),
         ("without_samples", "b: no samples; expected at least one, or leave the client out"),
         ("mixed_objects", r"client 0: labels must be an array of numbers, or one of texts .* \(NoneType, str\); give"),
+        (
+            "texts_and_numbers",
+            r"client 1: labels of <U1 and shape \[\], the first has int64 .* all texts, one per sample",
+        ),
+        ("one_name", "two clients are called '1'; give each a name of its own"),
         ("two_unlike", "client 1: 3 inputs but 2 labels"),
         ("one_of_plain_lists", r"expected .*; got a tuple of 2 \(list\)"),
         ("broken", "reading the data failed: ZeroDivisionError"),

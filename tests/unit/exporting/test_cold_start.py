@@ -150,6 +150,12 @@ def test_a_small_newcomer_with_a_large_label(fedkin: Command) -> None:
     np.savez("other.npz", x=x, y=y + 1)
     refused = fedkin("join run --data other.npz --after 0")
     assert (refused.code, "has class 40, the run knows 0 to 39" in refused.err) == (2, True)
+    np.savez("named.npz", x=x, y=np.array([f"c{i}" for i in y]))  # whose number would be that among these names
+    refused = fedkin("join run --data named.npz --after 0")
+    assert (refused.code, "class 'c10' has a name, and the run's are the numbers 0 to 39" in refused.err) == (2, True)
+    np.savez("texts.npz", x=x, y=y.astype(str))
+    same = json.loads(fedkin("join run --data texts.npz --after 0 --json").out)
+    assert same | {"data": "new.npz"} == json.loads(done.out)
 
 
 def test_from_the_command_line_by_a_table(fedkin: Command) -> None:

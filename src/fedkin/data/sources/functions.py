@@ -82,11 +82,19 @@ def _joined(parts: list[tuple[Array, Array]], names: tuple[str, ...] | None, nam
             raise DataError(
                 f"{where}: no samples; expected at least one" + (", or leave the client out" if names else "")
             )
+        if (y.dtype.kind in "US", y.shape[1:]) != (parts[0][1].dtype.kind in "US", parts[0][1].shape[1:]):
+            raise DataError(
+                f"{where}: labels of {y.dtype} and shape {list(y.shape[1:])}, the first has {parts[0][1].dtype} and "
+                f"{list(parts[0][1].shape[1:])}; all need numbers, or all texts, one per sample"
+            )
         if x.shape[1:] != parts[0][0].shape[1:] or (x.dtype == np.uint8) != (parts[0][0].dtype == np.uint8):
             raise DataError(
                 f"{where}: inputs of {x.dtype} and shape {list(x.shape[1:])}, the first has "
                 f"{parts[0][0].dtype} and {list(parts[0][0].shape[1:])}; all need the same"
             )
+    if names is not None and len(set(names)) < len(names):
+        twice = next(one for one in names if names.count(one) > 1)
+        raise DataError(f"{spec}: two clients are called {twice!r}; give each a name of its own")
     numbers, labels = class_numbers(np.concatenate([y for _, y in parts]), spec)
     inputs, preparation = _inputs(np.concatenate([x for x, _ in parts]), labels)
     sizes = torch.tensor([len(x) for x, _ in parts])
