@@ -59,7 +59,7 @@ class LineFiles:
             RunFolderError: lines of rounds up to ``until`` are missing or damaged.
         """
         ends = {name: self._end(name, until) for name in NAMES}
-        for name in self._written:  # whatever is beyond what the checkpoint knows, also if it is no line
+        for name in self._written:  # all content beyond what the checkpoint covers, also if it is not a line
             if self.path(name).stat().st_size > ends[name]:
                 os.truncate(self.path(name), ends[name])
         require_rounds(self.path("rounds"), until, beyond=True)

@@ -18,7 +18,7 @@ PARQUET = frozenset({".parquet", ".pq"})
 _FIELD, _ROW = 64, 240  # bytes of memory for a field, which becomes a text of its own, and for a row
 _PIECE = 1 << 22
 _ROW_NUMBERS = re.compile(r"__index_level_\d+__")
-"""Name under which pandas stores the index of a table, mostly row numbers; it is no column of the table."""
+"""Name under which pandas stores the index of a table, mostly row numbers, which are not data."""
 _ROWS = 1024  # of a parquet file that are unpacked together
 
 
