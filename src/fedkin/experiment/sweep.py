@@ -359,7 +359,8 @@ def _scored(
         return f"seed {seed}: {e}"
     if (lost := result.summary.get("diverged")) is not None:
         return f"seed {seed}: {sentence(lost)}"
-    assert result.final.validation is not None  # `require_validation`
+    if result.final.validation is None:  # data of a further seed
+        raise ConfigError("a sweep chooses on validation data, and no client has any; raise --validation")
     last = (result.summary["last"] or {}).get("validation")
     return _Score(result.final.validation, result.final.accuracy, last, result.final.rounds)
 

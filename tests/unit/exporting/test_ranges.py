@@ -213,7 +213,7 @@ def test_a_model_of_all_keeps_no_extremes(hospitals: Done) -> None:
 
 
 def test_clients_that_scale_their_own_way_have_no_model_of_all(hospitals: Done, fedkin: Command) -> None:
-    """Each export of one client has that client's means; a model of all would hold those of everybody."""
+    """Each export of one client has that client's means; a model of all clients would hold those of each."""
     again = RUN.replace("--out run", "--out own --scaling client")
     assert fedkin(f"run fedavg --data t {again}").code == 0
     refused = fedkin("export own --global --out home")
