@@ -63,6 +63,15 @@ def test_clients_that_never_took_part_or_were_refused_and_rounds_that_were_lost(
     assert careful.participation([], 3) == []
 
 
+def test_a_run_that_ended_before_the_drift() -> None:
+    """Data drift from round 4 on: three rounds do not show it, four do."""
+    (found,) = careful.drift(lines(0.1, 0.2, 0.3), 4)
+    assert found.text == "No client's data drifted: drift_round is 4, and the run ended with round 3."
+    assert careful.drift(lines(0.1, 0.2, 0.3, 0.4), 4) == []
+    assert careful.drift(lines(0.1), None) == []
+    assert careful.drift([], 4) == []
+
+
 def test_cohorts_that_are_smaller_than_participation_asks_for() -> None:
     """Ten clients, half of them asked for: cohorts of 3 and 5 are 4 of 5 on average. An eleventh joins in round 3 and
     eight are absent: no more than the three that are left can be drawn."""

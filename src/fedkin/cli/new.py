@@ -5,12 +5,14 @@ from __future__ import annotations
 import keyword
 import re
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 from tyro.conf import Positional
 
+import fedkin.core as core
 from fedkin.cli import screen
 from fedkin.cli.options import options
 from fedkin.core import ConfigError
@@ -155,12 +157,22 @@ def new_command(args: list[str]) -> int:
     for what, word, other in (("file", _module(flags.name), "NAME"), ("class", _kind(flags), "NAME or --title")):
         if keyword.iskeyword(word):
             raise ConfigError(f"the {what} would be called {word}, a word of Python itself; choose another {other}")
+    if hasattr(core, _kind(flags)):
+        raise ConfigError(
+            f"the class would be called {_kind(flags)}, as a class of fedkin.core that methods use; choose another "
+            "NAME or --title"
+        )
     if flags.name in METHODS:
         raise ConfigError(f"the method {flags.name} exists already: docs/methods/{flags.name}.md; choose another name")
     files = _files(flags)
     for path in files:
         if path.exists():
             raise ConfigError(f"{path} exists already, and nothing is overwritten; choose another NAME or --folder")
+    if not _is_checkout(flags.folder) and find_spec(module := _module(flags.name)) is not None:
+        raise ConfigError(
+            f"the file {module}.py would hide the module {module} from programs that run next to it; choose another "
+            "NAME"
+        )
     for path, text in files.items():
         write_atomic(path, text.encode())
         screen.say(str(path))

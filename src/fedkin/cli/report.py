@@ -18,6 +18,7 @@ from fedkin.experiment.compare import comparison_from, run_name
 from fedkin.report import export
 from fedkin.report.folder import Run, read_run
 from fedkin.report.page import one_run, run_page
+from fedkin.report.publication_tables import require_decimals
 from fedkin.storage.summary import understood
 from fedkin.storage.toml import read_toml
 
@@ -37,6 +38,9 @@ class ReportFlags(FigureFlags):
     """Of a comparison: decimal places in table.md and table.tex."""
     quiet: bool = False
     """Print nothing."""
+
+    def __post_init__(self) -> None:
+        require_decimals(self.decimals)
 
 
 def report_command(args: list[str]) -> int:

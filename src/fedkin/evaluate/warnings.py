@@ -97,6 +97,15 @@ def participation(rounds: Sequence[Line], clients: int, names: Sequence[str] = (
     return found
 
 
+def drift(rounds: Sequence[Line], start: int | None) -> list[Warning]:
+    """Warn if the run ended before the round from which clients' data drift; None: they do not."""
+    last = max((int(line["round"]) for line in rounds), default=0)
+    if start is None or not last or last >= start:
+        return []
+    text = f"No client's data drifted: drift_round is {start}, and the run ended with round {last}."
+    return [Warning("no drift", text)]
+
+
 def cohorts(rounds: Sequence[Line], participation: float) -> list[Warning]:
     """Warn if the method drew clearly fewer different clients than ``participation``, in (0, 1], specifies.
 

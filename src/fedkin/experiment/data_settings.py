@@ -23,6 +23,7 @@ from fedkin.data import (
     share_out,
 )
 from fedkin.data.partition import settings_of
+from fedkin.data.sources.reading import column_names
 from fedkin.storage.toml import plain
 
 OnData = Callable[[Dataset | Federation, Federation], None]
@@ -104,7 +105,7 @@ class DataSettings:
     binary: bool = False
     """Tables: two classes, target > 0 and the rest."""
     drop: str | None = None
-    """Tables: columns to leave out, with commas between them: id,date."""
+    """Tables: columns to leave out, with commas between them: id,date. A name with a comma is in double quotes."""
     image_size: int | None = None
     """Images: resize all to this height and width in pixels."""
     scaling: Literal["pooled", "client"] = "pooled"
@@ -231,7 +232,7 @@ class DataSettings:
             target=self.target,
             client_column=self.client_column,
             binary=self.binary,
-            drop=tuple(name.strip() for name in (self.drop or "").split(",") if name.strip()),
+            drop=column_names(self.drop),
             image_size=self.image_size,
             scaling=self.scaling,
             planted=self.plant,

@@ -151,7 +151,9 @@ def _own(part: Part, reference: str) -> list[careful.Warning]:
     found += careful.constant(run.final.get("accuracy"), run.final.get("majority"))
     found += careful.course(run.rounds, bool(ended_early([run])))
     found += careful.participation(run.rounds, p.count, run.names)
-    how = run.summary.get("config", {}).get("run", {})
+    config = run.summary.get("config", {})
+    found += careful.drift(run.rounds, config.get("data", {}).get("drift_round"))
+    how = config.get("run", {})
     found += careful.cohorts(run.rounds, how["participation"]) if "participation" in how else []
     return found + careful.clusters(p.usual_cluster or [])
 

@@ -56,6 +56,7 @@ CASES: dict[str, tuple[Callable[[], None], str, list[str]]] = {
     "unknown list": (nothing, "list method", ["'method'", "methods, papers, partitions, models, data"]),
     "resume nothing": (nothing, "resume", ["needs a folder"]),
     "resume with too many digits": (nothing, "resume a --decimals 7", ["0 to 6", "got 7"]),
+    "report with too many digits": (nothing, "report a --decimals 7", ["0 to 6", "got 7"]),
     "resume no folder": (nothing, "resume nowhere", ["there is no folder nowhere"]),
     "unknown setting to compare": (nothing, "compare fedavg --set fedavg.lam=1", ["unknown setting lam"]),
     # files

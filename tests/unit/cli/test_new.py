@@ -56,6 +56,9 @@ def test_in_a_checkout_they_lie_where_all_methods_do(fedkin: Command) -> None:
         ("new method class", "the file would be called class, a word of Python itself; choose another NAME"),
         ("new method none", "the class would be called None, a word of Python itself; choose another NAME or --title"),
         ("new method x --title True", "the class would be called True, a word of Python itself"),
+        ("new method round", "the class would be called Round, as a class of fedkin.core that methods use; choose"),
+        ("new method random", "the file random.py would hide the module random from programs that run next to it"),
+        ("new method torch", "the file torch.py would hide the module torch from programs that run next to it"),
         ("new method mine", "mine.py exists already, and nothing is overwritten"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tracemalloc
 from dataclasses import replace
@@ -349,6 +350,21 @@ def test_columns_are_dropped(table: Path) -> None:
     f = DataSettings(data=str(table), target="ward", drop="sick, colour", clients=1, partition="iid").federation(0)
     assert f.preparation is not None
     assert [column.name for column in f.preparation.columns] == ["age"]
+
+
+def test_dropped_columns_may_hold_commas(tmp_path: Path) -> None:
+    """In double quotes; the advice of a message can be pasted into a shell, and leads to the column."""
+    texts = "".join(f't{i},"{i}",1,{i % 2}\n' for i in range(51))
+    (tmp_path / "t.csv").write_text('"kind, ""own""",age,"weight, kg",ill\n' + texts)
+    with pytest.raises(DataError, match="holds 51 different texts") as caught:
+        load(tmp_path / "t.csv", target="ill")
+    flag, advised, *rest = shlex.split(str(caught.value).partition(" column out: ")[2])
+    assert (flag, rest) == ("--drop", [])
+    for given, left in ((advised, ["age", "weight, kg"]), (f'{advised}, "weight, kg",', ["age"])):
+        data = DataSettings(data=str(tmp_path / "t.csv"), target="ill", drop=given, clients=1, partition="iid")
+        f = data.federation(0)
+        assert f.preparation is not None
+        assert [column.name for column in f.preparation.columns] == left
 
 
 def test_decimal_commas(tmp_path: Path) -> None:

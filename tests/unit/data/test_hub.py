@@ -129,6 +129,25 @@ def test_a_split_without_a_column(tmp_path: Path) -> None:
         load(f"hf:{tmp_path}/label")
 
 
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["dog", "cat"], "class 0 of 'label' is 'dog' in split 'test' and 'cat' in split 'train'"),
+        (["cat"], "class 1 of 'label' is not there in split 'test' and 'dog' in split 'train'"),
+        (["cat", "dog", "ox"], "class 2 of 'label' is 'ox' in split 'test' and not there in split 'train'"),
+    ],
+)
+def test_splits_with_other_names_of_classes(names: list[str], said: str, tmp_path: Path) -> None:
+    """Number 0 is another class there: tests would be wrong without a word."""
+
+    def part(names: list[str]) -> Any:
+        kinds = {"x": datasets.Value("float32"), "label": datasets.ClassLabel(names=names)}
+        return datasets.Dataset.from_dict({"x": [1.0, 2.0], "label": [0, 0]}, features=datasets.Features(kinds))
+
+    with pytest.raises(DataError, match=said):
+        load(f"hf:{saved(tmp_path / 'd', part(['cat', 'dog']), part(names))}")
+
+
 def test_a_missing_image(tmp_path: Path) -> None:
     """It is named by its number."""
     image = pytest.importorskip("PIL.Image", reason="needs Pillow, the extra 'images'").new("L", (3, 2))

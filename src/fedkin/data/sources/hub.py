@@ -24,7 +24,7 @@ from fedkin.data.pixels import Array
 from fedkin.data.preparation import Preparation, image_preparation
 from fedkin.data.sources.csvfile import Table
 from fedkin.data.sources.files import class_numbers, listed, numbered
-from fedkin.data.sources.reading import Reading
+from fedkin.data.sources.reading import Reading, drop_flag
 from fedkin.data.sources.tables import from_table
 
 PREFIX = "hf:"
@@ -91,6 +91,7 @@ def open_hub(spec: str, how: Reading) -> Opened:
     inputs = _input_column(first, [c for c in columns if c not in (target, client)])
     droppable = [c for c in columns if inputs is None and c not in (target, client)]
     _check_columns(splits, [c for c in (target, client, inputs) if c is not None], droppable, spec)
+    _check_classes(splits, target, spec)
     asked = {"label": how.target, "client": how.client, "input": None}
     return Opened(spec, splits, target, client, inputs, tuple(role for role, name in asked.items() if name is None))
 
@@ -230,11 +231,28 @@ def _check_columns(splits: list[tuple[str, Any]], needed: list[str], droppable: 
     for split, part in splits:
         for column in (*needed, *droppable):
             if column not in part.column_names:
-                advice = f", or leave it out: --drop {column}" if column in droppable else ""
+                advice = f", or leave it out: {drop_flag([column])}" if column in droppable else ""
                 raise DataError(
                     f"{spec}: split '{split}' has no column '{column}', which split '{splits[0][0]}' has; "
                     f"add it there{advice}"
                 )
+
+
+def _check_classes(splits: list[tuple[str, Any]], target: str, spec: str) -> None:
+    """Raise DataError if splits have different names for the numbers of classes."""
+    named = {split: part.features[target].names for split, part in splits if hasattr(part.features[target], "names")}
+    for split, names in named.items():
+        if names != (usual := next(iter(named.values()))):
+            k = next(i for i in range(len(names) + 1) if names[i : i + 1] != usual[i : i + 1])
+            raise DataError(
+                f"{spec}: class {k} of '{target}' is {_called(names, k)} in split '{split}' and {_called(usual, k)} in "
+                f"split '{next(iter(named))}'; give both the same names in the same order "
+                "(Dataset.align_labels_with_mapping)"
+            )
+
+
+def _called(names: Sequence[str], k: int) -> str:
+    return repr(names[k]) if k < len(names) else "not there"
 
 
 def _input_column(data: Any, columns: list[str]) -> str | None:

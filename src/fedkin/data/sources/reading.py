@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedkin.data.checks import Scaling
@@ -46,3 +50,16 @@ class Reading:
     def anything(self) -> bool:
         """Whether any setting of columns or images is given."""
         return self.of_tables or self.client is not None or self.image_size is not None
+
+
+def column_names(text: str | None) -> tuple[str, ...]:
+    """Return the columns that a text names, with commas between them; a name with a comma is in double quotes."""
+    rows = csv.reader(io.StringIO(text or ""), skipinitialspace=True)
+    return tuple(name.strip() for row in rows for name in row if name.strip())
+
+
+def drop_flag(names: Sequence[str]) -> str:
+    """Return the flag that leaves out columns, as it is typed in a shell."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(names)
+    return f"--drop {shlex.quote(line.getvalue())}"

@@ -28,7 +28,7 @@ from fedkin.data.dataset import Dataset
 from fedkin.data.preparation import Preparation, Rows
 from fedkin.data.sources.csvfile import Table, read_csv
 from fedkin.data.sources.files import listed
-from fedkin.data.sources.reading import Reading
+from fedkin.data.sources.reading import Reading, drop_flag
 from fedkin.data.standalone import MISSING
 
 Values = npt.NDArray[np.float64]
@@ -290,7 +290,7 @@ def _column(table: Table, name: str, as_text: bool) -> Column:
     if len(categories) > MAX_CATEGORIES:
         raise DataError(
             f"{table.name}: column '{name}' holds {len(categories)} different texts, at most {MAX_CATEGORIES} can "
-            f"become inputs; {_advice(categories)}, or leave the column out: --drop {name}"
+            f"become inputs; {_advice(categories)}, or leave the column out: {drop_flag([name])}"
         )
     return Column(name, "text", any(empty), tuple(categories))
 
