@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -70,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     args = list(sys.argv[1:] if argv is None else argv)
     signal.signal(signal.SIGTERM, _interrupt)
+    _require_streams()
     try:
         with _limited(args) as rest:
             code = _command(rest)
@@ -89,6 +91,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not isinstance(e, FedkinError):
             raise
         return _say(e, FAILED if isinstance(e, (MethodError, EngineError, DiskFullError)) else BAD_INPUT)
+
+
+def _require_streams() -> None:
+    """Let output go nowhere if it is closed, and write ? for signs such as ± that its encoding lacks."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from fedkin.cli.live import followed
 from fedkin.cli.outcome import (
     Outcome,
     chosen_folder,
+    sibling,
     tell_clients,
     tell_findings,
     tell_verdicts,
@@ -26,7 +27,7 @@ from fedkin.cli.outcome import (
 )
 from fedkin.cli.sweep import resume_sweep
 from fedkin.core import ConfigError, RunFolderError
-from fedkin.core.errors import FolderBusyError, counted
+from fedkin.core.errors import FolderBusyError, counted, typed
 from fedkin.data import Dataset, Federation
 from fedkin.evaluate import to_target
 from fedkin.evaluate.divergence import ADVICE
@@ -250,7 +251,7 @@ def _finish(result: Result, show: ShowRun | ShowCompare, tracking: Tracking) -> 
     assert result.folder is not None
     run = replace(read_run(result.folder), at_best=show.at_best)
     with understood(result.folder, run.checked):
-        report, reference = one_run(run)
+        report, reference = one_run(run, sibling(result.folder))
         page = run_page(result.folder, run, report, reference)
     tracking.end()
     if show.json:
@@ -278,7 +279,7 @@ def _advice(result: Result) -> str:
     others."""
     assert result.folder is not None
     if (whole := whole_of(result.folder)) is not None:
-        return f"Next to the other runs of {whole}: fedkin resume {whole}"
+        return f"Next to the other runs of {whole}: fedkin resume {typed(whole)}"
     name = result.summary["config"]["method"]["name"]
     others = listed([get_title(one) for one in ALWAYS if one != name])
     return f"Is it worth it? fedkin compare {name} with the same flags adds {others}."
@@ -307,7 +308,7 @@ def _stopped(folder: Path, new: bool = False) -> int:
         with contextlib.suppress(FolderBusyError), writing(folder):  # another command may have started a run there
             shutil.rmtree(folder, ignore_errors=True)  # no round is done: there is nothing to continue
     if (folder / "config.toml").exists() or (folder / "compare.toml").exists():
-        screen.note(f"stopped; continue with: fedkin resume {folder}")
+        screen.note(f"stopped; continue with: fedkin resume {typed(folder)}")
     else:
         screen.note("stopped before the first round was done")
     return 130

@@ -14,7 +14,7 @@ from fedkin.cli import screen
 from fedkin.cli.flags import read
 from fedkin.cli.outcome import require_folder_name
 from fedkin.core import ConfigError, RunFolderError
-from fedkin.core.errors import counted
+from fedkin.core.errors import counted, typed
 from fedkin.data.progress import heard
 from fedkin.exporting import export, export_all, export_global, load_export
 from fedkin.exporting.available import AvailableRun, available
@@ -88,7 +88,7 @@ def export_command(args: list[str]) -> int:
         if asked:
             raise ConfigError(
                 f"{run} holds {len(runs)} {'run' if len(runs) == 1 else 'runs'}; name one of them, such as "
-                f"{runs[0].folder}; fedkin export {run} lists them"
+                f"{runs[0].folder}; fedkin export {typed(run)} lists them"
             )
         _list(runs, run, as_json=flags.json)
         return 0
@@ -113,7 +113,7 @@ def export_command(args: list[str]) -> int:
     else:
         screen.say(_line(found[0]))
         screen.say(f"in {found[0]}: {', '.join(sorted(f.name for f in found[0].iterdir()))}")
-        screen.say(f"Predict with it: fedkin predict {found[0]} FILE (or see README.md there)")
+        screen.say(f"Predict with it: fedkin predict {typed(found[0])} FILE (or see README.md there)")
     return 0
 
 
@@ -151,7 +151,7 @@ def predict_command(args: list[str]) -> int:
     if (flags.export / "config.toml").is_file() and not (flags.export / "card.json").is_file():
         raise RunFolderError(
             f"{flags.export} is a run, not an exported model; export a client's model first: "
-            f"fedkin export {flags.export} --client 0"
+            f"fedkin export {typed(flags.export)} --client 0"
         )
     model = load_export(flags.export, flags.network)
     with screen.err.status("reading") as status, heard(lambda text: status.update(text or "predicting")):

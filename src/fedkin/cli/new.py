@@ -16,6 +16,7 @@ import fedkin.core as core
 from fedkin.cli import screen
 from fedkin.cli.options import options
 from fedkin.core import ConfigError
+from fedkin.core.errors import typed
 from fedkin.methods import METHODS, get_title
 from fedkin.storage.files import write_atomic
 
@@ -144,7 +145,8 @@ class NewFlags:
     name: Annotated[Positional[str], tyro.conf.arg(metavar="NAME")]
     """Name of the method on the command line, such as my-fedavg."""
     title: str | None = None
-    """Name of the method in tables, such as MyFedAvg. Default: derived from NAME."""
+    """Title of the method, such as MyFedAvg; its letters and digits are the name of its class, which is what tables
+    show outside a checkout. Default: derived from NAME."""
     folder: Path = Path()
     """Target folder. In a checkout of fedkin the files go next to its methods, tests and pages."""
 
@@ -154,6 +156,10 @@ def new_command(args: list[str]) -> int:
     flags = options(NewFlags, args, "fedkin new")
     if not re.fullmatch("[a-z][a-z0-9]*(-[a-z0-9]+)*", flags.name):
         raise ConfigError(f"NAME must be lower-case words with - between them, such as my-fedavg, got {flags.name!r}")
+    if flags.title is not None and (not flags.title.isprintable() or set(flags.title) & set('"\\')):
+        raise ConfigError(f"--title is written into a program: no quotation mark, no backslash; got {flags.title!r}")
+    if flags.folder.exists() and not flags.folder.is_dir():
+        raise ConfigError(f"--folder names a folder, and {flags.folder} is a file; name another")
     for what, word, other in (("file", _module(flags.name), "NAME"), ("class", _kind(flags), "NAME or --title")):
         if keyword.iskeyword(word):
             raise ConfigError(f"the {what} would be called {word}, a word of Python itself; choose another {other}")
@@ -223,7 +229,8 @@ def _next(flags: NewFlags) -> str:
     """Return the next steps for the files."""
     module, kind = _module(flags.name), _kind(flags)
     if not _is_checkout(flags.folder):
-        return f"\nfedkin check {flags.folder / module}.py:{kind}   # then: python -m pytest {flags.folder}"
+        file, folder = typed(f"{flags.folder / module}.py:{kind}"), typed(flags.folder)
+        return f"\nfedkin check {file}   # then: python -m pytest {folder}"
     return (
         "\nA line for src/fedkin/methods/__init__.py, in METHODS and above it:\n"
         f"    from fedkin.methods.{module} import {kind} as {kind}\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.text import Text
 
 from fedkin.cli import screen
-from fedkin.core.errors import ConfigError, counted
+from fedkin.core.errors import ConfigError, counted, typed
 from fedkin.data import SOURCES, Dataset, Federation
 from fedkin.data.sites import DEFAULT_CLIENTS
 from fedkin.data.sources.npz import likely_clients_of
@@ -44,13 +44,24 @@ def require_folder_name(out: Path, flag: str = "--out") -> Path:
     """Return the path that a flag gives, which names a folder.
 
     Raises:
-        ConfigError: it looks like a file, such as ``table.csv``, and is not a folder that exists.
+        ConfigError: it is a file, or looks like one, such as ``table.csv``, and is not a folder that exists.
     """
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out} exists already and is a file; {flag} names a folder: choose another")
     if out.suffix.lower() in _FILES and not out.is_dir():
         raise ConfigError(
             f"{flag} names a folder, and {out} looks like a file; for example: {flag} {out.with_suffix('')}"
         )
     return out
+
+
+def sibling(folder: Path) -> Path | None:
+    """Return the Local of the same seed, where the run is one of a comparison."""
+    place = folder.absolute()
+    if not (place.parent / "compare.toml").is_file() or "-seed" not in place.name:
+        return None
+    local = place.parent / f"local-seed{place.name.rpartition('-seed')[2]}"
+    return local if local != place and (local / "summary.json").is_file() else None
 
 
 def new_folder(name: str) -> Path:
@@ -137,7 +148,8 @@ class Outcome:
 
 def write_outcome(plan: Comparison, folder: Path, runs: Sequence[Run], decimals: int) -> Outcome:
     """Write the tables and the page of a comparison into its folder."""
-    reference, command = plan.settings(plan.baseline, plan.seeds[0]).title, f"fedkin compare {folder / 'compare.toml'}"
+    reference = plan.settings(plan.baseline, plan.seeds[0]).title
+    command = f"fedkin compare {typed(folder / 'compare.toml')}"
     report = several_runs(runs, reference)
     if tuned := read_tuned(folder) if plan.tune else []:
         caveats = tuning_warnings(tuned, plan.privacy.asked)

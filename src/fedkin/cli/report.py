@@ -12,8 +12,9 @@ from tyro.conf import Positional
 from fedkin.cli import screen
 from fedkin.cli.figures import FigureFlags
 from fedkin.cli.flags import read
-from fedkin.cli.outcome import Outcome, require_folder_name, write_outcome
+from fedkin.cli.outcome import Outcome, require_folder_name, sibling, write_outcome
 from fedkin.core import RunFolderError
+from fedkin.core.errors import typed
 from fedkin.experiment.compare import comparison_from, run_name
 from fedkin.report import export
 from fedkin.report.folder import Run, read_run
@@ -49,13 +50,16 @@ def report_command(args: list[str]) -> int:
     folder = flags.folder
     if flags.figures is not None:
         require_folder_name(flags.figures, "--figures")
+    if (folder / "sweep.toml").is_file():
+        raise RunFolderError(f"{folder} is a sweep, whose settings and figures are in sweep.csv; a report is of one of "
+                             "its runs, or of a comparison")  # fmt: skip
     if (folder / "compare.toml").is_file():
         found = _comparison(flags)
         report, page, reference = found.report, found.page, found.reference
     else:
         run = _read(folder, flags)
         with understood(folder, run.checked):
-            report, reference = one_run(run, flags.local or _sibling(folder))
+            report, reference = one_run(run, flags.local or sibling(folder))
             page = run_page(folder, run, report, reference)
     runs = [run for group in report.runs.values() for run in group]
     if unchecked := [run.folder for run in runs if run.folder is not None and not run.checked]:
@@ -76,11 +80,14 @@ def _comparison(flags: ReportFlags) -> Outcome:
     file = flags.folder / "compare.toml"
     plan = comparison_from(read_toml(file), str(file))
     places = [flags.folder / run_name(name, seed) for name, seed in plan.runs()]
+    again = f"fedkin resume {typed(flags.folder)}"
     done = [place for place in places if (place / "summary.json").is_file()]
     if not done:
-        raise RunFolderError(f"{flags.folder} holds no finished run; continue with: fedkin resume {flags.folder}")
+        raise RunFolderError(
+            f"{flags.folder} holds no finished run; continue with: fedkin resume {typed(flags.folder)}"
+        )
     if len(done) < len(places):
-        screen.note(f"{len(done)} of {len(places)} runs finished; the others with: fedkin resume {flags.folder}")
+        screen.note(f"{len(done)} of {len(places)} runs finished; the others with: {again}")
     runs = [_read(place, flags) for place in done]
     with understood(flags.folder, all(run.checked for run in runs)):
         return write_outcome(plan, flags.folder, runs, flags.decimals)
@@ -88,11 +95,3 @@ def _comparison(flags: ReportFlags) -> Outcome:
 
 def _read(folder: Path, flags: ReportFlags) -> Run:
     return replace(read_run(folder), at_best=flags.at_best)
-
-
-def _sibling(folder: Path) -> Path | None:
-    """Return the Local of the same seed, where the run is one of a comparison."""
-    if not (folder.parent / "compare.toml").is_file() or "-seed" not in folder.name:
-        return None
-    local = folder.parent / f"local-seed{folder.name.rpartition('-seed')[2]}"
-    return local if local != folder and (local / "summary.json").is_file() else None

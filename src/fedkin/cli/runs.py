@@ -13,6 +13,7 @@ from tyro.conf import Positional
 from fedkin.cli import screen
 from fedkin.cli.live import PageFlags, browse
 from fedkin.cli.options import options
+from fedkin.core.errors import typed
 from fedkin.experiment.listing import ListedRun, listed
 from fedkin.report.tables import DASH, Grid
 
@@ -42,7 +43,7 @@ def runs_command(args: list[str]) -> int:
     else:
         screen.table(_table(found, flags.folder))
         if waiting := [run.folder for run in found if run.state == "interrupted"]:
-            screen.say(f"\n{len(waiting)} interrupted; continue with, for example: fedkin resume {waiting[0]}")
+            screen.say(f"\n{len(waiting)} interrupted; continue with, for example: fedkin resume {typed(waiting[0])}")
     return 0
 
 

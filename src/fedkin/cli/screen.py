@@ -141,7 +141,7 @@ def table(grid: Grid) -> None:
     out.print()
     if grid.title:
         out.print(Text(grid.title, style="bold"))
-    out.print(to_rich(replace(grid, title="", note=""), out.width))
+    out.print(to_rich(replace(grid, title="", note=""), out.width), crop=False)
     if grid.note:
         out.print(Text(grid.note, style="dim"))
 

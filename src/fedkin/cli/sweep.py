@@ -12,6 +12,7 @@ from fedkin.cli import screen
 from fedkin.cli.flags import ShowCompare, ShowSweep, sweep_flags
 from fedkin.cli.live import followed
 from fedkin.cli.outcome import chosen_folder, tell_clients
+from fedkin.core.errors import typed
 from fedkin.experiment.execute import is_last
 from fedkin.experiment.search_space import Values
 from fedkin.experiment.sweep import Sweep, chosen, run_sweep, sweep_from, sweep_table, trial_name
@@ -64,7 +65,9 @@ def play(
             tracked.end()
     except KeyboardInterrupt:
         there = (folder / "sweep.toml").exists()
-        screen.note(f"stopped; continue with: fedkin resume {folder}" if there else "stopped before the first round")
+        screen.note(
+            f"stopped; continue with: fedkin resume {typed(folder)}" if there else "stopped before the first round"
+        )
         return 130
     best = chosen(trials)
     if show.json:
@@ -78,6 +81,6 @@ def play(
             if trial.failed:
                 screen.say(f"failed: {trial.values}: {trial.failed}")
         if best is not None:
-            screen.say(f"\nThe chosen settings: fedkin run {folder / 'chosen.toml'}")
+            screen.say(f"\nThe chosen settings: fedkin run {typed(folder / 'chosen.toml')}")
             screen.say(f"All settings and their figures: {folder / 'sweep.csv'}")
     return 0 if best is not None else 1

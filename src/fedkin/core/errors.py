@@ -17,6 +17,7 @@ A message states what was expected, what was found, with the values, and what to
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -84,6 +85,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun: "1 row", "2 rows", "1,200 classes"."""
     return f"{count:,} {noun}" + ("" if count == 1 else "es" if noun.endswith("s") else "s")
+
+
+def typed(path: object) -> str:
+    """Return a path, or another word of a command, as it is typed in a shell: quoted if it needs to be."""
+    return shlex.quote(str(path))
 
 
 def meant(name: str, known: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ import tomli_w
 from torch import nn
 
 from fedkin.core import ConfigError, FedkinError, Method, Net, RunFolderError
+from fedkin.core.errors import typed
 from fedkin.data import Federation
 from fedkin.engines.stacked_together import Starter
 from fedkin.experiment.listing import TRIALS
@@ -308,7 +309,7 @@ def _begin(folder: Path, files: Mapping[str, bytes]) -> None:
         RunFolderError: there is something at this place already, or it cannot be written to.
     """
     if taken(folder):
-        raise RunFolderError(f"{folder} exists already; name another with --out, or: fedkin resume {folder}")
+        raise RunFolderError(f"{folder} exists already; name another with --out, or: fedkin resume {typed(folder)}")
     try:
         for file, content in files.items():
             write_atomic(folder / file, content)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, RunFolderError
+from fedkin.core.errors import typed
 from fedkin.core.rows import kept_by
 from fedkin.evaluate import best, diverged, final, latest, stop_round
 from fedkin.experiment.prepare import Experiment
@@ -202,7 +203,7 @@ def _result(
     }
     if folder is not None:
         if "made_by" not in e.table:
-            summary.setdefault("command", f"fedkin run {folder.path / 'config.toml'}")
+            summary.setdefault("command", f"fedkin run {typed(folder.path / 'config.toml')}")
         folder.write("summary", with_digests(summary, folder.lines.digests(), folder.lines.unchecked))
     return Result(
         title=e.title,
@@ -249,7 +250,7 @@ def opened(path: Path | str, table: dict[str, Any]) -> RunFolder:
     there, here = decisive(read_toml(folder.path / "config.toml")), decisive(table)
     if there != here:
         longer = {**here, "run": {**here["run"], "rounds": there["run"].get("rounds")}} == there
-        more = f", or with another number of rounds: fedkin resume {folder.path} --rounds N" if longer else ""
+        more = f", or with another number of rounds: fedkin resume {typed(folder.path)} --rounds N" if longer else ""
         raise RunFolderError(
             f"{folder.path} belongs to a run with another config: {differences(there, here)}; resume it as it was "
             f"begun{more}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedkin.core.errors import ConfigError, RunFolderError
+from fedkin.core.errors import ConfigError, RunFolderError, typed
 from fedkin.storage import lock
 from fedkin.storage.json_lines import Lines
 from fedkin.storage.toml import read_toml
@@ -62,21 +63,22 @@ def listed(folder: Path) -> list[ListedRun]:
 def run_folders(folder: Path, deepest: int = _DEEPEST) -> Iterator[Path]:
     """Yield the run folders in a folder and below it, in the order of their paths; ``deepest``: levels below it.
 
-    Trials of a comparison are found only in their own folder.
+    Trials of a comparison are found only in their own folder; folders below that may not be read are left out.
     """
     if (folder / _CONFIG).is_file():
         yield folder
     elif deepest:
         hidden = TRIALS if (folder / "compare.toml").is_file() else None
         for place in sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink() and p.name != hidden):
-            yield from run_folders(place, deepest - 1)
+            if os.access(place, os.R_OK | os.X_OK):
+                yield from run_folders(place, deepest - 1)
 
 
 def _listed(place: Path) -> ListedRun:
     try:
         table, summary = read_toml(place / _CONFIG), summary_in(place)
         rounds = list(Lines(place / "rounds.jsonl"))
-    except (ConfigError, RunFolderError) as e:
+    except (ConfigError, RunFolderError, OSError) as e:
         return unreadable(place, e)
     metric = metric_of(place)
     latest = next((line[metric] for line in reversed(rounds) if line.get(metric) is not None), None)
@@ -142,7 +144,7 @@ def summary_in(place: Path) -> Mapping[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as e:
-        raise RunFolderError(f"{_SUMMARY} cannot be read; write it again: fedkin resume {place}") from e
+        raise RunFolderError(f"{_SUMMARY} cannot be read; write it again: fedkin resume {typed(place)}") from e
     return found if isinstance(found, Mapping) else {}
 
 

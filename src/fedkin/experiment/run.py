@@ -14,6 +14,7 @@ from typing import Any, Literal, cast, get_args
 import tomli_w
 
 from fedkin.core import Aggregation, ConfigError, Method, Net, RunFolderError, Training
+from fedkin.core.errors import typed
 from fedkin.core.machine import memory
 from fedkin.core.method import Moment
 from fedkin.data import Federation
@@ -246,7 +247,8 @@ def resume(folder: Path | str, on_round: OnRound | None = None, rounds: int | No
     found = RunFolder.open(folder)
     if (found.path / "clients.json").exists():
         raise ConfigError(
-            f"{folder} is a run over real hosts, whose data and states are on them; go on with: fedkin submit {folder}"
+            f"{folder} is a run over real hosts, whose data and states are on them; go on with: "
+            f"fedkin submit {typed(folder)}"
         )
     with writing(found.path), room(found.path):  # refused before the data are read
         complete(found)

@@ -28,6 +28,7 @@ from typing import Any
 from torch import Tensor
 
 from fedkin.core import Bundle, RunFolderError
+from fedkin.core.errors import typed
 from fedkin.server import Server
 from fedkin.storage.checkpoint import FILES, Checkpoint, banks_of
 from fedkin.storage.client_states import Stored
@@ -73,7 +74,7 @@ class RunFolder:
         path = Path(path)
         if taken(path):
             raise RunFolderError(
-                f"{path} exists already; name another folder with --out, or go on with it: fedkin resume {path}"
+                f"{path} exists already; name another folder with --out, or go on with it: fedkin resume {typed(path)}"
             )
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -184,7 +185,9 @@ class RunFolder:
         """
         file = self.best if best else self.checkpoint
         if (self.path / EXTENDING).exists():
-            raise RunFolderError(f"{self.path} is about to get more rounds; complete it: fedkin resume {self.path}")
+            raise RunFolderError(
+                f"{self.path} is about to get more rounds; complete it: fedkin resume {typed(self.path)}"
+            )
         if not file.path.exists():
             return None
         texts, tensors = file.read(marks, self.about)

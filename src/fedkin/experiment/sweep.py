@@ -21,7 +21,7 @@ from typing import Any, Literal, get_args
 import tomli_w
 
 from fedkin.core import ConfigError, FedkinError, MethodError, ModelError, RunFolderError
-from fedkin.core.errors import nearest
+from fedkin.core.errors import nearest, typed
 from fedkin.data import Federation
 from fedkin.engines.stacked_together import Starter
 from fedkin.evaluate import Spread, spread
@@ -300,10 +300,12 @@ def _values(sweep: Sweep, number: int, known: Sequence[Values], done: list[Trial
 def _begin(sweep: Sweep, out: Path, resume: bool) -> None:
     text = tomli_w.dumps(sweep.table()).encode()
     if not resume and taken(out):
-        raise RunFolderError(f"{out} exists already; name another with --out, or: fedkin resume {out}")
+        raise RunFolderError(f"{out} exists already; name another with --out, or: fedkin resume {typed(out)}")
     if resume and (out / "sweep.toml").read_bytes() != text:
         other = differences(read_toml(out / "sweep.toml"), sweep.table()) or "sweep.toml has another form"
-        raise RunFolderError(f"{out} holds another sweep: {other}; resume it as it was begun: fedkin resume {out}")
+        raise RunFolderError(
+            f"{out} holds another sweep: {other}; resume it as it was begun: fedkin resume {typed(out)}"
+        )
     if not resume:
         try:
             for file, content in sweep.sources().items():  # before the table that names them

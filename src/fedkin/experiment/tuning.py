@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.core import ConfigError, Method, RunFolderError
+from fedkin.core.errors import typed
 from fedkin.data import Federation
 from fedkin.experiment.listing import TRIALS
 from fedkin.experiment.search_space import Space, Value, Values, end_at, space_from
@@ -84,7 +85,7 @@ def tune_all(
     if known and [one.method for one in known] != [sweep.base.code.attribute for sweep in sweeps.values()]:
         raise RunFolderError(
             f"{folder}/{FILE} is of {', '.join(one.method for one in known)}, not of {', '.join(sweeps)}; remove it, "
-            f"then make it again: fedkin resume {folder}"
+            f"then make it again: fedkin resume {typed(folder)}"
         )
     new = not known
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder / TRIALS) as place:

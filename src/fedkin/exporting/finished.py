@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.core import ConfigError, RunFolderError
+from fedkin.core.errors import typed
 from fedkin.engines import Gradient, Loop
 from fedkin.evaluate import best
 from fedkin.experiment.execute import one_thread
@@ -63,7 +64,7 @@ def _loaded(folder: RunFolder, table: dict[str, object]) -> FinishedRun:
     folder.about = e.about
     loaded = folder.load(e.marks)
     if loaded is None:
-        raise RunFolderError(f"no round of {folder.path} is done; continue it: fedkin resume {folder.path}")
+        raise RunFolderError(f"no round of {folder.path} is done; continue it: fedkin resume {typed(folder.path)}")
     # what is trained after the end is trained as in the run, if that is possible here
     gradient: Gradient = "auto" if RunFolder.gradient(folder.path) == "compiled" else "explicit"
     job = e.job(e.laid_out(federation.clients), outcomes=False)
@@ -104,7 +105,7 @@ def _not_kept(folder: RunFolder) -> str:
     if folder.states.exists() or folder.bank_files.exists():
         why = "models of single clients are in files (state = 'file'), which later rounds overwrite; run it again with"
         why += " everything in the checkpoint, with equal results:"
-    return f"{why} fedkin run {folder.path / 'config.toml'} --state memory --out FOLDER"
+    return f"{why} fedkin run {typed(folder.path / 'config.toml')} --state memory --out FOLDER"
 
 
 def _banks_of(folder: RunFolder) -> Path:

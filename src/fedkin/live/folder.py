@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -100,7 +101,8 @@ class LiveFolder:
     def _differing(self) -> list[dict[str, str]]:
         """Return for each run the settings that are not the same in all runs."""
         tables = [dict(_flat(run.table)) for run in self._runs.values()]
-        names = sorted({name for table in tables for name in table if not name.startswith(_NOT_SETTINGS)})
+        count = Counter(name for table in tables for name in table if not _about(name))
+        names = sorted(count, key=lambda name: (-count[name], name))  # first what all runs have
         other = [name for name in names if len({table.get(name) for table in tables}) > 1][:MOST_SETTINGS]
         return [{name: table.get(name, "–") for name in other} for table in tables]
 
@@ -111,6 +113,11 @@ class LiveFolder:
         mine = run.table.get("data"), run.listed.seed
         others = (other for other in self._runs.values() if (other.table.get("data"), other.listed.seed) == mine)
         return next((other.names for other in others if other.names), [])
+
+
+def _about(name: str) -> bool:
+    """Return whether an entry of a run's table is no setting, or is shown anyway."""
+    return any(name == entry or name.startswith(f"{entry}.") for entry in _NOT_SETTINGS)
 
 
 @cache

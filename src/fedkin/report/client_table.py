@@ -181,8 +181,8 @@ def over_seeds(
         columns[MAJORITY] = [_points(_mean([p.majority.get(i) for p in seeds])) for i in ids]
     for reference, by in mean_gains.items():
         columns[f"gain over {reference}"] = [_points(by.get(i)) for i in ids]
-        above = [sum(each.get(i, 0.0) > 0 for each in gains[reference]) for i in ids]
-        columns[f"seeds above {reference}"] = [f"{n} of {len(gains[reference])}" for n in above]
+        signs = [[each[i] > 0 for each in gains[reference] if i in each] for i in ids]
+        columns[f"seeds above {reference}"] = [f"{sum(each)} of {len(each)}" if each else None for each in signs]
     columns["rounds taken part"] = [_mean([p.took.get(i, 0) for p in seeds], 1) for i in ids]
     rounds = sorted(set.intersection(*(set(p.rounds) for p in seeds)))
     kept = [rounds[t] for t in _kept(len(rounds), len(ids), most // 3)]

@@ -25,7 +25,7 @@ from fedkin.report.figures import (
     y_methods,
 )
 from fedkin.report.folder import Run
-from fedkin.report.wording import cut
+from fedkin.report.wording import cut, short_mb
 
 NOTHING = 0.001
 """A method that sends less than this fraction of the largest traffic has no line over bytes."""
@@ -96,7 +96,7 @@ def over_bytes(groups: Groups) -> Figure | None:
     front = _front({title: (mb, lines[title][-1]["value"]) for title, mb in sent.items()})
     total = {t: runs[0].bytes or 0 for t, runs in groups.items()}
     busiest = max(total, key=lambda t: total[t])
-    fact = f"{busiest} sends {'the most: ' if len(total) > 1 else ''}{total[busiest] / 1e6:,.0f} MB"
+    fact = f"{busiest} sends {'the most: ' if len(total) > 1 else ''}{short_mb(total[busiest] / 1e6)} MB"
     caption = "What a byte buys: the higher a line lies on the left, the sooner its accuracy is there."
     caption += " Bold: no other method ends with a higher accuracy for as few bytes." if len(sent) > 1 else ""
     if silent:
@@ -105,7 +105,7 @@ def over_bytes(groups: Groups) -> Figure | None:
     shown = {t: sum(int(line.get("bytes_evaluation") or 0) for line in runs[0].rounds) for t, runs in groups.items()}
     if any(shown.values()):
         most_shown = max(shown, key=lambda t: shown[t])
-        caption += f" Evaluations, which are not part of it, sent up to {shown[most_shown] / 1e6:,.0f} MB more"
+        caption += f" Evaluations, which are not part of it, sent up to {short_mb(shown[most_shown] / 1e6)} MB more"
         caption += f" ({most_shown})." if len(shown) > 1 else "."
     caption += " Of several seeds, the first." if any(len(runs) > 1 for runs in groups.values()) else ""
     spec = _bytes_spec(groups, lines, front if len(sent) > 1 else set())

@@ -263,7 +263,8 @@ def _evaluation(groups: Groups) -> str:
     """Return a sentence on the bytes of evaluations, which are not part of the traffic; "" if there were none."""
     sent = {t: sum(int(line.get("bytes_evaluation") or 0) for line in runs[0].rounds) for t, runs in groups.items()}
     most = max(sent, key=lambda t: sent[t])
-    return f" Evaluations, not part of it, sent up to {sent[most] / 1e6:,.0f} MB more ({most})." if sent[most] else ""
+    mb = short_mb(sent[most] / 1e6)
+    return f" Evaluations, not part of it, sent up to {mb} MB more ({most})." if sent[most] else ""
 
 
 def _until(run: Run, target: float | None) -> tuple[float | None, int]:

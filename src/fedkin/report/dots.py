@@ -160,7 +160,7 @@ def _bins(
 ) -> list[dict[str, Any]]:
     """Return the clients by bins of their gain: harmed ones below the line, others above it."""
     width = (high - low) / _BINS
-    counts = Counter((math.floor((100 * one.gain - low) / width), one.kind) for one in found)
+    counts = Counter((min(_BINS - 1, math.floor((100 * one.gain - low) / width)), one.kind) for one in found)
     top = max(counts.values())
     rows = []
     for (at, kind), n in sorted(counts.items()):

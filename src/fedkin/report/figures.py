@@ -122,7 +122,12 @@ def x_axis(field: str, title: str, **axis: Any) -> Spec:
 
 def x_rounds() -> Spec:
     """Return the axis of rounds."""
-    return {**x_axis("round", "round", tickMinStep=1, grid=False, format="d"), "scale": {"zero": False, "nice": False}}
+    whole = {
+        "labelExpr": "datum.value % 1 ? '' : datum.label",  # few rounds have ticks between them in spite of tickMinStep
+        "tickOpacity": {"condition": {"test": "datum.value % 1 !== 0", "value": 0}, "value": 1},
+    }
+    axis = x_axis("round", "round", tickMinStep=1, grid=False, format="d", **whole)
+    return {**axis, "scale": {"zero": False, "nice": False}}
 
 
 def y_axis(title: str, field: str = "value") -> Spec:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedkin.core.errors import ConfigError, DataError, RunFolderError
+from fedkin.core.errors import ConfigError, DataError, RunFolderError, typed
 from fedkin.evaluate import Answers, answers_of, best, diverged, final, final_by_client, latest
 from fedkin.storage.folders import require_folder
 from fedkin.storage.json_lines import Lines, Record
@@ -177,13 +177,13 @@ def read_run(folder: Path | str) -> Run:
     except FileNotFoundError as error:
         raise RunFolderError(
             f"{folder} is not a finished run: it has no summary.json; if it was begun, go on with: "
-            f"fedkin resume {folder}"
+            f"fedkin resume {typed(folder)}"
         ) from error
     except (ValueError, RecursionError, OSError) as error:
-        raise RunFolderError(f"{path} is not JSON ({error}); write it again: fedkin resume {folder}") from error
+        raise RunFolderError(f"{path} is not JSON ({error}); write it again: fedkin resume {typed(folder)}") from error
     if not isinstance(summary, dict):
         raise RunFolderError(
-            f"{path} must hold an object, got {type(summary).__name__}; write it again: fedkin resume {folder}"
+            f"{path} must hold an object, got {type(summary).__name__}; write it again: fedkin resume {typed(folder)}"
         )
     summary, checked = without_digests(folder, summary)
     clients = Lines(folder / "clients.jsonl")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
+from fedkin.core.errors import counted
 from fedkin.report import board, charts, client_data, curves, palette, result, settings, tables
 from fedkin.report.figures import dashes, prominent, shades, shapes
 from fedkin.report.page_data import PageData
@@ -76,11 +77,12 @@ def _bar(report: PageData, links: str) -> str:
     """Return the bar: what was run, contents, one picker of the method and one of the seed, the theme."""
     seeds = len({run.seed for runs in report.runs.values() for run in runs})
     count = max((len(run.by_client) for runs in report.runs.values() for run in runs), default=0)
+    known = [run.summary.get("clients", {}).get("count") or 0 for runs in report.runs.values() for run in runs]
     config = next(iter(report.runs.values()))[0].summary.get("config")
     data = config.get("data") if isinstance(config, dict) else None
     name = Path(str(data["data"])).name if isinstance(data, dict) and data.get("data") else ""
-    what = ["Comparison" if len(report.runs) > 1 else "Run", name, f"{count} clients", curves.rounds_text(report.runs),
-            f"{seeds} seeds" if seeds > 1 else "one seed"]  # fmt: skip
+    what = ["Comparison" if len(report.runs) > 1 else "Run", name, counted(max(count, *known), "client"),
+            curves.rounds_text(report.runs), f"{seeds} seeds" if seeds > 1 else "one seed"]  # fmt: skip
     options = "".join(f'<option value="{html.escape(t)}">{html.escape(named(t))}</option>' for t in report.runs)
     many = "" if len(report.runs) > 1 else " hidden"
     return (

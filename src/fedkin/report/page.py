@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedkin.core.errors import ConfigError
+from fedkin.core.errors import ConfigError, RunFolderError
 from fedkin.evaluate import verdict
 from fedkin.report import charts, client_table, markup, page_data, references, tables
 from fedkin.report.figures import Figure
@@ -56,11 +56,30 @@ def run_page(folder: Path | str, run: Run, report: PageData, reference: str, com
 
 
 def one_run(run: Run, local: Run | Path | str | None = None, tolerance: float = 0.0) -> tuple[PageData, str]:
-    """Return the content of the page of a run, and the display name of its reference."""
+    """Return the content of the page of a run, and the display name of its reference.
+
+    Raises:
+        RunFolderError: the reference is a run of the same method, of another seed or on other data.
+    """
     base = local if isinstance(local, Run) or local is None else replace(read_run(local), at_best=run.at_best)
+    if base is not None:
+        _require_comparable(run, base)
     reference = "Local" if base is None else base.title
     bases = {} if base is None else {reference: {run.seed: base}}
     return page_data.made({run.title: [run]}, bases, reference, tolerance, base), reference
+
+
+def _require_comparable(run: Run, base: Run) -> None:
+    where = base.folder or base.title
+    if run.title == base.title:
+        raise RunFolderError(f"{where} is a run of {base.title} as well; name a run of another method, such as Local")
+    if run.seed != base.seed:
+        raise RunFolderError(
+            f"{where} has seed {base.seed} and the run has seed {run.seed}; gains need the same data and seed"
+        )
+    mine, other = run.test_parts, base.test_parts
+    if (both := mine.keys() & other.keys()) and not any(mine[i] == other[i] for i in both):
+        raise RunFolderError(f"{where} was tested on other samples than the run; gains need the same data and seed")
 
 
 def write_comparison(

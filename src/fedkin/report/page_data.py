@@ -130,10 +130,7 @@ def _warnings(
     found: list[careful.Warning] = []
     for title, runs in groups.items():
         for reference, methods in compared.items():
-            alone = {title, reference} == {
-                references.LOCAL,
-                references.FULL,
-            }  # equal without sampling of clients, not a collapse
+            alone = title in (references.LOCAL, references.FULL)  # whatever they equal is what collapsed
             if title in methods and not alone and all(a.identical for a in methods[title]):
                 found += careful.collapsed(title, methods[title][0], reference)
         by_seed = {p.run.seed: _own(p, next(iter(compared), "")) for p in parts if p.run.title == title and not p.joint}

@@ -108,7 +108,8 @@ def sentences(scene: Scene, title: str) -> tuple[Text, str]:
         alike = f"{title} ended exactly where {against(scene.reference)} ended, for every client."
         return [(alike, "")], "It learned nothing from the others." if alone(scene.reference) else ""
     top = scene.order[0]
-    if title == scene.first and top != title and (alone(top) or top == scene.reference):
+    above = any(other.difference.mean > 0 for t in scene.order if (other := scene.standing(t, top)))
+    if title == scene.first and top != title and (alone(top) or top == scene.reference) and not above:
         none = f"No method is above {against(top)} on average."
         return [(none, "")], f"{title}, the highest, " + "".join(text for text, _ in _effect(scene, standing))
     return [(f"{title} ", ""), *_effect(scene, standing)], _average(standing)
@@ -180,12 +181,14 @@ def _eyebrow(scene: Scene, title: str) -> str:
         return "The reference: every client alone" if alone(title) else "The reference"
     if title not in scene.order:
         return "Not evaluated"
-    metric = NAMED[scene.report.first.metric]
+    metric = scene.report.first.metric
+    means = {t: found.mean for t in scene.order if (found := scene.final(t, metric)) is not None}
+    rank = 1 + sum(mean > means[title] for mean in means.values())  # equal means share one, as in tables
     if title == scene.order[0]:
         tied = len(scene.tied)
         below = f"; {tied} {'is' if tied == 1 else 'are'} not clearly below it" if tied else ""
-        return f"Highest mean {metric} of {count} methods{below}"
-    return f"Rank {scene.order.index(title) + 1} of {count} by mean {metric}"
+        return f"Highest mean {NAMED[metric]} of {count} methods{below}"
+    return f"Rank {rank} of {count} by mean {NAMED[metric]}"
 
 
 def _lede(scene: Scene, title: str) -> str:
@@ -261,8 +264,9 @@ def _card(title: str, big: str, picture: str, caption: str) -> str:
 
 
 def _low(scene: Scene) -> float:
-    """Return the lower end of the scale of accuracies in the pictures."""
+    """Return the lower end of the scale of accuracies, and of the page's first figure, in the pictures."""
     lows = [min(run.by_client.values(), default=1.0) for runs in scene.report.runs.values() for run in runs]
+    lows += [found.mean for t in scene.report.runs if (found := scene.final(t, scene.report.first.metric)) is not None]
     return min(0.9, int(10 * max(0.0, min(lows, default=0.0) - 0.05)) / 10)
 
 
@@ -274,13 +278,20 @@ def _accuracy(scene: Scene, title: str, standing: Standing | None, low: float) -
     small = "" if found.std is None else f"<small>± {100 * found.std:.1f}</small>"
     before, caption = None, "the reference" if title == scene.reference else "mean over clients"
     if standing is not None and metric == "accuracy":
-        before = found.mean - standing.difference.mean
+        means = [sum(one.accuracy - one.gain for one in seed) / len(seed) for seed in standing.seeds]
+        before = sum(means) / len(means)
         name = "alone" if alone(scene.reference) else scene.reference
-        caption = f"{name} {share(before)} · {signed(standing.difference.mean)} points"
+        caption = f"{name} {share(before)} · {signed(standing.difference.mean)} points{_in_common(scene, standing)}"
     says = f"{share(found.mean)}" if before is None else f"from {share(before)} to {share(found.mean)}"
     return _card(
         f"Mean {NAMED[metric]}", share(found.mean) + small, pictures.dumbbell(before, found.mean, low, says), caption
     )
+
+
+def _in_common(scene: Scene, standing: Standing) -> str:
+    """Return the words for a comparison that lacks some of the method's seeds; "" if it has all."""
+    common, all_seeds = len(standing.seeds), sum(bool(run.by_client) for run in scene.report.runs[standing.title])
+    return "" if common == all_seeds else f" in {common} seed{'' if common == 1 else 's'} in common"
 
 
 def _counts(scene: Scene, title: str, standing: Standing | None) -> str:
@@ -325,7 +336,9 @@ def _worst(scene: Scene, title: str, standing: Standing | None, low: float) -> s
     value, name = found
     caption = name or "mean of the worst client of each seed"
     if before is not None and alone(scene.reference):
-        caption = f"{caption} · alone, the worst has {share(before[0])}" + (f" ({before[1]})" if before[1] else "")
+        who = f" ({before[1]})" if before[1] else ""
+        common = _in_common(scene, standing) if standing else ""
+        caption = f"{caption} · alone, the worst has {share(before[0])}{who}{common}"
     level = None if before is None else before[0]
     picture = pictures.dumbbell(level, value, low, f"{share(value)}")
     return _card("Worst client", share(value), picture, caption)

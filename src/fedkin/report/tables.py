@@ -279,12 +279,14 @@ def to_rich(grid: Grid, width: int | None = None) -> Table:
         grid: the table.
         width: characters in a line of the console; where the columns do not fit otherwise, one space separates them
             instead of two, then ± has no spaces, then headings take two lines, then
-            long words such as paths.
+            long words such as paths, then figures with ±. A table that is still wider stays so: print it without
+            cropping.
     """
     caption = Text(grid.note) if grid.note else None
     title = Text(grid.title, style="bold") if grid.title else None
     grid = grid if width is None else _narrowed(grid, width)
     whole, least = _widths(grid)
+    needed = least + len(whole) + 1  # rich would cut figures to fit into less
     # without vertical lines a comparison over several seeds fits into 80 columns
     table = Table(
         title=title,
@@ -294,6 +296,7 @@ def to_rich(grid: Grid, width: int | None = None) -> Table:
         box=box.SIMPLE_HEAD,
         padding=(0, 0 if width is not None and least + 2 * len(whole) > width else 1, 0, 0),
         pad_edge=False,
+        width=needed if width is not None and needed > width else None,
     )
     for number, name in enumerate(grid.columns):
         justify: Literal["left", "right"] = "left" if number < grid.words else "right"
@@ -311,7 +314,10 @@ def _narrowed(grid: Grid, width: int) -> Grid:
     close = replace(grid, rows=tuple(tuple(cell.replace(" ± ", "±") for cell in row) for row in grid.rows))
     if _widths(close)[1] + columns < width:
         return close
-    return _folded(replace(close, columns=tuple(name.replace(" ", "\n", 1) for name in close.columns)), width)
+    folded = _folded(replace(close, columns=tuple(name.replace(" ", "\n", 1) for name in close.columns)), width)
+    if _widths(folded)[1] + columns < width:
+        return folded
+    return replace(folded, rows=tuple(tuple(cell.replace("±", "\n±") for cell in row) for row in folded.rows))
 
 
 def _folded(grid: Grid, width: int) -> Grid:

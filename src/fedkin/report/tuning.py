@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedkin.core.errors import RunFolderError, counted
+from fedkin.core.errors import RunFolderError, counted, typed
 from fedkin.evaluate.warnings import Warning
 from fedkin.report.tables import DASH, Grid
 from fedkin.storage.files import write_atomic
@@ -80,7 +80,7 @@ def read_tuned(folder: Path) -> list[Tuned]:
         return []
     except (ValueError, TypeError, OSError) as e:
         raise RunFolderError(
-            f"{path} cannot be read ({e}); remove it, then make it again: fedkin resume {folder}"
+            f"{path} cannot be read ({e}); remove it, then make it again: fedkin resume {typed(folder)}"
         ) from e
 
 

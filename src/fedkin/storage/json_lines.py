@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
-from fedkin.core.errors import RunFolderError
+from fedkin.core.errors import RunFolderError, typed
 
 Record = dict[str, Any]
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -193,7 +193,7 @@ def require_ended(path: Path, recorded: object) -> None:
     if (there := path.stat().st_size if path.exists() else 0) != int(str(recorded).partition(" ")[0]):
         raise RunFolderError(
             f"{path} has grown from {str(recorded).partition(' ')[0]} to {there} bytes since the summary was written; "
-            f"resume the run, which repairs both: fedkin resume {path.parent}"
+            f"resume the run, which repairs both: fedkin resume {typed(path.parent)}"
         )
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedkin.core.errors import RunFolderError
+from fedkin.core.errors import RunFolderError, typed
 from fedkin.storage.json_lines import KEYS, Record, require_ended, require_rounds
 
 DIGESTS = "digests"
@@ -62,7 +62,7 @@ def without_digests(folder: Path, summary: Record) -> tuple[Record, bool]:
     if not isinstance(stored, dict) or stored.get(_SUMMARY) != _digest_of(rest):
         raise RunFolderError(
             f"{folder / _SUMMARY} has changed since it was written (its digest differs); write it again: "
-            f"fedkin resume {folder}"
+            f"fedkin resume {typed(folder)}"
         )
     for name, digest in stored.items():
         if name in KEYS:

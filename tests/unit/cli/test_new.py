@@ -59,6 +59,9 @@ def test_in_a_checkout_they_lie_where_all_methods_do(fedkin: Command) -> None:
         ("new method round", "the class would be called Round, as a class of fedkin.core that methods use; choose"),
         ("new method random", "the file random.py would hide the module random from programs that run next to it"),
         ("new method torch", "the file torch.py would hide the module torch from programs that run next to it"),
+        ('new method x --title a"b', "--title is written into a program: no quotation mark, no backslash; got 'a\"b'"),
+        ("new method x --title a\\b", "--title is written into a program"),
+        ("new method x --folder mine.py", "--folder names a folder, and mine.py is a file; name another"),
         ("new method mine", "mine.py exists already, and nothing is overwritten"),
     ],
 )

@@ -113,3 +113,65 @@ def test_what_is_no_run_is_refused(fedkin: Command, copy: Path, tmp_path: Path) 
     done = fedkin(f"report {copy}")
     assert done.code == 2
     assert f"fedkin resume {copy}" in done.err
+
+
+def test_a_reference_of_other_data_seed_or_the_same_method_is_refused(fedkin: Command, small: str) -> None:
+    """Gains over it would compare different clients, or a run with itself."""
+    for name, flags in {
+        "a": "fedavg",
+        "seeded": "local --seed 1",
+        "other": "local --alpha 5",
+        "local": "local",
+    }.items():
+        assert fedkin(f"run {flags} {small} --quiet --out {name}").code == 0
+    for other, words in {
+        "seeded": "seeded has seed 1 and the run has seed 0",
+        "other": "other was tested on other samples than the run",
+        "a": "a is a run of FedAvg as well",
+    }.items():
+        done = fedkin(f"report a --local {other}")
+        assert done.code == 2
+        assert words in done.err
+    assert fedkin("report a --local local").code == 0
+    assert "alone" in Path("a/report.html").read_text(encoding="utf-8").split("</h1>")[0]
+
+
+def test_the_page_of_a_run_of_a_comparison_has_its_local(
+    fedkin: Command, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the folder is named by a dot, and when the run is resumed."""
+    page = copy / "ifca-seed0" / "report.html"
+    assert fedkin(f"resume {copy / 'ifca-seed0'} --quiet").code == 0
+    assert "There is no Local run" not in page.read_text(encoding="utf-8")
+    page.unlink()
+    monkeypatch.chdir(copy / "ifca-seed0")
+    assert fedkin("report .").code == 0
+    assert "There is no Local run" not in page.read_text(encoding="utf-8")
+
+
+def test_commands_are_quoted(fedkin: Command, small: str) -> None:
+    """They can be pasted into a shell where a folder has a space in its name."""
+    folder = Path("my runs/a")
+    assert fedkin(f"run fedavg {small} --quiet --out", folder).code == 0
+    assert json.loads((folder / "summary.json").read_text())["command"] == "fedkin run 'my runs/a/config.toml'"
+    assert fedkin(f"run fedavg {small} --out", folder).err.endswith("go on with it: fedkin resume 'my runs/a'\n")
+    assert fedkin(f"compare fedavg {small} --quiet --out", "my runs/c").code == 0
+    assert "made by: fedkin compare 'my runs/c/compare.toml'" in Path("my runs/c/table.tex").read_text()
+
+
+def test_a_sweep_has_no_report(fedkin: Command, small: str) -> None:
+    """Resuming it would not make one."""
+    assert fedkin(f"sweep fedavg {small} --validation 0.3 --grid training.lr=0.01,0.5 --quiet --out s").code == 0
+    done = fedkin("report s")
+    assert (done.code, "resume" in done.err) == (2, False)
+    assert "s is a sweep, whose settings and figures are in sweep.csv" in done.err
+
+
+def test_figures_need_a_folder(fedkin: Command, copy: Path) -> None:
+    """A file in its place is refused before anything is written."""
+    Path("f").write_text("")
+    (copy / "report.html").unlink()
+    done = fedkin(f"report {copy} --figures f")
+    assert (done.code, done.out) == (2, "")
+    assert "f exists already and is a file; --figures names a folder" in done.err
+    assert not (copy / "report.html").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,20 @@ def test_one_run_and_none(fedkin: Command, small: str) -> None:
     assert "no runs in empty" in fedkin("runs empty").out
     done = fedkin("runs")
     assert (done.code, "there is no folder runs" in done.err) == (2, True)
+
+
+def test_folders_that_may_not_be_read(runs: Path, fedkin: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else's folder on a shared disk hides no run; a run with a file that may not be read has the reason."""
+    may, read = os.access, Path.read_text
+    (runs / "notes" / "deep").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != runs / "several" and may(path, mode))
+
+    def refused(path: Path, encoding: str | None = None, errors: str | None = None) -> str:
+        if path == runs / "stopped" / "config.toml":
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path, encoding, errors)
+
+    monkeypatch.setattr(Path, "read_text", refused)
+    found = {line["folder"]: line["state"] for line in json.loads(fedkin("runs --json").out)}
+    assert found == {"runs/ended": "finished", "runs/stopped": found["runs/stopped"]}
+    assert "Permission denied" in found["runs/stopped"]

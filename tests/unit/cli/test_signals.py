@@ -151,6 +151,18 @@ def test_help_waits_for_nothing() -> None:
         assert done.stdout
 
 
+def test_output_that_is_closed_or_lacks_signs(tmp_path: Path) -> None:
+    """The exit code is that of the command, and no traceback is seen, if nobody listens or ± is not in the encoding."""
+    command = f"{sys.executable} -m fedkin {' '.join(RUN)}"
+    env = {**os.environ, "PYTHONPATH": str(Path(fedkin.cli.__file__).parents[2]), "PYTHONIOENCODING": "latin-1"}
+    for line in (f"{command} --rounds 1 --out a >&-", f"{command} --rounds 1 --out b"):
+        done = subprocess.run(line, shell=True, env=env, capture_output=True, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert b"Traceback" not in done.stderr
+    assert b"Everything is in b" in done.stdout
+    assert b"?" in done.stdout  # for the lines of the table
+
+
 def test_ctrl_c_as_people_press_it(tmp_path: Path) -> None:
     """The same with a real ``python -m fedkin``: all its processes get SIGINT, no traceback is seen anywhere."""
     process = start(*RUN, "--rounds", "5000", "--out", "a", cwd=tmp_path)

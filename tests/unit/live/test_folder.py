@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedkin.experiment.planned import planned_runs
+from fedkin.live import folder as live_folder
 from fedkin.live.folder import LiveFolder
 from fedkin.live.followed import MOST_POINTS, thinned
 from fedkin.storage.lock import writing
@@ -119,6 +120,19 @@ def test_settings_that_differ(begun, tmp_path) -> None:
     found = LiveFolder(tmp_path).runs()
     assert [run["settings"] for run in found["runs"]] == [{"training.lr": "0.1"}, {"training.lr": "0.5"}]
     assert found["slots"] == {"FedAvg": 1, "DA-PFL": 2}
+
+
+def test_settings_of_all_runs_come_first(begun, tmp_path, monkeypatch) -> None:
+    """Settings of single methods leave room for those of all runs; the seed of the data is one, their name is not."""
+    monkeypatch.setattr(live_folder, "MOST_SETTINGS", 2)
+    for name, lr, data_seed in (("a", 0.1, None), ("b", 0.5, 3), ("c", 0.5, 3)):
+        config = begun(name, lr=lr) / "config.toml"
+        text = (
+            config.read_text() if data_seed is None else config.read_text().replace("[data]", "[data]\ndata_seed = 3")
+        )
+        config.write_text(f"{text}[method.inner]\n{name} = 1\n")
+    found = LiveFolder(tmp_path).runs()
+    assert [list(run["settings"]) for run in found["runs"]] == [["training.lr", "data.data_seed"]] * 3
 
 
 def test_nothing_stops_the_page(begun, tmp_path) -> None:

@@ -177,6 +177,15 @@ def test_many_clients_are_bins(made) -> None:
     assert charts.svg(figure.titled).startswith("<svg")
 
 
+def test_the_highest_bin_ends_with_the_axis(made) -> None:
+    """An accuracy of 100 % is inside the picture."""
+    run = made("M", top=0.6, clients=1000, rounds=1, gains=dict.fromkeys(range(500), 0.4))
+    (figure,) = scene([run]).report.figures["gains"]
+    rows = {r["gain"]: r["clients"] for r in figure.spec["data"]["values"] if r["part"] == "client"}
+    assert max(rows) < 100
+    assert rows[max(rows)] == 500
+
+
 def test_without_a_reference_marks_are_accuracies(made) -> None:
     """No verdict, no loss: each client at its accuracy."""
     found = scene([eight(made, "M", 0.7, {0: -0.2})])

@@ -263,6 +263,21 @@ def test_of_many_clients_ten_are_shown_until_all_are_asked_for(browser, made, tm
     opened.close()
 
 
+def test_of_very_many_clients_those_of_the_table_have_their_names(browser, made, tmp_path) -> None:
+    """Names of 1,100 clients are not on the page, but those of its rows are; in a CSV file no name is a formula."""
+    run = made("M", clients=1100, rounds=1, gains={7: -0.3})
+    run.summary["clients"] = {"count": 1100, "names": [f"=site {i}" for i in range(1100)]}
+    opened = Opened(browser, page.write_comparison(tmp_path, [run]))
+    assert opened.column(0)[0] == "=site 7"
+    with opened.tab.expect_download() as download:
+        opened.tab.locator("#people-csv").click()
+    download.value.save_as(tmp_path / "clients.csv")
+    rows = (tmp_path / "clients.csv").read_text().splitlines()
+    assert len(rows) == 1001
+    assert all(row.startswith("'=site ") for row in rows[1:])
+    opened.close()
+
+
 @pytest.mark.thorough
 def test_of_many_methods_the_best_are_shown_until_all_are_asked_for(browser, made, tmp_path) -> None:
     """Of 15 methods the best eight and the references; one more while it is picked; all on demand, chart and table."""

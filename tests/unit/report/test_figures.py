@@ -1,6 +1,7 @@
 """Figures show the numbers they were given: checked in the data of the specifications; each is drawn once."""
 
 import json
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -453,3 +454,21 @@ def test_the_table_of_thousands_of_clients_holds_the_worst_and_the_best(made):
     found = client_table.table(run, p, {}, {})
     assert (len(found["columns"]["client"]), found["of"]) == (client_table.MOST_ROWS, 3000)
     assert {7, 2000} <= set(found["columns"]["client"])
+
+
+def test_few_rounds_have_labels_at_whole_numbers(made):
+    """Two rounds have a tick between them, which has neither a label nor a line."""
+    drawn = charts.svg(accuracy.one_over_rounds(made("A", rounds=2), "Local", 0.5, True).titled)
+    labels = re.findall(r'<g class="mark-text role-axis-label"[^>]*>(.*?)</g>', drawn)
+    found = [re.findall(r">([^<]*)</text>", one) for one in labels]
+    assert [label for label in found[0] if label] == ["1", "2"]
+
+
+def test_small_traffic_is_not_rounded_to_nothing(made):
+    """Half a megabyte is <1 MB, in the titles and captions of the charts as in the cards."""
+    runs = [made(title, top=top, rounds=2) for title, top in (("A", 0.8), ("Local", 0.6))]
+    for line in (line for run in runs for line in run.rounds):
+        line |= {"bytes_up": 100_000, "bytes_down": 100_000, "bytes_evaluation": 50_000}
+    figure = costs.over_bytes(by_title(runs))
+    assert figure.fact.endswith("sends the most: <1 MB")
+    assert "sent up to <1 MB more" in figure.caption

@@ -69,7 +69,10 @@ def test_any_number_of_clients(folder, clients, kind):
 def test_missing_files_and_values_do_not_crash(folder):
     """Only the summary, without figures: a page that says nothing was evaluated."""
     path = folder(without=("rounds", "clients", "relations"), final={"accuracy": None}, best=None)
-    text = page.write_page(path, path).read_text(encoding="utf-8")
+    local = folder(
+        "local", title="Local", without=("rounds", "clients", "relations"), final={"accuracy": None}, best=None
+    )
+    text = page.write_page(path, local).read_text(encoding="utf-8")
     assert heading(text) == "DA-PFL: no round was evaluated."
 
 
@@ -312,3 +315,31 @@ def test_several_seeds_of_100_clients_stay_below_the_limit(made, tmp_path):
     assert all(len(part["frames"]["rounds"]) >= 2 for part in found if part["frames"])
     caption = next(part["figures"]["weights"]["caption"] for part in found if part["frames"])
     assert "so that the page stays small" in caption
+
+
+def test_a_reference_that_lacks_a_seed_is_shown_over_the_seeds_in_common(made, tmp_path):
+    """M is 10 points above Local in the only seed that Local has, and lower in the others: Local's mean is not computed
+    from other seeds than its own, and the heading goes by the pairs."""
+    runs = [made("Local", 0, top=0.6), made("M", 0, top=0.7), made("M", 1, top=0.4), made("M", 2, top=0.4)]
+    text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
+    assert "No method is above" not in text
+    assert 'class="cap">alone 60.0% · +10.0 points in 1 seed in common</div>' in text
+    assert "alone, the worst has 60.0% (client 0) in 1 seed in common" in text
+    text = page.write_comparison(tmp_path, runs[:2]).read_text(encoding="utf-8")
+    assert 'class="cap">alone 60.0% · +10.0 points</div>' in text
+
+
+def test_equal_means_share_a_rank(made, tmp_path):
+    """As in tables."""
+    runs = [made(t, top=top) for t, top in (("A", 0.8), ("B", 0.7), ("C", 0.7), ("D", 0.6))]
+    text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
+    ranks = re.findall(r'class="eyebrow">(Rank \d of 4|Highest mean)', text)
+    assert sorted(ranks) == ["Highest mean", "Rank 2 of 4", "Rank 2 of 4", "Rank 4 of 4"]
+
+
+def test_seeds_in_which_a_client_has_no_figure_do_not_count(made, tmp_path):
+    """Client 3 is in the first seed alone."""
+    runs = [made(t, s, clients=4 - s, top=top) for t, top in (("Local", 0.6), ("M", 0.7)) for s in (0, 1)]
+    text = page.write_comparison(tmp_path, named(runs, ["a", "b", "c", "d"])).read_text(encoding="utf-8")
+    joint = next(p for p in data(text)["parts"] if p["title"] == "M" and p["seed"] is None)
+    assert joint["columns"]["seeds above Local"] == ["2 of 2"] * 3 + ["1 of 1"]

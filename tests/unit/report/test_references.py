@@ -114,3 +114,11 @@ def test_equal_reference_rows_are_no_collapse(made):
     runs = [made(title, clients=8, **config(participation=1.0)) for title in ("Local", "Local (full)", "M")]
     (text,) = [w.text for w in page.several_runs(runs).warnings if w.kind == "collapse"]
     assert text.startswith("M equals Local for every client, M equals Local (full) for every client: no client learns")
+
+
+def test_clients_that_train_alone_are_not_what_collapsed(made):
+    """Where Local equals FedAvg, the reference, it is FedAvg's settings that are wrong, not Local's."""
+    runs = [made(title, clients=8, **config(participation=1.0)) for title in ("FedAvg", "Local", "M")]
+    said = " ".join(w.text for w in page.several_runs(runs, "FedAvg").warnings if w.kind == "collapse")
+    assert "M equals FedAvg for every client: all clients get one model" in said
+    assert "Local equals" not in said

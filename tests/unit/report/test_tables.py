@@ -101,6 +101,20 @@ def test_a_narrow_screen_cuts_no_name_and_no_figure(made, seeds):
     assert set(" ".join(grid.columns).split()) <= set(found)
 
 
+@pytest.mark.parametrize("width", [20, 50, 80])
+def test_a_table_too_wide_for_any_screen_cuts_no_figure(width):
+    """Figures are whole, the part behind ± in a second line, even if the table is then wider than the screen."""
+    cells = tuple(f"{i}2.5 ± 10.{i}" for i in range(9))
+    columns = ("method", *(f"figure {i}" for i in range(9)))
+    grid = tables.Grid("", columns, (("IFCA", *cells), ("A/B", *["–"] * 9)))
+    console = Console(file=io.StringIO(), width=width)
+    console.print(tables.to_rich(grid, width), crop=False)
+    text = console.file.getvalue()
+    assert "…" not in text
+    assert set(" ".join(cells).split()) <= set(text.replace("±", "± ").split())
+    assert max(map(len, text.splitlines())) <= (80 if width == 80 else 72)
+
+
 def test_bold_is_what_an_interval_sets_apart(made):
     """Three methods, six clients, three seeds: A and B near 80 % and never far from each other, Local always 10 points
     below: both are bold. Without a method that is clearly below, or with four clients in one seed, nobody is."""

@@ -4,7 +4,9 @@ let sorting = null, whole = false, printing = false;
 const rowsPlace = byId("people-rows");
 const nameOf = (i) => {
   const names = data.shared[part.names];
-  return names ? names[i] : String(i);
+  if (names) return names[i];
+  const at = part.columns.name ? part.columns.client.indexOf(i) : -1; // of very many clients only those of the table are known
+  return (at >= 0 && part.columns.name[at]) || String(i);
 };
 const clientName = (i) => (part.columns.name ? nameOf(i) : `client ${i}`);
 const groupLetter = (index) => (index >= 26 ? groupLetter(Math.floor(index / 26) - 1) : "") + String.fromCharCode(65 + (index % 26));

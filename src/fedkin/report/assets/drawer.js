@@ -69,7 +69,7 @@ const overRounds = (one) => {
   return small(`Over rounds: ${part.title}${grey}${part.low ? ", mean and range of seeds" : ""}${thin}${constant.length ? "; dotted: always its most frequent class" : ""}`, {
     data: { values: points },
     encoding: {
-      x: { field: "round", type: "quantitative", title: null, axis: { tickMinStep: 1, grid: false, tickCount: 4 }, scale: { zero: false, nice: false } },
+      x: { field: "round", type: "quantitative", title: null, axis: { tickMinStep: 1, grid: false, tickCount: 4, labelExpr: "datum.value % 1 ? '' : datum.label" }, scale: { zero: false, nice: false } },
       color: scale(styles.map((s) => s.colour)),
     },
     layer: [...constant, ...band, { mark: { type: "line", tooltip: true, point: points.length < 6 },

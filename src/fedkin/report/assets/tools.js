@@ -34,7 +34,8 @@ const save = (name, kind, text) => {
 };
 const csv = (rows) =>
   rows.map((row) => row.map((v) => {
-    const text = missing(v) ? "" : String(v);
+    let text = missing(v) ? "" : String(v);
+    if (/^[=+\-@\t\r\n]/.test(text) && Number.isNaN(Number(text))) text = `'${text}`; // a spreadsheet must not compute it
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   }).join(",")).join("\r\n") + "\r\n";
 for (const one of all("button[data-csv]")) {
