@@ -63,6 +63,33 @@ def test_clients_that_never_took_part_or_were_refused_and_rounds_that_were_lost(
     assert careful.participation([], 3) == []
 
 
+def test_refusals_that_are_not_of_an_upload_are_not_counted() -> None:
+    """An evaluation, the answer to a survey, and an upload that could not be read since another one was lost."""
+    reasons = ("evaluation: counts", "survey: model holds nan", "cannot be read without the upload of client 0")
+    rounds = [{"round": r, "answered": [0, 1], "refused": {"1": why}} for r, why in enumerate(reasons, start=1)]
+    assert careful.participation(rounds, 2) == []
+    rounds.append({"round": 4, "answered": [0], "refused": {"1": "model holds nan"}})
+    assert kinds(careful.participation(rounds, 2)) == ["refused"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "given", "idle"),
+    [
+        ("mean", {"byzantine_fraction": 0.3}, "byzantine_fraction = 0.3"),
+        ("krum", {"byzantine_fraction": 0.3}, ""),
+        ("trimmed", {"byzantine_fraction": 0.3, "norm_bound": 2.0}, "norm_bound = 2"),
+        ("norm", {"norm_bound": 2.0}, ""),
+        ("median", {"byzantine_fraction": 0.1, "norm_bound": 2.0}, "byzantine_fraction = 0.1 and norm_bound = 2"),
+        ("mean", {"byzantine_fraction": 0.2, "norm_bound": 1.0}, ""),
+    ],
+)
+def test_protection_that_the_rule_does_not_read(rule: str, given: dict[str, float], idle: str) -> None:
+    """Who forgets the rule believes to be protected."""
+    said = [f"{idle} had no effect: the rule of aggregation was {rule}."] if idle else []
+    assert [w.text for w in careful.protection({"rule": rule, **given})] == said
+    assert careful.protection({}) == []
+
+
 def test_a_run_that_ended_before_the_drift() -> None:
     """Data drift from round 4 on: three rounds do not show it, four do."""
     (found,) = careful.drift(lines(0.1, 0.2, 0.3), 4)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedkin.core.cohort import cohort_size
+from fedkin.core.robust import Aggregation
 from fedkin.evaluate.divergence import diverged, sentence
 from fedkin.evaluate.intervals import half_width
 from fedkin.evaluate.rounds import evaluated
@@ -24,6 +25,8 @@ SMALLER = 0.95
 OFTEN = 0.2
 """A client was refused often if it was refused in more than this fraction of its rounds."""
 _NAMED = 8
+_NOT_ITS_UPLOAD = ("evaluation: ", "survey: ", "cannot be read without the upload of ")
+"""Beginnings of reasons for a refusal that is not of a client's own upload."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,12 @@ def constant(accuracy: float | None, majority: float | None) -> list[Warning]:
 def participation(rounds: Sequence[Line], clients: int, names: Sequence[str] = ()) -> list[Warning]:
     """Warn of clients that never took part, clients refused often, and rounds that were abandoned."""
     answered = Counter(i for line in rounds for i in line.get("answered") or ())
-    refused = Counter(int(i) for line in rounds for i in line.get("refused") or ())
+    refused = Counter(
+        int(i)
+        for line in rounds
+        for i, why in (line.get("refused") or {}).items()
+        if not why.startswith(_NOT_ITS_UPLOAD)
+    )
     found = []
     never = [i for i in range(clients) if not answered[i]]
     if never and rounds:
@@ -95,6 +103,22 @@ def participation(rounds: Sequence[Line], clients: int, names: Sequence[str] = (
         found.append(Warning("abandoned", f"{len(lost)} of {len(rounds)} rounds {verb} abandoned for too few answers "
                                           f"(the first is {lost[0]})."))  # fmt: skip
     return found
+
+
+def protection(aggregation: Mapping[str, Any]) -> list[Warning]:
+    """Warn of settings against malicious clients that the run's rule of aggregation does not read."""
+    usual, read = Aggregation(), {"trimmed": "byzantine_fraction", "krum": "byzantine_fraction", "norm": "norm_bound"}
+    rule = aggregation.get("rule", usual.rule)
+    idle = [
+        f"{name} = {aggregation[name]:g}"
+        for name in ("byzantine_fraction", "norm_bound")
+        if aggregation.get(name, getattr(usual, name)) != getattr(usual, name) and read.get(rule) != name
+    ]
+    return (
+        [Warning("no effect", f"{' and '.join(idle)} had no effect: the rule of aggregation was {rule}.")]
+        if idle
+        else []
+    )
 
 
 def drift(rounds: Sequence[Line], start: int | None) -> list[Warning]:

@@ -192,7 +192,7 @@ def composed(history: Iterable[tuple[float, float, int]], delta: float) -> float
     with warnings.catch_warnings():
         # it says when a larger range of orders might give a smaller epsilon; the one it gives is true all the same
         warnings.simplefilter("ignore")
-        return float(get_privacy_spent(orders=orders, rdp=rdp, delta=delta)[0])
+        return max(0.0, float(get_privacy_spent(orders=orders, rdp=rdp, delta=delta)[0]))  # a large delta: below 0
 
 
 @lru_cache(4096)

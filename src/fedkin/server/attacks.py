@@ -28,7 +28,8 @@ class Attack:
       update's length, drawn anew for every client and round.
 
     ``s`` is what the client was sent under the same name; if nothing of that name and shape was sent, the one nearest
-    to ``w`` of all that were, rows of stacks included (a method that sends the models of all clusters); else 0. What
+    to ``w`` of 0 (for an upload that is itself a change) and all that were, rows of stacks included (a method that
+    sends the models of all clusters); of a stack of models that were sent one by one, each row has its own ``s``. What
     the client keeps to itself stays as it is.
 
     Raises:
@@ -85,7 +86,7 @@ class Attack:
 
 
 def _start(name: str, w: Tensor, received: Bundle) -> Tensor:
-    """Return the received tensor from which an upload's tensor was probably trained; zeros if none fits."""
+    """Return the received tensor from which an upload's tensor was probably trained, or zeros if none is nearer."""
     given = received.get(name)
     if given is not None and given.shape == w.shape:
         return given.to(w.dtype)
@@ -93,4 +94,6 @@ def _start(name: str, w: Tensor, received: Bundle) -> Tensor:
     for t in received.values() if w.dim() else ():
         if t.is_floating_point() and t.shape[-w.dim() :] == w.shape:
             candidates += t.to(w.dtype).reshape(-1, *w.shape).unbind()
-    return min(candidates, key=lambda s: float((w - s).norm()), default=torch.zeros_like(w))
+    if not candidates and w.dim() > 1 and len(w):
+        return torch.stack([_start(name, row, received) for row in w])
+    return min([*candidates, torch.zeros_like(w)], key=lambda s: float((w - s).norm()))

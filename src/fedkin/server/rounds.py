@@ -179,7 +179,7 @@ def _one(method: Method, net: Net, training: Training, transport: Transport, pla
         merging = (
             merging if plan.aggregation.secure else _weighed(merging, plan)
         )  # sums were weighed by the clients already
-        less = _lowered(server, merging)
+        less = {} if plan.weighting == "uniform" else _lowered(server, merging)  # then no mean is by samples
         merged_state = method.aggregate(server.state, merging, stack(good))
         server.state = bundled(method, "aggregate", merged_state)
         server.acks = server.acks.clone()
@@ -442,7 +442,8 @@ def _evaluated(
         whys = false_scores(answers, form, {i: int(server.sizes[i]) for i in answers} if plan.outcomes else None)
         false |= {i: f"evaluation: {why}" for i, why in whys.items()}
         found |= {i: b for i, b in answers.items() if i not in whys}
-    return _Shown({i: found[i] for i in sorted(found)}, false, missing, bytes_down)
+    late = {i: why for i, why in missing.items() if i not in found}  # who missed the question before it was evaluated
+    return _Shown({i: found[i] for i in sorted(found)}, false, late, bytes_down)
 
 
 def hand_over(method: Method, net: Net, transport: Transport, plan: Plan, server: Server) -> dict[int, str]:

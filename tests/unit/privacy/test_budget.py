@@ -78,6 +78,11 @@ def test_whole_batches_by_hand() -> None:
     assert epsilon({1.0: 4}, 4.0, 1e-5) == pytest.approx(by_hand, rel=1e-12)
 
 
+def test_epsilon_is_never_below_0() -> None:
+    """With much noise and a delta of 1/2 the accountant's bound is negative."""
+    assert epsilon({1.0: 4}, 100.0, 0.5) == 0.0
+
+
 def test_epsilon_of_different_rates_is_of_all_steps() -> None:
     """Steps at several rates add up; none cost nothing; without noise there is no epsilon."""
     both = epsilon({0.1: 5, 0.5: 5}, 1.0, 1e-5)

@@ -69,6 +69,20 @@ def test_a_tensor_of_another_shape_is_no_start() -> None:
     close(falsified("sign-flip", received, Bundle(pull=torch.tensor(3.0))).pull, 1)
 
 
+def test_a_change_is_turned_round_itself() -> None:
+    """FedNova's clients send changes: the model that they received has the same shape, and 0 is nearer."""
+    received = Bundle(model=torch.tensor([9.0, 10]))
+    close(falsified("sign-flip", received, Bundle(change=torch.tensor([1.0, -2]))).change, [-1, 2])
+    close(falsified("scale", received, Bundle(change=torch.tensor([1.0, -2]))).change, [100, -200])
+
+
+def test_models_of_a_stack_have_their_own_starts() -> None:
+    """A member of several that was not received is 0 in the upload, and stays so."""
+    received = Bundle(model0=torch.tensor([9.0, 10]), model2=torch.tensor([-5.0, 0]))
+    upload = Bundle(models=torch.tensor([[9.0, 12], [0, 0], [-6, 0]]))
+    close(falsified("sign-flip", received, upload).models, [[9, 8], [0, 0], [-4, 0]])
+
+
 def test_whole_numbers_are_left_alone_and_nothing_is_written_into() -> None:
     """The cluster a client says it chose stays; old tensors keep their values; names, shapes and types stay."""
     received = Bundle(model=torch.ones(2))
