@@ -178,6 +178,33 @@ def test_new_keys_are_taken_while_it_runs_and_old_ones_shut_out(folder: Path, tm
         up.stop()
 
 
+def test_bad_files_and_lost_logs_harm_nobody(tmp_path: Path) -> None:
+    """What is not a key is said at the start and later, and keeps no removed key admitted; mended, it is registered;
+    the link goes on without its log."""
+    place = place_for(tmp_path / "own")
+    (place / "nodes" / "outside.pub").write_text((place / "private" / "outside.pub").read_text()[:99])
+    up = start_link(LinkSettings(place, host="127.0.0.1", port=0, inner_port=0))
+    said: list[str] = []
+    try:
+        assert (up.changes.new, list(up.changes.unreadable), len(up.keyring)) == (("inside",), ["outside"], 1)
+        (up.logs / "superlink.log").unlink()
+        up.superlink.trim()
+        (place / "nodes" / "inside.pub").unlink()
+        up._look(said.append)
+        assert len(up.keyring) == 0
+        with node(place, up.address, "inside") as program:
+            assert until(lambda: not program.alive)
+            assert "put NAME.pub into the link's folder nodes/" in " ".join(last_lines(program.log, 30).split())
+        shutil.copy(place / "private" / "outside.pub", place / "nodes")
+        up._look(said.append)
+        assert any(line.startswith("registered outside (") for line in said)
+        with node(place, up.address, "outside"):
+            assert until(lambda: statuses(up)["outside"] == "online")
+        up.check()
+    finally:
+        up.stop()
+
+
 def test_a_test_link_is_for_this_machine(tmp_path: Path) -> None:
     """`--insecure-test`: plain HTTP on loopback, nothing but logs on disk, any node of this machine is let in."""
     up = start_link(LinkSettings(tmp_path / "link", port=0, insecure_test=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +69,8 @@ class LinkFlags:
     """Folder with a NAME.pub for each admitted node; new keys are accepted while the link runs.
     Default: FOLDER/nodes."""
     host: str | None = None
-    """The address that the gate listens on. Default: all addresses of this machine."""
+    """The address that the gate listens on. Default: 0.0.0.0, all IPv4 addresses of this machine; ::
+    takes all IPv6 addresses instead."""
     port: int = 8443
     """The port that nodes reach; 0 takes a free one."""
     inner_port: int = 8000
@@ -174,7 +176,8 @@ def status_command(args: list[str]) -> int:
         runs, nodes = control.runs(), control.nodes()
     except EngineError as error:
         raise EngineError(
-            f"the link in {flags.folder} does not answer: {error} Is it up? fedkin link {flags.folder}"
+            f"the link in {flags.folder} does not answer: {error} Is it up? fedkin link "
+            f"{shlex.quote(str(flags.folder))}"
         ) from error
     screen.table(runs_table(runs))
     screen.table(nodes_table(nodes))

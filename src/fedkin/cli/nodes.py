@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -82,10 +83,9 @@ def submit_command(args: list[str]) -> int:
 def _submitted(settings: Settings, folder: Path, link: Control, asked: Submission, nodes: int | None = None) -> int:
     former = _time_of(folder / "report.html")
     number = submit(settings, folder, link, nodes)
-    at = " --ray" if asked.ray else "" if asked.link == Submission.link else f" --link {asked.link}"
-    screen.say(
-        f"run {number} is submitted; its folder is {folder}. Continue it after a failure: fedkin submit {folder}{at}"
-    )
+    at = ["--ray"] if asked.ray else [] if asked.link == Submission.link else ["--link", str(asked.link)]
+    again = shlex.join(["fedkin", "submit", str(folder), *at])
+    screen.say(f"run {number} is submitted; its folder is {folder}. Continue it after a failure: {again}")
     if asked.detach:
         return 0
 
@@ -102,9 +102,10 @@ def _submitted(settings: Settings, folder: Path, link: Control, asked: Submissio
             _follow(folder, bar, former, over)
     except KeyboardInterrupt:
         if asked.ray:
-            screen.note(f"stopped; continue with: fedkin submit {folder} --ray")
+            screen.note(f"stopped; continue with: {again}")
         else:
-            screen.note(f"the run continues without this command; see {folder}, or: fedkin status {asked.link}")
+            look = shlex.join(["fedkin", "status", str(asked.link)])
+            screen.note(f"the run continues without this command; see {folder}, or: {look}")
         return 130
     screen.say(f"Everything is in {folder}; pictures and tables: {folder / 'report.html'}")
     if (first := diverged(Lines(folder / "rounds.jsonl"))) is not None:
@@ -129,7 +130,8 @@ def _follow(folder: Path, bar: screen.Bar, former: float, over: Callable[[], str
         if time.monotonic() - looked > _LOOK:
             if (status := over()) is not None and _time_of(folder / "report.html") == former:
                 raise EngineError(
-                    f"the run ended without a report; submit {folder} to continue it. The link reports: {status}"
+                    f"the run ended without a report; submit {shlex.quote(str(folder))} to continue it. The link "
+                    f"reports: {status}"
                 )
             looked = time.monotonic()
         time.sleep(0.5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,15 @@ class Changes:
         new: keys registered by this call.
         gone: registered keys whose files do not exist any more.
         shut: keys shut out although their files exist.
+        unreadable: files that hold no key, with the reasons.
+        failed: keys that Flower did not register, with the reasons; another call may succeed.
     """
 
     new: tuple[str, ...]
     gone: tuple[str, ...]
     shut: tuple[str, ...]
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
 
 
 class Control:
@@ -112,19 +116,26 @@ class Control:
     def register(self, keys: Path) -> Changes:
         """Register every ``*.pub`` file of a folder that is not known yet; repeated calls are harmless.
 
+        A file that is not a key of the right kind, and a key that Flower does not accept, do not affect the others.
+
         Raises:
-            ConfigError: a file is not a key of the right kind.
+            ConfigError: the book of keys is damaged.
             EngineError: the link does not answer.
         """
-        found = {path.stem: (path, key_fingerprint(path)) for path in sorted(keys.glob("*.pub"))}
+        found, unreadable = _keys(keys)
         listed = {str(node["node-id"]): node for node in self.nodes()}
         book = {number: key for number, key in self.book().items() if number in listed}  # of this database only
         named = {fingerprint: name for name, (_, fingerprint) in reversed(found.items())}
         book = {n: Key(named.get(k.fingerprint, k.name), k.fingerprint) for n, k in book.items()}  # a file was renamed
         known = {key.fingerprint for key in book.values()}
-        new = []
+        new, failed = [], {}
         for name, (path, fingerprint) in found.items():
-            if fingerprint not in known and (number := self._registered(path, name)):
+            try:
+                number = None if fingerprint in known else self._registered(path, name)
+            except EngineError as error:
+                failed[name] = str(error)
+                continue
+            if number:
                 book[number] = Key(name, fingerprint)
                 new.append(name)
         self._write(book)
@@ -132,21 +143,26 @@ class Control:
         out = {number for number, node in listed.items() if node.get("status") == SHUT_OUT}
         shut = [key.name for number, key in book.items() if number in out and key.fingerprint in here]
         gone = [key.name for number, key in book.items() if number not in out and key.fingerprint not in here]
-        return Changes(tuple(new), tuple(gone), tuple(shut))
+        return Changes(tuple(new), tuple(gone), tuple(shut), unreadable, failed)
 
     def revoke(self, name: str) -> str:
         """Shut a node out permanently and return its key's fingerprint: the key cannot be registered again.
+
+        A node whose file was replaced by another key has several; all of them are shut out and returned.
 
         Raises:
             ConfigError: no node with this name is registered.
             EngineError: the link does not answer, or refuses.
         """
-        inside = {n["name"]: n for n in self.nodes() if n.get("status") != SHUT_OUT}
-        if name not in inside:
-            raise ConfigError(f"no node {name!r} is registered at this link{nearest(name, inside) if inside else ''}")
-        self.ask("supernode", "unregister", str(inside[name]["node-id"]))
+        inside = [n for n in self.nodes() if n.get("status") != SHUT_OUT]
+        named = [n for n in inside if n["name"] == name]
+        if not named:
+            names = {str(n["name"]) for n in inside}
+            raise ConfigError(f"no node {name!r} is registered at this link{nearest(name, names) if names else ''}")
+        for node in named:
+            self.ask("supernode", "unregister", str(node["node-id"]))
         self._write(self.book())  # a link that runs notices, and its gate refuses the key from then on
-        return str(inside[name]["fingerprint"])
+        return ", ".join(str(node["fingerprint"]) for node in named)
 
     def changed(self) -> int:
         """Return the time of the last write of the book of keys in nanoseconds; 0 if there is no book yet."""
@@ -167,6 +183,17 @@ class Control:
             if _IN_USE in str(error):
                 return None
             raise EngineError(f"the key {path} was not registered: {error}") from error
+
+
+def _keys(folder: Path) -> tuple[dict[str, tuple[Path, str]], dict[str, str]]:
+    """Return path and fingerprint of every key in a folder, and the reasons why other files hold none, by name."""
+    found, unreadable = {}, {}
+    for path in sorted(folder.glob("*.pub")):
+        try:
+            found[path.stem] = path, key_fingerprint(path)
+        except ConfigError as error:
+            unreadable[path.stem] = str(error)
+    return found, unreadable
 
 
 def read_book(folder: Path) -> dict[str, Key]:

@@ -11,6 +11,7 @@ import hashlib
 import ipaddress
 import os
 import re
+import shlex
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ _ALWAYS = ("localhost", "127.0.0.1", "::1")  # added always: the gate and the op
 _NAME = re.compile(r"(?![.-])[A-Za-z0-9._-]{1,64}")
 _LABEL = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)")
 _MAKE = "`fedkin keys node FOLDER NAME` makes one"
+_WIRE = b"\0\0\0\x13ecdsa-sha2-nistp384\0\0\0\x08nistp384\0\0\0\x61\x04"  # RFC 5656; x and y follow, of 48 bytes each
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
@@ -137,6 +139,8 @@ def key_fingerprint(public: Path) -> str:
         raise ConfigError(f"{public} is not a public key in OpenSSH's format ({error}); {_MAKE}") from error
     if kind != "ecdsa-sha2-nistp384":
         raise ConfigError(f"{public} is a key of kind {kind!r}, expected ecdsa-sha2-nistp384; {_MAKE}")
+    if not raw.startswith(_WIRE) or len(raw) != len(_WIRE) + 96:
+        raise ConfigError(f"{public} is not a whole public key in OpenSSH's format; {_MAKE}")
     return "SHA256:" + base64.b64encode(hashlib.sha256(raw).digest()).decode().rstrip("=")
 
 
@@ -163,8 +167,8 @@ def check_server(folder: Path) -> datetime:
     for name in (CA, SERVER, SERVER_KEY):
         if not (folder / name).is_file():
             raise ConfigError(
-                f"{folder / name} is missing; make an authority first: fedkin keys authority {folder} --host HOST, "
-                "with the name or address by which nodes will reach this link"
+                f"{folder / name} is missing; make an authority first: fedkin keys authority "
+                f"{shlex.quote(str(folder))} --host HOST, with the name or address by which nodes will reach this link"
             )
     certificate_fingerprint(folder / CA)
     try:
@@ -174,7 +178,7 @@ def check_server(folder: Path) -> datetime:
     if until < datetime.now(UTC):
         raise ConfigError(
             f"{folder / SERVER} ran out on {until:%Y-%m-%d}, no node would trust it; move it and {SERVER_KEY} away and "
-            f"make another: fedkin keys server {folder} --host HOST"
+            f"make another: fedkin keys server {shlex.quote(str(folder))} --host HOST"
         )
     return until
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,15 +20,15 @@ from fedkin.deploy.keys import CA, SERVER, SERVER_KEY, check_server, key_fingerp
 from fedkin.deploy.offline import check_version, environment, program, write_connection
 from fedkin.deploy.ports import answers, free_port, listening
 from fedkin.deploy.private import private_folder
-from fedkin.deploy.programs import Program, wait_until
+from fedkin.deploy.programs import Program, locked, wait_until
 from fedkin.deploy.relay import ConnectionLimits, Upstream
 from fedkin.deploy.signed import Keyring
-from fedkin.storage import lock as locks
 
 LOOPBACK = "127.0.0.1"
 READY_SECONDS = 60.0  # a SuperLink needs 2 s on an idle machine
 LOOK_SECONDS = 5.0  # seconds between two looks at the folder of keys
 Printer = Callable[[str], None]
+_State = tuple[list[tuple[str, int, int, int]], int]  # the files of keys, and the time of the book of keys
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class LinkSettings:
         folder: folder of the database, the logs and Flower's own files.
         keys: folder with ``ca.crt``, ``server.pem`` and ``server.key``; FOLDER/keys if None.
         nodes: folder with a NAME.pub for each admitted node; FOLDER/nodes if None.
-        host: address on which nodes reach the gate; all addresses of this machine if None.
+        host: address on which nodes reach the gate; all IPv4 addresses of this machine if None.
         port: port of the gate, in a test of the SuperLink; 0 takes a free one.
         inner_port: port of the SuperLink on this machine; 0 takes a free one.
         gate: False where nginx or Caddy stands in front.
@@ -129,7 +130,8 @@ class Link:
         self.keyring = Keyring()
         self.inner = f"{LOOPBACK}:{settings.superlink_port or free_port()}"
         self._log: logging.Logger | None = None
-        self._seen: tuple[list[str], int] = [], 0
+        self._seen: _State = [], 0
+        self._tried, self._said = self._seen, list[str]()
         self.superlink = Program(
             "the SuperLink", self._command(), environment(settings.home), self.logs / "superlink.log"
         )
@@ -215,27 +217,37 @@ class Link:
             self.gate.start()
 
     def _look(self, say: Printer) -> None:
-        """Register keys that were added to the folder, and drop those that are gone or shut out."""
-        if self._now() == self._seen:
+        """Register keys that were added to the folder, and drop those that are gone or shut out.
+
+        What fails is tried again at the next look, and said once.
+        """
+        now = self._now()
+        if now == self._seen:
             return
+        said = self._said if now == self._tried else []
         try:
-            for line in change_lines(self._registered(), self.settings):
-                say(line)
+            lines = change_lines(self._registered(), self.settings)
         except (ConfigError, EngineError) as error:
-            self._seen = self._now()  # also if a key is invalid, so that this is reported once
-            say(f"a new key was not accepted: {error}")
+            lines = [f"new keys are not accepted yet; this is tried again: {error}"]
+        for line in lines:
+            if line not in said:
+                say(line)
+        self._tried, self._said = (now[0], self.control.changed()), lines
 
     def _registered(self) -> Changes:
         """Register the keys in the folder, and admit those that are not shut out."""
         folder = self.settings.node_folder
-        names = _names(folder)
+        files = _files(folder)
+        paths = [folder / name for name, *_ in files]
+        self.keyring.keep(paths)  # a file that is gone needs no answer of Flower, which may not come
         changes = self.control.register(folder)
-        self.keyring.load(folder / name for name in names if name.removesuffix(".pub") not in changes.shut)
-        self._seen = names, self.control.changed()
+        self.keyring.load(path for path in paths if path.stem not in {*changes.shut, *changes.failed})
+        if not changes.failed:
+            self._seen = files, self.control.changed()
         return changes
 
-    def _now(self) -> tuple[list[str], int]:
-        return _names(self.settings.node_folder), self.control.changed()
+    def _now(self) -> _State:
+        return _files(self.settings.node_folder), self.control.changed()
 
 
 def start_link(settings: LinkSettings) -> Link:
@@ -250,13 +262,14 @@ def start_link(settings: LinkSettings) -> Link:
     check_version()
     if not settings.insecure_test:
         _check_keys(settings)
-    listening(LOOPBACK, settings.superlink_port).close()  # before anything is started; the gate checks its own port
+    inner = "--port" if settings.insecure_test else "--inner-port"
+    listening(LOOPBACK, settings.superlink_port, inner).close()  # before anything is started
     if settings.has_gate:
         listening(settings.listen, settings.port).close()
     if settings.has_front:
-        listening(LOOPBACK, settings.check_port).close()
+        listening(LOOPBACK, settings.check_port, "--check-port").close()
     private_folder(settings.folder)
-    lock = _locked(settings.folder)
+    lock = locked(settings.folder, "a link", "choose another folder")
     link: Link | None = None
     try:
         private_folder(settings.home)
@@ -277,13 +290,16 @@ def change_lines(changes: Changes, settings: LinkSettings) -> list[str]:
     """Return the lines about the keys that the operator needs to read."""
     folder = settings.node_folder
     lines = [f"registered {name} ({key_fingerprint(folder / f'{name}.pub')})" for name in changes.new]
-    lines += [
-        f"{name} is refused at the gate as long as {folder / name}.pub is gone; to shut it out for good: "
-        f"fedkin link {settings.folder} --revoke {name}"
-        for name in changes.gone
-    ]
+    for name in changes.gone:
+        file, command = folder / f"{name}.pub", shlex.join(["fedkin", "link", str(settings.folder), "--revoke", name])
+        if file.exists():
+            lines.append(f"the former key of {name} is refused at the gate, as {file} no longer contains it")
+        else:
+            lines.append(f"{name} is refused at the gate as long as {file} is gone; to shut it out for good: {command}")
     shut = "stays shut out; to let the node in again it needs a new key (fedkin keys node FOLDER NAME)"
-    return lines + [f"{name} {shut}" for name in changes.shut]
+    lines += [f"{name} {shut}" for name in changes.shut]
+    lines += [f"a file is skipped until it changes: {reason}" for reason in changes.unreadable.values()]
+    return lines + [f"{reason}; this is tried again" for reason in changes.failed.values()]
 
 
 def flower_home(folder: Path) -> Path:
@@ -299,7 +315,7 @@ def find_link(folder: Path) -> Control:
     """
     home = flower_home(folder)
     if not (home / "config.toml").is_file():
-        raise ConfigError(f"{folder} is not a link's folder; start one there: fedkin link {folder}")
+        raise ConfigError(f"{folder} is not a link's folder; start one there: fedkin link {shlex.quote(str(folder))}")
     return Control(folder, home)
 
 
@@ -307,12 +323,19 @@ def _check_keys(settings: LinkSettings) -> None:
     folder = settings.key_folder
     check_server(folder)
     server_context(folder / SERVER, folder / SERVER_KEY)
-    for path in settings.node_folder.glob("*.pub"):
-        key_fingerprint(path)
 
 
-def _names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob("*.pub"))
+def _files(folder: Path) -> list[tuple[str, int, int, int]]:
+    """Return name, times and size of each file of a key: those of a file that was replaced or mended differ."""
+    found = []
+    for path in sorted(folder.glob("*.pub")):
+        try:
+            there = path.stat()
+        except OSError:  # it is gone again, or a link to nothing
+            found.append((path.name, 0, 0, 0))
+        else:
+            found.append((path.name, there.st_mtime_ns, there.st_ctime_ns, there.st_size))
+    return found
 
 
 def _gate_log(path: Path) -> logging.Logger:
@@ -323,14 +346,3 @@ def _gate_log(path: Path) -> logging.Logger:
     log.addHandler(handler)
     log.propagate = False
     return log
-
-
-def _locked(folder: Path) -> contextlib.ExitStack:
-    """Lock the folder for one link at a time; closing the returned stack releases the lock."""
-    lock = contextlib.ExitStack()
-    if not lock.enter_context(locks.held(folder / locks.NAME)):
-        raise ConfigError(
-            f"a link runs in {folder} already ({locks.owner(folder / locks.NAME) or 'another process'}); stop that one "
-            "first, or choose another folder"
-        )
-    return lock

@@ -19,6 +19,7 @@ from fedkin.deploy.maskkeys import Signing
 from fedkin.deploy.offline import check_version, program
 from fedkin.deploy.privacy_budget import PrivacyLimits
 from fedkin.deploy.private import private_folder
+from fedkin.deploy.programs import locked
 from fedkin.deploy.supernode import SuperNode
 from fedkin.deploy.wire_format import WireMessage
 from fedkin.deploy.worker import Counter, Duty, Watch
@@ -42,7 +43,7 @@ class Node:
     link: str = "127.0.0.1:8000"
     """HOST:PORT of the link."""
     folder: Path = Path("fedkin-node")
-    """Folder for this client's state, its model and Flower's files; keep it between starts."""
+    """Folder for this client's state, its model and Flower's files: one for each node; keep it between starts."""
     ca: Path | None = None
     """Certificate of the authority that signed the link's (ca.crt)."""
     key: Path | None = None
@@ -102,7 +103,7 @@ def run_node(node: Node, say: Printer) -> None:
     """Run until the user stops it; a SuperNode that ends, or answers too late, is restarted.
 
     Raises:
-        ConfigError: Flower is missing or of another version.
+        ConfigError: Flower is missing or of another version, or a node runs in the folder.
         EngineError: the SuperNode does not stay up; the end of its log is in the text.
     """
     check_version()
@@ -114,6 +115,8 @@ def run_node(node: Node, say: Printer) -> None:
     if node.key is not None and (advice := open_to_others(node.key)):
         say(advice)
     with for_this_user(), contextlib.ExitStack() as ends:
+        # before anything in the folder changes: a second node would replace the socket and the keys of the first
+        ends.enter_context(locked(folder, "a node", "choose another folder with --folder"))
         watch = _Attentive(_duty(node, data, folder / "clients"))
         ends.callback(watch.close)
         watch.start()

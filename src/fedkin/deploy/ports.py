@@ -8,8 +8,13 @@ from contextlib import suppress
 from fedkin.core.errors import ConfigError
 
 
-def listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int, flags: str = "--host or --port") -> socket.socket:
     """Return a non-blocking socket that listens on a port; port 0 takes a free one.
+
+    Args:
+        host: name or address of this machine.
+        port: the port.
+        flags: flags that choose host and port, for the message.
 
     Raises:
         ConfigError: the port is taken, or the host is not an address of this machine.
@@ -18,7 +23,7 @@ def listening(host: str, port: int) -> socket.socket:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         made = socket.create_server((str(address[0]), port), family=family, backlog=128)
     except OSError as error:
-        raise ConfigError(f"cannot listen on {host} port {port} ({error}); choose another host or port") from error
+        raise ConfigError(f"cannot listen on {host} port {port} ({error}); choose another {flags}") from error
     made.setblocking(False)
     return made
 

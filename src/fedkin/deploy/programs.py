@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -11,8 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from fedkin.core.errors import EngineError
+from fedkin.core.errors import ConfigError, EngineError
 from fedkin.deploy.private import private_folder
+from fedkin.storage import lock as locks
 from fedkin.storage.files import for_this_user
 
 LOG_BYTES = 20 << 20  # a log longer than this becomes NAME.1
@@ -45,15 +47,17 @@ class Program:
         self.name, self.log, self.command = name, log, list(command)
         private_folder(log.parent, tighten=False)
         launch = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *command]
-        with for_this_user(), log.open("ab") as output:
+        with contextlib.ExitStack() as undo, for_this_user():
+            self._output = undo.enter_context(log.open("ab"))
             self._process = subprocess.Popen(
                 launch,
                 env=dict(env),
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=self._output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # fedkin receives Ctrl-C and ends its programs in order
             )
+            undo.pop_all()
 
     @property
     def pid(self) -> int:
@@ -82,12 +86,20 @@ class Program:
                 time.sleep(0.05)
             for pid in _left(family):
                 os.kill(pid, signum)
+        self._output.close()
 
     def trim(self) -> None:
-        """Truncate the log if it has become long; the former one is kept next to it."""
-        if self.log.stat().st_size > LOG_BYTES:
-            shutil.copyfile(self.log, self.log.with_name(self.log.name + ".1"))
-            os.truncate(self.log, 0)  # it is opened for appending, so later output begins at the new end
+        """Truncate the log if it has become long; the former one is kept next to it.
+
+        A log that was deleted or renamed still receives the program's output, so it is truncated too, without a copy.
+        """
+        there = os.fstat(self._output.fileno())  # by its handle: its name may be gone, or be another file's
+        if there.st_size <= LOG_BYTES:
+            return
+        with contextlib.suppress(OSError):  # without a copy, as on a full disk, the program goes on
+            if os.path.samestat(self.log.stat(), there):
+                shutil.copyfile(self.log, self.log.with_name(self.log.name + ".1"))
+        os.ftruncate(self._output.fileno(), 0)  # it is opened for appending, so later output begins at the new end
 
     def ended(self) -> EngineError:
         """Return the error of a program that ended by itself, with the last lines that it wrote."""
@@ -114,6 +126,26 @@ def wait_until(ready: Callable[[], bool], program: Program, seconds: float) -> N
             )
         time.sleep(0.1)
     raise program.ended()
+
+
+def locked(folder: Path, what: str, remedy: str) -> contextlib.ExitStack:
+    """Lock a folder for the programs of one link or node; closing the returned stack releases the lock.
+
+    Args:
+        folder: folder, which exists.
+        what: what runs in it, such as "a link".
+        remedy: what to do if another process has the folder, in addition to stopping that process.
+
+    Raises:
+        ConfigError: another process has the folder; its process id is in the text.
+    """
+    lock = contextlib.ExitStack()
+    if not lock.enter_context(locks.held(folder / locks.NAME)):
+        raise ConfigError(
+            f"{what} runs in {folder} already ({locks.owner(folder / locks.NAME) or 'another process'}); stop that one "
+            f"first, or {remedy}"
+        )
+    return lock
 
 
 def last_lines(log: Path, count: int = 8) -> str:

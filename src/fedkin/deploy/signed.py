@@ -10,6 +10,7 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,8 +18,6 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
-
-from fedkin.core.errors import ConfigError
 
 PUBLIC_KEY, TIMESTAMP, SIGNATURE = b"flwr-public-key", b"flwr-timestamp", b"flwr-signature"
 AGE_SECONDS = 305.0  # Flower's limit: 300 s, and 5 s for clocks that differ
@@ -55,19 +54,14 @@ class Keyring:
     def load(self, paths: Iterable[Path]) -> None:
         """Replace all keys by those of some ``NAME.pub`` files.
 
-        Raises:
-            ConfigError: a file is not a public key on an elliptic curve; the former keys stay.
+        A file that holds no public key on an elliptic curve is skipped: it admits no node, and keeps none admitted.
         """
-        keys: dict[bytes, tuple[str, ec.EllipticCurvePublicKey]] = {}
-        for path in paths:
-            try:
-                key = load_ssh_public_key(path.read_bytes())
-            except (OSError, ValueError, UnsupportedAlgorithm) as error:
-                raise ConfigError(f"{path} is not a public key in OpenSSH's format ({error})") from error
-            if not isinstance(key, ec.EllipticCurvePublicKey):
-                raise ConfigError(f"{path} is a {type(key).__name__}, expected a key on the curve P-384")
-            keys[key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)] = path.stem, key
-        self._keys = keys  # replaced whole: a reader in another thread sees the former keys or the new ones
+        self._keys = _read(paths)  # replaced whole: a reader in another thread sees the former keys or the new ones
+
+    def keep(self, paths: Iterable[Path]) -> None:
+        """Drop the keys that are in none of some ``NAME.pub`` files; no key is added."""
+        found = _read(paths)
+        self._keys = {key: found[key] for key in self._keys if key in found}
 
     def holder(self, headers: Headers, now: datetime | None = None) -> str:
         """Return the name of the node that signed a request.
@@ -92,13 +86,27 @@ class Keyring:
             raise Unsigned(why, honest=True)
         name, key = found
         if not -SKEW_SECONDS < age < AGE_SECONDS:
-            why = f"{name} signed it {age:.0f} s ago by this machine's clock; set the clocks of both machines"
-            raise Unsigned(why, honest=True)
+            if age < 0:
+                why = f"the clock of {name} is {-age:.1f} s ahead of this machine's (Flower allows {SKEW_SECONDS:g} s)"
+            else:
+                why = f"{name} signed it {age:.0f} s ago by this machine's clock"
+            raise Unsigned(f"{why}; set the clocks of both machines", honest=True)
         try:
             key.verify(signed, stamp, ec.ECDSA(SHA256()))
         except InvalidSignature as error:
             raise Unsigned(f"the signature was not made with the key of {name}") from error
         return name
+
+
+def _read(paths: Iterable[Path]) -> Mapping[bytes, tuple[str, ec.EllipticCurvePublicKey]]:
+    """Return the keys of those files that hold one, by their PEM form."""
+    keys: dict[bytes, tuple[str, ec.EllipticCurvePublicKey]] = {}
+    for path in paths:
+        with suppress(OSError, ValueError, UnsupportedAlgorithm):
+            key = load_ssh_public_key(path.read_bytes())
+            if isinstance(key, ec.EllipticCurvePublicKey):
+                keys[key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)] = path.stem, key
+    return keys
 
 
 def _only(headers: Headers, name: bytes) -> bytes:

@@ -6,11 +6,13 @@ import hashlib
 import http.client
 import json
 import logging
+import re
 import socket
 import ssl
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ pytest.importorskip("cryptography", reason="cryptography comes with fedkin[flowe
 
 from fedkin.deploy.gate import Gate, client_context, server_context
 from fedkin.deploy.relay import HEAD, ConnectionLimits, Upstream
-from fedkin.deploy.signed import AGE_SECONDS, Keyring
+from fedkin.deploy.signed import AGE_SECONDS, SKEW_SECONDS, Keyring, Unsigned
 from standin import FORBIDDEN, Everyone, StandIn, signed
 
 LIMITS = ConnectionLimits(
@@ -443,15 +445,33 @@ def test_an_unsigned_head_is_refused_before_the_body(
 
 
 def test_other_keys_and_old_signatures_are_refused(guarded: Site, private: Path) -> None:
-    """A key that is not registered, and signatures older than Flower takes or made by a clock far ahead."""
+    """A key that is not registered, and signatures older than Flower takes or made by a clock that is ahead, which the
+    text says."""
     status, answer, _ = guarded.post("/v1/fleet/echo", b"", **signed(private / "c1"))
     assert status == 412
     assert b"put NAME.pub into the link's folder nodes/" in answer
-    for age in (AGE_SECONDS + 60, -60.0):
+    for age, told in (
+        (AGE_SECONDS + 60, rb"c0 signed it 36\d s ago"),
+        (-600.0, rb"clock of c0 is (600\.0|59\d\.\d) s ahead"),
+    ):
         status, answer, _ = guarded.post("/v1/fleet/echo", b"", **signed(private / "c0", age))
         assert status == 412
-        assert b"set the clocks" in answer
+        assert re.search(told + rb" .*; set the clocks of both machines", answer)
     assert guarded.seen == []
+
+
+def test_a_clock_may_be_ahead_as_far_as_flower_allows(private: Path) -> None:
+    """The limits are those of the installed Flower; beyond them the text says by how much the node's clock is ahead."""
+    flowers = pytest.importorskip("flwr.supercore.constant", reason="Flower comes with fedkin[flower]")
+    assert (flowers.MIN_TIMESTAMP_DIFF_SECONDS, flowers.MAX_TIMESTAMP_DIFF_SECONDS) == (-SKEW_SECONDS, AGE_SECONDS)
+    keyring = Keyring([private / "c0.pub"])
+    head = [(name.encode(), value.encode()) for name, value in signed(private / "c0").items()]
+    stamp = datetime.fromisoformat(dict(head)[b"flwr-timestamp"].decode())
+    assert keyring.holder(head, stamp - timedelta(seconds=4.9)) == "c0"
+    with pytest.raises(
+        Unsigned, match=r"the clock of c0 is 6\.0 s ahead of this machine's \(Flower allows 5 s\); set the"
+    ):
+        keyring.holder(head, stamp - timedelta(seconds=6))
 
 
 def test_keys_may_change_while_the_gate_runs(authority: keys.Authority, private: Path) -> None:
@@ -472,12 +492,17 @@ def test_keys_may_change_while_the_gate_runs(authority: keys.Authority, private:
         site.close()
 
 
-def test_what_is_not_a_key_is_named(private: Path, tmp_path: Path) -> None:
-    """The file is in the text, and the keys from before stay."""
+def test_what_is_not_a_key_admits_nobody(private: Path, tmp_path: Path) -> None:
+    """Nor are those of other files affected: a key whose file is not given does not stay."""
     keyring = Keyring([private / "c0.pub"])
     (tmp_path / "odd.pub").write_text("odd")
-    with pytest.raises(ConfigError, match=r"odd\.pub is not a public key in OpenSSH's format"):
-        keyring.load([private / "c1.pub", tmp_path / "odd.pub"])
+    paths = [tmp_path / "odd.pub", tmp_path / "none.pub", private / "c1.pub"]
+    keyring.keep(paths)
+    assert len(keyring) == 0
+    keyring.load(paths)
+    assert keyring.holder([(n.encode(), v.encode()) for n, v in signed(private / "c1").items()]) == "c1"
+    assert len(keyring) == 1
+    keyring.keep(private.glob("*.pub"))
     assert len(keyring) == 1
 
 

@@ -190,6 +190,11 @@ def test_fingerprints_of_what_is_not_a_key(tmp_path: Path) -> None:
         keys.key_fingerprint(path)
     with pytest.raises(ConfigError, match="not a certificate"):
         keys.certificate_fingerprint(path)
+    whole = keys.make_node_key(tmp_path, "y").public.read_text().split()[1]
+    for part in ("AAAA", whole[:100], whole[:-4], "AAAA" + whole, whole.replace("bmlzdHAzODQ", "bmlzdHAyNTY", 1)):
+        path.write_text(f"ecdsa-sha2-nistp384 {part} x\n")
+        with pytest.raises(ConfigError, match="not a whole public key"):
+            keys.key_fingerprint(path)
 
 
 def test_the_fingerprint_is_of_the_certificate_as_sent(authority: keys.Authority) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import stat
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 
 pytest.importorskip("cryptography", reason="cryptography comes with fedkin[flower]")
 
+from fedkin.core import ConfigError
 from fedkin.deploy import node as nodes
 from fedkin.deploy import superexec
 from fedkin.deploy.lateness import EXPIRED, Lateness
@@ -74,6 +77,41 @@ def test_a_late_supernode_is_started_again(tmp_path: Path, monkeypatch: pytest.M
     assert said[-2].startswith(f"the server got no answer to its last {EXPIRED} hellos in time, though this client")
     assert "look at the load of this machine" in said[-2]
     assert "the second SuperNode" in said[-1]
+
+
+@pytest.mark.parametrize("other", ["a", "b"])
+def test_a_folder_is_for_one_node(other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second node, of the same client or of another, is refused at once with the first one's process and the remedy;
+    the first one's socket and keys stay as they are, and its end frees the folder."""
+    monkeypatch.setattr(nodes, "program", lambda name: "false")
+    monkeypatch.setattr(nodes._Attentive, "start", lambda self: None)
+    folder = tmp_path / "node"
+    (folder / "runtime").mkdir(parents=True)
+    (folder / "runtime" / "ca.crt").write_text("the first one's")
+    seen: list[int] = []
+
+    def second(line: str) -> None:
+        if "the SuperNode ended" in line:
+            raise Ended
+
+    def first(line: str) -> None:
+        if " is at work for " in line:
+            sockets = sorted(folder.glob("*.sock"))  # none where the path is too long for one
+            already = re.escape(f"a node runs in {folder} already (process {os.getpid()} on ")
+            with pytest.raises(ConfigError, match=rf"^{already}.*\); .* choose another folder with --folder$"):
+                run_node(Node("digits", other, folder=folder, share=1, insecure_test=True), second)
+            assert sorted(folder.glob("*.sock")) == sockets
+            assert (folder / "runtime" / "ca.crt").read_text() == "the first one's"
+            assert (folder / ".lock").stat().st_mode & 0o777 == 0o600
+            seen.append(1)
+        if "the SuperNode ended" in line:
+            raise Ended
+
+    for _ in range(2):
+        with pytest.raises(Ended):
+            run_node(Node("digits", "a", folder=folder, share=0, insecure_test=True), first)
+        (folder / "runtime" / "ca.crt").write_text("the first one's")
+    assert len(seen) == 2
 
 
 def test_restarts_for_lateness_become_rarer() -> None:

@@ -15,7 +15,7 @@ import tyro
 
 from fedkin.cli import nodes
 from fedkin.cli.nodes import Submission
-from fedkin.core import ConfigError
+from fedkin.core import ConfigError, EngineError
 from fedkin.deploy import actor, scaleout, submitted
 from fedkin.deploy.control import Control
 from fedkin.deploy.ports import free_port
@@ -112,15 +112,49 @@ def test_the_report_says_how_to_submit_again(tmp_path: Path, monkeypatch: pytest
     assert command(packed(s, folder, data="digits")) == f"fedkin submit {folder}/config.toml --ray"
 
 
-@pytest.mark.parametrize(("words", "at"), [("", ""), ("--link my-link", " --link my-link"), ("--ray", " --ray")])
+@pytest.mark.parametrize("words", [[], ["--link", "my-link"], ["--link", "my link"], ["--ray"]])
+@pytest.mark.parametrize("folder", ["runs/a", "my runs/a"])
 def test_the_command_says_how_to_go_on(
-    words: str, at: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At the link that the run was submitted to."""
-    asked = tyro.cli(Submission, args=["run.toml", "--detach", *words.split()])
+    """At the link that the run was submitted to, in words that a shell takes as they are."""
+    asked = tyro.cli(Submission, args=["run.toml", "--detach", *words])
     monkeypatch.setattr(nodes, "submit", lambda *args: "7")
-    nodes._submitted(settings("fedavg"), Path("runs/a"), Control(asked.link, asked.link), asked)
-    assert capsys.readouterr().out.split("after a failure: ")[1].split() == ["fedkin", "submit", "runs/a", *at.split()]
+    nodes._submitted(settings("fedavg"), Path(folder), Control(asked.link, asked.link), asked)
+    again = capsys.readouterr().out.split("after a failure: ")[1]
+    assert shlex.split(again) == ["fedkin", "submit", folder, *words]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--link", "my link"], ["fedkin", "status", "my link"]),
+        (["--ray"], ["fedkin", "submit", "my runs/a", "--ray"]),
+    ],
+)
+def test_an_interrupted_command_says_how_to_go_on(
+    words: list[str], told: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In words that a shell takes as they are."""
+
+    def interrupted(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    asked = tyro.cli(Submission, args=["run.toml", "--quiet", *words])
+    monkeypatch.setattr(nodes, "submit", lambda *args: "7")
+    monkeypatch.setattr(nodes, "_follow", interrupted)
+    assert nodes._submitted(settings("fedavg"), Path("my runs/a"), Control(asked.link, asked.link), asked) == 130
+    assert shlex.split(capsys.readouterr().err)[-len(told) :] == told
+
+
+def test_a_run_that_ended_without_a_report_is_named_for_a_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is quoted."""
+    monkeypatch.setattr(nodes, "_LOOK", 0.0)
+    folder = tmp_path / "my run"
+    with pytest.raises(EngineError, match=f"; submit '{folder}' to continue it. The link reports: over"):
+        nodes._follow(folder, None, 0.0, lambda: "over")
 
 
 @pytest.mark.parametrize(("reason", "code"), [("model holds nan, expected finite numbers", 3), ("wrong shape", 0)])
