@@ -54,11 +54,14 @@ def test_a_hostile_client_costs_itself_the_round_and_nobody_else(own: Fleet) -> 
 
 
 def test_a_hostile_newcomer_is_left_out(own: Fleet) -> None:
-    """c1's first words cannot be read: it gets no number, and the run is that of the other two."""
-    own.up(0, 1, 2)
+    """c1's first words cannot be read: it gets no number, the run waits for another client in its place, and is that of
+    the other two."""
     own.fail(1, {"describe": "long side"})
-    s = settings("fedavg", run={"rounds": 2}, hosts=HOSTS)
+    own.up(0, 1)
+    s = settings("fedavg", run={"rounds": 2}, hosts={**HOSTS, "min_clients": 2})
     folder = own.submit(s, "newcomer")
+    own.until(lambda: "refused" in events(folder), 1800)
+    own.start(2)
     lines = own.finish(folder, 1800)
     assert [line["answered"] for line in lines] == [[0, 1]] * 2
     assert [c["client"] for c in json.loads((folder / "clients.json").read_text())["clients"]] == ["c0", "c2"]

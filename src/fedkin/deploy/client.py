@@ -236,6 +236,10 @@ class ClientService:
     def _kept(self, head: RequestHead) -> Kept:
         kept = self.store.load(head.run)
         if head.session < kept.session:
+            log.warning(
+                "a message of an earlier start of the server than the last one: its run folder is an older copy, or "
+                "its clock was set back"
+            )
             raise OutOfStep(kept.ledger.at, head.ack)
         self._settings(head)
         of = _kind_of_run(head.settings)

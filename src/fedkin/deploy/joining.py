@@ -25,8 +25,11 @@ log = logging.getLogger("fedkin.deploy")
 _HELLO = 60.0  # seconds for the answer to a hello: reading the data for the first time may take long
 _PATIENT = 240.0  # the same after restarts of the node's SuperNode have not helped
 _AGAIN = 15.0  # seconds before a node that could not be taken is greeted again
+_TRIES = 5  # failed descriptions of one client before it is refused: each may cost a round a whole reply_timeout
 _RARELY = 1.0  # longest pause between two looks in seconds: 20 looks a second take a tenth of a core at the link
 _COUNTS = 1e12  # larger numbers in a client's description are refused
+_PASSING = frozenset(CODES[code] for code in ("expired", "disk", "died", "deadline", "flower", "gone", "no-node"))
+"""Reasons of a failed description that may have passed when the client is asked again."""
 
 Printer = Callable[[int, str, str], None]
 """``(round, client, text)``: an event that concerns a client."""
@@ -83,6 +86,7 @@ class Enrolment:
         self._hellos: dict[str, _Hello] = {}  # pending greetings, by ticket
         self._nameless: set[int] = set()  # nodes without a registered name that were reported
         self._late: dict[int, int] = {}  # consecutive hellos that a node has not answered in time
+        self._failed: dict[int, int] = {}  # failed descriptions of a node's client, for reasons that may pass
         self.node: dict[str, int] = {}
         self.new: dict[str, JoiningClient] = {}
 
@@ -100,6 +104,7 @@ class Enrolment:
         self._keys = self._post.nodes()
         self._done &= set(self._keys)
         self._late = {node: count for node, count in self._late.items() if node in self._keys}
+        self._failed = {node: count for node, count in self._failed.items() if node in self._keys}
 
     def meet(self, round: int, seconds: float) -> None:
         """Greet unknown nodes and wait for answers at most ``seconds``; later answers are read in later rounds."""
@@ -118,23 +123,28 @@ class Enrolment:
         for ticket in [ticket for ticket, hello in self._hellos.items() if hello.end <= self._clock.now()]:
             self._expired(round, self._hellos.pop(ticket).node)
 
-    def take_in(self, net: Net, known: int, round: int) -> dict[int, Bundle]:
+    def take_in(self, net: Net, known: int, round: int, least: int = 0) -> dict[int, Bundle]:
         """Give numbers to joining clients in the order of their names and return their descriptions by number.
 
         A client whose description cannot be used gets no number; the clients after it are then asked again under the
-        numbers that they move to.
+        numbers that they move to. With fewer than ``least`` clients in all, none gets a number: they stay among the
+        joining clients, so that numbers follow the names of all when the others have come.
         """
         members = self._clerk.members
         said: dict[int, Bundle] = {}
         schema = described(self._clerk.settings.method, net, self._clerk.settings.training)
-        self.new = {name: n for name, n in self.new.items() if n.node in self._keys}
+        for name in [name for name, n in self.new.items() if n.node not in self._keys]:
+            del self.new[name]
+            self.node.pop(name, None)  # connected again, it counts when it has said hello
         while self.new:
             names = sorted(self.new)
             said, bad = self._words(names, known, round, schema)
             for name, why in bad.items():
-                self._refuse(round, name, self.new.pop(name).node, why)
+                self._put_off(round, name, self.new.pop(name).node, why)
             if not bad:
                 break
+        if known + len(self.new) < least:
+            return {}
         for i, name in enumerate(sorted(self.new), start=known):
             came = self.new[name]
             members.listed.append(Member(name, came.key, came.public, came.signature))
@@ -255,6 +265,20 @@ class Enrolment:
         self._done.add(node)
         self.node.pop(name, None) if self.node.get(name) == node else None
         self._say(round, name, f"refused: {why}")
+
+    def _put_off(self, round: int, name: str, node: int, why: str) -> None:
+        """Greet a client that gave no description again after a pause; refuse it if that cannot help, or has not."""
+        if why not in _PASSING:
+            self._refuse(round, name, node, why)
+            return
+        self._failed[node] = failed = self._failed.get(node, 0) + 1
+        if failed >= _TRIES:
+            self._refuse(round, name, node, f"{why}, {failed} times; it is asked again when its node connects anew")
+            return
+        self._done.discard(node)
+        self.node.pop(name, None)
+        self._greeted[node] = self._clock.now()
+        self._say(round, name, f"does not join yet: {why}; it is asked again")
 
     # ---- first words ----------------------------------------------------------------------------------------------
     def _words(

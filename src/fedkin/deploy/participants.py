@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from fedkin.core import RunFolderError
 from fedkin.data import Card
+from fedkin.deploy.privacy_spent import SpentRecord
 from fedkin.storage.files import write_atomic
 
 """A public key for masks, as it is stored and sent."""
@@ -30,12 +32,26 @@ class Member:
         key: fingerprint of the key that its node must use; "" where nodes have no keys.
         public: public key for the masks of secure aggregation; "" in a run without.
         signature: the node's signature of that key; "" where nodes have no keys.
+        spent: what it reported of private training; None in a run without, or before the first report.
     """
 
     client: str
     key: str
     public: str = ""
     signature: str = ""
+    spent: SpentRecord | None = None
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Member:
+        """Read the values that `to_json` returned; those of former versions lack some."""
+        spent = None if found.get("spent") is None else SpentRecord.from_json(found["spent"])
+        public, signature = str(found.get("public", "")), str(found.get("signature", ""))
+        return cls(str(found["client"]), str(found["key"]), public, signature, spent)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the member as plain values, without those that are empty."""
+        spent = None if self.spent is None else self.spent.to_json()
+        return {n: v for n, v in {**vars(self), "spent": spent}.items() if v or n in ("client", "key")}
 
 
 @dataclass
@@ -47,12 +63,14 @@ class Members:
         run: name of the run, by which clients find their memory of it.
         card: common properties of the data; None before enough clients have connected.
         listed: the members.
+        session: number of the server's last start.
     """
 
     path: Path
     run: str
     card: Card | None = None
     listed: list[Member] = field(default_factory=list)
+    session: int = 0
 
     def __len__(self) -> int:
         return len(self.listed)
@@ -84,12 +102,9 @@ class Members:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             card = None if found["card"] is None else Card.from_json(found["card"])
-            listed = [
-                Member(str(m["client"]), str(m["key"]), str(m.get("public", "")), str(m.get("signature", "")))
-                for m in found["clients"]
-            ]
-            return cls(path, str(found["run"]), card, listed)
-        except (ValueError, KeyError, TypeError) as e:
+            listed = [Member.from_json(m) for m in found["clients"]]
+            return cls(path, str(found["run"]), card, listed, int(found.get("session", 0)))  # former files have none
+        except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise RunFolderError(f"{path} is damaged ({e}); restore it, or start the run in another folder") from e
 
     def save(self) -> None:
@@ -99,13 +114,35 @@ class Members:
     def to_json(self) -> dict[str, Any]:
         """Return the content of the file as plain values."""
         card = None if self.card is None else self.card.to_json()
-        clients = [{n: v for n, v in vars(m).items() if v or n in ("client", "key")} for m in self.listed]
-        return {"run": self.run, "card": card, "clients": clients}
+        clients = [m.to_json() for m in self.listed]
+        return {"run": self.run, "session": self.session, "card": card, "clients": clients}
+
+    def next_session(self) -> int:
+        """Return the number of this start of the server, above those of all former starts, and write it to disk.
+
+        It is the time where possible, so that it also exceeds those that an older copy of the file does not know of;
+        a clock that was set back does not lower it.
+        """
+        self.session = max(self.session + 1, time.time_ns())
+        self.save()
+        return self.session
 
     def goes_public(self, number: int, key: str, signature: str = "") -> None:
         """Record a new public key of a member, and its node's signature of it."""
         self.listed[number] = replace(self.listed[number], public=key, signature=signature)
         self.save()
+
+    def spent(self) -> dict[int, SpentRecord]:
+        """Return what members reported of private training, by number."""
+        return {i: m.spent for i, m in enumerate(self.listed) if m.spent is not None}
+
+    def reports(self, spent: Mapping[int, SpentRecord]) -> None:
+        """Record what members reported of private training, by number."""
+        new = {i: record for i, record in spent.items() if record != self.listed[i].spent}
+        for i, record in new.items():
+            self.listed[i] = replace(self.listed[i], spent=record)
+        if new:
+            self.save()
 
     def number_of(self) -> Mapping[str, int]:
         """Return the number of each client by its name."""

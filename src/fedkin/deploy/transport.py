@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 
 from torch import Tensor
 
@@ -26,7 +27,13 @@ from fedkin.server import Message, RoundReport
 log = logging.getLogger("fedkin.deploy")
 _GREETING = 10.0  # seconds that a round waits for unknown nodes to say hello
 _WAY = 10.0  # seconds allowed for the transport of a message and its answer: a node asks for messages every 3 seconds
+_RETURN = 120.0  # seconds that a restarted server waits for its clients, which connect again after a while
 _REMINDER = 30.0  # seconds between two log lines that list the clients still awaited
+_NEWER = (
+    "it says that it has answered a later start of the server: the run folder is an older copy, or the server's clock "
+    "was set back"
+)
+_WAVERS = "it reported two different uploads from which it goes on"
 
 
 class Fleet:
@@ -44,12 +51,12 @@ class Fleet:
     def __init__(self, post: Channel, settings: Settings, members: Members, clock: Clock | None = None) -> None:
         self._post, self.members, self._clock = post, members, clock or Clock()
         self._hosts: HostSettings = settings.hosts
-        self._clerk = Clerk(settings, members)
+        self._clerk = Clerk(settings, members, members.next_session())
         self._roll = Enrolment(post, self._clerk, self._say, self._clock)
         self._net: Net | None = None
         self._suspects = Suspects()
         self._instead: dict[int, tuple[int, int]] = {}  # client: (the server's ack, the one that the client knows)
-        self._spending = Spending() if settings.privacy.noise_multiplier is not None else None
+        self._spending = None if settings.privacy.noise_multiplier is None else Spending(members.spent())
         self.training_s = 0.0
 
     # ---- before the first round -----------------------------------------------------------------------------------
@@ -57,12 +64,17 @@ class Fleet:
         """Wait for enough clients and return the card that their data have in common.
 
         A single client whose card contradicts the cards of all others is refused, and the run waits for another client.
+        A run that has rounds behind it gives its clients time to connect again; then its next round decides for whom
+        it waits, as every round does.
 
         Raises:
             EngineError: fewer clients than wanted came within the timeout.
             DataError: their data have nothing in common that one network could be made for.
         """
-        self._wait_for_all()
+        if self.members.listed:
+            self._wait(min(self._hosts.min_clients, len(self.members)), 0, _RETURN)
+        else:
+            self._wait_for_all()
         while self.members.card is None:
             cards = {name: self._roll.new[name].card for name in sorted(self._roll.new)}
             try:
@@ -82,7 +94,8 @@ class Fleet:
         if len(here) < wanted:
             raise EngineError(
                 f"waited {self._hosts.wait_timeout:g} s for {wanted} clients; there are {len(here)}: "
-                f"{', '.join(here) or 'none'}. Start the others (fedkin node), or lower [hosts] min_clients"
+                f"{', '.join(here) or 'none'}. Start the others (fedkin node; events.jsonl names refused ones), or "
+                "lower [hosts] min_clients"
             )
 
     def open(self, net: Net, mark: str) -> None:
@@ -97,11 +110,22 @@ class Fleet:
         return sorted(numbers[name] for name in self._roll.here() if name in numbers)
 
     def joiners(self, known: int, round: int) -> dict[int, Bundle]:
-        """Return the descriptions of joining clients by the numbers that they get; ``known`` clients have one."""
+        """Return the descriptions of joining clients by the numbers that they get; ``known`` clients have one.
+
+        The first clients of a run get numbers when enough of them have described themselves.
+
+        Raises:
+            EngineError: fewer clients than wanted for the first round came within the timeout.
+        """
         assert self._net is not None
         assert known == len(self.members)
+        least = 0 if known else self._hosts.min_clients
         self._roll.meet(round, _GREETING)
-        return self._roll.take_in(self._net, known, round)
+        found = self._roll.take_in(self._net, known, round, least)
+        while len(self.members) < least:
+            self._wait_for_all()
+            found = self._roll.take_in(self._net, known, round, least)
+        return found
 
     def exchange(
         self, messages: Mapping[int, Message], enough: int | None = None
@@ -116,13 +140,14 @@ class Fleet:
             self.training_s = 0.0
         answers: dict[int, Bundle] = {}
         missing: dict[int, str] = {}
-        since, open = self._clock.now(), dict[str, int]()
+        since, open, renewed = self._clock.now(), dict[str, int](), set[int]()
         end = since + self._hosts.reply_timeout
         self._send(messages, list(messages), open, missing, end)
         reminded = self._clock.now()
         for_all = any(m.pool is not None for m in messages.values())  # a secure sum needs late clients as well
         while open and self._clock.now() < end and (for_all or self._awaited(open, answers, enough)):
-            again = self._collected(messages, open, answers, missing)
+            again = self._collected(messages, open, answers, missing, renewed)
+            renewed.update(again)
             self._send(messages, again, open, missing, end)
             if open:
                 reminded = self._remind(open, reminded)
@@ -133,6 +158,8 @@ class Fleet:
             (self._suspects.passed_over if late else self._suspects.missed)(self._name(i), ticket)
         for i, why in missing.items():
             self._say(messages[i].round, self._name(i), f"{messages[i].step}: {why}")
+        if self._spending is not None:
+            self.members.reports(self._spending.records)
         return {i: answers[i] for i in sorted(answers)}, missing
 
     def take_spent(self, counted: Mapping[int, Spent]) -> dict[int, dict[float, int]]:
@@ -192,8 +219,12 @@ class Fleet:
         open: dict[str, int],
         answers: dict[int, Bundle],
         missing: dict[int, str],
+        renewed: Collection[int],
     ) -> list[int]:
-        """Sort the answers that have arrived; return the clients to ask again, from the upload that they know."""
+        """Sort the answers that have arrived; return the clients to ask again, from the upload that they know.
+
+        A client is asked again once in an exchange: one that reports yet another upload could keep all others waiting.
+        """
         again: list[int] = []
         for ticket, got in self._post.collect([*open, *self._suspects.owed()]).items():
             if ticket not in open:
@@ -202,13 +233,19 @@ class Fleet:
             i = open.pop(ticket)
             m, name = messages[i], self._name(i)
             found = self._clerk.read(got, m.step, name, m.seq)
-            self._suspects.record(name, got)
+            if not isinstance(found, OtherUpload):  # a suspect that does not go on from the server's upload stays one
+                self._suspects.record(name, got)
             if isinstance(found, Reply) and (why := self._unaccounted(i, m, got)):
                 missing[i] = why
             elif isinstance(found, Reply):
                 answers[i] = found.body
                 self.training_s += found.head.training_s if isinstance(found.head, Updated) else 0.0
-            elif isinstance(found, OtherUpload) and found.have != self._ack(i, m):
+            elif isinstance(found, OtherUpload) and found.have == self._ack(i, m):
+                missing[i] = _NEWER
+            elif isinstance(found, OtherUpload) and i in renewed:
+                self._suspects.missed(name, ticket)
+                missing[i] = _WAVERS
+            elif isinstance(found, OtherUpload):
                 goes_on = f"goes on from upload {found.have}" if found.have else "joins again: its disk was lost"
                 self._say(m.round, name, f"does not know upload {self._ack(i, m)} and {goes_on}")
                 self._instead[i] = (m.ack, found.have)
@@ -217,7 +254,7 @@ class Fleet:
                 self.members.goes_public(i, found.public, found.signature)
                 missing[i] = CODES["other-key"]
             else:
-                missing[i] = found if isinstance(found, str) else CODES["late"]
+                missing[i] = found
         return again
 
     def _ack(self, i: int, m: Message) -> int:
@@ -243,9 +280,9 @@ class Fleet:
         log.info("waiting for %s", ", ".join(sorted(self._name(i) for i in open.values())))
         return self._clock.now()
 
-    def _wait(self, wanted: int, round: int) -> None:
-        """Wait until ``wanted`` clients are connected or the timeout is over."""
-        end, reminded = self._clock.now() + self._hosts.wait_timeout, float("-inf")
+    def _wait(self, wanted: int, round: int, most: float = math.inf) -> None:
+        """Wait until ``wanted`` clients are connected, or the timeout or ``most`` seconds are over."""
+        end, reminded = self._clock.now() + min(self._hosts.wait_timeout, most), float("-inf")
         self._roll.meet(round, _GREETING)
         while len(here := self._roll.here()) < wanted and self._clock.now() < end:
             if self._clock.now() - reminded >= _REMINDER:

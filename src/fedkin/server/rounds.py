@@ -107,7 +107,7 @@ class RoundReport:
         cluster_count: number of clusters, including empty ones.
         bytes_evaluation: bytes that had to travel for the evaluation alone, in no other figure: to clients, and what
             they answered before it (`Method.consult`).
-        unevaluated: why an evaluation did not arrive, by id.
+        unevaluated: why an evaluation, or the answer to a question before it, did not arrive, by id.
         limited: claimed and used number of samples of clients that claimed too large a share, by id.
     """
 
@@ -442,8 +442,7 @@ def _evaluated(
         whys = false_scores(answers, form, {i: int(server.sizes[i]) for i in answers} if plan.outcomes else None)
         false |= {i: f"evaluation: {why}" for i, why in whys.items()}
         found |= {i: b for i, b in answers.items() if i not in whys}
-    late = {i: why for i, why in missing.items() if i not in found}  # who missed the question before it was evaluated
-    return _Shown({i: found[i] for i in sorted(found)}, false, late, bytes_down)
+    return _Shown({i: found[i] for i in sorted(found)}, false, missing, bytes_down)
 
 
 def hand_over(method: Method, net: Net, transport: Transport, plan: Plan, server: Server) -> dict[int, str]:

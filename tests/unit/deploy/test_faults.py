@@ -6,7 +6,11 @@ back; F8 slow clients; F9 comers and goers; F10 bad uploads; F13 names and keys;
 
 from __future__ import annotations
 
+import itertools
+import json
 import shutil
+import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,7 @@ import torch
 from fedkin.core import Bundle, ClientError, ConfigError, EngineError, PartitionError
 from fedkin.data import SiteData
 from fedkin.deploy import client as site_module
+from fedkin.deploy import participants
 from fedkin.deploy.channel import CODES
 from fedkin.deploy.client import ClientService
 from fedkin.deploy.messages import Clerk
@@ -25,6 +30,7 @@ from fedkin.deploy.privacy_budget import OverBudget
 from fedkin.deploy.table import Unmasked
 from fedkin.deploy.tensors import bundle, wire_message
 from fedkin.deploy.wire_format import WireError, WireMessage, refusal
+from fedkin.experiment.settings import Settings
 from fedkin.privacy.secure_sum import OutOfRange
 from fedkin.server.ledger import OutOfStep
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites, traced
@@ -264,6 +270,155 @@ def test_too_few_clients_are_said(tmp_path: Path) -> None:
         on_hosts(s, tmp_path, Direct(sites(tmp_path), off={102}))
 
 
+@pytest.mark.parametrize("least", [1, 3])
+def test_a_restarted_server_does_not_wait_for_leavers(least: int, tmp_path: Path) -> None:
+    """F5, F9: c2 left after round 2, and the server is killed after round 4. With `min_clients` = 3 it goes on with the
+    two others as without a restart."""
+    s, post = settings("fedrep", run={"rounds": 6}, hosts={"min_clients": 3}), Direct(sites(tmp_path))
+
+    def on_round(report: Any, line: Any) -> None:
+        if report.round == 2:
+            post.off.add(102)
+        if report.round == 4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        on_hosts(s, tmp_path, post, on_round=on_round)
+    s = replace(s, hosts=replace(s.hosts, min_clients=least))
+    ours = on_hosts(s, tmp_path, Direct(post.sites, off={102}))
+    assert [line["answered"] for line in ours.rounds] == [[0, 1, 2]] * 2 + [[0, 1]] * 4
+    assert same_server(ours, traced(s, ours.rounds))
+
+
+class Later(Direct):
+    """Nodes that connect at certain seconds."""
+
+    come: dict[int, float]
+
+    def nodes(self) -> Mapping[int, str]:
+        return {n: key for n, key in super().nodes().items() if self.time.now >= self.come.get(n, 0)}
+
+
+def test_a_restarted_server_gives_its_clients_time(tmp_path: Path) -> None:
+    """F5: after the server's restart c1 connects later than the others: the next round is played with it."""
+    s, post = settings("fedrep", hosts={"wait_timeout": 600.0}), Direct(sites(tmp_path))
+
+    def on_round(report: Any, line: Any) -> None:
+        if report.round == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        on_hosts(s, tmp_path, post, on_round=on_round)
+    again = Later(post.sites)
+    again.come = {101: 100.0}
+    assert same_server(on_hosts(s, tmp_path, again), simulated(s))
+
+
+@pytest.mark.parametrize(("then", "seconds"), [("another upload", 0.0), ("another upload", 20.0), ("nothing", 0.0)])
+def test_a_client_that_never_has_the_upload_does_not_stall_rounds(then: str, seconds: float, tmp_path: Path) -> None:
+    """F8, F13: c1 answers each update, at once or after a while, with an upload that it says to go on from. It is asked
+    again once in a round; if it names yet another upload, or is silent then, later rounds do not wait for it."""
+    s = settings("fedavg", run={"rounds": 6, "eval_every": 6}, hosts={"reply_timeout": 60.0})
+    asked, ends, ready = list[int](), list[float](), dict[str, float]()
+
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage | None:
+        if client == "c1" and then == "nothing" and of.head["kind"] == "evaluate":
+            return None  # an answer would clear it of the suspicion
+        if not update(of, client, "c1"):
+            return post.ask(client, of)
+        asked.append(of.head["round"])
+        if then == "nothing" and asked.count(of.head["round"]) == 2:
+            return None
+        return refusal(of.head, client, "out-of-step", have=100 + len(asked))
+
+    post = Direct(sites(tmp_path), touch=touch)
+    collect = post.collect
+
+    def slowly(tickets: Any) -> Any:
+        """Refusals are there after some seconds."""
+        for ticket, answer in post._ready.items():
+            ready.setdefault(ticket, post.time.now + (0 if answer.head["ok"] else seconds))
+        return collect([t for t in tickets if ready.get(t, 0) <= post.time.now])
+
+    post.collect = slowly  # type: ignore[method-assign]
+    ours = on_hosts(s, tmp_path, post, on_round=lambda report, line: ends.append(post.time.now))
+    assert [line["answered"] for line in ours.rounds] == [[0, 2]] * 6
+    assert all("1" in line["missing"] for line in ours.rounds)
+    assert asked[:2] == [1, 1]
+    assert max(asked.count(round) for round in asked) == 2
+    assert max(b - a for a, b in itertools.pairwise(ends)) < 10
+    assert same_server(ours, traced(s, ours.rounds))
+
+
+# ---- the server's clock --------------------------------------------------------------------------------------------
+def stopped(s: Settings, folder: Path, round: int, copy: Path | None = None) -> Direct:
+    """The post of a run whose server was killed after a round, and a copy of its folder after the first."""
+    post = Direct(sites(folder))
+
+    def on_round(report: Any, line: Any) -> None:
+        if report.round == 1 and copy is not None:
+            shutil.copytree(folder / "run", copy)
+        if report.round == round:
+            raise Killed
+
+    with pytest.raises(Killed):
+        on_hosts(s, folder, post, on_round=on_round)
+    return Direct(post.sites)
+
+
+def session_of(folder: Path) -> int:
+    return int(json.loads((folder / "run" / "clients.json").read_text())["session"])
+
+
+def test_a_restarted_server_may_have_a_wrong_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F5: the clock is an hour behind after the restart: its messages are still newer than those before."""
+    s = settings("fedrep")
+    post, before = stopped(s, tmp_path, 2), session_of(tmp_path)
+    real = time.time_ns
+    monkeypatch.setattr(participants.time, "time_ns", lambda: real() - 3600 * 10**9)
+    ours = on_hosts(s, tmp_path, post)
+    assert session_of(tmp_path) == before + 1
+    assert same_server(ours, simulated(s))
+
+
+def test_a_run_folder_without_a_session_goes_on(tmp_path: Path) -> None:
+    """That of a former version: the next start is numbered by the time, as there."""
+    s = settings("fedrep")
+    post, before, path = stopped(s, tmp_path, 2), session_of(tmp_path), tmp_path / "run" / "clients.json"
+    written = json.loads(path.read_text())
+    del written["session"]
+    path.write_text(json.dumps(written))
+    ours = on_hosts(s, tmp_path, post)
+    assert session_of(tmp_path) > before
+    assert same_server(ours, simulated(s))
+
+
+def test_clients_that_know_a_later_start_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F6: an old copy of the run folder on a server whose clock is behind: nothing is done, and both sides say why."""
+    s, old = settings("fedrep"), tmp_path / "old"
+    post = stopped(s, tmp_path, 3, old)
+    shutil.rmtree(tmp_path / "run")
+    old.rename(tmp_path / "run")
+    real = time.time_ns
+    monkeypatch.setattr(participants.time, "time_ns", lambda: real() - 3600 * 10**9)
+    with monkeypatch.context() as m:  # as if the server had been started several times since the copy
+        kept = type(post.sites[100].store).load
+
+        def load(self: Any, run: str) -> Any:
+            found = kept(self, run)
+            found.session += 10
+            return found
+
+        m.setattr(type(post.sites[100].store), "load", load)
+        ours = on_hosts(s, tmp_path, post)
+    assert all(line["answered"] == [] for line in ours.rounds[1:])
+    told = {e["client"] for e in lines(tmp_path, "events") if "a later start of the server" in e["what"]}
+    assert told == {"c0", "c1", "c2"}
+    assert "a message of an earlier start of the server" in caplog.text
+
+
 # ---- bad uploads ---------------------------------------------------------------------------------------------------
 def changed(b: Bundle, name: str, t: torch.Tensor) -> Bundle:
     return Bundle({**b, name: t})
@@ -364,7 +519,7 @@ def test_a_forged_message_costs_its_sender_the_round(what: str, tmp_path: Path) 
 @pytest.mark.parametrize("size", [0, -5, 10**12])
 def test_a_made_up_number_of_samples_is_refused_at_joining(size: int, tmp_path: Path) -> None:
     """F10: c1 claims no, fewer than no, or a million million samples: it gets no number, the others do."""
-    s = settings("fedavg", hosts={"min_clients": 3})
+    s = settings("fedavg", hosts={"min_clients": 2})
 
     def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)

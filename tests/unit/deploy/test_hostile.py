@@ -61,7 +61,8 @@ PAIRS = [
 @pytest.mark.parametrize(("kind", "what"), PAIRS)
 def test_a_head_ends_no_run(kind: str, what: str, tmp_path: Path) -> None:
     """Whatever c1 answers to whichever message: it is refused for that message and named, and the others go on."""
-    s = settings("fedavg", run={"rounds": 2}, hosts={"min_clients": 2 if kind == "hello" else 3, "wait_timeout": 5.0})
+    least = 2 if kind in ("hello", "describe") else 3
+    s = settings("fedavg", run={"rounds": 2}, hosts={"min_clients": least, "wait_timeout": 5.0})
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=spoil(kind, HEADS[what])))
     if kind in ("hello", "describe"):
         assert len(ours.server.sizes) == 2
@@ -278,6 +279,14 @@ def test_the_limit_can_be_moved(tmp_path: Path) -> None:
     for wrong in (0.0, 1.5):
         with pytest.raises(ConfigError, match=r"\[hosts\] max_share must be above 0 and at most 1, got"):
             settings("fedavg", hosts={"max_share": wrong})
+
+
+def test_claims_that_weigh_nothing_are_not_told(tmp_path: Path) -> None:
+    """With uniform weights no mean is by samples, and no number of samples was used in a claim's place."""
+    s = settings("fedavg", run={"rounds": 2, "weighting": "uniform"})
+    ours = claims(10_000_000, s, tmp_path)
+    assert all("limited" not in line for line in ours.rounds)
+    assert not [e for e in lines(tmp_path, "events") if "claims" in e["what"]]
 
 
 def test_a_resumed_run_limits_the_same(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from fedkin.deploy.channel import CODES
 from fedkin.deploy.client import ClientService
 from fedkin.deploy.messages import Clerk
 from fedkin.deploy.node import Node, _duty
-from fedkin.deploy.participants import Members
+from fedkin.deploy.participants import Member, Members
 from fedkin.deploy.privacy_budget import Account, OverBudget, PrivacyLimits, Used
 from fedkin.deploy.privacy_spent import Spending
 from fedkin.deploy.tensors import bundle
@@ -305,6 +305,77 @@ def test_a_new_server_goes_on_from_its_lines() -> None:
     assert other.beyond({0: {0.5: 6}}) == {0: {0.5: 3}}
     other.record(0, said("b", (0.5, 6)))
     assert other.beyond({0: {0.5: 9}}) == {0: {0.5: 3}}
+
+
+@pytest.mark.parametrize(("lost", "more"), [(10, 10), (50, 10), (10, 50)])
+def test_a_restart_changes_nothing_of_the_count(lost: int, more: int, tmp_path: Path) -> None:
+    """10 steps, then a new record on a new disk with others, then the server's restart, then more of that record: the
+    restarted server reads the reports before and counts as one that was not restarted."""
+    totals = []
+    for restarted in (False, True):
+        members = Members.load(tmp_path)
+        members.listed = [Member("c0", "")]
+        heard, counted = Spending(), dict[int, dict[float, int]]()
+        for report in (said("a", (0.1, 10)), said("b", (0.1, lost)), said("b", (0.1, lost + more))):
+            if restarted:
+                heard = Spending(Members.load(tmp_path).spent())
+            heard.record(0, report)
+            members.reports(heard.records)
+            counted = total([{"dp_steps": {i: list(s.items())}} for d in (counted, heard.beyond(counted))
+                             for i, s in d.items()])  # fmt: skip
+        members.path.unlink()
+        totals.append(counted)
+    assert totals == [{0: {0.1: 10 + lost + more}}] * 2
+
+
+@pytest.mark.parametrize("swapped", [2, 4])
+def test_a_server_that_comes_back_after_a_disk_was_lost(swapped: int, tmp_path: Path) -> None:
+    """c1 has a new disk after round 2, or after round 4, with which the server ends; then it counts on as without a
+    restart."""
+    s = private("fedavg")
+    s = replace(s, run=replace(s.run, rounds=6))
+    post = Direct(sites(tmp_path))
+
+    def on_round(report: Any, line: Any) -> None:
+        if report.round == swapped:
+            post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "new")
+        if report.round == 4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        on_hosts(s, tmp_path, post, on_round=on_round)
+    ours, theirs = on_hosts(s, tmp_path, Direct(post.sites)), simulated(s)
+    assert [line["dp_steps"] for line in ours.rounds] == [line["dp_steps"] for line in theirs.rounds]
+    assert ours.summary["privacy"] == theirs.summary["privacy"]
+
+
+def test_a_run_folder_without_reports_goes_on(tmp_path: Path) -> None:
+    """That of a former version: the lines of the rounds are what is known."""
+    s, post = private("fedavg"), Direct(sites(tmp_path))
+
+    def on_round(report: Any, line: Any) -> None:
+        if report.round == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        on_hosts(s, tmp_path, post, on_round=on_round)
+    path = tmp_path / "run" / "clients.json"
+    written = json.loads(path.read_text())
+    path.write_text(json.dumps({**written, "clients": [{n: v for n, v in c.items() if n != "spent"}
+                                                       for c in written["clients"]]}))  # fmt: skip
+    assert total(on_hosts(s, tmp_path, Direct(post.sites)).rounds) == total(simulated(s).rounds)
+
+
+@pytest.mark.parametrize("spent", [[], {"mark": "a"}, {"mark": "a", "now": [[0.1]], "before": []},
+                                   {"mark": "a", "now": [[0.1, -1]], "before": []},
+                                   {"mark": "a", "now": [], "before": [["x", 1]]},
+                                   {"mark": "a", "now": [], "before": [[float("nan"), 1]]}])  # fmt: skip
+def test_damaged_reports_in_a_run_folder_are_not_used(spent: Any, tmp_path: Path) -> None:
+    """The file is named, and what to do."""
+    clients = [{"client": "c0", "key": "", "spent": spent}]
+    (tmp_path / "clients.json").write_text(json.dumps({"run": "r", "card": None, "clients": clients}))
+    with pytest.raises(RunFolderError, match=r"clients\.json is damaged .*restore it"):
+        Members.load(tmp_path)
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------------

@@ -379,7 +379,7 @@ def test_a_newcomer_without_a_key_gets_no_number(tmp_path: Path) -> None:
             return WireMessage({n: v for n, v in answer.head.items() if n != "public"}, answer.body)
         return answer
 
-    s = secure("fedavg", data={"clients": 4}, hosts={"min_clients": 4})
+    s = secure("fedavg", data={"clients": 4})
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path, 4), touch=touch))
     assert len(ours.server.sizes) == 3
     assert [e["what"] for e in lines(tmp_path, "events") if e["client"] == "c3"] == [

@@ -112,16 +112,6 @@ def test_a_run_that_gets_more_rounds_is_the_longer_run(tmp_path: Path) -> None:
         assert len(noted) > 5
 
 
-def test_who_missed_the_question_but_was_evaluated_is_not_named(tmp_path: Path) -> None:
-    """Drop-outs do not tell which model they prefer; their evaluations arrive all the same."""
-    found = run_settings(small("fedavg-safe", data=HELD, run={"dropout": 0.5, "eval_every": 1}), out=tmp_path / "a")
-    lines = records(tmp_path / "a", "clients")
-    for line in found.rounds:
-        evaluated = {one["client"] for one in lines if one["round"] == line["round"]}
-        assert evaluated.isdisjoint(map(int, line.get("unevaluated", {})))
-    assert len(lines) == len(found.rounds) * len({one["client"] for one in lines})
-
-
 def test_the_record_shows_both_parts(tmp_path: Path) -> None:
     """Accuracies of the method and of the model alone by client and on average, and what clients took."""
     run_settings(small("fedavg-safe", data=HELD, run={"participation": 1.0}), out=tmp_path / "a")

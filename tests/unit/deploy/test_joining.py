@@ -1,0 +1,151 @@
+"""Clients that give no description when they join: for reasons that may pass they are asked again, and the first round
+waits for as many clients as the settings say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedkin.core import EngineError
+from fedkin.deploy.channel import CODES
+from fedkin.deploy.tensors import bundle, wire_message
+from fedkin.deploy.wire_format import WireMessage, refusal
+from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites, traced
+
+Fault = Callable[[WireMessage, str], WireMessage | str | None]
+PASSING: dict[str, Fault] = {
+    "no answer": lambda of, client: None,
+    "expired": lambda of, client: "expired",
+    "gone": lambda of, client: "gone",
+    "died": lambda of, client: "died",
+    "flower": lambda of, client: "flower",
+    "deadline": lambda of, client: refusal(of.head, client, "deadline"),
+    "disk": lambda of, client: refusal(of.head, client, "disk"),
+    "no node": lambda of, client: refusal(of.head, client, "no-node"),
+}
+"""What becomes of an answer to ``describe``, for reasons that may pass."""
+
+
+class Fails:
+    """A touch by which the first answers of a client to ``describe`` do not arrive.
+
+    Attributes:
+        at: when it was asked.
+    """
+
+    def __init__(self, client: str, fault: Fault, times: int = 1) -> None:
+        self.client, self.fault, self.times, self.at = client, fault, times, list[float]()
+
+    def __call__(self, post: Direct, client: str, of: WireMessage) -> WireMessage | str | None:
+        if (client, of.head["kind"]) != (self.client, "describe"):
+            return post.ask(client, of)
+        self.at.append(post.time.now)
+        return self.fault(of, client) if len(self.at) <= self.times else post.ask(client, of)
+
+
+def told(folder: Path, client: str) -> list[str]:
+    return [event["what"] for event in lines(folder, "events") if event["client"] == client]
+
+
+@pytest.mark.parametrize("secure", [False, True])
+@pytest.mark.parametrize("fault", PASSING)
+def test_a_description_that_does_not_arrive_is_asked_for_again(fault: str, secure: bool, tmp_path: Path) -> None:
+    """c1's first one: no round is played without it, and the numbers follow the names as if nothing had happened."""
+    s = settings("fedavg", run={"rounds": 2}, aggregation={"secure": secure})
+    touch = Fails("c1", PASSING[fault])
+    ours, theirs = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch)), simulated(s)
+    assert ours.rounds == theirs.rounds
+    assert ours.clients == theirs.clients
+    assert same_server(ours, theirs)
+    first, second = told(tmp_path, "c1")
+    assert first.startswith("does not join yet: ")
+    assert first.endswith("; it is asked again")
+    assert second == "joins as client 1"
+    assert touch.at[1] - touch.at[0] >= 15 + (20 if fault == "no answer" else 0)
+
+
+def test_a_late_joiner_is_asked_again_in_a_later_round(tmp_path: Path) -> None:
+    """c2 comes in round 2 and its disk fails then: rounds go on, and it joins in the next after the pause."""
+    s = settings("fedrep", run={"rounds": 5}, hosts={"min_clients": 2})
+    post = Direct(sites(tmp_path), off={102}, touch=Fails("c2", PASSING["disk"]))
+
+    def on_round(report: Any, line: Any) -> None:
+        post.off.discard(102)
+        post.time.now += 10
+
+    ours = on_hosts(s, tmp_path, post, on_round=on_round)
+    assert [line["joined"] for line in ours.rounds] == [[0, 1], [], [], [2], []]
+    assert [line["answered"] for line in ours.rounds] == [[0, 1]] * 3 + [[0, 1, 2]] * 2
+    assert same_server(ours, traced(s, ours.rounds))
+
+
+def test_a_client_is_not_asked_for_ever(tmp_path: Path) -> None:
+    """After five tries c2 is refused, as each may cost a whole timeout; when it connects anew it has as many again."""
+    s = settings("fedavg", run={"rounds": 10, "eval_every": 10}, hosts={"min_clients": 2})
+    touch = Fails("c2", PASSING["disk"], times=6)
+    post = Direct(sites(tmp_path), touch=touch)
+
+    def on_round(report: Any, line: Any) -> None:
+        post.time.now += 20
+        post.off = {102} if report.round == 7 else set()
+
+    ours = on_hosts(s, tmp_path, post, on_round=on_round)
+    assert [line["joined"] for line in ours.rounds] == [[0, 1], *[[]] * 8, [2]]
+    assert len(touch.at) == 7
+    assert told(tmp_path, "c2")[4:] == [
+        f"refused: {CODES['disk']}, 5 times; it is asked again when its node connects anew",
+        f"does not join yet: {CODES['disk']}; it is asked again",
+        "joins as client 2",
+    ]
+
+
+def test_the_first_round_waits_for_the_number_of_clients(tmp_path: Path) -> None:
+    """Three are wanted, and c2 never describes itself: no round is played with two, and the error says who is here."""
+    s = settings("fedavg")
+    post = Direct(sites(tmp_path), touch=Fails("c2", PASSING["no answer"], times=100))
+    with pytest.raises(EngineError, match=r"waited 60 s for 3 clients; there are 2: c0, c1\. .*events\.jsonl"):
+        on_hosts(s, tmp_path, post)
+    assert {kind for _, kind, _ in post.log} == {"hello", "describe"}
+    assert told(tmp_path, "c0") == []  # nobody has a number
+
+
+class Blinks(Direct):
+    """Nodes of which one is not connected at the second look, when c0, c1 and c2 have said hello."""
+
+    looks = 0
+
+    def nodes(self) -> Mapping[int, str]:
+        self.looks += 1
+        return {n: key for n, key in super().nodes().items() if (n, self.looks) != (102, 2)}
+
+
+def test_a_client_that_leaves_before_its_description_is_greeted_again(tmp_path: Path) -> None:
+    """c2 is away for a moment between hello and description: the first round waits until it has said hello again."""
+    s = settings("fedavg", run={"rounds": 2})
+    post = Blinks(sites(tmp_path))
+    assert same_server(on_hosts(s, tmp_path, post), simulated(s))
+    assert [kind for client, kind, _ in post.log if client == "c2"][:3] == ["hello", "hello", "describe"]
+
+
+def test_another_client_takes_the_place_of_a_refused_one(tmp_path: Path) -> None:
+    """Two are wanted; the description of c1 cannot be used, which is final. The run waits until c2 comes."""
+    s = settings("fedavg", run={"rounds": 2}, hosts={"min_clients": 2})
+
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
+        answer = post.ask(client, of)
+        if (client, of.head["kind"]) != ("c1", "describe"):
+            return answer
+        post.off.discard(102)
+        b = bundle(answer).but(size=torch.tensor(0))
+        return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+
+    post = Direct(sites(tmp_path), off={102}, touch=touch)
+    ours = on_hosts(s, tmp_path, post)
+    assert [line["answered"] for line in ours.rounds] == [[0, 1]] * 2
+    assert told(tmp_path, "c2") == ["joins as client 1"]
+    assert told(tmp_path, "c1") == ["refused: it claims 0 training samples; 1 to 10000000 are taken"]
+    assert [kind for client, kind, _ in post.log if client == "c1"] == ["hello", "describe"]
