@@ -68,7 +68,6 @@ def submit_command(args: list[str]) -> int:
         raise ConfigError(f"{asked.file} is the folder of a run, which is continued; omit --out")
     folder = asked.file if again else chosen_folder(asked.out, settings.code.attribute)
     require_free(folder)
-    (folder / "failed.txt").unlink(missing_ok=True)
     if not asked.ray:
         return _submitted(settings, folder, find_link(asked.link), asked)
     from fedkin.deploy.scaleout import scaled, simulating_link
@@ -81,6 +80,7 @@ def submit_command(args: list[str]) -> int:
 
 
 def _submitted(settings: Settings, folder: Path, link: Control, asked: Submission, nodes: int | None = None) -> int:
+    (folder / "failed.txt").unlink(missing_ok=True)
     former = _time_of(folder / "report.html")
     number = submit(settings, folder, link, nodes)
     at = ["--ray"] if asked.ray else [] if asked.link == Submission.link else ["--link", str(asked.link)]

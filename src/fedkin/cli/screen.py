@@ -119,7 +119,7 @@ def bar(total: int, what: str, *, quiet: bool) -> Iterator[Bar]:
         yield Bar(None, None)
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),  # folders may have brackets in their names
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[accuracy]}"),

@@ -121,6 +121,11 @@ class Plan(RunSettings):
                 f"{type(method).__name__}: its clients report their choice in the last round, and a run that ends "
                 "early would have none; leave out one of the two"
             )
+        if clients is not None and self.min_replies > clients:
+            raise ConfigError(
+                f"min_replies = {self.min_replies} cannot be reached by {clients} clients: every round would be "
+                "abandoned"
+            )
         if not self.aggregation.secure:
             return
         method.require_secure()

@@ -52,6 +52,16 @@ def test_rounds_of_runs_at_a_time_add_up() -> None:
     assert [two.before(number, round) for number, round in shown] == [0, 1, 1, 2, 12, 11, 40]
 
 
+def test_a_bar_shows_brackets_in_the_names_of_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are no markup, which would hide them."""
+    text = io.StringIO()
+    text.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(screen, "err", Console(file=text, force_terminal=True, width=120))
+    with screen.bar(2, "runs/x[lr=0.1]", quiet=False) as bar:
+        bar.at({"round": 1, "refused": {}, "accuracy": 0.5})
+    assert "runs/x[lr=0.1]" in re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", text.getvalue())
+
+
 # ---- lists --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["methods", "papers", "partitions", "models", "data"])
 def test_lists_fit_80_columns_and_cut_nothing(kind: str, narrow: Command) -> None:

@@ -125,6 +125,17 @@ def test_the_command_says_how_to_go_on(
     assert shlex.split(again) == ["fedkin", "submit", folder, *words]
 
 
+def test_a_link_that_is_not_there_leaves_the_reason_of_the_last_failure(tmp_path: Path) -> None:
+    """`failed.txt` goes when the run is submitted."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.toml").write_text(settings("fedavg").toml())
+    (folder / "failed.txt").write_text("no space left")
+    with pytest.raises(ConfigError, match="is not a link's folder"):
+        nodes.submit_command([str(folder), "--link", str(tmp_path / "nowhere")])
+    assert (folder / "failed.txt").read_text() == "no space left"
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

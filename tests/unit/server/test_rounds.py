@@ -83,6 +83,14 @@ def test_a_plan_out_of_range_is_refused(field: str, value: Any, message: str) ->
         Plan(**{"rounds": 5, field: value})
 
 
+def test_more_replies_than_clients_are_refused() -> None:
+    """All rounds would be computed, and abandoned."""
+    with pytest.raises(ConfigError, match="min_replies = 4 cannot be reached by 3 clients: every round would be"):
+        Plan(5, min_replies=4).require(FedAvg(), 3)
+    Plan(5, min_replies=3).require(FedAvg(), 3)
+    Plan(5, min_replies=4).require(FedAvg())  # on hosts, whose number is not known
+
+
 def test_clients_are_evaluated_every_so_many_rounds_and_in_the_last_ten() -> None:
     """The final figure is a mean over the last ten rounds, so these are always evaluated."""
     plan = Plan(rounds=25, eval_every=7)
