@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedkin.core.cohort import cohort_size
-from fedkin.core.robust import Aggregation
 from fedkin.evaluate.divergence import diverged, sentence
 from fedkin.evaluate.intervals import half_width
 from fedkin.evaluate.rounds import evaluated
@@ -105,20 +104,22 @@ def participation(rounds: Sequence[Line], clients: int, names: Sequence[str] = (
     return found
 
 
-def protection(aggregation: Mapping[str, Any]) -> list[Warning]:
-    """Warn of settings against malicious clients that the run's rule of aggregation does not read."""
-    usual, read = Aggregation(), {"trimmed": "byzantine_fraction", "krum": "byzantine_fraction", "norm": "norm_bound"}
-    rule = aggregation.get("rule", usual.rule)
+def protection(aggregation: Mapping[str, Any], usual: Mapping[str, Any]) -> list[Warning]:
+    """Warn of settings against malicious clients that the run's rule of aggregation does not read.
+
+    Args:
+        aggregation: the run's settings, as its table has them.
+        usual: those of a run that leaves them out.
+    """
+    read = {"trimmed": "byzantine_fraction", "krum": "byzantine_fraction", "norm": "norm_bound"}
+    found = {**usual, **aggregation}
     idle = [
-        f"{name} = {aggregation[name]:g}"
+        f"{name} = {found[name]:g}"
         for name in ("byzantine_fraction", "norm_bound")
-        if aggregation.get(name, getattr(usual, name)) != getattr(usual, name) and read.get(rule) != name
+        if found[name] != usual[name] and read.get(found["rule"]) != name
     ]
-    return (
-        [Warning("no effect", f"{' and '.join(idle)} had no effect: the rule of aggregation was {rule}.")]
-        if idle
-        else []
-    )
+    said = f"{' and '.join(idle)} had no effect: the rule of aggregation was {found['rule']}."
+    return [Warning("no effect", said)] if idle else []
 
 
 def drift(rounds: Sequence[Line], start: int | None) -> list[Warning]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fedkin.core.robust import Aggregation
 from fedkin.evaluate import Against, Choice, Conclusion, judge
 from fedkin.evaluate import warnings as careful
 from fedkin.report import accuracy, client_notes, costs, curves, dots, references, spreads
@@ -149,7 +150,7 @@ def _own(part: Part, reference: str) -> list[careful.Warning]:
     found += careful.course(run.rounds, bool(ended_early([run])))
     found += careful.participation(run.rounds, p.count, run.names)
     config = run.summary.get("config", {})
-    found += careful.protection(config.get("aggregation", {}))
+    found += careful.protection(config.get("aggregation", {}), vars(Aggregation()))
     found += careful.drift(run.rounds, config.get("data", {}).get("drift_round"))
     how = config.get("run", {})
     found += careful.cohorts(run.rounds, how["participation"]) if "participation" in how else []
