@@ -9,7 +9,6 @@ import pytest
 from fedkin.evaluate import against
 from fedkin.evaluate import warnings as careful
 
-
 USUAL = {"rule": "mean", "byzantine_fraction": 0.2, "norm_bound": 1.0, "secure": False}
 
 
