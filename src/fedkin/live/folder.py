@@ -116,7 +116,7 @@ class LiveFolder:
 
 
 def _about(name: str) -> bool:
-    """Return whether an entry of a run's table is no setting, or is shown anyway."""
+    """Return whether an entry of a run's table is left out of the settings that runs are grouped by."""
     return any(name == entry or name.startswith(f"{entry}.") for entry in _NOT_SETTINGS)
 
 

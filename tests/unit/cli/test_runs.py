@@ -83,7 +83,7 @@ def test_one_run_and_none(fedkin: Command, small: str) -> None:
 
 
 def test_folders_that_may_not_be_read(runs: Path, fedkin: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody else's folder on a shared disk hides no run; a run with a file that may not be read has the reason."""
+    """Another user's folder on a shared disk hides no run; a run with an unreadable file is listed with the reason."""
     may, read = os.access, Path.read_text
     (runs / "notes" / "deep").mkdir()
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != runs / "several" and may(path, mode))

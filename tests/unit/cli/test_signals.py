@@ -152,7 +152,7 @@ def test_help_waits_for_nothing() -> None:
 
 
 def test_output_that_is_closed_or_lacks_signs(tmp_path: Path) -> None:
-    """The exit code is that of the command, and no traceback is seen, if nobody listens or ± is not in the encoding."""
+    """The exit code is the command's, without a traceback, where output is closed or its encoding lacks ±."""
     command = f"{sys.executable} -m fedkin {' '.join(RUN)}"
     env = {**os.environ, "PYTHONPATH": str(Path(fedkin.cli.__file__).parents[2]), "PYTHONIOENCODING": "latin-1"}
     for line in (f"{command} --rounds 1 --out a >&-", f"{command} --rounds 1 --out b"):

@@ -110,7 +110,7 @@ def test_the_first_round_waits_for_the_number_of_clients(tmp_path: Path) -> None
     with pytest.raises(EngineError, match=r"waited 60 s for 3 clients; there are 2: c0, c1\. .*events\.jsonl"):
         on_hosts(s, tmp_path, post)
     assert {kind for _, kind, _ in post.log} == {"hello", "describe"}
-    assert told(tmp_path, "c0") == []  # nobody has a number
+    assert told(tmp_path, "c0") == []  # no client has a number yet
 
 
 class Blinks(Direct):
