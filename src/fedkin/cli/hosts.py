@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from tyro.conf import Positional, UseAppendAction
 
 from fedkin.cli import screen
 from fedkin.cli.options import options
-from fedkin.core.errors import ConfigError, EngineError, nearest
+from fedkin.core.errors import ConfigError, EngineError, nearest, typed
 from fedkin.deploy import fronts, keys
 from fedkin.deploy.control import SHUT_OUT
 from fedkin.deploy.offline import check_version
@@ -176,8 +175,7 @@ def status_command(args: list[str]) -> int:
         runs, nodes = control.runs(), control.nodes()
     except EngineError as error:
         raise EngineError(
-            f"the link in {flags.folder} does not answer: {error} Is it up? fedkin link "
-            f"{shlex.quote(str(flags.folder))}"
+            f"the link in {flags.folder} does not answer: {error} Is it up? fedkin link {typed(flags.folder)}"
         ) from error
     screen.table(runs_table(runs))
     screen.table(nodes_table(nodes))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import sys
 import webbrowser
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.cli import screen
+from fedkin.core.errors import typed
 from fedkin.live.process import served
 from fedkin.live.server import LiveServer, address, listening, new_token
 
@@ -43,7 +43,7 @@ def followed(folder: Path, page: PageFlags, *, live: bool) -> Iterator[None]:
             yield
         finally:
             if folder.exists():
-                screen.note(f"live page again: fedkin runs {shlex.quote(str(folder))} --open")
+                screen.note(f"live page again: fedkin runs {typed(folder)} --open")
 
 
 def browse(folder: Path, page: PageFlags) -> None:

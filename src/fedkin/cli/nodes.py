@@ -16,6 +16,7 @@ from fedkin.cli.exit_codes import DIVERGED, OK
 from fedkin.cli.options import options
 from fedkin.cli.outcome import chosen_folder
 from fedkin.core import ConfigError, EngineError
+from fedkin.core.errors import typed
 from fedkin.deploy.control import Control
 from fedkin.deploy.node import Node, run_node
 from fedkin.deploy.offline import check_version
@@ -130,8 +131,7 @@ def _follow(folder: Path, bar: screen.Bar, former: float, over: Callable[[], str
         if time.monotonic() - looked > _LOOK:
             if (status := over()) is not None and _time_of(folder / "report.html") == former:
                 raise EngineError(
-                    f"the run ended without a report; submit {shlex.quote(str(folder))} to continue it. The link "
-                    f"reports: {status}"
+                    f"the run ended without a report; submit {typed(folder)} to continue it. The link reports: {status}"
                 )
             looked = time.monotonic()
         time.sleep(0.5)

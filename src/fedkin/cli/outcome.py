@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -115,7 +114,7 @@ def tell_findings(data: DataSettings, config: Path) -> OnData:
                       if (n := sum(f.severity == kind for f in findings))]  # fmt: skip
             screen.note(
                 f"inspect: {', '.join(counts)} in what was read ({', '.join(codes)}); all of them: "
-                f"fedkin inspect {shlex.quote(str(config))}"
+                f"fedkin inspect {typed(config)}"
             )
 
     return tell

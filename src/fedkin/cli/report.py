@@ -83,9 +83,7 @@ def _comparison(flags: ReportFlags) -> Outcome:
     again = f"fedkin resume {typed(flags.folder)}"
     done = [place for place in places if (place / "summary.json").is_file()]
     if not done:
-        raise RunFolderError(
-            f"{flags.folder} holds no finished run; continue with: fedkin resume {typed(flags.folder)}"
-        )
+        raise RunFolderError(f"{flags.folder} holds no finished run; continue with: {again}")
     if len(done) < len(places):
         screen.note(f"{len(done)} of {len(places)} runs finished; the others with: {again}")
     runs = [_read(place, flags) for place in done]

@@ -11,7 +11,6 @@ import hashlib
 import ipaddress
 import os
 import re
-import shlex
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
 
-from fedkin.core.errors import ConfigError
+from fedkin.core.errors import ConfigError, typed
 from fedkin.deploy.offline import INSTALL
 from fedkin.deploy.private import private_folder
 
@@ -168,7 +167,7 @@ def check_server(folder: Path) -> datetime:
         if not (folder / name).is_file():
             raise ConfigError(
                 f"{folder / name} is missing; make an authority first: fedkin keys authority "
-                f"{shlex.quote(str(folder))} --host HOST, with the name or address by which nodes will reach this link"
+                f"{typed(folder)} --host HOST, with the name or address by which nodes will reach this link"
             )
     certificate_fingerprint(folder / CA)
     try:
@@ -178,7 +177,7 @@ def check_server(folder: Path) -> datetime:
     if until < datetime.now(UTC):
         raise ConfigError(
             f"{folder / SERVER} ran out on {until:%Y-%m-%d}, no node would trust it; move it and {SERVER_KEY} away and "
-            f"make another: fedkin keys server {shlex.quote(str(folder))} --host HOST"
+            f"make another: fedkin keys server {typed(folder)} --host HOST"
         )
     return until
 

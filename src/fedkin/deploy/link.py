@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from fedkin.core.errors import ConfigError, EngineError
+from fedkin.core.errors import ConfigError, EngineError, typed
 from fedkin.deploy.control import Changes, Control
 from fedkin.deploy.gate import Gate, client_context, failed, server_context
 from fedkin.deploy.headchecks import HeadChecks
@@ -315,7 +315,7 @@ def find_link(folder: Path) -> Control:
     """
     home = flower_home(folder)
     if not (home / "config.toml").is_file():
-        raise ConfigError(f"{folder} is not a link's folder; start one there: fedkin link {shlex.quote(str(folder))}")
+        raise ConfigError(f"{folder} is not a link's folder; start one there: fedkin link {typed(folder)}")
     return Control(folder, home)
 
 

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import msgspec
 
 from fedkin.core import ConfigError, FedkinError
+from fedkin.core.errors import typed
 from fedkin.deploy.allowed_code import require_installed
 from fedkin.deploy.channel import Channel
 from fedkin.deploy.serve import serve
@@ -167,7 +168,7 @@ def says_why(word: object) -> Iterator[None]:
 
 def _why(e: BaseException, folder: Path) -> str:
     """Return the reason of a run's end in one or two sentences, with the remedy."""
-    again = f"complete rounds are kept; continue with: fedkin submit {shlex.quote(str(folder))}"
+    again = f"complete rounds are kept; continue with: fedkin submit {typed(folder)}"
     if isinstance(e, FedkinError):
         return str(e)
     if isinstance(e, OSError):

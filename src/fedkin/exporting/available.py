@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedkin.core.errors import typed
 from fedkin.experiment.listing import listed
 from fedkin.storage.json_lines import Lines
 
@@ -43,7 +43,7 @@ class AvailableRun:
     @property
     def command(self) -> str:
         """The command that exports the model of the first client."""
-        return f"fedkin export {shlex.quote(str(self.folder))} --client 0"
+        return f"fedkin export {typed(self.folder)} --client 0"
 
 
 def available(folder: Path) -> list[AvailableRun]:

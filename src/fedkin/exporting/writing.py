@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from fedkin.core import Bundle, ConfigError
+from fedkin.core.errors import typed
 from fedkin.experiment.result import FinishedRun
 from fedkin.exporting.export_source import ExportSource, Taken
 from fedkin.exporting.finished import Run, at_best, finished, name_of, number_of, simulation
@@ -164,7 +164,7 @@ def _written(
 def _origin(p: FinishedRun, chosen: Figures | None) -> ExportSource:
     c, command = p.experiment, None
     if p.folder is not None and "made_by" not in c.table:
-        command = f"fedkin run {shlex.quote(str(p.folder / 'config.toml'))}"
+        command = f"fedkin run {typed(p.folder / 'config.toml')}"
     return ExportSource(
         c.method, c.net, c.title, c.table, c.marks, p.server.round, c.plan.rounds, c.plan.seed, p.federation.name,
         p.federation.labels, command, chosen,

@@ -55,7 +55,7 @@ def test_rounds_of_runs_at_a_time_add_up() -> None:
 def test_a_bar_shows_brackets_in_the_names_of_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are no markup, which would hide them."""
     text = io.StringIO()
-    text.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(text, "isatty", lambda: True)
     monkeypatch.setattr(screen, "err", Console(file=text, force_terminal=True, width=120))
     with screen.bar(2, "runs/x[lr=0.1]", quiet=False) as bar:
         bar.at({"round": 1, "refused": {}, "accuracy": 0.5})

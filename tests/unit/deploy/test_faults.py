@@ -315,7 +315,9 @@ def test_a_restarted_server_gives_its_clients_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("then", "seconds"), [("another upload", 0.0), ("another upload", 20.0), ("nothing", 0.0)])
-def test_a_client_that_never_has_the_upload_does_not_stall_rounds(then: str, seconds: float, tmp_path: Path) -> None:
+def test_a_client_that_never_has_the_upload_does_not_stall_rounds(
+    then: str, seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """F8, F13: c1 answers each update, at once or after a while, with an upload that it says to go on from. It is asked
     again once in a round; if it names yet another upload, or is silent then, later rounds do not wait for it."""
     s = settings("fedavg", run={"rounds": 6, "eval_every": 6}, hosts={"reply_timeout": 60.0})
@@ -340,7 +342,7 @@ def test_a_client_that_never_has_the_upload_does_not_stall_rounds(then: str, sec
             ready.setdefault(ticket, post.time.now + (0 if answer.head["ok"] else seconds))
         return collect([t for t in tickets if ready.get(t, 0) <= post.time.now])
 
-    post.collect = slowly  # type: ignore[method-assign]
+    monkeypatch.setattr(post, "collect", slowly)
     ours = on_hosts(s, tmp_path, post, on_round=lambda report, line: ends.append(post.time.now))
     assert [line["answered"] for line in ours.rounds] == [[0, 2]] * 6
     assert all("1" in line["missing"] for line in ours.rounds)

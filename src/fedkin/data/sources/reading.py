@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedkin.core.errors import typed
 from fedkin.data.checks import Scaling
 
 
@@ -62,4 +62,4 @@ def drop_flag(names: Sequence[str]) -> str:
     """Return the flag that leaves out columns, as it is typed in a shell."""
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(names)
-    return f"--drop {shlex.quote(line.getvalue())}"
+    return f"--drop {typed(line.getvalue())}"
