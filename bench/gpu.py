@@ -1,18 +1,21 @@
 """The stacked engine against the loop: times, share of the device's peak, how far results are apart, and the profile.
 
-    python bench/gpu.py [--device auto] [--only convolutions waits W1a W4 W2] [--small] [--out bench/results/gpu.jsonl]
+    python bench/gpu.py [--device auto] [--only convolutions waits W1a W4 race W2]
+        [--ways stacked tf32] [--small] [--out bench/results/gpu.jsonl]
 
 On a machine with a GPU and torch (nothing else is needed), from the repository's root; a few minutes for each part, of
 which a call with a time limit had better measure one:
 
     PYTHONPATH=src python3 bench/gpu.py --only W1a --out results/gpu.jsonl
 
-docs/performance.md ("First measurements on a GPU") has the calls of a first visit to such a machine, in order.
+docs/performance.md ("On a GPU") has what was measured, and the calls.
 
 FedAvg's client step, synthetic data, a new round each time:
 
 - W1a: LeNet 6-16-120-84 on 3x32x32, batch 10, 8 clients of 2,000 samples, one epoch (DA-PFL)
 - W4: perceptron 784-200-100-62, batch 10, 100 clients of 100 to 360 samples, one epoch (FEMNIST)
+- race: the network and the clients of bench/race.py, 50 of 50 samples, batch 10, one epoch; it has dropout, which the
+  loop draws otherwise, so that `apart` says nothing
 - W2: convolutions of 32 and 64 channels and 512 units on 3x32x32, batch 100, 20 clients of 2,000 samples, five epochs
   (PFedCS)
 
@@ -44,6 +47,7 @@ import logging
 import math
 import platform
 import statistics
+import sys
 import time
 import warnings
 from collections import Counter
@@ -70,7 +74,7 @@ from fedkin.models.papers import cam_lenet, pfedcs_cnn
 from fedkin.testing.toys import ClientData
 
 RESULTS = Path(__file__).parent / "results" / "gpu.jsonl"
-PARTS = ["convolutions", "waits", "W1a", "W4", "W2"]
+PARTS = ["convolutions", "waits", "W1a", "W4", "race", "W2"]
 
 
 @dataclass(frozen=True)
@@ -117,6 +121,7 @@ def workloads(small: bool) -> list[Workload]:
             "W1a", lambda: cam_lenet((3, 32, 32), 10), (3, 32, 32), 10, [2000] * 8, Training(batch_size=10, lr=0.01), 1
         ),
         Workload("W4", perceptron, (784,), 62, uneven, Training(batch_size=10, lr=0.01), 10),
+        Workload("race", race_cnn, (3, 32, 32), 10, [50] * 50, Training(batch_size=10, lr=0.1), 10),
         Workload(
             "W2",
             lambda: pfedcs_cnn((3, 32, 32), 10),
@@ -134,6 +139,13 @@ def workloads(small: bool) -> list[Workload]:
 
 def perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 100), nn.ReLU(), nn.Linear(100, 62))
+
+
+def race_cnn() -> nn.Module:
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from bench.race import SimpleCNN
+
+    return SimpleCNN()
 
 
 class Timed:
@@ -276,6 +288,7 @@ class Bench:
     Attributes:
         top: floating-point operations per second at the peak.
         write: takes a line.
+        only: ways to measure beside the loop; empty: all.
     """
 
     w: Workload
@@ -283,6 +296,7 @@ class Bench:
     top: float
     rounds: int
     write: Callable[[dict[str, Any]], None]
+    only: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self.job = self.w.job()
@@ -311,6 +325,8 @@ class Bench:
             "plain PyTorch loop": lambda: self.line(plain(self.w, self.job, self.device) * self.scale),
         }
         for name, way in ways.items():
+            if self.only and name not in self.only and name != "loop on the CPU":
+                continue
             if "convolutions" in name and not any(isinstance(m, nn.Conv2d) for m in self.job.net.module.modules()):
                 continue
             torch.set_num_threads(1 if name == "loop on the CPU" else threads)
@@ -392,9 +408,6 @@ def layer_line(t: ConvTimes) -> dict[str, Any]:
 
 def layers(name: str, small: bool) -> tuple[dict[ConvLayer, bool], int]:
     """The convolutions of a network, each with whether its inputs have a gradient; and the size of a batch."""
-    if name == "race":
-        first, second = ((3, 32, 32), (32, 3, 3, 3)), ((32, 30, 30), (64, 32, 3, 3))
-        return {ConvLayer(*one, True, (1, 1), (0, 0)): one is second for one in (first, second)}, 10
     (w,) = (w for w in workloads(small) if w.name == name)
     net = Net(w.make, w.shape, w.classes)
     with LayersMet() as found:
@@ -466,6 +479,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="auto")
     parser.add_argument("--only", nargs="*", default=PARTS, choices=PARTS)
+    parser.add_argument("--ways", nargs="*", default=[], help="names of ways as in the lines; the loop is always one")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--small", action="store_true", help="a few samples: to see that it runs")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -496,7 +510,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             write({"part": part, "error": f"{type(e).__name__}: {e}"[:2000]})
     for w in workloads(given.small):  # the longest one last
         if w.name in given.only:
-            Bench(w, device, top, given.rounds, write).all(engine)
+            Bench(w, device, top, given.rounds, write, given.ways).all(engine)
 
 
 if __name__ == "__main__":

@@ -97,9 +97,17 @@ def test_a_way_that_fails_is_a_line_and_the_others_are_measured(
     assert found[1]["error"] == "RuntimeError: CUDA error: an illegal memory access was encountered"
 
 
+def test_some_ways_alone_are_measured_beside_the_loop(gpu: ModuleType, tmp_path: Path) -> None:
+    """The race's network, with the dropout of which the loop draws otherwise."""
+    found = lines(gpu, tmp_path, "race", "--ways", "stacked")
+    assert [(line["workload"], line["way"]) for line in found] == [("race", "loop on the CPU"), ("race", "stacked")]
+    assert found[1]["parameters"] == 1_626_442
+    assert found[1]["apart"] > 1e-3
+
+
 def test_the_longest_workload_comes_last(gpu: ModuleType) -> None:
     """A call that is stopped has the others by then."""
-    assert [w.name for w in gpu.workloads(False)] == ["W1a", "W4", "W2"]
+    assert [w.name for w in gpu.workloads(False)] == ["W1a", "W4", "race", "W2"]
 
 
 def test_on_a_gpu_kernels_count_and_not_the_operations_that_started_them(gpu: ModuleType) -> None:

@@ -26,6 +26,7 @@ def described() -> dict[str, Any]:
         "memory_gb": round(memory[0] / 2**20, 1) if memory else None,
         "load": round(os.getloadavg()[0], 2),
         "system": f"{platform.system()} {platform.release()}",
+        **({"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}),
     }
 
 

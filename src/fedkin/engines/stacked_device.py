@@ -29,6 +29,7 @@ class Place:
         tf32: whether a GPU may round the factors of products to 10 bits, which is faster.
 
     Attributes:
+        tf32: whether factors are rounded to 10 bits.
         recorded: bytes that recordings of steps work in, which nothing else can use.
 
     Raises:
@@ -39,7 +40,7 @@ class Place:
     def __init__(self, device: str, memory: float, tf32: bool) -> None:
         self.device = _found(device)
         self.cuda = self.device.type == "cuda"
-        self._memory, self._tf32 = memory, tf32
+        self._memory, self.tf32 = memory, tf32
         self.recorded = 0
         self._seeded = list[Tensor]()
         self.data = DeviceData(self.up, self._free() // 2)
@@ -145,7 +146,7 @@ class Place:
         """
         restore, threads = _precision(), torch.get_num_threads()
         try:
-            _set_precision(self._tf32)
+            _set_precision(self.tf32)
             if self.cuda:
                 torch.set_num_threads(cores())
             with torch.random.fork_rng(devices=[self.device] if self.cuda else []):
@@ -153,6 +154,11 @@ class Place:
         finally:
             torch.set_num_threads(threads)
             restore()
+
+    @property
+    def rounding(self) -> float:
+        """Relative size of what rounding makes of a number: half a bit, or of sums in another order."""
+        return 5e-4 if self.tf32 else 1e-6
 
     def generators(self) -> list[Tensor]:
         """Return the states of the generators that dropout draws from here."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedkin.engines.stacked_check import Check
 from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_rows import DeviceSamples, SegmentBatches, StackRows
 from fedkin.engines.stacked_train import Steps
@@ -23,7 +25,6 @@ _LONGEST = 32  # steps of one graph: more would save little, and their batches t
 _SHARE = 8  # recordings hold stacks of models in separate memory: an eighth of what a stack may take
 _MOST = 128  # graphs at a time
 _IDLE = 1000  # segments after which a recording that none of them used gives way to another one
-_NEAR = 0.05  # maximum distance of what a graph computes from what its steps do, relative to the distance moved
 
 
 class Graphs:
@@ -94,8 +95,7 @@ class Graphs:
     def _one_by_one(
         self, steps: Steps, rows: StackRows, batches: SegmentBatches, lr: float | Tensor, which: slice
     ) -> None:
-        for t in range(which.start, which.stop):
-            steps(rows, batches.at(t), lr)
+        _take(steps, rows, batches, lr, which)
         self.single += which.stop - which.start
 
     def _first(self, shape: object, steps: Steps, rows: StackRows, batches: SegmentBatches, lr: float | Tensor) -> int:
@@ -204,9 +204,9 @@ class Graphs:
         self._room, made.taken = self._room - taken - grown, made.taken + taken
         self._place.recorded += grown
         self.recordings += 1
-        start = rows.w.clone()
+        check = Check(self._place, rows.models(), before, lambda other: _take(steps, other, batches, lr, which))
         self._one_by_one(steps, rows, batches, lr, which)
-        if not _alike(played, (rows.w, rows.moments), start):
+        if not check.passes(played, rows):
             self._works = False  # nor are other graphs to be trusted
             self.forget()
             made.graphs.clear()
@@ -302,17 +302,10 @@ def _with_strengths(rows: StackRows) -> StackRows:
     return replace(rows, mu=torch.full((len(rows.w), 1), rows.mu, dtype=rows.w.dtype, device=rows.w.device))
 
 
-def _alike(played: tuple[Tensor, Tensor | None], stepped: tuple[Tensor, Tensor | None], start: Tensor) -> bool:
-    """Return whether every row moved as its steps moved it, but for what the order of sums makes of training."""
-    pairs = [(played[0] - start, stepped[0] - start, start)]
-    if played[1] is not None and stepped[1] is not None:
-        pairs.append((played[1], stepped[1], stepped[1]))
-    for a, b, rounded in pairs:
-        apart, moved, size = (torch.linalg.vector_norm(t, dim=1) for t in (a - b, b, rounded))
-        diverged = ~a.isfinite().all(1) & ~b.isfinite().all(1)
-        if not bool(((apart <= _NEAR * moved + 1e-6 * size) | diverged).all()):
-            return False
-    return True
+def _take(steps: Steps, rows: StackRows, batches: SegmentBatches, lr: float | Tensor, which: slice) -> None:
+    """Take some steps one by one."""
+    for t in range(which.start, which.stop):
+        steps(rows, batches.at(t), lr)
 
 
 def _name(steps: Steps) -> str:
@@ -340,10 +333,27 @@ def warm_up(step: Callable[[], None], place: Place) -> None:
 def capture(step: Callable[[], None], place: Place, pool: Any) -> tuple[Callable[[], None], Any, int]:
     """Return a call that repeats the kernels of ``step``, the memory they work in, and the bytes it grew by."""
     with torch.cuda.device(place.device):
-        graph = torch.cuda.CUDAGraph()
-        # recordings may share memory: each leaves its results in tensors made before, and they never run together
-        with torch.cuda.graph(graph, pool=pool):
-            before = place.reserved()  # in here: on entering torch frees what it can
-            step()
-            grown = place.reserved() - before
-    return graph.replay, graph.pool(), grown
+        graph, pool = torch.cuda.CUDAGraph(), pool or torch.cuda.graph_pool_handle()
+        try:
+            # recordings may share memory: each leaves its results in tensors made before, and they never run together
+            with torch.cuda.graph(graph, pool=pool):
+                before = place.reserved()  # in here: on entering torch frees what it can
+                step()
+                grown = place.reserved() - before
+        except Exception:
+            _end_recording(place, pool)
+            raise
+    return graph.replay, pool, grown
+
+
+def _end_recording(place: Place, pool: Any) -> None:
+    """End a recording that failed, which torch leaves open.
+
+    Its allocator would never give memory back on demand again, and all that draws random numbers, such as dropout,
+    would fail. The generator takes the end of any other recording for that of the one that failed.
+    """
+    end = getattr(torch._C, "_cuda_endAllocateToPool", None)  # an older torch has another name for it
+    if end is not None:
+        end(place.device.index, pool)
+    with suppress(RuntimeError), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.zeros(1, device=place.device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -37,6 +37,10 @@ class StackRows:
         moments, center, linear = (None if t is None else f(t) for t in (self.moments, self.center, self.linear))
         mu = f(self.mu) if isinstance(self.mu, Tensor) else self.mu
         return StackRows(f(self.w), moments, center, linear, mu, {name: f(t) for name, t in self.aux.items()})
+
+    def models(self) -> StackRows:
+        """Return the same with copies of what steps change: the models, and what the optimizer keeps."""
+        return replace(self, w=self.w.clone(), moments=None if self.moments is None else self.moments.clone())
 
     def tensors(self) -> list[Tensor]:
         """Return all tensors that are there."""

@@ -20,7 +20,7 @@ from fedkin.core import Bundle, Net, Train, Training
 from fedkin.engines import Job, Stacked
 from fedkin.engines.stacked import StackedSession
 from fedkin.engines.stacked_device import Place
-from fedkin.engines.stacked_graph import Graphs, _alike
+from fedkin.engines.stacked_graph import Graphs
 from fedkin.engines.stacked_train import StackRequest, train
 from fedkin.engines.turns import Draws
 from fedkin.methods import METHODS
@@ -156,19 +156,6 @@ def test_a_graph_that_computes_other_numbers_is_not_used(recorded: Made, monkeyp
             assert torch.equal(a, b)
     assert said == ["the steps of cross_entropy are started one by one: their CUDA graph computes other numbers"]
     assert (kept(graphs), graphs.recordings, graphs.played, graphs.single) == ({}, 1, 0, 12)
-
-
-def test_rows_are_compared_one_by_one() -> None:
-    """Of two rows the second moved another way, or has other moments; a row that diverges in both ways is alike."""
-    start, moved = torch.ones(2, 4), torch.full((2, 4), 0.5)
-    other = moved.clone()
-    other[1] = 0.6
-    lost = torch.full((2, 4), float("nan"))
-    assert _alike((moved, None), (moved + 1e-4, None), start)
-    assert not _alike((other, None), (moved, None), start)
-    assert not _alike((moved, other), (moved, moved), start)
-    assert _alike((lost, None), (lost * 2, None), start)
-    assert not _alike((lost, None), (moved, None), start)
 
 
 def test_recordings_that_are_not_used_give_way(recorded: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -461,7 +448,8 @@ def reads(net: Net, w: Any, batch: Any, aux: Bundle) -> Any:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU, this machine has none")
 def test_training_goes_on_where_a_gpu_refuses_to_record() -> None:
-    """The reason is said once; later steps, with draws for dropout, are taken as those of a session without graphs."""
+    """The reason is said once; later steps, with draws for dropout, are taken as those of a session without graphs, and
+    the device gives memory back again."""
     place, said = Place("cuda", 0.0, False), list[str]()
     graphs = Graphs(place, said.append)
     one = [
@@ -476,3 +464,8 @@ def test_training_goes_on_where_a_gpu_refuses_to_record() -> None:
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     assert len(said) == 1
     assert graphs.played == 0
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    torch.empty(1 << 28, device=place.device)
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == before
