@@ -6,10 +6,9 @@ import math
 
 import pytest
 
+from fedkin.core.robust import Aggregation, Kind
 from fedkin.evaluate import against
 from fedkin.evaluate import warnings as careful
-
-USUAL = {"rule": "mean", "byzantine_fraction": 0.2, "norm_bound": 1.0, "secure": False}
 
 
 def kinds(found: list[careful.Warning]) -> list[str]:
@@ -85,11 +84,10 @@ def test_refusals_that_are_not_of_an_upload_are_not_counted() -> None:
         ("mean", {"byzantine_fraction": 0.2, "norm_bound": 1.0}, ""),
     ],
 )
-def test_protection_that_the_rule_does_not_read(rule: str, given: dict[str, float], idle: str) -> None:
+def test_protection_that_the_rule_does_not_read(rule: Kind, given: dict[str, float], idle: str) -> None:
     """Who forgets the rule believes to be protected."""
     said = [f"{idle} had no effect: the rule of aggregation was {rule}."] if idle else []
-    assert [w.text for w in careful.protection({"rule": rule, **given}, USUAL)] == said
-    assert careful.protection({}, USUAL) == []
+    assert [w.text for w in careful.protection(rule, Aggregation(rule, **given).unread)] == said
 
 
 def test_a_run_that_ended_before_the_drift() -> None:

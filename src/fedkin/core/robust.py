@@ -34,6 +34,7 @@ from fedkin.core import rows as algebra
 from fedkin.core.errors import ConfigError, MethodError
 
 Kind: TypeAlias = Literal["mean", "median", "trimmed", "krum", "norm"]
+_READS = {"trimmed": "byzantine_fraction", "krum": "byzantine_fraction", "norm": "norm_bound"}  # the settings of rules
 _TIE = 1e-9  # of the whole: sums of weights, and scores, that are as near as this are equal
 
 
@@ -71,6 +72,13 @@ class Aggregation:
             raise ConfigError(
                 f"secure aggregation hides single updates, the rule {self.rule!r} must see them; choose one"
             )
+
+    @property
+    def unread(self) -> dict[str, float]:
+        """Settings that differ from the usual ones and that the rule does not read, by name."""
+        given = {"byzantine_fraction": self.byzantine_fraction, "norm_bound": self.norm_bound}
+        usual = vars(Aggregation)
+        return {name: x for name, x in given.items() if x != usual[name] and _READS.get(self.rule) != name}
 
     def mean(self, rows: Tensor, weights: Tensor) -> Tensor:
         """``[...]`` from ``rows [m, ...]`` and non-negative weights ``[m]``."""

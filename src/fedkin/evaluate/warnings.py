@@ -104,22 +104,10 @@ def participation(rounds: Sequence[Line], clients: int, names: Sequence[str] = (
     return found
 
 
-def protection(aggregation: Mapping[str, Any], usual: Mapping[str, Any]) -> list[Warning]:
-    """Warn of settings against malicious clients that the run's rule of aggregation does not read.
-
-    Args:
-        aggregation: the run's settings, as its table has them.
-        usual: those of a run that leaves them out.
-    """
-    read = {"trimmed": "byzantine_fraction", "krum": "byzantine_fraction", "norm": "norm_bound"}
-    found = {**usual, **aggregation}
-    idle = [
-        f"{name} = {found[name]:g}"
-        for name in ("byzantine_fraction", "norm_bound")
-        if found[name] != usual[name] and read.get(found["rule"]) != name
-    ]
-    said = f"{' and '.join(idle)} had no effect: the rule of aggregation was {found['rule']}."
-    return [Warning("no effect", said)] if idle else []
+def protection(rule: str, unread: Mapping[str, float]) -> list[Warning]:
+    """Warn of settings against malicious clients that the run's rule of aggregation does not read."""
+    idle = " and ".join(f"{name} = {value:g}" for name, value in unread.items())
+    return [Warning("no effect", f"{idle} had no effect: the rule of aggregation was {rule}.")] if idle else []
 
 
 def drift(rounds: Sequence[Line], start: int | None) -> list[Warning]:
