@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -198,6 +199,8 @@ class Place:
         """Release the device's memory."""
         self.data.forget()
         if self.cuda:
+            # torch imports parts of itself in the first step: its frames then hold each other, and tensors
+            gc.collect()
             torch.cuda.empty_cache()
 
 
