@@ -35,7 +35,6 @@ from fedkin.storage.files import make_private
 log = logging.getLogger("fedkin.site")
 _FORMAT = 2
 _WITHOUT_DIGEST = 1  # the format before, which is read and written anew with the next entry
-_LEAST_NOISE, _MOST_NOISE = 0.01, 1e6
 _DELTA = 1e-5  # a limit holds at this delta at least: a server could choose one with which any epsilon is small
 
 
@@ -103,13 +102,6 @@ class PrivacyLimits:
             raise ConfigError(
                 f"the run asks for {_training(noise)}, which has no epsilon; this node was started with --max-epsilon "
                 f"{self.max_epsilon:g}"
-            )
-
-        # beyond these the accountant fails or never ends, and so it would for all runs to come
-        if noise and not _LEAST_NOISE <= noise <= _MOST_NOISE:
-            raise ConfigError(
-                f"the run asks for private training with noise_multiplier = {noise:g}; nodes take 0, or "
-                f"{_LEAST_NOISE:g} to {_MOST_NOISE:g}"
             )
         if self.only_masked and not setup.aggregation.secure:
             raise ConfigError(

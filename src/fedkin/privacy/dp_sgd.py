@@ -27,6 +27,9 @@ from fedkin.privacy.noise import Keyed, Secret, Source
 
 _NUMBERS = 1 << 23  # numbers of single samples' gradients that are held at a time: 32 MiB
 
+LEAST_NOISE, MOST_NOISE = 0.01, 1e6
+"""Limits of noise_multiplier: beyond them the accountant of epsilon does not end, or fails."""
+
 
 @dataclass(frozen=True)
 class Private:
@@ -48,8 +51,11 @@ class Private:
     secret: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.noise < math.inf:
-            raise ConfigError(f"noise_multiplier must be a number of at least 0, such as 1.0, got {self.noise}")
+        if self.noise != 0 and not LEAST_NOISE <= self.noise <= MOST_NOISE:
+            raise ConfigError(
+                f"noise_multiplier must be a number from {LEAST_NOISE:g} to {MOST_NOISE:g}, such as 1.0, or 0 for no "
+                f"noise, got {self.noise:g}"
+            )
         if not 0 < self.clip < math.inf:
             raise ConfigError(f"max_grad_norm must be a number above 0, such as 1.0, got {self.clip}")
 

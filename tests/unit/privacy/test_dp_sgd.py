@@ -253,8 +253,11 @@ def test_plain_training_is_untouched() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ((-1.0,), r"noise_multiplier must be a number of at least 0, such as 1.0, got -1.0"),
-        ((math.inf,), r"noise_multiplier must be a number of at least 0"),
+        ((-1.0,), r"noise_multiplier must be a number from 0.01 to 1e\+06, such as 1.0, or 0 for no noise, got -1"),
+        ((math.inf,), r"noise_multiplier must be a number from 0.01 to 1e\+06"),
+        ((math.nan,), r"noise_multiplier must be a number from 0.01 to 1e\+06"),
+        ((0.009,), r"noise_multiplier must be a number from 0.01 to 1e\+06"),
+        ((2e6,), r"noise_multiplier must be a number from 0.01 to 1e\+06"),
         ((1.0, 0.0), r"max_grad_norm must be a number above 0, such as 1.0, got 0.0"),
         ((1.0, math.nan), r"max_grad_norm must be a number above 0"),
     ],
