@@ -95,7 +95,7 @@ def test_steps_are_taken_again_with_the_same_draws_and_leave_none() -> None:
     place, seen = Place("cpu", 0.0, False), list[Tensor]()
     place.seed(3)
     draws, moments = place.generators(), torch.ones(2, 400)
-    first = torch.rand(4)
+    first, _ = torch.rand(4), torch.rand(3)
     after = place.generators()
 
     def again(given: StackRows) -> None:

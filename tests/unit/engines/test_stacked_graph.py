@@ -158,6 +158,20 @@ def test_a_graph_that_computes_other_numbers_is_not_used(recorded: Made, monkeyp
     assert (kept(graphs), graphs.recordings, graphs.played, graphs.single) == ({}, 1, 0, 12)
 
 
+def test_steps_are_compared_from_where_they_began(recorded: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models move in place: the ones before have memory of their own."""
+    moved, passes = list[bool](), module.Check.passes
+
+    def watched(self: module.Check, played: Any, stepped: Any) -> bool:
+        moved.append(not torch.equal(self.start.w, stepped.w))
+        moved.append(not torch.equal(self.start.moments, stepped.moments))
+        return passes(self, played, stepped)
+
+    monkeypatch.setattr(module.Check, "passes", watched)
+    equal(asked((8, 8), Training(steps=6, batch_size=4, momentum=0.5)), Graphs(Place("cpu", 0.0, False), pytest.fail))
+    assert moved == [True, True]
+
+
 def test_recordings_that_are_not_used_give_way(recorded: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """With two graphs at most, a third kind of step is recorded when one of them was not used for five segments, and
     has its memory."""
