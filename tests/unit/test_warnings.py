@@ -87,7 +87,14 @@ def test_refusals_that_are_not_of_an_upload_are_not_counted() -> None:
 def test_protection_that_the_rule_does_not_read(rule: Kind, given: dict[str, float], idle: str) -> None:
     """Who forgets the rule believes to be protected."""
     said = [f"{idle} had no effect: the rule of aggregation was {rule}."] if idle else []
-    assert [w.text for w in careful.protection(rule, Aggregation(rule, **given).unread)] == said
+    assert [w.text for w in careful.protection(*Aggregation.unread({"rule": rule, **given}))] == said
+
+
+def test_settings_of_another_version_are_read() -> None:
+    """A rule and a setting that this version does not know; and none at all."""
+    newer = {"rule": "bulyan", "norm_bound": 2.0, "trust": 3}
+    assert Aggregation.unread(newer) == ("bulyan", {"norm_bound": 2.0})
+    assert careful.protection(*Aggregation.unread({})) == []
 
 
 def test_a_run_that_ended_before_the_drift() -> None:

@@ -24,8 +24,9 @@ heavier is the median, bounds the other, and weighs more after trimming.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -73,12 +74,16 @@ class Aggregation:
                 f"secure aggregation hides single updates, the rule {self.rule!r} must see them; choose one"
             )
 
-    @property
-    def unread(self) -> dict[str, float]:
-        """Settings that differ from the usual ones and that the rule does not read, by name."""
-        given = {"byzantine_fraction": self.byzantine_fraction, "norm_bound": self.norm_bound}
-        usual = vars(Aggregation)
-        return {name: x for name, x in given.items() if x != usual[name] and _READS.get(self.rule) != name}
+    @classmethod
+    def unread(cls, table: Mapping[str, Any]) -> tuple[str, dict[str, float]]:
+        """Return the rule of a run's table of settings, and what it sets and its rule does not read, by name.
+
+        The table may be one of another version.
+        """
+        usual = vars(cls())
+        given = {**usual, **table}
+        names = [name for name in ("byzantine_fraction", "norm_bound") if given[name] != usual[name]]
+        return given["rule"], {name: given[name] for name in names if _READS.get(given["rule"]) != name}
 
     def mean(self, rows: Tensor, weights: Tensor) -> Tensor:
         """``[...]`` from ``rows [m, ...]`` and non-negative weights ``[m]``."""

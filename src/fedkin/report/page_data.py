@@ -150,8 +150,7 @@ def _own(part: Part, reference: str) -> list[careful.Warning]:
     found += careful.course(run.rounds, bool(ended_early([run])))
     found += careful.participation(run.rounds, p.count, run.names)
     config = run.summary.get("config", {})
-    aggregation = Aggregation(**config.get("aggregation", {}))
-    found += careful.protection(aggregation.rule, aggregation.unread)
+    found += careful.protection(*Aggregation.unread(config.get("aggregation", {})))
     found += careful.drift(run.rounds, config.get("data", {}).get("drift_round"))
     how = config.get("run", {})
     found += careful.cohorts(run.rounds, how["participation"]) if "participation" in how else []

@@ -976,7 +976,7 @@ def test_the_host_computes_on_all_cores_next_to_a_gpu(monkeypatch: pytest.Monkey
 def test_memory_that_only_a_cycle_holds_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the memory of recordings stayed for as long as no other garbage was collected."""
     place, held = Place("cpu", 0.0, False), nn.Linear(2, 2)
-    held.itself = held  # type: ignore[assignment]
+    held.add_module("itself", held)
     left, there = weakref.ref(held), list[bool]()
     monkeypatch.setattr(place, "cuda", True)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: there.append(left() is not None))
