@@ -1,6 +1,6 @@
 """The stacked engine against the loop: times, share of the device's peak, how far results are apart, and the profile.
 
-    python bench/gpu.py [--device auto] [--only convolutions waits W1a W4 race W2]
+    python bench/gpu.py [--device auto] [--only convolutions waits W1a W4 race W2 dapfl]
         [--ways stacked tf32] [--small] [--out bench/results/gpu.jsonl]
 
 On a machine with a GPU and torch (nothing else is needed), from the repository's root; a few minutes for each part, of
@@ -18,6 +18,8 @@ FedAvg's client step, synthetic data, a new round each time:
   loop draws otherwise, so that `apart` says nothing
 - W2: convolutions of 32 and 64 channels and 512 units on 3x32x32, batch 100, 20 clients of 2,000 samples, five epochs
   (PFedCS)
+- dapfl: convolutions of 64 and 128 channels on 3x32x32, batch 10, 20 clients of 550 to 2,400 samples, one epoch (the
+  CIFAR-100 runs of DA-PFL)
 
 For each: seconds per round of the loop on one core of the CPU, of stacks (as they are, without CUDA graphs, with tf32,
 with uploads that stay on the device because a run needs their mean alone, with all convolutions grouped, with all as
@@ -33,8 +35,8 @@ time. Rounds are timed when no more steps are recorded. `convolutions` says how 
 
 Two parts look at details:
 
-- convolutions: each convolution of W1a's and W2's networks and of the race's, forward and back, for stacks of 1 to 200
-  clients, as one grouped convolution and as products, with and without tf32
+- convolutions: each convolution of these networks, forward and back, for stacks of 1 to 200 clients, as one grouped
+  convolution and as products, with and without tf32
 - waits: where the host waits for the device in a round and in an evaluation of W4; memory after 20 rounds, and what
   recordings gave back
 """
@@ -70,11 +72,11 @@ from fedkin.engines.stacked_conv import ConvLayer
 from fedkin.engines.stacked_device import Place
 from fedkin.engines.stacked_graph import Graphs
 from fedkin.methods.fedavg import FedAvg
-from fedkin.models.papers import cam_lenet, pfedcs_cnn
+from fedkin.models.papers import cam_lenet, dapfl_cnn100, pfedcs_cnn
 from fedkin.testing.toys import ClientData
 
 RESULTS = Path(__file__).parent / "results" / "gpu.jsonl"
-PARTS = ["convolutions", "waits", "W1a", "W4", "race", "W2"]
+PARTS = ["convolutions", "waits", "W1a", "W4", "race", "W2", "dapfl"]
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,15 @@ def workloads(small: bool) -> list[Workload]:
             10,
             [2000] * 20,
             Training(5, batch_size=100, lr=0.01),
+            1,
+        ),
+        Workload(
+            "dapfl",
+            lambda: dapfl_cnn100((3, 32, 32), 20),
+            (3, 32, 32),
+            20,
+            torch.randint(550, 2400, (20,), generator=generator(6, "sizes")).tolist(),
+            Training(batch_size=10, lr=0.001),
             1,
         ),
     ]
@@ -420,7 +431,7 @@ def convolutions(device: torch.device, small: bool, write: Callable[[dict[str, A
     """Time each layer in both ways, a line for each number of rows and precision."""
     for tf32 in (False, True) if device.type == "cuda" else (False,):
         place = Place(str(device), 0.0, tf32)
-        for name in ("W1a", "race", "W2"):
+        for name in ("W1a", "race", "W2", "dapfl"):
             found, batch = layers(name, small)
             for layer, inner in found.items():
                 work = 2 * (3 if inner else 2) * math.prod(layer.weight) * math.prod(out_size(layer))

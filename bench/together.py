@@ -46,6 +46,7 @@ def measured(given: Comparison, together: int) -> tuple[float, list[float]]:
     started = time.perf_counter()
     runs = compare(given, together=together)
     seconds = time.perf_counter() - started
+    print(f"{len(runs)} runs, {together} at a time: {seconds:.2f} s", flush=True)
     return seconds, [run.rounds[-1]["accuracy"] for run in runs]
 
 

@@ -4,13 +4,15 @@
 far below its peak in float32. Unfolded inputs times weights are batched products of matrices, which it computes near
 the peak, for more memory: each input is stored once for every position of the kernel that sees it.
 
-`torch.nn.functional.unfold` starts a kernel for each sample on a GPU, a thousand for a stack of a hundred clients;
-here inputs are unfolded by one copy of a view of them.
+Where a layer has many weights, a client's product is one for all samples of a batch, so that it is large; where it has
+few, samples have products of their own, so that there are many. Inputs are unfolded by one copy of a view of them, and
+their gradients added up by two kernels, for all clients: `torch.nn.functional.unfold` starts a kernel for each sample
+on a GPU, and `fold` is several times slower.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -21,6 +23,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 Two = int | tuple[int, int]
+_TILE = 64  # rows and columns of a product that a GPU's library computes on one processor
+_TILES = 48  # of them that keep a GPU at work, other clients' beside them
 
 
 @dataclass(frozen=True)
@@ -88,37 +92,93 @@ def product(
     layer: ConvLayer, input: Tensor, weight: Tensor, bias: Tensor | None = None, *_: object, **__: object
 ) -> Tensor:
     """Return ``torch.conv2d`` of a batch ``[B, C, H, W]`` with the same arguments, of which ``layer`` was made."""
-    (above, left), (height, width), count = layer.padding, weight.shape[2:], len(weight)
+    (above, left), (count, *_channels, height, width) = layer.padding, weight.shape
     x = F.pad(input, (left, left, above, above)) if above or left else input
-    seen: Tensor = Unfolded.apply(x, (int(height), int(width)), layer.stride)  # type: ignore[no-untyped-call]
-    # a weight for each sample: `matmul` would put the samples into one matrix, by a copy of all that was unfolded
-    each = weight.reshape(1, count, -1).expand(len(x), -1, -1)
-    out = torch.bmm(each, seen.flatten(2)).view(len(x), count, *seen.shape[2:])
+    rows, columns = _places(x.shape, (height, width), layer.stride)
+    parts = parts_of(len(x), count, weight[0].numel(), rows * columns)
+    seen: Tensor = Unfolded.apply(x, (height, width), layer.stride, parts)  # type: ignore[no-untyped-call]
+    each = weight.reshape(1, count, -1).expand(parts, -1, -1)
+    out = torch.bmm(each, seen).view(parts, count, -1, rows, columns)
+    out = out.transpose(1, 2).flatten(0, 1).contiguous()  # layers after this one may rely on the usual order
     return out if bias is None else out + bias[:, None, None]
 
 
+def parts_of(batch: int, outputs: int, inputs: int, places: int) -> int:
+    """Return the number of parts of a batch, each of which has a product of its own.
+
+    The gradient in the weights, ``[outputs, inputs]``, is a sum over all samples and positions. A GPU computes a tile
+    of it on one of its processors; if it has few tiles, sums over parts of the batch keep the other processors at work.
+    Results of parts are copied into the order of samples; if a sample has more positions than a weight has inputs,
+    that takes longer than gradients for each sample, whose results are in order.
+    """
+    tiles = -(-inputs // _TILE) * -(-outputs // _TILE)
+    enough = (parts for parts in range(1, batch) if batch % parts == 0 and parts * tiles >= _TILES)
+    return batch if places > inputs else next(enough, batch)
+
+
 class Unfolded(torch.autograd.Function):
-    """Values that each position of a kernel sees, ``[B, C h w, rows, columns]`` of inputs ``[B, C, H, W]``."""
+    """Values that each position of a kernel sees, ``[parts, C h w, B/parts rows columns]`` of ``[B, C, H, W]``."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
+    def forward(x: Tensor, kernel: tuple[int, int], stride: tuple[int, int], parts: int) -> Tensor:
         """Copy a view of the inputs in which each of them is seen several times."""
-        seen = x.unfold(2, kernel[0], stride[0]).unfold(3, kernel[1], stride[1])  # [B, C, rows, columns, h, w]
-        rows, columns = seen.shape[2:4]
-        return seen.permute(0, 1, 4, 5, 2, 3).reshape(len(x), -1, rows, columns)
+        seen = x.unfold(2, kernel[0], stride[0]).unfold(3, kernel[1], stride[1]).unflatten(0, (parts, -1))
+        # [parts, B/parts, C, rows, columns, h, w]
+        found: Tensor = seen.permute(0, 2, 5, 6, 1, 3, 4).reshape(parts, x.shape[1] * kernel[0] * kernel[1], -1)
+        return found
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Keep the sizes; the backward pass needs no values."""
-        x, ctx.kernel, ctx.stride = inputs
-        ctx.size = x.shape[2:]
+        x, ctx.kernel, ctx.stride, ctx.parts = inputs
+        ctx.size = tuple(x.shape)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         """Add up the gradients of all places that saw an input."""
-        return F.fold(grad.flatten(2), ctx.size, ctx.kernel, stride=ctx.stride), None, None
+        return Folded.apply(grad, ctx.size, ctx.kernel, ctx.stride), None, None, None  # type: ignore[no-untyped-call]
+
+
+class Folded(torch.autograd.Function):
+    """Sums of what all places that see an input have for it: ``[B, C, H, W]`` of what `Unfolded` returns."""
+
+    @staticmethod
+    def forward(seen: Tensor, size: tuple[int, ...], kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
+        """Add up along the width of the kernel, then along its height."""
+        (batch, channels, height, width), parts, (h, w) = size, len(seen), kernel
+        rows, columns = _places(size, kernel, stride)
+        seen = seen.reshape(parts, channels, h, w, batch // parts, rows, columns).permute(0, 4, 1, 2, 5, 6, 3)
+        wide = torch.ops.aten.unfold_backward(seen, [*seen.shape[:5], width], 5, w, stride[1])
+        wide = wide.permute(0, 1, 2, 4, 5, 3)
+        found: Tensor = torch.ops.aten.unfold_backward(wide, [*wide.shape[:3], height, width], 3, h, stride[0])
+        return found.flatten(0, 1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        """Keep the sizes."""
+        seen, _size, ctx.kernel, ctx.stride = inputs
+        ctx.parts = len(seen)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        """Return the gradient, for second derivatives."""
+        return Unfolded.apply(grad, ctx.kernel, ctx.stride, ctx.parts), None, None, None  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], seen: Tensor, size: tuple[int, ...], *how: tuple[int, int]
+    ) -> tuple[Tensor, int]:
+        """Fold all batches of a stack as one: torch would fold one after another."""
+        stack, clients = seen.movedim(in_dims[0] or 0, 0), info.batch_size
+        found = Folded.apply(stack.flatten(0, 1), (clients * size[0], *size[1:]), *how)  # type: ignore[no-untyped-call]
+        return found.unflatten(0, (clients, size[0])), 0
+
+
+def _places(size: Sequence[int], kernel: tuple[int, int], stride: tuple[int, int]) -> tuple[int, int]:
+    """Return the numbers of rows and columns of positions of a kernel on inputs ``[B, C, H, W]``."""
+    return (size[2] - kernel[0]) // stride[0] + 1, (size[3] - kernel[1]) // stride[1] + 1
 
 
 def _two(value: Any) -> tuple[int, int]:

@@ -6,6 +6,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -136,6 +137,12 @@ class Place:
             end.record()
             end.synchronize()
             return float(begin.elapsed_time(end)) / times
+
+    @cached_property
+    def side(self) -> torch.cuda.Stream:
+        """Stream of recordings on a GPU: torch keeps 64 MiB for products of matrices for each stream that had some."""
+        with torch.cuda.device(self.device):
+            return torch.cuda.Stream()
 
     # ---- while it computes ------------------------------------------------------------------------------------------
     @contextmanager

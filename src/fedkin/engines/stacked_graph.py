@@ -322,12 +322,11 @@ def _cause(e: BaseException) -> str:
 def warm_up(step: Callable[[], None], place: Place) -> None:
     """Run a step a few times: libraries set themselves up in their first calls, which cannot be recorded."""
     with torch.cuda.device(place.device):
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        place.side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(place.side):
             for _ in range(3):
                 step()
-        torch.cuda.current_stream().wait_stream(side)
+        torch.cuda.current_stream().wait_stream(place.side)
 
 
 def capture(step: Callable[[], None], place: Place, pool: Any) -> tuple[Callable[[], None], Any, int]:
@@ -336,7 +335,7 @@ def capture(step: Callable[[], None], place: Place, pool: Any) -> tuple[Callable
         graph, pool = torch.cuda.CUDAGraph(), pool or torch.cuda.graph_pool_handle()
         try:
             # recordings may share memory: each leaves its results in tensors made before, and they never run together
-            with torch.cuda.graph(graph, pool=pool):
+            with torch.cuda.graph(graph, pool=pool, stream=place.side):
                 before = place.reserved()  # in here: on entering torch frees what it can
                 step()
                 grown = place.reserved() - before

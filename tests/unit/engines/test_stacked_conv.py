@@ -12,7 +12,7 @@ from torch.func import grad, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedkin.core.seeds import generator
-from fedkin.engines.stacked_conv import ConvLayer, Products, product
+from fedkin.engines.stacked_conv import ConvLayer, Products, parts_of, product
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -110,3 +110,80 @@ def test_inputs_of_a_stack_are_unfolded_by_one_copy() -> None:
     unfolded = 3 * 4 * (3 * 3 * 2) * (7 * 6)
     assert [size for size in counted.copied if size >= unfolded] == [unfolded]
     assert sum(counted.copied) <= unfolded + 3 * 4 * 5 * 3 * 3 * 2  # and the weights, for each sample
+
+
+def test_gradients_in_the_inputs_of_a_stack_are_added_up_by_two_kernels() -> None:
+    """One along each side of the kernel, for all clients; of copies there are the unfolded inputs and, as the batch is
+    in one part, the results in the usual order."""
+
+    def loss(x: Tensor, w: Tensor) -> Tensor:
+        with Products():
+            return torch.conv2d(x, w).view(len(x), -1).square().sum()  # as many networks do: of the usual order
+
+    w, x = made(3, 64, 128, 5, 5), made(3, 2, 128, 6, 6)
+    with Counted() as counted:
+        got = vmap(grad(loss, argnums=(0, 1)))(x, w)
+    assert counted.calls["unfold_backward"] == 2
+    assert counted.calls["bmm"] == 3
+    assert sorted(counted.copied) == sorted(
+        [3 * 2 * (2 * 2) * (5 * 5 * 128), 3 * 2 * 64 * (2 * 2), 3 * 2 * 64 * (2 * 2)]
+    )
+
+    def plain(x: Tensor, w: Tensor) -> Tensor:
+        return torch.conv2d(x, w).square().sum()
+
+    for a, b in zip(got, vmap(grad(plain, argnums=(0, 1)))(x, w), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-2)
+
+
+def test_a_batch_in_two_parts_gives_the_convolution() -> None:
+    """Four samples of each of three clients; 25 tiles of weights: forward, and gradients in both."""
+
+    def loss(w: Tensor, x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        out = torch.conv2d(x, w, stride=(1, 2))
+        return (out * scale).sum(), out
+
+    def as_product(w: Tensor, x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        with Products():
+            return loss(w, x, scale)
+
+    w, x, scale = made(3, 64, 64, 5, 5), made(3, 4, 64, 6, 7), made(3, 4, 64, 2, 2)
+    assert parts_of(4, 64, 64 * 25, 4) == 2
+    found, wanted = (vmap(grad(f, argnums=(0, 1), has_aux=True))(w, x, scale) for f in (as_product, loss))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_second_derivatives_of_a_stack_are_the_convolutions(name: str) -> None:
+    """The gradient of a function of gradients in weights and inputs."""
+
+    def change(w: Tensor, x: Tensor) -> Tensor:
+        dw, dx = grad(lambda w, x: torch.conv2d(x, w, **SETTINGS[name]).sin().sum(), argnums=(0, 1))(w, x)
+        return dw.square().sum() + dx.square().sum()
+
+    def as_product(w: Tensor, x: Tensor) -> Tensor:
+        with Products():
+            return change(w, x)
+
+    w, x = made(3, 5, 3, 3, 2), made(3, 4, 3, 9, 7)
+    for got, wanted in zip(*(vmap(grad(f, argnums=(0, 1)))(w, x) for f in (as_product, change)), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("batch", "outputs", "inputs", "places", "parts"),
+    [
+        (10, 128, 1600, 100, 1),  # 2 x 25 tiles
+        (100, 64, 800, 100, 4),  # 13 tiles
+        (7, 64, 800, 100, 7),  # parts are equally large
+        (10, 16, 150, 100, 10),
+        (10, 64, 800, 800, 5),
+        (10, 64, 800, 801, 10),
+        (1, 6, 75, 49, 1),
+    ],
+)
+def test_small_gradients_of_weights_are_sums_over_parts_of_the_batch(
+    batch: int, outputs: int, inputs: int, places: int, parts: int
+) -> None:
+    """Enough tiles of 64 x 64 for a GPU's processors; a part for each sample if results are larger than gradients."""
+    assert parts_of(batch, outputs, inputs, places) == parts
