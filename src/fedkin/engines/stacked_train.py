@@ -18,6 +18,7 @@ from fedkin.core.train import OVERRIDES, Loss
 from fedkin.engines.loop import orders
 from fedkin.engines.stacked_conv import AsProducts, with_products
 from fedkin.engines.stacked_device import Place, failed
+from fedkin.engines.stacked_loss import MeanEntropy
 from fedkin.engines.stacked_plan import Segment, StackPlan, plan, steps_of
 from fedkin.engines.stacked_rows import DeviceSamples, SegmentBatches, StackRows
 from fedkin.engines.terms import Terms
@@ -134,7 +135,7 @@ class _Value:
     def _of(
         self, net: Net, w: Tensor, x: Tensor, y: Tensor, aux: dict[str, Tensor], extra: dict[str, Tensor]
     ) -> Tensor:
-        with with_products(self.products):
+        with MeanEntropy(y), with_products(self.products):
             return self.loss(net, w, Batch(x, y), Bundle({**aux, **extra}))
 
 
