@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedkin.core.errors import ConfigError
+from fedkin.core.errors import ConfigError, typed
 from fedkin.storage.files import make_private
 
 
@@ -26,5 +26,5 @@ def private_folder(folder: Path, *, tighten: bool = True) -> bool:
     except OSError as error:
         raise ConfigError(
             f"{folder} cannot be a folder for this user only ({error}); choose another folder, or have its owner do: "
-            f"chmod 700 {folder}"
+            f"chmod 700 {typed(folder)}"
         ) from error

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedkin.core.errors import typed
+
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 """Modes of files and folders with data of single clients: states, models, keys, accounts."""
 HALF_WRITTEN = ".*.new"
@@ -105,7 +107,7 @@ def open_to_others(file: Path) -> str | None:
     mode = stat.S_IMODE(file.stat().st_mode)
     if not mode & _OTHERS:
         return None
-    return f"{file} can be read by other users of this machine (mode {mode:04o}); run: chmod 600 {file}"
+    return f"{file} can be read by other users of this machine (mode {mode:04o}); run: chmod 600 {typed(file)}"
 
 
 def sync_to_disk(path: Path) -> None:

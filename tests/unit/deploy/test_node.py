@@ -198,14 +198,14 @@ def test_each_start_has_a_new_secret(tmp_path: Path) -> None:
 
 
 def test_a_key_that_others_can_read_is_told_of(tmp_path: Path) -> None:
-    """The advice has the file, its mode and the command; a private key needs none."""
+    """The advice has the file, its mode and the command as it is typed; a private key needs none."""
     from fedkin.storage.files import open_to_others
 
-    key = tmp_path / "key"
+    key = tmp_path / "my key"
     key.write_text("x")
     key.chmod(0o644)
     assert open_to_others(key) == (
-        f"{key} can be read by other users of this machine (mode 0644); run: chmod 600 {key}"
+        f"{key} can be read by other users of this machine (mode 0644); run: chmod 600 '{key}'"
     )
     key.chmod(0o600)
     assert open_to_others(key) is None
