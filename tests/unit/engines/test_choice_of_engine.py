@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkin.core import Net, Training
-from fedkin.engines import Job, Stacked, choose
+from fedkin.core import ClientData, Net, Samples, Training
+from fedkin.engines import Job, Stacked, Workers, choose
+from fedkin.engines.choice import small
 from fedkin.methods import FedAvg
+from fedkin.models.papers import dapfl_cnn100
 from fedkin.testing.toys import CLASSES, WIDTH, federation, network
 
 
@@ -47,5 +49,36 @@ def test_on_a_gpu_what_can_be_stacked_is(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
     monkeypatch.setattr("fedkin.engines.choice.cores", lambda: 2)
-    engine, why = choose("auto", 0, Job(FedAvg(), net(), Training(), federation(), seed=1))
+    engine, why = choose("auto", 0, Job(FedAvg(), net(), Training(epochs=100), federation(), seed=1))
     assert (engine == Stacked(), why == "stacks of clients on a GPU") == (stacked, stacked)
+
+
+def test_little_work_is_left_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six clients of a few samples, next to a GPU: as without one."""
+    job = Job(FedAvg(), network("mlp"), Training(), federation(), seed=1)
+    monkeypatch.setattr("fedkin.engines.choice.cores", lambda: 2)
+    without = choose("auto", 0, job)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose("auto", 0, job) == without
+    assert isinstance(without[0], Workers)
+    assert choose("stacked", 0, job)[0] == Stacked()
+
+
+@pytest.mark.parametrize(("clients", "cores", "little"), [(9, 2, False), (8, 2, True), (9, 3, True), (13, 3, False)])
+def test_many_steps_are_much_work(clients: int, cores: int, little: bool) -> None:
+    """Forty steps of 0.3 ms for each client; the cores have 50 ms."""
+    x = torch.zeros(400, WIDTH)
+    samples = Samples(x, torch.zeros(400, dtype=torch.int64))
+    job = Job(
+        FedAvg(), network("mlp"), Training(batch_size=10), [ClientData(samples, samples, samples)] * clients, seed=1
+    )
+    assert small(job, cores) == little
+
+
+@pytest.mark.parametrize(("samples", "little"), [(13, True), (14, False), (0, True)])
+def test_large_steps_are_much_work(samples: int, little: bool) -> None:
+    """50 million operations forward for an image: 3.8 ms on a core, forward and back."""
+    net = Net(lambda: dapfl_cnn100((3, 32, 32), 20), (3, 32, 32), 20)
+    data = Samples(torch.zeros(samples, 3, 32, 32), torch.zeros(samples, dtype=torch.int64))
+    shards = [ClientData(data, data, data)]
+    assert small(Job(FedAvg(), net, Training(batch_size=samples or 1), shards, seed=1), 1) == little
