@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.evaluate.choice import majority_class
 
 Counts = npt.NDArray[np.int64]
 
@@ -117,10 +116,11 @@ def scores(
     right, total = matrix.diagonal(0, 1, 2), matrix.sum(2)
     valid, held = validation.numpy().diagonal(0, 1, 2).sum(1).tolist(), validation.numpy().sum((1, 2)).tolist()
     kind = (counts > 0).astype(np.int64) + (counts >= few_below) + (counts > many_above)
-    groups = [np.stack([np.where(kind == k, n, 0).sum(1) for n in (right, total)], 1).tolist() for k in range(4)]
+    groups = [_pairs(*(np.where(kind == k, n, 0).sum(1) for n in (right, total))) for k in range(4)]
     f1, balanced = _mean_ratios(2 * right, matrix.sum(1) + total), _mean_ratios(right, total)
-    n_test, correct, of_class = total.sum(1).tolist(), right.sum(1).tolist(), total.tolist()
-    most = [majority_class(c) for c in counts.tolist()]
+    n_test, correct = total.sum(1).tolist(), right.sum(1).tolist()
+    most = total[np.arange(len(total)), counts.argmax(1)].tolist()  # of the class that `majority_class` returns
+    known: list[bool] = (counts.sum(1) > 0).tolist()
     return [
         ClientScore(
             client=client,
@@ -129,21 +129,20 @@ def scores(
             accuracy=correct[i] / n_test[i] if n_test[i] else None,
             macro_f1=f1[i],
             balanced=balanced[i],
-            majority=None if (at := most[i]) is None else of_class[i][at],
+            majority=most[i] if known[i] else None,
             n_validation=held[i],
             validation_accuracy=valid[i] / held[i] if held[i] else None,
-            unseen=_pair(groups[0][i]),
-            few=_pair(groups[1][i]),
-            medium=_pair(groups[2][i]),
-            many=_pair(groups[3][i]),
+            unseen=groups[0][i],
+            few=groups[1][i],
+            medium=groups[2][i],
+            many=groups[3][i],
         )
         for i, client in enumerate(clients)
     ]
 
 
-def _pair(numbers: list[int]) -> tuple[int, int]:
-    right, total = numbers
-    return right, total
+def _pairs(right: Counts, total: Counts) -> list[tuple[int, int]]:
+    return list(zip(right.tolist(), total.tolist(), strict=True))
 
 
 def _check_matrices(clients: Sequence[int], classes: int, **parts: Tensor) -> None:
