@@ -44,23 +44,25 @@ def choose(engine: str | Engine, workers: int, job: Job) -> tuple[Engine, str]:
         return Loop(), "one client after another (as asked)"
     if engine == "stacked":
         return Stacked(), "stacks of clients (as asked)"
-    if engine == "auto" and not workers and _pays_to_stack(job):
+    gpu = engine == "auto" and not workers and _could_be_stacked(job)
+    if gpu and not small(job, cores()):
         return Stacked(), f"stacks of clients on {torch.cuda.get_device_name()}"
+    little = "; little work for a GPU" if gpu else ""
     if engine == "auto" and (why := _alone(workers, job)):
-        return Loop(), f"one client after another ({why})"
+        return Loop(), f"one client after another ({why}{little})"
     count = min(workers or cores(), len(job.shards))
     reason = "as asked" if workers else "one per core" if count == cores() else "one per client"
-    return Workers(workers), f"{count} worker process{'es' if count > 1 else ''} ({reason})"
+    return Workers(workers), f"{count} worker process{'es' if count > 1 else ''} ({reason}{little})"
 
 
-def _pays_to_stack(job: Job) -> bool:
-    """Return whether there is a GPU, and training that can be stacked and is enough work for it.
+def _could_be_stacked(job: Job) -> bool:
+    """Return whether there is a GPU, and training that can be stacked.
 
     Recurrent layers on a GPU are computed by a library as a whole, which cannot be stacked.
     """
     if not torch.cuda.is_available() or job.private is not None or job.net.cumulative:
         return False
-    return not any(isinstance(m, nn.RNNBase) for m in job.net.module.modules()) and not small(job, cores())
+    return not any(isinstance(m, nn.RNNBase) for m in job.net.module.modules())
 
 
 def small(job: Job, cores: int) -> bool:

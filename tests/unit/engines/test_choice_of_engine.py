@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -54,14 +55,17 @@ def test_on_a_gpu_what_can_be_stacked_is(
 
 
 def test_little_work_is_left_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six clients of a few samples, next to a GPU: as without one."""
+    """Six clients of a few samples, next to a GPU: as without one, and the reason says so."""
     job = Job(FedAvg(), network("mlp"), Training(), federation(), seed=1)
     monkeypatch.setattr("fedkin.engines.choice.cores", lambda: 2)
     without = choose("auto", 0, job)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert choose("auto", 0, job) == without
-    assert isinstance(without[0], Workers)
+    engine, why = choose("auto", 0, job)
+    assert (engine, why) == (without[0], "2 worker processes (one per core; little work for a GPU)")
+    assert without == (Workers(0), "2 worker processes (one per core)")
     assert choose("stacked", 0, job)[0] == Stacked()
+    one = replace(job, shards=job.shards[:1])
+    assert choose("auto", 0, one)[1] == "one client after another (there is one client; little work for a GPU)"
 
 
 @pytest.mark.parametrize(("clients", "cores", "little"), [(9, 2, False), (8, 2, True), (9, 3, True), (13, 3, False)])
