@@ -1,6 +1,6 @@
 """The stacked engine against the loop: times, share of the device's peak, how far results are apart, and the profile.
 
-    python bench/gpu.py [--device auto] [--only convolutions waits W1a W4 race W2 dapfl]
+    python bench/gpu.py [--device auto] [--only convolutions waits W1a W4 race dapfl W2]
         [--ways stacked tf32] [--small] [--out bench/results/gpu.jsonl]
 
 On a machine with a GPU and torch (nothing else is needed), from the repository's root; a few minutes for each part, of
@@ -16,10 +16,10 @@ FedAvg's client step, synthetic data, a new round each time:
 - W4: perceptron 784-200-100-62, batch 10, 100 clients of 100 to 360 samples, one epoch (FEMNIST)
 - race: the network and the clients of bench/race.py, 50 of 50 samples, batch 10, one epoch; it has dropout, which the
   loop draws otherwise, so that `apart` says nothing
-- W2: convolutions of 32 and 64 channels and 512 units on 3x32x32, batch 100, 20 clients of 2,000 samples, five epochs
-  (PFedCS)
 - dapfl: convolutions of 64 and 128 channels on 3x32x32, batch 10, 20 clients of 550 to 2,400 samples, one epoch (the
   CIFAR-100 runs of DA-PFL)
+- W2: convolutions of 32 and 64 channels and 512 units on 3x32x32, batch 100, 20 clients of 2,000 samples, five epochs
+  (PFedCS)
 
 For each: seconds per round of the loop on one core of the CPU, of stacks (as they are, without CUDA graphs, with tf32,
 with uploads that stay on the device because a run needs their mean alone, with all convolutions grouped, with all as
@@ -76,7 +76,7 @@ from fedkin.models.papers import cam_lenet, dapfl_cnn100, pfedcs_cnn
 from fedkin.testing.toys import ClientData
 
 RESULTS = Path(__file__).parent / "results" / "gpu.jsonl"
-PARTS = ["convolutions", "waits", "W1a", "W4", "race", "W2", "dapfl"]
+PARTS = ["convolutions", "waits", "W1a", "W4", "race", "dapfl", "W2"]
 
 
 @dataclass(frozen=True)
@@ -125,21 +125,21 @@ def workloads(small: bool) -> list[Workload]:
         Workload("W4", perceptron, (784,), 62, uneven, Training(batch_size=10, lr=0.01), 10),
         Workload("race", race_cnn, (3, 32, 32), 10, [50] * 50, Training(batch_size=10, lr=0.1), 10),
         Workload(
-            "W2",
-            lambda: pfedcs_cnn((3, 32, 32), 10),
-            (3, 32, 32),
-            10,
-            [2000] * 20,
-            Training(5, batch_size=100, lr=0.01),
-            1,
-        ),
-        Workload(
             "dapfl",
             lambda: dapfl_cnn100((3, 32, 32), 20),
             (3, 32, 32),
             20,
             torch.randint(550, 2400, (20,), generator=generator(6, "sizes")).tolist(),
             Training(batch_size=10, lr=0.001),
+            1,
+        ),
+        Workload(
+            "W2",
+            lambda: pfedcs_cnn((3, 32, 32), 10),
+            (3, 32, 32),
+            10,
+            [2000] * 20,
+            Training(5, batch_size=100, lr=0.01),
             1,
         ),
     ]

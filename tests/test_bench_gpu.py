@@ -59,12 +59,12 @@ def test_it_writes_a_line_for_each_way(gpu: ModuleType, tmp_path: Path) -> None:
 def test_convolutions_and_waits_are_looked_at_in_detail(
     gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A line for each layer of three networks and number of rows, with both times; one for a round, an evaluation, and
+    """A line for each layer of four networks and number of rows, with both times; one for a round, an evaluation, and
     memory. A part that fails is a line."""
     found = lines(gpu, tmp_path, "convolutions", "waits")
     measured = [line for line in found if line["part"] == "convolutions"]
     assert [(line["network"], line["rows"]) for line in measured] == [
-        (name, rows) for name in ("W1a", "race", "W2") for _ in range(2) for rows in (1, 2)
+        (name, rows) for name in ("W1a", "race", "W2", "dapfl") for _ in range(2) for rows in (1, 2)
     ]
     assert all(line["grouped_ms"] > 0 and line["products_ms"] > 0 for line in measured)
     assert [line["step"] for line in found[len(measured) :]] == ["round", "evaluation", "memory"]
@@ -107,7 +107,7 @@ def test_some_ways_alone_are_measured_beside_the_loop(gpu: ModuleType, tmp_path:
 
 def test_the_longest_workload_comes_last(gpu: ModuleType) -> None:
     """A call that is stopped has the others by then."""
-    assert [w.name for w in gpu.workloads(False)] == ["W1a", "W4", "race", "W2"]
+    assert [w.name for w in gpu.workloads(False)] == ["W1a", "W4", "race", "dapfl", "W2"]
 
 
 def test_on_a_gpu_kernels_count_and_not_the_operations_that_started_them(gpu: ModuleType) -> None:
