@@ -68,12 +68,13 @@ def _could_be_stacked(job: Job) -> bool:
 def small(job: Job, cores: int) -> bool:
     """Return whether a number of cores train all clients sooner than a GPU has started the kernels for that.
 
-    An estimate from the numbers of steps and operations, so that the same run has the same engine every time. On a GPU
-    a run of 20 clients on 1,800 digits takes three times as long as on one core, where a round takes some 40 ms.
+    An estimate from the numbers of steps and operations, so that a run has the same engine each time on a machine. A
+    run of 20 clients on 1,800 digits took three times as long on a GPU as on one core of another machine, where a round
+    took some 40 ms.
     """
     with FlopCounterMode(display=False) as counted, torch.no_grad():
-        job.net(job.net.w0, torch.zeros(1, *job.net.shape))
-    work = 3 * counted.get_total_flops() / _RATE  # of a sample: forward, and back to inputs and weights
+        job.net(job.net.w0, torch.zeros(2, *job.net.shape))  # some networks cannot take a single one
+    work = 3 * counted.get_total_flops() / 2 / _RATE  # of a sample: forward, and back to inputs and weights
     seconds = 0.0
     for shard in job.shards:
         steps = job.training.steps_for(len(shard.train))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from counted import Counted
 from fedkin.core.seeds import generator
 from fedkin.engines.stacked_conv import ConvLayer, Products, parts_of, product
 
@@ -76,22 +75,6 @@ def test_inside_convolutions_are_products_and_all_else_is_torchs() -> None:
     assert counted.calls["bmm"] + counted.calls["mm"] == 1
     assert "convolution" not in counted.calls
     torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
-
-
-class Counted(TorchDispatchMode):
-    """Operations by name, and the sizes of copies."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: Counter[str] = Counter()
-        self.copied: list[int] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.calls[func.overloadpacket.__name__] += 1
-        if func.overloadpacket.__name__ in ("clone", "copy_", "_to_copy"):
-            self.copied.append(out.numel())
-        return out
 
 
 def test_inputs_of_a_stack_are_unfolded_by_one_copy() -> None:

@@ -11,24 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from counted import Counted
 from fedkin.core.seeds import generator
 from fedkin.engines.stacked_loss import MeanEntropy
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-
-
-class Counted(TorchDispatchMode):
-    """Operations by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.calls[func.overloadpacket.__name__] += 1
-        return func(*args, **(kwargs or {}))
 
 
 def made(clients: int, batch: int, classes: int) -> tuple[Tensor, Tensor]:
