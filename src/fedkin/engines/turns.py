@@ -33,13 +33,16 @@ from fedkin.privacy.dp_sgd import PrivateSteps
 from fedkin.privacy.noise import Hidden
 
 
-def perform(job: Job, task: Task, train: Trainer) -> Answer:
+def perform(job: Job, task: Task, train: Trainer, begin: Callable[[Job, Task, Net], Turn] | None = None) -> Answer:
     """Return the answer of one client's step.
+
+    Args:
+        begin: makes the step; None: as a `Turn`.
 
     Raises:
         ClientError: client code failed; it names step, client and round.
     """
-    turn = Turn(job, task, evaluating(job))
+    turn = (begin or Turn)(job, task, evaluating(job))
     before = torch.random.get_rng_state()
     try:
         with named(task):
