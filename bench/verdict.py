@@ -225,6 +225,26 @@ def marks(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
                        "any_left_out": round(100 * alone / repeats, 2)}  # fmt: skip
 
 
+def marks_of_one_seed(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
+    """The same with one seed: the interval over clients leaves out what they have in common."""
+    for methods in (2, 6, 20):
+        for clients in (20, 100):
+            for r in (0.0, 0.2, 0.33):
+                kept = np.zeros(methods)
+                for _ in range(repeats):
+                    a = 0.7 + CLIENT * rng.standard_normal((methods, clients))
+                    a += r * CLIENT * rng.standard_normal((methods, 1))
+                    means = {str(i): float(m) for i, m in enumerate(a.mean(1))}
+                    highest = max(means, key=lambda i: means[i])
+                    d = a[int(highest)] - a
+                    error = np.maximum(d.std(1, ddof=1), 1e-12) / np.sqrt(clients)
+                    tail = stdtr(clients - 1, -d.mean(1) / error)
+                    found = marked(means, {i: float(tail[int(i)]) for i in means if i != highest})
+                    kept += [1.0 if not found else str(i) in found for i in range(methods)]
+                yield {"part": "marks of one seed", "methods": methods, "clients": clients, "r": r,
+                       "repeats": repeats, "marked": round(100 * float(kept.mean()) / repeats, 2)}  # fmt: skip
+
+
 # ---- harmed clients -------------------------------------------------------------------------------------------------
 TRUTHS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
     "no difference": lambda rng, k: np.zeros(k),
@@ -314,6 +334,7 @@ PARTS: dict[str, tuple[Callable[[np.random.Generator, int], Iterator[dict[str, A
     "harmed": (harm, 400),
     "repeated": (repeated, 200),
     "rivals": (rivals, REPEATS),
+    "marks of one seed": (marks_of_one_seed, 800),
 }
 RESULTS = {"size", "mean", "power", "student", "coverage", "marked", "least", "any_left_out", "low_too_high",
            "high_too_low", "true", "below", "low", "high", "repeats"}  # fmt: skip
@@ -364,6 +385,7 @@ def tables() -> dict[str, str]:
         row(x["methods"], "same" if x["same"] else "anew", x["r"], x["marked"], x["least"], x["any_left_out"])
         for x in of("marks")
     ]
+    marked_rows += [row(x["methods"], x["clients"], x["r"], x["marked"]) for x in of("marks of one seed")]
     ranges = [
         row(x.get("clients", 50), x.get("samples", f"{x.get('agreeing')} {x.get('how')}"), x["truth"],
             *(x[name] for name in ("coverage", "low_too_high", "high_too_low", "true", "below", "low", "high")))

@@ -339,6 +339,23 @@ def test_final_is_the_mean_over_the_window():
     assert result["rounds"] == "rounds 11 to 12"
 
 
+def test_final_accuracies_are_of_all_clients_where_some_are_missing_in_a_round():
+    """Ten rounds; in the last but one only one of three clients was evaluated. Other figures remain those of rounds."""
+    lines = [{**line, "clients": 3, "pooled": 0.3} for line in rounds(*[0.2] * 10)]
+    own = {0: 0.1, 1: 0.4, 2: 0.7}
+    assert final(lines, by_client=lambda: own)["accuracy"] == pytest.approx(0.2), "all were there in every round"
+    lines[8]["clients"] = 1
+    found = final(lines, by_client=lambda: own)
+    assert (found["accuracy"], found["worst_decile"]) == (pytest.approx(0.4), pytest.approx(0.1))
+    assert (found["std"], found["pooled"]) == (pytest.approx(math.sqrt(0.06)), pytest.approx(0.3))
+    assert final(lines)["accuracy"] == final(lines, by_client=dict)["accuracy"] == pytest.approx(0.2)
+    lines[8]["clients"], lines[2]["clients"] = 3, 2
+    assert final(lines, by_client=lambda: own)["accuracy"] == pytest.approx(0.2), "round 3 is not averaged"
+    for line in lines[8:]:
+        line["clients"] = 2
+    assert final(lines, by_client=lambda: own)["accuracy"] == pytest.approx(0.4), "a client has left"
+
+
 def test_a_climb_is_not_averaged():
     """Ten rounds from 8 % to 44.7 %: the mean over the last two, not over the climb (26 % or so)."""
     climb = [0.08, 0.11, 0.14, 0.18, 0.22, 0.27, 0.32, 0.37, 0.42, 0.447]
@@ -530,6 +547,16 @@ def test_spread_is_the_sample_standard_deviation():
     assert single is not None
     assert single.std is None
     assert spread([None]) is None
+
+
+def test_equal_accuracies_alone_are_no_collapse() -> None:
+    """Of one seed each: other test samples are right in the second, all are right in the third."""
+    same = shifted(0.0, 0.0)
+    bits = [{0: Answers(bytes([b]), 8, "x")} for b in (0b11110000, 0b00001111)]
+    other, perfect = against({0: 0.5}, {0: 0.5}, answers=(bits[0], bits[1])), against({0: 1.0}, {0: 1.0})
+    for seeds in ([other], [perfect], [same, other], [same, perfect]):
+        assert verdict("M", seeds) == "M: the same accuracy as Local for every client"
+    assert verdict("M", [same, same]) == "M: identical to Local: it has collapsed to local training"
 
 
 def test_a_safe_form_that_takes_nothing_has_not_collapsed() -> None:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from fedkin.core.robust import Aggregation, Kind
-from fedkin.evaluate import against
+from fedkin.evaluate import Answers, against
 from fedkin.evaluate import warnings as careful
 
 
@@ -159,3 +159,15 @@ def test_one_cluster_for_nearly_everybody() -> None:
 def test_one_seed_ranks_nothing() -> None:
     assert kinds(careful.seeds(1)) == ["one seed"]
     assert careful.seeds(3) == []
+
+
+def test_equal_accuracies_are_no_collapse_where_predictions_differ_or_all_are_right() -> None:
+    """Two methods are right on as many samples, but other ones; or both on all or none."""
+    first, second = ({0: Answers(bytes([bits]), 8, "x")} for bits in (0b11110000, 0b00001111))
+    half = {0: 0.5}
+    assert careful.collapsed("M", against(half, half, answers=(first, second)), "Local") == []
+    assert kinds(careful.collapsed("M", against(half, half, answers=(first, first)), "Local")) == ["collapse"]
+    for accuracy in (0.0, 1.0):
+        assert careful.collapsed("M", against({0: accuracy, 1: accuracy}, {0: accuracy, 1: accuracy}), "Local") == []
+    (mixed,) = careful.collapsed("M", against({0: 1.0, 1: 0.5}, {0: 1.0, 1: 0.5}), "Ditto")
+    assert mixed.text == "M equals Ditto for every client: the two do the same. Check its settings."

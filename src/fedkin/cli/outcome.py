@@ -14,7 +14,7 @@ from fedkin.core.errors import ConfigError, counted, typed
 from fedkin.data import SOURCES, Dataset, Federation
 from fedkin.data.sites import DEFAULT_CLIENTS
 from fedkin.data.sources.npz import likely_clients_of
-from fedkin.evaluate import Conclusion, verdict
+from fedkin.evaluate import Conclusion
 from fedkin.experiment.compare import Comparison
 from fedkin.experiment.settings import DataSettings, OnData, digest
 from fedkin.inspection import glance
@@ -175,8 +175,8 @@ def _verdicts(title: str, report: PageData, reference: str) -> list[tuple[str, C
     twins = report.findings.get(references.LOCAL, {}).get(references.FULL)
     same = twins is not None and twins.difference.identical  # then the second sentence would repeat the first
     against = (reference, references.FULL) if reference == references.LOCAL and not same else (reference,)
-    found = {name: report.findings.get(name, {}).get(title) for name in against}
-    return [(verdict(title, one, name, names=report.names), one) for name, one in found.items() if one is not None]
+    known = [(report.verdict(title, name), report.findings.get(name, {}).get(title)) for name in against]
+    return [(text, one) for text, one in known if text is not None and one is not None]
 
 
 def style_of(found: Conclusion) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -16,6 +17,12 @@ Indices = npt.NDArray[np.int64]
 Scaling = Literal["pooled", "client"]
 
 _PIECE = 1 << 24  # values looked at in one go, so that a check of a large set needs little memory
+
+
+def check_client_names(names: Sequence[str], where: str) -> None:
+    """Raise DataError if two clients have the same name."""
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise DataError(f"{where}: two clients are called {twice[0]!r}; give each a name of its own")
 
 
 def check_samples(x: Tensor, y: Tensor, classes: int, where: str, *, pixels: bool = False) -> None:

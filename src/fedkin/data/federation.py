@@ -14,7 +14,7 @@ from torch import Tensor
 from fedkin.core.errors import DataError, counted
 from fedkin.core.samples import ClientData, Samples
 from fedkin.data import shelf
-from fedkin.data.checks import check_samples
+from fedkin.data.checks import check_client_names, check_samples
 from fedkin.data.draws import generator
 from fedkin.data.preparation import Preparation
 from fedkin.data.shard import PARTS, check_client_data
@@ -71,6 +71,7 @@ class Federation:
         ):
             if names is not None and len(names) != expected:
                 raise DataError(f"{self.name}: {field} holds {len(names)} names, expected {expected}")
+        check_client_names(self.client_names or (), self.name)
         if self.preparation is not None and self.preparation.shape != self.shape:
             raise DataError(
                 f"{self.name}: its preparation gives inputs of shape {list(self.preparation.shape)}, "

@@ -7,9 +7,11 @@ with ``evaluated: false`` count for cost only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from fedkin.evaluate.scores import over_clients_of
 
 METRICS = (
     "accuracy",
@@ -91,14 +93,21 @@ def over(rounds: str) -> str:
     return f"in {rounds}" if rounds.startswith(("round ", BEST)) else f"and {rounds}"
 
 
-def final(rounds: Iterable[Line], chosen: int | None = None) -> dict[str, Any]:
+def final(
+    rounds: Iterable[Line],
+    chosen: int | None = None,
+    by_client: Callable[[], Mapping[int, float]] = dict,
+) -> dict[str, Any]:
     """Return the final figures of a run: the mean of each metric over the rounds of `window`.
 
-    A metric that is missing in some of these rounds is averaged over the others, None if missing in all.
+    A metric that is missing in some of these rounds is averaged over the others, None if missing in all. Where clients
+    are missing in some of them (they joined late, or could not be reached), accuracy, its standard deviation and that
+    of the worst tenth are those of the clients' own final accuracies: the ones that clients are compared by.
 
     Args:
         rounds: the lines of all rounds of the run, including those without an evaluation.
         chosen: an evaluated round whose figures are returned instead, such as that of `best`.
+        by_client: returns each client's final accuracy, as from `final_by_client`; called only where it is needed.
 
     Returns:
         The metrics (floats or None), and the rounds that were averaged: ``rounds`` as text, such as "rounds 81 to 100",
@@ -115,6 +124,9 @@ def final(rounds: Iterable[Line], chosen: int | None = None) -> dict[str, Any]:
     for metric in metrics:
         values = [v for v in (_number(line.get(metric)) for line in lines) if v is not None]
         result[metric] = math.fsum(values) / len(values) if values else None
+    tested = {t: int(line.get("clients") or 0) for t, line in by_round.items()}
+    if any(tested[t] < max(tested.values()) for t in averaged) and (own := by_client()):
+        result |= over_clients_of(own.values())
     result["rounds"] = span(averaged)
     result["rounds_averaged"] = len(averaged)
     result["first_round"], result["last_round"] = (averaged[0], averaged[-1]) if averaged else (None, None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -189,16 +189,14 @@ def summarise(scores: Sequence[ClientScore]) -> dict[str, float | int | None]:
         ``clients_without_test``.
     """
     tested = [s for s in scores if s.n_test > 0]
-    accuracies = sorted(s.correct / s.n_test for s in tested)
     n = sum(s.n_test for s in tested)
-    mean = _mean(accuracies)
     f1 = [(s.macro_f1, s.n_test) for s in tested if s.macro_f1 is not None]
-    worst = accuracies[: -(-len(accuracies) // 10)]
+    over_clients = over_clients_of([s.correct / s.n_test for s in tested])
     return {
-        "accuracy": mean,
+        "accuracy": over_clients["accuracy"],
         "pooled": sum(s.correct for s in tested) / n if n else None,
-        "std": None if mean is None else math.sqrt(math.fsum((a - mean) ** 2 for a in accuracies) / len(accuracies)),
-        "worst_decile": _mean(worst),
+        "std": over_clients["std"],
+        "worst_decile": over_clients["worst_decile"],
         "macro_f1": _mean([value for value, _ in f1]),
         "macro_f1_weighted": math.fsum(value * weight for value, weight in f1) / n if n else None,
         "balanced": _mean([s.balanced for s in tested if s.balanced is not None]),
@@ -210,6 +208,17 @@ def summarise(scores: Sequence[ClientScore]) -> dict[str, float | int | None]:
         "majority": _mean([s.majority / s.n_test for s in tested if s.majority is not None]),
         "clients": len(tested),
         "clients_without_test": len(scores) - len(tested),
+    }
+
+
+def over_clients_of(accuracies: Iterable[float]) -> dict[str, float | None]:
+    """Return ``accuracy``, ``std`` and ``worst_decile`` of `summarise` for clients with these accuracies."""
+    each = sorted(accuracies)
+    mean = _mean(each)
+    return {
+        "accuracy": mean,
+        "std": None if mean is None else math.sqrt(math.fsum((a - mean) ** 2 for a in each) / len(each)),
+        "worst_decile": _mean(each[: -(-len(each) // 10)]),
     }
 
 

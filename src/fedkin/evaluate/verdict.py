@@ -40,6 +40,8 @@ class Against:
         gains: client id -> final accuracy of the method minus that of the reference, a fraction.
         mean: mean gain over clients, a fraction.
         identical: every single gain is exactly zero.
+        collapsed: beyond that, the two predict alike as far as is known: no test sample has another outcome, and some
+            client's accuracy is neither 0 nor 1, which different models share by chance.
         left_out: clients for which only one of the two has a figure; they are not compared.
         tolerance: maximum change, as a fraction, of a client that is drawn as unchanged.
         changed: client id -> changes for its single test samples in the last evaluated round; empty where these are not
@@ -52,6 +54,7 @@ class Against:
     left_out: int
     tolerance: float
     changed: Mapping[int, Changed] = field(default_factory=dict)
+    collapsed: bool = False
 
 
 def against(
@@ -83,13 +86,17 @@ def against(
     gains = {client: method[client] - local[client] for client in common}
     first, second = answers or ({}, {})
     both = {c: changed(first[c], second[c]) for c in common if c in first and c in second}
+    known = {client: one for client, one in both.items() if one is not None}
+    identical = all(gain == 0 for gain in gains.values())
+    alike = not any(one.net.any() for one in known.values()) and any(0 < method[c] < 1 for c in common)
     return Against(
         gains=gains,
         mean=math.fsum(gains.values()) / len(gains),
-        identical=all(gain == 0 for gain in gains.values()),
+        identical=identical,
         left_out=len(local.keys() ^ method.keys()),
         tolerance=tolerance,
-        changed={client: one for client, one in both.items() if one is not None},
+        changed=known,
+        collapsed=identical and alike,
     )
 
 
@@ -102,6 +109,7 @@ class Conclusion:
         harmed: a range for the number of harmed clients in the last evaluated round; None where single test samples are
             not known, or clients are too few.
         of: unit of the count: "clients", or "client results" where each seed has different clients.
+        collapsed: the two predict alike in every seed, see `Against`.
         gaining, losing: clients that are significantly better, or worse, in these runs (see
             :func:`fedkin.evaluate.clear_clients`); empty where seeds have different clients.
     """
@@ -111,6 +119,7 @@ class Conclusion:
     of: str = "clients"
     gaining: tuple[int, ...] = ()
     losing: tuple[int, ...] = ()
+    collapsed: bool = False
 
 
 def judge(comparison: Against | Sequence[Against], same_clients: bool | None = None) -> Conclusion:
@@ -126,12 +135,13 @@ def judge(comparison: Against | Sequence[Against], same_clients: bool | None = N
     """
     seeds = [comparison] if isinstance(comparison, Against) else list(comparison)
     found = difference([a.gains for a in seeds], same_clients=same_clients)
+    collapsed = all(a.collapsed for a in seeds)
     if not all(a.changed for a in seeds):
-        return Conclusion(found)
+        return Conclusion(found, collapsed=collapsed)
     one = bool(same_clients) or len(seeds) == 1
     counted = counts([a.changed for a in seeds], one)
     up, down = clear_clients(counted) if one else ((), ())
-    return Conclusion(found, harmed_range(counted), "clients" if one else "client results", up, down)
+    return Conclusion(found, harmed_range(counted), "clients" if one else "client results", up, down, collapsed)
 
 
 def verdict(
@@ -148,7 +158,7 @@ def verdict(
     samples are known, the sentence gives a range for the number of harmed clients (:func:`fedkin.evaluate.harmed`) and
     the clients that clearly move against the mean. A method whose every client equals the reference to the last digit
     is said to have collapsed to it, unless the two are Local and Local (full), or it is a safe form, whose clients may
-    choose so.
+    choose so, or only the accuracies are equal (see `Against`).
 
     Args:
         method: display name of the method.
@@ -169,6 +179,8 @@ def verdict(
             return f"{method}: identical to {reference}"
         if stays_alone(method, reference):
             return f"{method}: identical to {reference}: held-out samples showed no client a gain"
+        if not finding.collapsed:
+            return f"{method}: the same accuracy as {reference} for every client"
         collapsed = "local training" if reference == "Local" else reference
         return f"{method}: identical to {reference}: it has collapsed to {collapsed}"
     by, mean = f"by {_points(abs(found.mean))} on average", _points(found.mean, sign=True)

@@ -42,14 +42,14 @@ def data(notes: Iterable[str]) -> list[Warning]:
 
 
 def collapsed(title: str, against: Against, reference: str) -> list[Warning]:
-    """Warn if every client's accuracy equals the reference's to the last digit."""
-    if not against.identical:
+    """Warn if every client predicts as under the reference (`Against.collapsed`)."""
+    if not against.collapsed:
         return []
     if stays_alone(title, reference):
         what = "held-out samples showed none a gain"
     else:
-        local = reference.startswith("Local")
-        what = f"{'no client learns from another' if local else 'all clients get one model'}. Check its settings"
+        meaning = {"Local": "no client learns from another", "FedAvg": "all clients get one model"}
+        what = f"{meaning.get(reference.removesuffix(' (full)'), 'the two do the same')}. Check its settings"
     return [Warning("collapse", f"{title} equals {reference} for every client: {what}.")]
 
 

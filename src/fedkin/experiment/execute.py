@@ -13,7 +13,7 @@ from torch import Tensor
 from fedkin.core import Bundle, RunFolderError
 from fedkin.core.errors import typed
 from fedkin.core.rows import kept_by
-from fedkin.evaluate import best, diverged, final, latest, stop_round
+from fedkin.evaluate import best, diverged, final, final_by_client, latest, stop_round
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.records import Participants, lines_of
 from fedkin.experiment.result import FinalMetrics, Result
@@ -174,7 +174,9 @@ def _result(
     folder: RunFolder | None,
     extra: Mapping[str, Any],
 ) -> Result:
-    mean, chosen, lost = final(kept["rounds"]), best(kept["rounds"]), diverged(kept["rounds"])
+    clients = Written(folder.path / "clients.jsonl") if folder and "clients" not in kept else kept["clients"]
+    mean = final(kept["rounds"], by_client=lambda: final_by_client(clients, server.round))
+    chosen, lost = best(kept["rounds"]), diverged(kept["rounds"])
     groups, names, classes = people.groups_in(server.round), people.client_names, people.labels
     summary = {
         "method": e.table["method"]["name"],
@@ -209,7 +211,7 @@ def _result(
         title=e.title,
         seed=e.plan.seed,
         rounds=kept["rounds"],
-        clients=Written(folder.path / "clients.jsonl") if folder and "clients" not in kept else kept["clients"],
+        clients=clients,
         relations=kept["relations"],
         final=FinalMetrics(**mean),
         best=chosen,

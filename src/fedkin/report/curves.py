@@ -89,12 +89,7 @@ def _over(groups: Groups) -> str:
 
 def _line(title: str, runs: Sequence[Run], key: str) -> list[dict[str, Any]]:
     """Return mean and standard deviation over the seeds that were evaluated in a round, in per cent, by round."""
-    values: dict[int, list[float | None]] = {}
-    end = min((run.total for run in runs if run.total is not None), default=0)  # a mean over all seeds
-    for run in runs:
-        for line in evaluated(line for line in run.rounds if int(line["round"]) <= end):
-            values.setdefault(int(line["round"]), []).append(line.get(key))
-    rows = []
+    values, rows = _by_round(runs, key), []
     for r in thinned(sorted(values)):
         found = spread(values[r])
         if found is not None:
@@ -103,6 +98,16 @@ def _line(title: str, runs: Sequence[Run], key: str) -> list[dict[str, Any]]:
                 row |= {"low": percent(found.mean - found.std), "high": percent(found.mean + found.std)}
             rows.append(row)
     return rows
+
+
+def _by_round(runs: Sequence[Run], key: str) -> dict[int, list[float | None]]:
+    """Return the figures of all seeds by evaluated round, up to the round in which the first of them ends."""
+    values: dict[int, list[float | None]] = {}
+    end = min((run.total for run in runs if run.total is not None), default=0)  # a mean over all seeds
+    for run in runs:
+        for line in evaluated(line for line in run.rounds if int(line["round"]) <= end):
+            values.setdefault(int(line["round"]), []).append(line.get(key))
+    return values
 
 
 def _labels(finals: Mapping[str, float], low: int, high: int) -> list[dict[str, Any]]:
@@ -199,11 +204,11 @@ def _reading(rows: Sequence[Mapping[str, Any]], titles: Sequence[str], x: Spec) 
 
 
 def course(groups: Groups, key: str = "accuracy") -> str:
-    """Return a sentence: from which round on the methods hardly rise, and which ones still do."""
+    """Return a sentence: from which round on the methods hardly rise in the mean over seeds, and which still do."""
     rising, level = [], []
     for title, runs in groups.items():
-        values = [(int(line["round"]), line.get(key)) for line in evaluated(runs[0].rounds)]
-        known = [(r, float(v)) for r, v in values if v is not None and math.isfinite(v)]
+        means = {r: spread(values) for r, values in sorted(_by_round(runs, key).items())}
+        known = [(r, found.mean) for r, found in means.items() if found is not None and math.isfinite(found.mean)]
         fifth = len(known) // 5
         if fifth < 2:
             continue
@@ -256,6 +261,7 @@ def traffic(groups: Groups, reference: str = LOCAL) -> Figure | None:
         f"Strong bar: megabytes sent, both directions, until mean accuracy first reached {100 * target:.1f}%. "
     )  # fmt: skip
     caption += "Faint bar: sent in all rounds." + _evaluation(groups)
+    caption += " Of several seeds, the first." if max(len(runs) for runs in groups.values()) > 1 else ""
     return Figure("traffic", fact, caption, _traffic_spec(rows, groups))
 
 

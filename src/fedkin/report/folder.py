@@ -67,10 +67,10 @@ class Run:
 
         Folders of older versions contain a mean over other rounds; all displayed figures follow one rule.
         """
-        if self.chosen is not None:
-            return final(self.rounds, self.chosen)
         written = self.summary.get("final")
-        return final(self.rounds) if self.rounds or not isinstance(written, dict) else dict(written)
+        if not self.rounds and isinstance(written, dict):
+            return dict(written)
+        return final(self.rounds, self.chosen, lambda: self.by_client)
 
     @cached_property
     def last(self) -> dict[str, float | int | None]:

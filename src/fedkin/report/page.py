@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError, RunFolderError
-from fedkin.evaluate import verdict
+from fedkin.evaluate import Against
 from fedkin.report import charts, client_table, markup, page_data, references, tables
 from fedkin.report.figures import Figure
 from fedkin.report.folder import Run, by_title, read_run
@@ -46,10 +46,9 @@ def write_page(
 
 def run_page(folder: Path | str, run: Run, report: PageData, reference: str, command: str | None = None) -> Path:
     """Do as `write_page`, where ``report`` and ``reference`` are known already, from `one_run`."""
-    found = report.findings.get(reference, {}).get(run.title)
-    said = [] if found is None else [verdict(run.title, found, reference, names=report.names)]
+    said = [text for text in [report.verdict(run.title, reference)] if text is not None]
     body = markup.verdicts({("Accuracy" if report.first.fair else "By accuracy") + f" against {reference}": said})
-    body += markup.note(references.what_local_is(run)) if found is not None and reference == references.LOCAL else ""
+    body += markup.note(references.what_local_is(run)) if said and reference == references.LOCAL else ""
     body += _losing(report, reference) + markup.table(tables.final_table(run, report.first), "final")
     order = [] if run.final.get("accuracy") is None else [run.title]
     return _write(Path(folder), Scene(report, reference, order, ()), body, command or _written_command(run))
@@ -118,9 +117,8 @@ def comparison_page(
     head = "Against" if report.first.fair else "Accuracy against"
     lists = {}
     for other in (reference, *references.others(reference)):
-        known = report.findings.get(other, {})
-        titles = [title for title in order if title in known and title != reference]
-        lists[f"{head} {other}"] = [verdict(t, known[t], other, names=report.names) for t in titles]
+        texts = [report.verdict(title, other) for title in order if title != reference]
+        lists[f"{head} {other}"] = [text for text in texts if text is not None]
     grid = tables.comparison_table(rows, reference, headline(report.runs, report.first, tuning_note(report.tuned)))
     body = markup.verdicts(lists) + markup.note(references.which_is_which(report.runs))
     body += markup.table(grid, "comparison")
@@ -156,15 +154,20 @@ def _losing(report: PageData, reference: str) -> str:
     """Return the clients that clearly lose, by name, worst first; empty where single test samples are not known."""
     lines = []
     for title, found in report.findings.get(reference, {}).items():
-        gains = client_table.mean_by_client([one.gains for one in report.compared[reference][title]])
         if found.losing:
+            gains = client_table.mean_by_client([_last_gains(one) for one in report.compared[reference][title]])
             losers = sorted((gains[c], c) for c in found.losing)
             lines.append(f"{title}: {_losers(losers, report.runs[title][0].names)}")
     if not lines:
         return ""
-    seed = " (mean over seeds)" if report.several else ""
-    who = f"Clearly worse off than with {html.escape(reference)}{seed}"
+    seed = ", mean over seeds" if report.several else ""
+    who = f"Clearly worse off than with {html.escape(reference)} (points in the last round{seed})"
     return f"<details><summary>{who}</summary>\n{markup.listed(lines)}</details>"
+
+
+def _last_gains(compared: Against) -> dict[int, float]:
+    """Return each client's gain in the last round, by which the clients that clearly lose are found."""
+    return {client: float(one.net.mean()) for client, one in compared.changed.items()}
 
 
 def _losers(losers: Sequence[tuple[float, int]], names: Sequence[str]) -> str:

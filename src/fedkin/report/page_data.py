@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fedkin.core.robust import Aggregation
-from fedkin.evaluate import Against, Choice, Conclusion, judge
+from fedkin.evaluate import Against, Choice, Conclusion, judge, verdict
 from fedkin.evaluate import warnings as careful
 from fedkin.report import accuracy, client_notes, costs, curves, dots, references, spreads
 from fedkin.report.client_data import Part, parts_of
@@ -56,6 +56,14 @@ class PageData:
     def several(self) -> bool:
         """Whether there are several seeds of a method."""
         return max(len(runs) for runs in self.runs.values()) > 1
+
+    def verdict(self, title: str, reference: str) -> str | None:
+        """Return the sentence on a method against a reference; None if they were not compared."""
+        found = self.findings.get(reference, {}).get(title)
+        if found is None:
+            return None
+        lost = any(run.diverged is not None for run in self.runs[title])
+        return f"{verdict(title, found, reference, names=self.names)}{'; its training diverged' if lost else ''}"
 
 
 def made(
@@ -132,7 +140,7 @@ def _warnings(
     for title, runs in groups.items():
         for reference, methods in compared.items():
             alone = title in (references.LOCAL, references.FULL)  # whatever they equal is what collapsed
-            if title in methods and not alone and all(a.identical for a in methods[title]):
+            if title in methods and not alone and all(a.collapsed for a in methods[title]):
                 found += careful.collapsed(title, methods[title][0], reference)
         by_seed = {p.run.seed: _own(p, next(iter(compared), "")) for p in parts if p.run.title == title and not p.joint}
         prefix = f"{title}: " if len(groups) > 1 else ""
@@ -169,7 +177,7 @@ def _of_seeds(by_seed: Mapping[int, Sequence[careful.Warning]], seeds: Sequence[
         alike = len(set(texts.values())) == 1
         if not alike or len(texts) < len(seeds):
             said = f"seed{'s' if alike and len(texts) > 1 else ''} {', '.join(map(str, texts)) if alike else first}"
-            others = "" if alike else f"; much the same in {', '.join(str(s) for s in texts if s != first)}"
+            others = "" if alike else f"; also in {', '.join(str(s) for s in texts if s != first)}"
             text = f"{text.removesuffix('.')} ({said}{others})."
         found.append(careful.Warning(kind, text))
     return found

@@ -18,11 +18,11 @@ from fedkin.evaluate.rounds import over
 from fedkin.report.cells import cells
 from fedkin.report.headline import Headline
 from fedkin.report.tables import (
-    BOLD,
     DASH,
     Grid,
     Row,
     balanced_note,
+    bold_note,
     figure_cells,
     figure_columns,
     majority_note,
@@ -139,9 +139,11 @@ def paper_table(
 def _caption(rows: Sequence[Row], reference: str, level: float, extra: Headline) -> str:
     seeds = sorted({row.seeds for row in rows})
     runs = "one seed" if seeds == [1] else f"{seeds[0]} seeds" if len(seeds) == 1 else "each method's own seeds"
-    luck = "clients of this one seed"
-    if seeds != [1]:
+    shared = {row.difference.seeds for row in rows if row.difference} or set(seeds)  # a reference may lack runs
+    luck = "clients of this one seed" if seeds == [1] else "clients of the one seed in common"
+    if shared - {1}:
         luck = f"seeds and clients (half-Cauchy prior on the seed effect, scale {SEED_EFFECT:g})"
+        luck += "; over clients alone where there is one seed in common" if 1 in shared else ""
     spread = "" if seeds == [1] else " (± standard deviation)"
     parts = [
         f"accuracy: mean over clients {over(extra.rounds)}, {runs}{spread}{majority_note(rows)}",
@@ -149,9 +151,9 @@ def _caption(rows: Sequence[Row], reference: str, level: float, extra: Headline)
         "worst 10 %: as accuracy, over the worst tenth of the clients",
         f"difference: points above {reference}, paired by seed and client, with its {100 * level:g} % interval "
         f"over {luck}",
-        "rank: mean over seeds",
+        "rank: mean over the seeds that all methods have",
         "MB: sent up and down in training",
-        BOLD,
+        *bold_note(rows),
     ]
     if any(row.difference and row.difference.low is None for row in rows):
         parts.append("differences without an interval rest on too few figures for one")

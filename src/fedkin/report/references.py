@@ -21,7 +21,7 @@ def others(reference: str) -> tuple[str, ...]:
 
 def what_local_is(run: Run) -> str:
     """Return how often a client trains under Local in a run with the settings of ``run``; "" if in every round."""
-    share = _run_settings(run).get("participation", 1.0)
+    share = _settings(run, "run").get("participation", 1.0)
     if share >= 1:
         return ""
     return (
@@ -38,26 +38,55 @@ def which_is_which(groups: Mapping[str, Sequence[Run]]) -> str:
     """
     if not groups.get(LOCAL) or not groups.get(FULL):
         return ""
-    how = _run_settings(groups[LOCAL][0])
-    rounds, share = how.get("rounds"), how.get("participation", 1.0)
-    if ended_early([run for title in (LOCAL, FULL) for run in groups.get(title, ())]):
-        rounds = None  # each run has its own number
-    of_all = "all rounds" if rounds is None else "the only round" if rounds == 1 else f"all {rounds} rounds"
-    kept = "keeps the model that is best on its own validation data"
+    first = groups[LOCAL][0]
+    how, share = _settings(first, "run"), _settings(first, "run").get("participation", 1.0)
+    when, reached = _rounds(groups), ""
+    if hindered := _hindered(how):
+        when, reached = f"{when} in which it can be reached ({hindered})", " that can be reached"
     if share >= 1:
         return (
-            f"{LOCAL} and {FULL}: under both every client trains alone in {of_all}, since all clients take part in "
-            f"each round of this comparison. Under {LOCAL} a client predicts with its last model; under {FULL} it "
-            f"{kept}."
+            f"{LOCAL} and {FULL}: under both every client trains alone in {when}, since all clients{reached} take part "
+            f"in each round of this comparison. {_kept(first)}"
         )
+    validated = _validated(first)
+    kept = "keeps the model that is best on its own validation data" if validated else "predicts with its last model"
     return (
         f"{LOCAL} and {FULL}: under {LOCAL} a client trains alone, and only in the rounds it is sampled for, as under "
         f"the other methods ({100 * share:g} % of the clients in each round). Under {FULL} every client trains alone "
-        f"in {of_all} and {kept}: what it can reach without a federation."
+        f"in {when} and {kept}: what it can reach without a federation."
     )
 
 
-def _run_settings(run: Run) -> Mapping[str, Any]:
+def _rounds(groups: Mapping[str, Sequence[Run]]) -> str:
+    """Return the rounds of both in words."""
+    rounds = _settings(groups[LOCAL][0], "run").get("rounds")
+    if ended_early([run for title in (LOCAL, FULL) for run in groups.get(title, ())]):
+        rounds = None  # each run has its own number
+    return "all rounds" if rounds is None else "the only round" if rounds == 1 else f"all {rounds} rounds"
+
+
+def _hindered(how: Mapping[str, Any]) -> str:
+    """Return why clients cannot be reached in each round; "" if they can."""
+    share = how.get("dropout") or 0
+    late = "some join late" if how.get("late_joiners") else ""
+    return ", ".join(filter(None, (f"{100 * share:g} % drop out of a round" if share else "", late)))
+
+
+def _kept(run: Run) -> str:
+    """Return which model clients predict with where both train as often."""
+    if not _validated(run):
+        return "Under both a client predicts with its last model, as there are no validation data."
+    return (
+        f"Under {LOCAL} a client predicts with its last model; under {FULL} it keeps the model that is best on its own "
+        "validation data."
+    )
+
+
+def _validated(run: Run) -> bool:
+    return bool(_settings(run, "data").get("validation", 0.1))
+
+
+def _settings(run: Run, part: str) -> Mapping[str, Any]:
     config = run.summary.get("config")
-    found = config.get("run") if isinstance(config, Mapping) else None
+    found = config.get(part) if isinstance(config, Mapping) else None
     return found if isinstance(found, Mapping) else {}

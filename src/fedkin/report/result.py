@@ -106,7 +106,8 @@ def sentences(scene: Scene, title: str) -> tuple[Text, str]:
         return _unmatched(scene, title, accuracy), ""
     if standing.identical:
         alike = f"{title} ended exactly where {against(scene.reference)} ended, for every client."
-        return [(alike, "")], "It learned nothing from the others." if alone(scene.reference) else ""
+        nothing = alone(scene.reference) and standing.collapsed
+        return [(alike, "")], "It learned nothing from the others." if nothing else ""
     top = scene.order[0]
     above = any(other.difference.mean > 0 for t in scene.order if (other := scene.standing(t, top)))
     if title == scene.first and top != title and (alone(top) or top == scene.reference) and not above:
@@ -188,7 +189,8 @@ def _eyebrow(scene: Scene, title: str) -> str:
         tied = len(scene.tied)
         below = f"; {tied} {'is' if tied == 1 else 'are'} not clearly below it" if tied else ""
         return f"Highest mean {NAMED[metric]} of {count} methods{below}"
-    return f"Rank {rank} of {count} by mean {NAMED[metric]}"
+    shared = ", shared" if sum(mean == means[title] for mean in means.values()) > 1 else ""
+    return f"Rank {rank} of {count}{shared} by mean {NAMED[metric]}"
 
 
 def _lede(scene: Scene, title: str) -> str:

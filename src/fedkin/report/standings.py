@@ -45,12 +45,14 @@ class Standing:
         title: the method; reference: what it is compared with.
         seeds: the gain of every client, seed by seed.
         difference: the mean gain with its interval.
+        collapsed: the two predict alike, see `fedkin.evaluate.Against`.
     """
 
     title: str
     reference: str
     seeds: tuple[tuple[ClientGain, ...], ...]
     difference: Difference
+    collapsed: bool = False
 
     @property
     def gains(self) -> list[ClientGain]:
@@ -105,7 +107,8 @@ def standing(
         finding: the joint conclusion.
     """
     each = {run.seed: run for run in runs}
-    return Standing(title, reference, tuple(_seed(each[s], a) for s, a in compared.items()), finding.difference)
+    return Standing(title, reference, tuple(_seed(each[s], a) for s, a in compared.items()), finding.difference,
+                    finding.collapsed)  # fmt: skip
 
 
 def _seed(run: Run, compared: Against) -> tuple[ClientGain, ...]:

@@ -42,11 +42,7 @@ NAMES = {
     "ari_evaluated": "adjusted Rand index of the clusters chosen at evaluation",
 }
 
-BOLD = (
-    "bold: the highest accuracy, and every method down to the last that is not clearly below it (paired intervals; the "
-    "best is among them with 90 % probability)"
-)
-"""Meaning of the emphasis."""
+_BOLD = "bold: the highest accuracy, and every method down to the last that is not clearly below it"
 
 _MOMENTS = {
     "accuracy_trained": ("trained", "accuracy right after the last local training"),
@@ -77,7 +73,7 @@ class Grid:
 
 
 def comparison_table(rows: Sequence[Row], reference: str = "Local", extra: Headline | None = None) -> Grid:
-    """Return methods side by side; bold marks differences beyond an interval (see ``BOLD``).
+    """Return methods side by side; bold marks differences beyond an interval (see `bold_note`).
 
     Args:
         rows: as from `comparison_rows`.
@@ -120,7 +116,7 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local", extra: Headl
     left = sum(a.left_out for row in rows for a in row.against)
     note += f"; {left} client figures without a partner are not compared" if left else ""
     bold = frozenset((i, columns.index("accuracy %")) for i, row in enumerate(rows) if row.best)
-    note = "; ".join([note, *([BOLD] if bold else []), *extra.notes])
+    note = "; ".join([note, *bold_note(rows), *extra.notes])
     return Grid("Comparison", columns, cells, bold, note)
 
 
@@ -142,6 +138,18 @@ def figure_cells(row: Row, extra: Headline, decimals: int = 1, moments: tuple[st
     )
     other = percent(row.macro_f1 if extra.first.fair else row.metrics.get("balanced"), decimals=decimals)
     return (*cells, other) if extra.first.fair else (other, *cells)
+
+
+def bold_note(rows: Sequence[Row]) -> list[str]:
+    """Return the meaning of the emphasis; nothing where no method is emphasised.
+
+    The interval of a single seed leaves out what its clients have in common, so it bounds no probability for others.
+    """
+    if not any(row.best for row in rows):
+        return []
+    if any(row.seeds == 1 for row in rows):
+        return [f"{_BOLD} in a single seed; another seed may have other methods there"]
+    return [f"{_BOLD} (paired intervals; the best is among them with 90 % probability)"]
 
 
 def balanced_note(first: Choice) -> str:

@@ -87,6 +87,8 @@ def test_groups_and_names_must_fit() -> None:
         Federation((shard(),), classes=2, labels=("cat",))
     with pytest.raises(DataError, match="client_names holds 2 names, expected 1"):
         Federation((shard(),), classes=2, client_names=("a", "b"))
+    with pytest.raises(DataError, match="two clients are called 'a'; give each a name of its own"):
+        Federation((shard(), shard(), shard()), classes=2, client_names=("a", "b", "a"))
 
 
 def test_fingerprint_sees_every_change() -> None:

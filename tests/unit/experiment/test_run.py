@@ -19,6 +19,7 @@ from fedkin import Bundle, Client, Federation, Method, Round, Train, Training, W
 from fedkin.core import ClientError, ConfigError, ModelError, RunFolderError
 from fedkin.data import Dirichlet, federate, load, planted_groups
 from fedkin.engines import Loop, Workers
+from fedkin.evaluate import final_by_client
 from fedkin.experiment.result import FinalMetrics
 from fedkin.experiment.run import Result, resume, run_settings
 from fedkin.experiment.settings import Compute, RunSettings, settings_from
@@ -331,6 +332,17 @@ def test_late_joiners_appear_when_they_join() -> None:
     assert [line["cohort"] for line in result.rounds] == [[0, 1, 2, 3]] * 2 + [[0, 1, 2, 3, 4, 5]] * 2
     assert {c["client"] for c in result.clients if c["round"] < 3} == {0, 1, 2, 3}
     assert {c["client"] for c in result.clients if c["round"] == 3} == set(range(6))
+
+
+def test_final_accuracies_count_every_client_once_where_some_join_in_the_last_round() -> None:
+    """Rounds 9 and 10 are averaged, and two of six clients are in the last one alone."""
+    result = play(FedAvg(), late_joiners="2@10", participation=1.0, rounds=10)
+    own = final_by_client(result.clients, 10)
+    assert len(own) == 6
+    assert result.final.accuracy == pytest.approx(sum(own.values()) / 6, abs=1e-12)
+    assert result.final.worst_decile == min(own.values())
+    rounds = [line["accuracy"] for line in result.rounds[8:]]
+    assert result.final.accuracy != pytest.approx(sum(rounds) / 2, abs=1e-3), "what this test is about"
 
 
 def test_dropouts_appear_as_missing() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -189,6 +190,8 @@ def test_the_course_says_who_still_rises(made):
         line["accuracy"] = 0.9
     assert curves.course(by_title([a, b])) == "B is still rising; the other levels off by round 1"
     assert curves.course(by_title([a])) == "It levels off by round 1"
+    again = replace(b, title="A", seed=1)
+    assert curves.course(by_title([a, again])) == "A is still rising", "the mean over seeds"
     assert curves.course(by_title([made("A"), made("C")])) == "Accuracy over rounds"
 
 

@@ -273,9 +273,34 @@ def test_who_clearly_loses_is_named(made, tmp_path):
         for s, up in ((0, 0.3), (1, -0.1)):
             runs.append(made("M", s, top=0.7, gains={0: up, 1: -0.1}, answers=each[s], **more))
         text = page.write_comparison(tmp_path, named(runs, list("abcdefgh"))).read_text(encoding="utf-8")
-        assert ("Clearly worse off than with Local (mean over seeds)" in text) == (answers is not None)
+        said = "Clearly worse off than with Local (points in the last round, mean over seeds)"
+        assert (said in text) == (answers is not None)
         assert ("<li>M: b (-10.0)</li>" in text) == (answers is not None)
         assert bool(re.search("of 8 clients (is|are) harmed", text)) == (answers is not None)
+
+
+def test_what_clearly_loses_is_measured_in_the_round_that_shows_it(made, tmp_path):
+    """Client 1 is 20 points below Local in the last round, and above it in the mean over rounds."""
+    local, m = made("Local", top=0.7, clients=8, samples=200, answers="x", rounds=10), None
+    m = made("M", top=0.7, clients=8, samples=200, gains={1: -0.2}, answers="x", rounds=10)
+    for line in m.clients:
+        if line["round"] == 9 and line["client"] == 1:
+            line["accuracy"] = 1.0
+    text = page.write_comparison(tmp_path, [local, m]).read_text(encoding="utf-8")
+    assert "<li>M: client 1 (-20.0)</li>" in text
+
+
+def test_a_verdict_says_that_training_diverged(made, tmp_path):
+    """All clients predict NaN in the last rounds of one seed."""
+    runs = [made(t, s, clients=8) for t in ("Local", "M", "N") for s in (0, 1)]
+    for line in runs[3].rounds:
+        line["unpredicted"] = [0, 1, 2, 3, 4, 5, 6, 7]
+        line |= {"refused": {str(i): "model holds nan" for i in range(8)}, "answered": [], "abandoned": True}
+    assert runs[3].diverged is not None, "what this test is about"
+    text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
+    said = re.findall(r"<li>((?:M|N): [^<]*Local[^<]*)</li>", text)
+    assert [one.endswith("; its training diverged") for one in said] == [one.startswith("M") for one in said]
+    assert {one[0] for one in said} == {"M", "N"}
 
 
 def test_a_warning_says_of_which_seeds_it_is(made, tmp_path):
@@ -333,8 +358,8 @@ def test_equal_means_share_a_rank(made, tmp_path):
     """As in tables."""
     runs = [made(t, top=top) for t, top in (("A", 0.8), ("B", 0.7), ("C", 0.7), ("D", 0.6))]
     text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
-    ranks = re.findall(r'class="eyebrow">(Rank \d of 4|Highest mean)', text)
-    assert sorted(ranks) == ["Highest mean", "Rank 2 of 4", "Rank 2 of 4", "Rank 4 of 4"]
+    ranks = re.findall(r'class="eyebrow">(Rank \d of 4(?:, shared)?|Highest mean)', text)
+    assert sorted(ranks) == ["Highest mean", "Rank 2 of 4, shared", "Rank 2 of 4, shared", "Rank 4 of 4"]
 
 
 def test_seeds_in_which_a_client_has_no_figure_do_not_count(made, tmp_path):

@@ -199,3 +199,22 @@ def test_the_three_files(rows, tmp_path):
     assert text.endswith("-->\n")
     assert "cc33" in text
     check_latex((tmp_path / "table.tex").read_text())
+
+
+def test_what_the_interval_and_the_marks_mean_goes_by_the_seeds_in_common(made):
+    """Two seeds of M, of which Local lacks one; then three seeds of both."""
+    more = {"clients": 8}
+    half = [made("Local", 0, top=0.7, **more), made("M", 0, **more), made("M", 1, **more)]
+    note = paper_table(comparison_rows(by_title(half))).note
+    assert "interval over clients of the one seed in common" in note
+    assert (
+        "bold: the highest accuracy, and every method down to the last that is not clearly below it in a single" in note
+    )
+    mixed = [*half, made("Local", 1, top=0.7, **more), made("N", 0, top=0.6, **more)]
+    note = paper_table(comparison_rows(by_title(mixed))).note
+    assert "over seeds and clients (half-Cauchy prior on the seed effect, scale 0.2); over clients alone where" in note
+    whole = [made(t, s, top=top, **more) for t, top in (("Local", 0.5), ("M", 0.8)) for s in (0, 1, 2)]
+    note = paper_table(comparison_rows(by_title(whole))).note
+    assert "(paired intervals; the best is among them with 90 % probability)" in note
+    alike = [made(t, s, **more) for t in ("Local", "M") for s in (0, 1, 2)]
+    assert "bold" not in paper_table(comparison_rows(by_title(alike))).note

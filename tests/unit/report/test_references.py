@@ -122,3 +122,23 @@ def test_clients_that_train_alone_are_not_what_collapsed(made):
     said = " ".join(w.text for w in page.several_runs(runs, "FedAvg").warnings if w.kind == "collapse")
     assert "M equals FedAvg for every client: all clients get one model" in said
     assert "Local equals" not in said
+
+
+def test_clients_that_cannot_be_reached_are_said(made):
+    """Drop-outs and late joiners train in fewer rounds, and without validation data nothing is chosen by them."""
+    text = references.which_is_which(pair(made, participation=1.0, dropout=0.4, late_joiners="3@50"))
+    assert (
+        "trains alone in all 100 rounds in which it can be reached (40 % drop out of a round, some join late), since "
+        "all clients that can be reached take part in each round"
+    ) in text
+    text = references.which_is_which(pair(made, participation=0.2, dropout=0.4))
+    assert (
+        "Under Local (full) every client trains alone in all 100 rounds in which it can be reached (40 % drop" in text
+    )
+    groups = {share: pair(made, participation=share) for share in (0.2, 1.0)}
+    for runs in (run for pairs in groups.values() for each in pairs.values() for run in each):
+        runs.summary["config"]["data"] = {"validation": 0.0}
+    assert "predicts with its last model: what it can reach" in references.which_is_which(groups[0.2])
+    assert references.which_is_which(groups[1.0]).endswith(
+        "Under both a client predicts with its last model, as there are no validation data."
+    )

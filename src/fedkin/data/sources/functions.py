@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import DataError
+from fedkin.data.checks import check_client_names
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
 from fedkin.data.pixels import Array, pixels
@@ -92,9 +93,7 @@ def _joined(parts: list[tuple[Array, Array]], names: tuple[str, ...] | None, nam
                 f"{where}: inputs of {x.dtype} and shape {list(x.shape[1:])}, the first has "
                 f"{parts[0][0].dtype} and {list(parts[0][0].shape[1:])}; all need the same"
             )
-    if names is not None and len(set(names)) < len(names):
-        twice = next(one for one in names if names.count(one) > 1)
-        raise DataError(f"{spec}: two clients are called {twice!r}; give each a name of its own")
+    check_client_names(names or (), spec)
     numbers, labels = class_numbers(np.concatenate([y for _, y in parts]), spec)
     inputs, preparation = _inputs(np.concatenate([x for x, _ in parts]), labels)
     sizes = torch.tensor([len(x) for x, _ in parts])
