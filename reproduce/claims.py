@@ -21,7 +21,8 @@ This page lists the claims that each paper makes about its tables, and the resul
 **holds** if, in every comparison that it makes, the whole 95 % interval of the paired difference over seeds and clients
 is on the claimed side ([method](../compare.md#verdicts)). It **does not hold** if in one comparison the whole interval
 is on the other side, at a level of 95 % for all comparisons of the claim together. Otherwise it is **undecided**, as
-with a single seed. The papers' pages show the printed numbers next to ours; nothing is tuned towards them."""
+with a single seed. Each client counts the same in a comparison, also where a table weighs clients by their samples. The
+papers' pages show the printed numbers next to ours; nothing is tuned towards them."""
 CLOSING = (
     "`python -m reproduce` lists the tables and their measured cells, `python -m reproduce run` computes missing "
     "cells, `python -m reproduce table` writes these pages."

@@ -25,7 +25,9 @@ LEGEND = (
     "Each cell contains the paper's figure and, after the slash, the measured one (a cell without a slash contains "
     "only the measured one): mean ± standard deviation over seeds, with the number of seeds in brackets if some are "
     "missing. – marks a cell that is not measured yet, or a figure that is not in the paper; · a figure that the "
-    "method does not have; † a method whose training diverged. [All claims](papers.md) are listed on a separate page."
+    "method does not have; † a method whose training diverged. Comparisons are paired by client, and each client "
+    "counts the same in them, also where the table weighs clients by their samples, so that differences need not be "
+    "those of the cells. [All claims](papers.md) are listed on a separate page."
 )
 COMMANDS = """```sh
 python -m reproduce run {paper} --minutes 60   # the next missing cells; repeat the command to continue
@@ -142,10 +144,23 @@ def _grid(table: Table, scale: Scale, lines: Measured, metric: str | None) -> Gr
             cells.append(ours)
         rows.append(tuple(cells))
     rounds = {line["final"]["rounds"] for seeds in lines.values() for line in seeds.values()}
-    note = f"Ours: mean over {spans(rounds)}." if rounds else unmeasured(table) + "."
+    note = _when(table, metric, spans(rounds)) if rounds else unmeasured(table) + "."
+    note += " One seed." if rounds and len(scale.seeds) == 1 else ""
     if left and rounds:
         note += f" Rows of ours without a measured cell: {'; '.join(left)}."
     return Grid(table.title, ("", *(table.columns[key].title for key in keys)), tuple(rows), note=note)
+
+
+def _when(table: Table, metric: str | None, rounds: str) -> str:
+    """Return the rounds that the figures of a grid are of."""
+    which = {table.metrics_of(key)[0] for key in table.columns} if metric is None else {metric}
+    if all(name.startswith("rounds-to-") for name in which):
+        return "Ours: the first evaluated round at or above the target, mean over seeds."
+    if which <= {"cluster-sizes", "clusters-used"}:
+        return "Ours: the last round."
+    if which == {"best-on-test"}:
+        return "Ours: the best evaluated round of each run."
+    return f"Ours: mean over {rounds}."
 
 
 def _printed(number: tuple[float, float | None] | None, decimals: int) -> str:
