@@ -62,6 +62,7 @@ class Net:
     ) -> None:
         self.shape, self.classes, self._factory, self._seed = tuple(shape), classes, factory, seed
         self._module = self._build("init", 0)
+        _require_ordinary(self._module)
         _require_trainable(self._module)
         self.head_name = head or _last_linear(self._module, classes)
         self._head = _submodule(self._module, self.head_name)
@@ -482,13 +483,32 @@ def _require_trainable(module: nn.Module) -> None:
         )
 
 
+def _require_ordinary(module: nn.Module) -> None:
+    """Raise `ModelError` for layers without a size, or whose output for a sample depends on other samples."""
+    if lazy := [n for n, p in module.named_parameters() if isinstance(p, nn.UninitializedParameter)]:
+        raise ModelError(
+            f"the parameter {lazy[0]!r} has no shape yet; name the number of inputs of the layer (nn.Linear instead of "
+            "nn.LazyLinear)"
+        )
+    for name, m in module.named_modules():
+        if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.running_mean is None:
+            raise ModelError(
+                f"{name!r} normalises by the statistics of the samples that are predicted together "
+                "(track_running_stats=False), so that a prediction would depend on other samples; leave "
+                "track_running_stats=True, or take nn.GroupNorm"
+            )
+
+
 def _last_linear(module: nn.Module, classes: int) -> str:
+    if isinstance(module, nn.Linear):
+        raise ModelError("the network is a single layer, which has no name; wrap it: nn.Sequential(layer)")
     linear = [(n, m) for n, m in module.named_modules() if n and isinstance(m, nn.Linear)]
     fitting = [n for n, m in linear if m.out_features == classes]
     if not fitting:
+        last = f" (the last one, {linear[-1][0]!r}, has {linear[-1][1].out_features})" if linear else ""
         raise ModelError(
-            f"no linear layer with {classes} outputs to serve as the head; name the classifying module with head=, "
-            f"one of {[n for n, _ in module.named_children()]}"
+            f"no linear layer with {classes} outputs, the number of classes{last}, to serve as the head; name the "
+            f"classifying module with head=, one of {[n for n, _ in module.named_children()]}"
         )
     return str(fitting[-1])
 
@@ -500,4 +520,9 @@ def _submodule(module: nn.Module, name: str) -> nn.Module:
     found = module.get_submodule(name)
     if not isinstance(getattr(found, "weight", None), Tensor):
         raise ModelError(f"the head {name!r} has no weight; the head must be one layer, such as nn.Linear")
+    if "weight" not in dict(found.named_parameters(recurse=False)):
+        raise ModelError(
+            f"the weight of the head {name!r} is computed from other parameters (weight_norm, for example); take a "
+            "plain layer, or name another module with head="
+        )
     return found

@@ -12,8 +12,27 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedkin.core import ModelError, Net
+from fedkin.core.seeds import generator
 
 _EPS = 1e-6  # added to the product of norms in every cosine, as the authors of CReFF do
+
+
+def require_head_last(net: Net) -> None:
+    """Check that the head alone, at its input, gives the network's logits, as methods assume that apply it alone.
+
+    Raises:
+        ModelError: it does not: something comes after it (a temperature, a normalisation, an activation), or another
+            layer was named as the head.
+    """
+    x = torch.rand(2, *net.shape, generator=generator(0, "head"))  # also indices, where the network takes them
+    with torch.no_grad():
+        z, logits = net.features_and_logits(net.w0, x)
+        alone = net.classify(net.w0[net.head], z)
+    if alone.shape != logits.shape or not torch.allclose(alone, logits, rtol=1e-4, atol=1e-5):
+        raise ModelError(
+            f"this method applies the head {net.head_name!r} alone, but the network's logits are not the head's "
+            "outputs: other operations follow it; take a network that ends with its head, or another method"
+        )
 
 
 def feature_size(net: Net) -> int:

@@ -19,6 +19,7 @@ from fedkin.functional.retraining import (
     fit,
     matched_features,
     random_head,
+    require_head_last,
     with_bias,
 )
 
@@ -63,6 +64,7 @@ class CReFF(Method):
     def init(self, r: Round) -> Bundle:
         """Return the common start, a random classifier and normally distributed federated features ``[C, M, d]``."""
         rng, d = r.rng, feature_size(r.net)
+        require_head_last(r.net)
         features = torch.randn(r.net.classes, self.features, d, generator=rng)
         return Bundle(model=r.w0, head=random_head(r.net, rng), features=features)
 

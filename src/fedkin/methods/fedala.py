@@ -44,6 +44,7 @@ class FedALA(Method):
 
     def init(self, r: Round) -> Bundle:
         """Return the common start as the global model."""
+        r.net.top(self.layers)  # raises if there are fewer
         return Bundle(model=r.w0)
 
     def distribute(self, s: Bundle, r: Round) -> Download:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedkin.core import Batch, Bundle, Client, Download, Method, ModelError, Net, Round, Train, Work, to_all
-from fedkin.functional.retraining import as_head, as_matrix, feature_size
+from fedkin.functional.retraining import as_head, as_matrix, feature_size, require_head_last
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class FedDBE(Method):
     def init(self, r: Round) -> Bundle:
         """Return the common start; the common mean feature is not known yet."""
         feature_size(r.net)  # raises unless the head is a linear layer
+        require_head_last(r.net)
         if r.net.head.stop == r.net.head_weight.stop:
             raise ModelError(f"the head {r.net.head_name!r} needs a bias: a client's vector is put into it")
         return Bundle(model=r.w0)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
-from fedkin.functional.retraining import as_head, as_matrix, feature_size, fit, with_bias
+from fedkin.functional.retraining import as_head, as_matrix, feature_size, fit, require_head_last, with_bias
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class FedGH(Method):
     def init(self, r: Round) -> Bundle:
         """Return the head of the common start as the header."""
         feature_size(r.net)  # raises unless the head is a linear layer
+        require_head_last(r.net)
         return Bundle(head=r.w0[r.net.head].clone())
 
     def distribute(self, s: Bundle, r: Round) -> Download:

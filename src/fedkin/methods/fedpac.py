@@ -11,6 +11,7 @@ from torch import Tensor
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, head_loss, to_all, to_each
 from fedkin.core.rows import grow, put, squared_distances
 from fedkin.functional.prototypes import class_average, no_prototypes, prototype_loss
+from fedkin.functional.retraining import require_head_last
 
 _RIDGE = 1e-9  # times the largest squared length, added to the diagonal: of equal solutions the one with the least a'a
 _SLACK = 1e-14  # times the same: a slope below this is rounding
@@ -49,6 +50,7 @@ class FedPAC(Method):
 
     def init(self, r: Round) -> Bundle:
         """Return the common start, no heads and no known centroids."""
+        require_head_last(r.net)
         return Bundle(body=r.w0[r.net.body].clone(), heads=torch.empty(0, r.net.head.stop), **no_prototypes(r.net))
 
     def admit(self, s: Bundle, r: Round) -> Bundle:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, head_loss, to_all
+from fedkin.functional.retraining import require_head_last
 
 _CODE = {
     "final_head_epochs": 10,
@@ -52,6 +53,7 @@ class FedRep(Method):
 
     def init(self, r: Round) -> Bundle:
         """Return the body of the common start, and its head for `first_head` "average"."""
+        require_head_last(r.net)
         s = Bundle(body=r.w0[r.net.body].clone())
         return s.but(head=r.w0[r.net.head].clone()) if self.first_head == "average" else s
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedkin.core import Batch, Bundle, Client, Download, Method, Net, Round, Train, Work, to_all
+from fedkin.functional.retraining import require_head_last
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class FedRoD(Method):
 
     def init(self, r: Round) -> Bundle:
         """Return the common start, and a new hypernetwork for `personal` "hyper"."""
+        require_head_last(r.net)
         if self.personal == "own":
             return Bundle(model=r.w0)
         return Bundle(model=r.w0, hyper=new_hyper(r.net.classes, r.net.head.stop, self.hidden, r.rng))

@@ -38,7 +38,8 @@ class Oracle(Method):
             raise ConfigError(
                 f"client {c.id} has no true group, and Oracle averages inside true groups: take a partition that makes "
                 "them (cluster-dirichlet, cluster-classes), plant them (--plant labels), take data that bring them "
-                "(partition natural, for example of synthetic), or give them: Federation(..., groups=...)"
+                "(partition natural, for example of synthetic), or give them: Federation(..., "
+                "groups=torch.tensor([0, 1, ...]))"
             )
         return Bundle(group=torch.tensor(c.group))
 

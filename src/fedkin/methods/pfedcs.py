@@ -17,6 +17,7 @@ from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, di
 from fedkin.core.rows import grow, put
 from fedkin.functional.grouping import two_gaussians, two_means, two_ward
 from fedkin.functional.pairs import differences_from
+from fedkin.functional.retraining import require_head_last
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class PFedCS(Method):
 
     def init(self, r: Round) -> Bundle:
         """Return the body of the common start and an empty cache of heads."""
+        require_head_last(r.net)
         w = r.w0
         return Bundle(
             body=w[r.net.body].clone(),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torch import nn
 
+from fedkin.core import ModelError
 from fedkin.models.registry import get_model
 from fedkin.models.weights import started
 
@@ -40,9 +41,26 @@ class _Again:
     def __call__(self) -> nn.Module:
         made = copy.deepcopy(self._module)
         if not self._first:
-            for m in made.modules():
-                reset = getattr(m, "reset_parameters", None)
-                if callable(reset):
-                    reset()
+            for name, m in made.named_modules():
+                _draw_anew(m, name)
         self._first = False
         return made
+
+
+def _draw_anew(module: nn.Module, name: str) -> None:
+    """Give a module's own parameters new random values.
+
+    Raises:
+        ModelError: the module has no method for it, and a parameter that is not constant, as a scale would be.
+    """
+    for reset in ("reset_parameters", "_reset_parameters"):  # the second in attention layers
+        if callable(drawn := getattr(module, reset, None)):
+            drawn()
+            return
+    for part, p in module.named_parameters(recurse=False):
+        if p.numel() > 1 and bool((p != p.flatten()[0]).any()):
+            where = f"{name}.{part}" if name else part
+            raise ModelError(
+                f"a second random start is needed, and {where!r} of {type(module).__name__} cannot be drawn anew; give "
+                "the module a method reset_parameters(), or pass a function that makes the network"
+            )

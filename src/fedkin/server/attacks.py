@@ -68,11 +68,14 @@ class Attack:
         return torch.randperm(total, generator=generator(seed, "attackers"))[:count].sort().values.tolist()
 
     def falsified(self, client: int, round: int, received: Bundle, upload: Bundle, seed: int) -> Bundle:
-        """Return the upload that an attacker sends instead of ``upload``; the same in every call."""
+        """Return the upload that an attacker sends instead of ``upload``; the same in every call.
+
+        Single numbers, such as an accuracy, stay as they are: outside their range the server would refuse the upload.
+        """
         rng = generator(seed, "attack", round, client)
         return Bundle(
             {
-                name: self._changed(w, _start(name, w, received), rng) if w.is_floating_point() else w
+                name: self._changed(w, _start(name, w, received), rng) if w.is_floating_point() and w.dim() else w
                 for name, w in upload.items()
             }
         )

@@ -104,6 +104,10 @@ class Plan(RunSettings):
                 f"chosen; leave out oversampling = {self.oversampling:g}"
             )
 
+    def sampled(self, clients: int) -> int:
+        """Return the number of clients that a round asks, with those beyond `cohort`."""
+        return math.ceil(self.cohort(clients) * self.oversampling - 1e-9)
+
     def consults(self, round: int) -> bool:
         """Return whether clients are asked (`Method.consult`) before the evaluation of this round."""
         return self.metadata_epsilon is None or round == self.rounds
@@ -125,6 +129,12 @@ class Plan(RunSettings):
             raise ConfigError(
                 f"min_replies = {self.min_replies} cannot be reached by {clients} clients: every round would be "
                 "abandoned"
+            )
+        most = None if clients is None else min(clients, self.sampled(clients))
+        if most is not None and self.min_replies > most and type(method).sample is Method.sample:
+            raise ConfigError(
+                f"min_replies = {self.min_replies} cannot be reached: a round samples {most} of {clients} clients, and "
+                "every round would be abandoned; raise participation"
             )
         if not self.aggregation.secure:
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -265,7 +264,7 @@ def _round(net: Net, plan: Plan, server: Server, t: int, step: str, ids: list[in
         net=net,
         roster=Roster(size, server.described),
         ids=torch.tensor(sorted(ids), dtype=torch.int64),
-        cohort=math.ceil(plan.cohort(len(server.sizes)) * plan.oversampling - 1e-9),
+        cohort=plan.sampled(len(server.sizes)),
         seed=plan.seed,
         step=step,
         uniform=plan.weighting == "uniform",

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from fedkin.core import ModelError, Net
 from toys import blobs, close, mlp, mlp_with_batchnorm
@@ -427,3 +428,36 @@ def test_layout_of_images() -> None:
     assert not viewing.channels_last
     assert viewing.layout(x).is_contiguous()
     assert not mlp().channels_last
+
+
+def wrapped(norm: nn.Module) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(nn.Linear(4, 6), copy.deepcopy(norm), nn.ReLU(), nn.Linear(6, 3))
+
+
+@pytest.mark.parametrize(
+    ("factory", "message"),
+    [
+        (wrapped(nn.BatchNorm1d(6, track_running_stats=False)), "'1' normalises by the statistics of the samples"),
+        (lambda: nn.Sequential(nn.LazyLinear(6), nn.Linear(6, 3)), "'0.weight' has no shape yet"),
+        (
+            lambda: nn.Sequential(nn.Linear(4, 6), weight_norm(nn.Linear(6, 3))),
+            "weight of the head '1' is computed",
+        ),
+        (lambda: nn.Linear(4, 3), "a single layer, which has no name; wrap it"),
+        (lambda: nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 7)), "the last one, '1', has 7"),
+        (lambda: nn.Sequential(nn.Flatten()), "the number of classes, to serve as the head"),
+    ],
+)
+def test_networks_that_cannot_be_trained_so_are_refused(factory: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        Net(factory, (4,), 3)
+
+
+def test_instance_norm_and_a_parametrized_body_are_taken() -> None:
+    """Their outputs for a sample depend on no other sample."""
+    net = Net(lambda: nn.Sequential(weight_norm(nn.Linear(4, 6)), nn.ReLU(), nn.Linear(6, 3)), (4,), 3)
+    assert net.head_name == "2"
+    images = Net(
+        lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2), nn.Flatten(), nn.Linear(8, 3)), (1, 4, 4), 3
+    )
+    assert not images.batchnorm

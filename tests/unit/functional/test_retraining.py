@@ -1,5 +1,7 @@
 """Closed forms against autograd and torch's own optimiser; the papers' own numbers are among the golden tests."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import fedkin
 from fedkin.core import ModelError, Net
+from fedkin.data import Federation
 from fedkin.functional.retraining import (
     as_head,
     as_matrix,
@@ -219,3 +223,30 @@ def test_nothing_to_match() -> None:
         torch.zeros(4, 3), z, torch.zeros(0, dtype=torch.int64), torch.zeros(0, 4, 3), steps=2, lr=1
     )
     assert found.shape == (0, 3, 2)
+
+
+class Warm(nn.Module):
+    """A network whose logits are a multiple of its head's outputs."""
+
+    def __init__(self, times: float) -> None:
+        super().__init__()
+        self.body, self.head, self.times = nn.Linear(4, 8), nn.Linear(8, 3), times
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.times * self.head(self.body(x).relu())
+        return out
+
+
+@pytest.mark.parametrize("name", ["fedrep", "fedpac", "pfedcs", "fedrod", "creff", "fedgh", "feddbe"])
+def test_methods_that_apply_the_head_alone_need_it_last(name: str) -> None:
+    """Behind the head a factor, or another layer as the head: either way the head alone is another function."""
+    federation = Federation.from_arrays([(torch.randn(12, 4), torch.arange(12) % 3)] * 2)
+
+    def play(net: nn.Module, **how: Any) -> None:
+        fedkin.run(fedkin.get_method(name), federation, net, rounds=1, compute=fedkin.Compute(engine="loop"), **how)
+
+    with pytest.raises(ModelError, match="applies the head 'head' alone"):
+        play(Warm(2.0))
+    with pytest.raises(ModelError, match="head 'body'"):
+        play(Warm(1.0), head="body")
+    play(Warm(1.0))

@@ -12,6 +12,7 @@ from torch import nn
 
 from fedkin.core.errors import ModelError
 from fedkin.models import get_model
+from fedkin.models.start import factory
 
 SOURCE = """
 import torch
@@ -117,3 +118,32 @@ def test_unknown_name() -> None:
         get_model("dapfl-cn", (1, 28, 28), 10)
     with pytest.raises(ModelError, match=r"no model 'zzz'\. Known: linear"):
         get_model("zzz", (1, 28, 28), 10)
+
+
+class Own(nn.Module):
+    """Parameters of its own, and no way to draw them anew."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.weight, self.gain = nn.Parameter(scale * torch.randn(3, 4)), nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.gain * (x @ self.weight.T)
+
+
+def test_an_object_that_cannot_be_drawn_anew_has_one_start() -> None:
+    """Methods with one start run; a second start, which would be the first again, is an error that names the layer."""
+    make = factory(nn.Sequential(Own(1.0), nn.Linear(3, 2)), (4,), 2)
+    make()
+    with pytest.raises(ModelError, match=r"'0.weight' of Own cannot be drawn anew; give the module"):
+        make()
+    constant = factory(nn.Sequential(Own(0.0), nn.Linear(3, 2)), (4,), 2)
+    assert not torch.equal(constant()[1].weight, constant()[1].weight)
+
+
+def test_attention_layers_are_drawn_anew() -> None:
+    """torch calls their method `_reset_parameters`."""
+    make = factory(nn.Sequential(nn.TransformerEncoderLayer(4, 2, 8), nn.Linear(4, 2)), (3, 4), 2)
+    first, second = (dict(make().named_parameters()) for _ in range(2))
+    for name, p in first.items():
+        assert bool((p == p.flatten()[0]).all()) or not torch.equal(p, second[name]), name

@@ -65,8 +65,16 @@ def test_a_tensor_of_another_shape_is_no_start() -> None:
     """Same name, other shape: nothing to measure from but 0."""
     received = Bundle(model=torch.ones(3), pull=torch.tensor(2.0))
     close(falsified("scale", received, Bundle(model=torch.ones(2))).model, [100, 100])
-    close(falsified("sign-flip", received, Bundle(clamped=torch.tensor(3.0))).clamped, -3)
-    close(falsified("sign-flip", received, Bundle(pull=torch.tensor(3.0))).pull, 1)
+    close(falsified("sign-flip", received, Bundle(model=torch.ones(2))).model, [-1, -1])
+
+
+def test_single_numbers_stay_as_they_are() -> None:
+    """FedFa's accuracy outside 0 to 1, or FedPAC's variance below 0, would have the whole upload refused."""
+    received, upload = Bundle(model=torch.ones(3)), Bundle(model=torch.zeros(3), accuracy=torch.tensor(0.5))
+    for kind in ("sign-flip", "scale", "random"):
+        found = falsified(kind, received, upload)
+        assert float(found.accuracy) == 0.5
+        assert not torch.equal(found.model, upload.model)
 
 
 def test_a_change_is_turned_round_itself() -> None:

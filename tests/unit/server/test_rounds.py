@@ -91,6 +91,16 @@ def test_more_replies_than_clients_are_refused() -> None:
     Plan(5, min_replies=4).require(FedAvg())  # on hosts, whose number is not known
 
 
+def test_more_replies_than_sampled_clients_are_refused() -> None:
+    """Three of ten, four with oversampling; methods that choose clients themselves may ask more."""
+    with pytest.raises(ConfigError, match="min_replies = 5 cannot be reached: a round samples 3 of 10 clients"):
+        Plan(5, min_replies=5, participation=0.3).require(FedAvg(), 10)
+    with pytest.raises(ConfigError, match="a round samples 4 of 10"):
+        Plan(5, min_replies=5, participation=0.3, oversampling=1.3).require(FedAvg(), 10)
+    Plan(5, min_replies=4, participation=0.3, oversampling=1.3).require(FedAvg(), 10)
+    Plan(5, min_replies=5, participation=0.3).require(FedSoft(), 10)
+
+
 def test_clients_are_evaluated_every_so_many_rounds_and_in_the_last_ten() -> None:
     """The final figure is a mean over the last ten rounds, so these are always evaluated."""
     plan = Plan(rounds=25, eval_every=7)
