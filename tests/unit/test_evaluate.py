@@ -47,6 +47,7 @@ def client(correct: int, n: int, validation: float | None = None, f1: float | No
         macro_f1=f1,
         balanced=groups.get("balanced"),
         majority=groups.get("majority"),
+        test_classes=groups.get("test_classes", min(n, 1)),
         n_validation=0 if validation is None else 10,
         validation_accuracy=validation,
         few=groups.get("few", none),
@@ -235,6 +236,16 @@ def test_balanced_and_majority_are_means_over_clients():
     assert summarise(scores)["balanced"] == pytest.approx(0.625)
     assert summarise(scores)["majority"] == pytest.approx(0.7)
     assert summarise([*scores, client(1, 2)])["majority"] == pytest.approx(0.7)
+
+
+def test_a_constant_answer_is_right_for_one_class_of_a_test_part():
+    """Balanced, it has a half where there are two classes, all of one, and nothing where its class was not tested."""
+    scores = [client(1, 4, majority=n, test_classes=k) for n, k in ((3, 2), (4, 1), (0, 2))]
+    assert summarise(scores)["majority_balanced"] == pytest.approx(0.5)
+    assert summarise([*scores, client(1, 2)])["majority_balanced"] == pytest.approx(0.5), "counts are not known"
+    assert summarise([client(1, 2)])["majority_balanced"] is None
+    test = torch.tensor([[3, 1, 0], [0, 2, 0], [0, 0, 0]])
+    assert score(0, test, None, torch.tensor([5, 7, 1])).test_classes == 2
 
 
 def test_class_groups_are_pooled_over_clients():

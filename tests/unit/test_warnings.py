@@ -41,6 +41,8 @@ def test_test_parts_too_small_for_the_gains(n: int, said: bool) -> None:
 def test_a_method_no_better_than_a_constant_answer(accuracy: float | None, majority: float | None, said: bool) -> None:
     """Only where both are known; as good is not better."""
     found = careful.constant(accuracy, majority)
+    other = careful.constant(accuracy, majority, "balanced accuracy")
+    assert [w.text.startswith("Balanced accuracy is 7") for w in other] == [True] * len(found)
     assert kinds(found) == (["constant"] if said else [])
     assert all("71.0 %" in w.text for w in found)
 

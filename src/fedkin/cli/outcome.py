@@ -151,7 +151,7 @@ def write_outcome(plan: Comparison, folder: Path, runs: Sequence[Run], decimals:
     command = f"fedkin compare {typed(folder / 'compare.toml')}"
     report = several_runs(runs, reference)
     if tuned := read_tuned(folder) if plan.tune else []:
-        caveats = tuning_warnings(tuned, plan.privacy.asked)
+        caveats = tuning_warnings(tuned, plan.privacy.asked, report.first.fair)
         report = replace(report, tuned=tuned, warnings=[*report.warnings, *caveats])
     groups, findings = report.runs, report.findings
     rows = tables.comparison_rows(groups, reference, findings=findings.get(reference))

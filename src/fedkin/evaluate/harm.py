@@ -22,7 +22,7 @@ _UNTOUCHED = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9)  # fractions of clients with
 _CROWD = 25  # beyond this number, clients do not make the assumed distribution more accurate
 _TINY = np.float32(1e-30)  # a client so far out that its density underflows counts as one that differs
 _NEGLIGIBLE = 1e-3  # posterior mass of the nodes that are omitted
-_DIRECT = 256  # maximum number of clients for adding clients one by one
+_DIRECT = 64  # maximum number of clients for adding clients one by one
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.floating[Any]]
 
@@ -258,11 +258,13 @@ def _normal(x: Numbers, variance: Numbers) -> Numbers:
 
 def _poisson_binomial(q: Numbers) -> Numbers:
     """Return probabilities ``[G, K + 1]`` of 0..K successes of K independent trials with probabilities ``[G, K]``."""
+    from scipy.fft import next_fast_len  # imported here: a run without a report need not wait for it
+
     nodes, trials = q.shape
     if trials > _DIRECT:  # as a product of polynomials
-        length, half = trials + 1, trials // 2
+        length, half = next_fast_len(trials + 1, real=True), trials // 2
         parts = [np.fft.rfft(_poisson_binomial(part), length, axis=1) for part in (q[:, :half], q[:, half:])]
-        return np.fft.irfft(parts[0] * parts[1], length, axis=1)
+        return np.fft.irfft(parts[0] * parts[1], length, axis=1)[:, : trials + 1]
     found = np.zeros((trials + 1, nodes), dtype=np.float32)
     found[0] = 1
     for k, chance in enumerate(np.ascontiguousarray(q.T, dtype=np.float32)):

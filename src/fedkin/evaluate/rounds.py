@@ -27,6 +27,7 @@ METRICS = (
     "unseen",
     "validation",
     "majority",
+    "majority_balanced",
 )
 """What :func:`final` averages; `GROUPED` and `OTHER_MOMENT` are added where a run has them."""
 GROUPED = ("ari", "ari_evaluated")

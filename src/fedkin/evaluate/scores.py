@@ -23,7 +23,8 @@ class ClientScore:
 
     Accuracies and F1 are fractions in 0..1, None where there is nothing to count; ``balanced`` is balanced accuracy.
     ``majority`` is the number of test samples of the client's most frequent training class: the number that always
-    predicting this class gets right; None where the training counts are not known. ``few``, ``medium``, ``many`` and
+    predicting this class gets right; None where the training counts are not known. ``test_classes`` is the number of
+    classes that the test part has samples of. ``few``, ``medium``, ``many`` and
     ``unseen`` are (correct, total) over the test samples whose true class has that many training samples at this
     client; the four totals add up to ``n_test``.
     """
@@ -35,6 +36,7 @@ class ClientScore:
     macro_f1: float | None
     balanced: float | None
     majority: int | None
+    test_classes: int
     n_validation: int
     validation_accuracy: float | None
     few: tuple[int, int]
@@ -121,6 +123,7 @@ def scores(
     n_test, correct = total.sum(1).tolist(), right.sum(1).tolist()
     most = total[np.arange(len(total)), counts.argmax(1)].tolist()  # of the class that `majority_class` returns
     known: list[bool] = (counts.sum(1) > 0).tolist()
+    classes_there: list[int] = (total > 0).sum(1).tolist()
     return [
         ClientScore(
             client=client,
@@ -130,6 +133,7 @@ def scores(
             macro_f1=f1[i],
             balanced=balanced[i],
             majority=most[i] if known[i] else None,
+            test_classes=classes_there[i],
             n_validation=held[i],
             validation_accuracy=valid[i] / held[i] if held[i] else None,
             unseen=groups[0][i],
@@ -185,8 +189,8 @@ def summarise(scores: Sequence[ClientScore]) -> dict[str, float | int | None]:
         clients and ``macro_f1_weighted`` weighted by test samples (as Fed-CAM reports it); ``balanced`` balanced
         accuracy, mean over clients; ``few``, ``medium``, ``many``, ``unseen`` accuracy pooled over clients;
         ``validation`` mean over the clients that have validation samples; ``majority`` accuracy of always predicting
-        each client's most frequent training class, mean over clients; ``clients`` with test samples and
-        ``clients_without_test``.
+        each client's most frequent training class, mean over clients, and ``majority_balanced`` its balanced accuracy;
+        ``clients`` with test samples and ``clients_without_test``.
     """
     tested = [s for s in scores if s.n_test > 0]
     n = sum(s.n_test for s in tested)
@@ -206,6 +210,7 @@ def summarise(scores: Sequence[ClientScore]) -> dict[str, float | int | None]:
         "unseen": _pooled([s.unseen for s in tested]),
         "validation": _mean([s.validation_accuracy for s in scores if s.validation_accuracy is not None]),
         "majority": _mean([s.majority / s.n_test for s in tested if s.majority is not None]),
+        "majority_balanced": _mean([bool(s.majority) / s.test_classes for s in tested if s.majority is not None]),
         "clients": len(tested),
         "clients_without_test": len(scores) - len(tested),
     }

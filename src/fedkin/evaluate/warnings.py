@@ -67,14 +67,20 @@ def small_tests(accuracy: Mapping[int, float], n_test: Mapping[int, int], gains:
     )]  # fmt: skip
 
 
-def constant(accuracy: float | None, majority: float | None) -> list[Warning]:
-    """Warn if the method is not above always predicting each client's most frequent training class; both fractions."""
+def constant(accuracy: float | None, majority: float | None, what: str = "accuracy") -> list[Warning]:
+    """Warn if the method is not above always predicting each client's most frequent training class; both fractions.
+
+    Args:
+        accuracy: of the method.
+        majority: of that constant answer, by the same measure.
+        what: name of the measure.
+    """
     if accuracy is None or majority is None or accuracy > majority:
         return []
     return [Warning(
         "constant",
-        f"Accuracy is {100 * accuracy:.1f} % on average, not above the {100 * majority:.1f} % of always predicting "
-        "each client's most frequent class.",
+        f"{what[0].upper()}{what[1:]} is {100 * accuracy:.1f} % on average, not above the {100 * majority:.1f} % of "
+        "always predicting each client's most frequent class.",
     )]  # fmt: skip
 
 

@@ -101,6 +101,7 @@ def _executed(
             server, states = loaded
             transport.restore(states, server.acks)
         folder.lines.cut(server.round)
+        del kept["relations"]  # of a method that mixes all clients' models, K x K numbers for each round
         if banks is not None:
             del kept["clients"]
         kept = {name: folder.lines.read(name) for name in kept}
@@ -175,6 +176,7 @@ def _result(
     extra: Mapping[str, Any],
 ) -> Result:
     clients = Written(folder.path / "clients.jsonl") if folder and "clients" not in kept else kept["clients"]
+    relations = kept["relations"] if folder is None else Written(folder.path / "relations.jsonl")
     mean = final(kept["rounds"], by_client=lambda: final_by_client(clients, server.round))
     chosen, lost = best(kept["rounds"]), diverged(kept["rounds"])
     groups, names, classes = people.groups_in(server.round), people.client_names, people.labels
@@ -212,7 +214,7 @@ def _result(
         seed=e.plan.seed,
         rounds=kept["rounds"],
         clients=clients,
-        relations=kept["relations"],
+        relations=relations,
         final=FinalMetrics(**mean),
         best=chosen,
         summary=summary,

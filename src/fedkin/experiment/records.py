@@ -169,14 +169,17 @@ def _grouping(report: RoundReport, people: Participants) -> dict[str, Any]:
 def _relations(report: RoundReport) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     if report.weights is not None:
-        rows = {str(i): _sparse(row) for i, row in zip(report.cohort, report.weights, strict=True)}
-        lines.append({"round": report.round, "kind": "weights", "rows": rows})
+        lines.append({"round": report.round, "kind": "weights", "rows": _sparse(report.cohort, report.weights)})
     if report.clusters is not None:
         lines.append({"round": report.round, "kind": "clusters", "labels": report.clusters.tolist()})
     return lines
 
 
-def _sparse(row: Tensor) -> dict[str, float]:
-    """Return the entries that are not zero, by client."""
-    there = row.nonzero().flatten()
-    return {str(j): round(w, 6) for j, w in zip(there.tolist(), row[there].tolist(), strict=True)}
+def _sparse(cohort: list[int], weights: Tensor) -> dict[str, dict[str, float]]:
+    """Return the entries of each client's row that are not zero, by client."""
+    names = [str(j) for j in range(weights.shape[1])]  # once: a round of K clients may have K x K entries
+    rows = dict[str, dict[str, float]]()
+    for i, row, rounded in zip(cohort, weights, weights.double().round(decimals=6), strict=True):
+        there = row.nonzero().flatten()
+        rows[str(i)] = dict(zip(map(names.__getitem__, there.tolist()), rounded[there].tolist(), strict=True))
+    return rows

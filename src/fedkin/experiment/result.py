@@ -40,6 +40,7 @@ class FinalMetrics:
         unseen: accuracy on classes of which the client has no training samples, over all clients.
         validation: validation accuracy, mean over the clients that have validation samples.
         majority: accuracy of always predicting the client's most frequent training class, mean over clients.
+        majority_balanced: balanced accuracy of the same prediction, mean over clients.
         ari: adjusted Rand index between the true groups and the clusters that the server used.
         ari_evaluated: adjusted Rand index between the true groups and the clusters that clients chose at evaluation.
         accuracy_trained: test accuracy of the models after the last local training, where these are other models.
@@ -63,6 +64,7 @@ class FinalMetrics:
     unseen: float | None
     validation: float | None
     majority: float | None
+    majority_balanced: float | None = None
     ari: float | None = None
     ari_evaluated: float | None = None
     accuracy_trained: float | None = None
@@ -80,8 +82,9 @@ class Result:
     Attributes:
         title: the method's display name.
         seed: the run's seed.
-        rounds, clients, relations: the lines of ``rounds.jsonl``, ``clients.jsonl`` and ``relations.jsonl``; those of
-            clients are read from their file where the run keeps states in files, and are a list otherwise.
+        rounds, clients, relations: the lines of ``rounds.jsonl``, ``clients.jsonl`` and ``relations.jsonl``; relations
+            are read from their file where there is one, and those of clients where the run keeps states in files;
+            otherwise they are lists.
         final: final figures: accuracy and other metrics, averaged over the last evaluated rounds.
         best: round number and metrics of the round with the highest validation accuracy; None without validation data.
         summary: settings and figures, as in ``summary.json``; ``summary["diverged"]`` is the first round in which
@@ -96,7 +99,7 @@ class Result:
     seed: int
     rounds: list[dict[str, Any]]
     clients: Sequence[dict[str, Any]]
-    relations: list[dict[str, Any]]
+    relations: Sequence[dict[str, Any]]
     final: FinalMetrics
     best: dict[str, Any] | None
     summary: dict[str, Any]

@@ -11,7 +11,7 @@ from fedkin.evaluate import warnings as careful
 from fedkin.report import accuracy, client_notes, costs, curves, dots, references, spreads
 from fedkin.report.client_data import Part, parts_of
 from fedkin.report.figures import Figure, best_first
-from fedkin.report.first import first_of
+from fedkin.report.first import NAMED, first_of
 from fedkin.report.folder import Run
 from fedkin.report.headline import ended_early
 from fedkin.report.rows import comparisons, same_clients
@@ -118,7 +118,7 @@ def made(
         ],
     }
     figures = {name: [one for one in drawn if one is not None] for name, drawn in found.items()}
-    warnings = _warnings(groups, parts, compared)
+    warnings = _warnings(groups, parts, compared, first_figure)
     return PageData(groups, figures, parts, compared, findings, standings, first_figure, same, warnings)
 
 
@@ -133,7 +133,10 @@ def _noted(groups: Mapping[str, Sequence[Run]], same: bool | None) -> list[Figur
 
 
 def _warnings(
-    groups: Mapping[str, Sequence[Run]], parts: Sequence[Part], compared: Mapping[str, Mapping[str, Sequence[Against]]]
+    groups: Mapping[str, Sequence[Run]],
+    parts: Sequence[Part],
+    compared: Mapping[str, Mapping[str, Sequence[Against]]],
+    headline: Choice,
 ) -> list[careful.Warning]:
     """Return all warnings; those of one method name it where there are several."""
     found: list[careful.Warning] = []
@@ -142,19 +145,21 @@ def _warnings(
             alone = title in (references.LOCAL, references.FULL)  # whatever they equal is what collapsed
             if title in methods and not alone and all(a.collapsed for a in methods[title]):
                 found += careful.collapsed(title, methods[title][0], reference)
-        by_seed = {p.run.seed: _own(p, next(iter(compared), "")) for p in parts if p.run.title == title and not p.joint}
+        own = [p for p in parts if p.run.title == title and not p.joint]
+        by_seed = {p.run.seed: _own(p, next(iter(compared), ""), headline) for p in own}
         prefix = f"{title}: " if len(groups) > 1 else ""
         found += [careful.Warning(w.kind, prefix + w.text) for w in _of_seeds(by_seed, [run.seed for run in runs])]
     notes = dict.fromkeys(note for runs in groups.values() for run in runs for note in run.summary.get("notes") or ())
     return [*careful.data(notes), *_joined(found), *careful.seeds(max(len(runs) for runs in groups.values()))]
 
 
-def _own(part: Part, reference: str) -> list[careful.Warning]:
+def _own(part: Part, reference: str, headline: Choice) -> list[careful.Warning]:
     """Return the warnings of one run; those on gains concern gains over the reference."""
     run, p = part.run, part.people
     gains = part.gains.get(reference)
     found = [] if gains is None else careful.small_tests(p.final, p.n_test, gains)
-    found += careful.constant(run.final.get("accuracy"), run.final.get("majority"))
+    constant = "majority" if headline.fair else "majority_balanced"
+    found += careful.constant(run.final.get(headline.metric), run.final.get(constant), NAMED[headline.metric])
     found += careful.course(run.rounds, bool(ended_early([run])))
     found += careful.participation(run.rounds, p.count, run.names)
     config = run.summary.get("config", {})

@@ -132,7 +132,7 @@ def paper_table(
         for row in rows
     )
     bold = frozenset((i, columns.index("accuracy %")) for i, row in enumerate(rows) if row.best)
-    caption = balanced_note(extra.first) + _caption(rows, reference, level, extra)
+    caption = balanced_note(extra.first, rows) + _caption(rows, reference, level, extra)
     return Grid("Comparison", columns, cells, bold, caption[:1].upper() + caption[1:])
 
 

@@ -10,6 +10,8 @@ from fedkin.report.headline import ended_early
 
 LOCAL, FULL, FEDAVG = "Local", "Local (full)", "FedAvg"
 """Titles of references: training alone as often as under any method, training alone in every round, one model."""
+SAFE = "-safe"
+"""Part of the titles of safe forms."""
 OTHERS = (LOCAL, FULL, FEDAVG)
 """Methods that all are compared with in addition to the reference of the comparison."""
 

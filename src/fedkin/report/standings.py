@@ -13,6 +13,7 @@ from fedkin.report.references import FULL, LOCAL
 
 NOTICEABLE = 0.0005
 """Minimum change, a fraction, of a client that is not unchanged: a smaller one is 0.0 points on the page."""
+_LEAST = 6  # test samples: five that all change to one side are chance with p = 0.06 (McNemar's exact test)
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class ClientGain:
         accuracy: final accuracy of the method.
         n_test: number of test samples, 0 if not known.
         kind: 1 helped, -1 harmed, 0 unchanged.
-        strong: the gain is larger than half of the 95 % interval (Wilson) of the accuracy on the client's test part.
+        strong: the gain is larger than half of the 95 % interval (Wilson) of the accuracy on the client's test part,
+            which has six samples or more.
     """
 
     seed: int
@@ -116,6 +118,6 @@ def _seed(run: Run, compared: Against) -> tuple[ClientGain, ...]:
     for client, gain in compared.gains.items():
         accuracy, n = run.by_client[client], run.test_parts.get(client, (0, None))[0]
         kind = 0 if abs(gain) < level or abs(gain) <= compared.tolerance else round(math.copysign(1, gain))
-        strong = bool(kind and n and abs(gain) > half_width(min(accuracy, 1.0), n))
+        strong = bool(kind and n >= _LEAST and abs(gain) > half_width(min(accuracy, 1.0), n))
         found.append(ClientGain(run.seed, client, gain, accuracy, n, kind, strong))
     return tuple(found)

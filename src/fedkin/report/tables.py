@@ -28,6 +28,7 @@ NAMES = {
     "accuracy_delivered": "the same, as clients would predict now",
     "majority": "always the client's most frequent class",
     "balanced": "balanced accuracy, mean over clients",
+    "majority_balanced": "balanced accuracy of the most frequent class",
     "pooled": "accuracy, pooled over samples",
     "std": "std of clients' accuracies",
     "worst_decile": "accuracy of the worst 10 % of clients",
@@ -99,7 +100,7 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local", extra: Headl
     )
     seeds = {row.seeds for row in rows}
     note = (
-        f"{balanced_note(extra.first)}accuracy: mean over clients {over(extra.rounds)}{majority_note(rows)}; "
+        f"{balanced_note(extra.first, rows)}accuracy: mean over clients {over(extra.rounds)}{majority_note(rows)}; "
         "last: accuracy in the last round alone; worst 10 %: as accuracy, over the worst tenth of the clients; "
         f"gain: points over {reference}; MB: sent up and down in training"
     )
@@ -152,19 +153,20 @@ def bold_note(rows: Sequence[Row]) -> list[str]:
     return [f"{_BOLD} (paired intervals; the best is among them with 90 % probability)"]
 
 
-def balanced_note(first: Choice) -> str:
+def balanced_note(first: Choice, rows: Sequence[Row]) -> str:
     """Return the beginning of a table's note where balanced accuracy is the headline; else ""."""
     if first.fair:
         return ""
     return (
-        f"{first.reason}; balanced: balanced accuracy (mean recall of a client's test classes), mean over clients; "
-        "all comparisons are of accuracy; "
+        f"{first.reason}; balanced: balanced accuracy (mean recall of a client's test classes), mean over clients"
+        f"{majority_note(rows, 'majority_balanced')}; all comparisons are of accuracy; "
     )
 
 
-def majority_note(rows: Sequence[Row]) -> str:
-    """Return the accuracy of a constant answer, in brackets, where runs have it; else ""."""
-    known = next((s for row in rows if (s := row.metrics.get("majority"))), None)
+def majority_note(rows: Sequence[Row], metric: str = "majority") -> str:
+    """Return the accuracy of a constant answer, or its ``majority_balanced``, in brackets, where runs have it; else
+    ""."""
+    known = next((s for row in rows if (s := row.metrics.get(metric))), None)
     return "" if known is None else f" (always predicting a client's most frequent class: {100 * known.mean:.1f})"
 
 

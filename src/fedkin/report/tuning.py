@@ -117,12 +117,13 @@ def tuning_table(found: Sequence[Tuned]) -> Grid:
     return Grid("Tuning", columns, rows, note=note, words=2)
 
 
-def tuning_warnings(found: Sequence[Tuned], private: bool = False) -> list[Warning]:
+def tuning_warnings(found: Sequence[Tuned], private: bool = False, fair: bool = True) -> list[Warning]:
     """Return caveats on what was chosen.
 
     Args:
         found: how the methods were tuned.
         private: whether the runs have privacy options.
+        fair: whether accuracy is the headline of the comparison.
     """
     warnings = [Warning("end of range", f"{one.title}: {end}.") for one in found for end in one.ends]
     warnings += [
@@ -130,6 +131,11 @@ def tuning_warnings(found: Sequence[Tuned], private: bool = False) -> list[Warni
         for one in found
         if not one.trial
     ]
+    if found and not fair:
+        text = (
+            "Settings were chosen by validation accuracy, which a constant answer can lead here: look at their balanced"
+        )
+        warnings.append(Warning("tuned by accuracy", f"{text} accuracy before relying on them."))
     if private and found:
         text = (
             f"The privacy that is stated is that of one run. Tuning made {counted(found[0].trials, 'further run')} "

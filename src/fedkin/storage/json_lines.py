@@ -84,10 +84,16 @@ class Lines:
 
 
 class Written(Lines, Sequence[Record]):
-    """The lines of a file, read again at each access: those of many clients need not fit into memory."""
+    """The lines of a file, read again at each access: those of many clients need not fit into memory.
+
+    They equal a list of the same lines.
+    """
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
 
     @overload
     def __getitem__(self, i: int) -> Record: ...

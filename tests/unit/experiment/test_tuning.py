@@ -335,3 +335,12 @@ def test_privacy_is_that_of_one_run() -> None:
     """The caveat counts the trials, which see the same training data."""
     one = Tuned("fedavg", "FedAvg", 0, 20, 0, 1, {"training.lr": 0.1}, 0.5, 0.5, 1.0)
     assert "20 further runs" in tuning_warnings([one], Privacy(noise_multiplier=1.0).asked)[0].text
+
+
+def test_a_choice_by_accuracy_is_said_where_that_is_no_headline() -> None:
+    """Accuracy would choose the setting whose models always predict the frequent class."""
+    one = Tuned("fedavg", "FedAvg", 0, 20, 0, 1, {"training.lr": 0.1}, 0.5, 0.5, 1.0)
+    assert tuning_warnings([one]) == []
+    assert tuning_warnings([], fair=False) == []
+    (said,) = tuning_warnings([one], fair=False)
+    assert said.text.startswith("Settings were chosen by validation accuracy, which a constant answer can lead here")

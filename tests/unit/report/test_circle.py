@@ -98,5 +98,6 @@ def test_a_run_with_groups_has_strip_circle_and_matrix(made) -> None:
 def test_a_run_without_relations_has_one_sentence(made) -> None:
     """No slider, no picture: one model for all, or none in common."""
     assert relations(made("FedAvg")).fact == "With FedAvg, every client learns from all others"
+    assert relations(made("FedAvg-safe")).fact.startswith("With FedAvg-safe, each client decides how much")
     assert relations(made("Local")).fact == "Alone, no client learns from another"
     assert relations(made("FedAvg")).figures == []

@@ -219,3 +219,21 @@ def test_the_choice_survives_the_folder(folder):
     path = folder("m", title="M", right=ONE_SIDED, balanced=0.55)
     assert json.loads((path / "clients.jsonl").read_text().splitlines()[0])["majority"] == 9
     assert first_of({"M": [read_run(path)]}).metric == "balanced"
+
+
+def test_the_balanced_accuracy_of_a_constant_answer_is_beside_the_methods(made, tmp_path):
+    """In the notes of both tables, and as a caveat where a method is not above it; older runs lack it."""
+    runs = [named(made(t, right=ONE_SIDED, balanced=b), "zurich") for t, b in (("Local", 0.62), ("A", 0.59))]
+    groups = by_title(runs)
+    for known in (False, True):
+        for line in (line for run in runs for line in run.rounds if known):
+            line["majority_balanced"] = 0.6
+        groups = by_title([replace(run) for run in runs])  # figures are computed once for each
+        rows, lead = tables.comparison_rows(groups), headline(groups, first_of(groups))
+        for grid in (tables.comparison_table(rows, extra=lead), paper_table(rows, extra=lead)):
+            said = "mean over clients (always predicting a client's most frequent class: 60.0); all comparisons"
+            assert (said in grid.note) == known
+        text = html.unescape(page.write_comparison(tmp_path, groups["Local"] + groups["A"]).read_text("utf-8"))
+        caveat = "A: Balanced accuracy is 59.0% on average, not above the 60.0% of always predicting"
+        assert (caveat in text) == known
+        assert "Balanced accuracy is 62.0%" not in text

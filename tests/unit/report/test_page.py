@@ -368,3 +368,10 @@ def test_seeds_in_which_a_client_has_no_figure_do_not_count(made, tmp_path):
     text = page.write_comparison(tmp_path, named(runs, ["a", "b", "c", "d"])).read_text(encoding="utf-8")
     joint = next(p for p in data(text)["parts"] if p["title"] == "M" and p["seed"] is None)
     assert joint["columns"]["seeds above Local"] == ["2 of 2"] * 3 + ["1 of 1"]
+
+
+def test_no_gain_on_five_test_samples_is_beyond_chance(made, tmp_path):
+    """All five may have changed by chance; with six the same gain is beyond it."""
+    for samples, said in ((5, "beyond chance: 0 gains"), (6, "beyond chance: 8 gains")):
+        runs = [made(t, clients=8, top=top, samples=samples) for t, top in (("Local", 0.1), ("M", 1.0))]
+        assert said in page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")

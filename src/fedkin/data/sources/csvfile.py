@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError, DataError, meant
+from fedkin.core.machine import no_collection
 from fedkin.data.columns import text_of
 from fedkin.data.limits import Budget
 from fedkin.data.sources.files import listed
@@ -55,6 +56,7 @@ class Table:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
+@no_collection()
 def read_csv(paths: Sequence[Path], name: str, encoding: str | None = None) -> Table:
     """Return the rows of several files with the same columns, in the order of the first.
 
