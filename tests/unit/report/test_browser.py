@@ -201,6 +201,19 @@ def test_a_phone_scrolls_in_one_direction_only(browser, report) -> None:
     opened.close()
 
 
+def test_both_lists_fit_into_the_bar_of_a_phone(browser, made, tmp_path) -> None:
+    """A method with a long name and two seeds, at two widths of phones: the button at the right is on the screen."""
+    runs = [made(t, s) for t in ("Local", "Clustered Sampling-safe (best)") for s in (0, 1)]
+    for width in (360, 420):
+        opened = Opened(browser, page.write_comparison(tmp_path / str(width), runs), width=width)
+        assert opened.tab.locator("#method:visible, #seed:visible").count() == 2
+        assert opened.tab.evaluate("document.documentElement.scrollWidth") <= width
+        right = opened.tab.evaluate("Math.max(...[...document.querySelectorAll('.bar button, .bar select')]"
+                                    ".map(e => e.getBoundingClientRect().right))")  # fmt: skip
+        assert right <= width
+        opened.close()
+
+
 def test_a_comparison_changes_its_method(browser, made, tmp_path) -> None:
     """One list for the whole page: headline, board, groups, clients, settings; every chart is drawn without a fault."""
     runs = [made("Local", s, top=0.7) for s in (0, 1)] + [made("FedAvg", s, top=0.75) for s in (0, 1)]
