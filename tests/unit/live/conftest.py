@@ -16,11 +16,11 @@ from liveruns import TOKEN
 def begun(tmp_path: Path) -> Callable[..., Path]:
     """Makes a run folder without a round, of four planned."""
 
-    def make(name: str, method: str = "fedavg", seed: int = 0, lr: float = 0.1) -> Path:
+    def make(name: str, method: str = "fedavg", seed: int = 0, lr: float = 0.1, data: str = "digits") -> Path:
         place = tmp_path / name
         place.mkdir(parents=True)
         (place / "config.toml").write_text(
-            f'[method]\nname = "{method}"\n[data]\ndata = "digits"\n[training]\nlr = {lr}\n'
+            f'[method]\nname = "{method}"\n[data]\ndata = "{data}"\n[training]\nlr = {lr}\n'
             f"[run]\nseed = {seed}\nrounds = 4\n"
         )
         return place

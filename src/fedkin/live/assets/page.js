@@ -99,7 +99,8 @@ function keyOf(run) {
   if (state.group === "comparison") return run.folder.includes("/") ? run.folder.slice(0, run.folder.lastIndexOf("/")) : "–";
   if (state.group.startsWith("=")) return `${state.group.slice(1)} ${run.settings[state.group.slice(1)] ?? "–"}`;
   if (state.group === "seed") return `seed ${run.seed ?? "–"}`;
-  return run[state.group];
+  const several = state.group === "method" && new Set(runs.map((one) => one.data)).size > 1; // no mean over data sets
+  return several ? `${run.method}, ${run.data}` : run[state.group];
 }
 
 function matches(run) {
