@@ -171,7 +171,7 @@ def _last_gains(compared: Against) -> dict[int, float]:
 
 
 def _losers(losers: Sequence[tuple[float, int]], names: Sequence[str]) -> str:
-    said = [f"{names[c] if c < len(names) else f'client {c}'} ({100 * g:+.1f})" for g, c in losers[:_NAMED]]
+    said = [f"{names[c] if c < len(names) else f'client {c}'} ({100 * g:+z.1f})" for g, c in losers[:_NAMED]]
     return ", ".join(said) + (f" and {len(losers) - _NAMED} more" if len(losers) > _NAMED else "")
 
 

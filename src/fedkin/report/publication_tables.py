@@ -165,7 +165,8 @@ def _difference(row: Row, decimals: int) -> str:
     found = row.difference
     if found is None:
         return DASH
-    mean, *ends = (f"{100 * v:+.{decimals}f}" for v in (found.mean, found.low, found.high) if v is not None)
+    mean = f"{100 * found.mean:+z.{decimals}f}"
+    ends = [f"{100 * v:+.{decimals}f}" for v in (found.low, found.high) if v is not None]  # -0.0: it contains zero
     return f"{mean} [{', '.join(ends)}]" if ends else mean
 
 

@@ -248,7 +248,7 @@ def client_table(run: Run, local: Mapping[int, float] | None = None, most: int =
         row += [percent(spread([shares.get(client)]))] if shares else []
         if gains:
             gain = gains.get(client)
-            row += [percent(spread([(local or {}).get(client)])), DASH if gain is None else f"{100 * gain:+.1f}"]
+            row += [percent(spread([(local or {}).get(client)])), DASH if gain is None else f"{100 * gain:+z.1f}"]
         cells.append(tuple(row))
     rounds = rounds_of([run])
     note = f"accuracy: {'in' if rounds.startswith('round ') else 'mean over'} {rounds}"
@@ -263,7 +263,7 @@ def percent(value: Spread | None, sign: bool = False, decimals: int = 1) -> str:
     """Return a fraction as "84.2 ± 0.6" in per cent; "–" if there is none."""
     if value is None:
         return DASH
-    mean = f"{100 * value.mean:+.{decimals}f}" if sign else f"{100 * value.mean:.{decimals}f}"
+    mean = f"{100 * value.mean:+z.{decimals}f}" if sign else f"{100 * value.mean:.{decimals}f}"
     return mean if value.std is None else f"{mean} ± {100 * value.std:.{decimals}f}"
 
 

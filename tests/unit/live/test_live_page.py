@@ -115,7 +115,9 @@ def test_the_filter_and_the_checkboxes(visit, four) -> None:
 def test_methods_have_no_mean_over_other_data(visit, begun) -> None:
     """FedAvg on two data sets: two groups, of one colour."""
     for name, data, top in (("a", "digits", 0.5), ("b", "synthetic", 0.9)):
-        play(begun(f"several/{name}", "fedavg", 0, data=data), 1, [top, top])
+        place = begun(f"several/{name}", "fedavg", 0, data=data)
+        for number in (1, 2):
+            play(place, number, [top, top])
     tab = visit()
     assert sorted(names(tab)) == ["FedAvg, digits", "FedAvg, synthetic"]
     assert tab.locator("#curves .line").count() == 2

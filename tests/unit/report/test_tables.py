@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import paired
+from fedkin.evaluate import paired, spread
 from fedkin.report import tables
 from fedkin.report.folder import by_title
 from fedkin.report.headline import headline
@@ -405,3 +405,9 @@ def test_client_table_refuses_fewer_rows_than_it_shows(made):
     """Ten and ten need twenty."""
     with pytest.raises(ConfigError, match="most >= 20"):
         tables.client_table(made(), most=5)
+
+
+def test_a_gain_that_rounds_to_zero_has_no_minus() -> None:
+    """As on the page; the ends of intervals keep theirs, which says that zero is inside."""
+    assert tables.percent(spread([-0.0004, -0.0002]), sign=True) == "+0.0 ± 0.0"
+    assert tables.percent(spread([-0.0006]), sign=True) == "-0.1"
