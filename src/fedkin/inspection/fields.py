@@ -36,9 +36,10 @@ class Field:
     texts: Sequence[str] | None = None
 
     @classmethod
-    def read(cls, name: str, texts: Sequence[str]) -> Field:
-        """Return a column of a text file."""
-        missing = np.array([t.lower() in MISSING for t in texts], dtype=np.bool_)
+    def read(cls, name: str, texts: Sequence[str], role: str = "input") -> Field:
+        """Return a column of a text file; a client may be called NA, as readers have it."""
+        nothing = {""} if role == "client" else MISSING
+        missing = np.array([t.lower() in nothing for t in texts], dtype=np.bool_)
         numbers = np.array([math.nan if m else _number(t) for t, m in zip(texts, missing, strict=True)])
         return cls(name, numbers, missing, texts)
 

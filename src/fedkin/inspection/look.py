@@ -27,7 +27,7 @@ from fedkin.inspection.fields import Field, Fields
 from fedkin.inspection.finding import ClientSummary, Finding, Inspection, ordered
 from fedkin.inspection.majority import advice_of, one_sided_of, summary_of
 from fedkin.inspection.raw import WORDS, Raw, look_at, refused
-from fedkin.inspection.shares import classes_of, clients_of, naturals_of, parts_of
+from fedkin.inspection.shares import classes_of, clients_of, nameless_of, naturals_of, parts_of
 
 Step = Callable[[str], None]
 QUICK = 300_000
@@ -156,9 +156,10 @@ def _shared(
     counts: Indices = np.array([c.counts for c in clients])
     names = tuple(c.name for c in clients)
     tell("looking for copies")
+    known = {f.code for f in before} & {"missing-client"}  # with the rows of the table
     found = [
         *before,
-        *labels,
+        *(f for f in labels if f.code not in known),
         *duplicates(read_rows(federation, names), by_chance),
     ]
     return replace(
@@ -189,6 +190,7 @@ def labels_of(federation: Federation) -> tuple[tuple[str, ...], tuple[ClientSumm
         [
             *classes_of(counts.sum(axis=1), train, test, classes, names),
             *clients_of(clients, len(classes)),
+            *nameless_of(clients),
             *parts_of(counts, classes, names),
             *one_sided_of(clients),
         ],

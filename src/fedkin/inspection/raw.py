@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from fedkin.core.errors import DataError, FedkinError, counted
-from fedkin.data.checks import Indices
+from fedkin.data.checks import NAMELESS, Indices
 from fedkin.data.pixels import Array
 from fedkin.data.shelf import is_shelf
 from fedkin.data.sources import SOURCES, Reading, csv_files, is_function
@@ -155,7 +155,7 @@ def _judged(table: Table, how: Reading, paths: Sequence[Path], seen: tuple[str, 
 
 
 def _summary(table: Table, name: str | None, role: str) -> ColumnSummary | None:
-    return Field.read(name, table.column(name, role)).summary(role) if name in table.columns and name else None
+    return Field.read(name, table.column(name, role), role).summary(role) if name in table.columns and name else None
 
 
 def _class_names(table: Table, target: str | None, label: Array | None, binary: bool) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ def _clients(table: Table, client: str | None, paths: Sequence[Path]) -> tuple[I
     if client is not None and client in table.columns:
         fields = np.asarray(table.column(client, "client"), dtype=object)
         names, ids = np.unique(fields, return_inverse=True)
-        return ids.astype(np.int64), tuple(str(n) for n in names)
+        return ids.astype(np.int64), tuple(str(n) or NAMELESS for n in names)
     if len(paths) > 1:
         return np.array(table.file, dtype=np.int64), tuple(p.stem for p in paths)
     return None, ()

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedkin.core.errors import counted, meant
 from fedkin.data.card import MAX_CLASSES
-from fedkin.data.checks import Indices
+from fedkin.data.checks import NAMELESS, Indices
 from fedkin.data.sources.csvfile import Table
 from fedkin.inspection.fields import Field
 from fedkin.inspection.finding import EXAMPLES, Finding, first
@@ -68,7 +68,7 @@ def check_client(table: Table, client: str | None) -> list[Finding]:
                 columns=(client,),
             )
         ]
-    field = Field.read(client, table.column(client, "client"))
+    field = Field.read(client, table.column(client, "client"), "client")
     found = []
     if field.missing.any():
         rows = np.flatnonzero(field.missing)
@@ -77,7 +77,7 @@ def check_client(table: Table, client: str | None) -> list[Finding]:
                 "missing-client",
                 "warning",
                 f"{counted(len(rows), 'row')} without a value in {client}",
-                "rows without a client become a client of their own",
+                f"they are one client, {NAMELESS!r}, although they may be from several",
                 "fill in the client, or remove these rows",
                 columns=(client,),
                 rows=tuple(table.places[i] for i in rows[:EXAMPLES].tolist()),

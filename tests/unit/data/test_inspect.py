@@ -17,7 +17,7 @@ import fedkin
 from fedkin.core import ClientData
 from fedkin.core.errors import DataError
 from fedkin.core.samples import Samples
-from fedkin.data import IID, Dataset, Dirichlet, Federation, Natural, Sharing
+from fedkin.data import IID, Dataset, Dirichlet, Federation, Natural, Sharing, federate, load
 from fedkin.inspection import Inspection, duplicates, glance, inspect, look, require_two_classes
 from fedkin.inspection.duplicates import hash_rows
 
@@ -233,6 +233,44 @@ def test_the_fault_of_a_damaged_table_is_named(name: str, tmp_path: Path) -> Non
         asked = {"target": "ill", "client": "hospital", "binary": False, **flags}
         with pytest.raises(fedkin.FedkinError):
             fedkin.load(path, **asked)
+
+
+def without_client(i: int, row: Row) -> str:
+    return "" if i < 20 else str(row["hospital"])
+
+
+def test_a_client_may_be_called_na(tmp_path: Path) -> None:
+    """A hospital whose name is a word for missing values elsewhere is a client like others, as it is to a run."""
+    path = write(tmp_path / "a.csv", column("hospital", lambda i, r: ("NA", "none", "?")[i % 3])(table()))
+    found = look_at(path)
+    assert found.findings == ()
+    assert [c.missing for c in found.columns if c.role == "client"] == [0.0]
+    assert sorted(c.name for c in found.clients) == ["?", "NA", "none"]
+
+
+def test_rows_without_a_client_are_one_client_with_a_name(tmp_path: Path) -> None:
+    """The same in the inspection, which names the rows, in the run's data and notes, and in what a run says."""
+    path = write(tmp_path / "a.csv", column("hospital", without_client)(table()))
+    found = look_at(path)
+    assert "they are one client, '(empty)'" in one(found, "missing-client").why
+    assert one(found, "missing-client").rows[0] == "a.csv, line 2"
+    assert "(empty)" in [c.name for c in found.clients]
+    data = load(path, target="ill", client="hospital")
+    federation = federate(data, Natural())
+    assert federation.client_names == ("(empty)", *sorted(HOSPITALS))
+    assert [note.partition(":")[0] for note in federation.notes] == [
+        "20 samples with an empty field where the client is named"
+    ]
+    assert "missing-client" in [f.code for f in glance(data, federation)]
+
+
+def test_samples_without_a_subject_are_one_client_with_a_name(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    subject = np.repeat(["", "Ann", "Bob"], 40)
+    np.savez(tmp_path / "a.npz", x=rng.normal(size=(120, 3)).astype(np.float32), y=np.arange(120) % 2, subject=subject)
+    found = inspect(tmp_path / "a.npz", Natural())
+    assert [c.name for c in found.clients] == ["subject (empty)", "subject Ann", "subject Bob"]
+    assert one(found, "missing-client").what == "40 samples with an empty field where the client is named"
 
 
 def test_findings_say_where(tmp_path: Path) -> None:
