@@ -121,12 +121,19 @@ def _hub(spec: str, how: Reading) -> Raw:
         found = open_hub(spec, how)
     except FedkinError:  # the reader will report it
         return Raw("hub")
+    unread = _unread(found.notes)
     if found.inputs is not None:
-        return Raw("hub", found.description())
+        return Raw("hub", found.description(), findings=unread)
     named = replace(how, target=found.target, client=found.client)
     table = table_of(found)
     raw = _judged(table, named, (), (*found.description(), *_first(table)))
-    return replace(raw, kind="hub")
+    return replace(raw, kind="hub", findings=(*unread, *raw.findings))
+
+
+def _unread(notes: tuple[str, ...]) -> tuple[Finding, ...]:
+    """Return findings on splits that are not used."""
+    todo = "rename it to train or test, or run on it by itself, if it is to be used"
+    return tuple(Finding("split-not-used", "note", note, "no figure is about its samples", todo) for note in notes)
 
 
 def _judged(table: Table, how: Reading, paths: Sequence[Path], seen: tuple[str, ...]) -> Raw:
