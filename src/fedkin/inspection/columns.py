@@ -42,7 +42,10 @@ def constant_at_client(fields: Fields) -> list[Finding]:
     start = np.flatnonzero(np.diff(fields.client[order], prepend=-1))
     size = np.diff(start, append=len(order))
     shown, columns, clients = [], [], set()
+    numbers = {f.name for f in fields.inputs if _of_client(f, fields)}
     for f in fields.inputs:
+        if f.name in numbers:
+            continue
         codes = f.codes[order]
         low, high = np.minimum.reduceat(codes, start), np.maximum.reduceat(codes, start)
         for i in np.flatnonzero((low == high) & (low >= 0) & (size >= FEWEST_ROWS)) if f.distinct > 2 else ():
@@ -65,6 +68,34 @@ def constant_at_client(fields: Fields) -> list[Finding]:
             clients=tuple(sorted(clients)),
         )
     ]
+
+
+def client_numbers(fields: Fields) -> list[Finding]:
+    """Return findings on columns that number or name the clients."""
+    names = [f.name for f in fields.inputs if _of_client(f, fields)]
+    if not names:
+        return []
+    return [
+        Finding(
+            "client-number",
+            "warning",
+            f"one value in all rows of each client, and another one at every client: {first(names)}",
+            "it is the number or the name of the client in another form, and a shared model may learn that instead of "
+            "the class",
+            "drop the column",
+            columns=tuple(names),
+        )
+    ]
+
+
+def _of_client(f: Field, fields: Fields) -> bool:
+    """Return whether every client has a value of its own in all of its rows, of which it has enough."""
+    if fields.client is None or f.missing.any() or (f.codes < 0).any():
+        return False
+    sizes = np.bincount(fields.client)
+    sizes = sizes[sizes > 0]
+    pairs = np.unique(np.stack([fields.client, f.codes]), axis=1)
+    return 2 <= len(sizes) == pairs.shape[1] == f.distinct and int(sizes.min()) >= FEWEST_ROWS
 
 
 def odd_numbers(fields: Fields) -> list[Finding]:

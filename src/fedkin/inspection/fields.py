@@ -101,7 +101,9 @@ class Fields:
     places: Sequence[str] = ()
 
     def at(self, rows: Indices) -> tuple[str, ...]:
-        """Return the places of the first of these rows."""
+        """Return the places of the first of these rows; none if they are most rows: it is the column that is meant."""
+        if 2 * len(rows) > max((len(f.missing) for f in self.inputs), default=len(rows)):
+            return ()
         return tuple(self.places[i] if self.places else f"sample {i}" for i in rows[:EXAMPLES].tolist())
 
 

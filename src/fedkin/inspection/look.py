@@ -26,6 +26,7 @@ from fedkin.inspection.duplicates import alike, duplicates, read_rows, with_line
 from fedkin.inspection.fields import Field, Fields
 from fedkin.inspection.finding import ClientSummary, Finding, Inspection, ordered
 from fedkin.inspection.majority import advice_of, one_sided_of, summary_of
+from fedkin.inspection.pictures import narrow
 from fedkin.inspection.raw import WORDS, Raw, look_at, refused
 from fedkin.inspection.shares import classes_of, clients_of, nameless_of, naturals_of, parts_of
 
@@ -257,6 +258,11 @@ def _columns(dataset: Dataset) -> Fields | None:
     return Fields(tuple(Field(f"input {j}", x[:, j], nothing) for j in range(x.shape[1])), dataset.y.numpy())
 
 
+def _of_clients(found: Fields) -> list[Finding]:
+    """Return findings on columns of a table that differ between clients in a way that gives the client away."""
+    return [*columns.constant_at_client(found), *columns.client_numbers(found), *gaps.missing(found)]
+
+
 def _of_numbers(dataset: Dataset, found: Fields | None) -> list[Finding]:
     """Return findings on inputs that were not read from a file of text."""
     if not bool((dataset.x != dataset.x.flatten()[0]).any()) and len(dataset) > 1:
@@ -270,14 +276,14 @@ def _of_numbers(dataset: Dataset, found: Fields | None) -> list[Finding]:
             )
         ]
     if found is None:
-        return []
+        return narrow(dataset)
     numbers = found
     if dataset.table is not None:
         kinds = [c.kind for c in dataset.table.columns]
         numbers = replace(found, inputs=tuple(f for f, k in zip(found.inputs, kinds, strict=True) if k == "number"))
     return [
         *columns.constant(found),
-        *((*columns.constant_at_client(numbers), *gaps.missing(numbers)) if dataset.table is not None else ()),
+        *(_of_clients(numbers) if dataset.table is not None else ()),
         *columns.ids(numbers),
         *columns.leaks(found),
         *columns.scales(numbers, standardised=dataset.table is not None),

@@ -148,6 +148,7 @@ def _judged(table: Table, how: Reading, paths: Sequence[Path], seen: tuple[str, 
     wrong += [
         *columns.constant(fields),
         *columns.constant_at_client(fields),
+        *columns.client_numbers(fields),
         *gaps.missing(fields),
         *gaps.zeros(fields),
         *columns.odd_numbers(fields),

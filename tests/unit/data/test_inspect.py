@@ -137,6 +137,18 @@ TABLES: dict[str, tuple[Damage, str, str, dict[str, Any]]] = {
         "warning",
         {},
     ),
+    "a number of the client": (
+        column("code", lambda i, r: 10 * HOSPITALS.index(r["hospital"])),
+        "client-number",
+        "warning",
+        {},
+    ),
+    "another name of the client": (
+        column("code", lambda i, r: r["hospital"].upper()),
+        "client-number",
+        "warning",
+        {},
+    ),
     "missing values": (
         column("weight", lambda i, r: "" if i % 3 == 0 else r["weight"]),
         "missing-values",
@@ -233,6 +245,36 @@ def test_the_fault_of_a_damaged_table_is_named(name: str, tmp_path: Path) -> Non
         asked = {"target": "ill", "client": "hospital", "binary": False, **flags}
         with pytest.raises(fedkin.FedkinError):
             fedkin.load(path, **asked)
+
+
+def test_a_number_of_the_client_was_not_left_out(tmp_path: Path) -> None:
+    """It is one finding, which advises to drop it, in what a run says as well; where one client has two values, or
+    two clients share one, it is another matter."""
+
+    def codes(rows: list[Row]) -> tuple[list[str], list[str]]:
+        path = write(tmp_path / "a.csv", rows)
+        data = load(path, target="ill", client="hospital")
+        passing = [f.code for f in glance(data, federate(data, Natural()))]
+        return [f.code for f in look_at(path).findings], passing
+
+    assert codes(column("code", lambda i, r: HOSPITALS.index(r["hospital"]))(table())) == (["client-number"],) * 2
+    shared = column("code", lambda i, r: min(2, HOSPITALS.index(r["hospital"])))
+    assert codes(shared(table())) == (["constant-at-client"],) * 2
+    varied = column("code", lambda i, r: 9 if i == 0 else HOSPITALS.index(r["hospital"]))
+    assert codes(varied(table())) == (["constant-at-client"],) * 2
+
+
+def test_a_fault_of_a_whole_column_names_no_lines(tmp_path: Path) -> None:
+    """Lines 2 to 6 of a column of dates tell nothing; of a column with single texts they do."""
+    dated = column("seen", lambda i, r: f"20{i % 20 + 10}-0{i % 9 + 1}-{i % 19 + 10}")
+    assert one(look_at(write(tmp_path / "a.csv", dated(table()))), "date-column").rows == ()
+    halves = column("ill", lambda i, r: i % 7 + 0.5)
+    assert one(look_at(write(tmp_path / "b.csv", halves(table()))), "continuous-target").rows == ()
+    one_half = column("ill", lambda i, r: 0.5 if i == 3 else r["ill"])
+    found = one(look_at(write(tmp_path / "c.csv", one_half(table()))), "continuous-target")
+    assert found.rows == ("c.csv, line 5",)
+    mostly = column("weight", lambda i, r: "" if i % 4 else r["weight"])
+    assert one(look_at(write(tmp_path / "d.csv", mostly(table()))), "missing-values").rows == ()
 
 
 def without_client(i: int, row: Row) -> str:
@@ -348,6 +390,23 @@ def images(folder: Path, Image: Any) -> None:
         (folder / label).mkdir(parents=True)
         for i in range(30):
             Image.fromarray(rng.integers(0, 256, (4, 6)).astype(np.uint8)).save(folder / label / f"{i}.png")
+
+
+def test_images_in_a_small_part_of_the_range(tmp_path: Path) -> None:
+    """12 bits in files of 16: the upper 8 bits, which are read, are 0 to 15."""
+    Image = pytest.importorskip("PIL.Image", reason="needs Pillow, the extra 'images'")
+    rng = np.random.default_rng(0)
+    for bits in (12, 16):
+        for label in ("cat", "dog"):
+            (tmp_path / str(bits) / label).mkdir(parents=True)
+            for i in range(30):
+                pixels = rng.integers(0, 2**bits, (4, 6)).astype(np.uint16)
+                Image.fromarray(pixels).save(tmp_path / str(bits) / label / f"{i}.png")
+    finding = one(inspect(tmp_path / "12", IID(), clients=2), "narrow-range")
+    assert finding.what == "all pixels of all images lie between 0 and 0.0588, of a range from 0 to 1"
+    assert "narrow-range" not in [f.code for f in inspect(tmp_path / "16", IID(), clients=2).findings]
+    data = load(tmp_path / "12")
+    assert "narrow-range" in [f.code for f in glance(data, federate(data, IID(), clients=2))]
 
 
 IMAGES = ["mixed-image-sizes", "mixed-image-modes", "unreadable-image", "files-ignored", "label-conflict"]

@@ -111,6 +111,12 @@ def test_named_client_array(tmp_path: Path) -> None:
         read(tmp_path, x=x, y=y, client=np.zeros(3))
 
 
+def test_the_classes_do_not_name_the_clients(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((6, 2)), y=[0, 1, 0, 1, 0, 1])
+    with pytest.raises(DataError, match="the array 'y' holds the classes; name another for the clients"):
+        read_npz(tmp_path / "a.npz", client="y")
+
+
 def test_text_labels_and_class_names(tmp_path: Path) -> None:
     """Texts become classes in alphabetical order; label_names names numbered classes, also absent ones."""
     x = np.zeros((3, 2))

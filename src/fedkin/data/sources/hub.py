@@ -101,6 +101,11 @@ def open_hub(spec: str, how: Reading) -> Opened:
     columns = [c for c in first.column_names if c not in how.drop]
     target = _column(how.target, "label", columns, _labelled(first) or _LABELS, spec)
     client = _column(how.client, "client", columns, _CLIENTS, spec, needed=False)
+    if client == target:
+        raise ConfigError(
+            f"{spec}: '{target}' is taken for the label and for the client; name another column with --target or "
+            "--client-column"
+        )
     inputs = _input_column(first, [c for c in columns if c not in (target, client)])
     droppable = [c for c in columns if inputs is None and c not in (target, client)]
     _check_columns(splits, [c for c in (target, client, inputs) if c is not None], droppable, spec)

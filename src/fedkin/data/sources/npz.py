@@ -70,7 +70,8 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
             f"{path}: {' and '.join(key for key, _ in train)} have the shapes {shapes}; expected equal samples"
         )
     x = np.concatenate([arrays[key] for key, _ in train])
-    label_arrays = [arrays[key] for _, key in train] + ([arrays[test[1]]] if test else [])
+    label_names = [key for _, key in (*train, *([test] if test else []))]
+    label_arrays = [arrays[key] for key in label_names]
     columns = [_column(a) for a in label_arrays]
     if len({c.ndim for c in columns}) > 1:
         raise DataError(
@@ -85,6 +86,10 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
     if n + (len(arrays[test[0]]) if test else 0) != len(y):
         raise DataError(f"{path}: {n} inputs in {train[0][0]} but {len(y)} labels in {train[0][1]}; each needs one")
     official = Samples(_inputs(arrays[test[0]], arrays, path), y[n:]) if test else None
+    if client is not None and any(client + end in label_names for end in ("", "_train", "_test")):
+        raise DataError(
+            f"{path}: the array '{client}' holds the classes; name another for the clients (--client-column)"
+        )
     there = client is not None and any(client + end in arrays for end in ("", "_train", "_test"))
     client = client if there or not site else None
     ids, names = _clients(arrays, path, client, n, len(y) - n if test else None)

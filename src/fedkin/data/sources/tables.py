@@ -160,6 +160,11 @@ def _features(table: Table, target: str | None, client: str | None, drop: Sequen
         *((d, "columns to drop") for d in drop),
     ]:
         table.column(column, use)
+    if client == target:
+        raise ConfigError(
+            f"{table.name}: '{target}' is named as target and as client column; name the column with the class in "
+            "target (--target) and another one in client (--client-column), or leave the latter out"
+        )
     features = [c for c in table.columns if c not in {target, client, *drop}]
     if not features:
         raise DataError(
