@@ -122,9 +122,12 @@ def _resume_run(folder: Path, rounds: int | None, show: ShowCompare) -> int:
         show.require_data(settings.data.federation(before.seed))
     names, quiet = tuple(read_ids(folder)), show.quiet or show.json
     require(names)
+    ended = rounds is None and (folder / "summary.json").is_file()
     tracking, log = Tracking(names, folder, str(folder), table), screen.RunLog(quiet=quiet)
     with screen.bar(rounds or before.rounds, str(folder), quiet=quiet) as bar:
         result = resume(folder, on_round=_both(bar.at, tracking.round), rounds=rounds)
+    if ended and not quiet:
+        screen.note(f"{folder} was finished already, nothing was trained; --rounds N gives a run more rounds")
     log.finished(f"{result.title}, seed {result.seed}", result.rounds)
     every = result.summary["config"]["run"].get("eval_every")
     if every != before.eval_every and not quiet:

@@ -164,6 +164,14 @@ def test_unknown_arrays(tmp_path: Path) -> None:
         read(tmp_path, data=np.zeros((3, 2)), targets=np.arange(3))
 
 
+def test_arrays_in_capitals(tmp_path: Path) -> None:
+    """How to rename them is said."""
+    with pytest.raises(DataError, match=r"it holds X, Y, w; rename X to x and Y to y$"):
+        read(tmp_path, X=np.zeros((3, 2)), Y=np.zeros(3), w=np.zeros(3))
+    with pytest.raises(DataError, match=r"; rename Y_train to y_train$"):
+        read(tmp_path, x_train=np.zeros((3, 2)), Y_train=np.zeros(3))
+
+
 def test_pickles_are_refused(tmp_path: Path) -> None:
     """Pickled arrays are never loaded."""
     with pytest.raises(DataError, match="fedkin never unpickles data"):

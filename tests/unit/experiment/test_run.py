@@ -557,7 +557,7 @@ def test_other_data_of_the_same_name_are_refused(tmp_path: Path) -> None:
 
     play(FedAvg(), made(0), out=tmp_path / "a")
 
-    with pytest.raises(RunFolderError, match=r"another data"):
+    with pytest.raises(RunFolderError, match=r"the data have changed"):
         play(FedAvg(), made(1e-3), out=tmp_path / "a", resume=True)
 
 

@@ -266,8 +266,18 @@ def _layout(arrays: Mapping[str, Array], path: Path) -> tuple[tuple[tuple[str, s
             return train, test if test and all(key in arrays for key in test) else None
     raise DataError(
         f"{path}: expected arrays x and y, or x_train and y_train, or train_images and train_labels; "
-        f"it holds {listed(sorted(arrays))}"
+        f"it holds {listed(sorted(arrays))}{_renaming(arrays)}"
     )
+
+
+def _renaming(arrays: Mapping[str, Array]) -> str:
+    """Return how to rename arrays whose names differ from the expected ones in capitals only; empty if none do."""
+    written = {key.lower(): key for key in arrays}
+    for ((x, y), *_), _ in _LAYOUTS:
+        if x in written and y in written:
+            pairs = [f"{written[key]} to {key}" for key in (x, y) if written[key] != key]
+            return f"; rename {' and '.join(pairs)}"
+    return ""
 
 
 def _column(values: Array) -> Array:
