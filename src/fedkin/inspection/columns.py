@@ -8,7 +8,7 @@ import numpy as np
 
 from fedkin.core.errors import counted
 from fedkin.data.card import MAX_CATEGORIES
-from fedkin.data.checks import Indices
+from fedkin.data.checks import Indices, is_nameless
 from fedkin.inspection.fields import FEWEST_ROWS, Field, Fields
 from fedkin.inspection.finding import Finding, first
 
@@ -89,13 +89,19 @@ def client_numbers(fields: Fields) -> list[Finding]:
 
 
 def _of_client(f: Field, fields: Fields) -> bool:
-    """Return whether every client has a value of its own in all of its rows, of which it has enough."""
-    if fields.client is None or f.missing.any() or (f.codes < 0).any():
+    """Return whether every client has a value of its own in all of its rows, and at least two have enough of them.
+
+    Rows that name no client may be of any.
+    """
+    if fields.client is None:
         return False
-    sizes = np.bincount(fields.client)
-    sizes = sizes[sizes > 0]
-    pairs = np.unique(np.stack([fields.client, f.codes]), axis=1)
-    return 2 <= len(sizes) == pairs.shape[1] == f.distinct and int(sizes.min()) >= FEWEST_ROWS
+    nameless = [k for k, name in enumerate(fields.client_names) if is_nameless(name)]
+    named = ~np.isin(fields.client, nameless)
+    client, codes = fields.client[named], f.codes[named]
+    if (codes < 0).any() or int((np.bincount(client) >= FEWEST_ROWS).sum()) < 2:
+        return False
+    pairs = len(np.unique(client * (int(codes.max()) + 1) + codes))
+    return len(np.unique(client)) == len(np.unique(codes)) == pairs
 
 
 def odd_numbers(fields: Fields) -> list[Finding]:

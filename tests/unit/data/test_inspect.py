@@ -262,6 +262,9 @@ def test_a_number_of_the_client_was_not_left_out(tmp_path: Path) -> None:
     assert codes(shared(table())) == (["constant-at-client"],) * 2
     varied = column("code", lambda i, r: 9 if i == 0 else HOSPITALS.index(r["hospital"]))
     assert codes(varied(table())) == (["constant-at-client"],) * 2
+    numbered = column("code", lambda i, r: HOSPITALS.index(r["hospital"]))(table())
+    unnamed = column("hospital", without_client)(numbered)  # their rows have the numbers of several
+    assert codes(unnamed) == (["missing-client", "client-number"], ["client-number", "missing-client"])
 
 
 def test_a_fault_of_a_whole_column_names_no_lines(tmp_path: Path) -> None:
