@@ -73,7 +73,7 @@ def _run(settings: Settings, folder: Path, show: ShowRun) -> int:
         tell_clients(settings.data)
     require(show.track)
     tracking, quiet = Tracking(show.track, folder, title, settings.table()), show.quiet or show.json
-    notice, log = None if quiet else tell_findings(settings.data, folder / "config.toml"), screen.RunLog(quiet=quiet)
+    notice, log = None if quiet else tell_findings(settings.data, settings.run.seed), screen.RunLog(quiet=quiet)
     try:
         with screen.bar(settings.run.rounds, title, quiet=quiet) as bar:
             federation = settings.data.federation(settings.run.seed, notice)
@@ -122,9 +122,12 @@ def _resume_run(folder: Path, rounds: int | None, show: ShowCompare) -> int:
         show.require_data(settings.data.federation(before.seed))
     names, quiet = tuple(read_ids(folder)), show.quiet or show.json
     require(names)
+    ended = rounds is None and (folder / "summary.json").is_file()
     tracking, log = Tracking(names, folder, str(folder), table), screen.RunLog(quiet=quiet)
     with screen.bar(rounds or before.rounds, str(folder), quiet=quiet) as bar:
         result = resume(folder, on_round=_both(bar.at, tracking.round), rounds=rounds)
+    if ended and not quiet:
+        screen.note(f"{folder} was finished already, nothing was trained; --rounds N gives a run more rounds")
     log.finished(f"{result.title}, seed {result.seed}", result.rounds)
     every = result.summary["config"]["run"].get("eval_every")
     if every != before.eval_every and not quiet:
@@ -188,8 +191,7 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
             if is_last(plan.run, line, lines := Lines(place / "rounds.jsonl")):
                 log.finished(what, lines, at + 1, "validation")
 
-        config = folder / run_name(*order[0]) / "config.toml"
-        notice = None if quiet or again else tell_findings(plan.data, config)
+        notice = None if quiet or again else tell_findings(plan.data, plan.seeds[0])
 
         def on_data(found: Dataset | Federation, federation: Federation) -> None:
             show.require_data(federation)

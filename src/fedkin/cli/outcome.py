@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -97,16 +98,17 @@ def tell_clients(data: DataSettings) -> None:
         )
 
 
-def tell_findings(data: DataSettings, config: Path) -> OnData:
+def tell_findings(data: DataSettings, seed: int) -> OnData:
     """Return a callback that reports the errors and warnings of a quick inspection, as one line on standard error;
     silent for built-in data.
 
     Args:
         data: settings of the run's data.
-        config: place of the run's config, which `fedkin inspect` accepts.
+        seed: the run's seed.
     """
 
     def tell(found: Dataset | Federation, federation: Federation) -> None:
+        _tell_merged(found, data.split)
         findings = () if data.data in SOURCES else glance(found, federation)
         codes = list(dict.fromkeys(f.code for f in findings if f.severity != "note"))
         if codes:
@@ -114,10 +116,33 @@ def tell_findings(data: DataSettings, config: Path) -> OnData:
                       if (n := sum(f.severity == kind for f in findings))]  # fmt: skip
             screen.note(
                 f"inspect: {', '.join(counts)} in what was read ({', '.join(codes)}); all of them: "
-                f"fedkin inspect {typed(config)}"
+                f"{inspect_line(data, seed)}"
             )
 
     return tell
+
+
+def inspect_line(data: DataSettings, seed: int) -> str:
+    """Return the command that inspects data as a run shares them out; it needs no run folder, which may never exist
+    if the run is refused."""
+    place, here = Path(data.data), Path.cwd()
+    shown = str(place.relative_to(here)) if place.exists() and place.is_relative_to(here) else data.data
+    words, usual = ["fedkin", "inspect", shown], DataSettings()
+    for f in dataclasses.fields(data):
+        value = getattr(data, f.name)
+        if f.name != "data" and value != getattr(usual, f.name):
+            words += [f"--{f.name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return " ".join(map(typed, words + (["--seed", str(seed)] if seed and data.data_seed is None else [])))
+
+
+def _tell_merged(found: Dataset | Federation, split: str) -> None:
+    """Report on standard error that the official test part of the data is not what clients are tested on."""
+    test = None if isinstance(found, Federation) else found.official_test
+    if test is not None and split == "pooled":
+        screen.note(
+            f"the official test part ({counted(len(test), 'sample')}) is merged with the rest, and each client's "
+            "samples are split anew (--split pooled); --split official tests on it"
+        )
 
 
 @dataclass(frozen=True)

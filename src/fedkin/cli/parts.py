@@ -18,6 +18,7 @@ import tyro
 
 from fedkin.cli import screen
 from fedkin.cli.flag_names import FLAGS
+from fedkin.cli.wrong_flags import read_flags
 from fedkin.core import Method
 
 COMMON = ("data", "clients", "alpha", "model", "epochs", "lr", "rounds", "participation", "seed", "seeds", "out")
@@ -49,10 +50,10 @@ def parse(
         screen.write(short_help(parts, prog, description))
         raise SystemExit(0)
     columns: list[Any] = [(name, form.kind, field(default=form.default)) for name, form in forms.items()]
-    got: Any = tyro.cli(
+    got = read_flags(
         _made("flags", columns, description),
-        args=["--help" if a == "--help-all" else a for a in args],
-        prog=prog,
+        ["--help" if a == "--help-all" else a for a in args],
+        prog,
         description=description,
         config=config,
         console_outputs="--help-all" in args or sys.stderr is not None,

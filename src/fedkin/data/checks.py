@@ -16,7 +16,14 @@ from fedkin.core.errors import ConfigError, DataError
 Indices = npt.NDArray[np.int64]
 Scaling = Literal["pooled", "client"]
 
+NAMELESS = "(empty)"
+"""Name of the client of all samples whose field of the client is empty."""
 _PIECE = 1 << 24  # values looked at in one go, so that a check of a large set needs little memory
+
+
+def is_nameless(name: str) -> bool:
+    """Return whether a client is that of the samples that name none; ``subject (empty)`` is, of an array subject."""
+    return name == NAMELESS or name.endswith(f" {NAMELESS}")
 
 
 def check_client_names(names: Sequence[str], where: str) -> None:

@@ -66,6 +66,7 @@ class Dataset:
         preparation: how inputs were made of raw data, where the source states it.
         table: rows of a table before scaling, those of the official test part last, to be scaled by training parts
             once these are known (`federate` does); the inputs ``x`` are scaled by all rows.
+        notes: facts on what was read that the user should know, such as parts of the source that are not used.
 
     Raises:
         DataError: parts that do not fit each other, labels out of range, values that are not finite.
@@ -84,6 +85,7 @@ class Dataset:
     labels: tuple[str, ...] | None = None
     preparation: Preparation | None = None
     table: Rows | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.y) == 0:

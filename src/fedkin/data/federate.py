@@ -161,7 +161,8 @@ def _federation(
     assigned: Assignment,
     preparation: Preparation | None,
 ) -> Federation:
-    for note in assigned.notes:
+    notes = (*dataset.notes, *assigned.notes)
+    for note in notes:
         _log.warning("%s: %s", dataset.name, note)
     return Federation(
         clients=tuple(shards),
@@ -171,7 +172,7 @@ def _federation(
         labels=dataset.labels,
         client_names=assigned.names,
         preparation=preparation,
-        notes=assigned.notes,
+        notes=notes,
     )
 
 

@@ -9,6 +9,7 @@ import codecs
 import csv
 import math
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -245,8 +246,10 @@ def raw_rows(rows: Sequence[Row], columns: Sequence[Input], places: Sequence[str
     where = [f"row {i + 1}" for i in range(len(rows))] if places is None else places
     for place, row in zip(where, rows, strict=True):
         lacking = [c.name for c in columns if c.name not in row]
-        if lacking:
-            raise RawError(f"{place}: {_lacking(lacking, row, columns)}")
+        if lacking:  # rows of a file all have the columns of its header
+            raise RawError(
+                f"{place if places is None else place.rpartition(', ')[0]}: {_lacking(lacking, row, columns)}"
+            )
     out = np.empty((len(rows), len(columns)), dtype=np.float64)
     for j, column in enumerate(columns):
         out[:, j] = raw_column([text_of(row[column.name]) for row in rows], column, where)
@@ -406,7 +409,7 @@ def _texts(texts: Sequence[str], values: Raw, column: Input, of: Seen) -> list[s
         known = _listed([c or "nothing" for c in column.categories], 8)
         found.append(
             f"{_listed([repr(t) for t in odd], _SHOWN)} in {len(new)} of {n} rows; training had {known}. Such a field "
-            "carries no information for the model"
+            f"carries no information for the model{_alike(odd, column.categories)}"
         )
     if "texts" in of:
         own = [at for at, text in enumerate(column.categories) if text not in of["texts"]]
@@ -416,6 +419,19 @@ def _texts(texts: Sequence[str], values: Raw, column: Input, of: Seen) -> list[s
             listed = _listed([repr(t) if t else "nothing" for t in odd], _SHOWN)
             found.append(f"{listed} in {len(others)} of {n} rows; no training row of this client had it")
     return found
+
+
+def _alike(texts: Sequence[str], known: Sequence[str]) -> str:
+    """Return which texts are known ones in other capitals, or with letters that are composed in another way."""
+    usual = {_folded(text): text for text in known}
+    pairs = [f"{text!r} is {usual[_folded(text)]!r}" for text in texts if _folded(text) in usual]
+    if not pairs:
+        return ""
+    return f"; {_listed(pairs, _SHOWN)} but for capitals or the form of its letters (Unicode): write it in the same way"
+
+
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).casefold()
 
 
 def _limits(of: Seen, far: float, std: float = 0.0) -> tuple[float, float]:

@@ -54,7 +54,7 @@ class DataSettings:
     that gives data, package.module:function or ./file.py:function; or a folder with a whole federation
     (Federation.save), which needs no other setting."""
     clients: int | None = None
-    """Number of clients. Default: 20, or all that the data bring (partition natural)."""
+    """Number of clients. Default: 20, or all that the data bring (partition natural; a number draws some of them)."""
     partition: str | None = None
     """Partition of the samples over clients; fedkin list partitions shows all. Default: natural if the data name their
     clients (client_column, one file or folder per client, a function that gives clients), else dirichlet."""

@@ -23,6 +23,7 @@ from fedkin.engines.stacked_together import Starter
 from fedkin.experiment.execute import OnRound, execute, one_thread, opened
 from fedkin.experiment.extend import complete, extend
 from fedkin.experiment.listing import whole_of
+from fedkin.experiment.planned import ALWAYS
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.result import FinishedRun, Result
 from fedkin.experiment.run_folder import COMPUTED, RunFolder
@@ -194,7 +195,8 @@ def simulate(
         _require_room(e, clients, in_files, out)
     joins = join_rounds(clients, setup.run.late_joiners)
     extra = _attacked(setup, clients)
-    extra |= {"notes": list(federation.notes)} if federation.notes else {}
+    notes = [*federation.notes, *_undecided(e, federation)]
+    extra |= {"notes": notes} if notes else {}
     with one_thread(), ExitStack() as to_the_end:
         gradient = _gradient(setup.compute.gradient, out if resume else None)
         job = replace(e.job(e.laid_out(federation.clients)), gradient=gradient, means_only=_means_only(setup),
@@ -320,6 +322,18 @@ def _require_room(e: Experiment, clients: int, in_files: bool, out: Path | str |
     )
     if short:
         raise ConfigError(f"{type(e.method).__name__} does not fit: {short}")
+
+
+def _undecided(e: Experiment, federation: Federation) -> list[str]:
+    """Return a note on a method that decides by validation samples where no client has any; none on references, which
+    every comparison has."""
+    name = e.table.get("method", {}).get("name")
+    if not e.method.reads_validation or name in ALWAYS or bool(federation.sizes()[:, 1].any()):
+        return []
+    return [
+        f"{e.title} decides at each client by its validation samples, and no client has any, so it has nothing to go "
+        "by; --validation 0.2 gives clients some"
+    ]
 
 
 def _attacked(setup: Setup, clients: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedkin.core import Net
 from fedkin.data.preparation import Preparation
+from fedkin.evaluate import Constant, choose, majority_class, score
 from fedkin.exporting.export_source import ExportSource, Taken
 from fedkin.exporting.loader import FORMAT
 from fedkin.exporting.rules import WORDS
@@ -65,18 +66,21 @@ def network_of(net: Net, name: str) -> dict[str, Any]:
     }
 
 
-def tested(found: Tensor, evaluated: Tensor | None) -> dict[str, Any]:
+def tested(found: Tensor, evaluated: Tensor | None, trained: Tensor) -> dict[str, Any]:
     """Return the result of the exported model on the test part.
 
     Args:
         found: its confusion matrix ``[C, C]``, rows true classes.
         evaluated: the matrix of the run's evaluation of the same round, None if there was none.
+        trained: the client's training samples by class ``[C]``, whose most frequent class is a constant answer.
     """
-    n, right = int(found.sum()), int(found.diagonal().sum())
+    of = score(0, found, None, trained)
     return {
-        "n": n,
-        "correct": right,
-        "accuracy": right / n if n else None,
+        "n": of.n_test,
+        "correct": of.correct,
+        "accuracy": of.accuracy,
+        "balanced": of.balanced,
+        "majority": of.majority,
         "confusion": found.tolist(),
         "as_evaluated": None if evaluated is None else bool(torch.equal(found, evaluated)),
         "correct_as_evaluated": None if evaluated is None else int(evaluated.diagonal().sum()),
@@ -108,7 +112,7 @@ def readme(
         f"# {card['title']}: the model of {who}",
         "",
         f"Trained by {card['title']} on {card['data']}, round {card['round']} of {card['rounds_planned']}"
-        f"{_chosen(card)}, seed {card['seed']}. {_accuracy(card)}",
+        f"{_chosen(card)}, seed {card['seed']}. {_accuracy(card, labels)}",
         "",
         "| | |",
         "| --- | --- |",
@@ -209,17 +213,32 @@ def _ranges(ranges: Mapping[str, Any]) -> str:
     return use + "Its ranges are rounded quantiles, without the extremes."
 
 
-def _accuracy(card: dict[str, Any]) -> str:
+def _accuracy(card: dict[str, Any], labels: list[str]) -> str:
     test = card["test"]
     if test is None:
         return "It is the same for every client."
     if not test["n"]:
         return "The client has no test samples, so its accuracy is unknown."
-    text = f"Right on {test['correct']} of {test['n']} test samples of this client ({100 * test['accuracy']:.1f} %)."
+    text = _right(test, card["trained_on"]["per_class"], labels)
     if test["as_evaluated"] is not False:
         return text
     other = f"In the run's own evaluation of that round it was right on {test['correct_as_evaluated']}"
     return f"{text} {other}: due to rounding, or to private training, which draws new noise each time."
+
+
+def _right(test: dict[str, Any], trained: list[int], labels: list[str]) -> str:
+    """Return the figures of the test part next to those of a constant answer; first the one that the client's report
+    would begin with."""
+    accuracy = f"ight on {test['correct']} of {test['n']} test samples of this client ({100 * test['accuracy']:.1f} %)"
+    balanced = f"alanced accuracy, the mean over its classes, is {100 * test['balanced']:.1f} %"
+    answer = majority_class(trained)
+    if answer is None:
+        return f"R{accuracy}; b{balanced}."
+    constant = Constant("this client", labels[answer], test["majority"], test["n"])
+    always = f"always predicting {labels[answer]} is right on {constant.right} ({100 * constant.accuracy:.1f} %)"
+    if choose([constant]).fair:
+        return f"R{accuracy}; {always}. B{balanced}."
+    return f"B{balanced}: r{accuracy}, while {always}."
 
 
 def _limits(card: dict[str, Any]) -> str:

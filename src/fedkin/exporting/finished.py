@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import weakref
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.core import ConfigError, RunFolderError
-from fedkin.core.errors import typed
+from fedkin.core.errors import meant, typed
 from fedkin.engines import Gradient, Loop
 from fedkin.evaluate import best
 from fedkin.experiment.execute import one_thread
@@ -149,13 +150,22 @@ def number_of(p: FinishedRun, client: int | str) -> int:
         number = int(text)
     else:
         called = f", called {', '.join(names[:20])}{' ...' if len(names) > 20 else ''}" if names else ""
-        raise ConfigError(f"there is no client {client!r}; the run has clients 0 to {count - 1}{called}")
+        raise ConfigError(
+            f"there is no client {client!r}{_left_out(p, text) or meant(text, names)}; the run has clients 0 to "
+            f"{count - 1}{called}"
+        )
     if number >= len(p.server.sizes):
         raise ConfigError(
             f"client {text} joins in round {p.joins[number]}, and the run has come to round {p.server.round}; it has "
             "no model yet"
         )
     return number
+
+
+def _left_out(p: FinishedRun, name: str) -> str:
+    """Return the note of a run's data that a client of this name was left out; empty if there is none."""
+    named = re.compile(rf"left out.*[:,] {re.escape(name)}( \(\d+\)|,| and \d+ more|\.)")
+    return next((f" in this run: {note}" for note in p.federation.notes if named.search(note)), "")
 
 
 def name_of(p: FinishedRun, client: int) -> str | None:

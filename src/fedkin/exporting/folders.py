@@ -66,7 +66,8 @@ def write_export(
         model = _loaded(half, taken, None if plan is not None else net._factory)
         custom = plan is None and not card["network"]["by_name"]
         found = None if taken.client is None else _tried(origin, taken, model, custom=custom)
-        card["test"] = None if found is None else cards.tested(found, taken.evaluated)
+        counts = None if taken.shard is None else taken.shard.train.counts(net.classes)
+        card["test"] = None if found is None or counts is None else cards.tested(found, taken.evaluated, counts)
         for name in formats:
             write_program(name, model, half)
         card["files"] = sorted(f.name for f in half.iterdir())

@@ -75,7 +75,24 @@ def notes_on(p: FinishedRun, new: JoiningData) -> tuple[str, ...]:
     """Return caveats to read before a joining client's figures: few test samples, copies, data unlike the run's."""
     n = len(new.shard.test)
     few = [f"only {n} test samples: accuracies are uncertain, see their intervals"] if n < FEW else []
-    return tuple(map(printable, (*few, *_copies(p, new.shard), *_unusual(p, new))))
+    return tuple(map(printable, (*few, *_several(p, new), *_copies(p, new.shard), *_unusual(p, new))))
+
+
+def _several(p: FinishedRun, new: JoiningData) -> list[str]:
+    """Return a note on a table whose rows name more than one client."""
+    client = _client_column(p)
+    if new.rows is None or client not in new.rows.columns:
+        return []
+    names = sorted(set(new.rows.column(client, "client")))
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    return [f"the column {client} names {len(names)} clients ({shown}): their rows join as one"] if names[1:] else []
+
+
+def _client_column(p: FinishedRun) -> Any:
+    """Return the column that named the client of the run's rows; None if there was none."""
+    made = p.federation.preparation
+    taken = {} if made is None else dict(made.taken)
+    return p.experiment.table.get("data", {}).get("client_column") or taken.get("client")
 
 
 def _unusual(p: FinishedRun, new: JoiningData) -> list[str]:
@@ -86,8 +103,7 @@ def _unusual(p: FinishedRun, new: JoiningData) -> list[str]:
         warned = unusual_inputs(x, seen["inputs"])
         return [] if warned is None else [warned]
     records, data = new.rows.records(), p.experiment.table.get("data", {})
-    client = data.get("client_column") or dict(made.taken).get("client")
-    unused = (made.target, client, *str(data.get("drop") or "").split(","))
+    unused = (made.target, _client_column(p), *str(data.get("drop") or "").split(","))
     raw = raw_rows(records, made.columns, new.rows.places)
     return unusual_rows(records, raw, made.columns, seen["columns"], unused)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedkin.core.errors import counted
 from fedkin.data.card import MAX_CATEGORIES
-from fedkin.data.checks import Indices
+from fedkin.data.checks import Indices, is_nameless
 from fedkin.inspection.fields import FEWEST_ROWS, Field, Fields
 from fedkin.inspection.finding import Finding, first
 
@@ -42,7 +42,10 @@ def constant_at_client(fields: Fields) -> list[Finding]:
     start = np.flatnonzero(np.diff(fields.client[order], prepend=-1))
     size = np.diff(start, append=len(order))
     shown, columns, clients = [], [], set()
+    numbers = {f.name for f in fields.inputs if _of_client(f, fields)}
     for f in fields.inputs:
+        if f.name in numbers:
+            continue
         codes = f.codes[order]
         low, high = np.minimum.reduceat(codes, start), np.maximum.reduceat(codes, start)
         for i in np.flatnonzero((low == high) & (low >= 0) & (size >= FEWEST_ROWS)) if f.distinct > 2 else ():
@@ -65,6 +68,40 @@ def constant_at_client(fields: Fields) -> list[Finding]:
             clients=tuple(sorted(clients)),
         )
     ]
+
+
+def client_numbers(fields: Fields) -> list[Finding]:
+    """Return findings on columns that number or name the clients."""
+    names = [f.name for f in fields.inputs if _of_client(f, fields)]
+    if not names:
+        return []
+    return [
+        Finding(
+            "client-number",
+            "warning",
+            f"one value in all rows of each client, and another one at every client: {first(names)}",
+            "it is the number or the name of the client in another form, and a shared model may learn that instead of "
+            "the class",
+            "drop the column",
+            columns=tuple(names),
+        )
+    ]
+
+
+def _of_client(f: Field, fields: Fields) -> bool:
+    """Return whether every client has a value of its own in all of its rows, and at least two have enough of them.
+
+    Rows that name no client may be of any.
+    """
+    if fields.client is None:
+        return False
+    nameless = [k for k, name in enumerate(fields.client_names) if is_nameless(name)]
+    named = ~np.isin(fields.client, nameless)
+    client, codes = fields.client[named], f.codes[named]
+    if (codes < 0).any() or int((np.bincount(client) >= FEWEST_ROWS).sum()) < 2:
+        return False
+    pairs = len(np.unique(client * (int(codes.max()) + 1) + codes))
+    return len(np.unique(client)) == len(np.unique(codes)) == pairs
 
 
 def odd_numbers(fields: Fields) -> list[Finding]:

@@ -36,9 +36,10 @@ class Field:
     texts: Sequence[str] | None = None
 
     @classmethod
-    def read(cls, name: str, texts: Sequence[str]) -> Field:
-        """Return a column of a text file."""
-        missing = np.array([t.lower() in MISSING for t in texts], dtype=np.bool_)
+    def read(cls, name: str, texts: Sequence[str], role: str = "input") -> Field:
+        """Return a column of a text file; a client may be called NA, as readers have it."""
+        nothing = {""} if role == "client" else MISSING
+        missing = np.array([t.lower() in nothing for t in texts], dtype=np.bool_)
         numbers = np.array([math.nan if m else _number(t) for t, m in zip(texts, missing, strict=True)])
         return cls(name, numbers, missing, texts)
 
@@ -100,7 +101,9 @@ class Fields:
     places: Sequence[str] = ()
 
     def at(self, rows: Indices) -> tuple[str, ...]:
-        """Return the places of the first of these rows."""
+        """Return the places of the first of these rows; none if they are most rows: it is the column that is meant."""
+        if 2 * len(rows) > max((len(f.missing) for f in self.inputs), default=len(rows)):
+            return ()
         return tuple(self.places[i] if self.places else f"sample {i}" for i in rows[:EXAMPLES].tolist())
 
 

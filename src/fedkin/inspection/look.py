@@ -26,8 +26,9 @@ from fedkin.inspection.duplicates import alike, duplicates, read_rows, with_line
 from fedkin.inspection.fields import Field, Fields
 from fedkin.inspection.finding import ClientSummary, Finding, Inspection, ordered
 from fedkin.inspection.majority import advice_of, one_sided_of, summary_of
+from fedkin.inspection.pictures import narrow
 from fedkin.inspection.raw import WORDS, Raw, look_at, refused
-from fedkin.inspection.shares import classes_of, clients_of, naturals_of, parts_of
+from fedkin.inspection.shares import classes_of, clients_of, nameless_of, naturals_of, parts_of
 
 Step = Callable[[str], None]
 QUICK = 300_000
@@ -156,9 +157,10 @@ def _shared(
     counts: Indices = np.array([c.counts for c in clients])
     names = tuple(c.name for c in clients)
     tell("looking for copies")
+    known = {f.code for f in before} & {"missing-client"}  # with the rows of the table
     found = [
         *before,
-        *labels,
+        *(f for f in labels if f.code not in known),
         *duplicates(read_rows(federation, names), by_chance),
     ]
     return replace(
@@ -189,6 +191,7 @@ def labels_of(federation: Federation) -> tuple[tuple[str, ...], tuple[ClientSumm
         [
             *classes_of(counts.sum(axis=1), train, test, classes, names),
             *clients_of(clients, len(classes)),
+            *nameless_of(clients),
             *parts_of(counts, classes, names),
             *one_sided_of(clients),
         ],
@@ -255,6 +258,11 @@ def _columns(dataset: Dataset) -> Fields | None:
     return Fields(tuple(Field(f"input {j}", x[:, j], nothing) for j in range(x.shape[1])), dataset.y.numpy())
 
 
+def _of_clients(found: Fields) -> list[Finding]:
+    """Return findings on columns of a table that differ between clients in a way that gives the client away."""
+    return [*columns.constant_at_client(found), *columns.client_numbers(found), *gaps.missing(found)]
+
+
 def _of_numbers(dataset: Dataset, found: Fields | None) -> list[Finding]:
     """Return findings on inputs that were not read from a file of text."""
     if not bool((dataset.x != dataset.x.flatten()[0]).any()) and len(dataset) > 1:
@@ -268,14 +276,14 @@ def _of_numbers(dataset: Dataset, found: Fields | None) -> list[Finding]:
             )
         ]
     if found is None:
-        return []
+        return narrow(dataset)
     numbers = found
     if dataset.table is not None:
         kinds = [c.kind for c in dataset.table.columns]
         numbers = replace(found, inputs=tuple(f for f, k in zip(found.inputs, kinds, strict=True) if k == "number"))
     return [
         *columns.constant(found),
-        *((*columns.constant_at_client(numbers), *gaps.missing(numbers)) if dataset.table is not None else ()),
+        *(_of_clients(numbers) if dataset.table is not None else ()),
         *columns.ids(numbers),
         *columns.leaks(found),
         *columns.scales(numbers, standardised=dataset.table is not None),

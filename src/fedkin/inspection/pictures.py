@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedkin.core.errors import DataError, counted
+from fedkin.data.dataset import Dataset
 from fedkin.data.image_files import FAULTS, opened, usual_side
 from fedkin.data.progress import each
 from fedkin.data.sources.images import SUFFIXES, TRAIN
@@ -16,6 +19,7 @@ from fedkin.inspection.finding import EXAMPLES, Finding, first
 
 OTHER_IMAGES = frozenset({".gif", ".tif", ".tiff", ".webp", ".dcm", ".jp2", ".heic"})
 MOST_STRETCHED = 2.0  # images whose shapes differ more are no longer similar when all are made square
+NARROW = 0.25  # part of the range of pixels; images in less of it are probably on another scale
 _PLAIN = frozenset({"L", "RGB", "1"})
 
 
@@ -48,6 +52,27 @@ def read_pictures(root: Path) -> list[Picture]:
 def pictures(found: list[Picture], side: int | None = None) -> list[Finding]:
     """Return findings on unreadable images, mixed sizes, mixed or unusual modes; ``side`` is the side all get."""
     return [*_unreadable(found), *_sizes(found, side), *_modes(found)]
+
+
+def narrow(dataset: Dataset) -> list[Finding]:
+    """Return a finding on images all of whose pixels lie in a small part of the range."""
+    made = dataset.preparation
+    if dataset.x.dtype != torch.uint8 and (made is None or made.kind != "image"):
+        return []
+    scale = 255 if dataset.x.dtype == torch.uint8 else 1  # bytes become 0..1 when they are shared out
+    low, high = (float(end) / scale for end in dataset.x.aminmax())
+    if high - low >= NARROW:
+        return []
+    return [
+        Finding(
+            "narrow-range",
+            "warning",
+            f"all pixels of all images lie between {low:.3g} and {high:.3g}, of a range from 0 to 1",
+            "differences that small are learned slowly; images of 10 or 12 bits in files of 16 look like this, since "
+            "the upper 8 of the 16 are read",
+            "stretch the values to the whole range, all images in the same way (12 bits in 16: multiply by 16)",
+        )
+    ]
 
 
 def others(root: Path) -> list[Finding]:

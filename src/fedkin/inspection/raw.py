@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from fedkin.core.errors import DataError, FedkinError, counted
-from fedkin.data.checks import Indices
+from fedkin.data.checks import NAMELESS, Indices
 from fedkin.data.pixels import Array
 from fedkin.data.shelf import is_shelf
 from fedkin.data.sources import SOURCES, Reading, csv_files, is_function
@@ -121,12 +121,19 @@ def _hub(spec: str, how: Reading) -> Raw:
         found = open_hub(spec, how)
     except FedkinError:  # the reader will report it
         return Raw("hub")
+    unread = _unread(found.notes)
     if found.inputs is not None:
-        return Raw("hub", found.description())
+        return Raw("hub", found.description(), findings=unread)
     named = replace(how, target=found.target, client=found.client)
     table = table_of(found)
     raw = _judged(table, named, (), (*found.description(), *_first(table)))
-    return replace(raw, kind="hub")
+    return replace(raw, kind="hub", findings=(*unread, *raw.findings))
+
+
+def _unread(notes: tuple[str, ...]) -> tuple[Finding, ...]:
+    """Return findings on splits that are not used."""
+    todo = "rename it to train or test, or run on it by itself, if it is to be used"
+    return tuple(Finding("split-not-used", "note", note, "no figure is about its samples", todo) for note in notes)
 
 
 def _judged(table: Table, how: Reading, paths: Sequence[Path], seen: tuple[str, ...]) -> Raw:
@@ -141,6 +148,7 @@ def _judged(table: Table, how: Reading, paths: Sequence[Path], seen: tuple[str, 
     wrong += [
         *columns.constant(fields),
         *columns.constant_at_client(fields),
+        *columns.client_numbers(fields),
         *gaps.missing(fields),
         *gaps.zeros(fields),
         *columns.odd_numbers(fields),
@@ -155,7 +163,7 @@ def _judged(table: Table, how: Reading, paths: Sequence[Path], seen: tuple[str, 
 
 
 def _summary(table: Table, name: str | None, role: str) -> ColumnSummary | None:
-    return Field.read(name, table.column(name, role)).summary(role) if name in table.columns and name else None
+    return Field.read(name, table.column(name, role), role).summary(role) if name in table.columns and name else None
 
 
 def _class_names(table: Table, target: str | None, label: Array | None, binary: bool) -> tuple[str, ...]:
@@ -172,7 +180,7 @@ def _clients(table: Table, client: str | None, paths: Sequence[Path]) -> tuple[I
     if client is not None and client in table.columns:
         fields = np.asarray(table.column(client, "client"), dtype=object)
         names, ids = np.unique(fields, return_inverse=True)
-        return ids.astype(np.int64), tuple(str(n) for n in names)
+        return ids.astype(np.int64), tuple(str(n) or NAMELESS for n in names)
     if len(paths) > 1:
         return np.array(table.file, dtype=np.int64), tuple(p.stem for p in paths)
     return None, ()

@@ -6,7 +6,7 @@ import numpy as np
 
 from fedkin.core.errors import counted, meant
 from fedkin.data.card import MAX_CLASSES
-from fedkin.data.checks import Indices
+from fedkin.data.checks import NAMELESS, Indices
 from fedkin.data.sources.csvfile import Table
 from fedkin.inspection.fields import Field
 from fedkin.inspection.finding import EXAMPLES, Finding, first
@@ -48,7 +48,7 @@ def check_target(table: Table, target: str | None, binary: bool) -> tuple[Indice
                 "a row without a class can neither be trained on nor tested",
                 "remove these rows, or fill in the class",
                 columns=(target,),
-                rows=tuple(table.places[i] for i in rows[:EXAMPLES].tolist()),
+                rows=_places(table, rows),
             )
         ]
     return _labels(field, binary, table)
@@ -68,7 +68,7 @@ def check_client(table: Table, client: str | None) -> list[Finding]:
                 columns=(client,),
             )
         ]
-    field = Field.read(client, table.column(client, "client"))
+    field = Field.read(client, table.column(client, "client"), "client")
     found = []
     if field.missing.any():
         rows = np.flatnonzero(field.missing)
@@ -77,10 +77,10 @@ def check_client(table: Table, client: str | None) -> list[Finding]:
                 "missing-client",
                 "warning",
                 f"{counted(len(rows), 'row')} without a value in {client}",
-                "rows without a client become a client of their own",
+                f"they are one client, {NAMELESS!r}, although they may be from several",
                 "fill in the client, or remove these rows",
                 columns=(client,),
-                rows=tuple(table.places[i] for i in rows[:EXAMPLES].tolist()),
+                rows=_places(table, rows),
             )
         )
     if field.distinct > len(table.rows) / 3 and field.distinct > 3:
@@ -108,7 +108,7 @@ def _labels(field: Field, binary: bool, table: Table) -> tuple[Indices | None, l
                     "--binary asks whether a number is above 0",
                     "leave --binary out, or give numbers",
                     columns=(name,),
-                    rows=tuple(table.places[i] for i in field.odd[:EXAMPLES].tolist()),
+                    rows=_places(table, field.odd),
                 )
             ]
         return (values > 0).astype(np.int64), []
@@ -128,9 +128,14 @@ def _labels(field: Field, binary: bool, table: Table) -> tuple[Indices | None, l
         + (f", at most {MAX_CLASSES}" if field.distinct > MAX_CLASSES else ""),
         "cut it into a few classes, or ask whether it is above 0 with --binary; or name another column with --target",
         columns=(name,),
-        rows=tuple(table.places[i] for i in broken[:EXAMPLES].tolist()),
+        rows=_places(table, broken),
     )
     return field.codes, [finding]
+
+
+def _places(table: Table, rows: Indices) -> tuple[str, ...]:
+    """Return the places of the first of these rows; none if they are most rows: it is the column that is meant."""
+    return () if 2 * len(rows) > len(table.rows) else tuple(table.places[i] for i in rows[:EXAMPLES].tolist())
 
 
 def _error(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedkin.core.errors import DataError, counted
-from fedkin.data.checks import Indices
+from fedkin.data.checks import Indices, is_nameless
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
 from fedkin.data.partition import PARTITIONS, Natural, Partition, settings_of
@@ -73,6 +73,22 @@ def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Findi
             )
         )
     return found
+
+
+def nameless_of(summaries: tuple[ClientSummary, ...]) -> list[Finding]:
+    """Return a finding on samples whose field of the client is empty; `roles.check_client` names the rows of tables."""
+    return [
+        Finding(
+            "missing-client",
+            "warning",
+            f"{counted(sum(c.counts), 'sample')} with an empty field where the client is named",
+            f"they are one client, {c.name!r}, although they may be from several",
+            "fill in the client, or remove these samples",
+            clients=(c.name,),
+        )
+        for c in summaries
+        if is_nameless(c.name)
+    ]
 
 
 def parts_of(counts: Indices, names: tuple[str, ...], clients: tuple[str, ...]) -> list[Finding]:

@@ -75,10 +75,13 @@ class Checkpoint:
             if name == SECOND and name not in texts:
                 continue
             if texts.get(name) != mark:
+                how = _differ(texts.get(_ABOUT + name), about.get(name))
                 raise RunFolderError(
-                    f"{self.path} belongs to a run with another {name}: "
-                    f"{_differ(texts.get(_ABOUT + name), about.get(name))}; restore it, or start in "
-                    "another folder"
+                    f"{self.path.parent}: the data have changed since this run began, or are others: {how}; restore "
+                    "them, or start in another folder"
+                    if name == "data"
+                    else f"{self.path} belongs to a run with another {name}: {how}; restore it, or start in another "
+                    "folder"
                 )
         return texts, tensors
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from commandline import Command
+from fedkin.cli.wrong_flags import explained
 from folders import content
 
 
@@ -238,7 +239,7 @@ def test_resuming_on_other_data(fedkin: Command, small: str) -> None:
     done = fedkin("resume a")
 
     assert (done.code, done.out) == (2, "")
-    assert "another data" in done.err
+    assert "a: the data have changed since this run began, or are others: sizes and names are the same" in done.err
 
 
 def test_a_csv_that_names_no_clients(fedkin: Command) -> None:
@@ -280,3 +281,33 @@ def test_an_encoding_is_a_setting_of_the_run(fedkin: Command) -> None:
     assert fedkin("join a --data t.csv --after 0 1").code == 0
     Path("u.csv").write_text("x,town,y\n" + rows)
     assert fedkin("join a --data u.csv --encoding utf-8 --after 0 1").code == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("run fedavg --rounds 2.5", "--rounds must be a whole number, got '2.5'; fedkin run fedavg --help"),
+        ("run fedavg --lr=x", "--lr must be a number, got 'x'; fedkin run fedavg --help"),
+        ("compare fedavg --seeds a 3", "--seeds must be whole numbers, got 'a' '3'; fedkin compare --help"),
+        ("inspect digits --clients x", "--clients must be a whole number, got 'x'; fedkin inspect --help"),
+        (
+            "run fedavg --split offical",
+            "--split must be one of pooled, official, got 'offical'; did you mean 'official'?",
+        ),
+        ("run fedavg --rounds", "--rounds needs a value; fedkin run fedavg --help"),
+        ("run fedavg more", "not a flag, nor the value of one: more; fedkin run fedavg --help"),
+        ("predict home", "fedkin predict needs FILE; fedkin predict --help"),
+    ],
+)
+def test_flags_of_a_wrong_kind_are_told_in_one_line(command: str, said: str, fedkin: Command) -> None:
+    """Like all other errors: with the value, what was expected, and where all flags are explained."""
+    done = fedkin(command)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"fedkin: {said}")
+    assert done.err.endswith("--help shows all flags\n")
+    assert done.err.count("\n") == 1
+
+
+def test_what_is_said_of_flags_in_another_way_is_shown_as_it_is() -> None:
+    """A later version of the library may have other words."""
+    assert explained("Something else is wrong with --rounds", ["--rounds", "2"]) is None

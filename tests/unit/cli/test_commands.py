@@ -367,6 +367,9 @@ def test_resume_of_a_finished_run_shows_it_again(fedkin: Command, small: str) ->
     assert again.code == 0
     assert json.loads(again.out) == json.loads(first.out)
     assert {name: text for name, text in content(Path("a")).items() if name not in PAGES} == before
+    said = "a was finished already, nothing was trained; --rounds N gives a run more rounds"
+    assert fedkin("resume a").notes == f"{said}\n"
+    assert said not in fedkin("resume a --rounds 3").err
 
 
 @pytest.mark.parametrize(("more", "word"), [("b", "b"), ("--lr 3", "--lr")])
@@ -375,7 +378,7 @@ def test_resume_takes_one_folder_and_what_is_shown(more: str, word: str, fedkin:
     done = fedkin(f"resume a {more}")
 
     assert (done.code, done.out) == (2, "")
-    assert re.search(rf"(Unrecognized|no flag).* {word}\b", done.err, re.DOTALL)
+    assert re.search(rf"(not a flag|no flag).* {word}\b", done.err, re.DOTALL)
 
 
 def test_resume_of_a_stopped_run(fedkin: Command, small: str, monkeypatch: pytest.MonkeyPatch) -> None:

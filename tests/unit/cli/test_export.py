@@ -174,3 +174,27 @@ def test_help(command: str, fedkin: Command) -> None:
     done = fedkin(command)
     assert done.code == 0
     assert "--out" in done.out
+
+
+def test_the_card_has_the_figures_of_a_constant_answer(fedkin: Command) -> None:
+    """Where always predicting one class is right for nearly all test samples, balanced accuracy comes first."""
+    rows = [f"{i * 37 % 101},{i % 5},a,{'yes' if i % 25 > 1 else 'no'}" for i in range(200)]
+    rows += [f"{i * 31 % 103},{i % 7},b,{'yes' if i % 2 else 'no'}" for i in range(200)]
+    Path("wards.csv").write_text("\n".join(["x,z,ward,ill", *rows, ""]))
+    data = "--data wards.csv --target ill --client-column ward"
+    assert fedkin(f"run fedavg {data} --rounds 1 --steps 1 --model linear --engine loop --quiet --out run").code == 0
+    assert fedkin("export run --all").code == 0
+    for name, starts in (("a", "Balanced accuracy, the mean over its classes, is "), ("b", "Right on ")):
+        place = Path(f"run/exports/client-{name}")
+        card, text = json.loads((place / "card.json").read_text()), (place / "README.md").read_text()
+        matrix, test = card["test"]["confusion"], card["test"]
+        recalls = [row[k] / sum(row) for k, row in enumerate(matrix)]
+        assert test["balanced"] == pytest.approx(sum(recalls) / 2)
+        most = max(range(2), key=lambda k: card["trained_on"]["per_class"][k])
+        assert test["majority"] == sum(matrix[most])
+        said = text.partition(", seed 0. ")[2].partition("\n")[0]
+        assert said.startswith(starts)
+        assert f"ight on {test['correct']} of {test['n']} test samples of this client" in said
+        constant = f"always predicting {('no', 'yes')[most]} is right on {test['majority']}"
+        assert f"{constant} ({100 * test['majority'] / test['n']:.1f} %)" in said
+        assert f"{100 * test['balanced']:.1f} %" in said

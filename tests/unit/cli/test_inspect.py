@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from commandline import Command
@@ -108,19 +110,42 @@ WARDS = "--data wards.csv --target ill --client-column ward"
 SHORT = "--rounds 1 --model linear --steps 1 --engine loop"
 
 
-@pytest.mark.parametrize(
-    ("command", "config"),
-    [("run fedavg", "out/config.toml"), ("compare fedavg", "out/local-seed0/config.toml")],
-)
-def test_a_run_says_in_one_line_what_was_found(command: str, config: str, fedkin: Command) -> None:
+@pytest.mark.parametrize("command", ["run fedavg", "run fedavg --seed 3", "compare fedavg --seeds 3 4"])
+def test_a_run_says_in_one_line_what_was_found(command: str, fedkin: Command) -> None:
     """Once, on standard error, with the command that shows all of it; that command works and finds the same."""
     one_sided()
     done = fedkin(f"{command} {WARDS} {SHORT} --out out")
     (line,) = [one for one in done.err.splitlines() if one.startswith("inspect: ")]
-    assert line == f"inspect: 1 warning in what was read (one-sided-client); all of them: fedkin inspect {config}"
+    flags = "wards.csv --target ill --client-column ward" + (" --seed 3" if "3" in command else "")
+    assert line == f"inspect: 1 warning in what was read (one-sided-client); all of them: fedkin inspect {flags}"
     again = fedkin(line.partition("all of them: fedkin ")[2])
     assert "warning: 1 client with 80 % of the test samples or more, but not all, of one class: a (1: 9" in again.out
     assert "balanced %" in done.out or "balanced accuracy" in done.out
+
+
+def test_the_command_that_shows_all_works_if_the_run_is_refused(fedkin: Command) -> None:
+    """It needs no folder of the run, and names every setting of the data, quoted where a shell asks for it."""
+    one_sided("my wards.csv")
+    flags = ("--data", "my wards.csv", "--client-column", "ward", "--target", "ill", "--validation", "0.2")
+    done = fedkin("run fedavg --drop z --model small-cnn --out out", *flags)
+    assert (done.code, Path("out").exists()) == (2, False)
+    (line,) = [one for one in done.err.splitlines() if one.startswith("inspect: ")]
+    command = "fedkin inspect 'my wards.csv' --validation 0.2 --target ill --client-column ward --drop z"
+    assert line.endswith(f"all of them: {command}")
+    again = fedkin(" ".join(shlex.split(command)[1:2]), *shlex.split(command)[2:])
+    assert "warning: 1 client with 80 % of the test samples" in again.out
+
+
+def test_a_run_says_that_an_official_test_part_is_merged(fedkin: Command) -> None:
+    """With the number of its samples, unless it is kept apart."""
+    rng = np.random.default_rng(0)
+    parts = {"train": 90, "test": 30}
+    arrays = {f"x_{part}": rng.normal(size=(n, 3)).astype(np.float32) for part, n in parts.items()}
+    np.savez("a.npz", **arrays, **{f"y_{part}": np.arange(n) % 2 for part, n in parts.items()})
+    command = f"run fedavg --data a.npz --clients 3 --alpha 10 {SHORT}"
+    said = "the official test part (30 samples) is merged with the rest"
+    assert said in fedkin(f"{command} --out a").err
+    assert said not in fedkin(f"{command} --out b --split official").err
 
 
 @pytest.mark.parametrize("flag", ["--quiet", "--json"])

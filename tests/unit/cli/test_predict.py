@@ -204,7 +204,7 @@ def test_texts_that_training_did_not_have_are_told(hospitals: Export, fedkin: Co
     ("text", "said"),
     [
         ("age,dose,smoker,ward\n50,1,True,a\n50,much,True,a\n", "a.csv, line 3: 'dose' is 'much'; expected a finite"),
-        ("age,dose,smoker\n50,1,True\n", "a.csv, line 2: no column 'ward'; needed are age, dose, smoker, ward"),
+        ("age,dose,smoker\n50,1,True\n", "a.csv: no column 'ward'; needed are age, dose, smoker, ward"),
         ("age,dose\n50\n", "a.csv, line 2: 1 fields, the header has 2"),
         ("age,dose\n", "expected a header line and at least one row"),
     ],

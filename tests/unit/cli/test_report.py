@@ -104,8 +104,12 @@ def test_a_run_of_a_comparison_finds_its_local(fedkin: Command, copy: Path) -> N
 
 
 def test_what_is_no_run_is_refused(fedkin: Command, copy: Path, tmp_path: Path) -> None:
-    """An empty folder, a comparison without a finished run, a Local given to a comparison: each says what to do."""
-    assert "is not a finished run" in fedkin(f"report {tmp_path}").err
+    """An empty folder, one that holds runs, a comparison without a finished run, a Local given to a comparison: each
+    says what to do."""
+    (tmp_path / "c" / "empty").mkdir()
+    assert "is not a finished run" in fedkin(f"report {tmp_path / 'c' / 'empty'}").err
+    said = f"{tmp_path} holds 1 run and is none itself; name one of them, such as {copy}, or list them: fedkin runs "
+    assert said + str(tmp_path) in fedkin(f"report {tmp_path}").err
     assert f"there is no folder {tmp_path / 'd'}; there are c" in fedkin(f"report {tmp_path / 'd'}").err
     assert "omit --local" in fedkin(f"report {copy} --local {copy / 'local-seed0'}").err
     for path in copy.glob("*/summary.json"):

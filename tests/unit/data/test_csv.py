@@ -376,6 +376,12 @@ def test_decimal_commas(tmp_path: Path) -> None:
     assert read_csv([tmp_path / "b.csv"], "b").rows == [["1,5", "0"]]
 
 
+def test_one_column_is_not_class_and_client(table: Path) -> None:
+    """A client would have one class, and every method would be perfect."""
+    with pytest.raises(ConfigError, match=r"'ward' is named as target and as client column; .*--client-column"):
+        load(table, target="ward", client="ward")
+
+
 def test_two_faults_at_once(tmp_path: Path) -> None:
     """A byte of another encoding in a file with a lone carriage return in its header."""
     with pytest.raises(DataError, match=r"line 3, character 3: the byte 0xdf is not UTF-8"):

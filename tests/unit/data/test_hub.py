@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.data import Preparation, load
+from fedkin.data import IID, Preparation, federate, load
 from fedkin.data.sources import Reading, hub
 from fedkin.experiment.settings import DataSettings
+from fedkin.inspection import inspect
 
 datasets: Any = pytest.importorskip("datasets", reason="needs the library datasets, the extra 'hf'")
 
@@ -183,6 +184,42 @@ def test_what_was_guessed_goes_with_the_data(pictures: str) -> None:
         "client: writer_id (guessed; --client-column overrides it)",
         "input: picture",
     )
+
+
+def rows(n: int) -> Any:
+    """A part of n rows: a column of numbers, a class and a hospital."""
+    return datasets.Dataset.from_dict({"a": [i % 7 for i in range(n)], "y": [i % 2 for i in range(n)]})
+
+
+def test_splits_that_are_not_used(tmp_path: Path) -> None:
+    """They are named in the notes of the federation and by the inspection."""
+    datasets.DatasetDict({"train": rows(60), "test": rows(20), "external": rows(9)}).save_to_disk(str(tmp_path / "d"))
+    said = "split 'external' is not used: only train, validation and test are read"
+    data = load(f"hf:{tmp_path}/d")
+    assert (data.notes, federate(data, IID(), clients=3).notes) == ((said,), (said,))
+    found = inspect(f"hf:{tmp_path}/d", IID(), clients=3)
+    assert [f.what for f in found.findings if f.code == "split-not-used"] == [said]
+    assert said in found.seen
+    assert load(f"hf:{saved(tmp_path / 'e', rows(60), rows(20))}").notes == ()
+
+
+def test_splits_of_other_names(tmp_path: Path) -> None:
+    """How to rename them is said, for these names."""
+    datasets.DatasetDict({"holdout-2024": rows(9), "Training": rows(60)}).save_to_disk(str(tmp_path / "d"))
+    with pytest.raises(DataError, match="there are holdout-2024, Training; rename them: ") as error:
+        load(f"hf:{tmp_path}/d")
+    assert "DatasetDict(train=d['Training'], test=d['holdout-2024']).save_to_disk('renamed')" in str(error.value)
+
+
+def test_folders_that_are_not_there_or_without_the_prefix(tmp_path: Path) -> None:
+    """A folder is not looked for at the hub; one that was saved to disk is read with hf: in front."""
+    place = saved(tmp_path / "d", rows(60), rows(20))
+    with pytest.raises(DataError, match=f"format of Hugging Face; name it --data hf:{place}$"):
+        load(place)
+    with pytest.raises(DataError, match=r"there is no folder .*/e$"):
+        load(f"hf:{tmp_path}/e")
+    with pytest.raises(DataError, match=r"hf:nofolder/: there is no folder nofolder/$"):
+        load("hf:nofolder/")
 
 
 def test_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import fedkin
 from fedkin.core import ClientData
 from fedkin.core.errors import DataError
 from fedkin.core.samples import Samples
-from fedkin.data import IID, Dataset, Dirichlet, Federation, Natural, Sharing
+from fedkin.data import IID, Dataset, Dirichlet, Federation, Natural, Sharing, federate, load
 from fedkin.inspection import Inspection, duplicates, glance, inspect, look, require_two_classes
 from fedkin.inspection.duplicates import hash_rows
 
@@ -137,6 +137,18 @@ TABLES: dict[str, tuple[Damage, str, str, dict[str, Any]]] = {
         "warning",
         {},
     ),
+    "a number of the client": (
+        column("code", lambda i, r: 10 * HOSPITALS.index(r["hospital"])),
+        "client-number",
+        "warning",
+        {},
+    ),
+    "another name of the client": (
+        column("code", lambda i, r: r["hospital"].upper()),
+        "client-number",
+        "warning",
+        {},
+    ),
     "missing values": (
         column("weight", lambda i, r: "" if i % 3 == 0 else r["weight"]),
         "missing-values",
@@ -235,6 +247,77 @@ def test_the_fault_of_a_damaged_table_is_named(name: str, tmp_path: Path) -> Non
             fedkin.load(path, **asked)
 
 
+def test_a_number_of_the_client_was_not_left_out(tmp_path: Path) -> None:
+    """It is one finding, which advises to drop it, in what a run says as well; where one client has two values, or
+    two clients share one, it is another matter."""
+
+    def codes(rows: list[Row]) -> tuple[list[str], list[str]]:
+        path = write(tmp_path / "a.csv", rows)
+        data = load(path, target="ill", client="hospital")
+        passing = [f.code for f in glance(data, federate(data, Natural()))]
+        return [f.code for f in look_at(path).findings], passing
+
+    assert codes(column("code", lambda i, r: HOSPITALS.index(r["hospital"]))(table())) == (["client-number"],) * 2
+    shared = column("code", lambda i, r: min(2, HOSPITALS.index(r["hospital"])))
+    assert codes(shared(table())) == (["constant-at-client"],) * 2
+    varied = column("code", lambda i, r: 9 if i == 0 else HOSPITALS.index(r["hospital"]))
+    assert codes(varied(table())) == (["constant-at-client"],) * 2
+    numbered = column("code", lambda i, r: HOSPITALS.index(r["hospital"]))(table())
+    unnamed = column("hospital", without_client)(numbered)  # their rows have the numbers of several
+    assert codes(unnamed) == (["missing-client", "client-number"], ["client-number", "missing-client"])
+
+
+def test_a_fault_of_a_whole_column_names_no_lines(tmp_path: Path) -> None:
+    """Lines 2 to 6 of a column of dates tell nothing; of a column with single texts they do."""
+    dated = column("seen", lambda i, r: f"20{i % 20 + 10}-0{i % 9 + 1}-{i % 19 + 10}")
+    assert one(look_at(write(tmp_path / "a.csv", dated(table()))), "date-column").rows == ()
+    halves = column("ill", lambda i, r: i % 7 + 0.5)
+    assert one(look_at(write(tmp_path / "b.csv", halves(table()))), "continuous-target").rows == ()
+    one_half = column("ill", lambda i, r: 0.5 if i == 3 else r["ill"])
+    found = one(look_at(write(tmp_path / "c.csv", one_half(table()))), "continuous-target")
+    assert found.rows == ("c.csv, line 5",)
+    mostly = column("weight", lambda i, r: "" if i % 4 else r["weight"])
+    assert one(look_at(write(tmp_path / "d.csv", mostly(table()))), "missing-values").rows == ()
+
+
+def without_client(i: int, row: Row) -> str:
+    return "" if i < 20 else str(row["hospital"])
+
+
+def test_a_client_may_be_called_na(tmp_path: Path) -> None:
+    """A hospital whose name is a word for missing values elsewhere is a client like others, as it is to a run."""
+    path = write(tmp_path / "a.csv", column("hospital", lambda i, r: ("NA", "none", "?")[i % 3])(table()))
+    found = look_at(path)
+    assert found.findings == ()
+    assert [c.missing for c in found.columns if c.role == "client"] == [0.0]
+    assert sorted(c.name for c in found.clients) == ["?", "NA", "none"]
+
+
+def test_rows_without_a_client_are_one_client_with_a_name(tmp_path: Path) -> None:
+    """The same in the inspection, which names the rows, in the run's data and notes, and in what a run says."""
+    path = write(tmp_path / "a.csv", column("hospital", without_client)(table()))
+    found = look_at(path)
+    assert "they are one client, '(empty)'" in one(found, "missing-client").why
+    assert one(found, "missing-client").rows[0] == "a.csv, line 2"
+    assert "(empty)" in [c.name for c in found.clients]
+    data = load(path, target="ill", client="hospital")
+    federation = federate(data, Natural())
+    assert federation.client_names == ("(empty)", *sorted(HOSPITALS))
+    assert [note.partition(":")[0] for note in federation.notes] == [
+        "20 samples with an empty field where the client is named"
+    ]
+    assert "missing-client" in [f.code for f in glance(data, federation)]
+
+
+def test_samples_without_a_subject_are_one_client_with_a_name(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    subject = np.repeat(["", "Ann", "Bob"], 40)
+    np.savez(tmp_path / "a.npz", x=rng.normal(size=(120, 3)).astype(np.float32), y=np.arange(120) % 2, subject=subject)
+    found = inspect(tmp_path / "a.npz", Natural())
+    assert [c.name for c in found.clients] == ["subject (empty)", "subject Ann", "subject Bob"]
+    assert one(found, "missing-client").what == "40 samples with an empty field where the client is named"
+
+
 def test_findings_say_where(tmp_path: Path) -> None:
     """Columns, clients and lines of the file; near misses of names."""
     rows = column("weight", lambda i, r: "inf" if i == 7 else r["weight"])(table())
@@ -310,6 +393,23 @@ def images(folder: Path, Image: Any) -> None:
         (folder / label).mkdir(parents=True)
         for i in range(30):
             Image.fromarray(rng.integers(0, 256, (4, 6)).astype(np.uint8)).save(folder / label / f"{i}.png")
+
+
+def test_images_in_a_small_part_of_the_range(tmp_path: Path) -> None:
+    """12 bits in files of 16: the upper 8 bits, which are read, are 0 to 15."""
+    Image = pytest.importorskip("PIL.Image", reason="needs Pillow, the extra 'images'")
+    rng = np.random.default_rng(0)
+    for bits in (12, 16):
+        for label in ("cat", "dog"):
+            (tmp_path / str(bits) / label).mkdir(parents=True)
+            for i in range(30):
+                pixels = rng.integers(0, 2**bits, (4, 6)).astype(np.uint16)
+                Image.fromarray(pixels).save(tmp_path / str(bits) / label / f"{i}.png")
+    finding = one(inspect(tmp_path / "12", IID(), clients=2), "narrow-range")
+    assert finding.what == "all pixels of all images lie between 0 and 0.0588, of a range from 0 to 1"
+    assert "narrow-range" not in [f.code for f in inspect(tmp_path / "16", IID(), clients=2).findings]
+    data = load(tmp_path / "12")
+    assert "narrow-range" in [f.code for f in glance(data, federate(data, IID(), clients=2))]
 
 
 IMAGES = ["mixed-image-sizes", "mixed-image-modes", "unreadable-image", "files-ignored", "label-conflict"]

@@ -111,6 +111,12 @@ def test_named_client_array(tmp_path: Path) -> None:
         read(tmp_path, x=x, y=y, client=np.zeros(3))
 
 
+def test_the_classes_do_not_name_the_clients(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((6, 2)), y=[0, 1, 0, 1, 0, 1])
+    with pytest.raises(DataError, match="the array 'y' holds the classes; name another for the clients"):
+        read_npz(tmp_path / "a.npz", client="y")
+
+
 def test_text_labels_and_class_names(tmp_path: Path) -> None:
     """Texts become classes in alphabetical order; label_names names numbered classes, also absent ones."""
     x = np.zeros((3, 2))
@@ -156,6 +162,14 @@ def test_unknown_arrays(tmp_path: Path) -> None:
     """Unknown names are answered with those that are there and those that would do."""
     with pytest.raises(DataError, match=r"expected arrays x and y, or x_train.*it holds data, targets"):
         read(tmp_path, data=np.zeros((3, 2)), targets=np.arange(3))
+
+
+def test_arrays_in_capitals(tmp_path: Path) -> None:
+    """How to rename them is said."""
+    with pytest.raises(DataError, match=r"it holds X, Y, w; rename X to x and Y to y$"):
+        read(tmp_path, X=np.zeros((3, 2)), Y=np.zeros(3), w=np.zeros(3))
+    with pytest.raises(DataError, match=r"; rename Y_train to y_train$"):
+        read(tmp_path, x_train=np.zeros((3, 2)), Y_train=np.zeros(3))
 
 
 def test_pickles_are_refused(tmp_path: Path) -> None:

@@ -363,8 +363,26 @@ def test_natural() -> None:
     )
     assert not Natural(min_samples=1).split(pool, None, 0).notes
     assert len(Natural(min_samples=1).split(pool, None, 0).train) == 3
-    assert len(Natural(min_samples=1).split(pool, 2, 0).train) == 2
+    some = Natural(min_samples=1).split(pool, 2, 0)
+    assert len(some.train) == 2
+    assert some.names is not None
+    (out,) = {"a", "b", "c"} - set(some.names)
+    assert some.notes == (
+        f"2 of the 3 clients of the data take part, drawn at random by the seed (clients = 2); left out: {out}. "
+        "Without --clients all take part",
+    )
     assert len(Natural(min_samples=1).split(pool, 99, 0).train) == 3
+
+
+def test_samples_without_a_client_are_one_that_is_named_and_noted(make_pool: Make) -> None:
+    """Nobody is left to wonder about a client with an empty name; one that does not take part is not mentioned."""
+    pool = dataclasses.replace(make_pool(30, 21), client=np.repeat([0, 1], [17, 34]), client_names=("(empty)", "Graz"))
+    assert Natural().split(pool, None, 0).notes == (
+        "17 samples with an empty field where the client is named: they are one client, '(empty)', although they may "
+        "be from several",
+    )
+    (left_out,) = Natural(min_samples=20).split(pool, None, 0).notes
+    assert "(empty) (17)" in left_out
 
 
 def test_natural_impossible(make_pool: Make) -> None:

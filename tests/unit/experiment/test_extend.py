@@ -425,10 +425,12 @@ def test_other_data_and_networks_are_told_by_their_sizes(tmp_path: Path) -> None
     texts = texts_of(folder.checkpoint.path)
     sizes = json.loads(texts["about.data"])
     folder.about = {"data": json.dumps({**sizes, "clients": 7})}
-    with pytest.raises(RunFolderError, match=r"another data: clients was 6 there and is 7 here; restore it"):
+    with pytest.raises(
+        RunFolderError, match=r"a: the data have changed .*: clients was 6 there and is 7 here; restore them"
+    ):
         folder.load({"data": "other"})
     folder.about = {"data": texts["about.data"]}
-    with pytest.raises(RunFolderError, match=r"another data: sizes and names are the same, values are not"):
+    with pytest.raises(RunFolderError, match=r"others: sizes and names are the same, values are not"):
         folder.load({"data": "other"})
     network = json.loads(texts["about.network"])
     folder.about = {"network": json.dumps({**network, "parameters": 7})}

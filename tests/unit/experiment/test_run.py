@@ -558,7 +558,7 @@ def test_other_data_of_the_same_name_are_refused(tmp_path: Path) -> None:
 
     play(FedAvg(), made(0), out=tmp_path / "a")
 
-    with pytest.raises(RunFolderError, match=r"another data"):
+    with pytest.raises(RunFolderError, match=r"the data have changed"):
         play(FedAvg(), made(1e-3), out=tmp_path / "a", resume=True)
 
 
@@ -616,3 +616,14 @@ class Failing(Averaging, Method):
             1 / 0  # noqa: B018 - the fault that is looked for
         w = yield Train(c.received.model)
         return Bundle(model=w)
+
+
+@pytest.mark.parametrize(
+    ("name", "validation", "noted"),
+    [("fedavg-safe", 0.0, True), ("fedavg-safe", 0.2, False), ("fedavg", 0.0, False), ("local-full", 0.0, False)],
+)
+def test_a_method_that_has_nothing_to_decide_by_is_noted(name: str, validation: float, noted: bool) -> None:
+    """Its clients have no validation samples; references, which every comparison has, are not mentioned."""
+    notes = run_settings(small(name, data={"validation": validation})).summary.get("notes", [])
+    said = "FedAvg-safe decides at each client by its validation samples, and no client has any"
+    assert [note.partition(", so")[0] for note in notes] == ([said] if noted else [])

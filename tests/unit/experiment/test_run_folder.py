@@ -107,7 +107,9 @@ def test_a_checkpoint_of_another_run_is_named(mark: str, tmp_path: Path) -> None
     """A checkpoint of another config, of other data or of another network is refused, saying which of them differs."""
     folder = saved(tmp_path)
 
-    with pytest.raises(RunFolderError, match=f"belongs to a run with another {mark}"):
+    with pytest.raises(
+        RunFolderError, match="the data have changed" if mark == "data" else f"a run with another {mark}"
+    ):
         folder.load({**MARKS, mark: "other"})
 
 
@@ -210,7 +212,7 @@ def test_resume_tells_of_other_data(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x=x, y=y)
     before = content(tmp_path / "a")
 
-    with pytest.raises(RunFolderError, match="another data"):
+    with pytest.raises(RunFolderError, match="the data have changed"):
         resume(tmp_path / "a")
     assert content(tmp_path / "a") == before
 

@@ -158,6 +158,22 @@ def test_a_small_newcomer_with_a_large_label(fedkin: Command) -> None:
     assert same | {"data": "new.npz"} == json.loads(done.out)
 
 
+def test_clients_of_a_table_that_are_left_out_or_join_together(fedkin: Command) -> None:
+    """One that is asked for by its name is told why it has no model; several in the file of a newcomer are noted."""
+    names = ["Köln"] * 40 + ["Graz"] * 40 + ["Bern"] * 4
+    rows = [f"{i * 37 % 101},{name},{i % 2}" for i, name in enumerate(names)]
+    Path("a.csv").write_text("\n".join(["age,town,ill", *rows, ""]), encoding="utf-8")
+    flags = "--target ill --client-column town --model linear --rounds 1 --engine loop --quiet --out run"
+    assert fedkin(f"run fedavg --data a.csv {flags}").code == 0
+    said = "there is no client 'Bern' in this run: 1 client of the data is left out for fewer than 10 samples: Bern (4)"
+    assert said in fedkin("export run --client Bern").err
+    assert "there is no client 'Koln'; did you mean 'Köln'?" in fedkin("export run --client Koln").err
+    note = "warning: the column town names 3 clients (Bern, Graz, Köln): their rows join as one"
+    assert note in fedkin("join run --data a.csv --after 0").err
+    Path("b.csv").write_text("\n".join(["age,town,ill", *rows[:40], ""]), encoding="utf-8")
+    assert "join as one" not in fedkin("join run --data b.csv --after 0").err
+
+
 def test_from_the_command_line_by_a_table(fedkin: Command) -> None:
     """Hospitals as csv: a run, an export that predicts a raw row, a newcomer; columns that are missing are named."""
     rng = np.random.default_rng(0)
@@ -185,6 +201,10 @@ def test_from_the_command_line_by_a_table(fedkin: Command) -> None:
     assert Path("drill/join.svg").read_text().startswith("<svg")
     assert "exists already" in fedkin("join run --data new.csv --out drill").err
     assert "--data PATH" in fedkin("join run").err
+    assert (
+        "there is no client 'nort'; did you mean 'north'?; the run has clients 0 to 1"
+        in fedkin("export run --client nort").err
+    )
     Path("short.csv").write_text("age,ill\n30,no\n")
     for command in ("join run --data short.csv", "predict run/exports/client-north short.csv"):
         done = fedkin(command)

@@ -448,3 +448,12 @@ def test_join_by_a_table(hospitals: Done, fedkin: Command) -> None:
     Path("short.csv").write_text("age;ill\n30;no\n")
     with pytest.raises(DataError, match="no columns 'dose', 'sex', 'ward'"):
         join("run", "short.csv")
+
+
+def test_texts_that_are_written_in_another_way_are_told() -> None:
+    """Capitals, and an accent that is a sign of its own (Unicode's decomposed form), make another text."""
+    columns = (Input("town", "text", categories=("Graz", "K\u00f6ln")),)
+    rows = [{"town": "Ko\u0308ln"}, {"town": "GRAZ"}, {"town": "Bern"}]
+    (said,) = unusual_rows(rows, raw_rows(rows, columns), columns, {}, ())
+    pairs = "'GRAZ' is 'Graz', 'Ko\u0308ln' is 'K\u00f6ln' but for capitals or the form of its letters (Unicode)"
+    assert said.endswith(f"carries no information for the model; {pairs}: write it in the same way")

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from fedkin.core.errors import ConfigError, PartitionError
-from fedkin.data.checks import Indices
+from fedkin.core.errors import ConfigError, PartitionError, counted
+from fedkin.data.checks import Indices, is_nameless
 from fedkin.data.dataset import Pool
 from fedkin.data.draws import generator
 from fedkin.data.partition.base import Assignment, Partition, check_at_least
@@ -50,6 +50,7 @@ class Natural(Partition):
                 f"none of the {len(ids)} natural clients of {pool.name} has {self.min_samples} samples, the largest "
                 f"has {sizes.max(initial=0)}; lower min_samples"
             )
+        enough = large
         if clients is not None and clients < len(large):
             rng = generator(seed, "partition", self.name)
             large = np.sort(rng.choice(large, size=clients, replace=False))
@@ -59,7 +60,12 @@ class Natural(Partition):
             test=test,
             groups=None if pool.groups is None else pool.groups[torch.from_numpy(large)].clone(),
             names=None if pool.client_names is None else tuple(pool.client_names[i] for i in large),
-            notes=self._left_out(pool, ids, sizes) + _untested(pool, large, test),
+            notes=(
+                *self._left_out(pool, ids, sizes),
+                *_undrawn(pool, enough, large),
+                *_nameless(pool, large),
+                *_untested(pool, large, test),
+            ),
         )
 
     def _left_out(self, pool: Pool, ids: Indices, sizes: Indices) -> tuple[str, ...]:
@@ -74,6 +80,29 @@ class Natural(Partition):
             f"{who} left out for fewer than {self.min_samples} samples: {shown}{more}. "
             "--min-samples 1 keeps all clients",
         )
+
+
+def _undrawn(pool: Pool, ids: Indices, drawn: Indices) -> tuple[str, ...]:
+    """Return a note on clients with enough samples that the draw left out."""
+    names = _names(pool, np.setdiff1d(ids, drawn))
+    if not names:
+        return ()
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    return (
+        f"{len(drawn)} of the {len(ids)} clients of the data take part, drawn at random by the seed (clients = "
+        f"{len(drawn)}); left out: {shown}. Without --clients all take part",
+    )
+
+
+def _nameless(pool: Pool, ids: Indices) -> tuple[str, ...]:
+    """Return a note on samples whose field of the client is empty."""
+    assert pool.client is not None  # `Natural.split` has looked
+    return tuple(
+        f"{counted(int((pool.client == k).sum()), 'sample')} with an empty field where the client is named: they are "
+        f"one client, '{name}', although they may be from several"
+        for k, name in zip(ids, _names(pool, ids), strict=True)
+        if is_nameless(name)
+    )
 
 
 def _of_clients(client: Indices, ids: Indices) -> tuple[Indices, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedkin.core.errors import ConfigError, DataError, meant
+from fedkin.core.errors import ConfigError, DataError, meant, typed
 from fedkin.data.checks import Scaling
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
@@ -13,7 +13,7 @@ from fedkin.data.sources.csvfile import PARQUET
 from fedkin.data.sources.digits import read_digits
 from fedkin.data.sources.files import listed
 from fedkin.data.sources.functions import read_function
-from fedkin.data.sources.hub import PREFIX, read_hub
+from fedkin.data.sources.hub import PREFIX, is_saved, read_hub
 from fedkin.data.sources.idx import is_idx_folder, read_idx, read_idx_folder
 from fedkin.data.sources.images import has_client_folders, is_image_folder, read_image_folder
 from fedkin.data.sources.npz import read_npz
@@ -195,6 +195,8 @@ def _folder(path: Path, name: str, site: bool) -> Dataset:
     if path.is_dir():
         if is_idx_folder(path):
             return read_idx_folder(path, site=site)
+        if is_saved(path):
+            raise DataError(f"{path}: a folder in the format of Hugging Face; name it --data {typed(PREFIX + name)}")
         raise DataError(
             f"{path}: a folder, but without idx, csv, parquet or npz files or folders of images; "
             f"it holds {_inside(path)}"

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedkin.core.errors import DataError
 from fedkin.data.card import MAX_CLASSES
+from fedkin.data.checks import NAMELESS
 from fedkin.data.limits import Budget
 from fedkin.data.pixels import Array
 
@@ -94,9 +95,9 @@ def class_numbers(values: Array, where: str, site: bool = False) -> tuple[Tensor
 
 
 def numbered(values: Array) -> tuple[Tensor, tuple[str, ...]]:
-    """Return ids ``0..K-1`` in the order of the values, and the values as names."""
+    """Return ids ``0..K-1`` in the order of the values, and the values as names; an empty text is `NAMELESS`."""
     names, numbers = np.unique(values, return_inverse=True)
-    return torch.from_numpy(numbers.astype(np.int64)), tuple(str(name) for name in names)
+    return torch.from_numpy(numbers.astype(np.int64)), tuple(str(name) or NAMELESS for name in names)
 
 
 def listed(names: Sequence[str], limit: int = 20) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.core.errors import ConfigError, DataError
+from fedkin.core.errors import ConfigError, DataError, meant
 from fedkin.core.samples import Samples
 from fedkin.data.columns import text_of
 from fedkin.data.dataset import Dataset
@@ -44,6 +45,7 @@ class Opened:
         splits: name and rows of each part, those to train on first.
         target, client, inputs: names of columns; without ``inputs`` all other columns are a table.
         guessed: which of the three were not given: ``label``, ``client``, ``input``.
+        unread: names of the splits that are not used.
     """
 
     spec: str
@@ -52,6 +54,16 @@ class Opened:
     client: str | None
     inputs: str | None
     guessed: tuple[str, ...]
+    unread: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be known of splits that are not used."""
+        if not self.unread:
+            return ()
+        names = ", ".join(f"'{name}'" for name in self.unread)
+        what = f"split {names} is" if len(self.unread) == 1 else f"splits {names} are"
+        return (f"{what} not used: only train, validation and test are read",)
 
     @property
     def name(self) -> str:
@@ -78,22 +90,29 @@ class Opened:
             + ("" if role not in self.guessed else f" (guessed; {ways[role]} overrides it)" if role in ways else "")
             for role, column in self.taken
         ]
-        return (*sizes, *named, *(() if self.client else ("client: none (--client-column names one)",)))
+        return (*sizes, *self.notes, *named, *(() if self.client else ("client: none (--client-column names one)",)))
 
 
 def open_hub(spec: str, how: Reading) -> Opened:
     """Return what `read_hub` would read, without reading it; errors as there."""
-    splits = _splits(_opened(spec), spec)
+    opened = _opened(spec)
+    splits = _splits(opened, spec)
     first = splits[0][1]
     columns = [c for c in first.column_names if c not in how.drop]
     target = _column(how.target, "label", columns, _labelled(first) or _LABELS, spec)
     client = _column(how.client, "client", columns, _CLIENTS, spec, needed=False)
+    if client == target:
+        raise ConfigError(
+            f"{spec}: '{target}' is taken for the label and for the client; name another column with --target or "
+            "--client-column"
+        )
     inputs = _input_column(first, [c for c in columns if c not in (target, client)])
     droppable = [c for c in columns if inputs is None and c not in (target, client)]
     _check_columns(splits, [c for c in (target, client, inputs) if c is not None], droppable, spec)
     _check_classes(splits, target, spec)
     asked = {"label": how.target, "client": how.client, "input": None}
-    return Opened(spec, splits, target, client, inputs, tuple(role for role, name in asked.items() if name is None))
+    guessed = tuple(role for role, name in asked.items() if name is None)
+    return Opened(spec, splits, target, client, inputs, guessed, _unread(opened, splits))
 
 
 def read_hub(spec: str, how: Reading) -> Dataset:
@@ -128,7 +147,8 @@ def read_hub(spec: str, how: Reading) -> Dataset:
     assert made.table is not None  # it was made of one
     assert made.preparation is not None
     preparation = replace(made.preparation, taken=found.taken)
-    return replace(made, table=replace(made.table, taken=found.taken), preparation=preparation)
+    table = replace(made.table, taken=found.taken)
+    return replace(made, table=table, preparation=preparation, notes=found.notes)
 
 
 def table_of(found: Opened) -> Table:
@@ -185,14 +205,22 @@ def _opened(spec: str) -> Any:
         ) from error
     place, _, config = spec.removeprefix(PREFIX).partition("@")
     folder = Path(place).expanduser()
+    if not folder.exists() and (place.startswith(("/", ".", "~")) or place.endswith("/") or place.count("/") > 1):
+        around = [p.name for p in folder.parent.iterdir()] if folder.parent.is_dir() else []
+        raise DataError(f"{spec}: there is no folder {place}{meant(folder.name, around)}")
     try:
-        if folder.is_dir() and any((folder / name).is_file() for name in _SAVED):
+        if is_saved(folder):
             return datasets.load_from_disk(str(folder))
         return datasets.load_dataset(str(folder) if folder.exists() else place, config or None)
     except Exception as error:  # datasets raises errors of a dozen classes of several libraries
         what = "read" if folder.exists() else "found at the hub, and there is no such folder"
         cause = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         raise DataError(f"{spec}: cannot be {what} ({cause})") from error
+
+
+def is_saved(folder: Path) -> bool:
+    """Return whether a folder was written by `save_to_disk`."""
+    return folder.is_dir() and any((folder / name).is_file() for name in _SAVED)
 
 
 def _splits(found: Any, spec: str) -> list[tuple[str, Any]]:
@@ -203,8 +231,27 @@ def _splits(found: Any, spec: str) -> list[tuple[str, Any]]:
     if not known or known[0][0] == "test":
         if len(found) == 1:
             return [("train", next(iter(found.values())))]
-        raise DataError(f"{spec}: expected a split 'train', there are {listed(list(map(str, found)))}")
+        raise DataError(
+            f"{spec}: expected a split 'train', there are {listed(list(map(str, found)))}; {_renaming(list(found))}"
+        )
     return known
+
+
+def _renaming(names: Sequence[str]) -> str:
+    """Return how to rename splits, those that look like the parts for training and testing first."""
+    train = next((name for name in names if "train" in name.lower()), names[0])
+    others = [name for name in names if name != train]
+    test = next((name for name in others if re.search("test|hold", name.lower())), others[-1])
+    made = f"DatasetDict(train=d[{train!r}], test=d[{test!r}])"
+    return f"rename them: with d = datasets.load_from_disk(...), {made}.save_to_disk('renamed')"
+
+
+def _unread(found: Any, splits: list[tuple[str, Any]]) -> tuple[str, ...]:
+    """Return the names of the splits with rows that are not among those that are read."""
+    if not isinstance(found, dict) or len(found) == 1:
+        return ()
+    read = {name for name, _ in splits}
+    return tuple(str(name) for name, part in found.items() if name not in read and len(part))
 
 
 def _labelled(data: Any) -> tuple[str, ...]:
@@ -293,6 +340,7 @@ def _samples(found: Opened, side: int | None) -> Dataset:
         client_names=names,
         labels=labels,
         preparation=replace(made if picture else Preparation("array", shape, labels), taken=found.taken),
+        notes=found.notes,
     )
 
 

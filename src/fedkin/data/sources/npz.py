@@ -70,7 +70,8 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
             f"{path}: {' and '.join(key for key, _ in train)} have the shapes {shapes}; expected equal samples"
         )
     x = np.concatenate([arrays[key] for key, _ in train])
-    label_arrays = [arrays[key] for _, key in train] + ([arrays[test[1]]] if test else [])
+    label_names = [key for _, key in (*train, *([test] if test else []))]
+    label_arrays = [arrays[key] for key in label_names]
     columns = [_column(a) for a in label_arrays]
     if len({c.ndim for c in columns}) > 1:
         raise DataError(
@@ -85,6 +86,10 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
     if n + (len(arrays[test[0]]) if test else 0) != len(y):
         raise DataError(f"{path}: {n} inputs in {train[0][0]} but {len(y)} labels in {train[0][1]}; each needs one")
     official = Samples(_inputs(arrays[test[0]], arrays, path), y[n:]) if test else None
+    if client is not None and any(client + end in label_names for end in ("", "_train", "_test")):
+        raise DataError(
+            f"{path}: the array '{client}' holds the classes; name another for the clients (--client-column)"
+        )
     there = client is not None and any(client + end in arrays for end in ("", "_train", "_test"))
     client = client if there or not site else None
     ids, names = _clients(arrays, path, client, n, len(y) - n if test else None)
@@ -261,8 +266,18 @@ def _layout(arrays: Mapping[str, Array], path: Path) -> tuple[tuple[tuple[str, s
             return train, test if test and all(key in arrays for key in test) else None
     raise DataError(
         f"{path}: expected arrays x and y, or x_train and y_train, or train_images and train_labels; "
-        f"it holds {listed(sorted(arrays))}"
+        f"it holds {listed(sorted(arrays))}{_renaming(arrays)}"
     )
+
+
+def _renaming(arrays: Mapping[str, Array]) -> str:
+    """Return how to rename arrays whose names differ from the expected ones in capitals only; empty if none do."""
+    written = {key.lower(): key for key in arrays}
+    for ((x, y), *_), _ in _LAYOUTS:
+        if x in written and y in written:
+            pairs = [f"{written[key]} to {key}" for key in (x, y) if written[key] != key]
+            return f"; rename {' and '.join(pairs)}"
+    return ""
 
 
 def _column(values: Array) -> Array:

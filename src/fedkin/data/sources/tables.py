@@ -22,7 +22,7 @@ from fedkin.data.card import (
     numbers_of,
     whole_labels,
 )
-from fedkin.data.checks import check_one_client, check_scaling
+from fedkin.data.checks import NAMELESS, check_one_client, check_scaling
 from fedkin.data.columns import Input, Raw
 from fedkin.data.dataset import Dataset
 from fedkin.data.preparation import Preparation, Rows
@@ -160,6 +160,11 @@ def _features(table: Table, target: str | None, client: str | None, drop: Sequen
         *((d, "columns to drop") for d in drop),
     ]:
         table.column(column, use)
+    if client == target:
+        raise ConfigError(
+            f"{table.name}: '{target}' is named as target and as client column; name the column with the class in "
+            "target (--target) and another one in client (--client-column), or leave the latter out"
+        )
     features = [c for c in table.columns if c not in {target, client, *drop}]
     if not features:
         raise DataError(
@@ -248,7 +253,8 @@ def _clients(table: Table, client: str | None, paths: Sequence[Path]) -> tuple[T
         fields = table.column(client, "client")
         names = tuple(sorted(set(fields), key=lambda f: (len(f), f) if f.isdigit() else (0, f)))
         place_of = {name: i for i, name in enumerate(names)}
-        return torch.tensor([place_of[field] for field in fields], dtype=torch.int64), names
+        ids = torch.tensor([place_of[field] for field in fields], dtype=torch.int64)
+        return ids, tuple(name or NAMELESS for name in names)
     if len(paths) > 1:
         _require_names(paths)
         return torch.tensor(table.file, dtype=torch.int64), tuple(path.stem for path in paths)
