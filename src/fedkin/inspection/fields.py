@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from fedkin.data.card import numbers_of
 from fedkin.data.checks import Indices
 from fedkin.data.standalone import MISSING, number_of
 from fedkin.inspection.finding import EXAMPLES, ColumnSummary, first
@@ -40,8 +41,10 @@ class Field:
         """Return a column of a text file; a client may be called NA, as readers have it."""
         nothing = {""} if role == "client" else MISSING
         missing = np.array([t.lower() in nothing for t in texts], dtype=np.bool_)
-        numbers = np.array([math.nan if m else _number(t) for t, m in zip(texts, missing, strict=True)])
-        return cls(name, numbers, missing, texts)
+        found = numbers_of(texts)
+        if found is None:
+            found = [math.nan if m else _number(t) for t, m in zip(texts, missing, strict=True)]
+        return cls(name, np.array(found), missing, texts)
 
     @cached_property
     def odd(self) -> Indices:
@@ -51,11 +54,11 @@ class Field:
     @cached_property
     def codes(self) -> Indices:
         """Number of each different value, int64 ``[n]``; -1 where there is none."""
-        # as objects: an array of texts takes the room of the longest one for each of them
-        texts = None if self.texts is None else np.asarray(self.texts, dtype=object)
-        values = texts if texts is not None and len(self.odd) else self.numbers
-        codes = np.full(len(values), -1, dtype=np.int64)
-        codes[~self.missing] = np.unique(values[~self.missing], return_inverse=True)[1]
+        codes = np.full(len(self.missing), -1, dtype=np.int64)
+        if self.texts is not None and len(self.odd):
+            codes[~self.missing] = numbered([t for t, m in zip(self.texts, self.missing, strict=True) if not m])[1]
+        else:
+            codes[~self.missing] = np.unique(self.numbers[~self.missing], return_inverse=True)[1]
         return codes
 
     @property
@@ -105,6 +108,13 @@ class Fields:
         if 2 * len(rows) > max((len(f.missing) for f in self.inputs), default=len(rows)):
             return ()
         return tuple(self.places[i] if self.places else f"sample {i}" for i in rows[:EXAMPLES].tolist())
+
+
+def numbered(texts: Sequence[str]) -> tuple[tuple[str, ...], Indices]:
+    """Return the different texts in alphabetical order, and the number of each text among them, ``[n]``."""
+    names = tuple(sorted(set(texts)))
+    place_of = {name: i for i, name in enumerate(names)}
+    return names, np.array([place_of[text] for text in texts], dtype=np.int64)
 
 
 def _number(text: str) -> float:

@@ -21,7 +21,7 @@ from fedkin.data.sources.images import is_image_folder
 from fedkin.data.sources.npz import likely_clients, read_arrays
 from fedkin.data.sources.papers import is_known
 from fedkin.inspection import columns, gaps, pictures, roles
-from fedkin.inspection.fields import Field, Fields
+from fedkin.inspection.fields import Field, Fields, numbered
 from fedkin.inspection.finding import EXAMPLES, ColumnSummary, Finding, first
 
 Kind = Literal["built-in", "known", "function", "hub", "federation", "table", "idx", "images", "npz", "unknown"]
@@ -178,9 +178,8 @@ def _class_names(table: Table, target: str | None, label: Array | None, binary: 
 
 def _clients(table: Table, client: str | None, paths: Sequence[Path]) -> tuple[Indices | None, tuple[str, ...]]:
     if client is not None and client in table.columns:
-        fields = np.asarray(table.column(client, "client"), dtype=object)
-        names, ids = np.unique(fields, return_inverse=True)
-        return ids.astype(np.int64), tuple(str(n) or NAMELESS for n in names)
+        names, ids = numbered(table.column(client, "client"))
+        return ids, tuple(name or NAMELESS for name in names)
     if len(paths) > 1:
         return np.array(table.file, dtype=np.int64), tuple(p.stem for p in paths)
     return None, ()

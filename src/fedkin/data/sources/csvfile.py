@@ -29,7 +29,7 @@ class Table:
 
     Attributes:
         columns: names of the columns, without the file.
-        rows: the fields of each row.
+        rows: the fields of each row, without spaces around them.
         file: number of the file of each row.
         places: file and line of each row, for messages.
         name: for messages.
@@ -49,7 +49,7 @@ class Table:
                 f"the columns are {listed(self.columns)}"
             )
         at = self.columns.index(name)
-        return [row[at].strip() for row in self.rows]
+        return [row[at] for row in self.rows]
 
     def records(self) -> list[dict[str, str]]:
         """Return the rows by column, as `Preparation.apply` takes them."""
@@ -87,7 +87,7 @@ def read_csv(paths: Sequence[Path], name: str, encoding: str | None = None) -> T
         for line, row in body:
             if len(row) != len(header):
                 raise DataError(f"{path}, line {line}: {len(row)} fields, the header has {len(header)}")
-            table.rows.append([row[i] for i in order])
+            table.rows.append([row[i].strip() for i in order])
             table.file.append(number)
             table.places.append(f"{path.name}, {unit} {line}")
     return table

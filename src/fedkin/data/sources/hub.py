@@ -161,7 +161,7 @@ def table_of(found: Opened) -> Table:
         fields = [part[c] if c in part.column_names else [None] * len(part) for c in columns]  # lacking: a dropped one
         for i, row in enumerate(zip(*fields, strict=True)):
             rows.append([
-                _class_name(v, names) if names and c == found.target else text_of(v)
+                _class_name(v, names).strip() if names and c == found.target else text_of(v)
                 for c, v in zip(columns, row, strict=True)
             ])  # fmt: skip
             places.append(f"{split}, row {i + 1}")
