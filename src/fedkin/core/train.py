@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -263,7 +263,7 @@ def _shapes(tensors: Bundle, skip: int) -> tuple[object, ...]:
     return tuple((name, tuple(tensors[name].shape[skip:]), tensors[name].dtype) for name in sorted(tensors))
 
 
-def _require_tensors(what: str, bundle: Bundle) -> None:
+def _require_tensors(what: str, bundle: Mapping[str, object]) -> None:
     for name, value in bundle.items():
         if isinstance(value, Tensor):
             continue
