@@ -794,3 +794,26 @@ def test_clients_that_are_made_up(fedkin: Command) -> None:
     assert fedkin(f"{one} --out a").err.startswith("clients: 20 simulated ones, among which samples are distributed")
     for n, said in enumerate(("--clients 4", "--partition iid", "--alpha 100", "--quiet", "--json")):
         assert "clients:" not in fedkin(f"{one} {said} --out b{n}").err, said
+
+
+def test_a_saved_federation_has_clients_of_its_own(fedkin: Command) -> None:
+    """Neither the screen nor the files speak of a partition; the folder's clients are used, and their number is said."""
+    package.federate(package.load("digits"), package.Dirichlet(alpha=0.5), clients=3, seed=3).save("saved")
+    done = fedkin("run fedavg --data saved --rounds 1 --out a")
+    assert done.code == 0
+    assert done.err.startswith(f"clients: the 3 of the saved federation {Path('saved').resolve()} (digits, dirichlet)")
+    assert "partition" not in done.err
+    assert "partition" not in read_toml(Path("a/config.toml"))["data"]
+    summary = json.loads(Path("a/summary.json").read_text())
+    assert (summary["clients"]["count"], "partition" in summary["config"]["data"]) == (3, False)
+    fedkin("compare fedavg --data saved --rounds 1 --out b")
+    assert "partition" not in read_toml(Path("b/compare.toml"))["data"]
+    assert all("partition" not in read_toml(file)["data"] for file in Path("b").glob("*/config.toml"))
+
+
+def test_a_run_on_a_saved_federation_of_before_goes_on(fedkin: Command) -> None:
+    """Folders that say partition = "dirichlet" of such data are still of the same run."""
+    package.federate(package.load("digits"), package.Dirichlet(alpha=0.5), clients=3, seed=3).save("saved")
+    done = fedkin("run fedavg --data saved --partition dirichlet --rounds 2 --out a")
+    assert done.code == 0
+    assert fedkin("resume a --rounds 4").code == 0
