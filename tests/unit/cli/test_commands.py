@@ -797,7 +797,7 @@ def test_clients_that_are_made_up(fedkin: Command) -> None:
 
 
 def test_a_saved_federation_has_clients_of_its_own(fedkin: Command) -> None:
-    """Neither the screen nor the files speak of a partition; the folder's clients are used, and their number is said."""
+    """Neither the screen nor the files speak of a partition; the number of the folder's clients is said."""
     package.federate(package.load("digits"), package.Dirichlet(alpha=0.5), clients=3, seed=3).save("saved")
     done = fedkin("run fedavg --data saved --rounds 1 --out a")
     assert done.code == 0

@@ -517,6 +517,34 @@ def test_a_programs_folder_is_resumed_by_the_program(tmp_path: Path) -> None:
     assert lines_in(tmp_path / "a") == lines_in(tmp_path / "whole")
 
 
+@pytest.mark.parametrize(("first", "every"), [(2, None), (13, 2)])
+def test_a_program_gives_its_run_more_rounds(first: int, every: int | None, tmp_path: Path) -> None:
+    """run(..., rounds=more, resume=True) goes on to what a run of so many rounds gives; resume() names this way."""
+    whole = play(Scaled(), rounds=26, eval_every=every, out=tmp_path / "whole")
+    play(Scaled(), rounds=first, eval_every=every, out=tmp_path / "a")
+    with pytest.raises(ConfigError, match=r"fedkin\.run\(\.\.\., rounds=26, out=.*resume=True\)"):
+        resume(tmp_path / "a", rounds=26)
+
+    assert_same(play(Scaled(), rounds=26, out=tmp_path / "a", resume=True), whole)
+    assert (tmp_path / "a" / "config.toml").read_bytes() == (tmp_path / "whole" / "config.toml").read_bytes()
+    assert lines_in(tmp_path / "a") == lines_in(tmp_path / "whole")
+    assert_same(play(Scaled(), rounds=26, out=tmp_path / "a", resume=True), whole)
+
+
+def test_a_programs_run_gets_no_more_rounds_of_another_run(tmp_path: Path) -> None:
+    """Other settings, data or fewer rounds are refused, and the folder stays as it was."""
+    play(Scaled(), out=tmp_path / "a")
+    before = lines_in(tmp_path / "a"), read_toml(tmp_path / "a" / "config.toml")
+    for how, words in (
+        ({"rounds": 6, "participation": 0.5}, "participation was 0.7 there and is 0.5 here"),
+        ({"rounds": 6, "federation": planted_groups(clients=6, groups=2, samples=31)}, "another data"),
+        ({"rounds": 3}, "a has 4 rounds, more than the 3 asked for"),
+    ):
+        with pytest.raises((RunFolderError, ConfigError), match=words):
+            play(Scaled(), out=tmp_path / "a", resume=True, **how)
+    assert before == (lines_in(tmp_path / "a"), read_toml(tmp_path / "a" / "config.toml"))
+
+
 def test_a_programs_config_is_not_run_from_its_file(tmp_path: Path) -> None:
     """The config of a program's run says that only the program can make it again."""
     play(Kept([]), out=tmp_path / "a")
