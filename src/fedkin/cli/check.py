@@ -142,8 +142,9 @@ def _as_json(f: RuleResult, file: Path | None) -> dict[str, Any]:
     remarks = {"remarks": list(f.remarks)} if f.remarks else {}
     if f.error is None:
         return {"result": "holds", **remarks}
-    at = _line(f.error, file)
-    return {"result": "broken", "reason": f"{_words(f.error)}{at}", "do": MEANS[f.rule][1], **remarks}
+    words, at = _words(f.error), _line(f.error, file)
+    reason = words if words.endswith(at) else f"{words}{at}"  # errors of client code name it themselves
+    return {"result": "broken", "reason": reason, "do": MEANS[f.rule][1], **remarks}
 
 
 def _words(error: Exception) -> str:

@@ -16,7 +16,7 @@ from torch import nn
 
 import fedkin
 from fedkin import Bundle, Client, Federation, Method, Round, Train, Training, Work, run, to_all
-from fedkin.core import ClientError, ConfigError, ModelError, RunFolderError
+from fedkin.core import ClientError, ConfigError, MethodError, ModelError, RunFolderError
 from fedkin.data import Dirichlet, federate, load, planted_groups
 from fedkin.engines import Loop, Workers
 from fedkin.evaluate import final_by_client
@@ -621,6 +621,22 @@ def test_a_folder_that_exists_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"exists already.*fedkin resume"):
         play(FedAvg(), out=tmp_path / "a")
     assert content(tmp_path / "a") == before
+
+
+@dataclass(frozen=True)
+class BadServer(Averaging, Method):
+    """FedAvg whose server fails in round 3."""
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        return Bundle(model=up.model[99] if r.index == 3 else r.mean(up.model))
+
+
+def test_server_code_that_fails_is_named() -> None:
+    """An error in a step of the server becomes a MethodError with step, round and line, whose cause is the error."""
+    line = BadServer.aggregate.__code__.co_firstlineno + 1
+    with pytest.raises(MethodError, match=rf"^aggregate of BadServer failed in round 3: IndexError: .*{line}\)$") as e:
+        play(BadServer())
+    assert isinstance(e.value.__cause__, IndexError)
 
 
 def test_client_code_that_fails_is_named() -> None:
