@@ -192,8 +192,10 @@ class DataSettings:
                 continue
             if (there := _THERE.get(name, name)) not in own:
                 has = [n for n in _OF_PARTITIONS if _THERE.get(n, n) in own]
+                others = [other for other in PARTITIONS if there in settings_of(other)]
                 raise ConfigError(
                     f"partition {partition!r} has no setting {name} (given: {value}); it has {', '.join(has) or 'none'}"
+                    f"; partitions with {name}: {', '.join(others)}"
                 )
             chosen[there] = value
         return cls(**chosen)

@@ -613,6 +613,23 @@ def test_settings_out_of_range(changes: dict[str, Any], message: str, tmp_path: 
     assert not (tmp_path / "a").exists()
 
 
+def test_data_that_are_not_shared_out_are_refused() -> None:
+    """The error says how to share them out; a comparison takes a plan, neither names nor a federation."""
+    with pytest.raises(
+        ConfigError, match=r"must be a fedkin\.Federation, got a Dataset; share it out first: fedkin\.fed"
+    ):
+        run(FedAvg(), load("digits"))  # type: ignore[arg-type]
+    for wrong in (["fedavg", "ditto"], planted()):
+        with pytest.raises(ConfigError, match=r"plan must be a fedkin\.Comparison.*type (list|Federation); "):
+            fedkin.compare(wrong)  # type: ignore[arg-type]
+
+
+def test_a_result_is_one_line() -> None:
+    """Its repr has title, seed, rounds and accuracy."""
+    result = play(FedAvg())
+    assert repr(result) == f"Result('FedAvg', seed 0, 4 rounds, accuracy {result.final.accuracy:.3f})"
+
+
 def test_a_folder_that_exists_is_left_alone(tmp_path: Path) -> None:
     """A second run into one folder is refused, tells how to go on, and leaves everything as it was."""
     play(FedAvg(), out=tmp_path / "a")
