@@ -307,6 +307,23 @@ def test_a_written_method_gets_to_a_table(tmp_path: Path, monkeypatch: pytest.Mo
     assert Path("runs/sharpness/sweep.csv").read_text().count("\n") >= 4
 
 
+def test_a_comparison_grows_and_is_read_as_the_pages_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method and a seed that are added to compare.toml are run by `fedkin resume`, which keeps the others; the pandas
+    of the page on run folders has a column for each run."""
+    pytest.importorskip("pandas", reason='the page reads lines by pandas: pip install "fedkin[pandas]"')
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", "fedper", *shlex.split("--clients 3 --rounds 1 --engine loop --quiet --out runs/c")]) == 0
+    plan, former = Path("runs/c/compare.toml"), Path("runs/c/fedper-seed0/timing.jsonl").read_bytes()
+    text = plan.read_text().replace('    "fedper",\n', '    "fedper",\n    "ditto",\n')
+    plan.write_text(text.replace("seeds = [\n    0,\n", "seeds = [\n    0,\n    1,\n"))
+    assert main(["resume", "runs/c", "--quiet"]) == 0
+    assert Path("runs/c/fedper-seed0/timing.jsonl").read_bytes() == former
+    assert "Ditto" in Path("runs/c/table.md").read_text()
+    said = printed("run-folder.md", tmp_path, monkeypatch)
+    assert all(f"{name}-seed" in said for name in ("local", "ditto")) or "..." in said
+    assert len(list(Path("runs/c").glob("*-seed*"))) == 2 * 5
+
+
 def test_inspect_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The python of the page prints what stands below it, and its table names every finding there is."""
     text = (ROOT / "docs" / "inspect.md").read_text(encoding="utf-8")
@@ -362,9 +379,11 @@ def test_own_data_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     _look_alikes(tmp_path)
     said = printed("own-data.md", tmp_path, monkeypatch)
 
-    hospitals, same_inputs, speakers, divided, wards = said.splitlines()
+    hospitals, same_inputs, speakers, divided, *compared, sorted_, known, wards = said.splitlines()
     assert hospitals == "4 ('cleveland', 'hungarian', 'switzerland', 'va')"
     assert (same_inputs, speakers, divided, wards) == ("True", "6", "True 3", "('a', 'b')")
+    assert compared == [f"{title} 0 True" for title in ("Local", "Local (full)", "FedAvg", "FedPer")]
+    assert (sorted_, known) == ("4", "3")
     monkeypatch.chdir(tmp_path)
     found = {}
     for args in commands_in("own-data.md"):

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from fedkin.experiment.compare import Comparison, compare
     from fedkin.experiment.result import FinalMetrics, Result
     from fedkin.experiment.run import resume, run
-    from fedkin.experiment.settings import Compute
+    from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings
     from fedkin.exporting import export, load_export
     from fedkin.inspection import inspect
     from fedkin.methods import get_method
@@ -67,6 +67,7 @@ __all__ = [
     "ClusterDirichlet",
     "Comparison",
     "Compute",
+    "DataSettings",
     "Dataset",
     "Dirichlet",
     "DirichletTotal",
@@ -75,6 +76,7 @@ __all__ = [
     "FedkinError",
     "FinalMetrics",
     "Method",
+    "ModelSettings",
     "Natural",
     "Net",
     "Privacy",
@@ -82,6 +84,7 @@ __all__ = [
     "Result",
     "Round",
     "Run",
+    "RunSettings",
     "Samples",
     "Train",
     "Training",
@@ -150,7 +153,7 @@ _FROM = {
     "fedkin.methods": ("get_method",),
     "fedkin.server": ("Attack",),
     "fedkin.experiment.result": ("FinalMetrics", "Result"),
-    "fedkin.experiment.settings": ("Compute",),
+    "fedkin.experiment.settings": ("Compute", "DataSettings", "ModelSettings", "RunSettings"),
     "fedkin.privacy.budget": ("Privacy",),
     "fedkin.experiment.run": ("resume", "run"),
     "fedkin.report.folder": ("Run",),

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Client, ConfigError, Download, Method, MethodError, Round, Train, Work, to_all, to_each
+from fedkin.core import (
+    Bundle,
+    Client,
+    ConfigError,
+    Download,
+    Method,
+    MethodError,
+    Round,
+    Train,
+    Work,
+    cross_entropy,
+    to_all,
+    to_each,
+)
 from fedkin.core.rows import grow, put
-from fedkin.engines import Workers
-from fedkin.testing import RuleBroken, check_method
+from fedkin.engines import Loop, Workers
+from fedkin.testing import RuleBroken, check_method, usual_engines
 
 SEEN: dict[int, Tensor] = {}  # what the dishonest methods below pass from client to client, or from round to round
 
@@ -211,6 +224,49 @@ def test_memory_shared_between_clients_of_one_process_is_found_by_processes() ->
     check_method(method, engines=[], rules=["runs"])
     with pytest.raises(RuleBroken, match=r"'same result': Workers\(number=2\) gives another result than Loop\(\)"):
         check_method(method, engines=[Workers(2)], rules=["same result"])
+
+
+@dataclass(frozen=True)
+class Alike:
+    """A loss that claims to equal others of its class, so that clients share a stack who must not."""
+
+    by: float = field(compare=False)
+
+    def __call__(self, net: Any, w: Tensor, batch: Any, aux: Bundle) -> Tensor:
+        return cross_entropy(net, w, batch, aux) * self.by
+
+
+def test_a_result_that_only_stacks_change_is_found() -> None:
+    """The stacked engine is one of those that must agree, in check_method as it comes, and to its tolerance."""
+
+    def client_update(self: Method, c: Client) -> Work:
+        w = yield Train(c.received.model, loss=Alike(1.0 + c.id))
+        return Bundle(model=w)
+
+    method = broken(client_update=client_update)
+    check_method(method, engines=[Workers(2)], rules=["same result"])
+    with pytest.raises(RuleBroken, match=r"'same result': Stacked\(device='cpu'.* gives another result than Loop"):
+        check_method(method, rules=["same result"])
+    assert [type(engine).__name__ for engine in usual_engines()] == ["Workers", "Stacked", "Workers"]
+
+
+@dataclass(frozen=True)
+class OffAt:
+    """An engine with a tolerance that trains otherwise than the loop in runs of some seeds."""
+
+    seeds: tuple[int, ...]
+    tolerance: float = 1e-5
+
+    def start(self, job: Any) -> Any:
+        lr = job.training.lr * (1.1 if job.seed in self.seeds else 1.0)
+        return Loop().start(replace(job, training=replace(job.training, lr=lr)))
+
+
+def test_rounding_that_is_magnified_at_one_seed_is_no_mistake() -> None:
+    """An activation that rounding turns on moves a model far; what is wrong is so at the next seed, too."""
+    check_method(Honest(), engines=[OffAt((1,))], rules=["same result"])
+    with pytest.raises(RuleBroken, match=r"'same result': OffAt.* gives another result"):
+        check_method(Honest(), engines=[OffAt((1, 2))], rules=["same result"])
 
 
 # ---- resume -------------------------------------------------------------------------------------------------------

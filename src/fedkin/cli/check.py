@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import logging
 import traceback
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from fedkin.cli import screen
 from fedkin.cli.parts import parse, summary
 from fedkin.core import ConfigError
 from fedkin.core.errors import counted
-from fedkin.engines import Engine, Workers
 from fedkin.methods import get_method, get_title
 from fedkin.report.tables import Grid
 from fedkin.testing import RULES, RuleResult, check_each
+from fedkin.testing import usual_engines as _engines
 from fedkin.user_code.reference import CodeRef
 
 MEANS = {
@@ -29,7 +29,7 @@ MEANS = {
         "fix the line that the reason names; docs/own-method.md describes arguments and results of each step",
     ),
     "same result": (
-        "bit for bit on every engine and a second time",
+        "on every engine and a second time, bit for bit (stacked: to rounding)",
         "draw from r.rng and c.rng only; keep nothing in globals or in the method itself",
     ),
     "resume": (
@@ -42,7 +42,7 @@ MEANS = {
     ),
     "odd federations": (
         "drop-outs, late joiners, one client, one sample, one class",
-        "ask r.ids, r.roster and len(c.train); expect neither all clients nor all classes",
+        "ask r.ids, r.roster and len(c.data); expect neither all clients nor all classes",
     ),
     "own memory": ("no two stored tensors share memory", "store copies: clone() what you keep twice"),
     "pure steps": ("no step writes into what it is given", "make new tensors instead of changing given ones in place"),
@@ -91,8 +91,10 @@ def check_command(args: list[str]) -> int:
     flags: CheckFlags = got["check"]
     rules = list(flags.rules or RULES)
     findings: list[RuleResult] = []
-    before = torch.get_num_threads()
+    before, log = torch.get_num_threads(), logging.getLogger("fedkin.engines")
     torch.set_num_threads(1)  # the networks are tiny
+    level = log.level
+    log.setLevel(logging.ERROR)  # its warnings are the remarks
     try:
         wait = screen.err.status("") if screen.err.is_terminal and not (flags.quiet or flags.json) else nullcontext()
         with wait as shown:
@@ -103,13 +105,9 @@ def check_command(args: list[str]) -> int:
                 findings.append(next(found))
     finally:
         torch.set_num_threads(before)
+        log.setLevel(level)
     _show(name, findings, flags)
     return 0 if all(f.holds for f in findings) else 1
-
-
-def _engines() -> list[Engine]:
-    """Return the engines that must agree with the reference; workers are forked, which not every system supports."""
-    return [Workers(1), Workers(2)] if hasattr(os, "fork") else []
 
 
 def _show(name: str, findings: list[RuleResult], flags: CheckFlags) -> None:
@@ -123,6 +121,9 @@ def _show(name: str, findings: list[RuleResult], flags: CheckFlags) -> None:
     marks = {"holds": "holds", "broken": "BROKEN", "not checked": "not checked"}
     rows = tuple((line["rule"], line["asks"], marks[line["result"]]) for line in lines)
     screen.table(Grid(f"The contract: {title}", ("rule", "requirement", "result"), rows, words=3))
+    for line in lines:
+        for remark in line.get("remarks", ()):
+            screen.say(f"\nRemark on {line['rule']}: {remark}.")
     broken = [line for line in lines if line["result"] == "broken"]
     for line in broken:
         screen.say(f"\n{line['rule']}: {line['reason']}\n  What to do: {line['do']}.")
@@ -138,10 +139,12 @@ def _show(name: str, findings: list[RuleResult], flags: CheckFlags) -> None:
 def _as_json(f: RuleResult, file: Path | None) -> dict[str, Any]:
     if f.after is not None:
         return {"result": "not checked", "reason": f"{f.after!r} must hold first"}
+    remarks = {"remarks": list(f.remarks)} if f.remarks else {}
     if f.error is None:
-        return {"result": "holds"}
-    at = _line(f.error, file)
-    return {"result": "broken", "reason": f"{_words(f.error)}{at}", "do": MEANS[f.rule][1]}
+        return {"result": "holds", **remarks}
+    words, at = _words(f.error), _line(f.error, file)
+    reason = words if words.endswith(at) else f"{words}{at}"  # errors of client code name it themselves
+    return {"result": "broken", "reason": reason, "do": MEANS[f.rule][1], **remarks}
 
 
 def _words(error: Exception) -> str:

@@ -55,6 +55,7 @@ from fedkin.storage.json_lines import Lines
 from fedkin.storage.lock import writing
 from fedkin.storage.summary import understood
 from fedkin.storage.toml import read_toml
+from fedkin.user_code.reference import CodeRef
 
 OnLine = Callable[[dict[str, Any]], None]
 
@@ -82,7 +83,7 @@ def _run(settings: Settings, folder: Path, show: ShowRun) -> int:
     except KeyboardInterrupt:
         return _stopped(folder, new)
     log.finished(f"{title}, seed {result.seed}", result.rounds)
-    return _finish(result, show, tracking)
+    return _finish(result, show, tracking, settings.code)
 
 
 def resume_command(args: list[str]) -> int:
@@ -249,7 +250,8 @@ def _both(shown: OnLine, tracked: OnLine) -> OnRound:
     return on_round
 
 
-def _finish(result: Result, show: ShowRun | ShowCompare, tracking: Tracking) -> int:
+def _finish(result: Result, show: ShowRun | ShowCompare, tracking: Tracking, code: CodeRef | None = None) -> int:
+    """Write the page and print the results; ``code``: the method as it was named, by default as the folder has it."""
     assert result.folder is not None
     run = replace(read_run(result.folder), at_best=show.at_best)
     with understood(result.folder, run.checked):
@@ -268,7 +270,7 @@ def _finish(result: Result, show: ShowRun | ShowCompare, tracking: Tracking) -> 
         if show.per_client:
             screen.table(tables.client_table(run))
         tell_warnings(report)
-        screen.say(f"\n{_advice(result)}")
+        screen.say(f"\n{_advice(result, code)}")
         screen.say(f"Everything is in {result.folder}; pictures and tables: {page}")
     if run.diverged is not None:
         screen.note(f"fedkin: {diverged_sentence(run.diverged)}")
@@ -276,15 +278,15 @@ def _finish(result: Result, show: ShowRun | ShowCompare, tracking: Tracking) -> 
     return OK
 
 
-def _advice(result: Result) -> str:
+def _advice(result: Result, code: CodeRef | None) -> str:
     """Return how to compare a run with the references; of a run of a comparison or a sweep, how to see it among the
     others."""
     assert result.folder is not None
     if (whole := whole_of(result.folder)) is not None:
         return f"Next to the other runs of {whole}: fedkin resume {typed(whole)}"
-    name = result.summary["config"]["method"]["name"]
-    others = listed([get_title(one) for one in ALWAYS if one != name])
-    return f"Is it worth it? fedkin compare {name} with the same flags adds {others}."
+    code = code or CodeRef.read(result.summary["config"]["method"]["name"], result.folder)
+    others = listed([get_title(one) for one in ALWAYS if one != code.name])
+    return f"Is it worth it? fedkin compare {code.typed} with the same flags adds {others}."
 
 
 def _summary(run: Run, show: ShowRun | ShowCompare) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from fedkin.cli import screen
 from fedkin.core.errors import ConfigError, counted, typed
-from fedkin.data import SOURCES, Dataset, Federation
+from fedkin.data import SOURCES, Dataset, Federation, is_shelf
 from fedkin.data.sites import DEFAULT_CLIENTS
 from fedkin.data.sources.npz import likely_clients_of
 from fedkin.evaluate import Conclusion
@@ -87,6 +87,10 @@ def tell_clients(data: DataSettings) -> None:
             f"--client-column {ids[0]}"
         )
     if not data.open or not path.exists():
+        return
+    if is_shelf(path):
+        there = Federation.open(path)
+        screen.note(f"clients: the {len(there)} of the saved federation {typed(path)} ({there.name})")
         return
     chosen = data.chosen()
     if chosen == "natural":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -14,8 +15,10 @@ from fedkin.cli import screen
 from fedkin.cli.live import PageFlags, browse
 from fedkin.cli.options import options
 from fedkin.core.errors import typed
-from fedkin.experiment.listing import ListedRun, listed
+from fedkin.experiment.listing import ListedRun, listed, whole_of
+from fedkin.experiment.planned import planned_runs
 from fedkin.report.tables import DASH, Grid
+from fedkin.storage import lock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +45,21 @@ def runs_command(args: list[str]) -> int:
         screen.say(f"no runs in {flags.folder}; fedkin run METHOD makes one")
     else:
         screen.table(_table(found, flags.folder))
-        if waiting := [run.folder for run in found if run.state == "interrupted"]:
+        if waiting := _unfinished(found):
             screen.say(f"\n{len(waiting)} interrupted; continue with, for example: fedkin resume {typed(waiting[0])}")
     return 0
+
+
+def _unfinished(runs: list[ListedRun]) -> list[Path]:
+    """Return what ``fedkin resume`` goes on with, each once: interrupted runs, of several together their common folder.
+
+    A comparison or a sweep of which runs have not begun is among them, unless a process is at work on it.
+    """
+    found = dict.fromkeys(whole_of(run.folder) or run.folder for run in runs if run.state == "interrupted")
+    wholes = Counter(whole for run in runs if (whole := whole_of(run.folder)) is not None)
+    short = [whole for whole, count in wholes.items() if count < (planned_runs(whole) or 0)]
+    found |= dict.fromkeys(short)
+    return [place for place in found if lock.owner(place / lock.NAME) is None]
 
 
 def _table(runs: list[ListedRun], folder: Path) -> Grid:

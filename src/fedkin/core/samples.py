@@ -8,6 +8,8 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
+from fedkin.core.errors import counted
+
 
 @dataclass(frozen=True)
 class Samples:
@@ -23,6 +25,9 @@ class Samples:
 
     def __len__(self) -> int:
         return int(self.y.shape[0])
+
+    def __repr__(self) -> str:
+        return f"Samples({counted(len(self), 'sample')}, inputs {list(self.x.shape[1:])})"
 
     def counts(self, classes: int) -> Tensor:
         """Return the number of samples per class, int64 ``[classes]``."""
@@ -61,6 +66,10 @@ class ClientData:
     test: Samples
     group: int = -1
     drift: tuple[int, ClientData] | None = None
+
+    def __repr__(self) -> str:
+        sizes = f"{len(self.train):,} training, {len(self.validation):,} validation, {len(self.test):,} test samples"
+        return f"ClientData({sizes}, inputs {list(self.train.x.shape[1:])})"
 
     def at(self, round: int) -> ClientData:
         """Return the data that the client has in a round."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import torch
@@ -21,7 +21,12 @@ if TYPE_CHECKING:
     from fedkin.core.net import Net
 
 Loss = Callable[["Net", Tensor, Batch, Bundle], Tensor]
-"""``(net, w, batch, aux) -> scalar``: a batch's mean loss. A module-level function, so requests can be compared."""
+"""``(net, w, batch, aux) -> scalar``: a batch's mean loss.
+
+Write it at the level of a module, so that requests can be compared: clients with equal losses are trained together on
+the stacked engine. A `functools.partial` of such a function equals another of the same arguments; a lambda, or a
+function made inside a step, equals none but itself.
+"""
 
 
 Projection = Callable[[Tensor], Tensor]
@@ -201,8 +206,15 @@ class Train:
     weight_decay: float | None = None
 
     def __post_init__(self) -> None:
-        """Raise `MethodError` if ``only`` is not a part of ``start``, or ``models`` is not a number of networks."""
+        """Check the parts that fit together.
+
+        Raises:
+            MethodError: ``only`` is not a part of ``start``, ``models`` is not a number of networks, or ``aux`` or
+                ``per_sample`` holds something else than tensors.
+        """
         check_part(self.only, len(self.start))
+        _require_tensors("aux", self.aux)
+        _require_tensors("per_sample", self.per_sample)
         if isinstance(self.models, int) and self.models < 1:
             raise MethodError(f"models must be at least 1, got {self.models}")
 
@@ -231,7 +243,7 @@ class Train:
     def signature(self) -> tuple[object, ...]:
         """Return everything about this request but the values of its tensors; equal signatures can share one stack."""
         return (
-            self.loss,
+            _comparable(self.loss),
             _shapes(self.aux, 0),
             _shapes(self.per_sample, 1),  # clients differ in their number of samples
             (tuple(self.start.shape), self.start.dtype),
@@ -249,3 +261,45 @@ class Train:
 
 def _shapes(tensors: Bundle, skip: int) -> tuple[object, ...]:
     return tuple((name, tuple(tensors[name].shape[skip:]), tensors[name].dtype) for name in sorted(tensors))
+
+
+def _require_tensors(what: str, bundle: Mapping[str, object]) -> None:
+    for name, value in bundle.items():
+        if isinstance(value, Tensor):
+            continue
+        meant = f"write torch.tensor({value!r})" if isinstance(value, bool | int | float) else "it must be a tensor"
+        raise MethodError(f"{what} {name!r} is {_kind(value)}; {meant}")
+
+
+def _kind(value: object) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def _comparable(value: object) -> object:
+    """Return a key for a loss or an argument of one: equal for partials of one function with equal arguments.
+
+    Arguments are equal if they are equal plain values or tuples of them; tensors and other objects equal themselves
+    alone, since nothing is known of what their ``==`` compares.
+    """
+    if isinstance(value, partial):
+        named = tuple((name, _comparable(v)) for name, v in sorted(value.keywords.items()))
+        return (partial, _comparable(value.func), _comparable(value.args), named)
+    if isinstance(value, tuple):
+        return (tuple, *map(_comparable, value))
+    if value is None or isinstance(value, bool | int | float | str):
+        return (type(value), repr(value))  # 1, 1.0, True and -0.0, 0.0 make different losses
+    return value if callable(value) and not isinstance(value, Tensor) else _Itself(value)
+
+
+class _Itself:
+    """Object that equals itself alone, whatever its own ``==`` says; held, so that no other one gets its identity."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other._value is self._value
+
+    def __hash__(self) -> int:
+        return id(self._value)

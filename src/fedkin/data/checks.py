@@ -45,6 +45,8 @@ def check_samples(x: Tensor, y: Tensor, classes: int, where: str, *, pixels: boo
     Raises:
         DataError: wrong type, sizes that differ, a label out of range, a value that is not finite.
     """
+    _require_tensor(x, where, "inputs", "torch.from_numpy(x).float()")
+    _require_tensor(y, where, "labels", "torch.from_numpy(y).long()")
     if x.dtype != torch.float32 and not (pixels and x.dtype == torch.uint8):
         raise DataError(f"{where}: inputs must be float32, got {_dtype(x)}; convert with x.float()")
     if y.dtype != torch.int64:
@@ -62,6 +64,11 @@ def check_samples(x: Tensor, y: Tensor, classes: int, where: str, *, pixels: boo
             f"number the {classes} classes from 0 or raise classes"
         )
     _check_finite(x, where)
+
+
+def _require_tensor(value: object, where: str, what: str, how: str) -> None:
+    if not isinstance(value, Tensor):
+        raise DataError(f"{where}: {what} must be a torch tensor, got {type(value).__name__}; convert with {how}")
 
 
 def check_one_client(names: Sequence[str] | None, where: str) -> None:

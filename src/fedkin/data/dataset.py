@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.core.errors import ConfigError, DataError
+from fedkin.core.errors import ConfigError, DataError, counted
 from fedkin.core.samples import Samples
 from fedkin.data.checks import Indices, check_samples
 from fedkin.data.preparation import Preparation, Rows
@@ -88,9 +88,9 @@ class Dataset:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_samples(self.x, self.y, self.classes, self.name, pixels=True)
         if len(self.y) == 0:
             raise DataError(f"{self.name}: no samples; expected at least one")
-        check_samples(self.x, self.y, self.classes, self.name, pixels=True)
         if self.official_test is not None:
             where = f"{self.name}, official test part"
             check_samples(self.official_test.x, self.official_test.y, self.classes, where, pixels=True)
@@ -115,6 +115,10 @@ class Dataset:
 
     def __len__(self) -> int:
         return int(self.y.shape[0])
+
+    def __repr__(self) -> str:
+        sizes = f"{counted(len(self), 'sample')}, {counted(self.classes, 'class')}, inputs {list(self.shape)}"
+        return f"Dataset({self.name!r}, {sizes})"
 
     @property
     def shape(self) -> tuple[int, ...]:

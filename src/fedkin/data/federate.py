@@ -59,9 +59,12 @@ def federate(
         PartitionError: impossible with these samples.
         ConfigError: a setting out of range.
     """
+    _require(dataset, Dataset, "expected a fedkin.Dataset, such as fedkin.load('digits') or Dataset(x, y, classes)")
+    _require(partition, Partition, "partition must be a Partition, such as fedkin.Dirichlet(alpha=0.5)")
     _check(test, validation, samples_per_client)
     pool = dataset.pool(split)
     assigned = partition.split(pool, clients, seed)
+    _check_numbers(assigned, pool, partition.name)
     train = tuple(_capped(index, samples_per_client, seed, k) for k, index in enumerate(assigned.train))
     tests = assigned.test
     if tests is None and pool.test_y is not None:
@@ -71,6 +74,27 @@ def federate(
     preparation = dealer.prepare(parts)
     shards = [dealer.shard(part, k, preparation) for k, part in enumerate(parts)]
     return _federation(dataset, partition, shards, assigned, preparation)
+
+
+def _require(found: object, kind: type, expected: str) -> None:
+    if not isinstance(found, kind):
+        shown = repr(found)
+        got = shown if len(shown) <= 60 else f"an object of type {type(found).__name__}"
+        raise ConfigError(f"{expected}, got {got}")
+
+
+def _check_numbers(assigned: Assignment, pool: Pool, name: str) -> None:
+    """Raise `PartitionError` if a client has numbers of samples that the pool does not have."""
+    _require(assigned, Assignment, f"split of the partition {name!r} must return a fedkin.data.partition.Assignment")
+    there = len(pool) + (0 if pool.test_y is None else len(pool.test_y))
+    for part, end, clients in (("train", len(pool), assigned.train), ("test", there, assigned.test or ())):
+        for k, index in enumerate(clients):
+            wrong = [i for i in (index.min(), index.max()) if not 0 <= i < end] if len(index) else []
+            if wrong:
+                raise PartitionError(
+                    f"partition {name!r} gives client {k} the sample {wrong[0]} ({part}); there are {end}, numbered "
+                    f"from 0 to {end - 1}"
+                )
 
 
 def site_client(

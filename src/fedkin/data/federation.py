@@ -81,6 +81,10 @@ class Federation:
     def __len__(self) -> int:
         return len(self.clients)
 
+    def __repr__(self) -> str:
+        sizes = f"{counted(len(self), 'client')}, {counted(int(self.sizes().sum()), 'sample')}"
+        return f"Federation({self.name!r}, {sizes}, {counted(self.classes, 'class')}, inputs {list(self.shape)})"
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one input."""

@@ -19,7 +19,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedkin.core import Batch, Bundle, Net, Samples, Train, Training, cross_entropy, distillation, head_loss
+from fedkin.core import (
+    Batch,
+    Bundle,
+    MethodError,
+    Net,
+    Samples,
+    Train,
+    Training,
+    cross_entropy,
+    distillation,
+    head_loss,
+)
 from fedkin.core.parts import Spans
 from fedkin.core.seeds import generator
 from fedkin.engines.chain import Layer, Linear, NotAChain, chain_of
@@ -268,12 +279,19 @@ def _head_of(net: Net) -> tuple[Layer, ...] | str:
 
 
 def by_autograd(request: Train, net: Net, w: Tensor, data: Samples, index: Tensor) -> Tensor:
-    """Return the gradient of the loss at one batch, ``[P]``."""
+    """Return the gradient of the loss at one batch, ``[P]``.
+
+    Raises:
+        MethodError: the loss returned something else than one number.
+    """
     aux: Bundle = request.aux
     if request.per_sample:
         aux = aux.but(**{name: rows[index] for name, rows in request.per_sample.items()})
     w.requires_grad_(True)
     loss = request.loss(net, w, Batch(take(data.x, index), data.y[index]), aux)
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        got = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"{type(loss).__name__} {loss!r}"
+        raise MethodError(f"the loss returned {got}; it must be a scalar: take the mean over the batch")
     (grad,) = torch.autograd.grad(loss, w)
     w.requires_grad_(False)
     return grad

@@ -23,6 +23,7 @@ from fedkin.core import (
     Train,
     Work,
 )
+from fedkin.core.code_lines import user_line
 from fedkin.core.seeds import generator, key
 from fedkin.core.sides import chunked
 from fedkin.engines.drive import check_tensors, drive
@@ -54,7 +55,7 @@ def perform(job: Job, task: Task, train: Trainer, begin: Callable[[Job, Task, Ne
 
 @contextmanager
 def named(task: Task) -> Iterator[None]:
-    """Add step, client and round to errors of client code inside this context.
+    """Add step, client, round and the line of a user's file to errors of client code inside this context.
 
     Raises:
         ClientError: instead of any other error than those that fedkin raises on purpose.
@@ -64,11 +65,11 @@ def named(task: Task) -> Iterator[None]:
     except ClientError:
         raise
     except MethodError as e:
-        raise ClientError(task.step, task.client, task.round, str(e)) from e
+        raise ClientError(task.step, task.client, task.round, f"{e}{user_line(e)}") from e
     except FedkinError:  # a setting or a network that cannot be used, which only a client's data show
         raise
     except Exception as e:
-        raise ClientError(task.step, task.client, task.round, f"{type(e).__name__}: {e}") from e
+        raise ClientError(task.step, task.client, task.round, f"{type(e).__name__}: {e}{user_line(e)}") from e
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,11 @@ class Comparison(Setup):
         if len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"seeds must differ, got {list(self.seeds)}")
         object.__setattr__(self, "methods", tuple(map(known, self.methods)))
+        if twice := [name for name in dict.fromkeys(self.methods) if self.methods.count(name) > 1]:
+            raise ConfigError(
+                f"{CodeRef(twice[0]).attribute} is named {self.methods.count(twice[0])} times; a comparison runs each "
+                "method once for every seed: name it once, and more seeds for more runs"
+            )
         object.__setattr__(self, "own", {meant(name, self.names): values for name, values in self.own.items()})
         object.__setattr__(self, "baseline", meant(self.baseline, self.names))
         titles = [get_title(name) for name in self.names]
@@ -281,6 +286,7 @@ def compare(
         DataError: the data cannot be used.
         ConfigError: a setting is out of range.
     """
+    _require_plan(plan)
     folder, runs_at_once = None if out is None else Path(out), at_once(together, plan.compute)
     extra = plan.sources()
     federation = plan.data.federation(plan.seeds[0], on_data)  # bad data before anything is written
@@ -300,6 +306,16 @@ def compare(
             if folder is not None and not resume:
                 _withdraw(folder, {"compare.toml", *extra})
             raise
+
+
+def _require_plan(found: object) -> None:
+    """Raise `ConfigError` unless it is a plan: programs pass names of methods, or a federation."""
+    if not isinstance(found, Comparison):
+        raise ConfigError(
+            f"plan must be a fedkin.Comparison, such as fedkin.Comparison(methods=('ditto',), "
+            f"data=fedkin.DataSettings(data='digits')), got an object of type {type(found).__name__}; a federation is "
+            "saved first (federation.save('folder')) and named there, data='folder'"
+        )
 
 
 def _begin(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -117,15 +117,18 @@ class DataSettings:
     """Seed of the partition. Default: the run's seed."""
 
     def chosen(self) -> str | None:
-        """Return the partition's name, chosen by the data where none is set; None if the data must be read first.
+        """Return the partition's name, chosen by the data where none is set.
 
+        None if the data must be read first, and for a saved federation, which is not shared out any more.
         If the data name the clients, they are used as given, unless a setting is given that only other partitions have.
         """
         if self.partition is not None:
             return str(PROTOCOLS.get(self.partition, {}).get("partition", self.partition))
+        if is_shelf(self.data):
+            return None
         of_natural = settings_of("natural")
         given = [n for n in self._given() if n not in of_natural]
-        if is_shelf(self.data) or [n for n in given if n != "groups" or not self.plant]:
+        if [n for n in given if n != "groups" or not self.plant]:
             return "dirichlet"
         named = True if self.client_column is not None else brings_clients(self.data)
         return {True: "natural", False: "dirichlet", None: None}[named]
@@ -189,8 +192,10 @@ class DataSettings:
                 continue
             if (there := _THERE.get(name, name)) not in own:
                 has = [n for n in _OF_PARTITIONS if _THERE.get(n, n) in own]
+                others = [other for other in PARTITIONS if there in settings_of(other)]
                 raise ConfigError(
                     f"partition {partition!r} has no setting {name} (given: {value}); it has {', '.join(has) or 'none'}"
+                    f"; partitions with {name}: {', '.join(others)}"
                 )
             chosen[there] = value
         return cls(**chosen)
@@ -207,7 +212,7 @@ class DataSettings:
         """
         if is_shelf(self.data):
             own = [n for n in plain(self) if getattr(self, n) != getattr(DataSettings(), n) and n != "data"]
-            own = [n for n in own if (n, self.partition) != ("partition", "dirichlet")]  # as `Settings.table` writes it
+            own = [n for n in own if (n, self.partition) != ("partition", "dirichlet")]  # as older run folders have it
             if own:
                 raise ConfigError(f"{self.data} holds a federation that is shared out already; leave out {own[0]}")
             return Federation.open(self.data)

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, RunFolderError
+from fedkin.core import Bundle, FedkinError, Method, MethodError, RunFolderError
+from fedkin.core.code_lines import user_frames, user_line
 from fedkin.core.errors import typed
 from fedkin.core.rows import kept_by
 from fedkin.evaluate import best, diverged, final, final_by_client, latest, stop_round
@@ -83,6 +84,37 @@ def execute(
         return _executed(experiment, people, transport, folder, on_round, banks, extra or {})
 
 
+@contextmanager
+def _server_code(e: Experiment, round: int) -> Iterator[None]:
+    """Name step, round and line where a user's server code fails; the original error is the cause.
+
+    Raises:
+        MethodError: instead of the error. Those that fedkin raises, of the system, and of other code stay as they are.
+    """
+    try:
+        yield
+    except (FedkinError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        if not (frames := user_frames(error)):
+            raise
+        step = frames[0].name if hasattr(Method, frames[0].name) else "a step of the server"
+        when = f"in round {round}" if round else "before the first round"
+        why = f"{type(error).__name__}: {error}{user_line(error)}"
+        raise MethodError(f"{step} of {e.title} failed {when}: {why}") from error
+
+
+def _rounds(e: Experiment, transport: StatefulTransport, server: Server) -> Iterator[RoundReport]:
+    """Yield the reports of the rounds that are left."""
+    reports = run_rounds(e.method, e.net, e.setup.training, transport, e.plan, server)
+    while True:
+        with _server_code(e, server.round + 1):
+            report = next(reports, None)
+        if report is None:
+            return
+        yield report
+
+
 def _executed(
     e: Experiment,
     people: Participants,
@@ -93,7 +125,8 @@ def _executed(
     extra: Mapping[str, Any],
 ) -> Result:
     kept: dict[str, list[dict[str, Any]]] = {"rounds": [], "clients": [], "relations": []}
-    server = begin(e.method, e.net, e.plan)
+    with _server_code(e, 0):
+        server = begin(e.method, e.net, e.plan)
     if folder is not None:
         folder.banks, folder.about = banks, e.about
         loaded = folder.load(e.marks)
@@ -114,7 +147,7 @@ def _executed(
         described = None if e.setup.privacy.asked else _with_counts(kept.get("clients"), folder)
     if folder is not None:
         folder.keep_best(_round(held))
-    for report in () if ended else run_rounds(e.method, e.net, e.setup.training, transport, e.plan, server):
+    for report in () if ended else _rounds(e, transport, server):
         lines = lines_of(report, people, described)
         if e.setup.privacy.noise_multiplier is not None:
             spent = transport.take_spent(counted)

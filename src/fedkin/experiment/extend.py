@@ -17,27 +17,86 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import tomli_w
 
 from fedkin.core import ConfigError, Method, RunFolderError
 from fedkin.core.errors import counted
 from fedkin.evaluate import stop_round
-from fedkin.experiment.prepare import plan_of
+from fedkin.experiment.prepare import Experiment, plan_of
 from fedkin.experiment.records import unevaluated
 from fedkin.experiment.run_folder import EXTENDING, RunFolder
-from fedkin.experiment.settings import Settings, decisive, digest
+from fedkin.experiment.settings import RunSettings, Settings, Setup, decisive, digest
 from fedkin.server import Plan
 from fedkin.server.upload_checks import OUTCOMES
 from fedkin.storage.checkpoint import about_texts
 from fedkin.storage.files import naming, write_atomic
 from fedkin.storage.json_lines import Digest, Record, lines_of
 from fedkin.storage.line_files import digest_texts
+from fedkin.storage.lock import writing
+from fedkin.storage.toml import plain, read_toml
 
 
-def extend(folder: RunFolder, there: Settings, rounds: int) -> Settings:
+@dataclass(frozen=True, kw_only=True)
+class ProgramSettings(Setup):
+    """Settings of a run that a program made.
+
+    Attributes:
+        made: tables of its config (`fedkin.experiment.fingerprints.table_of`); those of the run are replaced.
+    """
+
+    method: Method
+    made: Mapping[str, Any]
+
+    def table(self) -> dict[str, Any]:
+        """Return all tables of the config."""
+        return {**self.made, "run": plain(self.run)}
+
+    def toml(self) -> str:
+        """Return the config."""
+        return tomli_w.dumps(self.table())
+
+
+_S = TypeVar("_S", Settings, ProgramSettings)
+
+
+def continued(path: Path | str, e: Experiment) -> RunSettings:
+    """Return the settings with which a program's run goes on in its folder, after giving it the rounds asked for.
+
+    An interval of evaluations that is not asked for is that of the folder. Where anything but the number of rounds
+    differs, the settings are returned as they are, and `fedkin.experiment.execute.opened` says what differs.
+
+    Args:
+        path: the folder.
+        e: the run that is asked for.
+
+    Raises:
+        ConfigError, RunFolderError: as of `extend`; or data or network are others than those of the folder.
+    """
+    folder, asked = RunFolder.open(path), e.setup.run
+    with writing(folder.path):
+        complete(folder)
+        there = read_toml(folder.path / "config.toml")
+        run = there.get("run", {})
+        if "made_by" not in there or not isinstance(rounds := run.get("rounds"), int):
+            return asked
+        every = run.get("eval_every") if asked.eval_every is None else asked.eval_every
+        before = replace(asked, rounds=rounds, eval_every=every)
+        former = ProgramSettings(**{**e.setup.groups(), "run": before}, method=e.method, made=e.table)
+        if decisive(former.table()) != decisive(there):
+            return asked
+        if rounds == asked.rounds:
+            return before
+        if folder.checkpoint.path.exists():  # before anything is changed
+            folder.checkpoint.read({name: mark for name, mark in e.marks.items() if name != "config"}, e.about)
+        return extend(folder, former, asked.rounds).run
+
+
+def extend(folder: RunFolder, there: _S, rounds: int) -> _S:
     """Change the number of rounds of a run in its folder; return the new settings.
 
     Args:
@@ -52,7 +111,7 @@ def extend(folder: RunFolder, there: Settings, rounds: int) -> Settings:
     done = folder.settle()
     if rounds < done:
         raise ConfigError(
-            f"{folder.path} has {counted(done, 'round')}, more than --rounds {rounds}; give more than {done}"
+            f"{folder.path} has {counted(done, 'round')}, more than the {rounds} asked for; give more than {done}"
         )
     if rounds == done:
         raise ConfigError(
@@ -92,7 +151,7 @@ def _require_going_on(refused: str, evaluated: list[Record], stop_after: int | N
         )
 
 
-def _why_not(there: Settings) -> str:
+def _why_not(there: Settings | ProgramSettings) -> str:
     """Return what of a run depends on its number of rounds; "" if nothing does."""
     if there.training.schedule == "cosine":
         return "its step sizes depend on their number (the schedule 'cosine')"
@@ -119,7 +178,7 @@ def _source(kind: type[Method]) -> str:
         return "r.total"
 
 
-def _prepare(folder: RunFolder, longer: Settings, plan: Plan) -> None:
+def _prepare(folder: RunFolder, longer: Settings | ProgramSettings, plan: Plan) -> None:
     """Write the new lines next to the old ones, and then the record of what is to be done."""
 
     def rounds(line: Record) -> Record:

@@ -13,6 +13,7 @@ from fedkin.core.errors import ConfigError, RunFolderError, typed
 from fedkin.storage import lock
 from fedkin.storage.json_lines import Lines
 from fedkin.storage.toml import read_toml
+from fedkin.user_code.reference import CodeRef
 
 TRIALS = "tuning"
 """Folder of a comparison that holds the trials of its methods."""
@@ -26,7 +27,8 @@ class ListedRun:
 
     Attributes:
         folder: where it is.
-        method: the method's display name, or its name in the config before the run has ended.
+        method: the method's display name; before the run has ended its name in the config, of user-defined code that
+            of the class.
         data: the name of its data.
         seed: its seed; None if the config cannot be read.
         done, planned: numbers of rounds.
@@ -117,7 +119,7 @@ def described(place: Path, table: Mapping[str, Any], summary: Mapping[str, Any],
     figure = figure if isinstance(figure, int | float) else None
     return ListedRun(
         place,
-        str(summary.get("title") or method.get("name") or "?"),
+        str(summary.get("title") or CodeRef(str(method.get("name") or "?")).attribute),
         str(data.get("data") or data.get("name") or "?"),
         run.get("seed") if isinstance(run.get("seed"), int) else None,
         done,

@@ -11,7 +11,7 @@ from torch import nn
 
 from fedkin.core import ClientData, ConfigError, Method, Net, Samples
 from fedkin.core.errors import nearest
-from fedkin.data import Federation
+from fedkin.data import Dataset, Federation
 from fedkin.data.shelf import Shelf
 from fedkin.engines import Job
 from fedkin.experiment.fingerprints import about_of, network_marks, sizes_of, table_of
@@ -100,6 +100,7 @@ class Experiment:
             method, federation, model, head, init_weights, title: as of `fedkin.run`, with its errors.
         """
         _require_method(method)
+        _require_federation(federation)
         _require_data(setup, federation)
         return cls._made(
             method, federation, _Start(model, head, init_weights), setup, plan_of(setup), len(federation),
@@ -228,6 +229,15 @@ def _require_method(found: object) -> None:
     if not isinstance(found, Method):
         name = found if isinstance(found, str) else "fedavg"
         raise ConfigError(f"method must be an object such as fedkin.get_method({name!r}) or FedAvg(), got {found!r}")
+
+
+def _require_federation(found: object) -> None:
+    """Raise `ConfigError` unless it is a federation: programs pass data that are not shared out."""
+    if isinstance(found, Federation):
+        return
+    how = "share it out first: fedkin.federate(dataset, fedkin.Dirichlet(alpha=0.5), clients=20)"
+    got = f"a Dataset; {how}" if isinstance(found, Dataset) else f"an object of type {type(found).__name__}; {how}"
+    raise ConfigError(f"federation must be a fedkin.Federation, got {got}")
 
 
 def _second(method: Method, of: DataShape) -> Callable[[], nn.Module] | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedkin.core import Bundle
+from fedkin.core.errors import counted
 from fedkin.data import Federation
 from fedkin.engines import Job
 from fedkin.experiment.prepare import Experiment
@@ -105,7 +106,12 @@ class Result:
     summary: dict[str, Any]
     server: Server
     folder: Path | None = None
-    finished: FinishedRun | None = field(default=None, repr=False)
+    finished: FinishedRun | None = None
+
+    def __repr__(self) -> str:
+        accuracy = self.final.accuracy
+        figure = "no accuracy" if accuracy is None else f"accuracy {accuracy:.3f}"
+        return f"Result({self.title!r}, seed {self.seed}, {counted(len(self.rounds), 'round')}, {figure})"
 
     def to_frame(self, kind: Literal["clients", "rounds"] = "clients") -> DataFrame:
         """Return the figures of the run as a pandas DataFrame (``pip install "fedkin[pandas]"``).

@@ -21,7 +21,7 @@ from fedkin.data import Federation
 from fedkin.engines import Engine, Gradient, choose, gradients, resolved, why_not_compiled
 from fedkin.engines.stacked_together import Starter
 from fedkin.experiment.execute import OnRound, execute, one_thread, opened
-from fedkin.experiment.extend import complete, extend
+from fedkin.experiment.extend import complete, continued, extend
 from fedkin.experiment.listing import whole_of
 from fedkin.experiment.planned import ALWAYS
 from fedkin.experiment.prepare import Experiment
@@ -104,7 +104,8 @@ def run(
         init_weights: a ``state_dict`` as safetensors file, the common start; by default random values.
         title: display name.
         out: run folder to write; None keeps everything in memory.
-        resume: go on in ``out`` from its checkpoint.
+        resume: go on in ``out`` from its checkpoint. With another number of ``rounds`` the run there becomes one of so
+            many, to the same result as if it had had them from the start (`fedkin.experiment.extend`).
         on_round: called after each round with its report and its line.
 
     Raises:
@@ -139,7 +140,13 @@ def run(
         privacy=privacy or Privacy(),
         compute=compute or Compute(),
     )
-    experiment = Experiment.of(method, federation, model, setup, head=head, init_weights=init_weights, title=title)
+
+    def made(setup: Setup) -> Experiment:
+        return Experiment.of(method, federation, model, setup, head=head, init_weights=init_weights, title=title)
+
+    experiment = made(setup)
+    if resume and out is not None and (going_on := continued(out, experiment)) != setup.run:
+        experiment = made(replace(setup, run=going_on))
     return simulate(experiment, federation, out=out, resume=resume, on_round=on_round, engine=engine)
 
 
@@ -256,9 +263,10 @@ def resume(folder: Path | str, on_round: OnRound | None = None, rounds: int | No
         complete(found)
         table = read_toml(found.path / "config.toml")
         if "made_by" in table:
+            more = "" if rounds is None else f"rounds={rounds}, "
             raise ConfigError(
                 f"{folder} was made by a program with {table['made_by']}; go on from that program: "
-                f"fedkin.run(..., out={str(folder)!r}, resume=True)"
+                f"fedkin.run(..., {more}out={str(folder)!r}, resume=True)"
             )
         settings = settings_from(table, str(found.path / "config.toml"))
         if rounds is not None:

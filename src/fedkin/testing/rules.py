@@ -48,6 +48,8 @@ class Case:
     aggregation: Aggregation = field(default_factory=Aggregation)
     ambient: itertools.count[int] = field(default_factory=itertools.count)
     """Seeds of the global generators, a different one for each run."""
+    remarks: dict[str, None] = field(default_factory=dict)
+    """What engines said of runs that are right all the same, in order and each once."""
     _kept: dict[Kind, TrialRun] = field(default_factory=dict)
     _nets: dict[Kind, Net] = field(default_factory=dict)
 
@@ -136,13 +138,31 @@ def same_result(case: Case) -> None:
         usual = tensors(case.usual(kind))
         _equal(usual, tensors(case.play(case.setting(kind))), "the same run a second time gives another result")
         for engine in case.engines:
-            same = _comparable(kind, engine)
-            again = tensors(case.play(case.setting(same), engine))
-            _equal(tensors(case.usual(same)), again, f"{engine} gives another result than {Loop()}", engine, same)
+            _agrees(case, engine, case.setting(_comparable(kind, engine)))
     if _trains(case.usual("mlp"), case):
         other = case.play(case.setting("mlp", seed=case.seed + 1))
         if difference(_learned(case.usual("mlp")), _learned(other)) is None:
             raise RuleBroken("another seed gives the same result: a random draw is not keyed by the run's seed")
+
+
+def _agrees(case: Case, engine: Engine, setting: Setting) -> None:
+    """Check that an engine agrees with the reference at a setting.
+
+    One with a tolerance may disagree at one seed: rounding that turns an activation on or off is magnified. What is
+    wrong disagrees at the next seed as well.
+    """
+    run = case.play(setting, engine)
+    case.remarks |= dict.fromkeys(run.notes)
+    what = f"{engine} gives another result than {Loop()}"
+    try:
+        _equal(tensors(case.usual(setting.kind)), tensors(run), what, engine, setting.kind)
+    except RuleBroken:
+        if _tolerance(engine):
+            other = case.setting(setting.kind, seed=case.seed + 1)
+            reference, again = (tensors(case.play(other, e)) for e in (None, engine))
+            if difference(reference, again, _margin(engine, setting.kind)) is None:
+                return
+        raise
 
 
 def _comparable(kind: Kind, engine: Engine) -> Kind:
@@ -157,10 +177,16 @@ def _tolerance(engine: Engine | None) -> float:
 def _equal(
     a: Mapping[str, Tensor], b: Mapping[str, Tensor], what: str, engine: Engine | None = None, kind: Kind = "mlp"
 ) -> None:
-    # a batch of two samples with almost equal features: normalised, their difference is 1, and its error as magnified
-    magnified = 1 if kind == "mlp" else 100
-    if (apart := difference(a, b, _tolerance(engine) * magnified)) is not None:
+    if (apart := difference(a, b, _margin(engine, kind))) is not None:
         raise RuleBroken(f"{what}: {apart}")
+
+
+def _margin(engine: Engine | None, kind: Kind) -> float:
+    """Return how far numbers of an engine may be from the reference's, relative to their size if above 1."""
+    # a batch of two samples with almost equal features: normalised, their difference is 1, and its error as magnified.
+    # Without it a method of its own may magnify rounding, such as by dividing by small distances; the tests of engines
+    # are stricter on methods that are known
+    return _tolerance(engine) * (10 if kind == "mlp" else 100)
 
 
 def _learned(trial: TrialRun) -> dict[str, Tensor]:

@@ -55,6 +55,7 @@ class TrialRun:
     messages: list[dict[int, Message]]
     simulation: Simulation
     server: Server
+    notes: list[str] = field(default_factory=list)  # what the engine's session says of the run, as `Stacked`'s does
 
 
 class Wire:
@@ -129,6 +130,7 @@ def play(
                     break
         finally:
             session.close()
+    trial.notes += getattr(session, "notes", [])
     return trial
 
 

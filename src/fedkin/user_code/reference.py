@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedkin.core.errors import ConfigError, FedkinError
+from fedkin.core.errors import ConfigError, FedkinError, typed
 from fedkin.user_code.loading import find, is_import_path, plain_name
 
 
@@ -58,6 +59,18 @@ class CodeRef:
     def portable(self) -> str:
         """The name as written in a run folder, where a copy of the file lies next to the config."""
         return self.name if self.file is None else f"./{self.file.name}:{self.attribute}"
+
+    @property
+    def typed(self) -> str:
+        """The name as it is typed in a shell, its file by a path from the working folder."""
+        if self.file is None:
+            return typed(self.name)
+        try:
+            path = os.path.relpath(self.file)
+        except ValueError:  # on another drive
+            path = str(self.file)
+        here = "" if os.path.isabs(path) or path.startswith(os.pardir) else f".{os.sep}"
+        return typed(f"{here}{path}:{self.attribute}")
 
     def fingerprint(self) -> str:
         """Return 32 hexadecimal digits of the text of its file and files next to it that it imports, or of its module.

@@ -10,6 +10,7 @@ import pytest
 from commandline import Command
 from fedkin.cli import check
 from fedkin.core import ConfigError
+from fedkin.engines import Stacked
 from fedkin.methods import get_method
 from fedkin.testing import RULES, RuleBroken, check_each
 from owncode import CAUTIOUS
@@ -42,6 +43,31 @@ def test_all_rules_hold(fedkin: Command, monkeypatch: pytest.MonkeyPatch) -> Non
     assert [done.out.count(f"\n {rule} ") for rule in RULES] == [1] * len(RULES)
     assert "BROKEN" not in done.out
     assert "Cautious keeps all 13 rules." in done.out
+
+
+BY_VALUE = """
+
+def by_value(net, w, batch, aux):
+    loss = fedkin.cross_entropy(net, w, batch, aux)
+    return loss if loss > 0.1 else loss * 2
+"""
+
+
+def test_a_loss_that_cannot_be_stacked_is_a_remark(
+    fedkin: Command, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The rule holds, since its clients are trained one by one; why is said once, and no log is printed."""
+    monkeypatch.setattr(check, "_engines", lambda: [Stacked(device="cpu")])
+    text = CAUTIOUS.replace("Train(c.received.model)", "Train(c.received.model, loss=by_value)")
+    assert "by_value" in text
+    name = write(text + BY_VALUE)
+    done = fedkin(f"check {name} --rules", "same result")
+    assert done.code == 0, done.out
+    assert done.out.count("Remark on same result: by_value on this network is trained client by client") == 1
+    assert caplog.records == []
+    (line,) = json.loads(fedkin(f"check {name} --json --rules", "same result").out)
+    assert line["result"] == "holds"
+    assert [remark.partition(" ")[0] for remark in line["remarks"]] == ["by_value"]
 
 
 def test_a_broken_rule(fedkin: Command) -> None:

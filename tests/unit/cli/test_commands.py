@@ -28,6 +28,7 @@ from fedkin.methods import METHODS
 from fedkin.models import MODELS
 from fedkin.storage.toml import read_toml
 from folders import FILES, content, lines_in
+from owncode import CAUTIOUS
 from thorough import OF_EVERY_KIND, thorough_except
 from toys import Averaging
 
@@ -337,7 +338,43 @@ def test_client_code_that_fails(engine: str, fedkin: Command, small: str, monkey
     done = fedkin(f"run failing {small} --engine {engine} --out a")
 
     assert (done.code, done.out) == (1, "")
-    assert done.err == "fedkin: update of client 2 failed in round 2: ValueError: no such file\n"
+    line = Failing.client_update.__code__.co_firstlineno + 2
+    assert done.err == (
+        f"fedkin: update of client 2 failed in round 2: ValueError: no such file (test_commands.py, line {line})\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("good", "bad", "words", "line"),
+    [
+        (
+            "r.mean(up.model)",
+            "up.model[99]",
+            "aggregate of Cautious failed in round 1: IndexError: index 99 is out",
+            26,
+        ),
+        (
+            "model=r.w0)",
+            "model=r.start)",
+            "init of Cautious failed before the first round: AttributeError: 'Round'",
+            16,
+        ),
+        ("c.received.model", "c.received.modle", "failed in round 1: AttributeError: no tensor named 'modle'", 22),
+    ],
+    ids=["aggregate", "init", "client"],
+)
+@pytest.mark.parametrize("command", ["run {}", "compare {} --together 1"])
+def test_a_step_of_a_users_file_that_fails(
+    command: str, good: str, bad: str, words: str, line: int, fedkin: Command, small: str
+) -> None:
+    """One message instead of a traceback: step, round, error, and the innermost line of the file; exit code 1."""
+    Path("mine.py").write_text(CAUTIOUS.replace(good, bad))
+    done = fedkin(f"{command.format('./mine.py:Cautious')} {small} --out a")
+    assert done.code == 1
+    said = done.err.splitlines()[-1]
+    assert words in said
+    assert said.endswith(f"(mine.py, line {line})")
+    assert "Traceback" not in done.err
 
 
 def test_a_full_disk_is_told(fedkin: Command, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -797,3 +834,26 @@ def test_clients_that_are_made_up(fedkin: Command) -> None:
     assert fedkin(f"{one} --out a").err.startswith("clients: 20 simulated ones, among which samples are distributed")
     for n, said in enumerate(("--clients 4", "--partition iid", "--alpha 100", "--quiet", "--json")):
         assert "clients:" not in fedkin(f"{one} {said} --out b{n}").err, said
+
+
+def test_a_saved_federation_has_clients_of_its_own(fedkin: Command) -> None:
+    """Neither the screen nor the files speak of a partition; the number of the folder's clients is said."""
+    package.federate(package.load("digits"), package.Dirichlet(alpha=0.5), clients=3, seed=3).save("saved")
+    done = fedkin("run fedavg --data saved --rounds 1 --out a")
+    assert done.code == 0
+    assert done.err.startswith(f"clients: the 3 of the saved federation {Path('saved').resolve()} (digits, dirichlet)")
+    assert "partition" not in done.err
+    assert "partition" not in read_toml(Path("a/config.toml"))["data"]
+    summary = json.loads(Path("a/summary.json").read_text())
+    assert (summary["clients"]["count"], "partition" in summary["config"]["data"]) == (3, False)
+    fedkin("compare fedavg --data saved --rounds 1 --out b")
+    assert "partition" not in read_toml(Path("b/compare.toml"))["data"]
+    assert all("partition" not in read_toml(file)["data"] for file in Path("b").glob("*/config.toml"))
+
+
+def test_a_run_on_a_saved_federation_of_before_goes_on(fedkin: Command) -> None:
+    """Folders that say partition = "dirichlet" of such data are still of the same run."""
+    package.federate(package.load("digits"), package.Dirichlet(alpha=0.5), clients=3, seed=3).save("saved")
+    done = fedkin("run fedavg --data saved --partition dirichlet --rounds 2 --out a")
+    assert done.code == 0
+    assert fedkin("resume a --rounds 4").code == 0

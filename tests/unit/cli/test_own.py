@@ -67,6 +67,13 @@ def test_run_and_again_from_its_folder(fedkin: Command, mine: str, small: str, t
     assert lines(Path("third")) != lines(Path("second"))
 
 
+def test_the_advice_of_a_run_can_be_typed(fedkin: Command, mine: str, small: str) -> None:
+    """The command that it prints names the file by a path from the working folder, also after resuming the copy."""
+    said = "Is it worth it? fedkin compare ./own/mine.py:Cautious with the same flags"
+    assert said in fedkin(f"run {mine} {small} --out r").out
+    assert said.replace("./own/", "./r/") in fedkin("resume r").out
+
+
 def test_the_step_counts(fedkin: Command, mine: str, small: str) -> None:
     """With a whole step it is FedAvg, to the rounding of a sum."""
     assert fedkin(f"run {mine} --step 1 {small} --out a").code == 0

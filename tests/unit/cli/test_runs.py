@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from commandline import Command
 from fedkin.storage.lock import writing
+from owncode import CAUTIOUS
 
 
 @pytest.fixture
@@ -40,6 +42,21 @@ def test_a_line_per_run(runs: Path, fedkin: Command) -> None:
     shown = fedkin("runs").out
     assert "several/fedprox-seed0" in shown
     assert "1 interrupted; continue with, for example: fedkin resume runs/stopped" in shown
+
+
+def test_an_interrupted_comparison_goes_on_as_a_whole(fedkin: Command, small: str) -> None:
+    """Its method has the name of its class, and the command goes on with all runs, those that have not begun, too."""
+    Path("mine.py").write_text(CAUTIOUS)
+    assert fedkin(f"compare ./mine.py:Cautious {small} --quiet --out runs/int").code == 0
+    assert "interrupted" not in fedkin("runs").out
+    (Path("runs/int/Cautious-seed0") / "summary.json").unlink()
+    names = {Path(line["folder"]).name: line["method"] for line in json.loads(fedkin("runs --json").out)}
+    assert names["Cautious-seed0"] == "Cautious"
+    assert "\n1 interrupted; continue with, for example: fedkin resume runs/int\n" in fedkin("runs").out
+    shutil.rmtree("runs/int/Cautious-seed0")
+    assert "\n1 interrupted; continue with, for example: fedkin resume runs/int\n" in fedkin("runs").out
+    with writing(Path("runs/int")):
+        assert "interrupted" not in fedkin("runs").out
 
 
 def test_trials_of_a_sweep_have_validation_figures(fedkin: Command, small: str) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -95,6 +96,56 @@ def test_requests_that_differ_cannot_be_stacked(change: dict[str, object]) -> No
     """Another loss, shape, type, set of names, part, setting, or a term that only one has."""
     assert not stackable(BASE, BASE.but(**change))
     assert not stackable(BASE.but(**change), BASE)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0.5, r"'beta' is a float; write torch\.tensor\(0\.5\)"),
+        (True, r"'beta' is a bool; write torch\.tensor\(True\)"),
+        ("much", r"'beta' is a str; it must be a tensor"),
+    ],
+)
+@pytest.mark.parametrize("name", ["aux", "per_sample"])
+def test_what_a_loss_is_given_must_be_tensors(name: str, value: Any, words: str) -> None:
+    """A number worked on the loop and failed on the stacked engine; it is refused when the request is made."""
+    with pytest.raises(MethodError, match=f"^{name} {words}$"):
+        BASE.but(**{name: Bundle(beta=value)})
+
+
+def tempered(net: Any, w: Any, batch: Any, aux: Any, by: Any = 1.0) -> Any:
+    """A loss with a setting."""
+    return squares(net, w, batch, aux) / by
+
+
+SCALE = torch.tensor(2.0)
+
+
+@pytest.mark.parametrize("by", [0.5, (1, "a"), SCALE, cross_entropy], ids=["float", "tuple", "tensor", "function"])
+def test_partials_of_one_loss_with_equal_arguments_can_be_stacked(by: Any) -> None:
+    """Each client makes its own `functools.partial`, of the same function; so do two in one another."""
+    for made in (lambda: partial(tempered, by=by), lambda: partial(partial(tempered), by=by)):
+        assert stackable(BASE.but(loss=made()), BASE.but(loss=made()))
+        assert hash(BASE.but(loss=made()).signature()) == hash(BASE.but(loss=made()).signature())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (partial(tempered, by=1), partial(tempered, by=2)),
+        (partial(tempered, by=1), partial(tempered, by=1.0)),
+        (partial(tempered, by=SCALE), partial(tempered, by=SCALE.clone())),
+        (partial(tempered, by=[1]), partial(tempered, by=[1])),
+        (partial(tempered, by=1), partial(quadratic, by=1)),
+        (partial(tempered), tempered),
+        (lambda *a: tempered(*a), lambda *a: tempered(*a)),
+    ],
+    ids=["value", "type", "tensor", "list", "function", "plain", "lambda"],
+)
+def test_losses_that_may_differ_cannot_be_stacked(one: Any, other: Any) -> None:
+    """Tensors and what may change are equal to themselves alone."""
+    assert not stackable(BASE.but(loss=one), BASE.but(loss=other))
+    assert stackable(BASE.but(loss=one), BASE.but(loss=one))
 
 
 def test_other_parts_cannot_be_stacked() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,15 +14,18 @@ from fedkin.core.errors import ConfigError, DataError, PartitionError
 from fedkin.core.samples import Samples
 from fedkin.data import (
     IID,
+    Assignment,
     ClassesPerClient,
     DAPFLPartition,
     Dataset,
     Dirichlet,
     Federation,
     Natural,
+    Partition,
     federate,
     planted_groups,
 )
+from fedkin.data.dataset import Pool
 
 Make = Callable[..., Dataset]
 
@@ -208,3 +213,37 @@ def test_dataset_checks(make_dataset: Make) -> None:
         make_dataset(60, official_test=Samples(torch.zeros(2, 2), torch.zeros(2, dtype=torch.int64)))
     with pytest.raises(DataError, match="2 class names for 3 classes"):
         make_dataset(60, labels=("a", "b"))
+
+
+@pytest.mark.parametrize("wrong", [len, "iid", Dirichlet], ids=["function", "name", "class"])
+def test_something_else_than_a_partition_is_refused(wrong: Any, make_dataset: Make) -> None:
+    """The error says what a partition is, and what came."""
+    with pytest.raises(ConfigError, match=r"must be a Partition, such as fedkin\.Dirichlet\(alpha=0\.5\), got "):
+        federate(make_dataset(20), wrong, clients=2)
+
+
+def test_something_else_than_a_data_set_is_refused() -> None:
+    """Arrays have to be made a data set first."""
+    with pytest.raises(ConfigError, match=r"expected a fedkin\.Dataset, .*got an object of type tuple"):
+        federate((torch.zeros(100, 2), torch.zeros(100)), IID(), clients=2)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Given(Partition):
+    """Of a user: the same numbers for client 1, whatever there is."""
+
+    name: ClassVar[str] = "given"
+    numbers: tuple[int, ...] = (3, 4)
+
+    def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
+        return Assignment(train=(np.arange(3), np.array(self.numbers)))
+
+
+def test_a_partition_of_ones_own(make_dataset: Make) -> None:
+    """Numbers of samples that do not exist are refused with partition and client."""
+    assert len(federate(make_dataset(20), Given(), clients=2)) == 2
+    for numbers, wrong in (((3, 20), 20), ((-1, 3), -1)):
+        with pytest.raises(
+            PartitionError, match=rf"'given' gives client 1 the sample {wrong} \(train\); there are 20, numbered from 0"
+        ):
+            federate(make_dataset(20), Given(numbers), clients=2)

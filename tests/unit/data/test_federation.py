@@ -10,7 +10,7 @@ import torch
 
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.core.samples import Samples
-from fedkin.data import ClientData, Federation
+from fedkin.data import ClientData, Dataset, Federation
 
 
 def part(n: int, label: int = 0, shape: tuple[int, ...] = (2,)) -> Samples:
@@ -69,6 +69,28 @@ def test_types() -> None:
         Federation((shard(train=Samples(torch.zeros(2, 2), torch.zeros(1, dtype=torch.int64))),), classes=2)
     with pytest.raises(DataError, match=r"got shapes \[2\] and \[2\]"):
         Federation((shard(train=Samples(torch.zeros(2), torch.zeros(2, dtype=torch.int64))),), classes=2)
+
+
+def test_arrays_are_told_to_be_made_tensors() -> None:
+    """An array of the right type is no tensor; the error has the call that makes it one."""
+    x, y = np.zeros((4, 2), np.float32), np.zeros(4, np.int64)
+    with pytest.raises(
+        DataError, match=r"inputs must be a torch tensor, got ndarray; convert with torch.from_numpy\(x"
+    ):
+        Dataset(x, y, 2)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"labels must be a torch tensor, got list; convert with torch.from_numpy\(y"):
+        Dataset(torch.from_numpy(x), [0, 1, 0, 1], 2)  # type: ignore[arg-type]
+
+
+def test_a_repr_is_one_line() -> None:
+    """Names and sizes, no tensor."""
+    f = Federation((shard(3), shard(train=part(2, 1), validation=part(0), test=part(0))), classes=2, name="wards")
+    assert repr(f) == "Federation('wards', 2 clients, 7 samples, 2 classes, inputs [2])"
+    assert repr(f.clients[0]) == "ClientData(3 training, 1 validation, 1 test samples, inputs [2])"
+    assert repr(f.clients[0].train) == "Samples(3 samples, inputs [2])"
+    assert repr(Dataset(torch.zeros(1, 4), torch.zeros(1, dtype=torch.int64), 1)) == (
+        "Dataset('data', 1 sample, 1 class, inputs [4])"
+    )
 
 
 def test_shapes_must_agree() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkin.core import Batch, Bundle, Net, Samples, Train, Training, cross_entropy
+from fedkin.core import Batch, Bundle, MethodError, Net, Samples, Train, Training, cross_entropy
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches, sgd
 from fedkin.engines.steps import take
@@ -265,6 +265,18 @@ def test_the_last_short_batch_is_trained_on() -> None:
     got = train({"epochs": 1, "batch_size": 2}, {"loss": loss}, n=3)
     assert sizes == [2, 1]
     torch.testing.assert_close(got, torch.tensor([1.38]))
+
+
+def per_sample_loss(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
+    return (w - batch.x).square().sum(1)
+
+
+def test_a_loss_of_every_sample_is_told_to_take_the_mean() -> None:
+    """A loss is one number; the error has the shape that it returned, or what it returned instead of a tensor."""
+    with pytest.raises(MethodError, match=r"^the loss returned shape \[10\]; it must be a scalar: take the mean"):
+        train({"batch_size": 10}, {"loss": per_sample_loss}, n=10)
+    with pytest.raises(MethodError, match=r"^the loss returned float 0\.5; it must be a scalar"):
+        train({}, {"loss": lambda net, w, batch, aux: 0.5})
 
 
 def test_per_sample_rows_come_with_their_batch() -> None:

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,22 @@ def test_requests_of_different_kinds_are_trained_apart(stacks: list[int]) -> Non
     j = job(asks(lambda c: Train(c.w0, only=c.net.head), lambda c: Train(c.w0), lambda c: Train(c.w0 + 1)))
     assert agree(j, tasks(j)) == []
     assert sorted(stacks) == [6, 12]
+
+
+def softened(net: Net, w: Tensor, batch: Any, aux: Bundle, by: float) -> Tensor:
+    """A loss with a setting, which a method gives to it by `functools.partial`."""
+    return F.cross_entropy(net(w, batch.x) / by, batch.y)
+
+
+def test_a_loss_that_every_client_makes_by_partial_shares_a_stack(stacks: list[int]) -> None:
+    """Equal functions with equal arguments: one stack; others are trained apart."""
+    j = job(asks(lambda c: Train(c.w0, loss=partial(softened, by=2.0))))
+    assert agree(j, tasks(j)) == []
+    assert stacks == [6]
+    del stacks[:]
+    j = job(asks(lambda c: Train(c.w0, loss=partial(softened, by=1.0 + c.id % 2))))
+    assert agree(j, tasks(j)) == []
+    assert stacks == [3, 3]
 
 
 def test_clients_may_take_different_ways() -> None:
@@ -451,6 +468,20 @@ def bad_on_one(self: Method, c: Client) -> Work:
     return Bundle()
 
 
+def number_in_aux(self: Method, c: Client) -> Work:
+    yield Train(c.w0, aux=Bundle(beta=0.5) if c.id == 3 else Bundle())  # type: ignore[arg-type]
+    return Bundle()
+
+
+def of_every_sample(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
+    return -net(w, batch.x).log_softmax(1)
+
+
+def unsummed(self: Method, c: Client) -> Work:
+    yield Train(c.w0, loss=of_every_sample if c.id == 3 else by_value)
+    return Bundle()
+
+
 @pytest.mark.parametrize(
     ("step", "steps"),
     [
@@ -463,6 +494,8 @@ def bad_on_one(self: Method, c: Client) -> Work:
         ("update", {"client_update": wrong_state}),
         ("update", {"client_update": bad_setting}),
         ("update", {"client_update": bad_on_one}),
+        ("update", {"client_update": number_in_aux}),
+        ("update", {"client_update": unsummed}),
         ("evaluate", {"personalize": failing}),
         ("evaluate", {"views": lambda self, c: {"": failing(self, c)}}),
         ("evaluate", {"predict": lambda self, net, b, x: net(b.model[1:], x)}),

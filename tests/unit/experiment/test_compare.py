@@ -40,12 +40,11 @@ def plan(*methods: str, **changes: Any) -> Comparison:
         (("fedavg", "ifca"), ("local", "local-full", "fedavg", "ifca")),
         (("ifca", "local"), ("local-full", "fedavg", "ifca", "local")),
         (("fedavg", "local-full", "local"), ("fedavg", "local-full", "local")),
-        (("fedper", "fedper"), ("local", "local-full", "fedavg", "fedper")),
         ((), ("local", "local-full", "fedavg")),
     ],
 )
 def test_reference_rows_are_always_there(asked: tuple[str, ...], run: tuple[str, ...]) -> None:
-    """They are put in front where they are missing; the order that was asked for stays; each is run once."""
+    """They are put in front where they are missing; the order that was asked for stays."""
     assert plan(*asked).names == run
 
 
@@ -235,6 +234,7 @@ def test_bad_settings_leave_no_folder(changes: dict[str, Any], kind: type, messa
         ({"seeds": ()}, "at least one seed"),
         ({"seeds": (1, 1)}, r"seeds must differ, got \[1, 1\]"),
         ({"methods": ("fedavgg",)}, "unknown method 'fedavgg'; did you mean 'fedavg'"),
+        ({"methods": ("ditto", "FedAvg", "Ditto")}, "ditto is named 2 times; a comparison runs each method once"),
         (
             {"own": {"ifca": {"clusters": 2}}},
             "settings for 'ifca', which is not compared; there are local, local-full",

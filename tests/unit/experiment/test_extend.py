@@ -299,7 +299,7 @@ def test_fewer_rounds_than_are_done_are_refused(tmp_path: Path, fedkin: Command)
     before = content(tmp_path / "a")
     done = fedkin("resume a --rounds 3")
     assert (done.code, done.out) == (BAD_INPUT, "")
-    assert done.err == "fedkin: a has 5 rounds, more than --rounds 3; give more than 5\n"
+    assert done.err == "fedkin: a has 5 rounds, more than the 3 asked for; give more than 5\n"
     assert content(tmp_path / "a") == before
 
 

@@ -16,7 +16,7 @@ from torch import nn
 
 import fedkin
 from fedkin import Bundle, Client, Federation, Method, Round, Train, Training, Work, run, to_all
-from fedkin.core import ClientError, ConfigError, ModelError, RunFolderError
+from fedkin.core import ClientError, ConfigError, MethodError, ModelError, RunFolderError
 from fedkin.data import Dirichlet, federate, load, planted_groups
 from fedkin.engines import Loop, Workers
 from fedkin.evaluate import final_by_client
@@ -518,6 +518,34 @@ def test_a_programs_folder_is_resumed_by_the_program(tmp_path: Path) -> None:
     assert lines_in(tmp_path / "a") == lines_in(tmp_path / "whole")
 
 
+@pytest.mark.parametrize(("first", "every"), [(2, None), (13, 2)])
+def test_a_program_gives_its_run_more_rounds(first: int, every: int | None, tmp_path: Path) -> None:
+    """run(..., rounds=more, resume=True) goes on to what a run of so many rounds gives; resume() names this way."""
+    whole = play(Scaled(), rounds=26, eval_every=every, out=tmp_path / "whole")
+    play(Scaled(), rounds=first, eval_every=every, out=tmp_path / "a")
+    with pytest.raises(ConfigError, match=r"fedkin\.run\(\.\.\., rounds=26, out=.*resume=True\)"):
+        resume(tmp_path / "a", rounds=26)
+
+    assert_same(play(Scaled(), rounds=26, out=tmp_path / "a", resume=True), whole)
+    assert (tmp_path / "a" / "config.toml").read_bytes() == (tmp_path / "whole" / "config.toml").read_bytes()
+    assert lines_in(tmp_path / "a") == lines_in(tmp_path / "whole")
+    assert_same(play(Scaled(), rounds=26, out=tmp_path / "a", resume=True), whole)
+
+
+def test_a_programs_run_gets_no_more_rounds_of_another_run(tmp_path: Path) -> None:
+    """Other settings, data or fewer rounds are refused, and the folder stays as it was."""
+    play(Scaled(), out=tmp_path / "a")
+    before = lines_in(tmp_path / "a"), read_toml(tmp_path / "a" / "config.toml")
+    for how, words in (
+        ({"rounds": 6, "participation": 0.5}, "participation was 0.7 there and is 0.5 here"),
+        ({"rounds": 6, "federation": planted_groups(clients=6, groups=2, samples=31)}, "another data"),
+        ({"rounds": 3}, "a has 4 rounds, more than the 3 asked for"),
+    ):
+        with pytest.raises((RunFolderError, ConfigError), match=words):
+            play(Scaled(), out=tmp_path / "a", resume=True, **how)
+    assert before == (lines_in(tmp_path / "a"), read_toml(tmp_path / "a" / "config.toml"))
+
+
 def test_a_programs_config_is_not_run_from_its_file(tmp_path: Path) -> None:
     """The config of a program's run says that only the program can make it again."""
     play(Kept([]), out=tmp_path / "a")
@@ -586,6 +614,23 @@ def test_settings_out_of_range(changes: dict[str, Any], message: str, tmp_path: 
     assert not (tmp_path / "a").exists()
 
 
+def test_data_that_are_not_shared_out_are_refused() -> None:
+    """The error says how to share them out; a comparison takes a plan, neither names nor a federation."""
+    with pytest.raises(
+        ConfigError, match=r"must be a fedkin\.Federation, got a Dataset; share it out first: fedkin\.fed"
+    ):
+        run(FedAvg(), load("digits"))  # type: ignore[arg-type]
+    for wrong in (["fedavg", "ditto"], planted()):
+        with pytest.raises(ConfigError, match=r"plan must be a fedkin\.Comparison.*type (list|Federation); "):
+            fedkin.compare(wrong)  # type: ignore[arg-type]
+
+
+def test_a_result_is_one_line() -> None:
+    """Its repr has title, seed, rounds and accuracy."""
+    result = play(FedAvg())
+    assert repr(result) == f"Result('FedAvg', seed 0, 4 rounds, accuracy {result.final.accuracy:.3f})"
+
+
 def test_a_folder_that_exists_is_left_alone(tmp_path: Path) -> None:
     """A second run into one folder is refused, tells how to go on, and leaves everything as it was."""
     play(FedAvg(), out=tmp_path / "a")
@@ -594,6 +639,22 @@ def test_a_folder_that_exists_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"exists already.*fedkin resume"):
         play(FedAvg(), out=tmp_path / "a")
     assert content(tmp_path / "a") == before
+
+
+@dataclass(frozen=True)
+class BadServer(Averaging, Method):
+    """FedAvg whose server fails in round 3."""
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        return Bundle(model=up.model[99] if r.index == 3 else r.mean(up.model))
+
+
+def test_server_code_that_fails_is_named() -> None:
+    """An error in a step of the server becomes a MethodError with step, round and line, whose cause is the error."""
+    line = BadServer.aggregate.__code__.co_firstlineno + 1
+    with pytest.raises(MethodError, match=rf"^aggregate of BadServer failed in round 3: IndexError: .*{line}\)$") as e:
+        play(BadServer())
+    assert isinstance(e.value.__cause__, IndexError)
 
 
 def test_client_code_that_fails_is_named() -> None:

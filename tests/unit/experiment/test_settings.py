@@ -325,11 +325,17 @@ def test_settings_reach_the_partition_or_are_refused(name: str) -> None:
                 data.partition_object()
 
 
+def test_the_error_lists_partitions_that_have_the_setting() -> None:
+    """``--groups`` with the default partition names those that it is for."""
+    with pytest.raises(ConfigError, match=r"; partitions with groups: cluster-dirichlet, cluster-classes$"):
+        DataSettings(groups=3).partition_object()
+
+
 def test_the_error_lists_settings_by_the_names_that_work() -> None:
     """What a partition has is listed under the names that a file and a flag take, none others."""
-    with pytest.raises(ConfigError, match=r"it has classes_per_client, equal_shares$"):
+    with pytest.raises(ConfigError, match=r"it has classes_per_client, equal_shares; partitions with alpha: "):
         DataSettings(partition="classes", alpha=1.0).partition_object()
-    with pytest.raises(ConfigError, match=r"it has none$"):
+    with pytest.raises(ConfigError, match=r"it has none; partitions with alpha: dirichlet, "):
         DataSettings(partition="iid", alpha=1.0).partition_object()
 
 
