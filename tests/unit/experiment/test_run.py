@@ -538,7 +538,7 @@ def test_a_programs_run_gets_no_more_rounds_of_another_run(tmp_path: Path) -> No
     before = lines_in(tmp_path / "a"), read_toml(tmp_path / "a" / "config.toml")
     for how, words in (
         ({"rounds": 6, "participation": 0.5}, "participation was 0.7 there and is 0.5 here"),
-        ({"rounds": 6, "federation": planted_groups(clients=6, groups=2, samples=31)}, "another data"),
+        ({"rounds": 6, "federation": planted_groups(clients=6, groups=2, samples=31)}, "the data have changed since"),
         ({"rounds": 3}, "a has 4 rounds, more than the 3 asked for"),
     ):
         with pytest.raises((RunFolderError, ConfigError), match=words):
