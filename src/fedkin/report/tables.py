@@ -149,7 +149,7 @@ def bold_note(rows: Sequence[Row]) -> list[str]:
     if not any(row.best for row in rows):
         return []
     if any(row.seeds == 1 for row in rows):
-        return [f"{_BOLD} in a single seed; another seed may have other methods there"]
+        return [f"{_BOLD} (paired intervals over clients; another seed may mark other methods)"]
     return [f"{_BOLD} (paired intervals; the best is among them with 90 % probability)"]
 
 

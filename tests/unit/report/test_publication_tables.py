@@ -207,9 +207,7 @@ def test_what_the_interval_and_the_marks_mean_goes_by_the_seeds_in_common(made):
     half = [made("Local", 0, top=0.7, **more), made("M", 0, **more), made("M", 1, **more)]
     note = paper_table(comparison_rows(by_title(half))).note
     assert "interval over clients of the one seed in common" in note
-    assert (
-        "bold: the highest accuracy, and every method down to the last that is not clearly below it in a single" in note
-    )
+    assert "not clearly below it (paired intervals over clients; another seed may mark other methods)" in note
     mixed = [*half, made("Local", 1, top=0.7, **more), made("N", 0, top=0.6, **more)]
     note = paper_table(comparison_rows(by_title(mixed))).note
     assert "over seeds and clients (half-Cauchy prior on the seed effect, scale 0.2); over clients alone where" in note
