@@ -187,8 +187,9 @@ def seeds(count: int) -> list[Warning]:
     """Warn of a comparison with one seed."""
     if count > 1:
         return []
-    return [Warning("one seed", "One seed only: another seed gives other data and initial weights, and may rank the "
-                                "methods differently. Compare several (fedkin compare --seeds 0 1 2).")]  # fmt: skip
+    return [Warning("one seed", "One seed only: another seed gives other initial weights, other data unless they are "
+                                "fixed, and may rank the methods differently. Compare several (fedkin compare --seeds "
+                                "0 1 2).")]  # fmt: skip
 
 
 def _clients(ids: Sequence[int], names: Sequence[str]) -> str:
