@@ -516,6 +516,22 @@ def test_a_method_without_dataclass_is_found() -> None:
         check(Plain(), "declared")
 
 
+def test_a_function_that_is_nearly_called_like_a_step_is_found() -> None:
+    """British spelling: the run would never call it. Helpers of other names are left alone."""
+
+    @_toy(frozen=True)
+    class British:
+        def personalise(self, c: Client) -> Bundle:
+            """Return the client's own model."""
+            return Bundle(model=c.state.model)
+
+        def mixture(self) -> None:
+            """Do nothing."""
+
+    with pytest.raises(RuleBroken, match=r"a function personalise, which is no step .* rename it to personalize"):
+        check(British(), "declared")
+
+
 def test_a_method_cannot_inherit_from_a_method() -> None:
     """Methods are final: the class statement itself fails."""
     with pytest.raises(TypeError, match="Child inherits from the method Honest; methods are final, wrap it"):

@@ -23,7 +23,10 @@ from fedkin.testing import usual_engines as _engines
 from fedkin.user_code.reference import CodeRef
 
 MEANS = {
-    "declared": ("a frozen dataclass of plain, documented fields", "make every field a documented plain value"),
+    "declared": (
+        "a frozen dataclass of plain, documented fields; no function that is nearly called like a step",
+        "make every field a documented plain value, and call steps by their names",
+    ),
     "runs": (
         "four rounds of six clients, all finite, all predict",
         "fix the line that the reason names; docs/own-method.md describes arguments and results of each step",

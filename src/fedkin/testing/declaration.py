@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import math
 import textwrap
+from difflib import get_close_matches
 from typing import Any
 
 from fedkin.core import Method
@@ -32,6 +33,7 @@ def check_declaration(method: Method) -> None:
                 "so that it can be written to a config file"
             )
     _check_docstrings(cls)
+    _check_steps(cls)
     known = _classes(method)
     text = repr(method)
     for made_of in known.values():
@@ -42,6 +44,19 @@ def check_declaration(method: Method) -> None:
         raise RuleBroken(f"its repr {text} cannot be read as Python: {type(e).__name__}: {e}") from e
     if again != method:
         raise RuleBroken(f"its repr {text} makes another method: {again!r}")
+
+
+def _check_steps(cls: type[Method]) -> None:
+    """Check that no function has nearly the name of a step: it would never be called."""
+    steps = [name for name, step in vars(Method).items() if inspect.isfunction(step) and not name.startswith("_")]
+    for name, own in vars(cls).items():
+        if not inspect.isfunction(own) or name.startswith("_") or hasattr(Method, name):
+            continue
+        if close := get_close_matches(name, steps, n=1, cutoff=0.8):
+            raise RuleBroken(
+                f"{cls.__name__} has a function {name}, which is no step and is never called by the run; rename it to "
+                f"{close[0]}, or to _{name} if it is a helper"
+            )
 
 
 def _plain(value: object) -> bool:
