@@ -9,7 +9,7 @@ bit.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Client, Samples
-from fedkin.engines.loop import trainer
+from fedkin.engines.loop import LoopSession
 from fedkin.engines.passes import RememberingClient
-from fedkin.engines.tasks import Answer, Engine, Job, Session, Task
-from fedkin.engines.turns import Turn, perform
+from fedkin.engines.tasks import Engine, Job, Session
+from fedkin.engines.turns import Turn
 from fedkin.experiment.settings import Settings
 
 _KEPT = 16  # models whose logits are kept: more than the clusters of any table
@@ -36,22 +36,7 @@ def gains(settings: Settings) -> bool:
 
 def start(engine: Engine, job: Job) -> Session:
     """Return a session of the engine `Loop` that computes logits of shared samples once."""
-    return _Session(job)
-
-
-class _Session:
-    """Clients one after another in this process, with the logits of their training samples in common."""
-
-    def __init__(self, job: Job) -> None:
-        self._job, self._known = job, KnownLogits([shard.train for shard in job.shards])
-
-    def map(self, tasks: Sequence[Task]) -> Iterator[Answer]:
-        for task in tasks:
-            done = perform(self._job, task, trainer(self._job), partial(_Turn, known=self._known))
-            yield replace(done, reply=done.reply.owned(), state=done.state.owned())
-
-    def close(self) -> None:
-        pass
+    return LoopSession(job, partial(_Turn, known=KnownLogits([shard.train for shard in job.shards])))
 
 
 class _Turn(Turn):

@@ -14,7 +14,7 @@ from fedkin.core import Net, Samples, Train, Training
 from fedkin.engines.native import native, resolved
 from fedkin.engines.steps import Gradient, step_for
 from fedkin.engines.tasks import Answer, Job, Task, Trainer
-from fedkin.engines.turns import perform
+from fedkin.engines.turns import Begin, perform
 from fedkin.privacy.dp_sgd import PrivateSteps
 
 
@@ -28,15 +28,20 @@ class Loop:
 
 
 class LoopSession:
-    """Loop at work on one job."""
+    """Loop at work on one job.
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    Args:
+        job: the job.
+        begin: as of `perform`.
+    """
+
+    def __init__(self, job: Job, begin: Begin | None = None) -> None:
+        self._job, self._begin = job, begin
 
     def map(self, tasks: Sequence[Task]) -> Iterator[Answer]:
         """Yield the answer of each task, in their order; answers and states own their memory."""
         for task in tasks:
-            done = perform(self._job, task, trainer(self._job))
+            done = perform(self._job, task, trainer(self._job), self._begin)
             yield replace(done, reply=done.reply.owned(), state=done.state.owned())
 
     def close(self) -> None:

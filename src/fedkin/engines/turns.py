@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -33,8 +33,11 @@ from fedkin.engines.tasks import Answer, Job, Step, Task, Trainer
 from fedkin.privacy.dp_sgd import PrivateSteps
 from fedkin.privacy.noise import Hidden
 
+Begin: TypeAlias = "Callable[[Job, Task, Net], Turn]"
+"""Makes a client's step; the network is the job's, as it is evaluated."""
 
-def perform(job: Job, task: Task, train: Trainer, begin: Callable[[Job, Task, Net], Turn] | None = None) -> Answer:
+
+def perform(job: Job, task: Task, train: Trainer, begin: Begin | None = None) -> Answer:
     """Return the answer of one client's step.
 
     Args:

@@ -13,7 +13,7 @@ method through the actual round loop a few dozen times, and raises at the first 
 - ``same result``: equal bit for bit on every engine and in a second run, whatever the state of Python's and torch's
   global generators; another seed gives another result. (An engine with a ``tolerance``, such as `Stacked`, may differ
   by ten times this tolerance, with batch normalisation by a hundred times, and by more at one seed if not at the next.
-  What it cannot stack it trains client by client, which is no error but a remark.)
+  A loss that cannot be stacked is trained client by client; this is reported as a remark, not as an error.)
 - ``resume``: stopped after any round and continued from copies of the server's and the clients' states, in new objects,
   the run ends as if it had not been stopped.
 - ``own data``: what a client sends and keeps does not change when other clients' data do.
