@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         load,
     )
     from fedkin.experiment.compare import Comparison, compare
+    from fedkin.experiment.listing import read_runs
     from fedkin.experiment.result import FinalMetrics, Result
     from fedkin.experiment.run import resume, run
     from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings
@@ -101,6 +102,7 @@ __all__ = [
     "load_export",
     "methods",
     "models",
+    "read_runs",
     "resume",
     "run",
     "to_all",
@@ -152,6 +154,7 @@ _FROM = {
     "fedkin.inspection": ("inspect",),
     "fedkin.methods": ("get_method",),
     "fedkin.server": ("Attack",),
+    "fedkin.experiment.listing": ("read_runs",),
     "fedkin.experiment.result": ("FinalMetrics", "Result"),
     "fedkin.experiment.settings": ("Compute", "DataSettings", "ModelSettings", "RunSettings"),
     "fedkin.privacy.budget": ("Privacy",),

@@ -14,8 +14,9 @@ from fedkin.cli.figures import FigureFlags
 from fedkin.cli.flags import read
 from fedkin.cli.outcome import Outcome, require_folder_name, sibling, write_outcome
 from fedkin.core import RunFolderError
-from fedkin.core.errors import counted, typed
+from fedkin.core.errors import typed
 from fedkin.experiment.compare import comparison_from, run_name
+from fedkin.experiment.listing import require_run_or_comparison
 from fedkin.report import export
 from fedkin.report.folder import Run, read_run
 from fedkin.report.page import one_run, run_page
@@ -50,10 +51,7 @@ def report_command(args: list[str]) -> int:
     folder = flags.folder
     if flags.figures is not None:
         require_folder_name(flags.figures, "--figures")
-    if (folder / "sweep.toml").is_file():
-        raise RunFolderError(f"{folder} is a sweep, whose settings and figures are in sweep.csv; a report is of one of "
-                             "its runs, or of a comparison")  # fmt: skip
-    _require_one(folder)
+    require_run_or_comparison(folder)
     if (folder / "compare.toml").is_file():
         found = _comparison(flags)
         report, page, reference = found.report, found.page, found.reference
@@ -73,18 +71,6 @@ def report_command(args: list[str]) -> int:
         if not flags.quiet:
             screen.say(f"{len(paths)} figures and tables: {flags.figures}")
     return 0
-
-
-def _require_one(folder: Path) -> None:
-    """Raise `RunFolderError` for a folder that holds runs and is none itself."""
-    kinds = ("config.toml", "compare.toml", "sweep.toml")
-    if not any((folder / kind).is_file() for kind in kinds):
-        inside = {path.parent for kind in kinds for path in folder.glob(f"*/{kind}")}
-        if inside:
-            raise RunFolderError(
-                f"{folder} holds {counted(len(inside), 'run')} and is none itself; name one of them, such as "
-                f"{min(inside)}, or list them: fedkin runs {typed(folder)}"
-            )
 
 
 def _comparison(flags: ReportFlags) -> Outcome:

@@ -7,13 +7,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedkin.core.errors import ConfigError, DataError, RunFolderError, typed
 from fedkin.evaluate import Answers, answers_of, best, diverged, final, final_by_client, latest
+from fedkin.report.frames import frame
 from fedkin.storage.folders import require_folder
 from fedkin.storage.json_lines import Lines, Record
 from fedkin.storage.summary import understood, without_digests
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 LARGE = 64_000_000
 """Maximum bytes of lines of clients in memory; larger files are read again on every pass."""
@@ -156,6 +160,18 @@ class Run:
     def classes(self) -> tuple[str, ...]:
         """Names of the classes, by number, if ``summary.json`` has them under ``clients.classes``."""
         return self._texts("classes")
+
+    def to_frame(self, kind: Literal["clients", "rounds"] = "clients") -> DataFrame:
+        """Return the figures of the run as a pandas DataFrame (``pip install "fedkin[pandas]"``), with the columns of
+        `fedkin.Result.to_frame`.
+
+        Args:
+            kind: "clients" or "rounds".
+
+        Raises:
+            ConfigError: another kind, or pandas is not installed.
+        """
+        return frame(kind, self.title, self.seed, self.rounds, self.clients, self.summary)
 
     def _texts(self, key: str) -> tuple[str, ...]:
         clients = self.summary.get("clients")

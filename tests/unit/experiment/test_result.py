@@ -6,13 +6,14 @@ import dataclasses
 import math
 import re
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
 import fedkin
 from fedkin import FinalMetrics, Method, Result, Training, run
-from fedkin.core import ConfigError
+from fedkin.core import ConfigError, RunFolderError
 from fedkin.data import planted_groups
 from fedkin.evaluate import GROUPED, METRICS, OTHER_MOMENT
 from fedkin.methods import IFCA, FedAvg, FedPer, Safe
@@ -120,6 +121,47 @@ def test_frames_of_several_runs_go_together(pandas: Any) -> None:
     empty = dataclasses.replace(result, clients=[])
     assert len(empty.to_frame()) == 0
     assert {"method", "round", "client", "accuracy", "n_test", "few_total"} <= set(empty.to_frame())
+
+
+def test_runs_of_a_comparison_are_read_again(pandas: Any, tmp_path: Path) -> None:
+    """All finished runs, with the frames of the runs that `compare` returned; those that are not finished are told."""
+    data = fedkin.DataSettings(data="digits", clients=4, alpha=0.5)
+    model, rounds = fedkin.ModelSettings("linear"), fedkin.RunSettings(rounds=2)
+    found = fedkin.compare(fedkin.Comparison(("ifca",), (0, 1), data=data, model=model, run=rounds), tmp_path / "c")
+    again = fedkin.read_runs(tmp_path / "c")
+    assert [run.folder.name for run in again if run.folder] == sorted(run.folder.name for run in found if run.folder)
+    assert len(again) == len(found) == 8
+    key = ["method", "seed", "round"]
+    kinds: dict[Literal["clients", "rounds"], list[str]] = {"clients": [*key, "client"], "rounds": key}
+    for kind, columns in kinds.items():
+        both = [pandas.concat([run.to_frame(kind) for run in runs]) for runs in (found, again)]
+        one, other = (frame.sort_values(columns).reset_index(drop=True) for frame in both)
+        pandas.testing.assert_frame_equal(one, other)
+    assert [run.title for run in fedkin.read_runs(tmp_path / "c" / "ifca-seed1")] == ["IFCA"]
+
+    (tmp_path / "c" / "ifca-seed1" / "summary.json").unlink()
+    with pytest.warns(UserWarning, match="7 of 8 runs in .* are finished; go on with: fedkin resume"):
+        assert len(fedkin.read_runs(str(tmp_path / "c"))) == 7
+    for file in tmp_path.glob("c/*/summary.json"):
+        file.unlink()
+    with pytest.raises(RunFolderError, match="c has no finished run; go on with: fedkin resume"):
+        fedkin.read_runs(tmp_path / "c")
+
+
+def test_folders_that_are_no_run_are_refused(tmp_path: Path) -> None:
+    """A place without a folder, an empty one, a folder of runs, a sweep."""
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / "one" / "config.toml").touch()
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "sweep.toml").touch()
+    for name, said in {
+        "nowhere": "there is no folder",
+        "runs": "holds 1 run and is none itself; name one of them",
+        "runs/one": "is not a finished run",
+        "sweep": "is a sweep, whose settings and figures are in sweep.csv",
+    }.items():
+        with pytest.raises(RunFolderError, match=said):
+            fedkin.read_runs(tmp_path / name)
 
 
 def test_clients_that_have_names_keep_them(pandas: Any) -> None:
