@@ -76,7 +76,7 @@ def play(
             found[trials.index(best)] |= {"test": dataclasses.asdict(best)["test"]}
         screen.write(json.dumps(found, indent=2))
     elif not show.quiet:
-        screen.table(sweep_table(trials))
+        screen.table(sweep_table(sweep, trials))
         for trial in trials:
             if trial.failed:
                 screen.say(f"failed: {trial.values}: {trial.failed}")

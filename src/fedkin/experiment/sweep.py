@@ -36,6 +36,7 @@ from fedkin.experiment.search_space import (
     Value,
     Values,
     corners,
+    end_at,
     grid_of,
     proposal,
     quasi_random,
@@ -46,6 +47,7 @@ from fedkin.experiment.together import at_once, execute_all
 from fedkin.inspection import require_two_classes
 from fedkin.report.cells import cells
 from fedkin.report.tables import DASH, Grid, percent, to_markdown
+from fedkin.report.tuning import plain_setting
 from fedkin.storage.files import write_atomic
 from fedkin.storage.folders import room, taken
 from fedkin.storage.json_lines import Lines
@@ -387,42 +389,62 @@ def trial_name(number: int, seed: int) -> str:
     return f"{number:03d}-seed{seed}"
 
 
-def chosen(trials: list[Trial]) -> Trial | None:
+def chosen(trials: Sequence[Trial]) -> Trial | None:
     """Return the trial with the highest validation accuracy, the earliest of equals; test data are not used."""
     judged = [(t.validation.mean, t) for t in trials if t.validation is not None]
     return max(judged, key=lambda pair: pair[0])[1] if judged else None
 
 
-def sweep_table(trials: list[Trial]) -> Grid:
+def at_ends(sweep: Sweep, values: Values) -> list[str]:
+    """Return a clause for each chosen number at an end of its values or range, unless no value beyond is possible."""
+    found = []
+    for name, value in values.items():
+        if (end := end_at(sweep.space[name], value)) is None:
+            continue
+        try:
+            sweep.settings({**values, name: end[1]}, sweep.seeds[0])
+        except ConfigError:
+            continue
+        tried = sweep.space[name]
+        text = ", ".join(map(str, tried)) if isinstance(tried, tuple) else str(tried).rpartition(":")[2]
+        found.append(f"{plain_setting(name)} {value} is at the {end[0]} end of what was tried ({text})")
+    return found
+
+
+def sweep_table(sweep: Sweep, trials: Sequence[Trial]) -> Grid:
     """Return a table of all settings by validation accuracy, with test figures of the chosen one alone."""
     best = chosen(trials)
     names = list(trials[0].values) if trials else []
     order = sorted(trials, key=lambda t: (-t.validation.mean if t.validation else 1, t.number))
-    rows = tuple(
-        (
-            *(_text(t.values[n]) for n in names),
-            percent(t.validation) if t.validation else "failed",
-            DASH if t.last is None else f"{100 * t.last.mean:.1f}",
-        )
-        for t in order
-    )
+    columns = [_texts([t.values[n] for t in order]) for n in names]
+    columns.append([percent(t.validation) if t.validation else "failed" for t in order])
+    columns.append([DASH if t.last is None else f"{100 * t.last.mean:.1f}" for t in order])
     note = f"validation: accuracy, mean over clients {over(spans(t.rounds for t in trials if t.validation))}"
     note += "; last: accuracy in the last round alone"
     note += "; ± is the standard deviation over seeds" if any(t.validation and t.validation.std for t in trials) else ""
     if best is not None:
-        note += f"; bold: chosen by it, test accuracy {percent(best.test)} %"
+        note += "; ".join(
+            ["", f"bold: chosen by it, test accuracy {percent(best.test)} %", *at_ends(sweep, best.values)]
+        )
     bold = frozenset((i, len(names)) for i, t in enumerate(order) if t is best)
+    rows = tuple(zip(*columns, strict=True))
     return Grid("Sweep", (*names, "validation %", "last"), rows, bold, note, words=len(names))
 
 
-def _text(value: Value) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _texts(values: Sequence[Value]) -> list[str]:
+    """Return a setting's values as texts: numbers to four digits, or as many as keep different ones apart."""
+    texts = [str(v) for v in values]
+    for digits in (4, 8):
+        short = [f"{v:.{digits}g}" if isinstance(v, float) else str(v) for v in values]
+        if len(set(short)) == len(set(texts)):
+            return short
+    return texts
 
 
 def _finish(sweep: Sweep, out: Path, trials: list[Trial]) -> None:
     best = chosen(trials)
     write_atomic(out / "sweep.csv", _csv(trials, best).encode())
-    write_atomic(out / "sweep.md", to_markdown(sweep_table(trials)).encode())
+    write_atomic(out / "sweep.md", to_markdown(sweep_table(sweep, trials)).encode())
     if best is not None:
         write_atomic(out / "chosen.toml", sweep.settings(best.values, sweep.seeds[0]).toml().encode())
 

@@ -13,14 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedkin.core import ConfigError, Method, RunFolderError
+from fedkin.core import Method, RunFolderError
 from fedkin.core.errors import typed
 from fedkin.data import Federation
 from fedkin.experiment.listing import TRIALS
-from fedkin.experiment.search_space import Space, Value, Values, end_at, space_from
+from fedkin.experiment.search_space import Space, Values, space_from
 from fedkin.experiment.settings import Settings
-from fedkin.experiment.sweep import OnTrial, Sweep, Trial, chosen, run_sweep, trial_name
-from fedkin.report.tuning import FILE, Tuned, plain_setting, read_tuned, write_tuned
+from fedkin.experiment.sweep import OnTrial, Sweep, Trial, at_ends, chosen, run_sweep, trial_name
+from fedkin.report.tuning import FILE, Tuned, read_tuned, write_tuned
 from fedkin.storage.json_lines import Lines
 
 OnTuning = Callable[[str, int, int, Values, int, dict[str, Any]], None]
@@ -131,19 +131,3 @@ def _validation(trial: Trial) -> float | None:
 
 def _seconds(run: Path) -> float:
     return sum(float(line["round_s"]) + float(line["evaluation_s"]) for line in Lines(run / "timing.jsonl"))
-
-
-def at_ends(sweep: Sweep, values: Mapping[str, Value]) -> list[str]:
-    """Return a clause for each chosen number at an end of its range, unless no value beyond is possible."""
-    found = []
-    for name, value in values.items():
-        if (end := end_at(sweep.space[name], value)) is None:
-            continue
-        try:
-            sweep.settings({**values, name: end[1]}, sweep.seeds[0])
-        except ConfigError:
-            continue
-        tried = sweep.space[name]
-        text = ", ".join(map(str, tried)) if isinstance(tried, tuple) else str(tried).rpartition(":")[2]
-        found.append(f"{plain_setting(name)} {value} is at the {end[0]} end of what was tried ({text})")
-    return found

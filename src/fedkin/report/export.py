@@ -76,6 +76,9 @@ def _names(titles: Sequence[str]) -> list[str]:
     """Return titles as parts of file names, all different."""
     found: list[str] = []
     for title in titles:
-        name = re.sub(r"[^a-z0-9+]+", "-", title.lower()).strip("-") or "run"
-        found.append(name if name not in found else f"{name}-{len(found)}")
+        base = name = re.sub(r"[^a-z0-9+]+", "-", title.lower()).strip("-") or "run"
+        number = len(found)
+        while name in found:
+            name, number = f"{base}-{number}", number + 1
+        found.append(name)
     return found

@@ -6,6 +6,7 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fedkin.core.errors import counted as with_noun
 from fedkin.evaluate import Spread, spread
 from fedkin.report import pictures, references
 from fedkin.report.first import NAMED
@@ -216,7 +217,7 @@ def _lede(scene: Scene, title: str) -> str:
                     f"{over}. ")  # fmt: skip
     elif not found.identical:
         said.append(
-            f"{found.clients} clients and {found.seeds} seed{'s' * (found.seeds > 1)} are too few for an interval. "
+            f"{with_noun(found.clients, 'client')} and {with_noun(found.seeds, 'seed')} are too few for an interval. "
         )
     return "".join([*said, _compared_with_fedavg(scene, title)]).strip()
 

@@ -158,7 +158,8 @@ def test_what_is_best_on_test_and_worse_on_validation_is_not_chosen(
     """0.1 has the best test accuracy, 0.2 the best validation accuracy: 0.2 it is, and only its test figure is told."""
     finals = {0.1: (0.70, 0.99), 0.2: (0.72, 0.61), 0.3: (0.71, 0.65)}
     planted(monkeypatch, {lr: {"validation": v, "accuracy": a} for lr, (v, a) in finals.items()})
-    trials = run_sweep(sweep({"training.lr": (0.1, 0.2, 0.3)}), tmp_path / "s")
+    plan = sweep({"training.lr": (0.1, 0.2, 0.3)})
+    trials = run_sweep(plan, tmp_path / "s")
     best = chosen(trials)
     lines = list(csv.DictReader((tmp_path / "s" / "sweep.csv").read_text().splitlines()))
 
@@ -167,10 +168,10 @@ def test_what_is_best_on_test_and_worse_on_validation_is_not_chosen(
     assert [line["test_mean"] for line in lines] == ["", "0.61", ""]
     assert [line["chosen"] for line in lines] == ["false", "true", "false"]
     assert settings_from(read_toml(tmp_path / "s" / "chosen.toml")).training.lr == 0.2
-    shown = sweep_table(trials)
+    shown = sweep_table(plan, trials)
     assert [row[0] for row in shown.rows] == ["0.2", "0.3", "0.1"]
     assert shown.bold == {(0, 1)}
-    assert "test accuracy 61.0 %" in shown.note
+    assert shown.note.endswith("; bold: chosen by it, test accuracy 61.0 %")
     assert shown.note.startswith(
         "validation: accuracy, mean over clients and rounds 3 to 4; last: accuracy in the last"
     )
@@ -195,10 +196,34 @@ def test_a_setting_that_diverges_is_passed_over(monkeypatch: pytest.MonkeyPatch,
     """Its validation accuracy is that of a model from before, however high: it is no choice."""
     fine = {"validation": 0.5, "accuracy": 0.5}
     planted(monkeypatch, {0.1: fine, 0.2: {"validation": 0.9, "accuracy": 0.9, "diverged": 3}})
-    trials = run_sweep(sweep({"training.lr": (0.1, 0.2)}), tmp_path / "s")
+    plan = sweep({"training.lr": (0.1, 0.2)})
+    trials = run_sweep(plan, tmp_path / "s")
     assert chosen(trials) is trials[0]
     assert trials[1].failed.startswith("seed 0: training diverged from round 3 on")
-    assert sweep_table(trials).rows[1] == ("0.2", "failed", "–")
+    assert sweep_table(plan, trials).rows[1] == ("0.2", "failed", "–")
+
+
+@pytest.mark.parametrize(
+    ("scores", "shown", "end"),
+    [
+        (
+            {0.1: 0.5, 0.12341: 0.6, 0.12342: 0.7},
+            ["0.12342", "0.12341", "0.1"],
+            "; lr 0.12342 is at the upper end of what was tried (0.1, 0.12341, 0.12342)",
+        ),
+        ({0.1: 0.5, 0.123456: 0.7, 0.2: 0.6}, ["0.1235", "0.2", "0.1"], ""),
+    ],
+)
+def test_a_table_keeps_settings_apart_and_says_that_the_best_is_at_an_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scores: dict[float, float], shown: list[str], end: str
+) -> None:
+    """Numbers have four digits, or as many as it takes; ``sweep.md`` has the note as well."""
+    planted(monkeypatch, {lr: {"validation": v, "accuracy": v} for lr, v in scores.items()})
+    plan = sweep({"training.lr": tuple(scores)})
+    found = sweep_table(plan, run_sweep(plan, tmp_path / "s"))
+    assert [row[0] for row in found.rows] == shown
+    assert found.note.endswith(f"test accuracy 70.0 %{end}")
+    assert found.note[-40:] in (tmp_path / "s" / "sweep.md").read_text()
 
 
 def test_seeds_are_averaged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

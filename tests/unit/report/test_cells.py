@@ -13,10 +13,24 @@ from fedkin.exporting.inputs import Predicted, write_csv
 from fedkin.report import tables
 from fedkin.report.cells import cells
 from fedkin.report.export import write_files
-from fedkin.report.page import one_run
+from fedkin.report.page import one_run, several_runs
 from fedkin.report.publication_tables import Origin, to_csv
 
-FORMULAS = ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "=", "-", "-a", "--", "\n=1"]
+FORMULAS = [
+    "=1+1",
+    "+cmd|' /C calc'!A0",
+    "-1 ± A1",
+    "-1 ± 2 ± A1",
+    "-2+3",
+    "@SUM(A1)",
+    "\t=1",
+    "\r=1",
+    "=",
+    "-",
+    "-a",
+    "--",
+    "\n=1",
+]
 
 
 def rows_of(text: str) -> list[list[str]]:
@@ -30,7 +44,9 @@ def test_a_formula_becomes_text(text: str) -> None:
     assert cells([text]) == ["'" + text]
 
 
-@pytest.mark.parametrize("value", [-0.5, -1, "-0.5", "+1e-3", "-inf", "1", "a=b", "", None, True, "–", "a-b", "'=1"])
+@pytest.mark.parametrize(
+    "value", [-0.5, -1, "-0.5", "+1e-3", "-7.9 ± 4.4", "-inf", "1", "a=b", "", None, True, "–", "a-b", "'=1"]
+)
 def test_numbers_and_other_texts_stay(value: object) -> None:
     """Negative numbers, numbers as text, and texts that begin otherwise are written as they are."""
     assert cells([value]) == [value]
@@ -55,6 +71,15 @@ def test_tables_of_a_report(name: str, made, tmp_path: Path) -> None:
     found = rows_of((tmp_path / "clients.csv").read_bytes().decode())
     assert [row for row in found if "'" + name in row]
     assert not [row for row in found if name in row]
+
+
+def test_titles_that_differ_in_signs_have_their_own_files(made, tmp_path: Path) -> None:
+    """Names of files keep letters, digits and +; a number that follows is no other title's."""
+    titles = ["M", "M 2", "M!", "M?", "FedAvg+"]
+    written = write_files(tmp_path, several_runs([made(title=title) for title in titles], "M"), "M")
+    files = [path.name for path in written if path.name.startswith("clients-") and path.suffix == ".csv"]
+    assert files == [f"clients-{name}.csv" for name in ("m", "m-2", "m-3", "m-4", "fedavg+")]
+    assert len(set(written)) == len(written)
 
 
 @pytest.mark.parametrize("name", ["=HYPERLINK(1)", "@a", "-x"])
