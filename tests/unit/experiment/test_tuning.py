@@ -22,8 +22,7 @@ from fedkin.experiment.listing import listed
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.search_space import Range, end_at, quasi_random
 from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings, settings_from
-from fedkin.experiment.sweep import Sweep, run_sweep, sweep_from
-from fedkin.experiment.sweep import at_ends
+from fedkin.experiment.sweep import Sweep, at_ends, run_sweep, sweep_from
 from fedkin.experiment.tuning import space_of, trial_place, tuning_sweep
 from fedkin.methods import METHODS, get_method
 from fedkin.privacy.budget import Privacy

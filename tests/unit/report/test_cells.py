@@ -16,21 +16,9 @@ from fedkin.report.export import write_files
 from fedkin.report.page import one_run, several_runs
 from fedkin.report.publication_tables import Origin, to_csv
 
-FORMULAS = [
-    "=1+1",
-    "+cmd|' /C calc'!A0",
-    "-1 ± A1",
-    "-1 ± 2 ± A1",
-    "-2+3",
-    "@SUM(A1)",
-    "\t=1",
-    "\r=1",
-    "=",
-    "-",
-    "-a",
-    "--",
-    "\n=1",
-]
+FORMULAS = ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "=", "-", "-a", "--", "\n=1"]
+FORMULAS += ["-1 ± A1", "-1 ± 2 ± 3"]
+NUMBERS = [-0.5, -1, "-0.5", "+1e-3", "-7.9 ± 4.4", "-inf", "1"]
 
 
 def rows_of(text: str) -> list[list[str]]:
@@ -44,9 +32,7 @@ def test_a_formula_becomes_text(text: str) -> None:
     assert cells([text]) == ["'" + text]
 
 
-@pytest.mark.parametrize(
-    "value", [-0.5, -1, "-0.5", "+1e-3", "-7.9 ± 4.4", "-inf", "1", "a=b", "", None, True, "–", "a-b", "'=1"]
-)
+@pytest.mark.parametrize("value", [*NUMBERS, "a=b", "", None, True, "–", "a-b", "'=1"])
 def test_numbers_and_other_texts_stay(value: object) -> None:
     """Negative numbers, numbers as text, and texts that begin otherwise are written as they are."""
     assert cells([value]) == [value]
