@@ -14,7 +14,7 @@ from fedkin.cli.figures import FigureFlags
 from fedkin.cli.live import PageFlags
 from fedkin.cli.options import options
 from fedkin.cli.parts import parse, summary
-from fedkin.core import ConfigError, Method, Training
+from fedkin.core import ConfigError, Training
 from fedkin.core.method import PRESET_TABLES
 from fedkin.data import absolute
 from fedkin.experiment.compare import Comparison, comparison_parts, known, meant
@@ -23,9 +23,9 @@ from fedkin.experiment.search_space import space_from
 from fedkin.experiment.settings import DataSettings, Settings, Setup, settings_from
 from fedkin.experiment.sweep import Sampler, Sweep, sweep_table_of
 from fedkin.experiment.trackers import TrackerName
-from fedkin.methods import METHODS, get_method
+from fedkin.methods import METHODS, get_method, place
 from fedkin.report.publication_tables import require_decimals
-from fedkin.storage.toml import fill, read_toml
+from fedkin.storage.toml import fill, read_toml, value_of
 
 T = TypeVar("T")
 
@@ -125,7 +125,8 @@ class RunsSettings:
     seeds: tuple[int, ...] = (0,)
     """One run of every method for each seed."""
     set: tuple[str, ...] = ()
-    """Fields of single methods: METHOD.FIELD=VALUE, several after one --set."""
+    """Fields of single methods: METHOD.FIELD=VALUE, several after one --set. M@FIELD=VALUE as a method is a further
+    row with other settings."""
     baseline: str = "local"
     """The method that all others are compared with, in differences and verdicts."""
     safe: bool = False
@@ -198,7 +199,7 @@ def compare_flags(args: list[str]) -> tuple[Comparison, ShowCompare]:
     for text in runs.set:
         name, key, value = _one(text)
         name = meant(name, all_names)
-        _place(own.setdefault(name, {}), get_method(name), key, value)
+        place(own.setdefault(name, {}), get_method(name), key, value)
     return Comparison(given["methods"], runs.seeds, own, runs.baseline, runs.safe, runs.tune, **groups), got["show"]
 
 
@@ -247,7 +248,7 @@ def sweep_flags(args: list[str]) -> tuple[Sweep, ShowSweep]:
         name, equals, value = text.partition("=")
         if not equals or not value:
             raise ConfigError(f"--grid takes PART.SETTING=VALUE,VALUE, such as training.lr=0.01,0.1, got {text!r}")
-        asked[name] = value if ".." in value else [_value(v) for v in value.split(",")]
+        asked[name] = value if ".." in value else [value_of(v) for v in value.split(",")]
     chosen = got["sweep"]
     space = {**space, **space_from(asked, "sweep")}
     return Sweep(settings, space, chosen.trials, chosen.seeds, chosen.sampler), got["show"]
@@ -327,27 +328,9 @@ def read(form: type[T], args: list[str], prog: str, needs: str) -> T:
     return options(form, args, prog)
 
 
-def _place(own: dict[str, Any], method: Method, key: str, value: Any) -> None:
-    """Set a field in a method's table; a wrapped method's fields have the same names as on ``fedkin run``."""
-    inner = getattr(method, "inner", None)
-    if not hasattr(method, key) and isinstance(inner, Method):
-        _place(own.setdefault("inner", {}), inner, key, value)
-    else:
-        own[key] = value
-
-
 def _one(text: str) -> tuple[str, str, Any]:
-    before, equals, value = text.partition("=")
+    before, equals, value = text.rpartition("=")  # names may have settings
     name, dot, key = before.rpartition(".")  # one's own methods have dots in their names
     if not (dot and equals and key and name):
         raise ConfigError(f"--set takes METHOD.FIELD=VALUE, for example da-pfl.lam=0.5, got {text!r}")
-    return name, key.replace("-", "_"), _value(value)
-
-
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return {"true": True, "false": False}.get(text.lower(), text)
+    return name, key.replace("-", "_"), value_of(value)

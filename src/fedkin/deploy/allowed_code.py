@@ -16,7 +16,7 @@ from typing import Any
 
 from fedkin.core import ConfigError
 from fedkin.experiment.settings import Settings, settings_from
-from fedkin.user_code.loading import is_import_path, plain_name
+from fedkin.user_code.loading import bare_name, is_import_path
 from fedkin.user_code.reference import CodeRef
 
 _ENTRIES = (("method", "name"), ("model", "model"))
@@ -79,7 +79,7 @@ class Allowed:
                 imported, and nothing was called.
             ConfigError: importing it failed.
         """
-        path, _, attribute = plain_name(name).rpartition(":")
+        path, _, attribute = bare_name(name).rpartition(":")
         if not self.covers(path):
             raise NotAllowed(
                 f"the run's {what} is {name}, and this node uses built-in methods and networks only, so "

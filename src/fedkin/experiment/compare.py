@@ -29,7 +29,7 @@ from fedkin.experiment.sweep import Sweep
 from fedkin.experiment.together import at_once, execute_all
 from fedkin.experiment.tuning import OnTuning, tune_all, tuning_sweep
 from fedkin.inspection import require_two_classes
-from fedkin.methods import canonical, get_method, get_title
+from fedkin.methods import canonical, get_method, get_title, settings_in
 from fedkin.privacy.budget import Privacy, reports
 from fedkin.report.folder import Run
 from fedkin.server import RoundReport
@@ -50,7 +50,8 @@ class Comparison(Setup):
 
     Attributes:
         methods: names, in the order of the table; the references (`fedkin.experiment.planned.ALWAYS`) are put in front
-            if they are missing. User-defined methods are named ``./file.py:Class`` or ``package.module:Class``.
+            if they are missing. User-defined methods are named ``./file.py:Class`` or ``package.module:Class``. A
+            method may be compared with several settings: ``fedprox@mu=0.01``, ``fedprox@mu=1``.
         seeds: one run of every method for each.
         own: fields of single methods, by name.
         baseline: the method that all others are set against in tables and verdicts.
@@ -76,7 +77,8 @@ class Comparison(Setup):
         if twice := [name for name in dict.fromkeys(self.methods) if self.methods.count(name) > 1]:
             raise ConfigError(
                 f"{CodeRef(twice[0]).attribute} is named {self.methods.count(twice[0])} times; a comparison runs each "
-                "method once for every seed: name it once, and more seeds for more runs"
+                "method once for every seed: name it once, and more seeds for more runs; with other settings it has "
+                "another name, such as fedprox@mu=0.1"
             )
         object.__setattr__(self, "own", {meant(name, self.names): values for name, values in self.own.items()})
         object.__setattr__(self, "baseline", meant(self.baseline, self.names))
@@ -136,14 +138,14 @@ class Comparison(Setup):
         return tuning_sweep(self.settings(name, self.seeds[0]), self.given(name), self.tune)
 
     def given(self, name: str) -> dict[str, Any]:
-        """Return the fields that are set of a method; of a safe form, those of its method and its own.
+        """Return the fields that are set of a method, in its name too; of a safe form, those of its method and its own.
 
         Where the run hides what single clients send, safe forms send nothing about single clients.
         """
         own, plain = dict(self.own.get(name, {})), plain_name(name)
         if plain == name:
-            return own
-        inner = {**self.own.get(plain, {}), **own.pop("inner", {})}
+            return _both(settings_in(name), own)
+        inner = _both(self.given(plain), own.pop("inner", {}))
         hides = self.aggregation.secure or self.privacy.noise_multiplier is not None
         if self.privacy.metadata_epsilon is not None:  # covers a choice, by which mode "sure" cannot decide
             hides |= own.get("mode") == "sure"
@@ -174,6 +176,12 @@ class Comparison(Setup):
             ConfigError: two different ones have the same name.
         """
         return copies([*map(CodeRef, self.names), self.model.code])
+
+
+def _both(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Return two tables of a method's fields as one; the second has precedence, also in a wrapped method's table."""
+    inner = {**first.get("inner", {}), **second.get("inner", {})}
+    return {**first, **second, **({"inner": inner} if inner else {})}
 
 
 def known(name: str) -> str:

@@ -21,7 +21,7 @@ from fedkin.core import Aggregation, ConfigError, Method, Training
 from fedkin.core.errors import nearest
 from fedkin.engines import EngineName, Gradient
 from fedkin.experiment.data_settings import DataSettings, OnData
-from fedkin.methods import Safe, canonical, get_method, get_title
+from fedkin.methods import Safe, canonical, get_method, get_title, settings_in
 from fedkin.privacy.budget import Privacy
 from fedkin.server import Attack, RunSettings
 from fedkin.storage.client_states import Kept
@@ -158,6 +158,13 @@ class Settings(Setup):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", canonical(self.code.name))
+        if own := settings_in(self.name):
+            method = self.method.inner if isinstance(self.method, Safe) else self.method
+            if fill(method, own, self.name) != method:
+                raise ConfigError(
+                    f"{self.title}: the method has other values than its name says; set fields by the name or by flags "
+                    "and [method], not both"
+                )
 
     @property
     def code(self) -> CodeRef:

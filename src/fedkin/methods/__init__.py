@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from fedkin.core import ConfigError, Method
 from fedkin.core.errors import nearest
@@ -54,7 +55,8 @@ from fedkin.methods.pfedgraph import PFedGraph as PFedGraph
 from fedkin.methods.pfedme import PFedMe as PFedMe
 from fedkin.methods.safe import Safe as Safe
 from fedkin.methods.scaffold import SCAFFOLD as SCAFFOLD
-from fedkin.user_code.loading import is_import_path
+from fedkin.storage.toml import fill, value_of
+from fedkin.user_code.loading import is_import_path, plain_name, without_settings
 from fedkin.user_code.method import own_method
 from fedkin.user_code.reference import CodeRef
 
@@ -123,8 +125,16 @@ def canonical(name: str) -> str:
     """Return the catalogue's name of a method that is written as in its paper, such as "FedAvg" or "DA-PFL".
 
     Capitals, spaces, ``-`` and ``_`` do not matter. Any other name, that of user-defined code for example, is returned
-    as it is.
+    as it is; settings in a name (see `get_method`) are written in one way.
+
+    Raises:
+        ConfigError: settings in the name are not of the form FIELD=VALUE.
     """
+    plain = plain_name(name)
+    base, text = without_settings(plain)
+    if text:
+        listed = (f"{field}={str(v).lower() if isinstance(v, bool) else v}" for field, v in _parsed(text, name).items())
+        return f"{canonical(base)}@{','.join(listed)}{name[len(plain) :]}"
     if _is_known(name.removesuffix("-safe")) or is_import_path(name) or name.endswith(".py"):
         return name
     for known, make in METHODS.items():
@@ -149,18 +159,24 @@ def _letters(name: str) -> str:
 def get_method(name: str) -> Method:
     """Return the method of this name with its defaults.
 
-    ``NAME-cam`` is Fed-CAM around any clustered method, ``NAME-safe`` the safe form of any method (`Safe`). A custom
-    method is named ``./file.py:Class`` or ``package.module:Class``, its safe form ``./file.py:Class-safe``.
+    ``NAME-cam`` is Fed-CAM around any clustered method, ``NAME-safe`` the safe form of any method (`Safe`),
+    ``NAME@FIELD=VALUE,...`` a method with other settings. A custom method is named ``./file.py:Class`` or
+    ``package.module:Class``, its safe form ``./file.py:Class-safe``.
 
     Raises:
-        ConfigError: there is none, with the nearest name in the message; it is not one that Fed-CAM can wrap; or the
-            class is not a complete method.
+        ConfigError: there is none, with the nearest name in the message; it is not one that Fed-CAM can wrap; the class
+            is not a complete method; or a setting in the name does not fit.
     """
     name = canonical(name)
     if name in METHODS:
         return METHODS[name]()
-    if (plain := name.removesuffix("-safe")) != name and (is_import_path(plain) or _is_known(plain)):
+    plain = plain_name(name)
+    base, text = without_settings(plain)
+    if plain != name and (text or is_import_path(plain) or _is_known(plain)):
         return Safe(inner=get_method(plain))
+    if text:
+        made: Method = fill(get_method(base), settings_in(name), name)
+        return made
     if is_import_path(name):
         return own_method(name)
     if (inner := name.removesuffix("-cam")) != name and inner in METHODS:
@@ -180,4 +196,50 @@ def get_title(name: str) -> str:
     Raises:
         ConfigError: there is none.
     """
-    return CodeRef(name).attribute if is_import_path(name) else get_method(name).title
+    plain = plain_name(name)
+    base, text = without_settings(plain)
+    title = CodeRef(base).attribute if is_import_path(base) else get_method(base).title
+    return title + (f" ({text.replace(',', ', ')})" if text else "") + name[len(plain) :]
+
+
+def settings_in(name: str) -> dict[str, Any]:
+    """Return the settings in a method's name: field -> value; those of a wrapped method under ``inner``.
+
+    Raises:
+        ConfigError: there is no such method, it is a safe form, or its settings are not of the form FIELD=VALUE.
+    """
+    base, text = without_settings(plain_name(name))
+    if not text:
+        return {}
+    if (plain := plain_name(base)) != base:
+        raise ConfigError(
+            f"{name}: settings in a name are those of the method, before -safe: {plain}@FIELD=VALUE-safe; fields of "
+            f"the safe form are given as --set {base}.FIELD=VALUE"
+        )
+    method, found = get_method(base), dict[str, Any]()
+    for field, value in _parsed(text, name).items():
+        place(found, method, field, value)
+    return found
+
+
+def place(table: dict[str, Any], method: Method, field: str, value: Any) -> None:
+    """Set a field in a method's table; a field that only a wrapped method has is set in the table ``inner``."""
+    inner = getattr(method, "inner", None)
+    if not hasattr(method, field) and isinstance(inner, Method):
+        place(table.setdefault("inner", {}), inner, field, value)
+    else:
+        table[field] = value
+
+
+def _parsed(text: str, name: str) -> dict[str, Any]:
+    """Return settings in the order of their text, such as "mu=0.1,epochs=2"."""
+    found: dict[str, Any] = {}
+    for part in text.split(","):
+        field, equals, value = part.partition("=")
+        field = field.strip().replace("-", "_")
+        if not field or not equals or not value.strip():
+            raise ConfigError(f"{name}: settings in a name have the form FIELD=VALUE,FIELD=VALUE, got {part!r}")
+        if field in found:
+            raise ConfigError(f"{name}: {field} is given twice")
+        found[field] = value_of(value.strip())
+    return found

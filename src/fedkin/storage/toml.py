@@ -73,6 +73,16 @@ def fill(default: Any, changes: Mapping[str, Any], where: str, *, checked: bool 
     return made
 
 
+def value_of(text: str) -> int | float | bool | str:
+    """Return the value of a setting that is written without quotes, such as on the command line."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
 @cache
 def _hints(kind: type) -> dict[str, Any]:
     """Return the resolved annotations of a class; a host reads the settings of every message."""

@@ -20,9 +20,9 @@ _STAMP = "__fedkin_stamp__"
 def is_import_path(spec: str) -> bool:
     """Return whether a text has the form of an import path: ``package.module:attribute`` or ``file.py:attribute``.
 
-    A method's name may end with ``-safe``, see `plain_name`.
+    A method's name may have settings and end with ``-safe``, see `bare_name`.
     """
-    path, colon, attribute = plain_name(spec).rpartition(":")
+    path, colon, attribute = bare_name(spec).rpartition(":")
     if not colon or not path or not all(part.isidentifier() for part in attribute.split(".")):
         return False
     return path.endswith(".py") or all(part.isidentifier() for part in path.split("."))
@@ -31,6 +31,18 @@ def is_import_path(spec: str) -> bool:
 def plain_name(spec: str) -> str:
     """Return the name of a method without the suffix of its safe form."""
     return spec.removesuffix("-safe")
+
+
+def without_settings(spec: str) -> tuple[str, str]:
+    """Return the name of a method without the settings in it, and their text: "mu=0.1" of ``fedprox@mu=0.1``."""
+    path, colon, attribute = spec.rpartition(":")
+    name, _, text = attribute.partition("@")
+    return f"{path}{colon}{name}", text
+
+
+def bare_name(spec: str) -> str:
+    """Return the name of a method without settings and without the suffix of its safe form."""
+    return plain_name(without_settings(spec)[0])
 
 
 def find(spec: str, error: type[FedkinError] = ConfigError) -> Any:

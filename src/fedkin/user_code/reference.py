@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError, FedkinError, typed
-from fedkin.user_code.loading import find, is_import_path, plain_name
+from fedkin.user_code.loading import bare_name, find, is_import_path
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class CodeRef:
     """A method, network or data set by name: built in, or user-defined code.
 
     Attributes:
-        name: a built-in name, ``package.module:attribute`` or ``FILE.py:attribute``; of a method's safe form, with
-            ``-safe`` behind it.
+        name: a built-in name, ``package.module:attribute`` or ``FILE.py:attribute``; of a method with settings in its
+            name, with ``@FIELD=VALUE`` behind it, and of a safe form, with ``-safe``.
     """
 
     name: str
@@ -81,7 +81,7 @@ class CodeRef:
         if self.file is not None:
             files = copies([self])
         else:
-            thing = find(plain_name(self.name))
+            thing = find(bare_name(self.name))
             try:
                 path = Path(inspect.getfile(thing))
                 files = {path.name: path.read_bytes()}

@@ -67,6 +67,20 @@ def test_run_and_again_from_its_folder(fedkin: Command, mine: str, small: str, t
     assert lines(Path("third")) != lines(Path("second"))
 
 
+def test_one_class_with_several_settings(fedkin: Command, mine: str, small: str) -> None:
+    """Each has its runs and its row; the folder makes them again without the original."""
+    done = fedkin(f"compare {mine} {mine}@step=0.25 {mine}@step=0.25-safe {small} --quiet --out c")
+    assert done.code == 0, done.err
+    names = [line.split(",")[0] for line in Path("c/table.csv").read_text().splitlines()]
+    assert names[-3:] == ["Cautious", "Cautious (step=0.25)", "Cautious (step=0.25)-safe"]
+    shutil.rmtree("own")
+    assert fedkin("run c/Cautious@step=0.25-seed0/config.toml --quiet --out alone").code == 0
+    assert lines(Path("alone")) == lines(Path("c/Cautious@step=0.25-seed0")) != lines(Path("c/Cautious-seed0"))
+    shutil.rmtree("c/Cautious@step=0.25-seed0")
+    assert fedkin("resume c --quiet").code == 0
+    assert lines(Path("alone")) == lines(Path("c/Cautious@step=0.25-seed0"))
+
+
 def test_the_advice_of_a_run_can_be_typed(fedkin: Command, mine: str, small: str) -> None:
     """The command that it prints names the file by a path from the working folder, also after resuming the copy."""
     said = "Is it worth it? fedkin compare ./own/mine.py:Cautious with the same flags"

@@ -86,6 +86,12 @@ def test_nothing_in_the_working_folder_is_imported(allow: str, work: Path, tmp_p
     [
         ("model", "model", "cleanup:main"),
         ("method", "name", "cleanup:main"),
+        ("method", "name", "cleanup:main-safe"),
+        ("method", "name", "cleanup:main@a=1"),
+        ("method", "name", "cleanup:main@a=1-safe"),
+        ("method", "name", "cleanup:main-safe@a=1"),
+        ("method", "name", "cleanup:main-safe@a=1-safe"),
+        ("method", "name", "cleanup:main@a=1@b=2"),
         ("model", "model", "antigravity:fly"),
         ("model", "model", "fedkin.testing.payloads:page"),
     ],

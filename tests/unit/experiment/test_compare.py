@@ -11,6 +11,7 @@ import pytest
 
 from fedkin.core import ConfigError, DataError, ModelError, PartitionError, RunFolderError, Training
 from fedkin.experiment.compare import Comparison, compare, comparison_from
+from fedkin.experiment.listing import read_runs
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings, settings_from
 from fedkin.storage.toml import read_toml
@@ -134,6 +135,36 @@ def test_the_plan_survives_its_file() -> None:
     assert again.settings("fesem-cam", 4).method.inner.clusters == 2  # type: ignore[attr-defined]
     other = dataclasses.replace(plan("ifca"), data=plan("ifca").data.resolved())
     assert comparison_from(tomllib.loads(other.toml()), "file") == other
+
+
+def test_a_method_with_several_settings(tmp_path: Path) -> None:
+    """Each is a row, a folder and a run of its own, equal to that of its settings; fields of the plan are added."""
+    names = ("fedprox@mu=0.5", "fedprox@mu=5", "da-pfl@lam=0", "fedprox@mu=5-safe")
+    one = plan(*names, own={"da-pfl@lam=0": {"sigma": 2.0}}, safe=False)
+    one = dataclasses.replace(one, data=one.data.resolved())
+    assert comparison_from(tomllib.loads(one.toml()), "file") == one
+    found = {run.title: run for run in compare(one, tmp_path / "c")}
+    titles = ["FedProx (mu=0.5)", "FedProx (mu=5)", "DA-PFL (lam=0)", "FedProx (mu=5)-safe"]
+    assert list(found) == ["Local", "Local (full)", "FedAvg", *titles]
+    assert {run.folder.name for run in found.values() if run.folder} >= {f"{name}-seed0" for name in names}
+    method = read_toml(tmp_path / "c" / "da-pfl@lam=0-seed0" / "config.toml")["method"]
+    assert (method["name"], method["lam"], method["sigma"]) == ("da-pfl@lam=0", 0.0, 2.0)
+    for mu, title in ((0.5, titles[0]), (5.0, titles[1])):
+        (alone,) = [r for r in compare(plan("fedprox", own={"fedprox": {"mu": mu}})) if r.title == "FedProx"]
+        assert (alone.rounds, list(alone.clients)) == (found[title].rounds, list(found[title].clients))
+    assert found[titles[0]].final != found[titles[1]].final
+    assert {run.title for run in read_runs(tmp_path / "c")} == set(found)
+
+
+def test_settings_in_a_name_are_not_tuned() -> None:
+    """Neither of the method, nor of one that it wraps, nor of its safe form."""
+    comparing = plan("fedprox@mu=0.5", "fedprox", "fesem-cam@lam=0.1", safe=True, tune=2)
+    space = {name: set(comparing.sweep(name).space) - {"training.lr"} for name in comparing.names}
+    assert space["fedprox"] == {"method.mu"}
+    assert space["fedprox-safe"] == {"method.inner.mu"}
+    assert space["fedprox@mu=0.5"] == space["fedprox@mu=0.5-safe"] == set()
+    assert "method.inner.lam" not in space["fesem-cam@lam=0.1"]
+    assert comparing.settings("fedprox@mu=0.5-safe", 0).method.inner.mu == 0.5  # type: ignore[attr-defined]
 
 
 def test_whole_numbers_in_a_plan_are_the_same_run(tmp_path: Path) -> None:

@@ -4,8 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from fedkin.core import ConfigError
-from fedkin.methods import METHODS, canonical, get_method
+from fedkin.core import ConfigError, Training
+from fedkin.experiment.settings import Settings
+from fedkin.methods import (
+    CAM,
+    DAPFL,
+    IFCA,
+    METHODS,
+    FedAvg,
+    FedProx,
+    Safe,
+    canonical,
+    get_method,
+    get_title,
+    settings_in,
+)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -37,3 +50,64 @@ def test_an_unknown_name_is_shown_as_it_was_written() -> None:
     """With the nearest one."""
     with pytest.raises(ConfigError, match="unknown method 'FedAvgg'"):
         get_method("FedAvgg")
+
+
+# ---- settings in a name ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "method", "title", "fields"),
+    [
+        ("fedprox@mu=0.1", FedProx(mu=0.1), "FedProx (mu=0.1)", {"mu": 0.1}),
+        ("fedprox@mu=1", FedProx(mu=1.0), "FedProx (mu=1)", {"mu": 1}),
+        (
+            "da-pfl@variant=v2,include_self=true,lam=1e-05",
+            DAPFL(variant="v2", include_self=True, lam=1e-5),
+            "DA-PFL (variant=v2, include_self=true, lam=1e-05)",
+            {"variant": "v2", "include_self": True, "lam": 1e-5},
+        ),
+        ("ifca-cam@clusters=3", CAM(IFCA(clusters=3)), "IFCA-CAM (clusters=3)", {"inner": {"clusters": 3}}),
+        ("fedprox@mu=0.1-safe", Safe(FedProx(mu=0.1)), "FedProx (mu=0.1)-safe", {"mu": 0.1}),
+        ("fedavg-safe", Safe(FedAvg()), "FedAvg-safe", {}),
+    ],
+)
+def test_a_method_with_settings_in_its_name(name: str, method: object, title: str, fields: dict[str, object]) -> None:
+    """The name gives the method, and its title says how it differs from the usual one."""
+    assert (get_method(name), get_title(name), settings_in(name), canonical(name)) == (method, title, fields, name)
+
+
+def test_settings_in_names_are_written_in_one_way() -> None:
+    """Strokes in fields, spaces and digits do not make two methods of one."""
+    assert canonical("FedProx@mu=.10") == "fedprox@mu=0.1"
+    assert canonical("DA_PFL@include-self=True, lam=1e-1") == "da-pfl@include_self=true,lam=0.1"
+    assert canonical("FedProx@mu=.10-safe") == "fedprox@mu=0.1-safe"
+    assert canonical("./a@b/own.py:Mine@step-size=1") == "./a@b/own.py:Mine@step_size=1"
+    assert get_title("./a@b/own.py:Mine@step_size=1,k=x") == "Mine (step_size=1, k=x)"
+    assert get_title("./a@b/own.py:Mine@k=1-safe") == "Mine (k=1)-safe"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("fedprox@mu", "fedprox@mu: settings in a name have the form FIELD=VALUE,FIELD=VALUE, got 'mu'"),
+        ("fedprox@mu=", "have the form FIELD=VALUE,FIELD=VALUE, got 'mu='"),
+        ("fedprox@=1", "have the form FIELD=VALUE,FIELD=VALUE, got '=1'"),
+        ("fedprox@mu=1,", "have the form FIELD=VALUE,FIELD=VALUE, got ''"),
+        ("fedprox@mu=1,mu=2", "mu is given twice"),
+        ("fedprox@nu=1", "fedprox@nu=1: unknown setting nu; did you mean 'mu'"),
+        ("fedprox@mu=x", "mu must be a number, got 'x'"),
+        ("fedprox@mu=-1", "mu of FedProx must be at least 0, got -1"),
+        ("nothing@mu=1", "unknown method 'nothing'"),
+        ("fedavg-safe@mode=sure", "fedavg@FIELD=VALUE-safe; fields of the safe form are given as --set fedavg-safe"),
+    ],
+)
+def test_settings_that_do_not_fit_are_named(name: str, message: str) -> None:
+    """Form, field and value, each with the name as it was written."""
+    with pytest.raises(ConfigError, match=message):
+        get_method(name)
+
+
+def test_a_name_that_says_other_settings_is_refused() -> None:
+    """A row of a table called mu=0.1 has that value."""
+    assert Settings("fedprox@mu=0.1", FedProx(mu=0.1), training=Training(lr=1.0)).title == "FedProx (mu=0.1)"
+    for name, method in {"fedprox@mu=0.1": FedProx(mu=0.2), "fedprox@mu=0.1-safe": Safe(FedProx(mu=0.2))}.items():
+        with pytest.raises(ConfigError, match="the method has other values than its name says"):
+            Settings(name, method)
