@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import shutil
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -69,6 +69,10 @@ class Comparison(Setup):
     tune: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "methods", _listed(self.methods, str, "methods", "names, such as ('ditto', 'fedprox')")
+        )
+        object.__setattr__(self, "seeds", _listed(self.seeds, int, "seeds", "whole numbers, such as (0, 1, 2)"))
         if not self.seeds:
             raise ConfigError("a comparison needs at least one seed")
         if len(set(self.seeds)) < len(self.seeds):
@@ -176,6 +180,18 @@ class Comparison(Setup):
             ConfigError: two different ones have the same name.
         """
         return copies([*map(CodeRef, self.names), self.model.code])
+
+
+def _listed(found: object, kind: type, name: str, of: str) -> tuple[Any, ...]:
+    """Return the values of a field that a program has given.
+
+    Raises:
+        ConfigError: it is not a sequence of values of this kind; a method object, for example, has no name to be given.
+    """
+    values = tuple(found) if isinstance(found, Sequence) and not isinstance(found, str) else None
+    if values is None or not all(type(value) is kind for value in values):
+        raise ConfigError(f"{name} must be a list or tuple of {of}, got {found!r}")
+    return values
 
 
 def _both(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

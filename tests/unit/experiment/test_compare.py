@@ -14,6 +14,7 @@ from fedkin.experiment.compare import Comparison, compare, comparison_from
 from fedkin.experiment.listing import read_runs
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings, settings_from
+from fedkin.methods import FedProx, get_method
 from fedkin.storage.toml import read_toml
 from folders import FILES, content, lines_in
 from kills import Stop
@@ -135,6 +136,7 @@ def test_the_plan_survives_its_file() -> None:
     assert again.settings("fesem-cam", 4).method.inner.clusters == 2  # type: ignore[attr-defined]
     other = dataclasses.replace(plan("ifca"), data=plan("ifca").data.resolved())
     assert comparison_from(tomllib.loads(other.toml()), "file") == other
+    assert plan("ifca", seeds=range(2)) == plan("ifca", seeds=[0, 1]) == plan("ifca", seeds=(0, 1))
 
 
 def test_a_method_with_several_settings(tmp_path: Path) -> None:
@@ -264,6 +266,11 @@ def test_bad_settings_leave_no_folder(changes: dict[str, Any], kind: type, messa
     [
         ({"seeds": ()}, "at least one seed"),
         ({"seeds": (1, 1)}, r"seeds must differ, got \[1, 1\]"),
+        ({"seeds": 3}, r"seeds must be a list or tuple of whole numbers, such as \(0, 1, 2\), got 3"),
+        ({"seeds": ("0",)}, r"seeds must be .*, got \('0',\)"),
+        ({"methods": "ditto"}, r"methods must be a list or tuple of names, such as \('ditto', .*\), got 'ditto'"),
+        ({"methods": (get_method("fedprox@mu=1"),)}, r"methods must be .* names, .* got \(FedProx\(mu=1.0"),
+        ({"methods": FedProx}, "methods must be a list or tuple of names, .* got <class .*FedProx'>"),
         ({"methods": ("fedavgg",)}, "unknown method 'fedavgg'; did you mean 'fedavg'"),
         ({"methods": ("ditto", "FedAvg", "Ditto")}, "ditto is named 2 times; a comparison runs each method once"),
         (
