@@ -35,7 +35,6 @@ HEIGHT = 316
 """Height of the curves in pixels: the writer spreads their labels for it."""
 LABELS = 172
 """Width of the labels at the ends of curves, in pixels."""
-_NAME = f"{NARROW} ? datum.short : datum.name"
 _FIGURE = f"{NARROW} ? '' : datum.text"
 _BAR, _MANY_BARS = 52, 38  # height of a row of the traffic, and of more than six
 _MEASURES = {"Mean": "accuracy", "Worst tenth": "worst_decile"}
@@ -114,7 +113,7 @@ def _labels(finals: Mapping[str, float], low: int, high: int) -> list[dict[str, 
     """Return the labels at the right, from the top, at least a line apart."""
     order = sorted(finals, key=lambda t: -finals[t])
     at = end_labels([finals[t] for t in order], low, high, HEIGHT)
-    return [{"series": t, "name": "Alone" if t == LOCAL else cut(t), "short": "Alone" if t == LOCAL else cut(t, 14),
+    return [{"series": t, "name": "Alone" if t == LOCAL else cut(t, 14),
              "text": f"{finals[t]:.1f}", "value": round(max(finals[t], low), 2), "label": label}
             for t, label in zip(order, at, strict=True)]  # fmt: skip
 
@@ -170,7 +169,7 @@ def _spec(
          "encoding": {"y": label, "shape": scale({t: kinds[t][0] for t in titles}), "stroke": scale(colour),
                       "fill": scale(filled)}},
         {"data": {"name": "ends"}, "mark": {"type": "text", "align": "left", "xOffset": 35, "x": edge,
-                                           "fontWeight": weight, "text": {"expr": _NAME}},
+                                           "fontWeight": weight, "text": {"expr": "datum.name"}},
          "encoding": {"y": label}},
         {"data": {"name": "ends"}, "mark": {"type": "text", "align": "right", "x": edge, "fontWeight": weight,
                                            "xOffset": {"expr": f"{NARROW} ? 35 : {LABELS}"},

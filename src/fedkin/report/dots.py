@@ -24,7 +24,7 @@ MOST_MARKS = 6000
 """Maximum number of dots of a chart; with more, all rows have bins."""
 NAMES = 120
 """Width of the names of methods, in pixels."""
-_LETTERS = 18
+_LETTERS = 14
 _FEW = 60
 _WIDTH = 420
 _KINDS = {1: "helped", 0: "unchanged", -1: "harmed"}
