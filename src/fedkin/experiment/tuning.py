@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.core import Method, RunFolderError
-from fedkin.core.errors import typed
+from fedkin.core.errors import counted
 from fedkin.data import Federation
 from fedkin.experiment.listing import TRIALS
 from fedkin.experiment.search_space import Space, Values, space_from
 from fedkin.experiment.settings import Settings
 from fedkin.experiment.sweep import OnTrial, Sweep, Trial, at_ends, chosen, run_sweep, trial_name
-from fedkin.report.tuning import FILE, Tuned, read_tuned, write_tuned
+from fedkin.report.tuning import Tuned, read_tuned, write_tuned
 from fedkin.storage.json_lines import Lines
 
 OnTuning = Callable[[str, int, int, Values, int, dict[str, Any]], None]
@@ -71,30 +71,40 @@ def tune_all(
 
     Args:
         sweeps: method -> its trials, as from `tuning_sweep`.
-        folder: that of the comparison, in which what was begun is continued; None: a temporary one.
+        folder: that of the comparison, in which what was begun is continued, and methods that were tuned already are
+            not tuned again; None: a temporary one.
         federation: data of the sweeps' seed.
         on_trial: called after each round of a trial.
         together: maximum number of trials that train in common stacks.
 
     Raises:
-        RunFolderError: the folder's file ``tuning.json`` is damaged or of other methods, or another process is writing
-            into the folder.
+        RunFolderError: the folder's file ``tuning.json`` is damaged or was made with another number of trials or seed,
+            or another process is writing into the folder.
         ConfigError: no client has validation data.
     """
-    known = [] if folder is None else read_tuned(folder)
-    if known and [one.method for one in known] != [sweep.base.code.attribute for sweep in sweeps.values()]:
-        raise RunFolderError(
-            f"{folder}/{FILE} is of {', '.join(one.method for one in known)}, not of {', '.join(sweeps)}; remove it, "
-            f"then make it again: fedkin resume {typed(folder)}"
-        )
-    new = not known
+    before = [] if folder is None else read_tuned(folder)
+    known = {one.method: one for one in before}
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder / TRIALS) as place:
-        for name, sweep in sweeps.items() if new else ():
+        for name, sweep in sweeps.items():
+            own = sweep.base.code.attribute
+            if own in known:
+                _require_same(known[own], sweep, folder)
+                continue
             told = None if on_trial is None else partial(on_trial, name)
-            known.append(_tuned(sweep, Path(place) / sweep.base.code.attribute, federation, told, together))
-    if folder is not None and new:
-        write_tuned(folder, known)
-    return {name: dict(one.chosen) for name, one in zip(sweeps, known, strict=True)}
+            known[own] = _tuned(sweep, Path(place) / own, federation, told, together)
+    found = {name: known[sweep.base.code.attribute] for name, sweep in sweeps.items()}
+    if folder is not None and list(found.values()) != before:
+        write_tuned(folder, list(found.values()))
+    return {name: dict(one.chosen) for name, one in found.items()}
+
+
+def _require_same(one: Tuned, sweep: Sweep, folder: Path | None) -> None:
+    """Raise `RunFolderError` if a choice was made by other trials than those of the sweep."""
+    if (one.trials, one.seed) != (sweep.trials, sweep.seeds[0]):
+        raise RunFolderError(
+            f"{one.title} was tuned with {counted(one.trials, 'trial')} on seed {one.seed} in {folder}, and now it would"
+            f" be {sweep.trials} on seed {sweep.seeds[0]}; continue it as it was begun, or make another comparison"
+        )
 
 
 def trial_place(folder: Path, sweep: Sweep, number: int) -> Path:

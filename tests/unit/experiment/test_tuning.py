@@ -321,14 +321,36 @@ def test_saved_data_without_validation_samples_leave_no_folder(tmp_path: Path) -
 
 
 def test_a_damaged_file_of_choices_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Text that is not JSON, and choices of other methods."""
+    """Text that is not JSON, and entries that are no choices; choices by other trials."""
     planted(monkeypatch, {0: (0.5, 0.5)})
     compare(plan(tune=1), tmp_path / "c")
     kept = (tmp_path / "c" / "tuning.json").read_text()
-    for text in ("[{", '[{"method": "local"}]', kept.replace('"fedavg"', '"fedavgm"')):
+    for text in ("[{", '[{"method": "local"}]'):
         (tmp_path / "c" / "tuning.json").write_text(text)
         with pytest.raises(RunFolderError, match="remove it, then make it again: fedkin resume"):
             compare(plan(tune=1), tmp_path / "c", resume=True)
+    (tmp_path / "c" / "tuning.json").write_text(kept)
+    for changed in (plan(tune=2), plan(tune=1, seeds=(1,))):
+        with pytest.raises(RunFolderError, match=r"Local was tuned with 1 trial on seed 0 in .*c, and now it would be"):
+            compare(changed, tmp_path / "c", resume=True)
+    assert (tmp_path / "c" / "tuning.json").read_text() == kept
+
+
+def test_a_method_that_is_added_later_is_tuned_alone(tmp_path: Path) -> None:
+    """The choices of the others stay, and the result is that of a comparison of all."""
+    compare(plan("ifca", tune=2), tmp_path / "c")
+    trials = list((tmp_path / "c" / "tuning" / "ifca").rglob("*.jsonl"))
+    before = {path: path.stat().st_mtime_ns for path in trials}
+    compare(plan("fedprox", "ifca", tune=2), tmp_path / "c", resume=True)
+    whole = compare(plan("fedprox", "ifca", tune=2), tmp_path / "whole")
+    assert {path: path.stat().st_mtime_ns for path in trials} == before != {}
+    found, wanted = (read_tuned(tmp_path / name) for name in ("c", "whole"))
+    assert [dataclasses.replace(one, seconds=0.0) for one in found] == [
+        dataclasses.replace(one, seconds=0.0) for one in wanted
+    ]
+    for run in whole:
+        assert run.folder is not None
+        assert lines_in(tmp_path / "c" / run.folder.name) == lines_in(run.folder)
 
 
 def test_privacy_is_that_of_one_run() -> None:
