@@ -102,8 +102,8 @@ def _require_same(one: Tuned, sweep: Sweep, folder: Path | None) -> None:
     """Raise `RunFolderError` if a choice was made by other trials than those of the sweep."""
     if (one.trials, one.seed) != (sweep.trials, sweep.seeds[0]):
         raise RunFolderError(
-            f"{one.title} was tuned with {counted(one.trials, 'trial')} on seed {one.seed} in {folder}, and now it would"
-            f" be {sweep.trials} on seed {sweep.seeds[0]}; continue it as it was begun, or make another comparison"
+            f"{one.title} was tuned with {counted(one.trials, 'trial')} on seed {one.seed} in {folder}, and now it "
+            f"would be {sweep.trials} on seed {sweep.seeds[0]}; continue it as it was begun, or make another comparison"
         )
 
 
