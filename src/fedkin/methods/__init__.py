@@ -239,6 +239,10 @@ def _parsed(text: str, name: str) -> dict[str, Any]:
         field = field.strip().replace("-", "_")
         if not field or not equals or not value.strip():
             raise ConfigError(f"{name}: settings in a name have the form FIELD=VALUE,FIELD=VALUE, got {part!r}")
+        if set(value) & set("/\\:@"):  # names are also those of folders
+            raise ConfigError(
+                f"{name}: a value in a name cannot contain /, \\, : or @, got {value!r}; use --set or [method]"
+            )
         if field in found:
             raise ConfigError(f"{name}: {field} is given twice")
         found[field] = value_of(value.strip())

@@ -92,6 +92,8 @@ def test_settings_in_names_are_written_in_one_way() -> None:
         ("fedprox@=1", "have the form FIELD=VALUE,FIELD=VALUE, got '=1'"),
         ("fedprox@mu=1,", "have the form FIELD=VALUE,FIELD=VALUE, got ''"),
         ("fedprox@mu=1,mu=2", "mu is given twice"),
+        ("fedprox@mu=a/b", "a value in a name cannot contain /, .* got 'a/b'; use --set or"),
+        ("fedprox@mu=1@mu=2", "cannot contain .* got '1@mu=2'"),
         ("fedprox@nu=1", "fedprox@nu=1: unknown setting nu; did you mean 'mu'"),
         ("fedprox@mu=x", "mu must be a number, got 'x'"),
         ("fedprox@mu=-1", "mu of FedProx must be at least 0, got -1"),
