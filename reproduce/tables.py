@@ -150,7 +150,7 @@ class Paper:
     Attributes:
         text: the protocol, and what the paper does not give.
         remarks: what does not agree in the paper.
-        summary: what was found, with figures as ``{TABLE/ROW/COLUMN}``.
+        summary: what was found, with figures as ``{TABLE/ROW/COLUMN}`` and ``{TABLE/ROW/COLUMN:printed}``.
     """
 
     name: str

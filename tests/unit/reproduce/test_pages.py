@@ -329,6 +329,15 @@ def test_the_summary_has_figures_of_cells(toy: Paper) -> None:
             page(replace(toy, summary=f"{{{name}}}"), found)
 
 
+def test_the_summary_has_printed_figures(toy: Paper) -> None:
+    """As the paper's table has them, without their deviations; a dash or a cell that is not there has none."""
+    told = replace(toy, summary="{one/fedavg/many:printed} %, {one/da-pfl/few:printed} %, {two/fedavg/forty:printed}")
+    assert "\n60.00 %, 70.00 %, 9\n" in page(told, lines(toy.tables[0], {"fedavg/few": [0.45]}))
+    for name in ("one/da-pfl/many", "one/strong/few"):
+        with pytest.raises(ConfigError, match=f"names the printed {name}; there is none"):
+            page(replace(toy, summary=f"{{{name}:printed}}"), {})
+
+
 def test_a_summary_takes_the_table_s_scale_where_the_paper_s_is_not_measured(toy: Paper) -> None:
     """Its one seed has 70; the paper's, once there is one, 50."""
     table = replace(toy.tables[0], shown="small")
