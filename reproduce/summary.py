@@ -11,8 +11,8 @@ from reproduce.results import Line
 from reproduce.tables import Paper
 
 PLACE = re.compile(r"\{([\w-]+)/([\w.-]+)/([\w.-]+)(:printed)?\}")
-"""``{TABLE/ROW/COLUMN}`` in a summary: the mean over seeds of the column's first figure; with ``:printed`` at its end the
-number of the paper."""
+"""``{TABLE/ROW/COLUMN}`` in a summary: the mean over seeds of the column's first figure; with ``:printed`` at its end
+the number of the paper."""
 
 
 def summary(paper: Paper, done: Mapping[str, Line]) -> str:
