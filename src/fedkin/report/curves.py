@@ -29,12 +29,14 @@ from fedkin.report.figures import (
 from fedkin.report.folder import Run
 from fedkin.report.headline import headline
 from fedkin.report.references import LOCAL
-from fedkin.report.wording import cut, listed, short_mb
+from fedkin.report.wording import cut, fitted, listed, short_mb
 
 HEIGHT = 316
 """Height of the curves in pixels: the writer spreads their labels for it."""
-LABELS = 172
+LABELS = 180
 """Width of the labels at the ends of curves, in pixels."""
+_ROOM = 8.6
+"""Width of a name at the end of a curve, next to its figure, as a multiple of the font's size; bold names are wider."""
 _FIGURE = f"{NARROW} ? '' : datum.text"
 _BAR, _MANY_BARS = 52, 38  # height of a row of the traffic, and of more than six
 _MEASURES = {"Mean": "accuracy", "Worst tenth": "worst_decile"}
@@ -113,7 +115,7 @@ def _labels(finals: Mapping[str, float], low: int, high: int) -> list[dict[str, 
     """Return the labels at the right, from the top, at least a line apart."""
     order = sorted(finals, key=lambda t: -finals[t])
     at = end_labels([finals[t] for t in order], low, high, HEIGHT)
-    return [{"series": t, "name": "Alone" if t == LOCAL else cut(t, 14),
+    return [{"series": t, "name": "Alone" if t == LOCAL else fitted(t, _ROOM),
              "text": f"{finals[t]:.1f}", "value": round(max(finals[t], low), 2), "label": label}
             for t, label in zip(order, at, strict=True)]  # fmt: skip
 

@@ -12,7 +12,7 @@ from typing import Any
 from fedkin.report.charts import Spec
 from fedkin.report.figures import Figure, Groups, percent
 from fedkin.report.standings import ClientGain, Standing, alone
-from fedkin.report.wording import against, cut, named, signed
+from fedkin.report.wording import against, cut, fitted, named, signed
 
 ROW = 38
 """Height of a row in pixels; the rows of the table next to the chart have the same."""
@@ -24,7 +24,8 @@ MOST_MARKS = 6000
 """Maximum number of dots of a chart; with more, all rows have bins."""
 NAMES = 120
 """Width of the names of methods, in pixels."""
-_LETTERS = 14
+_SIZE = 13
+"""Font size of the names."""
 _FEW = 60
 _WIDTH = 420
 _KINDS = {1: "helped", 0: "unchanged", -1: "harmed"}
@@ -179,12 +180,12 @@ def _spec(
     shown = [t for t in order if t != reference] if one else list(order)
     low, high = ends
     step = ONE_ROW if one else ROW
-    cuts = {t: cut(named(t), _LETTERS) for t in shown}
+    cuts = {t: fitted(named(t), (NAMES - 8) / _SIZE) for t in shown}
     band = {"field": "method", "type": "nominal", "title": None, "scale": {"domain": shown, "padding": 0},
             "axis": {"domain": False, "ticks": False, "grid": True, "gridColor": "var(--line)", "bandPosition": 0,
                      "zindex": 1, "minExtent": NAMES, "maxExtent": NAMES, "labelAlign": "left",
                      "labelPadding": NAMES - 8, "labelLimit": NAMES - 8, "labelColor": "var(--ink)",
-                     "labelFontSize": 13, "labelFontWeight": {"condition": {"test": "datum.value === method",
+                     "labelFontSize": _SIZE, "labelFontWeight": {"condition": {"test": "datum.value === method",
                                                                               "value": 700}, "value": 400},
                      "labelExpr": f"({json.dumps(cuts)})[datum.value]"}}  # fmt: skip
     x = {"field": "gain", "type": "quantitative", "title": None, "scale": {"domain": list(ends), "nice": False},

@@ -71,3 +71,22 @@ def cut(name: str, most: int = 16) -> str:
     """Return a name for a chart, cut in its middle to a maximum number of characters: names often differ at the end."""
     tail = (most - 1) * 2 // 5
     return name if len(name) <= most else f"{name[: most - 1 - tail].rstrip()}…{name[-tail:].lstrip()}"
+
+
+_WIDTHS = {"…@%W": 1.0, "m": 0.97, "w+=<>~_": 0.83, "MOQ": 0.83, "ilIjJ": 0.29, " .,'|": 0.32, "frt()[]-/:;!": 0.39}
+"""Widths of characters of a wide sans-serif font (DejaVu Sans), as fractions of its size."""
+
+
+def fitted(name: str, room: float) -> str:
+    """Return a name for a chart, cut in its middle to a width, which is given as a multiple of the font's size."""
+    found = name
+    for most in range(len(name), 4, -1):
+        found = cut(name, most)
+        if sum(_width(character) for character in found) <= room:
+            break
+    return found
+
+
+def _width(character: str) -> float:
+    usual = 0.67 if character.isupper() else 0.61
+    return next((width for characters, width in _WIDTHS.items() if character in characters), usual)

@@ -120,6 +120,9 @@ def test_numbers_in_words() -> None:
     assert wording.counted([3, 5]) == "3 to 5"
     assert wording.listed(["a", "b", "c"], "or") == "a, b or c"
     assert wording.cut("University Hospital West 2") == "Universit…West 2"
+    shown = {name: wording.fitted(name, 8.6) for name in ("IFCA-CAM (Eq. 6)", "Clustered Sampling", "DA-PFL (lam=0.1)")}
+    assert list(shown.values()) == ["IFCA-CAM (Eq. 6)", "Clustered…pling", "DA-PFL (l…=0.1)"]
+    assert wording.fitted("iiiiiiiiiiiiiiiiiiiiiiiii", 8.6) == "i" * 25
     assert wording.tight("95 % of 3 %") == "95% of 3%"
 
 
