@@ -528,7 +528,7 @@ def test_a_function_that_is_nearly_called_like_a_step_is_found() -> None:
         def mixture(self) -> None:
             """Do nothing."""
 
-    with pytest.raises(RuleBroken, match=r"a function personalise, which is no step .* rename it to personalize"):
+    with pytest.raises(RuleBroken, match=r"a function personalise, which is not a step .* rename it to personalize"):
         check(British(), "declared")
 
 

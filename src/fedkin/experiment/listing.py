@@ -91,8 +91,8 @@ def read_runs(folder: Path | str) -> list[Run]:
         the runs, in the order of their folders' names; `Run.to_frame` makes DataFrames of them.
 
     Raises:
-        RunFolderError: there is no such folder, it is neither of a run nor of a comparison, it has no finished run, or
-            a file is damaged.
+        RunFolderError: the folder does not exist, is neither a run nor a comparison, or has no finished run; or a file
+            is damaged.
     """
     folder = Path(folder)
     require_folder(folder)
@@ -110,7 +110,7 @@ def read_runs(folder: Path | str) -> list[Run]:
 
 
 def require_run_or_comparison(folder: Path) -> None:
-    """Raise `RunFolderError` for a sweep, and for a folder that holds several runs and is no comparison."""
+    """Raise `RunFolderError` for a sweep, and for a folder of several runs that is not a comparison."""
     kinds = (_CONFIG, "compare.toml", "sweep.toml")
     if (folder / "sweep.toml").is_file():
         raise RunFolderError(f"{folder} is a sweep, whose settings and figures are in sweep.csv; name one of its runs, "

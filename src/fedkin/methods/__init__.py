@@ -206,7 +206,7 @@ def settings_in(name: str) -> dict[str, Any]:
     """Return the settings in a method's name: field -> value; those of a wrapped method under ``inner``.
 
     Raises:
-        ConfigError: there is no such method, it is a safe form, or its settings are not of the form FIELD=VALUE.
+        ConfigError: the method is unknown or a safe form, or its settings do not have the form FIELD=VALUE.
     """
     base, text = without_settings(plain_name(name))
     if not text:

@@ -54,8 +54,8 @@ def _check_steps(cls: type[Method]) -> None:
             continue
         if close := get_close_matches(name, steps, n=1, cutoff=0.8):
             raise RuleBroken(
-                f"{cls.__name__} has a function {name}, which is no step and is never called by the run; rename it to "
-                f"{close[0]}, or to _{name} if it is a helper"
+                f"{cls.__name__} has a function {name}, which is not a step and is never called by the run; rename it "
+                f"to {close[0]}, or to _{name} if it is a helper"
             )
 
 
