@@ -46,8 +46,7 @@ if TYPE_CHECKING:
         load,
     )
     from fedkin.experiment.compare import Comparison, compare
-    from fedkin.experiment.listing import read_runs
-    from fedkin.experiment.result import FinalMetrics, Result
+    from fedkin.experiment.result import FinalMetrics, Result, read_runs
     from fedkin.experiment.run import resume, run
     from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings
     from fedkin.exporting import export, load_export
@@ -154,8 +153,7 @@ _FROM = {
     "fedkin.inspection": ("inspect",),
     "fedkin.methods": ("get_method",),
     "fedkin.server": ("Attack",),
-    "fedkin.experiment.listing": ("read_runs",),
-    "fedkin.experiment.result": ("FinalMetrics", "Result"),
+    "fedkin.experiment.result": ("FinalMetrics", "Result", "read_runs"),
     "fedkin.experiment.settings": ("Compute", "DataSettings", "ModelSettings", "RunSettings"),
     "fedkin.privacy.budget": ("Privacy",),
     "fedkin.experiment.run": ("resume", "run"),

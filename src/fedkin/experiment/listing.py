@@ -1,19 +1,16 @@
-"""The runs below a folder: a list of them without their data, for `fedkin runs`, and finished ones with their lines."""
+"""The runs below a folder, with what is known of each without its data: for `fedkin runs`."""
 
 from __future__ import annotations
 
 import json
 import os
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from fedkin.core.errors import ConfigError, RunFolderError, counted, typed
-from fedkin.report.folder import Run, read_run
 from fedkin.storage import lock
-from fedkin.storage.folders import require_folder
 from fedkin.storage.json_lines import Lines
 from fedkin.storage.toml import read_toml
 from fedkin.user_code.reference import CodeRef
@@ -77,36 +74,6 @@ def run_folders(folder: Path, deepest: int = _DEEPEST) -> Iterator[Path]:
         for place in sorted(p for p in folder.iterdir() if p.is_dir() and not p.is_symlink() and p.name != hidden):
             if os.access(place, os.R_OK | os.X_OK):
                 yield from run_folders(place, deepest - 1)
-
-
-def read_runs(folder: Path | str) -> list[Run]:
-    """Read the finished runs of a comparison, or a single run.
-
-    Runs that are not finished are omitted with a warning.
-
-    Args:
-        folder: a run folder, or the folder of a comparison.
-
-    Returns:
-        the runs, in the order of their folders' names; `Run.to_frame` makes DataFrames of them.
-
-    Raises:
-        RunFolderError: the folder does not exist, is neither a run nor a comparison, or has no finished run; or a file
-            is damaged.
-    """
-    folder = Path(folder)
-    require_folder(folder)
-    require_run_or_comparison(folder)
-    if not (folder / "compare.toml").is_file():
-        return [read_run(folder)]
-    places = list(run_folders(folder))
-    done = [place for place in places if (place / _SUMMARY).is_file()]
-    again = f"go on with: fedkin resume {typed(folder)}"
-    if not done:
-        raise RunFolderError(f"{folder} has no finished run; {again}")
-    if len(done) < len(places):
-        warnings.warn(f"{len(done)} of {len(places)} runs in {folder} are finished; {again}", stacklevel=2)
-    return [read_run(place) for place in done]
 
 
 def require_run_or_comparison(folder: Path) -> None:

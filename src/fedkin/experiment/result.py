@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedkin.core import Bundle
-from fedkin.core.errors import counted
+from fedkin.core import Bundle, RunFolderError
+from fedkin.core.errors import counted, typed
 from fedkin.data import Federation
 from fedkin.engines import Job
+from fedkin.experiment.listing import require_run_or_comparison, run_folders
+from fedkin.experiment.planned import planned_runs
 from fedkin.experiment.prepare import Experiment
+from fedkin.report.folder import Run, read_run
 from fedkin.report.frames import frame
 from fedkin.server import Server
+from fedkin.storage.folders import require_folder
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -149,6 +154,36 @@ class Result:
             ConfigError: another kind, or pandas is not installed.
         """
         return frame(kind, self.title, self.seed, self.rounds, self.clients, self.summary)
+
+
+def read_runs(folder: Path | str) -> list[Run]:
+    """Read the finished runs of a comparison, or a single run.
+
+    Runs that are not finished are omitted, with a warning.
+
+    Args:
+        folder: a run folder, or the folder of a comparison.
+
+    Returns:
+        the runs, in the order of their folders' names; `Run.to_frame` makes DataFrames of them.
+
+    Raises:
+        RunFolderError: the folder does not exist, is neither a run nor a comparison, or has no finished run; or a file
+            is damaged.
+    """
+    folder = Path(folder)
+    require_folder(folder)
+    require_run_or_comparison(folder)
+    if not (folder / "compare.toml").is_file():
+        return [read_run(folder)]
+    places = list(run_folders(folder))
+    done = [place for place in places if (place / "summary.json").is_file()]
+    again = f"go on with: fedkin resume {typed(folder)}"
+    if not done:
+        raise RunFolderError(f"{folder} has no finished run; {again}")
+    if len(done) < (planned := planned_runs(folder) or len(places)):
+        warnings.warn(f"{len(done)} of {planned} runs in {folder} are finished; {again}", stacklevel=2)
+    return [read_run(place) for place in done]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 
 from fedkin.core import ConfigError, DataError, ModelError, PartitionError, RunFolderError, Training
 from fedkin.experiment.compare import Comparison, compare, comparison_from
-from fedkin.experiment.listing import read_runs
+from fedkin.experiment.result import read_runs
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings, settings_from
 from fedkin.methods import FedProx, get_method

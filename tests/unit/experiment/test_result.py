@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any, Literal
@@ -142,6 +143,9 @@ def test_runs_of_a_comparison_are_read_again(pandas: Any, tmp_path: Path) -> Non
     (tmp_path / "c" / "ifca-seed1" / "summary.json").unlink()
     with pytest.warns(UserWarning, match="7 of 8 runs in .* are finished; go on with: fedkin resume"):
         assert len(fedkin.read_runs(str(tmp_path / "c"))) == 7
+    shutil.rmtree(tmp_path / "c" / "ifca-seed1")  # as if it had not begun
+    with pytest.warns(UserWarning, match="7 of 8 runs"):
+        assert len(fedkin.read_runs(tmp_path / "c")) == 7
     for file in tmp_path.glob("c/*/summary.json"):
         file.unlink()
     with pytest.raises(RunFolderError, match="c has no finished run; go on with: fedkin resume"):
