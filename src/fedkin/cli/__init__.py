@@ -16,6 +16,7 @@ from fedkin.cli.flag_names import HELP_FLAGS, refusal
 from fedkin.version import __version__
 
 _BY_GROUP = ("check", "compare", "inspect", "run", "sweep")  # commands with a short help and a long one
+_HOSTS = ("keys", "link", "node", "submit", "status")
 _LIMIT = "--max-data-gb"
 # commands whose flags depend on a method, or which have none; all others print their own help
 _NO_HELP = ("check", "list", "run", "sweep")
@@ -165,6 +166,8 @@ def _refusal(args: list[str]) -> str | None:
         return f"unknown command {args[0]!r}; " + (
             f"did you mean {meant[0]!r}?" if meant else "fedkin --help shows all"
         )
+    if args[0] in _HOSTS and sys.platform == "win32":
+        return f"fedkin {args[0]} needs Linux or macOS; on Windows use it in WSL (Windows Subsystem for Linux)"
     return refusal(args)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
@@ -52,7 +51,7 @@ from fedkin.report.tuning import setting_text, tuning_table
 from fedkin.report.wording import listed
 from fedkin.storage.folders import require_folder, taken
 from fedkin.storage.json_lines import Lines
-from fedkin.storage.lock import writing
+from fedkin.storage.lock import remove, writing
 from fedkin.storage.summary import understood
 from fedkin.storage.toml import read_toml
 from fedkin.user_code.reference import CodeRef
@@ -310,7 +309,7 @@ def _stopped(folder: Path, new: bool = False) -> int:
     """Print how to continue; ``new``: the folder did not exist before this command."""
     if new and folder.is_dir() and not (folder / "checkpoint.safetensors").exists():
         with contextlib.suppress(FolderBusyError), writing(folder):  # another command may have started a run there
-            shutil.rmtree(folder, ignore_errors=True)  # no round is done: there is nothing to continue
+            remove(folder)  # no round is done: there is nothing to continue
     if (folder / "config.toml").exists() or (folder / "compare.toml").exists():
         screen.note(f"stopped; continue with: fedkin resume {typed(folder)}")
     else:

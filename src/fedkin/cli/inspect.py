@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from fedkin.cli import screen
 from fedkin.cli.outcome import require_folder_name
 from fedkin.cli.parts import parse
 from fedkin.core import ConfigError
+from fedkin.core.errors import command_line
 from fedkin.experiment.settings import DataSettings
 from fedkin.inspection import Finding, Inspection, look
 from fedkin.report import inspection as report
@@ -50,7 +50,7 @@ class _Flags:
 
 def inspect_command(args: list[str]) -> int:
     """Run ``fedkin inspect [PATH|FILE.toml] [flags]``."""
-    again = "fedkin inspect " + shlex.join(args)
+    again = "fedkin inspect " + command_line(args)
     asked = inspect_flags(args)
     if asked.show.out is not None:
         require_folder_name(asked.show.out)

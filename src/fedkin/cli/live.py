@@ -69,4 +69,4 @@ def _tell(where: str, page: PageFlags) -> None:
 
 def _has_display() -> bool:
     """Return whether a browser would have a window: without one, a text browser would take over the terminal."""
-    return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

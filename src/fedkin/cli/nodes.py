@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from fedkin.cli.exit_codes import DIVERGED, OK
 from fedkin.cli.options import options
 from fedkin.cli.outcome import chosen_folder
 from fedkin.core import ConfigError, EngineError
-from fedkin.core.errors import typed
+from fedkin.core.errors import command_line, typed
 from fedkin.deploy.control import Control
 from fedkin.deploy.node import Node, run_node
 from fedkin.deploy.offline import check_version
@@ -85,7 +84,7 @@ def _submitted(settings: Settings, folder: Path, link: Control, asked: Submissio
     former = _time_of(folder / "report.html")
     number = submit(settings, folder, link, nodes)
     at = ["--ray"] if asked.ray else [] if asked.link == Submission.link else ["--link", str(asked.link)]
-    again = shlex.join(["fedkin", "submit", str(folder), *at])
+    again = command_line(["fedkin", "submit", str(folder), *at])
     screen.say(f"run {number} is submitted; its folder is {folder}. Continue it after a failure: {again}")
     if asked.detach:
         return 0
@@ -105,7 +104,7 @@ def _submitted(settings: Settings, folder: Path, link: Control, asked: Submissio
         if asked.ray:
             screen.note(f"stopped; continue with: {again}")
         else:
-            look = shlex.join(["fedkin", "status", str(asked.link)])
+            look = command_line(["fedkin", "status", str(asked.link)])
             screen.note(f"the run continues without this command; see {folder}, or: {look}")
         return 130
     screen.say(f"Everything is in {folder}; pictures and tables: {folder / 'report.html'}")

@@ -17,9 +17,13 @@ A message states what was expected, what was found, with the values, and what to
 
 from __future__ import annotations
 
+import re
 import shlex
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+_QUOTED_ON_WINDOWS = re.compile(r"[^\w:\\/.,=+@-]")  # in its two shells; a file's name has no quotes there
 
 
 class FedkinError(Exception):
@@ -89,7 +93,15 @@ def counted(count: int, noun: str) -> str:
 
 def typed(path: object) -> str:
     """Return a path, or another word of a command, as it is typed in a shell: quoted if it needs to be."""
-    return shlex.quote(str(path))
+    text = str(path)
+    if sys.platform == "win32":
+        return text if text and not _QUOTED_ON_WINDOWS.search(text) else f'"{text}"'
+    return shlex.quote(text)
+
+
+def command_line(words: Iterable[object]) -> str:
+    """Return a command as it is typed in a shell."""
+    return " ".join(map(typed, words))
 
 
 def meant(name: str, known: Iterable[str]) -> str:

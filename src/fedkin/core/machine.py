@@ -1,11 +1,15 @@
-"""The hardware of this machine."""
+"""The hardware of this machine, and what systems do differently."""
 
 from __future__ import annotations
 
 import gc
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+_position = threading.Lock()  # of files that are read without preadv, as on Windows, where nothing is forked
 
 
 def cores() -> int:
@@ -16,6 +20,29 @@ def cores() -> int:
 def memory() -> int:
     """Return the bytes of this machine's memory; 0 where the system does not say."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+
+
+def open_to_read(path: Path) -> int:
+    """Return the number of a file that is open for `read_at`.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    return os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+
+
+def read_at(file: int, into: memoryview, at: int) -> int:
+    """Read bytes of an open file from a position on, and return their number, which may be smaller than asked.
+
+    Threads may read from one file, and so may forked processes.
+    """
+    if hasattr(os, "preadv"):
+        return os.preadv(file, [into], at)
+    with _position:
+        os.lseek(file, at, os.SEEK_SET)
+        piece = os.read(file, len(into))
+    into[: len(piece)] = piece
+    return len(piece)
 
 
 @contextmanager

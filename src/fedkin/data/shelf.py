@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import DataError
+from fedkin.core.machine import open_to_read, read_at
 from fedkin.core.samples import ClientData, Samples
 from fedkin.data.preparation import Preparation
 from fedkin.data.shard import PARTS, check_client_data
@@ -58,7 +59,7 @@ class Shelf(Sequence[ClientData]):
                 path = folder / f"{part}.{kind}"
                 if not path.is_file() or path.stat().st_size != end * width:
                     raise DataError(f"{path} is missing, or not of {end} samples; write the federation again")
-                self._files[path.name] = os.open(path, os.O_RDONLY)
+                self._files[path.name] = open_to_read(path)
         weakref.finalize(self, _close, tuple(self._files.values()))
 
     def __len__(self) -> int:
@@ -90,7 +91,7 @@ class Shelf(Sequence[ClientData]):
         out = np.empty(shape, dtype="<f4" if kind == "x" else "<i8")
         raw, at = memoryview(out.reshape(-1).view(np.uint8)), start * out[:1].nbytes  # type: ignore[arg-type]
         while len(raw):
-            got = os.preadv(self._files[f"{part}.{kind}"], [raw], at)
+            got = read_at(self._files[f"{part}.{kind}"], raw, at)
             if got == 0:
                 raise DataError(f"{self.folder / f'{part}.{kind}'} has become shorter; write the federation again")
             raw, at = raw[got:], at + got

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from fedkin.core.errors import ConfigError, EngineError, typed
+from fedkin.core.errors import ConfigError, EngineError, command_line, typed
 from fedkin.deploy.control import Changes, Control
 from fedkin.deploy.gate import Gate, client_context, failed, server_context
 from fedkin.deploy.headchecks import HeadChecks
@@ -291,7 +290,7 @@ def change_lines(changes: Changes, settings: LinkSettings) -> list[str]:
     folder = settings.node_folder
     lines = [f"registered {name} ({key_fingerprint(folder / f'{name}.pub')})" for name in changes.new]
     for name in changes.gone:
-        file, command = folder / f"{name}.pub", shlex.join(["fedkin", "link", str(settings.folder), "--revoke", name])
+        file, command = folder / f"{name}.pub", command_line(["fedkin", "link", str(settings.folder), "--revoke", name])
         if file.exists():
             lines.append(f"the former key of {name} is refused at the gate, as {file} no longer contains it")
         else:

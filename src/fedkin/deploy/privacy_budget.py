@@ -6,7 +6,6 @@ what an answer takes before the answer leaves.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -31,6 +30,7 @@ from fedkin.experiment.settings import Setup
 from fedkin.privacy.budget import Privacy, Spent, composed, reports_at_joining
 from fedkin.privacy.noise import noisy_choice, noisy_counts
 from fedkin.storage.files import make_private
+from fedkin.storage.lock import awaited
 
 log = logging.getLogger("fedkin.site")
 _FORMAT = 2
@@ -321,12 +321,8 @@ class Account:
     def _locked(self) -> Iterator[None]:
         """Keep a second process with this folder from writing between reading and writing: one entry would be lost."""
         make_private(self.path.parent, tighten=False, sync=True)
-        file = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with awaited(self.path.with_suffix(".lock")):
             yield
-        finally:
-            os.close(file)
 
     def _save(self, runs: Mapping[str, Used]) -> None:
         lines: dict[str, Any] = {

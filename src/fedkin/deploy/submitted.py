@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import logging
-import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import Any, TextIO
 import msgspec
 
 from fedkin.core import ConfigError, FedkinError
-from fedkin.core.errors import typed
+from fedkin.core.errors import command_line, typed
 from fedkin.deploy.allowed_code import require_installed
 from fedkin.deploy.channel import Channel
 from fedkin.deploy.serve import serve
@@ -101,7 +100,7 @@ def command(word: object) -> str:
     decoded = _read(word)
     words = ["fedkin", "submit", str(Path(decoded.folder) / "config.toml")]
     words += ["--ray"] if decoded.data else ["--link", decoded.link] if decoded.link else []
-    return shlex.join(words)
+    return command_line(words)
 
 
 def _log_to(stream: TextIO) -> None:

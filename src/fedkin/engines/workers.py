@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkContext, ForkProcess
+from typing import TYPE_CHECKING
 
 from fedkin.core import Bundle, ClientError, ConfigError, EngineError, FedkinError, errors
 from fedkin.core.machine import cores
@@ -27,6 +27,9 @@ from fedkin.engines.orders import TOKEN_BYTES, Order, OrderHeading, OrderToken, 
 from fedkin.engines.shared import ALIGN, Slab, SlabEntry, slab_bytes
 from fedkin.engines.tasks import Answer, Job, Step, Task
 from fedkin.engines.worker import Doing, Failure, PendingReply, SharedMemory, main
+
+if TYPE_CHECKING:  # Windows has neither
+    from multiprocessing.context import ForkContext, ForkProcess
 
 _AHEAD = 32 << 20  # bytes of tensors on their way that are one task's alone, at least two tasks for each worker
 _QUEUE = 16 << 10  # maximum bytes of orders on their way, so that writing to the queue never blocks

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import shutil
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +35,7 @@ from fedkin.server import RoundReport
 from fedkin.storage.files import write_atomic
 from fedkin.storage.folders import room, taken
 from fedkin.storage.lock import NAME as LOCK
-from fedkin.storage.lock import writing
+from fedkin.storage.lock import remove, writing
 from fedkin.storage.toml import fill
 from fedkin.user_code.loading import plain_name
 from fedkin.user_code.reference import CodeRef, copies
@@ -415,7 +414,7 @@ def _withdraw(folder: Path, files: set[str]) -> None:
     """Remove the folder of a comparison in which no run and no trial could begin; it holds these files alone."""
     begun = any((folder / TRIALS).glob("*/*/config.toml"))
     if not begun and {p.name for p in folder.iterdir()} - {LOCK, TRIALS} == files:
-        shutil.rmtree(folder)
+        remove(folder)
 
 
 def run_name(name: str, seed: int) -> str:

@@ -34,7 +34,7 @@ from fedkin.server import Attack, Simulation, join_rounds, needs
 from fedkin.storage.client_states import Kept, States
 from fedkin.storage.folders import room
 from fedkin.storage.lock import writing
-from fedkin.storage.row_store import Banks
+from fedkin.storage.row_store import SUPPORTED, Banks
 from fedkin.storage.toml import read_toml
 
 IN_MEMORY = 256 << 20
@@ -221,7 +221,7 @@ def simulate(
                 if federation.preparation is not None:
                     folder.write("preparation", federation.preparation.to_json())
             store = States(None if folder is None else folder.states) if in_files else None
-            banks = Banks(None if folder is None else folder.bank_files) if in_files else None
+            banks = Banks(None if folder is None else folder.bank_files) if in_files and SUPPORTED else None
             simulation = Simulation(
                 session,
                 clients,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -52,7 +51,7 @@ from fedkin.storage.files import write_atomic
 from fedkin.storage.folders import room, taken
 from fedkin.storage.json_lines import Lines
 from fedkin.storage.lock import NAME as LOCK
-from fedkin.storage.lock import writing
+from fedkin.storage.lock import remove, writing
 from fedkin.storage.toml import NETWORK, NONE, differences, named, read_toml
 from fedkin.user_code.reference import CodeRef, copies
 
@@ -321,7 +320,7 @@ def _withdraw(sweep: Sweep, out: Path) -> None:
     """Remove the folder of a sweep in which no run could begin; it holds only what `_begin` and `_trials` wrote."""
     own = {"sweep.toml", "trials.jsonl", LOCK, *sweep.sources()}
     if not any(out.glob("*/config.toml")) and {p.name for p in out.iterdir()} <= own:
-        shutil.rmtree(out)
+        remove(out)
 
 
 def _renamed(values: Mapping[str, Any], rename: Callable[[str], str]) -> Values:

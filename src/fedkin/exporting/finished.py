@@ -22,7 +22,7 @@ from fedkin.experiment.result import FinishedRun, Result
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import settings_from
 from fedkin.server import Simulation, join_rounds
-from fedkin.storage.row_store import Banks
+from fedkin.storage.row_store import SUPPORTED, Banks
 from fedkin.storage.toml import read_toml
 
 Run = Result | Path | str
@@ -60,7 +60,7 @@ def _loaded(folder: RunFolder, table: dict[str, object]) -> FinishedRun:
     settings = settings_from(table, str(folder.path / "config.toml"))
     federation = settings.data.federation(settings.run.seed)
     e = Experiment.prepare(settings, federation)
-    if folder.bank_files.exists():
+    if folder.bank_files.exists() and SUPPORTED:
         folder.banks = Banks(_banks_of(folder))
     folder.about = e.about
     loaded = folder.load(e.marks)

@@ -3,7 +3,7 @@
 It is not a thread of the command, where workers are forked: a fork copies the locks of threads as they are. The command
 opens the socket, so that the address is known at once, and hands it on. The server ends with the command, as soon
 as an open page has got the last round, and at once when its standard input is closed, as the system does if the command
-is killed.
+is killed. Where nothing is forked and sockets cannot be handed on (Windows), it is a thread.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ def served(folder: Path, port: int = 0) -> Iterator[str]:
     Raises:
         ConfigError: the port cannot be used.
     """
+    if sys.platform == "win32":
+        with _thread(folder, port) as where:
+            yield where
+        return
     with listening(port) as listener:
         token = new_token()
         where = address(listener, token)
@@ -51,6 +55,20 @@ def served(folder: Path, port: int = 0) -> Iterator[str]:
         server.wait()
         with contextlib.suppress(OSError):
             server.stdin.close()
+
+
+@contextmanager
+def _thread(folder: Path, port: int) -> Iterator[str]:
+    """Serve the page of a folder from a thread of this process."""
+    listener, token = listening(port), new_token()
+    where = address(listener, token)
+    with LiveServer(listener, token, folder) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield where
+        finally:
+            server.linger()
+            server.shutdown()
 
 
 def main() -> None:

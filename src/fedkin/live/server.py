@@ -55,7 +55,8 @@ def listening(port: int = 0) -> socket.socket:
         raise ConfigError(f"--port must be a number from 0 to 65535, got {port}; 0 takes a free one")
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sys.platform != "win32":  # where it would let other programs take the port as well
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((HOST, port))
         listener.listen()
     except OSError as e:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,8 @@ PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 """Modes of files and folders with data of single clients: states, models, keys, accounts."""
 HALF_WRITTEN = ".*.new"
 """Pattern of the names that files have until they are whole."""
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+# on Windows modes say nothing about other users: files have the rights of their folder, in a profile those of its user
+_OTHERS = 0 if sys.platform == "win32" else stat.S_IRWXG | stat.S_IRWXO
 
 
 def write_atomic(path: Path, content: bytes, *, sync: bool = False, private: bool = False) -> None:
@@ -33,7 +35,7 @@ def write_atomic(path: Path, content: bytes, *, sync: bool = False, private: boo
     new = half_written(path)
     try:
         with naming(path), new.open("wb") as file:
-            if private:
+            if private and _OTHERS:
                 os.fchmod(file.fileno(), PRIVATE_FILE)
             file.write(content)
             if sync:
@@ -112,7 +114,9 @@ def open_to_others(file: Path) -> str | None:
 
 def sync_to_disk(path: Path) -> None:
     """Return when a file or a folder would survive a power failure."""
-    opened = os.open(path, os.O_RDONLY)
+    if sys.platform == "win32" and path.is_dir():  # which has no such thing for folders
+        return
+    opened = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
     try:
         os.fsync(opened)
     finally:

@@ -1,18 +1,19 @@
 """One writer at a time: a lock file that the system releases when its process ends for any reason.
 
-The lock is the system's (``flock``), not the file: the file names the process that has it, and the file of a killed
-process is taken over. Readers of a folder need no lock and never wait.
+The lock is the system's (``flock``; on Windows a byte), not the file: the file names the process that has it, and the
+file of a killed process is taken over. Readers of a folder need no lock and never wait.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import logging
 import os
+import shutil
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,11 +23,18 @@ from datetime import datetime
 from pathlib import Path
 
 from fedkin.core.errors import FolderBusyError, RunFolderError
+from fedkin.storage.files import PRIVATE_FILE
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
 
 NAME = ".lock"
 """The lock file in a folder that is being written."""
 _TRIES = 20  # a process that only reads the owner also has the lock for a moment
 _PAUSE = 0.01
+_BYTE = 1 << 30  # the byte that is locked on Windows, beyond the owner's name: a locked byte cannot be read
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 log = logging.getLogger("fedkin.storage.lock")
 
@@ -45,10 +53,11 @@ class Owner:
 
 @dataclass
 class _Hold:
-    """A folder that a thread of this process is writing to."""
+    """A folder that a thread of this process is writing to, and whether it ends with that."""
 
     thread: int
     depth: int = 1
+    removed: bool = False
 
 
 _open: set[int] = set()
@@ -96,7 +105,23 @@ def writing(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            del _writing[key]
+            if _writing.pop(key).removed:
+                stack.close()
+                with contextlib.suppress(OSError):  # another process has begun to write there
+                    folder.rmdir()
+
+
+def remove(folder: Path) -> None:
+    """Remove what is in a folder that this thread is `writing` to, and the folder when that ends.
+
+    Its lock is the last file: it cannot be removed on Windows while it is held.
+    """
+    _writing[os.path.realpath(folder)].removed = True
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != NAME:
+            path.unlink()
 
 
 def require_free(folder: Path) -> None:
@@ -118,9 +143,23 @@ def held(path: Path) -> Iterator[bool]:
         yield number is not None
     finally:
         if number in _open:  # a forked child leaves the release to its parent
-            path.unlink(missing_ok=True)
             _open.discard(number)
-            os.close(number)
+            _release(path, number)
+
+
+@contextmanager
+def awaited(path: Path) -> Iterator[None]:
+    """Hold a lock file, which stays, until the block ends; wait while another process or thread has it.
+
+    Raises:
+        OSError: the file cannot be made or locked.
+    """
+    number = os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
+    try:
+        _wait(number)
+        yield
+    finally:
+        os.close(number)
 
 
 def owner(path: Path) -> Owner | None:
@@ -128,7 +167,7 @@ def owner(path: Path) -> Owner | None:
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
         number = os.open(path, os.O_RDONLY)
         try:
-            if not _locked(number, fcntl.LOCK_SH):
+            if not _locked(number, shared=True):
                 record = json.loads(path.read_text(encoding="utf-8"))
                 return Owner(int(record["pid"]), str(record["host"]), str(record["since"]))
         finally:
@@ -141,7 +180,7 @@ def _take(path: Path) -> int | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in reversed(range(_TRIES)):
         number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        if not _locked(number, fcntl.LOCK_EX):
+        if not _locked(number):
             os.close(number)
             if left:
                 time.sleep(_PAUSE)
@@ -151,16 +190,17 @@ def _take(path: Path) -> int | None:
             continue
         me = Owner(os.getpid(), socket.gethostname(), datetime.now().astimezone().isoformat(" ", "seconds"))
         os.ftruncate(number, 0)
-        os.pwrite(number, json.dumps(asdict(me)).encode() + b"\n", 0)
+        os.lseek(number, 0, os.SEEK_SET)
+        os.write(number, json.dumps(asdict(me)).encode() + b"\n")
         _open.add(number)
         return number
     return None
 
 
-def _locked(number: int, how: int) -> bool:
+def _locked(number: int, *, shared: bool = False) -> bool:
     """Lock an open file; return False if another process has it."""
     try:
-        fcntl.flock(number, how | fcntl.LOCK_NB)
+        _lock(number, shared=shared)
     except BlockingIOError:
         return False
     except OSError as e:
@@ -168,6 +208,37 @@ def _locked(number: int, how: int) -> bool:
             raise
         log.warning("the file system has no locks (%s): two processes could write into one folder", e.strerror)
     return True
+
+
+if sys.platform == "win32":
+
+    def _lock(number: int, *, shared: bool) -> None:
+        os.lseek(number, _BYTE, os.SEEK_SET)
+        try:
+            msvcrt.locking(number, msvcrt.LK_NBLCK, 1)  # there are no shared ones
+        except PermissionError as e:
+            raise BlockingIOError(e.errno, e.strerror) from e
+
+    def _wait(number: int) -> None:
+        while not _locked(number):
+            time.sleep(_PAUSE)
+
+    def _release(path: Path, number: int) -> None:
+        os.close(number)
+        with contextlib.suppress(OSError):  # open files cannot be removed there, such as one that has its next owner
+            path.unlink()
+
+else:
+
+    def _lock(number: int, *, shared: bool) -> None:
+        fcntl.flock(number, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+
+    def _wait(number: int) -> None:
+        fcntl.flock(number, fcntl.LOCK_EX)
+
+    def _release(path: Path, number: int) -> None:
+        path.unlink(missing_ok=True)  # before the lock is released: the next owner makes a file of its own
+        os.close(number)
 
 
 def _names(path: Path, number: int) -> bool:
@@ -187,4 +258,5 @@ def _leave_to_parent() -> None:
     _writing.clear()
 
 
-os.register_at_fork(after_in_child=_leave_to_parent)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)

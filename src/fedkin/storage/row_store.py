@@ -25,6 +25,8 @@ from torch import Tensor
 from fedkin.core import Bundle, RunFolderError
 from fedkin.storage.files import PRIVATE_FILE, make_private
 
+SUPPORTED = hasattr(os, "pwrite")
+"""Whether this system can replace and delete files that are mapped; Windows cannot, and banks are in memory there."""
 _UNDO = "undo"
 _PIECE = 8 << 20  # bytes written or compared at a time
 
@@ -149,9 +151,14 @@ class Banks:
         """Return the banks of the checkpoint after ``round``, as they were then.
 
         Raises:
-            RunFolderError: a file is missing or damaged.
+            RunFolderError: a file is missing or damaged, or this system cannot use them.
         """
         assert self._folder is not None
+        if layouts and not SUPPORTED:
+            raise RunFolderError(
+                f"{self._folder}: the models of this run are kept in files as Linux and macOS can change them; open it "
+                "there, or start the run again here"
+            )
         self._banks.clear()
         self._round, found = round, Bundle()
         places = {name: json.loads(text) for name, text in layouts.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,13 +35,14 @@ def unpack(path: Path, remedy: str, *, rewritten: bool = False) -> tuple[Texts, 
     Args:
         path: a file with the content of `pack`.
         remedy: remedy for a damaged file, the end of the message.
-        rewritten: the file will be overwritten in place, so it must not stay mapped into memory.
+        rewritten: the file will be overwritten in place, so it must not stay mapped into memory; on Windows none may,
+            since files that are mapped cannot be replaced.
 
     Raises:
         RunFolderError: the file is missing or damaged.
     """
     try:
-        texts, tensors = _copied(path) if rewritten else _mapped(path)
+        texts, tensors = _copied(path) if rewritten or sys.platform == "win32" else _mapped(path)
     except (SafetensorError, OSError, ValueError) as e:
         raise RunFolderError(f"{path} is damaged ({e}); {remedy}") from e
     if texts.pop("checksum", None) != checksum(tensors, texts):

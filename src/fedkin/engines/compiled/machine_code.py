@@ -13,6 +13,7 @@ import ctypes
 import hashlib
 import os
 import stat
+import sys
 import time
 from functools import lru_cache
 from pathlib import Path
@@ -92,7 +93,7 @@ def _read(path: Path) -> bytes | None:
     """Return the code in a file; None if there is none that can be trusted."""
     with contextlib.suppress(OSError):
         folder, others = path.parent.stat(), stat.S_IRWXG | stat.S_IRWXO
-        if os.name == "posix" and (folder.st_uid != os.geteuid() or stat.S_IMODE(folder.st_mode) & others):
+        if sys.platform != "win32" and (folder.st_uid != os.geteuid() or stat.S_IMODE(folder.st_mode) & others):
             return None
         content = path.read_bytes()
         if hashlib.sha256(content[32:]).digest() == content[:32]:

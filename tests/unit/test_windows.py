@@ -1,0 +1,139 @@
+"""Commands where Python lacks what it lacks on Windows: they work there, with the results of any system."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+import torch
+
+from commandline import Command
+from fedkin import Dirichlet, federate, load
+from fedkin.core import errors
+from fedkin.data.shelf import Shelf
+from fedkin.live import process
+from fedkin.storage import files
+from fedkin.storage.lock import held
+
+PROGRAM = Path(__file__).parents[1] / "likewindows.py"
+SOURCE = Path(errors.__file__).parents[2]
+SMALL = "--clients 4 --rounds 2 --model linear"
+
+
+def like_windows(folder: Path, *commands: str) -> subprocess.CompletedProcess[str]:
+    """Run commands one after another in a folder."""
+    return subprocess.run(
+        [sys.executable, str(PROGRAM), *commands],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
+
+
+def test_a_run_there_has_the_lines_of_a_run_here(tmp_path: Path, fedkin: Command) -> None:
+    """Trained, given one more round, compared, exported, listed; each line of rounds and clients as by workers here."""
+    there = like_windows(
+        tmp_path,
+        f"run fedavg {SMALL} --out there --quiet",
+        "resume there --rounds 3 --quiet",
+        "report there --quiet",
+        "export there --client 1 --out model",
+        f"compare da-pfl {SMALL} --state file --out more --quiet",
+        "runs more",
+        "list methods",
+    )
+    assert there.returncode == 0, there.stderr
+    assert (tmp_path / "model" / "load.py").is_file()
+    assert fedkin(f"run fedavg {SMALL.replace('rounds 2', 'rounds 3')} --engine workers --out here --quiet").code == 0
+    for name in ("rounds.jsonl", "clients.jsonl"):
+        assert (tmp_path / "there" / name).read_bytes() == (Path("here") / name).read_bytes()
+
+
+def test_a_folder_that_is_being_written_is_refused_there(tmp_path: Path) -> None:
+    """The process that has it is named."""
+    with held(tmp_path / "a" / ".lock"):
+        done = like_windows(tmp_path, f"run fedavg {SMALL} --out a")
+    assert done.returncode == 2
+    assert f"a is being written by process {os.getpid()} on " in done.stderr
+    assert not (tmp_path / "a" / "config.toml").exists()
+
+
+@pytest.mark.parametrize("command", ["link", "node --data a.csv", "submit a.toml", "status", "keys authority a"])
+def test_commands_for_hosts_say_where_they_work(command: str, fedkin: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They need sockets and locks that Windows has not."""
+    monkeypatch.setattr(sys, "platform", "win32")
+    done = fedkin(command)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        f"fedkin: fedkin {command.split()[0]} needs Linux or macOS; on Windows use it in WSL (Windows Subsystem for "
+        "Linux)\n"
+    )
+
+
+def test_the_live_page_is_served_by_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket cannot be handed to another process there; the page is there while the command computes."""
+    monkeypatch.setattr(process.sys, "platform", "win32")
+    monkeypatch.setattr(process.subprocess, "Popen", None)
+    with process.served(tmp_path) as where, urllib.request.urlopen(where) as answer:
+        assert b"<html" in answer.read()
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(where)
+
+
+@pytest.mark.parametrize(
+    ("word", "there"),
+    [
+        (r"runs\first", r"runs\first"),
+        (r"C:\Users\Anna Berg\runs", r'"C:\Users\Anna Berg\runs"'),
+        ("fedprox@mu=0.1", "fedprox@mu=0.1"),
+        ("a&b", '"a&b"'),
+        ("", '""'),
+    ],
+)
+def test_commands_are_quoted_as_its_shells_read_them(word: str, there: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In double quotes; single ones are part of a word in its command prompt."""
+    monkeypatch.setattr(errors.sys, "platform", "win32")
+    assert errors.typed(word) == there
+    assert errors.command_line(["fedkin", "runs", word]) == f"fedkin runs {there}"
+
+
+def test_modes_of_files_mean_nothing_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A private file is not called open to others, and folders, which cannot be opened, are not synced."""
+    opened = os.open
+
+    def files_only(path: Path, *more: int) -> int:
+        assert not path.is_dir()
+        return opened(path, *more)
+
+    tmp_path.chmod(0o777)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "platform", "win32")
+        patch.setattr(files, "_OTHERS", 0)
+        patch.setattr(os, "open", files_only)
+        patch.delattr(os, "fchmod")
+        assert files.make_private(tmp_path) is False
+        files.write_atomic(tmp_path / "a", b"1", private=True, sync=True)
+        files.sync_to_disk(tmp_path / "a")
+        (tmp_path / "a").chmod(0o666)
+        assert files.open_to_others(tmp_path / "a") is None
+    assert files.make_private(tmp_path) is True  # here they do
+    assert files.open_to_others(tmp_path / "a") is not None
+
+
+def test_samples_are_read_without_positions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A saved federation gives the same samples where the system cannot read from a position."""
+    federation = federate(load("digits"), Dirichlet(alpha=0.5), clients=3)
+    federation.save(tmp_path / "a")
+    with monkeypatch.context() as patch:
+        patch.delattr(os, "preadv")
+        found = [(client.train.x, client.test.y) for client in Shelf(tmp_path / "a")]
+    for client, (x, y) in zip(federation.clients, found, strict=True):
+        assert torch.equal(client.train.x, x)
+        assert torch.equal(client.test.y, y)
