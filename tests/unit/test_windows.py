@@ -18,6 +18,7 @@ from fedkin.data.shelf import Shelf
 from fedkin.live import process
 from fedkin.storage import files
 from fedkin.storage.lock import held
+from fedkin.storage.tensors import pack, unpack
 
 PROGRAM = Path(__file__).parents[1] / "likewindows.py"
 SOURCE = Path(errors.__file__).parents[2]
@@ -137,3 +138,17 @@ def test_samples_are_read_without_positions(tmp_path: Path, monkeypatch: pytest.
     for client, (x, y) in zip(federation.clients, found, strict=True):
         assert torch.equal(client.train.x, x)
         assert torch.equal(client.test.y, y)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="this system does not say what is mapped")
+def test_checkpoints_are_not_mapped_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is mapped into memory cannot be replaced there, and a resumed run replaces its checkpoint."""
+    (tmp_path / "a").write_bytes(pack({"t": torch.arange(3)}, {}))
+    maps = Path("/proc/self/maps")
+    _, here = unpack(tmp_path / "a", "")
+    assert str(tmp_path / "a") in maps.read_text()  # the test sees maps
+    del here
+    monkeypatch.setattr(sys, "platform", "win32")
+    _, there = unpack(tmp_path / "a", "")
+    assert str(tmp_path / "a") not in maps.read_text()
+    assert there["t"].tolist() == [0, 1, 2]

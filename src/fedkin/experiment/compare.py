@@ -91,6 +91,7 @@ class Comparison(Setup):
         labels = [CodeRef(name).attribute.lower() for name in self.names]  # some file systems know no capitals
         if twice := [name for name in self.names if labels.count(CodeRef(name).attribute.lower()) > 1]:
             raise ConfigError(f"runs of {' and '.join(twice)} would lie in one folder; rename one class")
+        self._require_different()
         for name in self.own:
             if name not in self.names:
                 raise ConfigError(f"settings for {name!r}, which is not compared; there are {', '.join(self.names)}")
@@ -110,6 +111,16 @@ class Comparison(Setup):
             raise ConfigError("tuning chooses on validation data: --validation must be above 0, such as 0.1")
         for name in self.names if self.tune else ():
             self.sweep(name)  # what is wrong with one is found before anything runs
+
+    def _require_different(self) -> None:
+        """Raise `ConfigError` if two names are those of one method with equal settings, such as mu=1 and mu=1.0."""
+        if self.tune:  # what a name says is kept, and what it does not say is tuned
+            return
+        found = [(name, get_method(name)) for name in self.names if name not in self.own]
+        for i, (name, method) in enumerate(found):
+            for other, same in found[:i]:
+                if method == same:
+                    raise ConfigError(f"{other} and {name} are one method with equal settings; leave one out")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -274,6 +274,11 @@ def test_bad_settings_leave_no_folder(changes: dict[str, Any], kind: type, messa
         ({"methods": ("fedavgg",)}, "unknown method 'fedavgg'; did you mean 'fedavg'"),
         ({"methods": ("ditto", "FedAvg", "Ditto")}, "ditto is named 2 times; a comparison runs each method once"),
         (
+            {"methods": ("fedprox@mu=1", "fedprox@mu=1.0")},
+            "fedprox@mu=1 and fedprox@mu=1.0 are one method with equal settings; leave one out",
+        ),
+        ({"methods": ("fedprox", "fedprox@mu=0.01")}, "fedprox and fedprox@mu=0.01 are one method with equal settings"),
+        (
             {"own": {"ifca": {"clusters": 2}}},
             "settings for 'ifca', which is not compared; there are local, local-full",
         ),

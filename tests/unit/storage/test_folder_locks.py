@@ -32,7 +32,7 @@ from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings
 from fedkin.experiment.sweep import Sweep, run_sweep
-from fedkin.storage.lock import NAME, held, owner, require_free, writing
+from fedkin.storage.lock import NAME, held, owner, remove, require_free, writing
 from folders import assert_same_run, content, lines_in, small
 from hosttoys import Direct, settings, sites
 
@@ -157,6 +157,27 @@ def test_two_threads_are_two_writers(tmp_path: Path) -> None:
         thread.start()
         thread.join()
     assert [type(each) for each in found] == [FolderBusyError]
+
+
+def test_a_folder_is_removed_with_its_lock(tmp_path: Path) -> None:
+    """Its files and folders at once, but not what links lead to; the lock, which is held meanwhile, and the folder at
+    the end. A folder in which something is written after that stays, without a lock."""
+    a, other = tmp_path / "a", tmp_path / "other"
+    for folder in (a / "runs" / "one", other):
+        folder.mkdir(parents=True)
+        (folder / "file").write_text("")
+    (a / "link").symlink_to(other)
+    with writing(a):
+        (a / "table").write_text("")
+        remove(a)
+        assert [path.name for path in a.iterdir()] == [".lock"]
+        assert owner(a / ".lock") is not None
+    assert not a.exists()
+    assert (other / "file").exists()
+    with writing(a):
+        remove(a)
+        (a / "late").write_text("")
+    assert [path.name for path in a.iterdir()] == ["late"]
 
 
 def test_of_many_at_one_instant_one_gets_the_lock(tmp_path: Path) -> None:
