@@ -308,7 +308,8 @@ def _reached(run: Run, target: float) -> str:
 def _stopped(folder: Path, new: bool = False) -> int:
     """Print how to continue; ``new``: the folder did not exist before this command."""
     if new and folder.is_dir() and not (folder / "checkpoint.safetensors").exists():
-        with contextlib.suppress(FolderBusyError), writing(folder):  # another command may have started a run there
+        # another command may have started a run there; what cannot be removed stays
+        with contextlib.suppress(FolderBusyError, OSError), writing(folder):
             remove(folder)  # no round is done: there is nothing to continue
     if (folder / "config.toml").exists() or (folder / "compare.toml").exists():
         screen.note(f"stopped; continue with: fedkin resume {typed(folder)}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import sys
 import tempfile
 import weakref
 import zlib
@@ -25,7 +26,7 @@ from torch import Tensor
 from fedkin.core import Bundle, RunFolderError
 from fedkin.storage.files import PRIVATE_FILE, make_private
 
-SUPPORTED = hasattr(os, "pwrite")
+SUPPORTED = sys.platform != "win32"
 """Whether this system can replace and delete files that are mapped; Windows cannot, and banks are in memory there."""
 _UNDO = "undo"
 _PIECE = 8 << 20  # bytes written or compared at a time
