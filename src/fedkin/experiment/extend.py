@@ -38,6 +38,7 @@ from fedkin.storage.files import naming, write_atomic
 from fedkin.storage.json_lines import Digest, Record, lines_of
 from fedkin.storage.line_files import digest_texts
 from fedkin.storage.lock import writing
+from fedkin.storage.row_store import require_supported
 from fedkin.storage.toml import plain, read_toml
 
 
@@ -104,10 +105,12 @@ def extend(folder: RunFolder, there: _S, rounds: int) -> _S:
 
     Raises:
         ConfigError: the rounds that are done are not the first ones of such a run, or are more.
-        RunFolderError: a file is damaged.
+        RunFolderError: a file is damaged, or the run's models are in files that this system cannot use.
     """
     if rounds == there.run.rounds:
         return there
+    if folder.bank_files.exists():
+        require_supported(folder.bank_files)
     done = folder.settle()
     if rounds < done:
         raise ConfigError(

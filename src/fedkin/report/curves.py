@@ -24,6 +24,7 @@ from fedkin.report.figures import (
     shades,
     shapes,
     thinned,
+    tip_title,
     x_rounds,
 )
 from fedkin.report.folder import Run
@@ -195,7 +196,10 @@ def _reading(rows: Sequence[Mapping[str, Any]], titles: Sequence[str], x: Spec) 
         by_round.setdefault(row["round"], {"round": row["round"]})[f"s{titles.index(row['series'])}"] = row["value"]
     last = max(by_round.values(), key=lambda row: row["round"], default={})
     order = sorted(range(len(titles)), key=lambda n: -last.get(f"s{n}", -1.0))
-    tips = [{"field": "round"}, *({"field": f"s{n}", "title": titles[n], "type": "quantitative"} for n in order)]
+    tips = [
+        {"field": "round"},
+        *({"field": f"s{n}", "title": tip_title(titles[n]), "type": "quantitative"} for n in order),
+    ]
     shown = {"condition": {"param": "near", "value": 1, "empty": False}, "value": 0}
     near = {"name": "near", "select": {"type": "point", "on": "pointermove", "nearest": True, "encodings": ["x"],
                                        "clear": "pointerout"}}  # fmt: skip

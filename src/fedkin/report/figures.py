@@ -114,6 +114,11 @@ def dashed(titles: Sequence[str]) -> Spec:
             "scale": {"domain": list(kinds), "range": list(kinds.values())}}  # fmt: skip
 
 
+def tip_title(text: str) -> str:
+    """Return a text as the title of a field in a tooltip; Vega-Lite makes it a string of an expression."""
+    return json.dumps(text)[1:-1].replace(r"\"", '"')
+
+
 def x_axis(field: str, title: str, **axis: Any) -> Spec:
     """Return a horizontal axis of numbers whose labels do not overlap."""
     ticks = {"tickCount": {"expr": "max(2, floor(width / 70))"}, **axis}

@@ -32,6 +32,19 @@ _UNDO = "undo"
 _PIECE = 8 << 20  # bytes written or compared at a time
 
 
+def require_supported(folder: Path) -> None:
+    """Refuse banks in files where they cannot be used.
+
+    Raises:
+        RunFolderError: this system cannot.
+    """
+    if not SUPPORTED:
+        raise RunFolderError(
+            f"{folder}: the models of this run are kept in files as Linux and macOS can change them; open it there, or "
+            "start the run again here"
+        )
+
+
 class _File:
     """An open file that closes itself when it is no longer referenced.
 
@@ -155,11 +168,8 @@ class Banks:
             RunFolderError: a file is missing or damaged, or this system cannot use them.
         """
         assert self._folder is not None
-        if layouts and not SUPPORTED:
-            raise RunFolderError(
-                f"{self._folder}: the models of this run are kept in files as Linux and macOS can change them; open it "
-                "there, or start the run again here"
-            )
+        if layouts:
+            require_supported(self._folder)
         self._banks.clear()
         self._round, found = round, Bundle()
         places = {name: json.loads(text) for name, text in layouts.items()}

@@ -75,6 +75,13 @@ def test_methods_are_overlaid_with_mean_and_spread_over_seeds(made):
     assert worst.name == "accuracy-over-rounds-worst-tenth"
 
 
+@pytest.mark.parametrize("title", ["a\\", 'a\\"b', "a\nb", "\u2028", 'say "b"', "FedAvg, α = 1"])
+def test_a_title_of_any_signs_is_drawn(made, title):
+    """A tooltip's titles become strings of an expression, in which Vega-Lite escapes double quotes only."""
+    values(curves.over_rounds(by_title([made(title), made("Local")]))[0])
+    assert json.loads('"' + figures.tip_title(title).replace('"', '\\"') + '"') == title
+
+
 def test_a_mean_over_seeds_ends_with_the_first_of_them(made):
     """Of seeds that ended after rounds 4 and 6 the mean has four rounds; a method whose seeds are equally long has all,
     and nothing is said without such a method."""
