@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr
 
-from fedkin.evaluate import Counts, difference, harmed, harmed_range, marked
+from fedkin.evaluate import Counts, difference, harmed_range, marked
 
 Floats = NDArray[np.float64]
 LINES = Path(__file__).parent / "results" / "verdict.jsonl"
@@ -269,8 +269,7 @@ def counted(rng: np.random.Generator, truth: Floats, n: NDArray[np.int64], name:
     differing = np.maximum(rate, np.abs(truth) + more * (truth != 0))
     q = rng.binomial(n, differing)
     gained = rng.binomial(q, (1 + truth / np.maximum(differing, 1e-9)) / 2)
-    net = (2 * gained - q).astype(float)
-    return Counts(tuple(range(len(n))), gained, q - gained, net, q.astype(float), n.astype(float))
+    return Counts(tuple(range(len(n))), *(x.astype(float) for x in (gained, q - gained, q, n)))
 
 
 def harm(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
@@ -301,14 +300,22 @@ def summary(rows: NDArray[np.int64]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+REPEATED = {
+    "no difference": (40, DIFFERENT),
+    "one fifth loses 10": (40, DIFFERENT),
+    "all lose half a point": (1000, 0.06),
+}
+"""Test samples of a client, and the least fraction of them that is predicted differently."""
+
+
 def repeated(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
     """Three seeds on the same test samples, whose answers agree mostly: counts added up, or averaged by sample."""
     for agreeing in (0.0, 0.8, 1.0):
-        for name in ("no difference", "one fifth loses 10"):
+        for name, (n, different) in REPEATED.items():
             rows: dict[str, list[tuple[int, ...]]] = {"added": [], "averaged": []}
             for _ in range(repeats):
-                truth, n = TRUTHS[name](rng, 50), 40
-                differing = np.maximum(DIFFERENT, np.abs(truth) + 0.05)[:, None, None]
+                truth = TRUTHS[name](rng, 50) if name in TRUTHS else np.full(50, -0.005)
+                differing = np.maximum(different, np.abs(truth) + 0.05)[:, None, None]
                 up = (1 + truth[:, None, None] / differing) / 2
 
                 def outcomes(seeds: int, p: Floats = differing, up: Floats = up, n: int = n) -> Floats:
@@ -318,7 +325,8 @@ def repeated(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]
                 nets = np.where(rng.random((50, 3, n)) < agreeing, outcomes(1), outcomes(3))
                 true, below = int((truth < -0.01).sum()), int((nets.sum((1, 2)) < 0).sum())
                 for how, x in (("added", nets.reshape(50, -1)), ("averaged", nets.mean(1))):
-                    found = harmed(x.sum(1), (x**2).sum(1), np.full(50, float(x.shape[1])))
+                    sums = np.maximum(x, 0).sum(1), np.maximum(-x, 0).sum(1), (x**2).sum(1)
+                    found = harmed_range(Counts(tuple(range(50)), *sums, np.full(50, float(x.shape[1]))))
                     assert found is not None
                     rows[how].append((true, below, found.low, found.high))
             for how, each in rows.items():

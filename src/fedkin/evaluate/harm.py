@@ -22,6 +22,7 @@ _UNTOUCHED = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9)  # fractions of clients with
 _CROWD = 25  # beyond this number, clients do not make the assumed distribution more accurate
 _TINY = np.float32(1e-30)  # a client so far out that its density underflows counts as one that differs
 _NEGLIGIBLE = 1e-3  # posterior mass of the nodes that are omitted
+_NONE = 1e-9  # sums of differences that are equal but for rounding
 _DIRECT = 64  # maximum number of clients for adding clients one by one
 Floats = NDArray[np.float64]
 Numbers = NDArray[np.floating[Any]]
@@ -41,20 +42,35 @@ class Harmed:
 class Counts:
     """Test samples by client, or by client and seed, on which the method and its reference differ.
 
+    A sample's difference is 1 where only the method predicts it correctly, -1 where only the reference does, and the
+    mean of these where several seeds predict it.
+
     Attributes:
         ids: the client of each row.
-        gained, lost: samples that only the method, and only the reference, predicts correctly ``[N]``.
-        net: the sum of the differences, ``gained - lost`` where every sample was predicted once ``[N]``.
+        gained, lost: the sums of the differences above and below zero, without their signs ``[N]``.
         differing: the sum of their squares, ``gained + lost`` where every sample was predicted once ``[N]``.
         samples: test samples ``[N]``.
     """
 
     ids: tuple[int, ...]
-    gained: NDArray[np.int64]
-    lost: NDArray[np.int64]
-    net: Floats
+    gained: Floats
+    lost: Floats
     differing: Floats
     samples: Floats
+
+    @property
+    def net(self) -> Floats:
+        """The sum of the differences ``[N]``."""
+        return self.gained - self.lost
+
+    def whole(self) -> tuple[Floats, Floats]:
+        """Return gained and lost in samples: as many, predicted once, as have the same sum and sum of squares ``[N]``.
+
+        A sample that one of three seeds lost has a third of the weight in the sum, but decides a sign test like others.
+        """
+        moved = self.gained + self.lost
+        size = np.divide(self.differing, moved, out=np.ones_like(moved), where=moved > 0)  # of a difference
+        return self.gained / size, self.lost / size
 
 
 def counts(seeds: Sequence[Mapping[int, Changed]], same_clients: bool) -> Counts:
@@ -73,10 +89,9 @@ def counts(seeds: Sequence[Mapping[int, Changed]], same_clients: bool) -> Counts
         for changed in tests:
             by_test.setdefault((changed.digest, len(changed.net)), []).append(changed.net)
         mean = np.concatenate([np.mean(nets, axis=0) for nets in by_test.values()])
-        found.append(((mean > 0).sum(), (mean < 0).sum(), mean.sum(), (mean**2).sum(), len(mean)))
-    columns = np.array(found, dtype=np.float64).reshape(-1, 5).T
-    whole = columns[:2].astype(np.int64)
-    return Counts(tuple(client for _, client in rows), whole[0], whole[1], columns[2], columns[3], columns[4])
+        found.append((mean[mean > 0].sum(), -mean[mean < 0].sum(), (mean**2).sum(), len(mean)))
+    columns = np.array(found, dtype=np.float64).reshape(-1, 4).T
+    return Counts(tuple(client for _, client in rows), *columns)
 
 
 def client_p(gained: int, lost: int, *, exact: bool = False) -> float:
@@ -98,7 +113,7 @@ def client_p(gained: int, lost: int, *, exact: bool = False) -> float:
     """
     if min(gained, lost) < 0:
         raise DataError(f"expected numbers of samples >= 0, got gained={gained}, lost={lost}")
-    return float(_sign_test(np.array([gained]), np.array([lost]), exact)[0])
+    return float(_sign_test(np.array([gained], np.float64), np.array([lost], np.float64), exact)[0])
 
 
 def most_differing(correct: int, correct_reference: int, n: int) -> tuple[int, int]:
@@ -127,7 +142,7 @@ def clear_clients(found: Counts, level: float = 0.95) -> tuple[tuple[int, ...], 
         Client ids in ascending order; the probability that any is listed wrongly is at most ``1 - level``. With fewer
         than six differing samples a client is never listed.
     """
-    p = _sign_test(found.gained, found.lost, exact=True)
+    p = _sign_test(*found.whole(), exact=True)
     chosen = _holm(p, 1 - level)
     up = sorted(found.ids[k] for k in chosen if found.gained[k] > found.lost[k])
     return tuple(up), tuple(sorted(found.ids[k] for k in chosen if found.gained[k] < found.lost[k]))
@@ -142,11 +157,9 @@ def harmed_range(found: Counts, level: float = LEVEL, delta: float = DELTA) -> H
     crowd = harmed(found.net, found.differing, found.samples, level, delta)
     if crowd is None:
         return None
-    from scipy.special import bdtr  # imported here: a run without a report need not wait for it
-
-    q = found.gained + found.lost
-    chance = np.clip((1 - delta * found.samples / np.maximum(q, 1)) / 2, 0, 0.5)  # of winning one, at a loss of delta
-    low = max(crowd.low, len(_holm(bdtr(found.gained.astype(np.float64), q, chance), (1 - level) / 2)))
+    moved, (gained, lost) = found.gained + found.lost, found.whole()
+    chance = np.clip((1 - delta * found.samples / np.maximum(moved, _NONE)) / 2, 0, 0.5)  # of winning, losing delta
+    low = max(crowd.low, len(_holm(_at_most(gained, gained + lost, chance), (1 - level) / 2)))
     return Harmed(low, max(low, crowd.high), crowd.of, level)
 
 
@@ -157,11 +170,18 @@ def _holm(p: Floats, level: float) -> NDArray[np.int64]:
     return order[: len(p) if passed.all() else int(np.argmin(passed))]
 
 
-def _sign_test(gained: NDArray[np.int64], lost: NDArray[np.int64], exact: bool) -> Floats:
-    from scipy.special import bdtr, gammaln  # imported here: a run without a report need not wait for it
+def _at_most(won: Numbers, q: Numbers, chance: Floats | float) -> Floats:
+    """Return P(at most ``won`` of ``q``), rounded up where these are not whole."""
+    from scipy.special import bdtr  # imported here: a run without a report need not wait for it
+
+    return np.asarray(bdtr(np.ceil(won - _NONE), np.floor(q + _NONE).astype(np.int64), chance))
+
+
+def _sign_test(gained: Numbers, lost: Numbers, exact: bool) -> Floats:
+    from scipy.special import gammaln  # imported here: a run without a report need not wait for it
 
     fewer, q = np.minimum(gained, lost), gained + lost
-    twice = 2 * bdtr(fewer.astype(np.float64), q, 0.5)
+    twice = 2 * _at_most(fewer, q, 0.5)
     if not exact:
         twice = twice - np.exp(gammaln(q + 1) - gammaln(fewer + 1) - gammaln(q - fewer + 1) - q * math.log(2))
     return np.asarray(np.minimum(1.0, twice))
