@@ -350,21 +350,51 @@ def test_final_is_the_mean_over_the_window():
     assert result["rounds"] == "rounds 11 to 12"
 
 
-def test_final_accuracies_are_of_all_clients_where_some_are_missing_in_a_round():
-    """Ten rounds; in the last but one only one of three clients was evaluated. Other figures remain those of rounds."""
-    lines = [{**line, "clients": 3, "pooled": 0.3} for line in rounds(*[0.2] * 10)]
-    own = {0: 0.1, 1: 0.4, 2: 0.7}
-    assert final(lines, by_client=lambda: own)["accuracy"] == pytest.approx(0.2), "all were there in every round"
-    lines[8]["clients"] = 1
-    found = final(lines, by_client=lambda: own)
-    assert (found["accuracy"], found["worst_decile"]) == (pytest.approx(0.4), pytest.approx(0.1))
-    assert (found["std"], found["pooled"]) == (pytest.approx(math.sqrt(0.06)), pytest.approx(0.3))
-    assert final(lines)["accuracy"] == final(lines, by_client=dict)["accuracy"] == pytest.approx(0.2)
-    lines[8]["clients"], lines[2]["clients"] = 3, 2
-    assert final(lines, by_client=lambda: own)["accuracy"] == pytest.approx(0.2), "round 3 is not averaged"
-    for line in lines[8:]:
-        line["clients"] = 2
-    assert final(lines, by_client=lambda: own)["accuracy"] == pytest.approx(0.4), "a client has left"
+def client_line(number: int, round: int, correct: int, n: int = 10, **more: object) -> dict[str, object]:
+    """A line of ``clients.jsonl``; half of the correct ones are of a class with few samples, and n/2 of those."""
+    few = {"few": [correct / 2, n / 2], "medium": [0, 0], "many": [0, 0], "unseen": [0, 0]}
+    known = {"majority": n // 2, "test_classes": 2, "macro_f1": correct / n / 2, "balanced": correct / n / 4, **few}
+    return {"round": round, "client": number, "n_test": n, "correct": correct, "accuracy": correct / n, **known, **more}
+
+
+def test_final_figures_are_of_all_clients_where_some_are_missing_in_a_round():
+    """Rounds 9 and 10 of ten. Client 0 has 2 and 4 of 10; 1 was there in round 10 alone, with 6 of 10, and has that in
+    both; 2 was last evaluated in round 5, with 15 of 20. So round 9 has .2, .6, .75, round 10 .4, .6, .75."""
+    lines = [{**line, "clients": 3} for line in rounds(*[0.2] * 10)]
+    own = [client_line(2, 4, 0, 20), client_line(2, 5, 15, 20, validation_accuracy=0.5),
+           client_line(0, 9, 2, accuracy_trained=0.2),
+           client_line(0, 10, 4, accuracy_trained=0.6), client_line(1, 10, 6, validation_accuracy=0.3)]  # fmt: skip
+    assert final(lines, clients=lambda: own)["accuracy"] == pytest.approx(0.2), "all were there in every round"
+    lines[8]["clients"], lines[9]["clients"] = 1, 2
+    found = final(lines, clients=lambda: own)
+    each = np.array([[0.2, 0.6, 0.75], [0.4, 0.6, 0.75]])
+    assert found["accuracy"] == pytest.approx(each.mean())
+    assert found["std"] == pytest.approx(each.std(1).mean())
+    assert found["worst_decile"] == pytest.approx((0.2 + 0.4) / 2)
+    assert (found["macro_f1"], found["balanced"]) == (pytest.approx(each.mean() / 2), pytest.approx(each.mean() / 4))
+    pooled = ((2 + 6 + 15) / 40 + (4 + 6 + 15) / 40) / 2
+    assert (found["pooled"], found["few"], found["many"]) == (pytest.approx(pooled), pytest.approx(pooled), None)
+    assert found["macro_f1_weighted"] == pytest.approx(pooled / 2)
+    assert (found["validation"], found["accuracy_trained"]) == (pytest.approx(0.4), pytest.approx(0.4))
+    assert (found["majority"], found["majority_balanced"]) == (0.5, 0.5)
+    assert found["accuracy"] == pytest.approx(np.mean([*final_by_client(own, 10).values()]))
+    assert final(lines)["accuracy"] == pytest.approx(0.2), "no lines of clients"
+
+
+@pytest.mark.parametrize("told", [{"absent": [1]}, {"unevaluated": {"1": "no answer"}}])
+def test_other_clients_are_missing_in_other_rounds(told: dict[str, object]):
+    """Of three clients 2 was gone in the averaged rounds and 1 before them: two were there in each round."""
+    lines = [{**line, "clients": 2} for line in rounds(*[0.2] * 10)]
+    own = [
+        client_line(0, 9, 2),
+        client_line(0, 10, 2),
+        client_line(1, 8, 6),
+        client_line(2, 9, 7),
+        client_line(2, 10, 7),
+    ]
+    lines[9] |= told
+    assert final(lines, clients=lambda: own)["accuracy"] == pytest.approx(0.5)
+    assert final(lines, 9, lambda: own)["accuracy"] == pytest.approx(0.2), "none is known to be missing in round 9"
 
 
 def test_a_climb_is_not_averaged():

@@ -81,7 +81,7 @@ def _run(settings: Settings, folder: Path, show: ShowRun) -> int:
             result = run_settings(settings, federation, out=folder, on_round=_both(bar.at, tracking.round))
     except KeyboardInterrupt:
         return _stopped(folder, new)
-    log.finished(f"{title}, seed {result.seed}", result.rounds)
+    log.finished(f"{title}, seed {result.seed}", result.rounds, result.clients)
     return _finish(result, show, tracking, settings.code)
 
 
@@ -128,7 +128,7 @@ def _resume_run(folder: Path, rounds: int | None, show: ShowCompare) -> int:
         result = resume(folder, on_round=_both(bar.at, tracking.round), rounds=rounds)
     if ended and not quiet:
         screen.note(f"{folder} was finished already, nothing was trained; --rounds N gives a run more rounds")
-    log.finished(f"{result.title}, seed {result.seed}", result.rounds)
+    log.finished(f"{result.title}, seed {result.seed}", result.rounds, result.clients)
     every = result.summary["config"]["run"].get("eval_every")
     if every != before.eval_every and not quiet:
         screen.note(
@@ -176,7 +176,7 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
             if names:
                 tracked.round(place, title, read_toml(place / "config.toml") if plan.tune else settings.table(), line)
             if is_last(plan.run, line, lines := Lines(place / "rounds.jsonl")):
-                log.finished(f"{title}, seed {seed}", lines, number + 1)
+                log.finished(f"{title}, seed {seed}", lines, Lines(place / "clients.jsonl"), number + 1)
 
         sweep_of = cache(plan.sweep)
 
@@ -189,7 +189,7 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
             if names:
                 tracked.round(place, what, sweep.settings(values, seed).table(), line)
             if is_last(plan.run, line, lines := Lines(place / "rounds.jsonl")):
-                log.finished(what, lines, at + 1, "validation")
+                log.finished(what, lines, Lines(place / "clients.jsonl"), at + 1, "validation")
 
         notice = None if quiet or again else tell_findings(plan.data, plan.seeds[0])
 

@@ -85,20 +85,25 @@ class RunLog:
         self._on, self._runs, self._since = not (quiet or live()), runs, time.monotonic()
 
     def finished(
-        self, what: str, rounds: Iterable[Mapping[str, Any]], number: int = 1, metric: str = "accuracy"
+        self,
+        what: str,
+        rounds: Iterable[Mapping[str, Any]],
+        clients: Iterable[Mapping[str, Any]],
+        number: int = 1,
+        metric: str = "accuracy",
     ) -> None:
         """Write the line of a run: method and seed, rounds, the final figure, and seconds since the line before it.
 
         Args:
             what: method and seed.
-            rounds: the lines of ``rounds.jsonl``.
+            rounds, clients: the lines of ``rounds.jsonl`` and ``clients.jsonl``.
             number: number of the run, from 1.
             metric: the figure that is written.
         """
         if not self._on:
             return
         lines, before, self._since = list(rounds), self._since, time.monotonic()
-        value, lost = final(lines)[metric], diverged(lines)
+        value, lost = final(lines, clients=lambda: clients)[metric], diverged(lines)
         name = metric if metric == "accuracy" else f"{metric} accuracy"
         rounds_done = counted(len(lines), "round")
         parts = [what, rounds_done, "not evaluated" if value is None else f"{name} {100 * value:.1f} %"]

@@ -59,7 +59,8 @@ def play(
                 settings = sweep.settings(values, seed)
                 tracked.round(place, setting, settings.table(), line)
                 if is_last(settings.run, line, lines := Lines(place / "rounds.jsonl")):
-                    log.finished(f"{title}, {setting}, seed {seed}", lines, at + 1, "validation")
+                    clients = Lines(place / "clients.jsonl")
+                    log.finished(f"{title}, {setting}, seed {seed}", lines, clients, at + 1, "validation")
 
             trials = run_sweep(sweep, folder, resume=again, on_trial=on_trial, together=runs_at_once)
             tracked.end()

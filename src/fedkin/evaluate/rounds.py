@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedkin.evaluate.scores import over_clients_of
+from fedkin.evaluate.scores import ClientScore, summarise
 
 METRICS = (
     "accuracy",
@@ -95,20 +95,19 @@ def over(rounds: str) -> str:
 
 
 def final(
-    rounds: Iterable[Line],
-    chosen: int | None = None,
-    by_client: Callable[[], Mapping[int, float]] = dict,
+    rounds: Iterable[Line], chosen: int | None = None, clients: Callable[[], Iterable[Line]] = tuple
 ) -> dict[str, Any]:
     """Return the final figures of a run: the mean of each metric over the rounds of `window`.
 
-    A metric that is missing in some of these rounds is averaged over the others, None if missing in all. Where clients
-    are missing in some of them (they joined late, or could not be reached), accuracy, its standard deviation and that
-    of the worst tenth are those of the clients' own final accuracies: the ones that clients are compared by.
+    A metric that is missing in some of these rounds is averaged over the others, None if missing in all. A client that
+    is missing in some of them (it joined late, or could not be reached) counts there with the mean of its evaluations
+    in the others, or with its last one, so that every figure is over the same clients in each round.
 
     Args:
         rounds: the lines of all rounds of the run, including those without an evaluation.
         chosen: an evaluated round whose figures are returned instead, such as that of `best`.
-        by_client: returns each client's final accuracy, as from `final_by_client`; called only where it is needed.
+        clients: returns the lines of ``clients.jsonl``; called only where clients are missing. Without them, the
+            figures are those of the clients that were there.
 
     Returns:
         The metrics (floats or None), and the rounds that were averaged: ``rounds`` as text, such as "rounds 81 to 100",
@@ -119,19 +118,62 @@ def final(
     total = max((int(line["round"]) for line in everything), default=0)
     averaged = window(by_round, total) if chosen is None else [chosen]
     lines = [by_round[t] for t in averaged]
+    if _some_missing(by_round, averaged) and (there := _of_all(clients(), averaged)):
+        lines = [{**line, **figures} for line, figures in zip(lines, there, strict=True)]
     some = [m for m in (*GROUPED, *OTHER_MOMENT) if any(_number(line.get(m)) is not None for line in lines)]
-    metrics = [*METRICS, *some]
-    result: dict[str, Any] = {}
-    for metric in metrics:
-        values = [v for v in (_number(line.get(metric)) for line in lines) if v is not None]
-        result[metric] = math.fsum(values) / len(values) if values else None
-    tested = {t: int(line.get("clients") or 0) for t, line in by_round.items()}
-    if any(tested[t] < max(tested.values()) for t in averaged) and (own := by_client()):
-        result |= over_clients_of(own.values())
+    result: dict[str, Any] = {metric: _mean(line.get(metric) for line in lines) for metric in (*METRICS, *some)}
     result["rounds"] = span(averaged)
     result["rounds_averaged"] = len(averaged)
     result["first_round"], result["last_round"] = (averaged[0], averaged[-1]) if averaged else (None, None)
     return result
+
+
+def _some_missing(by_round: Mapping[int, Line], averaged: Sequence[int]) -> bool:
+    """Return whether clients that are known were not evaluated in one of the averaged rounds."""
+    tested = {t: int(line.get("clients") or 0) for t, line in by_round.items()}
+    lines = [by_round[t] for t in averaged]
+    told = any(line.get("absent") or line.get("unevaluated") for line in lines)
+    return told or any(tested[t] < max(tested.values()) for t in averaged)
+
+
+def _of_all(clients: Iterable[Line], averaged: Sequence[int]) -> list[dict[str, float | int | None]]:
+    """Return the figures of each averaged round over all clients; empty without lines of clients."""
+    there: dict[int, dict[int, Line]] = {}
+    last: dict[int, Line] = {}
+    for line in clients:
+        t, client = int(line["round"]), int(line["client"])
+        if t in averaged:
+            there.setdefault(client, {})[t] = line
+        if client not in last or t >= int(last[client]["round"]):
+            last[client] = line
+    means = {i: _combined(list(there.get(i, {}).values()) or [line]) for i, line in last.items()}
+    figures = []
+    for t in averaged if last else ():
+        own = [_combined([there[i][t]]) if t in there.get(i, {}) else means[i] for i in sorted(last)]
+        views = {m: _mean(views.get(m) for _, views in own) for m in OTHER_MOMENT}
+        found = summarise([score for score, _ in own])
+        figures.append({**found, **{m: v for m, v in views.items() if v is not None}})
+    return figures
+
+
+def _combined(lines: Sequence[Line]) -> tuple[ClientScore, dict[str, float | None]]:
+    """Return one client's score as the mean over lines of ``clients.jsonl``, and its accuracies of `OTHER_MOMENT`."""
+
+    def mean(name: str) -> float | None:
+        return _mean(line.get(name) for line in lines)
+
+    def pair(name: str) -> tuple[float, float]:
+        right, of = ([(line.get(name) or (0, 0))[k] for line in lines] for k in (0, 1))
+        return sum(right) / len(lines), sum(of) / len(lines)
+
+    score = ClientScore(
+        client=int(lines[0]["client"]), n_test=mean("n_test") or 0, correct=mean("correct") or 0,
+        accuracy=mean("accuracy"), macro_f1=mean("macro_f1"), balanced=mean("balanced"), majority=mean("majority"),
+        test_classes=mean("test_classes") or 0, n_validation=mean("n_validation") or 0,
+        validation_accuracy=mean("validation_accuracy"), few=pair("few"), medium=pair("medium"), many=pair("many"),
+        unseen=pair("unseen"),
+    )  # fmt: skip
+    return score, {name: mean(name) for name in OTHER_MOMENT}
 
 
 def latest(rounds: Iterable[Line]) -> dict[str, float | int | None] | None:
@@ -231,6 +273,12 @@ def _one(line: Line) -> dict[str, float | int | None]:
     """Return the metrics of one round."""
     metrics = [*METRICS, *(m for m in (*GROUPED, *OTHER_MOMENT) if m in line)]
     return {"round": int(line["round"]), **{metric: _number(line.get(metric)) for metric in metrics}}
+
+
+def _mean(values: Iterable[Any]) -> float | None:
+    """Return the mean of the finite numbers; None without any."""
+    known = [v for v in map(_number, values) if v is not None]
+    return math.fsum(known) / len(known) if known else None
 
 
 def _number(value: Any) -> float | None:

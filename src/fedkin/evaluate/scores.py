@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,23 +26,23 @@ class ClientScore:
     predicting this class gets right; None where the training counts are not known. ``test_classes`` is the number of
     classes that the test part has samples of. ``few``, ``medium``, ``many`` and
     ``unseen`` are (correct, total) over the test samples whose true class has that many training samples at this
-    client; the four totals add up to ``n_test``.
+    client; the four totals add up to ``n_test``. Numbers of samples are whole, unless several rounds are averaged.
     """
 
     client: int
-    n_test: int
-    correct: int
+    n_test: float
+    correct: float
     accuracy: float | None
     macro_f1: float | None
     balanced: float | None
-    majority: int | None
-    test_classes: int
-    n_validation: int
+    majority: float | None
+    test_classes: float
+    n_validation: float
     validation_accuracy: float | None
-    few: tuple[int, int]
-    medium: tuple[int, int]
-    many: tuple[int, int]
-    unseen: tuple[int, int]
+    few: tuple[float, float]
+    medium: tuple[float, float]
+    many: tuple[float, float]
+    unseen: tuple[float, float]
 
     def line(self, round: int) -> dict[str, Any]:
         """Return the line of ``clients.jsonl``: every field and the round, in types that JSON has."""
@@ -195,12 +195,13 @@ def summarise(scores: Sequence[ClientScore]) -> dict[str, float | int | None]:
     tested = [s for s in scores if s.n_test > 0]
     n = sum(s.n_test for s in tested)
     f1 = [(s.macro_f1, s.n_test) for s in tested if s.macro_f1 is not None]
-    over_clients = over_clients_of([s.correct / s.n_test for s in tested])
+    each = sorted(s.correct / s.n_test for s in tested)
+    mean = _mean(each)
     return {
-        "accuracy": over_clients["accuracy"],
+        "accuracy": mean,
         "pooled": sum(s.correct for s in tested) / n if n else None,
-        "std": over_clients["std"],
-        "worst_decile": over_clients["worst_decile"],
+        "std": None if mean is None else math.sqrt(math.fsum((a - mean) ** 2 for a in each) / len(each)),
+        "worst_decile": _mean(each[: -(-len(each) // 10)]),
         "macro_f1": _mean([value for value, _ in f1]),
         "macro_f1_weighted": math.fsum(value * weight for value, weight in f1) / n if n else None,
         "balanced": _mean([s.balanced for s in tested if s.balanced is not None]),
@@ -216,22 +217,11 @@ def summarise(scores: Sequence[ClientScore]) -> dict[str, float | int | None]:
     }
 
 
-def over_clients_of(accuracies: Iterable[float]) -> dict[str, float | None]:
-    """Return ``accuracy``, ``std`` and ``worst_decile`` of `summarise` for clients with these accuracies."""
-    each = sorted(accuracies)
-    mean = _mean(each)
-    return {
-        "accuracy": mean,
-        "std": None if mean is None else math.sqrt(math.fsum((a - mean) ** 2 for a in each) / len(each)),
-        "worst_decile": _mean(each[: -(-len(each) // 10)]),
-    }
-
-
 def _mean(values: Sequence[float]) -> float | None:
     return math.fsum(values) / len(values) if values else None
 
 
-def _pooled(parts: Sequence[tuple[int, int]]) -> float | None:
+def _pooled(parts: Sequence[tuple[float, float]]) -> float | None:
     total = sum(t for _, t in parts)
     return sum(c for c, _ in parts) / total if total else None
 

@@ -14,7 +14,7 @@ from fedkin.core import Bundle, FedkinError, Method, MethodError, RunFolderError
 from fedkin.core.code_lines import user_frames, user_line
 from fedkin.core.errors import typed
 from fedkin.core.rows import kept_by
-from fedkin.evaluate import best, diverged, final, final_by_client, latest, stop_round
+from fedkin.evaluate import best, diverged, final, latest, stop_round
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.records import Participants, lines_of
 from fedkin.experiment.result import FinalMetrics, Result
@@ -210,7 +210,7 @@ def _result(
 ) -> Result:
     clients = Written(folder.path / "clients.jsonl") if folder and "clients" not in kept else kept["clients"]
     relations = kept["relations"] if folder is None else Written(folder.path / "relations.jsonl")
-    mean = final(kept["rounds"], by_client=lambda: final_by_client(clients, server.round))
+    mean = final(kept["rounds"], clients=lambda: clients)
     chosen, lost = best(kept["rounds"]), diverged(kept["rounds"])
     groups, names, classes = people.groups_in(server.round), people.client_names, people.labels
     summary = {

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class FinalMetrics:
     """Final figures of a run: the mean of each metric over the evaluated rounds in the last fifth of the run, at most
-    ten (`fedkin.evaluate.rounds.window`).
+    ten (`fedkin.evaluate.rounds.window`); clients that are missing in some of them count there too
+    (`fedkin.evaluate.final`).
 
     All metrics are fractions in [0, 1], except the adjusted Rand indices, which may be slightly below 0. None: no
     evaluated round has the metric. ``dataclasses.asdict(result.final)`` makes a dictionary of it.

@@ -74,7 +74,7 @@ class Run:
         written = self.summary.get("final")
         if not self.rounds and isinstance(written, dict):
             return dict(written)
-        return final(self.rounds, self.chosen, lambda: self.by_client)
+        return final(self.rounds, self.chosen, lambda: self.clients)
 
     @cached_property
     def last(self) -> dict[str, float | int | None]:

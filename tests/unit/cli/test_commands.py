@@ -176,10 +176,10 @@ def test_the_line_of_a_run_that_was_not_evaluated_or_diverged(capsys: pytest.Cap
     """It has no accuracy, and the round from which on it diverged."""
     line = {"round": 1, "evaluated": False, "answered": [0], "refused": {}, "notes": {}}
     log = screen.RunLog(quiet=False)
-    log.finished("FedAvg, seed 0", [line])
+    log.finished("FedAvg, seed 0", [line], [])
     assert re.fullmatch(r"FedAvg, seed 0, 1 round, not evaluated, [\d.]+ s\n", capsys.readouterr().err)
     lost = {"evaluated": True, "accuracy": 0.125, "clients": 1, "unpredicted": [0]}
-    log.finished("FedAvg, seed 0", [line, {**line, **lost, "round": 2}])
+    log.finished("FedAvg, seed 0", [line, {**line, **lost, "round": 2}], [])
     said = capsys.readouterr().err
     assert said.startswith("FedAvg, seed 0, 2 rounds, accuracy 12.5 %, diverged from round 2 on, ")
 
