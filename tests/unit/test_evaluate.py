@@ -23,6 +23,7 @@ from fedkin.evaluate import (
     difference,
     final,
     final_by_client,
+    gain_over,
     latest,
     score,
     scores,
@@ -535,6 +536,17 @@ def test_a_clients_window_is_that_of_the_run():
 
 
 # ---- against Local, and the verdict
+
+
+def test_equal_means_of_other_sums_are_no_gain():
+    """.1 + .2 is not .3 in floats: a client of equal figures has gained nothing, nor have two that even out."""
+    assert gain_over(0.1 + 0.2, 0.3) == gain_over(0.3, 0.1 + 0.2) == 0.0
+    assert gain_over(0.3 + 1e-9, 0.3) > 0
+    equal = against({0: 0.3, 1: 0.5}, {0: 0.1 + 0.2, 1: 0.5})
+    assert (equal.gains, equal.mean, equal.identical) == ({0: 0.0, 1: 0.0}, 0.0, True)
+    even = [{0: 0 / 12 - 1 / 12}, {0: 3 / 12 - 2 / 12}]
+    assert even[0][0] + even[1][0] != 0
+    assert difference(even).mean == 0.0
 
 
 def test_gains_over_local_by_hand():

@@ -23,7 +23,7 @@ def test_a_method_that_equals_its_reference() -> None:
     same, other = against({0: 0.5, 1: 0.6}, {0: 0.5, 1: 0.6}), against({0: 0.5}, {0: 0.6})
     (found,) = careful.collapsed("M", same, "Local")
     assert found.text.startswith("M equals Local for every client: no client learns")
-    assert "one model" in careful.collapsed("M", same, "FedAvg")[0].text
+    assert "beyond that has no effect" in careful.collapsed("M", same, "FedAvg")[0].text
     assert careful.collapsed("M", other, "Local") == []
 
 
@@ -50,6 +50,8 @@ def test_a_method_no_better_than_a_constant_answer(accuracy: float | None, major
 def test_no_gain_needs_no_test_part() -> None:
     assert careful.small_tests({0: 0.8}, {0: 3}, {0: 0.0}) == []
     assert careful.small_tests({}, {}, {}) == []
+    (found,) = careful.small_tests({0: 0.8, 1: 0.7}, {0: 20, 1: 21}, {0: 0.05, 1: -0.05})
+    assert "(median: 20.5 samples; 95 %)" in found.text
 
 
 def test_clients_that_never_took_part_or_were_refused_and_rounds_that_were_lost() -> None:

@@ -18,7 +18,7 @@ from fedkin.evaluate.divergence import diverged
 from fedkin.evaluate.harm import Counts, Harmed, clear_clients, client_p, counts, harmed, harmed_range, most_differing
 from fedkin.evaluate.intervals import interval
 from fedkin.evaluate.marks import marked
-from fedkin.evaluate.paired import Difference, difference
+from fedkin.evaluate.paired import Difference, difference, gain_over
 from fedkin.evaluate.rounds import (
     GROUPED,
     METRICS,
@@ -64,6 +64,7 @@ __all__ = [
     "diverged",
     "final",
     "final_by_client",
+    "gain_over",
     "harmed",
     "harmed_range",
     "harmed_text",

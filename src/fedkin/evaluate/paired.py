@@ -20,6 +20,7 @@ SEED_EFFECT = 0.2
 """Prior median of the effect of a seed on all its clients, in standard deviations between clients."""
 NODES = 200
 """Points at which the prior is evaluated; the quadrature is then exact to 0.02 % of the half-width."""
+_ROUNDING = 1e-12  # two figures that are closer are equal but for rounding
 _NOTHING = 1e-24  # a sum of squares below this, relative to that of the gains, is rounding
 
 Word = Literal[
@@ -68,6 +69,12 @@ class Difference:
         return "better" if self.low > 0 else "worse" if self.high < 0 else "no clear difference"
 
 
+def gain_over(figure: float, reference: float) -> float:
+    """Return the difference of two figures (fractions); zero where they differ by rounding alone."""
+    found = figure - reference
+    return 0.0 if abs(found) < _ROUNDING else found
+
+
 def difference(
     gains: Sequence[Gains], level: float = 0.95, same_clients: bool | None = None, *, seed_effect: float = SEED_EFFECT
 ) -> Difference:
@@ -108,7 +115,7 @@ def difference(
         raise DataError("a difference needs finite figures; a client's accuracy is missing or not a number")
     ids = sorted(set().union(*gains))
     table = np.array([[seed.get(i, math.nan) for i in ids] for seed in gains])
-    mean = math.fsum(math.fsum(g.values()) / len(g) for g in gains) / len(gains)
+    mean = gain_over(math.fsum(math.fsum(g.values()) / len(g) for g in gains) / len(gains), 0.0)
     identical = all(g == 0 for seed in gains for g in seed.values())
     if np.isfinite(table).sum() < FEWEST:
         return Difference(mean, None, None, level, len(gains), len(ids), None, identical)

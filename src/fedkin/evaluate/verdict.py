@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.evaluate.answers import Answers, Changed, changed
 from fedkin.evaluate.harm import Harmed, clear_clients, counts, harmed_range
-from fedkin.evaluate.paired import Difference, difference
+from fedkin.evaluate.paired import Difference, difference, gain_over
 
 
 @dataclass(frozen=True)
@@ -83,15 +83,15 @@ def against(
             f"nothing to compare: the reference has {len(local)} clients, the method {len(method)}, they share none; "
             "compare runs on the same federation and seed"
         )
-    gains = {client: method[client] - local[client] for client in common}
+    gains = {client: gain_over(method[client], local[client]) for client in common}
     first, second = answers or ({}, {})
     both = {c: changed(first[c], second[c]) for c in common if c in first and c in second}
     known = {client: one for client, one in both.items() if one is not None}
-    identical = all(gain == 0 for gain in gains.values())
+    identical = not any(gains.values())
     alike = not any(one.net.any() for one in known.values()) and any(0 < method[c] < 1 for c in common)
     return Against(
         gains=gains,
-        mean=math.fsum(gains.values()) / len(gains),
+        mean=gain_over(math.fsum(gains.values()) / len(gains), 0.0),
         identical=identical,
         left_out=len(local.keys() ^ method.keys()),
         tolerance=tolerance,

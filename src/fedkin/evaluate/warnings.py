@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ def collapsed(title: str, against: Against, reference: str) -> list[Warning]:
     if stays_alone(title, reference):
         what = "held-out samples showed none a gain"
     else:
-        meaning = {"Local": "no client learns from another", "FedAvg": "all clients get one model"}
+        meaning = {"Local": "no client learns from another", "FedAvg": "what it does beyond that has no effect"}
         what = f"{meaning.get(reference.removesuffix(' (full)'), 'the two do the same')}. Check its settings"
     return [Warning("collapse", f"{title} equals {reference} for every client: {what}.")]
 
@@ -59,11 +60,11 @@ def small_tests(accuracy: Mapping[int, float], n_test: Mapping[int, int], gains:
     unsure = [c for c in known if abs(gains[c]) < half_width(accuracy[c], n_test[c])]
     if not known or 2 * len(unsure) <= len(known):
         return []
-    middle = sorted(n_test.values())[len(n_test) // 2]
+    middle = statistics.median(n_test.values())
     return [Warning(
         "small tests",
         "Most clients' gains are smaller than what chance alone explains on their own test parts "
-        f"(median: {middle} samples; 95 %): do not interpret single clients.",
+        f"(median: {middle:g} samples; 95 %): do not interpret single clients.",
     )]  # fmt: skip
 
 

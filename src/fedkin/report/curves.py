@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedkin.evaluate import Choice, spread
+from fedkin.evaluate import Choice, gain_over, spread
 from fedkin.evaluate.rounds import evaluated
 from fedkin.report.charts import Spec
 from fedkin.report.figures import (
@@ -239,8 +239,10 @@ def course(groups: Groups, key: str = "accuracy") -> str:
 
 
 def traffic(groups: Groups, reference: str = LOCAL) -> Figure | None:
-    """Return megabytes of each method until its mean accuracy is first at least the reference's final accuracy, and in
-    all rounds; of several seeds the first. None if nothing was counted.
+    """Return megabytes of each method until its mean accuracy is first above the reference's final accuracy, and in all
+    rounds; of several seeds the first. None if nothing was counted.
+
+    A method that ends no higher than the reference is never above it: a rising curve of the same accuracies would be.
 
     Args:
         groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.
@@ -253,7 +255,7 @@ def traffic(groups: Groups, reference: str = LOCAL) -> Figure | None:
         run = groups[title][0]
         if run.bytes:
             until, at = _until(run, target)
-            text = f"{short_mb(run.bytes / 1e6)} MB" if target is None else "not reached"
+            text = f"{short_mb(run.bytes / 1e6)} MB" if target is None else "not above"
             text = text if until is None else f"{short_mb(until)} MB, round {at}"
             rows.append({"method": title, "name": cut(title, 20), "total": round(run.bytes / 1e6, 3),
                          "until": None if until is None else round(until, 3), "text": text})  # fmt: skip
@@ -263,7 +265,8 @@ def traffic(groups: Groups, reference: str = LOCAL) -> Figure | None:
     fact = "Traffic until it beats training alone" if reference == LOCAL else f"Traffic until it is above {reference}"
     fact = fact if target is not None else "Traffic"
     caption = "" if target is None else (
-        f"Strong bar: megabytes sent, both directions, until mean accuracy first reached {100 * target:.1f}%. "
+        f"Strong bar: megabytes sent, both directions, until mean accuracy was first above {100 * target:.1f}%, of "
+        "methods that end above it. "
     )  # fmt: skip
     caption += "Faint bar: sent in all rounds." + _evaluation(groups)
     caption += " Of several seeds, the first." if max(len(runs) for runs in groups.values()) > 1 else ""
@@ -279,11 +282,13 @@ def _evaluation(groups: Groups) -> str:
 
 
 def _until(run: Run, target: float | None) -> tuple[float | None, int]:
-    """Return megabytes and round when mean accuracy first reaches a target."""
-    sent = 0
+    """Return megabytes and round when mean accuracy is first above a target, of a run that ends above it."""
+    sent, end = 0, run.final.get("accuracy")
+    if target is None or end is None or gain_over(end, target) <= 0:
+        return None, 0
     for line in run.rounds:
         sent += int(line.get("bytes_up") or 0) + int(line.get("bytes_down") or 0)
-        if target is not None and line.get("evaluated", True) and (line.get("accuracy") or -1.0) >= target:
+        if line.get("evaluated", True) and gain_over(line.get("accuracy") or 0.0, target) > 0:
             return sent / 1e6, int(line["round"])
     return None, 0
 

@@ -16,6 +16,7 @@ from fedkin.evaluate import (
     Spread,
     against,
     difference,
+    gain_over,
     judge,
     marked,
     spread,
@@ -153,10 +154,9 @@ def _ranks(groups: Mapping[str, Sequence[Run]]) -> dict[str, float]:
     common = set.intersection(*(set(seeds) for seeds in found.values())) if found else set()
     ranks: dict[str, list[float]] = {title: [] for title in found} if common else {}
     for seed in common:
-        values = [seeds[seed] for seeds in found.values()]
         for title in ranks:
-            own = found[title][seed]
-            ranks[title].append(0.5 + sum(v > own for v in values) + sum(v == own for v in values) / 2)
+            above = [gain_over(seeds[seed], found[title][seed]) for seeds in found.values()]
+            ranks[title].append(0.5 + sum(g > 0 for g in above) + above.count(0) / 2)
     return {title: sum(places) / len(places) for title, places in ranks.items()}
 
 
@@ -176,4 +176,4 @@ def _top(groups: Mapping[str, Sequence[Run]], same: bool | None) -> set[str]:
 
 
 def _gains(base: Run, run: Run) -> dict[int, float]:
-    return {c: a - base.by_client[c] for c, a in run.by_client.items() if c in base.by_client}
+    return {c: gain_over(a, base.by_client[c]) for c, a in run.by_client.items() if c in base.by_client}

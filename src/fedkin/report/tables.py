@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import GROUPED, Choice, Conclusion, Spread, best, spread
+from fedkin.evaluate import GROUPED, Choice, Conclusion, Spread, best, gain_over, spread
 from fedkin.evaluate.rounds import over
 from fedkin.report.first import majority
 from fedkin.report.folder import Run
@@ -235,7 +235,7 @@ def client_table(run: Run, local: Mapping[int, float] | None = None, most: int =
     final = run.by_client
     lines = {int(line["client"]): line for line in run.clients}
     names = run.names
-    gains = {c: final[c] - local[c] for c in final if local is not None and c in local}
+    gains = {c: gain_over(final[c], local[c]) for c in final if local is not None and c in local}
     order = sorted(final, key=lambda c: (gains.get(c, float("inf")), final[c], c))
     columns = ["client", "test samples", "accuracy %"]
     shares = {c: found[0] / found[1] for c, line in lines.items() if (found := majority(line))}

@@ -179,15 +179,19 @@ def test_training_alone_is_grey_and_dashed(made):
 
 
 def test_traffic_until_it_beats_training_alone(made):
-    """3 MB a round: 60 % of Local is reached in round 2, after 6 of 9 MB; a method below it never does."""
-    a, b = made("A"), made("B", top=0.5)
-    for line, accuracy_ in zip(a.rounds, (0.5, 0.6, 0.7), strict=True):
-        line["accuracy"] = accuracy_
-    figure = curves.traffic(by_title([made("Local", top=0.6), a, b]))
+    """3 MB a round: A is above the 60 % of Local in round 2, after 6 of 9 MB; B, below it, never is, nor C, whose
+    accuracy is above it on the way and ends at the same; D is level with it in round 2."""
+    runs = {title: made(title) for title in "ABCD"}
+    curve = {"A": (0.5, 0.65, 0.7), "B": (0.5, 0.5, 0.5), "C": (0.5, 0.7, 0.4 + 0.2), "D": (0.5, 0.4 + 0.2, 0.7)}
+    for title, run in runs.items():
+        for line, accuracy_ in zip(run.rounds, curve[title], strict=True):
+            line["accuracy"] = accuracy_
+    figure = curves.traffic(by_title([made("Local", top=0.6), *runs.values()]))
     assert [(r["method"], r["total"], r["until"], r["text"]) for r in values(figure)] == [
-        ("A", 9.0, 6.0, "6 MB, round 2"), ("B", 9.0, None, "not reached"),
+        ("A", 9.0, 6.0, "6 MB, round 2"), ("D", 9.0, 9.0, "9 MB, round 3"), ("C", 9.0, None, "not above"),
+        ("B", 9.0, None, "not above"),
     ]  # fmt: skip
-    assert "until mean accuracy first reached 60.0%" in figure.caption
+    assert "until mean accuracy was first above 60.0%, of methods that end above it" in figure.caption
 
 
 def test_the_course_says_who_still_rises(made):
