@@ -42,6 +42,7 @@ class Sharing:
 
     Attributes:
         partition: how samples are shared out; None: `Natural` where the data bring their clients, else `Dirichlet`.
+        min_samples: minimum number of samples per client where the data decide; None: the partition's default.
         clients: number of clients; None: 20, or all that the data bring with the partition `Natural`.
         seed: fixes every draw.
         test, validation, split, samples_per_client: as for `federate`.
@@ -55,6 +56,7 @@ class Sharing:
     """
 
     partition: Partition | None
+    min_samples: int | None = None
     clients: int | None = None
     seed: int = 0
     test: float = 0.2
@@ -73,6 +75,13 @@ class Sharing:
     feature_noise: float = 0.0
     encoding: str | None = None
     made_up: bool = False
+
+    def partition_of(self, found: Dataset) -> Partition:
+        """Return how data are shared out."""
+        if self.partition is not None:
+            return self.partition
+        kind = Dirichlet if found.client is None else Natural
+        return kind() if self.min_samples is None else kind(min_samples=self.min_samples)
 
     def reading(self, *, site: bool = False) -> Reading:
         """Return the settings that readers take."""
@@ -105,9 +114,7 @@ def share_out(found: Dataset | Federation, how: Sharing) -> Federation:
         if own:
             raise ConfigError(f"{found.name} gives a federation, which is shared out already; leave out {own[0]}")
         return _skewed(found, how)
-    partition = how.partition
-    if partition is None:
-        partition = Dirichlet() if found.client is None else Natural()
+    partition = how.partition_of(found)
     clients = DEFAULT_CLIENTS if how.clients is None and not isinstance(partition, Natural) else how.clients
     try:
         federation = federate(

@@ -225,9 +225,10 @@ class DataSettings:
 
     def sharing(self, seed: int) -> Sharing:
         """Return everything but the data themselves, for a run with this seed; a site reads its own data by it."""
-        how = self.resolved()
+        how, partition = self.resolved(), self.partition_object()
         return Sharing(
-            partition=self.partition_object(),
+            partition=partition,
+            min_samples=self.min_samples if partition is None else None,
             clients=self.clients,
             seed=seed if self.data_seed is None else self.data_seed,
             test=self.test,

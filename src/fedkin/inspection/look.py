@@ -15,7 +15,7 @@ from fedkin.data.card import MAX_CLASSES
 from fedkin.data.checks import Indices
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
-from fedkin.data.partition import Dirichlet, Natural, Partition
+from fedkin.data.partition import Natural, Partition
 from fedkin.data.progress import heard
 from fedkin.data.shard import PARTS
 from fedkin.data.shelf import Shelf
@@ -104,10 +104,10 @@ def _failed(seen: Inspection, raw: Raw, more: list[Finding]) -> Inspection:
 
 def _read(seen: Inspection, dataset: Dataset, raw: Raw, how: Sharing, own_clients: bool, tell: Step) -> Inspection:
     """Go on with the data that were read."""
-    partition = how.partition
-    if partition is None or (own_clients and dataset.client is not None):
-        partition = Dirichlet() if dataset.client is None else Natural()
-        how = replace(how, partition=partition)
+    if own_clients and dataset.client is not None:
+        how = replace(how, partition=None)
+    partition = how.partition_of(dataset)
+    how = replace(how, partition=partition, min_samples=None)
     test = dataset.official_test
     seen = replace(
         seen,
@@ -145,7 +145,7 @@ def _read(seen: Inspection, dataset: Dataset, raw: Raw, how: Sharing, own_client
     )
     if raw.fields is not None:
         seen = replace(seen, findings=with_lines(seen.findings, raw.fields))
-    return replace(seen, advice=(partition_advice(seen, dataset, how.partition or Dirichlet()), *seen.advice))
+    return replace(seen, advice=(partition_advice(seen, dataset, partition), *seen.advice))
 
 
 def _shared(

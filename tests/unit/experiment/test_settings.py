@@ -359,6 +359,38 @@ def test_one_name_for_all_of_dapfls_protocol() -> None:
     assert (plain.split, plain.validation) == ("pooled", 0.1)
 
 
+SOURCE = """
+import torch
+import fedkin
+
+def named():
+    "Three clients with 4, 30 and 40 samples."
+    torch.manual_seed(0)
+    return {name: (torch.randn(n, 3), torch.arange(n) % 2) for name, n in (("a", 4), ("b", 30), ("c", 40))}
+
+def plain():
+    return fedkin.load("digits")
+
+def shared():
+    return fedkin.federate(fedkin.load("digits"), fedkin.IID(), clients=3)
+"""
+
+
+def test_a_minimum_of_samples_holds_for_data_that_decide_who_the_clients_are(tmp_path: Path) -> None:
+    """A function may give clients or one data set: the minimum is that of natural, or of dirichlet. A federation is
+    shared out already."""
+    (tmp_path / "own.py").write_text(SOURCE)
+    data = {name: f"{tmp_path / 'own.py'}:{name}" for name in ("named", "plain", "shared")}
+    assert len(DataSettings(data["named"]).federation(0)) == 2
+    assert len(DataSettings(data["named"], min_samples=1).federation(0)) == 3
+    found = DataSettings(data["plain"], clients=20, min_samples=60).federation(0)
+    assert found.sizes().sum(1).min() >= 60
+    assert DataSettings(data["plain"], clients=20).federation(0).sizes().sum(1).min() < 60
+    with pytest.raises(ConfigError, match="shared out already; leave out min_samples"):
+        DataSettings(data["shared"], min_samples=1).federation(0)
+    assert DataSettings("digits", min_samples=30).sharing(0).min_samples is None
+
+
 def test_a_protocol_refuses_other_settings_than_its_own() -> None:
     """A value that the protocol fixes otherwise is named, with the partition that leaves it open."""
     wanted = r"partition 'dapfl-paper' means validation = 0.0, got 0.2; leave validation out, or take partition 'dapfl'"
