@@ -362,6 +362,7 @@ def test_one_name_for_all_of_dapfls_protocol() -> None:
 SOURCE = """
 import torch
 import fedkin
+from fedkin.data.partition import IID
 
 def named():
     "Three clients with 4, 30 and 40 samples."
@@ -372,7 +373,7 @@ def plain():
     return fedkin.load("digits")
 
 def shared():
-    return fedkin.federate(fedkin.load("digits"), fedkin.IID(), clients=3)
+    return fedkin.federate(fedkin.load("digits"), IID(), clients=3)
 """
 
 
