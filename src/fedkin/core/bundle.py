@@ -23,6 +23,17 @@ class Bundle(dict[str, Tensor]):
         except KeyError:
             raise AttributeError(f"no tensor named {name!r} in this bundle; it holds {sorted(self)}") from None
 
+    def __setattr__(self, name: str, value: object) -> None:
+        """Refuse: the value would be no tensor of the bundle, and be lost.
+
+        Raises:
+            AttributeError: always.
+        """
+        raise AttributeError(
+            f"a bundle is not changed by an attribute; take a copy: bundle.but({name}=...), such as "
+            f"c.state = c.state.but({name}=...)"
+        )
+
     def but(self, **changes: Tensor) -> Bundle:
         """Return a copy with some tensors replaced or added."""
         return Bundle({**self, **changes})
@@ -115,8 +126,30 @@ class Download:
         return Bundle({**self.shared, **mine})
 
 
+def require_tensors(what: str, values: Mapping[str, object]) -> None:
+    """Check that named values are tensors.
+
+    Raises:
+        MethodError: one is not; the message starts with ``what`` and names it.
+    """
+    for name, value in values.items():
+        if not isinstance(value, Tensor):
+            meant = f"write torch.tensor({value!r})" if isinstance(value, bool | int | float) else "it must be a tensor"
+            raise MethodError(f"{what} {name!r} is {_kind(value)}; {meant}")
+
+
+def _kind(value: object) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
 def to_all(**tensors: Tensor) -> Download:
-    """Return a download with the same tensors for every receiver."""
+    """Return a download with the same tensors for every receiver.
+
+    Raises:
+        MethodError: a value is not a tensor.
+    """
+    require_tensors("to_all:", tensors)
     return Download(Bundle(tensors), Bundle(), Bundle())
 
 
@@ -127,7 +160,11 @@ def to_each(*, given: Tensor | None = None, weights: Tensor | None = None, **row
         given: bool ``[m]``; only these receivers get their row (default: all).
         weights: float ``[m, K]``; the clients that each row was mixed from, for the record.
         rows: tensors ``[m, ...]``.
+
+    Raises:
+        MethodError: a value is not a tensor.
     """
+    require_tensors("to_each:", rows)
     masks = {} if given is None else dict.fromkeys(rows, given)
     return Download(Bundle(), Bundle(rows), Bundle(masks), weights)
 

@@ -9,7 +9,7 @@ parameters.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Literal, Protocol
@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedkin.core.errors import ModelError
+from fedkin.core.errors import MethodError, ModelError
 from fedkin.core.parts import Part, Spans
 from fedkin.core.seeds import key
 
@@ -113,7 +113,7 @@ class Net:
     def classify(self, head: Tensor, z: Tensor) -> Tensor:
         """Return the logits ``[B, C]`` of the head ``[H]`` (``net.head`` of a flat vector) at features ``z [B, d]``."""
         self._seen.clear()
-        parts = head.split(self._sizes[: self._n_head])
+        parts = self._split(head, self._sizes[: self._n_head], "head")
         for slots, part, shape in zip(self._slots, parts, self._shapes, strict=False):
             for store, name in slots:
                 store[name] = part.view(shape)
@@ -394,8 +394,17 @@ class Net:
         self._norms = [m for m in self._module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         self._recurrent = [m for m in self._module.modules() if isinstance(m, nn.RNNBase)]
 
+    def _split(self, w: Tensor, sizes: list[int], what: str) -> Sequence[Tensor]:
+        try:
+            parts: Sequence[Tensor] = w.split(sizes)
+            return parts
+        except RuntimeError:  # torch names the sizes of all layers
+            raise MethodError(
+                f"a {what} of this network is a vector of {sum(sizes)} numbers, got the shape {list(w.shape)}"
+            ) from None
+
     def _load(self, w: Tensor) -> None:
-        parts = w.split(self._sizes)
+        parts = self._split(w, self._sizes, "model")
         still = w.data.split(self._sizes) if self._n_params < len(parts) else parts
         if self._apart is not None and w is self._apart[0]:
             still = (*parts[: self._n_params], *self._apart[1])

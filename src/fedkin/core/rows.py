@@ -6,6 +6,7 @@ run can keep banks that are too large for the memory in files (`kept_by`).
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +21,7 @@ from typing import Literal, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from fedkin.core.errors import MethodError
 from fedkin.core.machine import cores
 
 T = TypeVar("T")
@@ -77,10 +79,10 @@ if hasattr(os, "register_at_fork"):
 def mix(weights: Tensor, rows: Tensor) -> Tensor:
     """Return ``weights [a, m] @ rows [m, P]``, computed in float64, as ``[a, P]`` in the rows' type.
 
-    It needs memory for ``min(a, 256)`` rows in float64 in addition to the result, for any m. Rows on another device are
-    mixed there; the result is on the host, as the weights are.
+    Mixtures of whole or boolean numbers are float32. It needs memory for ``min(a, 256)`` rows in float64 in addition to
+    the result, for any m. Rows on another device are mixed there; the result is on the host, as the weights are.
     """
-    w = weights.double()
+    w, rows = weights.double(), _broken(rows)
     if rows.device != w.device:
         return _mixed_there(w, rows)
     out = rows.new_empty((w.shape[0], rows.shape[1]))
@@ -101,6 +103,11 @@ def mix(weights: Tensor, rows: Tensor) -> Tensor:
         some = w[start : start + ROWS]
         out[start : start + ROWS] = _mixed(some, rows).to(rows.dtype)
     return out
+
+
+def _broken(rows: Tensor) -> Tensor:
+    """Return rows whose type has fractions."""
+    return rows if rows.is_floating_point() else rows.float()
 
 
 def _mixed(w: Tensor, rows: Tensor) -> Tensor:
@@ -124,10 +131,23 @@ def _mixed_there(w: Tensor, rows: Tensor) -> Tensor:
 
 
 def weighted_mean(rows: Tensor, weights: Tensor) -> Tensor:
-    """Return ``sum_i weights_i rows_i / sum_i weights_i``: ``[P]`` of ``[m, P]`` and non-negative weights ``[m]``."""
+    """Return ``sum_i weights_i rows_i / sum_i weights_i``: ``[P]`` of ``[m, P]`` and non-negative weights ``[m]``.
+
+    Raises:
+        MethodError: the weights are not one for each row, one is negative or not finite, or all are 0.
+    """
     w = weights.double()
+    if w.shape != rows.shape[:1]:
+        raise MethodError(f"a mean of {len(rows)} rows needs as many weights, got the shape {list(w.shape)}")
+    if not (len(w) and w.min() >= 0 and 0 < w.sum() < math.inf):
+        raise MethodError(f"a mean needs weights of 0 or more, not all 0; got {_shown(w)}")
     flat = rows.reshape(rows.shape[0], -1)
     return mix((w / w.sum())[None], flat)[0].reshape(rows.shape[1:])
+
+
+def _shown(w: Tensor) -> str:
+    some = ", ".join(f"{x:g}" for x in w[:8].tolist())
+    return f"[{some}, ...]" if len(w) > 8 else f"[{some}]"
 
 
 def group_mean(rows: Tensor, weights: Tensor, group: Tensor, otherwise: Tensor) -> Tensor:
@@ -143,7 +163,7 @@ def group_mean(rows: Tensor, weights: Tensor, group: Tensor, otherwise: Tensor) 
     share[group, torch.arange(rows.shape[0])] = weights.double()
     total = share.sum(1, keepdim=True)
     filled = (total > 0).flatten()
-    out = otherwise.clone()
+    out = _broken(otherwise).clone()
     if bool(filled.any()):
         out[filled] = mix(share[filled] / total[filled], rows).to(out.dtype)
     return out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedkin.core.bundle import Bundle
+from fedkin.core.bundle import Bundle, require_tensors
 from fedkin.core.errors import ConfigError, MethodError
 from fedkin.core.parts import Part, Spans, check_part
 from fedkin.core.samples import Batch
@@ -209,12 +209,18 @@ class Train:
         """Check the parts that fit together.
 
         Raises:
-            MethodError: ``only`` is not a part of ``start``, ``models`` is not a number of networks, or ``aux`` or
-                ``per_sample`` holds something else than tensors.
+            MethodError: ``only`` is not a part of ``start``; ``center`` or ``linear`` has another shape; there is no
+                ``center`` for ``mu``; ``models`` is not a number of networks; ``aux`` or ``per_sample`` holds something
+                else than tensors.
         """
         check_part(self.only, len(self.start))
-        _require_tensors("aux", self.aux)
-        _require_tensors("per_sample", self.per_sample)
+        require_tensors("aux", self.aux)
+        require_tensors("per_sample", self.per_sample)
+        for name in ("center", "linear"):
+            if (value := getattr(self, name)) is not None and value.shape != self.start.shape:
+                raise MethodError(f"{name} has the shape {list(value.shape)}, start {list(self.start.shape)}")
+        if self.mu and self.center is None:
+            raise MethodError(f"mu = {self.mu} pulls towards center, which is not given; add center=")
         if isinstance(self.models, int) and self.models < 1:
             raise MethodError(f"models must be at least 1, got {self.models}")
 
@@ -261,19 +267,6 @@ class Train:
 
 def _shapes(tensors: Bundle, skip: int) -> tuple[object, ...]:
     return tuple((name, tuple(tensors[name].shape[skip:]), tensors[name].dtype) for name in sorted(tensors))
-
-
-def _require_tensors(what: str, bundle: Mapping[str, object]) -> None:
-    for name, value in bundle.items():
-        if isinstance(value, Tensor):
-            continue
-        meant = f"write torch.tensor({value!r})" if isinstance(value, bool | int | float) else "it must be a tensor"
-        raise MethodError(f"{what} {name!r} is {_kind(value)}; {meant}")
-
-
-def _kind(value: object) -> str:
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def _comparable(value: object) -> object:

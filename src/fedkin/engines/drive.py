@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 from torch import Tensor
 
 from fedkin.core import Bundle, MethodError, Train, Work
+from fedkin.core.bundle import require_tensors
 
 TrainOne = Callable[[Train], Tensor]
 TrainMany = Callable[[Sequence[tuple[int, Train]]], Sequence[Tensor]]
@@ -65,9 +66,11 @@ def check_tensors(value: object, what: str) -> Bundle:
     """
     if not isinstance(value, Bundle):
         raise MethodError(f"{what} a Bundle, got {named(value)}")
-    for name, t in value.items():
-        if not isinstance(t, Tensor):
-            raise MethodError(f"{what} a Bundle of tensors, {name!r} is {named(t)}")
+    values: Mapping[str, object] = value
+    for name, t in values.items():
+        if isinstance(t, Train):
+            raise MethodError(f"{what} a Bundle of tensors; {name!r} is a {named(t)}")
+    require_tensors(f"{what} a Bundle of tensors;", values)
     return value
 
 

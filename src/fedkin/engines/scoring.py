@@ -8,16 +8,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Client, Method, MethodError, Samples, Work
+from fedkin.core import Bundle, Client, Method, MethodError, Net, Samples, Work
 from fedkin.core.method import at_moment
 from fedkin.core.samples import ClientData, packed
-from fedkin.engines.drive import check_tensors
+from fedkin.engines.drive import check_tensors, named
 from fedkin.engines.tasks import Job, Task
 
 Guesses = Callable[[Bundle, Samples], Tensor]
 """``(what is predicted with, samples) -> the class of each sample``, ``[n]``, as `predicted` gives it; n > 0."""
 Expected = Callable[[Sequence[tuple[Bundle, Samples]]], None]
 """Is given the calls of `Guesses` that will follow, so that an engine can make those of many clients at once."""
+
+
+def logits_of(method: Method, net: Net, b: Bundle, x: Tensor) -> Tensor:
+    """Return the logits ``[n, C]`` of `Method.predict`.
+
+    Raises:
+        MethodError: it returned something else.
+    """
+    found: object = method.predict(net, b, x)
+    if not isinstance(found, Tensor) or found.shape != (len(x), net.classes):
+        got = f"the shape {list(found.shape)}" if isinstance(found, Tensor) else named(found)
+        raise MethodError(
+            f"predict of {type(method).__name__} must return logits [{len(x)}, {net.classes}], one row for each sample "
+            f"and a column for each class; got {got}"
+        )
+    return found
 
 
 def predicted(logits: Tensor) -> Tensor:

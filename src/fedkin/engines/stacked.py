@@ -28,7 +28,7 @@ from fedkin.core.sides import chunked
 from fedkin.engines.as_trained import require_as_trained
 from fedkin.engines.drive import lockstep
 from fedkin.engines.loop import trainer
-from fedkin.engines.scoring import predicted
+from fedkin.engines.scoring import logits_of, predicted
 from fedkin.engines.stacked_choice import ConvolutionChoice
 from fedkin.engines.stacked_conv import AsProducts
 from fedkin.engines.stacked_device import Place, failed, full
@@ -183,7 +183,7 @@ class StackedSession:
         self._joint.expect(asked)
 
     def _predicted(self, b: Bundle, x: Tensor) -> Tensor:
-        return predicted(self._job.method.predict(self._job.net, b, x))
+        return predicted(logits_of(self._job.method, self._job.net, b, x))
 
     def _classes(self, b: Bundle, x: Tensor) -> Tensor:
         return self._there(self._predicted, b, x)
@@ -326,6 +326,8 @@ class StackedSession:
                 self._shrink(kind, size)
             elif why is not None:
                 done.append(self._alone(left[0]))
+                if self._job.net.batchnorm and len(left[0].asked.data) == 1:
+                    continue  # its only batch is left out; torch can stack those of others
                 self._refused.add(kind)
                 name = getattr(left[0].asked.request.loss, "__name__", "the loss")
                 self.say(f"{name} on this network is trained client by client, as torch cannot stack it: {why}")

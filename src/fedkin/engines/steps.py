@@ -288,13 +288,25 @@ def by_autograd(request: Train, net: Net, w: Tensor, data: Samples, index: Tenso
     if request.per_sample:
         aux = aux.but(**{name: rows[index] for name, rows in request.per_sample.items()})
     w.requires_grad_(True)
-    loss = request.loss(net, w, Batch(take(data.x, index), data.y[index]), aux)
+    batch = Batch(take(data.x, index), data.y[index])
+    try:
+        loss = request.loss(net, w, batch, aux)
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise  # from inside the loss
+        raise MethodError(f"{error}; a loss is called as loss(net, w, batch, aux)") from error
     if not isinstance(loss, Tensor) or loss.numel() != 1:
-        got = f"shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"{type(loss).__name__} {loss!r}"
-        raise MethodError(f"the loss returned {got}; it must be a scalar: take the mean over the batch")
+        raise MethodError(f"the loss returned {_no_loss(loss)}")
     (grad,) = torch.autograd.grad(loss, w)
     w.requires_grad_(False)
     return grad
+
+
+def _no_loss(loss: object) -> str:
+    if isinstance(loss, Tensor):
+        return f"shape {list(loss.shape)}; it must be a scalar: take the mean over the batch"
+    meant = "is `return` missing?" if loss is None else "it must be a tensor with a gradient: leave out .item()"
+    return f"{type(loss).__name__} {loss!r}; {meant}"
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from fedkin.core.seeds import generator, key
 from fedkin.core.sides import chunked
 from fedkin.engines.drive import check_tensors, drive
 from fedkin.engines.passes import RememberingClient, evaluating
-from fedkin.engines.scoring import Expected, evaluate, keep, predicted
+from fedkin.engines.scoring import Expected, evaluate, keep, logits_of, predicted
 from fedkin.engines.tasks import Answer, Job, Step, Task, Trainer
 from fedkin.privacy.dp_sgd import PrivateSteps
 from fedkin.privacy.noise import Hidden
@@ -140,7 +140,7 @@ class Turn:
     def guesses(self, b: Bundle, data: Samples) -> Tensor:
         """Return the class that the method predicts for each sample, as `predicted` gives it, ``[n]``, n > 0."""
         net, method = self._net, self.job.method
-        return predicted(chunked(lambda x: method.predict(net, b, x), net.layout(data.x)))
+        return predicted(chunked(lambda x: logits_of(method, net, b, x), net.layout(data.x)))
 
     def program(self) -> Work:
         """Run the step, with requests for training as client code makes them; return what leaves the client.
@@ -211,7 +211,7 @@ def _describe(turn: Turn) -> Bundle:
     if job.count_noise is not None:
         hidden = Hidden(job.count_noise(client.id, client.counts()))
         client = replace(client, data=hidden, validation=hidden, group=-1)
-    return Bundle(size=size, **job.method.describe(client))
+    return Bundle(size=size, **check_tensors(job.method.describe(client), "describe must return"))
 
 
 def _survey(turn: Turn) -> Work | Bundle:

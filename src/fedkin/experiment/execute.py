@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,19 +91,31 @@ def _server_code(e: Experiment, round: int) -> Iterator[None]:
     """Name step, round and line where a user's server code fails; the original error is the cause.
 
     Raises:
-        MethodError: instead of the error. Those that fedkin raises, of the system, and of other code stay as they are.
+        MethodError: instead of the error. Those of the system and of other code stay as they are, and those that fedkin
+            raises but for misuse by a step.
     """
     try:
         yield
-    except (FedkinError, OSError, MemoryError):
+    except (OSError, MemoryError):
         raise
     except Exception as error:
-        if not (frames := user_frames(error)):
+        frames, wrong = user_frames(error), _wrong_arguments(error)
+        if not (frames or wrong) or (isinstance(error, FedkinError) and type(error) is not MethodError):
             raise
-        step = frames[0].name if hasattr(Method, frames[0].name) else "a step of the server"
+        step = wrong or (frames[0].name if hasattr(Method, frames[0].name) else "a step of the server")
         when = f"in round {round}" if round else "before the first round"
-        why = f"{type(error).__name__}: {error}{user_line(error)}"
-        raise MethodError(f"{step} of {e.title} failed {when}: {why}") from error
+        kind = "" if isinstance(error, MethodError) else f"{type(error).__name__}: "
+        meant = (
+            f"; expected {wrong}({', '.join(inspect.signature(getattr(Method, wrong)).parameters)})" if wrong else ""
+        )
+        raise MethodError(f"{step} of {e.title} failed {when}: {kind}{error}{user_line(error)}{meant}") from error
+
+
+def _wrong_arguments(error: Exception) -> str:
+    """Return the step that does not take the arguments of the call; "" if the error is another one."""
+    found = re.search(r"(\w+)\(\) (?:takes|got|missing) ", str(error)) if type(error) is TypeError else None
+    step = found[1] if found else ""
+    return step if hasattr(Method, step) and not user_frames(error) else ""
 
 
 def _rounds(e: Experiment, transport: StatefulTransport, server: Server) -> Iterator[RoundReport]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 
 from fedkin.core import Bundle, Client, Download, Method, MethodError, Net, Samples, Training, stack
+from fedkin.core.bundle import require_tensors
 from fedkin.core.method import Moment, at_moment
 from fedkin.core.samples import unpacked
 from fedkin.engines.drive import drive, named
@@ -21,12 +22,14 @@ OUTCOMES = ("right", "test_digest")
 
 
 def bundled(method: Method, step: str, value: Bundle) -> Bundle:
-    """Return the result of a step of the server, if it is a bundle.
+    """Return the result of a step of the server, if it is a bundle of tensors.
 
     Raises:
         MethodError: it is not; the message names the step.
     """
-    return _instance(method, step, value, Bundle, "a Bundle")
+    _instance(method, step, value, Bundle, "a Bundle")
+    require_tensors(f"{type(method).__name__}.{step} must return a Bundle of tensors;", value)
+    return value
 
 
 def handed_out(method: Method, step: str, value: Download) -> Download:

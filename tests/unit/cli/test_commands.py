@@ -377,6 +377,51 @@ def test_a_step_of_a_users_file_that_fails(
     assert "Traceback" not in done.err
 
 
+@pytest.mark.parametrize(
+    ("good", "bad", "wanted"),
+    [
+        (
+            "def aggregate(self, s, r, up):",
+            "def aggregate(self, r, up):",
+            "aggregate of Cautious failed in round 1: TypeError: Cautious.aggregate() takes 3 positional arguments but "
+            "4 were given; expected aggregate(self, s, r, up)",
+        ),
+        (
+            "def init(self, r):",
+            "def init(self):",
+            "init of Cautious failed before the first round: TypeError: Cautious.init() takes 1 positional argument "
+            "but 2 were given; expected init(self, r)",
+        ),
+        (
+            "model=r.w0)",
+            "seen=0)",
+            "Cautious.init must return a Bundle of tensors; 'seen' is an int; write torch.tensor(0)",
+        ),
+        (
+            "to_all(model=s.model)",
+            "to_all(model=s.model, step=self.step)",
+            "distribute of Cautious failed in round 1: to_all: 'step' is a float; write torch.tensor(0.5) (mine.py, "
+            "line 19)",
+        ),
+        (
+            "r.mean(up.model)",
+            "r.mean(up.model, 0 * r.weight)",
+            "aggregate of Cautious failed in round 1: a mean needs weights of 0 or more, not all 0; got [0, 0, 0, 0] "
+            "(mine.py, line 26)",
+        ),
+        ("w = yield fedkin.Train(c.received.model)", "w = c.received.model; c.state.seen = w",
+         "update of client 0 failed in round 1: AttributeError: a bundle is not changed by an attribute; take a copy: "
+         "bundle.but(seen=...), such as c.state = c.state.but(seen=...) (mine.py, line 22)"),
+    ],
+    ids=["arguments", "init", "state", "download", "weights", "attribute"],
+)  # fmt: skip
+def test_misuse_by_a_users_file_is_explained(good: str, bad: str, wanted: str, fedkin: Command, small: str) -> None:
+    """What was given, what is expected, and the line where there is one."""
+    Path("mine.py").write_text(CAUTIOUS.replace(good, bad))
+    done = fedkin(f"run ./mine.py:Cautious {small} --engine loop --out a")
+    assert (done.code, done.err.splitlines()[-1]) == (1, f"fedkin: {wanted}")
+
+
 def test_a_full_disk_is_told(fedkin: Command, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk ends with exit code 1 and one line: the place, the room that is left, and how to go on."""
 

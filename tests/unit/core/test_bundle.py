@@ -25,6 +25,22 @@ def test_but_gives_a_changed_copy() -> None:
     assert isinstance(c, Bundle)
 
 
+def test_an_attribute_is_no_way_to_change_one() -> None:
+    """It would be a value beside the tensors, which nobody sends or keeps."""
+    bundle = Bundle(a=torch.ones(1))
+    with pytest.raises(AttributeError, match=r"take a copy: bundle\.but\(b=\.\.\.\)"):
+        bundle.b = torch.ones(1)
+    assert set(bundle) == {"a"}
+
+
+def test_only_tensors_are_sent() -> None:
+    """A number is told how to become one."""
+    with pytest.raises(MethodError, match=r"^to_all: 'mu' is a float; write torch\.tensor\(0\.1\)$"):
+        to_all(model=torch.ones(2), mu=0.1)  # type: ignore[arg-type]
+    with pytest.raises(MethodError, match=r"^to_each: 'k' is a list; it must be a tensor$"):
+        to_each(k=[1, 2])  # type: ignore[arg-type]
+
+
 def test_only_keeps_the_named() -> None:
     """The tensors of these names, the same objects."""
     b = Bundle(a=torch.zeros(1), b=torch.ones(1))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedkin.core import MethodError
 from fedkin.core import rows as algebra
 from fedkin.core.rows import group_mean, grow, mix, put, squared_distances, weighted_mean
 from toys import close, draw, squares_apart
@@ -72,6 +73,33 @@ def test_weighted_mean_of_any_shape() -> None:
     wanted = np.average(rows.double().numpy(), axis=0, weights=weights.numpy())
     close(weighted_mean(rows, weights), wanted, 1e-7)
     assert weighted_mean(rows, weights).dtype == torch.float32
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.int64, torch.uint8])
+def test_means_of_whole_numbers_have_fractions(kind: torch.dtype) -> None:
+    """Of masks [1, 0], [1, 1], [0, 1] with weights 1, 2, 1 the mean is [.75, .75]; it was rounded to their type."""
+    rows, weights = torch.tensor([[1, 0], [1, 1], [0, 1]], dtype=kind), torch.tensor([1.0, 2.0, 1.0])
+    assert torch.equal(weighted_mean(rows, weights), torch.tensor([0.75, 0.75]))
+    found = group_mean(rows, weights, torch.tensor([0, 0, 0]), torch.zeros(2, 2, dtype=kind))
+    assert torch.equal(found, torch.tensor([[0.75, 0.75], [0.0, 0.0]]))
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ([0.0, 0.0], r"weights of 0 or more, not all 0; got \[0, 0\]"),
+        ([2.0, -1.0], r"weights of 0 or more, not all 0; got \[2, -1\]"),
+        ([1.0, float("nan")], r"got \[1, nan\]"),
+        ([1.0, float("inf")], r"got \[1, inf\]"),
+        ([1.0], r"a mean of 2 rows needs as many weights, got the shape \[1\]"),
+    ],
+)
+def test_a_mean_needs_weights(weights: list[float], message: str) -> None:
+    """Weights of 0 alone gave NaN, which looked like training that diverged."""
+    with pytest.raises(MethodError, match=message):
+        weighted_mean(torch.ones(2, 3), torch.tensor(weights))
+    with pytest.raises(MethodError, match=r"got \[\]"):
+        weighted_mean(torch.ones(0, 3), torch.ones(0))
 
 
 def test_mean_sums_in_double_precision() -> None:

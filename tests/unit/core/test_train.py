@@ -66,7 +66,7 @@ def test_a_number_of_networks_is_at_least_one() -> None:
     "change",
     [
         {"loss": quadratic},
-        {"start": torch.zeros(5)},
+        {"start": torch.zeros(5), "center": torch.zeros(5), "linear": torch.zeros(5)},
         {"start": torch.zeros(4, dtype=torch.float64)},
         {"aux": Bundle(other=torch.zeros(3))},
         {"aux": Bundle(prior=torch.zeros(2))},
@@ -111,6 +111,20 @@ def test_what_a_loss_is_given_must_be_tensors(name: str, value: Any, words: str)
     """A number worked on the loop and failed on the stacked engine; it is refused when the request is made."""
     with pytest.raises(MethodError, match=f"^{name} {words}$"):
         BASE.but(**{name: Bundle(beta=value)})
+
+
+@pytest.mark.parametrize("name", ["center", "linear"])
+def test_terms_are_of_the_vectors_length(name: str) -> None:
+    """One number, which torch would add to every other, is no such term."""
+    with pytest.raises(MethodError, match=rf"^{name} has the shape \[1\], start \[4\]$"):
+        BASE.but(**{name: torch.zeros(1)})
+
+
+def test_a_pull_needs_something_to_pull_to() -> None:
+    """``mu`` alone had no effect; a center with ``mu = 0`` has none on purpose."""
+    with pytest.raises(MethodError, match=r"^mu = 0\.1 pulls towards center, which is not given; add center=$"):
+        Train(torch.zeros(4), mu=0.1)
+    assert Train(torch.zeros(4), mu=0.0, center=torch.ones(4)).mu == 0
 
 
 def tempered(net: Any, w: Any, batch: Any, aux: Any, by: Any = 1.0) -> Any:

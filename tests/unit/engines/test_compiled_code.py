@@ -309,7 +309,7 @@ def test_requests_that_are_not_compiled() -> None:
         (Train(net.w0, optimizer="adam"), "the optimizer is adam"),
         (Train(net.w0, only=one), "a part of a layer, or a layer between others, stands still"),
         (Train(net.w0.double()), "float32"),
-        (Train(net.w0, linear=torch.zeros(1)), "expected shape"),
+        (Train(net.w0, linear=torch.zeros_like(net.w0, dtype=torch.float64)), "not float32"),
         (Train(net.w0, per_sample=Bundle(offset=torch.zeros(3, CLASSES))), "expected shape"),
     ):
         assert why in str(native(request, request.training(Training()), data, net))

@@ -81,10 +81,13 @@ def _yields(value: Any) -> Work:
     [
         (lambda: _returns(None), "client code must return a Bundle, got NoneType .is `return` missing"),
         (lambda: _returns({"model": one(1.0)}), "client code must return a Bundle, got dict"),
-        (lambda: _returns(Bundle(model=1.0)), "client code must return a Bundle of tensors, 'model' is float"),  # type: ignore[arg-type]
+        (
+            lambda: _returns(Bundle(model=1.0)),
+            "must return a Bundle of tensors; 'model' is a float; write torch.tensor.1.0",
+        ),  # type: ignore[arg-type]
         (
             lambda: _returns(Bundle(model=Train(one(1.0)))),  # type: ignore[arg-type]
-            "'model' is Train .is `yield` missing before it",
+            "'model' is a Train .is `yield` missing before it",
         ),
         (lambda: None, "client code must return a Bundle, got NoneType"),
         (lambda: one(1.0), "client code must return a Bundle, got Tensor"),

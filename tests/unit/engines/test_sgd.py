@@ -116,7 +116,8 @@ def test_a_center_without_weight_pulls_nothing() -> None:
     plain = train({"steps": 3}, {})
     assert torch.equal(train({"steps": 3}, {"center": torch.full((1,), 50.0)}), plain)
     assert torch.equal(train({"steps": 3}, {"center": torch.full((1,), 50.0), "prox_after": True}), plain)
-    assert torch.equal(train({"steps": 3}, {"mu": 4.0}), plain)
+    with pytest.raises(MethodError, match=r"^mu = 4\.0 pulls towards center, which is not given; add center=$"):
+        train({"steps": 3}, {"mu": 4.0})
 
 
 def test_linear_term() -> None:
@@ -275,8 +276,26 @@ def test_a_loss_of_every_sample_is_told_to_take_the_mean() -> None:
     """A loss is one number; the error has the shape that it returned, or what it returned instead of a tensor."""
     with pytest.raises(MethodError, match=r"^the loss returned shape \[10\]; it must be a scalar: take the mean"):
         train({"batch_size": 10}, {"loss": per_sample_loss}, n=10)
-    with pytest.raises(MethodError, match=r"^the loss returned float 0\.5; it must be a scalar"):
+    with pytest.raises(MethodError, match=r"^the loss returned float 0\.5; it must be a tensor with a gradient: leave"):
         train({}, {"loss": lambda net, w, batch, aux: 0.5})
+    with pytest.raises(MethodError, match=r"^the loss returned NoneType None; is `return` missing\?$"):
+        train({}, {"loss": lambda net, w, batch, aux: None})
+
+
+def of_three(net: Net, w: Tensor, batch: Batch) -> Tensor:
+    return w.sum()
+
+
+def calls_of_three(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
+    return of_three(net, w, batch, aux)  # type: ignore[call-arg]
+
+
+def test_a_loss_of_other_arguments_is_told_its_own() -> None:
+    """Only where the loss itself is called: what it calls is its own matter."""
+    with pytest.raises(MethodError, match=r"but 4 were given; a loss is called as loss\(net, w, batch, aux\)$"):
+        train({}, {"loss": of_three})
+    with pytest.raises(TypeError, match=r"but 4 were given$"):
+        train({}, {"loss": calls_of_three})
 
 
 def test_per_sample_rows_come_with_their_batch() -> None:

@@ -339,6 +339,21 @@ def test_batch_normalisation_is_stacked(name: str, stacks: list[int]) -> None:
     assert all(isinstance(m.num_batches_tracked, Tensor) for m in j.net.module if isinstance(m, nn.BatchNorm1d))
 
 
+def test_a_client_of_one_sample_does_not_end_stacking(stacks: list[int]) -> None:
+    """Batch normalisation cannot train on its only batch, which is left out: it uploads what it received. Asked first,
+    alone, it says nothing of the others."""
+    j = job(FedAvg(), net=normalised())
+    few = replace(j.shards[0], train=Samples(j.shards[0].train.x[:1], j.shards[0].train.y[:1]))
+    j = replace(j, shards=[few, *j.shards[1:]])
+    asked, session = tasks(j, model=j.net.w0), CPU.start(j)
+    first = list(session.map([t for t in asked if t.client == 0]))
+    assert torch.equal(first[0].reply.model, j.net.w0)
+    assert stacks == []
+    rest = {a.client: a.reply.model for a in session.map([t for t in asked if t.client != 0])}
+    assert session.notes == []
+    assert sum(stacks) == len(rest) == len(asked) - 1
+
+
 def two_networks(net: Net, v: Tensor, batch: Batch, aux: Bundle) -> Tensor:
     """A loss of two networks, one after the other in a vector."""
     return F.cross_entropy(net(v[: net.size], batch.x) + net(v[net.size :], batch.x), batch.y)

@@ -142,12 +142,13 @@ def test_any_mixture_of_settings_agrees(seed: int) -> None:
         "prox_after": draw.random() < 0.5,
     }
     bent, data = draw.random() < 0.5, clients(draw.choices(range(14), k=5))
+    pulled = [draw.random() < 0.7 for _ in range(5)]
     requests = [
         Train(
             noise("start", i),
             linear=noise("l", i) if bent else None,
-            center=noise("c", i) if draw.random() < 0.7 else None,
-            mu=draw.choice([0.0, 0.5, 2.0]),
+            center=noise("c", i) if pulled[i] else None,
+            mu=draw.choice([0.0, 0.5, 2.0]) if pulled[i] else 0.0,
             **fixed,
         )
         for i in range(5)

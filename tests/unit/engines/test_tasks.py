@@ -198,7 +198,7 @@ def test_a_bad_setting_found_by_client_code_stays_what_it_is() -> None:
     ("value", "message"),
     [
         ({"a": torch.ones(1)}, "a Bundle, got dict"),
-        (Bundle(a=1.5), "a Bundle of tensors, 'a' is float"),  # type: ignore[arg-type]
+        (Bundle(a=1.5), "a Bundle of tensors; 'a' is a float; write torch.tensor"),  # type: ignore[arg-type]
         (None, "a Bundle, got NoneType"),
     ],
 )
@@ -258,6 +258,25 @@ def test_confusions_count_true_classes_by_predicted_ones() -> None:
     assert found.validation.sum() == 3
     assert torch.equal(found.counts, torch.bincount(federation()[0].train.y, minlength=3))
     assert {t.dtype for t in found.values()} == {torch.int64}
+
+
+@pytest.mark.parametrize(
+    ("given", "got"),
+    [
+        (lambda n: torch.zeros(n, 2), "the shape [7, 2]"),
+        (lambda n: torch.zeros(n), "the shape [7]"),
+        (lambda n: torch.zeros(1, 3), "the shape [1, 3]"),
+        (lambda n: None, "NoneType (is `return` missing?)"),
+    ],
+    ids=["classes", "vector", "samples", "nothing"],
+)
+def test_a_prediction_is_logits_of_every_class(given: Callable[[int], Any], got: str) -> None:
+    """Two columns for three classes passed for predictions of the first two."""
+    j = job(method(predict=lambda self, net, b, x: given(len(x))))
+    n = len(j.shards[0].test)
+    message = f"logits [{n}, 3], one row for each sample and a column for each class; got {got.replace('7', str(n))}"
+    with pytest.raises(ClientError, match=re.escape(message)):
+        step(j, "evaluate")
 
 
 def test_a_model_whose_logits_hold_nan_predicts_nothing() -> None:
