@@ -111,7 +111,10 @@ def test_nan_in_a_client_state_is_found() -> None:
     [
         (lambda c, w: {"model": w}, "client code must return a Bundle, got dict"),
         (lambda c, w: None, "client code must return a Bundle, got NoneType"),
-        (lambda c, w: Bundle(model=w, n=3), "client code must return a Bundle of tensors, 'n' is int"),
+        (
+            lambda c, w: Bundle(model=w, n=3),
+            "client code must return a Bundle of tensors; 'n' is an int; write torch.tensor",
+        ),
     ],
     ids=["dict", "nothing", "a plain number"],
 )
@@ -119,6 +122,33 @@ def test_returning_something_else_than_a_bundle_of_tensors_is_an_error(value: An
     """What leaves a client must be a bundle of tensors; the error says what came instead."""
     with pytest.raises(MethodError, match=message):
         check(broken(client_update=sends(value)), "runs")
+
+
+def test_predictions_without_a_number_are_found() -> None:
+    """The models are finite, the logits are not."""
+    method = broken(predict=lambda self, net, b, x: net(b.model, x) / 0 * 0)
+    with pytest.raises(
+        RuleBroken, match=r"the logits of client \d hold NaN in round 1, for \d+ samples, though models"
+    ):
+        check(method, "runs")
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ({"rate": 0.5}, r"rate = 0\.5 has no type, so it is no setting; write rate: float = 0\.5, or RATE if it is a"),
+        ({"survey": lambda self, s, r: None}, "has survey without answer and collect: a survey needs all three"),
+        ({"answer": lambda self, c: Bundle()}, "has answer without survey and collect"),
+        ({"family": "mixtures"}, "family = 'mixtures' is none of 'no federation', 'one global model', "),
+        ({"tuned": property(lambda self: {"nu": (0.1, 1.0)})}, "tuned has 'nu', which is no field; there are none"),
+    ],
+    ids=["type", "survey", "answer", "family", "tuned"],
+)
+def test_statements_that_have_no_effect_are_found(steps: dict[str, Any], message: str) -> None:
+    """A setting that no flag has, a question that is never asked or answered, a name that nothing knows."""
+    with pytest.raises(RuleBroken, match=message):
+        check(broken(scale=None, **steps), "declared")
+    check(broken(scale=None, RATE=0.5, _rate=0.5, family="mixture"), "declared")
 
 
 def test_a_state_that_is_no_bundle_is_an_error() -> None:

@@ -24,8 +24,8 @@ from fedkin.user_code.reference import CodeRef
 
 MEANS = {
     "declared": (
-        "a frozen dataclass of plain, documented fields; no function that is nearly called like a step",
-        "make every field a documented plain value, and call steps by their names",
+        "a frozen dataclass of plain, documented fields; no function that is nearly called like a step; known names",
+        "make every field a documented plain value with a type, and call steps by their names",
     ),
     "runs": (
         "four rounds of six clients, all finite, all predict",
@@ -33,7 +33,9 @@ MEANS = {
     ),
     "same result": (
         "on every engine and a second time, bit for bit (stacked: to rounding)",
-        "draw from r.rng and c.rng only; keep nothing in globals or in the method itself",
+        "draw from r.rng and c.rng only; keep nothing in globals or in the method itself; if Stacked alone differs, a "
+        "choice (topk, argmax, a threshold) between numbers that are equal but for rounding magnifies it: make a tie "
+        "of such numbers",
     ),
     "resume": (
         "stopped after any round, it ends the same",

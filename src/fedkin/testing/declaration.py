@@ -1,4 +1,4 @@
-"""Rules of a method's declaration: frozen, final, equal to its repr, every field with default and docstring."""
+"""Rules of a method's declaration: frozen, final, equal to its repr, every field with type, default and docstring."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from fedkin.core import Method
+from fedkin.core.method import FAMILIES
 from fedkin.testing.spy import RuleBroken
 
 
@@ -34,6 +35,7 @@ def check_declaration(method: Method) -> None:
             )
     _check_docstrings(cls)
     _check_steps(cls)
+    _check_statements(method)
     known = _classes(method)
     text = repr(method)
     for made_of in known.values():
@@ -57,6 +59,30 @@ def _check_steps(cls: type[Method]) -> None:
                 f"{cls.__name__} has a function {name}, which is not a step and is never called by the run; rename it "
                 f"to {close[0]}, or to _{name} if it is a helper"
             )
+
+
+def _check_statements(method: Method) -> None:
+    """Check what a class states besides fields: settings without a type, a survey that is not whole, unknown names."""
+    cls, names = type(method), {field.name for field in dataclasses.fields(method)}  # type: ignore[arg-type]
+    typed = inspect.get_annotations(cls)
+    for name, value in vars(cls).items():
+        stated = name.startswith("_") or name.isupper() or hasattr(Method, name) or name in typed
+        if not stated and value is not None and _plain(value):
+            kind = type(value).__name__
+            raise RuleBroken(
+                f"{name} = {value!r} has no type, so it is no setting; write {name}: {kind} = {value!r}, or "
+                f"{name.upper()} if it is a constant"
+            )
+    survey = {name: getattr(cls, name) is not getattr(Method, name) for name in ("survey", "answer", "collect")}
+    if any(survey.values()) and not all(survey.values()):
+        there, lacks = ([n for n, own in survey.items() if own is wanted] for wanted in (True, False))
+        raise RuleBroken(
+            f"{cls.__name__} has {' and '.join(there)} without {' and '.join(lacks)}: a survey needs all three"
+        )
+    if cls.family and cls.family not in FAMILIES:
+        raise RuleBroken(f"family = {cls.family!r} is none of {', '.join(map(repr, FAMILIES))}")
+    if unknown := sorted(set(method.tuned) - names):
+        raise RuleBroken(f"tuned has {unknown[0]!r}, which is no field; there are {', '.join(sorted(names)) or 'none'}")
 
 
 def _plain(value: object) -> bool:

@@ -98,15 +98,20 @@ def runs(case: Case) -> None:
 
 def _healthy(trial: TrialRun, setting: Setting) -> None:
     """Check that no upload was refused, everything is finite, and all clients that have joined predicted."""
-    for before, report in zip(trial.moments, trial.reports, strict=False):
-        _sound(before)
+    _sound(trial.moments[0])
+    for after, report in zip(trial.moments[1:], trial.reports, strict=True):
         at = f"in round {report.round}"
         for client, why in report.refused.items():
             raise RuleBroken(f"the upload of client {client} was refused {at}: {why}")
+        _sound(after)
         known = sum(1 for t in setting.joins or [1] * len(setting.shards) if t <= report.round)
         if sorted(report.evaluation) != list(range(known)):
             raise RuleBroken(f"{at} {known} clients had joined, evaluated were {sorted(report.evaluation)}")
         for i, found in report.evaluation.items():
+            if lost := int(found.get("unpredicted", 0)):
+                raise RuleBroken(
+                    f"the logits of client {i} hold NaN {at}, for {lost} samples, though models are finite"
+                )
             for name, confusion in found.items():
                 part = name.rpartition(".")[2]
                 if part not in ("test", "validation"):
@@ -114,7 +119,6 @@ def _healthy(trial: TrialRun, setting: Setting) -> None:
                 n = len(getattr(setting.shards[i], part))
                 if int(confusion.sum()) != n or bool((confusion < 0).any()):
                     raise RuleBroken(f"client {i} has {n} {part} samples {at}, {int(confusion.sum())} were predicted")
-    _sound(trial.moments[-1])
 
 
 def _sound(m: Moment) -> None:
