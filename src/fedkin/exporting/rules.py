@@ -11,12 +11,17 @@ def rule(method: Method) -> dict[str, Any]:
     """Return the method's ``export_rule``, a rule of `fedkin.exporting.loader`.
 
     Raises:
-        ConfigError: the method has none: a user-defined method with its own `predict`.
+        ConfigError: the method has none: a user-defined method with its own `predict`; or its kind is unknown.
     """
     if (found := method.export_rule) is None:
         raise ConfigError(
             f"{type(method).__name__} predicts with custom code, which a folder cannot contain; leave its `predict` as "
             "it is (one network, Bundle(model=...)) to export its models"
+        )
+    if found.get("kind") not in WORDS:
+        raise ConfigError(
+            f"export_rule of {type(method).__name__} has the kind {found.get('kind')!r}, which is none of "
+            f"{', '.join(map(repr, WORDS))}"
         )
     return dict(found)
 

@@ -73,7 +73,8 @@ def _check_statements(method: Method) -> None:
                 f"{name} = {value!r} has no type, so it is no setting; write {name}: {kind} = {value!r}, or "
                 f"{name.upper()} if it is a constant"
             )
-    survey = {name: getattr(cls, name) is not getattr(Method, name) for name in ("survey", "answer", "collect")}
+    asked = "consult" if cls.consult is not Method.consult else "survey"
+    survey = {name: getattr(cls, name) is not getattr(Method, name) for name in (asked, "answer", "collect")}
     if any(survey.values()) and not all(survey.values()):
         there, lacks = ([n for n, own in survey.items() if own is wanted] for wanted in (True, False))
         raise RuleBroken(

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from fedkin.core import ConfigError, EngineError, ModelError, RunFolderError
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import settings_from
 from fedkin.exporting import export, export_all, export_global, load_export
+from fedkin.exporting.rules import rule
 from fedkin.methods import METHODS
 from fedkin.models import get_model
 from thorough import OF_EVERY_KIND, thorough_except
@@ -336,3 +338,13 @@ def test_a_damaged_export_is_named(file: str, tmp_path: Path) -> None:
     (place / file).write_bytes((place / file).read_bytes()[:30])
     with pytest.raises(RunFolderError, match=file):
         load_export(place)
+
+
+def test_a_rule_that_no_folder_knows_is_refused() -> None:
+    """The error lists the kinds; it was a KeyError after the models had been read."""
+    method = SimpleNamespace(export_rule={"kind": "sum"})
+    with pytest.raises(
+        ConfigError, match=r"export_rule of SimpleNamespace has the kind 'sum', which is none of 'model', "
+    ):
+        rule(method)  # type: ignore[arg-type]
+    assert rule(METHODS["ifca-cam"]()) == {"kind": "additive", "inner": {"kind": "model"}}
