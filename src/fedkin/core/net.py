@@ -345,7 +345,13 @@ class Net:
         self._seen.clear()
         self._load(w)
         self._switch(self._training)
-        out: Tensor = self._module(x)
+        try:
+            out: Tensor = self._module(x)
+        except RuntimeError:
+            if w.dtype != x.dtype and w.is_floating_point() and x.is_floating_point():
+                kinds = [str(t.dtype).removeprefix("torch.") for t in (w, x)]
+                raise MethodError(f"the model is {kinds[0]}, its inputs are {kinds[1]}: use .float()") from None
+            raise
         return out
 
     def _given(self, w: Tensor, x: Tensor, *, features: bool = False) -> tuple[Tensor, Tensor | None] | None:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from fedkin.core import ModelError, Net
+from fedkin.core import MethodError, ModelError, Net
 from toys import blobs, close, mlp, mlp_with_batchnorm
 
 
@@ -48,6 +48,22 @@ def test_value_and_gradient_are_the_modules() -> None:
     close(loss.detach(), theirs.detach(), 0)
     named = dict(module.named_parameters())
     assert torch.equal(grad, torch.cat([named[n].grad.reshape(-1) for n in net.names]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.double(), r"^the model is float64, its inputs are float32: use \.float\(\)$"),
+        (lambda w: w[:-1], r"^a model of this network is a vector of (\d+) numbers, got the shape \[\d+\]$"),
+        (lambda w: w.repeat(4, 1), r"^a model of this network is a vector of (\d+) numbers, got the shape \[4, \d+\]$"),
+    ],
+    ids=["type", "length", "rows"],
+)
+def test_a_vector_that_is_no_model_is_told_from_one(change: Callable[[Tensor], Tensor], message: str) -> None:
+    """torch names the sizes of all layers, or a product inside one."""
+    net = mlp()
+    with pytest.raises(MethodError, match=message):
+        net(change(net.w0), torch.randn(2, 4))
 
 
 def test_batchnorm_in_training_updates_the_tail_as_a_module_would() -> None:
