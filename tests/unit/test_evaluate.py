@@ -382,6 +382,17 @@ def test_final_figures_are_of_all_clients_where_some_are_missing_in_a_round():
     assert final(lines)["accuracy"] == pytest.approx(0.2), "no lines of clients"
 
 
+def test_a_missed_round_has_the_mean_of_the_others():
+    """Rounds 13 to 15 of 15: client 1 has 2 and 6 of 10 and missed round 14, where it counts with .4."""
+    lines = [{**line, "clients": 2} for line in rounds(*[0.2] * 15)]
+    lines[13]["clients"] = 1
+    own = [client_line(0, 13, 5), client_line(1, 13, 2), client_line(0, 14, 5), client_line(0, 15, 5),
+           client_line(1, 15, 6)]  # fmt: skip
+    found = final(lines, clients=lambda: own)
+    assert found["accuracy"] == pytest.approx((0.5 + 0.4) / 2)
+    assert found["worst_decile"] == pytest.approx((0.2 + 0.4 + 0.5) / 3)
+
+
 @pytest.mark.parametrize("told", [{"absent": [1]}, {"unevaluated": {"1": "no answer"}}])
 def test_other_clients_are_missing_in_other_rounds(told: dict[str, object]):
     """Of three clients 2 was gone in the averaged rounds and 1 before them: two were there in each round."""
