@@ -141,7 +141,7 @@ def test_predictions_without_a_number_are_found() -> None:
         ({"answer": lambda self, c: Bundle()}, "has answer without survey and collect"),
         ({"consult": lambda self, s, r: None}, "has consult without answer and collect"),
         ({"family": "mixtures"}, "family = 'mixtures' is none of 'no federation', 'one global model', "),
-        ({"tuned": property(lambda self: {"nu": (0.1, 1.0)})}, "tuned has 'nu', which is no field; there are none"),
+        ({"tuned": property(lambda self: {"nu": (0.1, 1.0)})}, "tuned has 'nu', which is not a field; there are none"),
     ],
     ids=["type", "survey", "answer", "consult", "family", "tuned"],
 )

@@ -83,7 +83,7 @@ def _check_statements(method: Method) -> None:
     if cls.family and cls.family not in FAMILIES:
         raise RuleBroken(f"family = {cls.family!r} is none of {', '.join(map(repr, FAMILIES))}")
     if unknown := sorted(set(method.tuned) - names):
-        raise RuleBroken(f"tuned has {unknown[0]!r}, which is no field; there are {', '.join(sorted(names)) or 'none'}")
+        raise RuleBroken(f"tuned has {unknown[0]!r}, which is not a field; there are {', '.join(sorted(names)) or 'none'}")
 
 
 def _plain(value: object) -> bool:

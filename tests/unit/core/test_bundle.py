@@ -26,7 +26,7 @@ def test_but_gives_a_changed_copy() -> None:
 
 
 def test_an_attribute_is_no_way_to_change_one() -> None:
-    """It would be a value beside the tensors, which nobody sends or keeps."""
+    """It would be a value beside the tensors, which is neither sent nor kept."""
     bundle = Bundle(a=torch.ones(1))
     with pytest.raises(AttributeError, match=r"take a copy: bundle\.but\(b=\.\.\.\)"):
         bundle.b = torch.ones(1)

@@ -115,7 +115,7 @@ def test_what_a_loss_is_given_must_be_tensors(name: str, value: Any, words: str)
 
 @pytest.mark.parametrize("name", ["center", "linear"])
 def test_terms_are_of_the_vectors_length(name: str) -> None:
-    """One number, which torch would add to every other, is no such term."""
+    """A single number, which torch would add to every other, is refused."""
     with pytest.raises(MethodError, match=rf"^{name} has the shape \[1\], start \[4\]$"):
         BASE.but(**{name: torch.zeros(1)})
 
