@@ -136,7 +136,10 @@ def test_predictions_without_a_number_are_found() -> None:
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ({"rate": 0.5}, r"rate = 0\.5 has no type, so it is no setting; write rate: float = 0\.5, or RATE if it is a"),
+        (
+            {"rate": 0.5},
+            r"rate = 0\.5 has no type, so it is not a setting; write rate: float = 0\.5, or RATE if it is a",
+        ),
         ({"survey": lambda self, s, r: None}, "has survey without answer and collect: a survey needs all three"),
         ({"answer": lambda self, c: Bundle()}, "has answer without survey and collect"),
         ({"consult": lambda self, s, r: None}, "has consult without answer and collect"),

@@ -187,7 +187,7 @@ def get_method(name: str) -> Method:
         raise ConfigError(f"{name} is a file; add the name of the class: {name}:MyMethod")
     file, colon, of_class = name.rpartition(":")
     if colon and "/" in file:
-        raise ConfigError(f"{name} is no method: a file's name ends with .py, {file}.py:{of_class}")
+        raise ConfigError(f"{name} is not a method: a file's name ends with .py, {file}.py:{of_class}")
     raise ConfigError(
         f"unknown method {name!r}{nearest(name, METHODS)} (fedkin list methods; a custom one: ./file.py:MyMethod)"
     )

@@ -70,7 +70,7 @@ def _check_statements(method: Method) -> None:
         if not stated and value is not None and _plain(value):
             kind = type(value).__name__
             raise RuleBroken(
-                f"{name} = {value!r} has no type, so it is no setting; write {name}: {kind} = {value!r}, or "
+                f"{name} = {value!r} has no type, so it is not a setting; write {name}: {kind} = {value!r}, or "
                 f"{name.upper()} if it is a constant"
             )
     asked = "consult" if cls.consult is not Method.consult else "survey"
@@ -83,7 +83,8 @@ def _check_statements(method: Method) -> None:
     if cls.family and cls.family not in FAMILIES:
         raise RuleBroken(f"family = {cls.family!r} is none of {', '.join(map(repr, FAMILIES))}")
     if unknown := sorted(set(method.tuned) - names):
-        raise RuleBroken(f"tuned has {unknown[0]!r}, which is not a field; there are {', '.join(sorted(names)) or 'none'}")
+        fields = ", ".join(sorted(names)) or "none"
+        raise RuleBroken(f"tuned has {unknown[0]!r}, which is not a field; there are {fields}")
 
 
 def _plain(value: object) -> bool:
