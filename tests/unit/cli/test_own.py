@@ -239,6 +239,11 @@ def test_own_network_from_a_file(fedkin: Command, small: str) -> None:
         (("", ""), "./own/mine.py:Cautios", "did you mean 'Cautious'?; methods in it: Cautious"),
         (("", ""), "./own/min.py:Cautious", "there is no file ./own/min.py; did you mean 'mine.py'?"),
         (("", ""), "./own/mine.py", "./own/mine.py is a file; add the name of the class: ./own/mine.py:MyMethod"),
+        (
+            ("", ""),
+            "./own/mine:Mine",
+            "./own/mine:Mine is not a method: a file's name ends with .py, ./own/mine.py:Mine",
+        ),
         (("", ""), "./own/mine.py:half", "expected a class that inherits from fedkin.Method, got an object of type"),
         (("(fedkin.Method)", ""), "./own/mine.py:Cautious", "got the class Cautious; methods in it: none"),
         (("@dataclass(frozen=True)", ""), "./own/mine.py:Cautious", "write @dataclass(frozen=True) above class Cautio"),
