@@ -82,7 +82,7 @@ def mix(weights: Tensor, rows: Tensor) -> Tensor:
     Mixtures of whole or boolean numbers are float32. It needs memory for ``min(a, 256)`` rows in float64 in addition to
     the result, for any m. Rows on another device are mixed there; the result is on the host, as the weights are.
     """
-    w, rows = weights.double(), _broken(rows)
+    w, rows = weights.double(), _with_fractions(rows)
     if rows.device != w.device:
         return _mixed_there(w, rows)
     out = rows.new_empty((w.shape[0], rows.shape[1]))
@@ -105,7 +105,7 @@ def mix(weights: Tensor, rows: Tensor) -> Tensor:
     return out
 
 
-def _broken(rows: Tensor) -> Tensor:
+def _with_fractions(rows: Tensor) -> Tensor:
     """Return rows whose type has fractions."""
     return rows if rows.is_floating_point() else rows.float()
 
@@ -163,7 +163,7 @@ def group_mean(rows: Tensor, weights: Tensor, group: Tensor, otherwise: Tensor) 
     share[group, torch.arange(rows.shape[0])] = weights.double()
     total = share.sum(1, keepdim=True)
     filled = (total > 0).flatten()
-    out = _broken(otherwise).clone()
+    out = _with_fractions(otherwise).clone()
     if bool(filled.any()):
         out[filled] = mix(share[filled] / total[filled], rows).to(out.dtype)
     return out
