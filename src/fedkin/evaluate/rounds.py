@@ -170,7 +170,8 @@ def _combined(lines: Sequence[Line]) -> tuple[ClientScore, dict[str, float | Non
     classes = mean("test_classes")  # None in folders of older versions
     score = ClientScore(
         client=int(lines[0]["client"]), n_test=mean("n_test") or 0, correct=mean("correct") or 0,
-        accuracy=mean("accuracy"), macro_f1=mean("macro_f1"), balanced=mean("balanced"), majority=mean("majority") if classes else None,
+        accuracy=mean("accuracy"), macro_f1=mean("macro_f1"), balanced=mean("balanced"),
+        majority=mean("majority") if classes else None,
         test_classes=classes or 0, n_validation=mean("n_validation") or 0,
         validation_accuracy=mean("validation_accuracy"), few=pair("few"), medium=pair("medium"), many=pair("many"),
         unseen=pair("unseen"),
