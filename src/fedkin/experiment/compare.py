@@ -200,8 +200,19 @@ def _listed(found: object, kind: type, name: str, of: str) -> tuple[Any, ...]:
     """
     values = tuple(found) if isinstance(found, Sequence) and not isinstance(found, str) else None
     if values is None or not all(type(value) is kind for value in values):
-        raise ConfigError(f"{name} must be a list or tuple of {of}, got {found!r}")
+        advice = next(filter(None, map(_by_name, (found,) if values is None else values)), "")
+        raise ConfigError(f"{name} must be a list or tuple of {of}, got {found!r}{advice}")
     return values
+
+
+def _by_name(found: object) -> str:
+    """Return how a method is named that a program has as class or object, as the end of a message."""
+    made = found if isinstance(found, type) else type(found)
+    if not issubclass(made, Method):
+        return ""
+    if made.__module__.startswith("fedkin."):
+        return "; a method of the catalogue goes by its name in: fedkin list methods"
+    return f"; a method of your own goes by its file, such as './mine.py:{made.__name__}', from which it is loaded"
 
 
 def _both(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

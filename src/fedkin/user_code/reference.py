@@ -86,7 +86,10 @@ class CodeRef:
                 path = Path(inspect.getfile(thing))
                 files = {path.name: path.read_bytes()}
             except (TypeError, OSError) as e:
-                raise ConfigError(f"{self.name}: the text of its module cannot be read: {e}") from e
+                raise ConfigError(
+                    f"{self.name}: the text of its module cannot be read ({e}); code that was typed into a session is "
+                    f"saved in a file first (in a notebook: %%writefile mine.py) and named ./mine.py:{self.attribute}"
+                ) from e
         total = hashlib.blake2b(digest_size=16)
         for file, content in sorted(files.items()):
             total.update(file.encode() + b"\0" + len(content).to_bytes(8, "big") + content)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedkin.core import ConfigError, DataError, ModelError, PartitionError, RunFolderError, Training
+from fedkin.core import ConfigError, DataError, Method, ModelError, PartitionError, RunFolderError, Training
 from fedkin.experiment.compare import Comparison, compare, comparison_from
 from fedkin.experiment.result import read_runs
 from fedkin.experiment.run import run_settings
@@ -27,6 +27,10 @@ SMALL: dict[str, Any] = {
     "run": RunSettings(rounds=4, participation=0.6),
     "compute": Compute(engine="loop"),
 }
+
+
+class Typed(Method):
+    """A class of a program, not of the catalogue."""
 
 
 def plan(*methods: str, **changes: Any) -> Comparison:
@@ -270,7 +274,8 @@ def test_bad_settings_leave_no_folder(changes: dict[str, Any], kind: type, messa
         ({"seeds": ("0",)}, r"seeds must be .*, got \('0',\)"),
         ({"methods": "ditto"}, r"methods must be a list or tuple of names, such as \('ditto', .*\), got 'ditto'"),
         ({"methods": (get_method("fedprox@mu=1"),)}, r"methods must be .* names, .* got \(FedProx\(mu=1.0"),
-        ({"methods": FedProx}, "methods must be a list or tuple of names, .* got <class .*FedProx'>"),
+        ({"methods": FedProx}, "methods must be a list or tuple of names, .* got <class .*FedProx'>; .* list methods$"),
+        ({"methods": ("ditto", Typed)}, r"got \('ditto', <class .*Typed'>\); .* its file, such as './mine\.py:Typed'"),
         ({"methods": ("fedavgg",)}, "unknown method 'fedavgg'; did you mean 'fedavg'"),
         ({"methods": ("ditto", "FedAvg", "Ditto")}, "ditto is named 2 times; a comparison runs each method once"),
         (
