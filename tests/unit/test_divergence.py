@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedkin.evaluate import diverged
-from fedkin.evaluate.divergence import not_finite, sentence
+from fedkin.evaluate.divergence import ADVICE, advice, not_finite, sentence
 
 BAD = "model holds inf, expected finite numbers up to 1e+08; the training may diverge"
 
@@ -88,5 +88,26 @@ def test_reasons(reason: str, said: bool) -> None:
 
 
 def test_the_sentence_says_what_to_try() -> None:
-    assert sentence(12).startswith("training diverged from round 12 on")
-    assert "smaller learning rate (--lr)" in sentence(12)
+    assert sentence(12, []).startswith("training diverged from round 12 on")
+    assert "smaller learning rate (--lr)" in sentence(12, [])
+
+
+SENT = f"{BAD}; had been sent NaN or infinity in body, head"
+
+
+def test_what_the_server_spoilt_is_no_matter_of_the_learning_rate() -> None:
+    """Models predict NaN after round 2, and in round 3 most clients had been sent NaN; a round before, and one of
+    attackers, say nothing."""
+    rounds = [uploads(1, 4, 0), {**uploads(2, 3, 1), **evaluated(2, 4, 4)}, uploads(3, 0, 4, SENT)]
+    assert diverged(rounds) == 2
+    assert "what the server sends (body, head) is not finite" in sentence(2, rounds)
+    assert "--lr" not in sentence(2, rounds)
+    kept_back = {**uploads(3, 0, 0), "missing": {"0": SENT, "1": "did not answer"}}
+    assert "body, head" in advice(2, [*rounds[:2], kept_back])
+
+
+def test_clients_that_diverge_first_are_the_cause() -> None:
+    """The server sent NaN to a half of them at most, or only in a later round."""
+    mixed = {**uploads(3, 0, 2), "refused": {"0": BAD, "1": SENT}}
+    assert advice(3, [uploads(1, 0, 4, SENT), uploads(2, 4, 0), mixed]) == ADVICE
+    assert advice(3, [uploads(3, 0, 4), uploads(4, 0, 4, SENT)]) == ADVICE

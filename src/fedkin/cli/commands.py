@@ -29,7 +29,7 @@ from fedkin.core import ConfigError, RunFolderError
 from fedkin.core.errors import FolderBusyError, counted, typed
 from fedkin.data import Dataset, Federation
 from fedkin.evaluate import to_target
-from fedkin.evaluate.divergence import ADVICE
+from fedkin.evaluate.divergence import advice
 from fedkin.evaluate.divergence import sentence as diverged_sentence
 from fedkin.experiment.compare import Comparison, compare, comparison_from, run_name
 from fedkin.experiment.execute import OnRound, is_last
@@ -208,9 +208,13 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
         screen.write(json.dumps([_summary(run, show) | _tuning(run, found) for run in runs], indent=2))
     elif not show.quiet:
         _show_comparison(plan, found, runs, show)
-    lost = [f"{run.title}, seed {run.seed} (round {run.diverged})" for run in runs if run.diverged is not None]
-    if lost:
-        screen.note(f"fedkin: training diverged in {len(lost)} of {len(runs)} runs: {'; '.join(lost)}; {ADVICE}")
+    lost: dict[str, list[str]] = {}
+    for run in runs:
+        if run.diverged is not None:
+            of_run = f"{run.title}, seed {run.seed} (round {run.diverged})"
+            lost.setdefault(advice(run.diverged, run.rounds), []).append(of_run)
+    for remedy, those in lost.items():
+        screen.note(f"fedkin: training diverged in {len(those)} of {len(runs)} runs: {'; '.join(those)}; {remedy}")
     return DIVERGED if lost else OK
 
 
@@ -272,7 +276,7 @@ def _finish(result: Result, show: ShowRun | ShowCompare, tracking: Tracking, cod
         screen.say(f"\n{_advice(result, code)}")
         screen.say(f"Everything is in {result.folder}; pictures and tables: {page}")
     if run.diverged is not None:
-        screen.note(f"fedkin: {diverged_sentence(run.diverged)}")
+        screen.note(f"fedkin: {diverged_sentence(run.diverged, run.rounds)}")
         return DIVERGED
     return OK
 

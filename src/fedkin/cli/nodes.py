@@ -108,8 +108,9 @@ def _submitted(settings: Settings, folder: Path, link: Control, asked: Submissio
             screen.note(f"the run continues without this command; see {folder}, or: {look}")
         return 130
     screen.say(f"Everything is in {folder}; pictures and tables: {folder / 'report.html'}")
-    if (first := diverged(Lines(folder / "rounds.jsonl"))) is not None:
-        screen.note(f"fedkin: {sentence(first)}")
+    lines = Lines(folder / "rounds.jsonl")
+    if (first := diverged(lines)) is not None:
+        screen.note(f"fedkin: {sentence(first, lines)}")
         return DIVERGED
     return OK
 

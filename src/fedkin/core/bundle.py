@@ -225,6 +225,11 @@ def refusal(upload: Bundle, schema: Bundle, bound: float) -> str | None:
     return None
 
 
+def not_finite(bundle: Bundle) -> list[str]:
+    """Return the names of tensors that hold NaN or infinity."""
+    return [name for name, t in bundle.items() if t.is_floating_point() and not bool(t.isfinite().all())]
+
+
 def refusals(uploads: Mapping[int, Bundle], schema: Bundle, bound: float) -> dict[int, str]:
     """Return why uploads cannot be used, by client, as `refusal` finds it; those that can be used are not in it.
 

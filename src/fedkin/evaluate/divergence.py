@@ -10,6 +10,8 @@ from typing import Any
 Line = Mapping[str, Any]
 
 ADVICE = "a smaller learning rate (--lr) is the first thing to try"
+_SENT = re.compile(r"had been sent NaN or infinity in (.*)")
+"""Part of a reason for refusing an upload of a client that had received such numbers, with the names of tensors."""
 _NUMBERS = re.compile(r"\b(nan|inf|infinite|finite)\b", re.IGNORECASE)
 """Part of every reason for refusing an upload because its numbers are too large or not finite."""
 
@@ -36,19 +38,47 @@ def not_finite(reason: object) -> bool:
     return bool(_NUMBERS.search(str(reason)))
 
 
-def sentence(first: int) -> str:
-    """Return a sentence on a run that diverged in round ``first``, with a remedy."""
-    return f"training diverged from round {first} on: numbers are not finite or too large; {ADVICE}"
+def advice(first: int, rounds: Iterable[Line]) -> str:
+    """Return what to try after a run diverged in round ``first``.
+
+    Args:
+        rounds: the lines of all rounds, ascending.
+    """
+    for line in rounds:
+        if line["round"] >= first and any(failed for _, failed in _uploads([line])):
+            said = [*filter(not_finite, _refused(line)), *_kept_back(line)]
+            sent = [found[1] for why in said if (found := _SENT.search(why))]
+            if 2 * len(sent) <= len(said):
+                break
+            return (
+                f"what the server sends ({sent[0]}) is not finite, although all uploads that it used were: look in "
+                "the method's steps on the server for a division by 0, or a logarithm or root without a value"
+            )
+    return ADVICE
+
+
+def sentence(first: int, rounds: Iterable[Line]) -> str:
+    """Return a sentence on a run that diverged in round ``first``, with a remedy; arguments as of `advice`."""
+    return f"training diverged from round {first} on: numbers are not finite or too large; {advice(first, rounds)}"
 
 
 def _uploads(lines: Iterable[Line]) -> Iterator[tuple[int, bool]]:
     """Yield the rounds that had uploads, and whether they fail."""
     for line in lines:
-        refused = [r for r in (line.get("refused") or {}).values() if not str(r).startswith("evaluation: ")]
-        kept_back = [r for r in (line.get("missing") or {}).values() if not_finite(r)]  # with secure aggregation
+        refused, kept_back = _refused(line), _kept_back(line)
         sent = len(line.get("answered") or ()) + len(refused) + len(kept_back)
         if sent:
             yield int(line["round"]), 2 * (len(kept_back) + sum(map(not_finite, refused))) > sent
+
+
+def _refused(line: Line) -> list[str]:
+    """Return why uploads were not used."""
+    return [why for r in (line.get("refused") or {}).values() if not (why := str(r)).startswith("evaluation: ")]
+
+
+def _kept_back(line: Line) -> list[str]:
+    """Return why clients kept back uploads, with secure aggregation, for their numbers."""
+    return [str(r) for r in (line.get("missing") or {}).values() if not_finite(r)]
 
 
 def _models(lines: Iterable[Line]) -> Iterator[tuple[int, bool]]:

@@ -156,7 +156,7 @@ def course(rounds: Sequence[Line], ended_early: bool = False) -> list[Warning]:
     found = []
     values = [line.get("accuracy") for line in lines]
     if (first := diverged(rounds)) is not None:
-        said = sentence(first)
+        said = sentence(first, rounds)
         found.append(Warning("diverged", f"{said[0].upper()}{said[1:]}."))
     known = [float(v) for v in values if v is not None and math.isfinite(v)]
     fifth = len(known) // 5

@@ -361,7 +361,7 @@ def _scored(
             raise
         return f"seed {seed}: {e}"
     if (lost := result.summary.get("diverged")) is not None:
-        return f"seed {seed}: {sentence(lost)}"
+        return f"seed {seed}: {sentence(lost, result.rounds)}"
     if result.final.validation is None:  # data of a further seed
         raise ConfigError("a sweep chooses on validation data, and no client has any; raise --validation")
     last = (result.summary["last"] or {}).get("validation")

@@ -22,9 +22,9 @@ from fedkin.core import (
     stack,
     to_all,
 )
-from fedkin.core.bundle import refusals
+from fedkin.core.bundle import not_finite, refusals
 from fedkin.engines.tasks import Step, outcomes_due
-from fedkin.privacy.secure_sum import SecureGroup, pooled, summed
+from fedkin.privacy.secure_sum import OUT_OF_RANGE, SecureGroup, pooled, summed
 from fedkin.server.plan import Plan
 from fedkin.server.shares import limited
 from fedkin.server.upload_checks import ScoreForm, bundled, false_scores, handed_out, probe, scored
@@ -171,6 +171,8 @@ def _one(method: Method, net: Net, training: Training, transport: Transport, pla
     replies, missing = transport.exchange(messages, enough)
     received = time.perf_counter()
     good, refused = _checked(method, training, plan, r, messages, replies)
+    refused |= _as_sent(refused, messages)
+    missing |= _as_sent({i: why for i, why in missing.items() if why == OUT_OF_RANGE}, messages)
     abandoned, less = len(good) < plan.min_replies, dict[int, tuple[int, int]]()
     if not abandoned:
         ids = torch.tensor(list(good))
@@ -239,6 +241,18 @@ def _checked(
     why = {i: unfit.get(i) or method.refuses(r, up) for i, up in replies.items()}
     refused = {i: reason for i, reason in why.items() if reason}
     return {i: replies[i] for i in sorted(replies) if i not in refused}, refused
+
+
+def _as_sent(reasons: Mapping[int, str], messages: Mapping[int, Message]) -> dict[int, str]:
+    """Return the reasons of clients that were sent numbers that are not finite, with the names of their tensors.
+
+    Uploads that are used are finite, so steps of the method on the server have made such numbers: it is no training
+    that diverges. `fedkin.evaluate.divergence` finds the text.
+    """
+    sent = {i: not_finite(messages[i].body) for i in reasons if i in messages}
+    return {
+        i: f"{reasons[i]}; had been sent NaN or infinity in {', '.join(names)}" for i, names in sent.items() if names
+    }
 
 
 def _weighed(r: Round, plan: Plan) -> Round:

@@ -194,7 +194,7 @@ def test_a_run_that_diverges_ends_with_a_code_of_its_own(fedkin: Command, small:
     summary = json.loads(Path("a/summary.json").read_text())
 
     assert done.code == DIVERGED == 3
-    assert done.notes == f"fedkin: {sentence(1)}\n"
+    assert done.notes == f"fedkin: {sentence(1, [])}\n"
     assert summary["diverged"] == 1
     assert {p.name for p in Path("a").iterdir()} >= FILES | PAGES
     assert Path("a/overview.png").read_bytes().startswith(b"\x89PNG")

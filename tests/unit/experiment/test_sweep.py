@@ -37,7 +37,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, finals: dict[float, dict[str, float
             raise final
         figures = {"rounds": "rounds 3 to 4", "validation": None, **{n: v for n, v in final.items() if n != "diverged"}}
         summary = {"last": {"round": 4, "validation": 0.5}} | {n: v for n, v in final.items() if n == "diverged"}
-        return SimpleNamespace(final=SimpleNamespace(**figures), summary=summary)
+        return SimpleNamespace(final=SimpleNamespace(**figures), summary=summary, rounds=[])
 
     monkeypatch.setattr(module, "run_settings", run)
 

@@ -10,7 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, ConfigError, Download, Method, MethodError, Round, Training, to_all, to_each
+from fedkin.core import (
+    Aggregation,
+    Bundle,
+    ConfigError,
+    Download,
+    Method,
+    MethodError,
+    Round,
+    Training,
+    to_all,
+    to_each,
+)
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, PFA, FedAvg, FedPer, FedSoft, FeSEM, PFedCS
 from fedkin.server import Message, Plan, RoundReport, begin, join_rounds, rounds
 from fedkin.server.rounds import chosen
@@ -214,8 +225,27 @@ def test_a_bad_upload_is_refused_for_that_client_alone(change: Any, reason: str)
         if victim in r.cohort:
             assert list(r.refused) == [victim]
             assert re.match(reason, r.refused[victim])
+            assert "had been sent" not in r.refused[victim]
         assert victim not in r.answered
     assert torch.equal(touched.server.state.model, plain.server.state.model)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_numbers_that_the_server_spoilt_are_said_to_be_its_own(secure: bool) -> None:
+    """A mean that `aggregate` divides by 0: uploads of the next round are refused, which no learning rate mends; with
+    secure aggregation clients keep theirs back."""
+
+    def aggregate(self: Method, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        return Bundle(model=r.mean(up.model) / 0, step=torch.tensor(r.index))
+
+    method = variant(aggregate=aggregate, secure_aggregation=True)
+    plan = Plan(2, 0.7, aggregation=Aggregation(secure=secure))
+    first, second = play(method, Setting(plan=plan)).reports
+    assert len(first.answered) == 4
+    reasons = second.missing if secure else second.refused
+    assert sorted(reasons) == second.cohort
+    assert all(why.endswith("; had been sent NaN or infinity in model") for why in reasons.values())
+    assert not first.refused | first.missing
 
 
 def test_the_bound_is_the_plans() -> None:
