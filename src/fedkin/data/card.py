@@ -137,7 +137,16 @@ def numbers_of(texts: Sequence[str]) -> list[float] | None:
 
 def whole_labels(texts: Sequence[str]) -> tuple[str, ...]:
     """Return the class names of a target of whole numbers, in their order; ``2.0`` is ``2``."""
-    return tuple(sorted({str(int(float(t))) for t in texts}, key=float))
+    return tuple(sorted({whole_label(t) for t in texts}, key=int))
+
+
+def whole_label(text: str) -> str:
+    """Return the class name of a whole number; those of up to 64 bits are not rounded."""
+    near = int(float(text))
+    try:
+        return str(int(text) if abs(near) < 1 << 63 else near)
+    except ValueError:  # 2.0
+        return str(near)
 
 
 def binary_labels(target: str) -> tuple[str, str]:

@@ -62,6 +62,8 @@ class Dataset:
         groups: true group of each natural client, int64 ``[K]``, where the source knows it.
         unit: samples with the same number stay on the same side of a train/test split, int64 ``[n]``: overlapping
             windows of one recording would otherwise be trained on and tested on.
+        test_unit: the same for the official test part, numbered together with ``unit``; None: each of its samples is a
+            unit of its own.
         labels: names of the classes.
         preparation: how inputs were made of raw data, where the source states it.
         table: rows of a table before scaling, those of the official test part last, to be scaled by training parts
@@ -82,6 +84,7 @@ class Dataset:
     client_names: tuple[str, ...] | None = None
     groups: Tensor | None = None
     unit: Tensor | None = None
+    test_unit: Tensor | None = None
     labels: tuple[str, ...] | None = None
     preparation: Preparation | None = None
     table: Rows | None = None
@@ -105,12 +108,34 @@ class Dataset:
             raise DataError(f"{self.name}: {len(self.labels)} class names for {self.classes} classes")
         self._check_ids("client", self.client, len(self.y))
         self._check_ids("unit", self.unit, len(self.y))
-        self._check_ids("test_client", self.test_client, 0 if self.official_test is None else len(self.official_test))
+        tests = 0 if self.official_test is None else len(self.official_test)
+        self._check_ids("test_client", self.test_client, tests)
+        self._check_ids("test_unit", self.test_unit, tests)
+        if self.test_unit is not None and self.unit is None:
+            raise DataError(f"{self.name}: test_unit goes with unit, numbered together; unit is not given")
+        self._check_described()
+
+    def _check_described(self) -> None:
+        """Raise `DataError` unless every natural client has a name and a group, where these are given."""
+        ids = [part for part in (self.client, self.test_client) if part is not None]
+        clients = 1 + max((int(part.max()) for part in ids if len(part)), default=-1)
+        for field, found in (("client_names", self.client_names), ("groups", self.groups)):
+            if found is not None and len(found) < clients:
+                raise DataError(
+                    f"{self.name}: {field} has length {len(found)} for {counted(clients, 'client')}, numbered from 0 "
+                    f"to {clients - 1}; expected an entry for each"
+                )
 
     def _check_ids(self, field: str, ids: Tensor | None, expected: int) -> None:
         if ids is not None and ids.shape != (expected,):
             raise DataError(
                 f"{self.name}: {field} has shape {list(ids.shape)} for {expected} samples; expected one id per sample"
+            )
+        if ids is not None and (ids.is_floating_point() or ids.is_complex()):
+            raise DataError(f"{self.name}: {field} has numbers of {ids.dtype}; expected whole numbers, int64")
+        if ids is not None and "client" in field and len(ids) and int(ids.min()) < -1:
+            raise DataError(
+                f"{self.name}: {field} has the id {int(ids.min())}; ids begin at 0, -1 is a client not known"
             )
 
     def __len__(self) -> int:

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from fedkin.core.errors import ConfigError, PartitionError
+from fedkin.core.errors import ConfigError, PartitionError, counted
 from fedkin.data.checks import Indices
 from fedkin.data.dataset import Dataset, Pool
 from fedkin.data.draws import generator
@@ -73,7 +73,8 @@ def federate(
     parts = [dealer.parts(k, index, None if tests is None else tests[k]) for k, index in enumerate(train)]
     preparation = dealer.prepare(parts)
     shards = [dealer.shard(part, k, preparation) for k, part in enumerate(parts)]
-    return _federation(dataset, partition, shards, assigned, preparation)
+    notes = (*dataset.notes, *assigned.notes, *dealer.torn(parts, partition.name))
+    return _federation(dataset, partition, shards, assigned, preparation, notes)
 
 
 def _require(found: object, kind: type, expected: str) -> None:
@@ -160,6 +161,26 @@ class _Dealer:
         train_part, validation_part, test_part = (index[i] for i in found)
         return train_part, validation_part, test_part if tests is None else tests
 
+    def torn(self, parts: Sequence[Parts], partition: str) -> tuple[str, ...]:
+        """Return a note on test samples of a unit that another client trains on; `parts` keeps units of one together.
+
+        Units that are numbered anew within each natural client are told apart.
+        """
+        if self._unit is None:
+            return ()
+        client = self._dataset.pool().client
+        unit = self._unit if client is None else self._unit * (client.max() + 2) + client + 1
+        trained = unit[np.concatenate([train for train, _, _ in parts])]
+        tested = unit[np.concatenate([test for _, _, test in parts])]
+        if not (count := int(np.isin(tested, trained).sum())):
+            return ()
+        return (
+            f"{count} of {counted(len(tested), 'test sample')} are of a unit of which another client trains on other "
+            f"samples, so accuracies may be too high: the partition {partition} deals single samples. --partition "
+            "natural keeps the samples of a client together, and --client-column makes clients of an array: that of "
+            "the units, or one that does not vary within a unit",
+        )
+
     def prepare(self, parts: Sequence[Parts]) -> Preparation | None:
         """Return how inputs are made; only the clients' training parts are counted and averaged for it."""
         table = self._dataset.table
@@ -184,8 +205,8 @@ def _federation(
     shards: list[ClientData],
     assigned: Assignment,
     preparation: Preparation | None,
+    notes: tuple[str, ...],
 ) -> Federation:
-    notes = (*dataset.notes, *assigned.notes)
     for note in notes:
         _log.warning("%s: %s", dataset.name, note)
     return Federation(
@@ -212,15 +233,14 @@ def _all_labels(dataset: Dataset) -> Indices:
 
 
 def _all_units(dataset: Dataset) -> Indices | None:
-    """Return the units of all samples.
-
-    Each sample of the official test part, whose units are not known, is a unit of its own.
-    """
+    """Return the units of all samples; each of an official test part whose units are not known is one of its own."""
     if dataset.unit is None:
         return None
     own = dataset.unit.numpy()
     if dataset.official_test is None:
         return own
+    if dataset.test_unit is not None:
+        return np.concatenate([own, dataset.test_unit.numpy()])
     return np.concatenate([own, own.max() + 1 + np.arange(len(dataset.official_test))])
 
 

@@ -36,17 +36,18 @@ def three_parts(
         test: fraction for the test part.
         validation: fraction for the validation part.
         rng: where the draws come from.
-        unit: samples with equal numbers stay together, ``[n]``; parts then have about the sizes asked for.
+        unit: samples with equal numbers stay together, ``[n]``; parts then have about the sizes asked for, as far as
+            units allow: one of more than twice as many samples is for training.
 
     Returns:
         three sorted arrays of positions in ``0..n-1``, disjoint, together all of them.
     """
     label, size, member = _units(y, unit)
     order = _order(label, rng)
-    train, held, _ = part_sizes(len(y), test, validation)
+    train, *held = part_sizes(len(y), test, validation)
     middle = np.cumsum(size[order]) - size[order] / 2
-    part = (middle >= train).astype(np.int64) + (middle >= train + held)
-    _fill_empty(part, test, validation)
+    part = (middle >= train).astype(np.int64) + (middle >= train + held[0])
+    _fit_units(part, size[order], label[order], *held)
     of_unit = np.empty(len(label), dtype=np.int64)
     of_unit[order] = part
     of_sample = of_unit[member]
@@ -83,11 +84,28 @@ def _order(label: Indices, rng: np.random.Generator) -> Indices:
     return np.argsort(key, kind="stable")
 
 
-def _fill_empty(part: Indices, test: float, validation: float) -> None:
-    """Move one unit, in place, if a part is empty, as can happen with units of different sizes."""
+def _fit_units(part: Indices, size: Indices, label: Indices, validation: int, test: int) -> None:
+    """Move units of different sizes, in place: large ones out of small parts, and one each into empty parts.
+
+    Parts of single samples have their sizes already, and stay as they are.
+
+    Args:
+        part, size, label: part, number of samples and class of each unit, in the order of `_order`.
+        validation, test: samples asked for. A unit of more than twice as many is moved to training, and so is the first
+            of a class that would not be trained on; into an empty part comes the unit that is nearest to it in size,
+            the last of several. As far as possible no class loses its last training unit.
+    """
+    if size.max(initial=1) == 1:
+        return
     part[0] = 0
-    if test > 0 and len(part) >= 2:
-        part[-1] = 2
-    if validation > 0 and len(part) >= 3 and not (part == 1).any():
-        spare = np.flatnonzero(part[1:] < 2) + 1
-        part[spare[-1] if len(spare) else len(part) - 2] = 1
+    first = np.unique(label, return_index=True)[1]
+    part[first[~np.isin(label[first], label[part == 0])]] = 0
+    part[((part == 1) & (size > 2 * validation)) | ((part == 2) & (size > 2 * test))] = 0
+    for number, wanted, least in ((2, test, 2), (1, validation, 3)):
+        if not wanted or len(part) < least or (part == number).any():
+            continue
+        trained = np.flatnonzero(part == 0)
+        often = trained[np.bincount(label[trained])[label[trained]] > 1]
+        other = np.flatnonzero(part == 3 - number)
+        able = next((units for units in (often, other, trained) if len(units) > 1), other)[::-1]
+        part[able[np.argmin(np.abs(size[able] - wanted))]] = number

@@ -14,6 +14,8 @@ from fedkin.inspection.finding import Finding, first
 
 FAR = 1e6  # ratio of a column's width to the median
 _DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}")
+_COMMA = re.compile(r"[+-]?\d+(,\d{3})*([.,]\d+)?")
+MOSTLY = 0.9  # part of a column's texts that are numbers with commas for it to be one of numbers
 _ID = re.compile(r"(^|[_\W])(id|uuid|guid|index|idx|key|nr|no|number)$", re.IGNORECASE)
 
 
@@ -143,7 +145,7 @@ def texts(fields: Fields) -> list[Finding]:
     found = []
     for f in fields.inputs:
         date = _dated(f)
-        if f.kind != "text" or (not date and (_unique(f) or f.distinct <= MAX_CATEGORIES)):
+        if f.kind != "text" or (not date and (_unique(f) or f.distinct <= MAX_CATEGORIES)) or _with_comma(f):
             continue
         found.append(
             Finding(
@@ -162,11 +164,40 @@ def texts(fields: Fields) -> list[Finding]:
     return found
 
 
+def commas(fields: Fields) -> list[Finding]:
+    """Return findings on columns of numbers that are read as texts, since they are written with commas."""
+    found = []
+    for f in fields.inputs:
+        if (example := _with_comma(f)) is None:
+            continue
+        found.append(
+            Finding(
+                "numbers-as-texts",
+                "error" if f.distinct > MAX_CATEGORIES else "warning",
+                f"{f.name} looks like numbers with a comma, such as {example}",
+                f"they are read as texts, one input for each of its {f.distinct:,} values, none near another"
+                + (f"; at most {MAX_CATEGORIES} can be" if f.distinct > MAX_CATEGORIES else ""),
+                "write 1.5 for 1,5 if it is a decimal comma, 1500 for 1,500 if it separates thousands",
+                columns=(f.name,),
+            )
+        )
+    return found
+
+
+def _with_comma(f: Field) -> str | None:
+    """Return an example from a column whose texts are nearly all numbers, some with a comma; None for others."""
+    if f.kind != "text" or f.texts is None:
+        return None
+    there = [t for t, missing in zip(f.texts, f.missing, strict=True) if not missing]
+    written = [t for t in there if _COMMA.fullmatch(t)]
+    return next((t for t in written if "," in t), None) if len(written) >= MOSTLY * len(there) else None
+
+
 def ids(fields: Fields) -> list[Finding]:
     """Return findings on columns that number or name the rows."""
     found = []
     for f in fields.inputs:
-        if not _unique(f) or not (_numbering(f) or (f.kind == "text" and not _dated(f))):
+        if not _unique(f) or not (_numbering(f) or (f.kind == "text" and not _dated(f))) or _with_comma(f):
             continue
         refused = f.kind == "text" and f.distinct > MAX_CATEGORIES
         found.append(

@@ -258,6 +258,8 @@ def with_lines(findings: tuple[Finding, ...], fields: Fields) -> tuple[Finding, 
         chosen = pairs
         if f.code in apart and (ids := apart[f.code]) is not None:
             chosen = pairs[ids[pairs[:, 0]] != ids[pairs[:, 1]]]
+        if f.code == "duplicates-in-client" and fields.client is not None:
+            chosen = pairs[fields.client[pairs[:, 0]] == fields.client[pairs[:, 1]]]
         lines = tuple(f"{fields.places[a]} = {fields.places[b]}" for a, b in chosen[:EXAMPLES].tolist())
         found.append(replace(f, rows=lines) if f.code in _COPIES and lines else f)
     return tuple(found)

@@ -28,7 +28,7 @@ from fedkin.inspection.finding import ClientSummary, Finding, Inspection, ordere
 from fedkin.inspection.majority import advice_of, one_sided_of, summary_of
 from fedkin.inspection.pictures import narrow
 from fedkin.inspection.raw import WORDS, Raw, look_at, refused
-from fedkin.inspection.shares import classes_of, clients_of, nameless_of, naturals_of, parts_of
+from fedkin.inspection.shares import classes_of, clients_of, nameless_of, naturals_of, parts_of, units_of
 
 Step = Callable[[str], None]
 QUICK = 300_000
@@ -116,7 +116,7 @@ def _read(seen: Inspection, dataset: Dataset, raw: Raw, how: Sharing, own_client
         inputs=_inputs(dataset),
         classes=dataset.labels or tuple(map(str, range(dataset.classes))),
     )
-    found = [*raw.findings, *naturals_of(dataset, partition)]
+    found = [*raw.findings, *naturals_of(dataset, partition, how.split), *units_of(dataset, partition, how.split)]
     inputs = raw.fields if raw.columns else _columns(dataset)
     if not raw.columns:
         tell("looking at the inputs")
@@ -140,20 +140,24 @@ def _read(seen: Inspection, dataset: Dataset, raw: Raw, how: Sharing, own_client
     )
     more = federation.name.removeprefix(f"{dataset.name}, {partition.name}")  # noise, planted groups
     sharing_text = f"{partition.name} ({_settings(partition)}){more}, {counted(len(federation), 'client')}{kept}"
-    seen = _shared(
-        replace(seen, sharing=sharing_text), federation, found, tell, None if inputs is None else alike(inputs)
-    )
+    chance = None if inputs is None else alike(inputs)
+    seen = _shared(replace(seen, sharing=sharing_text), federation, found, tell, chance, how)
     if raw.fields is not None:
         seen = replace(seen, findings=with_lines(seen.findings, raw.fields))
     return replace(seen, advice=(partition_advice(seen, dataset, partition), *seen.advice))
 
 
 def _shared(
-    seen: Inspection, federation: Federation, before: list[Finding], tell: Step, by_chance: float | None = None
+    seen: Inspection,
+    federation: Federation,
+    before: list[Finding],
+    tell: Step,
+    by_chance: float | None = None,
+    how: Sharing | None = None,
 ) -> Inspection:
-    """Go on with the data that were shared out; ``by_chance`` is for `duplicates`."""
+    """Go on with the data that were shared out; ``by_chance`` is for `duplicates`, ``how`` for advice."""
     tell("counting labels")
-    classes, clients, labels = labels_of(federation)
+    classes, clients, labels = labels_of(federation, how)
     counts: Indices = np.array([c.counts for c in clients])
     names = tuple(c.name for c in clients)
     tell("looking for copies")
@@ -176,7 +180,9 @@ def _shared(
     )
 
 
-def labels_of(federation: Federation) -> tuple[tuple[str, ...], tuple[ClientSummary, ...], list[Finding]]:
+def labels_of(
+    federation: Federation, how: Sharing | None = None
+) -> tuple[tuple[str, ...], tuple[ClientSummary, ...], list[Finding]]:
     """Return the names of the classes, all clients in numbers, and findings on their labels; inputs are not read."""
     classes = federation.labels or tuple(map(str, range(federation.classes)))
     names = federation.client_names or tuple(f"client {k}" for k in range(len(federation)))
@@ -190,7 +196,7 @@ def labels_of(federation: Federation) -> tuple[tuple[str, ...], tuple[ClientSumm
         clients,
         [
             *classes_of(counts.sum(axis=1), train, test, classes, names),
-            *clients_of(clients, len(classes)),
+            *clients_of(clients, len(classes), None if how is None else how.partition, how.split if how else "pooled"),
             *nameless_of(clients),
             *parts_of(counts, classes, names),
             *one_sided_of(clients),
@@ -246,7 +252,7 @@ def _columns(dataset: Dataset) -> Fields | None:
     None for other inputs: pixels have no meaning one by one.
     """
     client = None if dataset.client is None else dataset.client.numpy()
-    names = dataset.client_names or (() if client is None else tuple(map(str, range(int(client.max()) + 1))))
+    names = dataset.client_names or tuple(f"client {k}" for k in range(0 if client is None else int(client.max()) + 1))
     if len(dataset.shape) != 1 or dataset.x.numel() > _MOST_VALUES:
         return None
     if dataset.table is not None:  # texts are numbered there

@@ -84,12 +84,14 @@ def kind_of(data: str | Path) -> Kind:
     path = Path(data)
     if is_shelf(data):
         return "federation"
-    if isinstance(data, str) and not path.exists():
+    if isinstance(data, str):
         if is_function(data):
             return "function"
         if data.startswith(PREFIX):
             return "hub"
-        if is_known(data):
+        if data in SOURCES:  # whatever lies here
+            return "built-in"
+        if is_known(data) and not path.exists():
             return "known"
     if path.is_dir():
         if is_idx_folder(path):
@@ -101,7 +103,7 @@ def kind_of(data: str | Path) -> Kind:
         return "images" if is_image_folder(path) else "unknown"
     if path.is_file():
         return "table" if csv_files([path]) else "npz" if path.suffix.lower() == ".npz" else "unknown"
-    return "built-in" if str(data) in SOURCES else "unknown"
+    return "unknown"
 
 
 def _tables(paths: list[Path], path: Path, how: Reading) -> Raw:
@@ -153,6 +155,7 @@ def _judged(table: Table, how: Reading, paths: Sequence[Path], seen: tuple[str, 
         *gaps.zeros(fields),
         *columns.odd_numbers(fields),
         *columns.texts(fields),
+        *columns.commas(fields),
         *columns.ids(fields),
         *columns.leaks(fields),
         *columns.scales(fields, standardised=True),

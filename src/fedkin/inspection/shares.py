@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fedkin.core.errors import DataError, counted
 from fedkin.data.checks import Indices, is_nameless
-from fedkin.data.dataset import Dataset
+from fedkin.data.dataset import Dataset, Pool
 from fedkin.data.federation import Federation
 from fedkin.data.partition import PARTITIONS, Natural, Partition, settings_of
 from fedkin.inspection.finding import EXAMPLES, ClientSummary, Finding, Severity, first, percent
@@ -18,8 +20,22 @@ UNEQUAL = 20.0  # ratio of the largest client to the median
 EXPECTED = 5.0  # samples of a class that a part should have; drawn at random, it has none in less than 1 % of cases
 
 
-def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Finding]:
-    """Return findings on clients that are too small, lack test samples or classes, or are very unequal in size."""
+_MORE_CLASSES = {"alpha": "alpha", "classes_per_client": "classes-per-client"}
+"""Settings of partitions of which larger values give clients more classes, and their flags."""
+
+
+def clients_of(
+    summaries: tuple[ClientSummary, ...], classes: int, partition: Partition | None = None, split: str = "pooled"
+) -> list[Finding]:
+    """Return findings on clients that are too small, lack test samples or classes, or are very unequal in size.
+
+    Args:
+        summaries: the clients.
+        classes: number of classes.
+        partition: the partition by which they came about; None if it is not known.
+        split: as of `Dataset.pool`.
+    """
+    larger = _larger(partition)
     found: list[Finding] = []
     small = [c for c in summaries if c.train < FEW_TRAIN]
     if small:
@@ -30,7 +46,7 @@ def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Findi
                 _severity(len(small), len(summaries)),
                 f"{counted(len(small), 'client')} with fewer than {FEW_TRAIN} training samples: {first(shown)}",
                 "so few samples are memorised in one round, and a figure from a handful of test samples means nothing",
-                f"{_larger()}, or ask for fewer clients",
+                larger,
                 clients=tuple(c.name for c in small[:100]),
             )
         )
@@ -42,11 +58,13 @@ def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Findi
                 "warning",
                 f"{counted(len(untested), 'client')} without a test sample: {first(untested)}",
                 "no accuracy can be reported for them; they are missing from every mean over clients",
-                f"raise --test, or {_larger()}",
+                f"raise --test, or {larger}" if split == "pooled" else "deal out both parts together: --split pooled",
                 clients=tuple(untested[:100]),
             )
         )
     single = [c.name for c in summaries if np.count_nonzero(c.counts) == 1]
+    able = [flag for name, flag in _MORE_CLASSES.items() if hasattr(partition, name)]
+    more = [f"; a larger --{flag} gives clients more classes" for flag in able]
     if single and classes > 1:
         found.append(
             Finding(
@@ -55,7 +73,7 @@ def clients_of(summaries: tuple[ClientSummary, ...], classes: int) -> list[Findi
                 f"{counted(len(single), 'client')} with samples of one class only: {first(single)}",
                 "a model that always predicts this class is perfect there; such clients lift the mean of every "
                 "method that adapts to a client",
-                "read the worst tenth of clients next to the mean; a larger --alpha gives clients more classes",
+                "read the worst tenth of clients next to the mean" + "".join(more),
                 clients=tuple(single[:100]),
             )
         )
@@ -125,10 +143,14 @@ def parts_of(counts: Indices, names: tuple[str, ...], clients: tuple[str, ...]) 
     return found
 
 
-def _larger() -> str:
-    """Return how to avoid small clients, with the partitions that can."""
+def _larger(partition: Partition | None) -> str:
+    """Return how to avoid small clients, with the partition that there is or with those that can."""
+    if isinstance(partition, Natural):
+        return "leave small clients out: a larger --min-samples"
+    if hasattr(partition, "min_samples"):
+        return "use a larger --min-samples, or ask for fewer clients"
     able = [name for name in PARTITIONS if "min_samples" in settings_of(name)]
-    return f"use a larger --min-samples (partitions {', '.join(able)})"
+    return f"use a larger --min-samples (partitions {', '.join(able)}), or ask for fewer clients"
 
 
 def _severity(some: int, all_of_them: int) -> Severity:
@@ -240,13 +262,19 @@ def _balance(total: Indices, names: tuple[str, ...]) -> list[Finding]:
     ]
 
 
-def naturals_of(dataset: Dataset, partition: Partition) -> list[Finding]:
-    """Return findings on clients that the data bring but the partition ignores or leaves out."""
+def naturals_of(dataset: Dataset, partition: Partition, split: str) -> list[Finding]:
+    """Return findings on clients that the data bring but the partition ignores or leaves out.
+
+    Args:
+        split: as of `Dataset.pool`.
+    """
     if dataset.client is None:
         return []
-    ids, sizes = np.unique(dataset.client.numpy(), return_counts=True)
+    pool = dataset.pool(split if dataset.official_test is not None else "pooled")
+    assert pool.client is not None  # the data set has some
+    ids, sizes = np.unique(pool.client, return_counts=True)
     sizes, ids = sizes[ids >= 0], ids[ids >= 0]
-    names = dataset.client_names or tuple(map(str, range(int(ids.max(initial=-1)) + 1)))
+    names = dataset.client_names or tuple(f"client {k}" for k in range(int(ids.max(initial=-1)) + 1))
     if not isinstance(partition, Natural):
         return [
             Finding(
@@ -261,16 +289,69 @@ def naturals_of(dataset: Dataset, partition: Partition) -> list[Finding]:
         ]
     left = np.flatnonzero(sizes < partition.min_samples)
     if not len(left):
-        return []
+        return _untrained(pool, ids, names)
     shown = [f"{names[ids[i]]} ({sizes[i]})" for i in left]
     return [
+        *_untrained(pool, ids, names),
         Finding(
             "client-left-out",
-            "warning",
+            _severity(len(left), len(ids)),
             f"{counted(len(left), 'client')} with fewer than {counted(partition.min_samples, 'sample')}, left out: "
             f"{first(shown)}",
             "they take no part, and no figure is about them",
             "--min-samples 1 keeps all clients",
             clients=tuple(names[ids[i]] for i in left[:100]),
+        ),
+    ]
+
+
+def _untrained(pool: Pool, ids: Indices, names: Sequence[str]) -> list[Finding]:
+    """Return a finding on clients that have samples in an official test part only; ``ids`` are those of the others."""
+    if pool.test_client is None:
+        return []
+    others, sizes = np.unique(pool.test_client[pool.test_client >= 0], return_counts=True)
+    lost = np.flatnonzero(~np.isin(others, ids))
+    if not 0 < len(lost) < len(others):  # if no client has any of its own, they are shared out
+        return []
+    shown = [f"{names[others[i]]} ({sizes[i]})" for i in lost]
+    return [
+        Finding(
+            "client-left-out",
+            _severity(len(lost), len(np.union1d(ids, others))),
+            f"{counted(len(lost), 'client')} with samples in the official test part only, left out: {first(shown)}",
+            "they have nothing to train on, and no figure is about them",
+            "--split pooled deals out both parts together",
+            clients=tuple(names[others[i]] for i in lost[:100]),
         )
     ]
+
+
+def units_of(dataset: Dataset, partition: Partition, split: str) -> list[Finding]:
+    """Return findings on samples of one unit that may be trained on and tested on; arguments as of `naturals_of`."""
+    if dataset.unit is None:
+        return []
+    found = []
+    if not isinstance(partition, Natural):
+        found.append(
+            Finding(
+                "units-dealt",
+                "warning",
+                f"the partition {partition.name} deals single samples, also those of one unit or segment: "
+                f"{counted(len(dataset.unit.unique()), 'unit')} of {counted(len(dataset), 'sample')}",
+                "a unit is kept together within a client only; one client trains on samples of it, another is tested "
+                "on others, which look alike: accuracies are too high",
+                "--partition natural, if the data bring clients, or --client-column with the array of the units, or "
+                "one that does not vary within a unit",
+            )
+        )
+    if dataset.official_test is not None and dataset.test_unit is None and split == "pooled":
+        found.append(
+            Finding(
+                "units-unknown",
+                "warning",
+                f"the units of the official test part ({counted(len(dataset.official_test), 'sample')}) are not given",
+                "both parts are dealt out together, so samples of a unit may be trained on and tested on",
+                "give them as well (unit_test), or keep that part apart: --split official",
+            )
+        )
+    return found

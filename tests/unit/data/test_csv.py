@@ -67,6 +67,25 @@ def test_numbered_classes_are_in_order(tmp_path: Path) -> None:
     assert (d.labels, d.y.tolist(), d.client_names) == (("2", "10"), [1, 0, 0], ("2", "10"))
 
 
+def test_large_codes_are_not_rounded(tmp_path: Path) -> None:
+    """Codes of 18 digits, as of SNOMED CT, that differ in the last one: three classes, with the names in the file."""
+    codes = ("999000011000001104", "999000011000001105", "1240581000000104")
+    path = tmp_path / "t.csv"
+    path.write_text("x,y\n" + "".join(f"{i},{code}\n" for i, code in enumerate(codes * 2)))
+    d = load(path, target="y")
+    assert d.labels == ("1240581000000104", "999000011000001104", "999000011000001105")
+    assert d.y.tolist() == [1, 2, 0, 1, 2, 0]
+
+
+@pytest.mark.parametrize("field", ["-nan", "inf", "-inf"])
+def test_a_binary_target_without_a_number(tmp_path: Path, field: str) -> None:
+    """Neither above 0 nor below: an error that names the line, where it counted as a class."""
+    path = tmp_path / "t.csv"
+    path.write_text(f"x,y\n1,0\n2,{field}\n3,2\n")
+    with pytest.raises(DataError, match=f"t.csv, line 3: target {field} is not a finite number"):
+        load(path, target="y", binary=True)
+
+
 def test_one_file_per_client(tmp_path: Path) -> None:
     """Several files, or a folder of them, are one client each; the order of columns may differ."""
     (tmp_path / "north.csv").write_text("x;y\n1;0\n2;1\n")

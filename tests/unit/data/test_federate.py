@@ -107,6 +107,81 @@ def test_units_are_respected(make_dataset: Make) -> None:
         assert sum(map(len, recordings)) == 10
 
 
+def test_units_that_several_clients_have_are_noted(make_dataset: Make) -> None:
+    """Counted by hand: test samples of a recording that another client trains on. Natural clients whose recordings are
+    numbered anew, and recordings that lie in one part, are none."""
+    data = make_dataset(60, classes=1, unit=torch.arange(60) // 3)
+    f = federate(data, IID(), clients=4, seed=1)
+    trained = {i // 3 for s in f.clients for i in numbers(s.train)}
+    tested = [i // 3 in trained for s in f.clients for i in numbers(s.test)]
+    assert 0 < sum(tested) <= len(tested)
+    (note,) = f.notes
+    assert note.startswith(f"{sum(tested)} of {len(tested)} test samples are of a unit of which another client trains")
+    assert "the partition iid deals single samples" in note
+    assert federate(data, IID(), clients=1).notes == ()
+    anew = make_dataset(60, classes=1, unit=torch.arange(60) % 30 // 3, client=torch.arange(60) // 30)
+    assert federate(anew, Natural(), seed=1).notes == ()
+    assert federate(anew, IID(), clients=4, seed=1).notes
+
+
+def test_units_of_the_official_test_part(make_dataset: Make) -> None:
+    """Numbered together, they stay with those of the training part; without numbers each sample is one."""
+    more = {"unit": torch.arange(60) // 3, "official_test": official(30, 60, 1)}
+    data = make_dataset(60, classes=1, **more, test_unit=20 + torch.arange(30) // 3)
+    (s,) = federate(data, IID(), clients=1, seed=1).clients
+    assert sum(len({i // 3 for i in numbers(part)}) for part in (s.train, s.validation, s.test)) == 30
+    (alone,) = federate(make_dataset(60, classes=1, **more), IID(), clients=1, seed=1).clients
+    assert sum(len({i // 3 for i in numbers(p)}) for p in (alone.train, alone.validation, alone.test)) > 30
+    with pytest.raises(DataError, match="test_unit goes with unit"):
+        make_dataset(60, classes=1, official_test=official(30, 60, 1), test_unit=torch.arange(30))
+
+
+def test_natural_clients_without_names_keep_their_numbers(make_dataset: Make) -> None:
+    """Where some are left out, the others are called by their number in the data, in notes as well."""
+    client = torch.tensor([0] * 20 + [1] * 5 + [2] * 20 + [3] * 15)
+    f = federate(make_dataset(60, client=client), Natural())
+    assert f.client_names == ("client 0", "client 2", "client 3")
+    assert "left out for fewer than 10 samples: client 1 (5)" in f.notes[0]
+    assert federate(make_dataset(60, client=client), Natural(min_samples=5)).client_names is None
+    drawn = federate(make_dataset(60, client=client), Natural(min_samples=5), clients=2, seed=1)
+    assert drawn.client_names is not None
+    assert [int(name.removeprefix("client ")) for name in drawn.client_names] == [
+        int(client[numbers(s.train)[0]]) for s in drawn.clients
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"client": torch.arange(60) % 3, "client_names": ("a", "b")}, "client_names has length 2 for 3 clients, numb"),
+        ({"client": torch.arange(60) % 3, "groups": torch.tensor([0, 1])}, "groups has length 2 for 3 clients"),
+        ({"client": torch.arange(60) / 2}, "client has numbers of torch.float32; expected whole numbers"),
+        ({"client": torch.arange(60) - 2}, "client has the id -2; ids begin at 0, -1 is a client not known"),
+        ({"unit": torch.arange(60) / 2}, "unit has numbers of torch.float32"),
+    ],
+    ids=["names", "groups", "fractions", "negative", "units"],
+)
+def test_ids_that_do_not_fit(make_dataset: Make, more: dict[str, Any], message: str) -> None:
+    """They were an IndexError, or rounded."""
+    with pytest.raises(DataError, match=message):
+        make_dataset(60, **more)
+
+
+def test_clients_of_the_test_part_alone_are_noted(make_dataset: Make) -> None:
+    """Their samples are used by no one else; where no client has any of its own, all are shared out."""
+
+    def made(testers: list[int]) -> Federation:
+        test_client = torch.tensor(testers)[torch.arange(20) % len(testers)]
+        part = {"official_test": official(20, 60), "client": torch.arange(60) % 2, "test_client": test_client}
+        return federate(make_dataset(60, **part), Natural(), split="official")
+
+    (note,) = made([0, 1, 2, 4]).notes
+    assert note.startswith(
+        "2 clients have samples in the official test part only and cannot take part: client 2, client 4 (10 samples)"
+    )
+    assert made([2]).notes == ()
+
+
 def test_natural_tests_on_own_official_samples(make_dataset: Make) -> None:
     """Where clients are known in both parts, an official split gives each client its own test samples."""
     data = make_dataset(

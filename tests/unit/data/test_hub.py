@@ -170,6 +170,24 @@ def test_a_missing_class_of_a_table(tmp_path: Path) -> None:
             load(f"hf:{saved(tmp_path / name, train, test)}")
 
 
+def test_classes_in_other_columns_are_texts(tmp_path: Path) -> None:
+    """A ward with names is no number, and -1 is a missing one."""
+    kinds = datasets.Features(
+        {
+            "age": datasets.Value("int64"),
+            "ward": datasets.ClassLabel(names=["icu", "er", "onc"]),
+            "label": datasets.ClassLabel(names=["no", "yes"]),
+        }
+    )
+    told = {"age": [30, 40, 50, 60], "ward": [2, 0, -1, 2], "label": [0, 1, 0, 1]}
+    datasets.Dataset.from_dict(told, features=kinds).save_to_disk(str(tmp_path / "a"))
+    d = load(f"hf:{tmp_path / 'a'}", target="label")
+    assert d.preparation is not None
+    age, ward = d.preparation.columns
+    assert (age.categories, ward.categories) == ((), ("", "icu", "onc"))
+    assert d.x[:, 1:].tolist() == [[0, 0, 1], [0, 1, 0], [1, 0, 0], [0, 0, 1]]
+
+
 def test_what_was_guessed_goes_with_the_data(pictures: str) -> None:
     """In the preparation, which lies in the run folder and in exports, and in words for `inspect`."""
     f = DataSettings(data=pictures).federation(0)

@@ -74,6 +74,27 @@ def test_mixed_depth(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+@pytest.mark.parametrize("place", ["s2/dog/extra", "s3/dog/a/b", "dogs/a/b/c"])
+def test_images_at_another_depth_are_named(tmp_path: Path, place: str) -> None:
+    """Deeper than those of the other clients: they were left out."""
+    for folder in ("s1/cat", "s1/dog", "s2/cat"):
+        save(tmp_path / folder / "1.png", 0)
+    save(tmp_path / "s1" / ".cache" / "deep" / "2.png", 0)
+    assert len(load(tmp_path)) == 3
+    save(tmp_path / place / "2.png", 0)
+    with pytest.raises(DataError, match=rf"{Path(place)}: 1 image deeper than those of other folders, such as 2\.png"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("odd", ["val", "test"])
+def test_parts_of_another_depth(tmp_path: Path, odd: str) -> None:
+    """Clients in one part only."""
+    for part in ("train", "val", "test"):
+        save(tmp_path / part / ("s1/cat" if part == odd else "cat") / "1.png", 0)
+    with pytest.raises(DataError, match="train/ and val/ and test/ differ in depth; use class/ or client/class/ below"):
+        load(tmp_path)
+
+
 def test_without_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Pillow the message says how to install it."""
     save(tmp_path / "cat" / "1.png", 0)

@@ -14,7 +14,7 @@ import torch
 
 from fedkin.core import ConfigError
 from fedkin.core.samples import Samples
-from fedkin.data import IID, PARTITIONS, Dataset, Sharing, load
+from fedkin.data import IID, PARTITIONS, ClassesPerClient, Dataset, Dirichlet, Natural, Sharing, load
 from fedkin.data.progress import each, heard
 from fedkin.experiment.settings import DataSettings
 from fedkin.inspection import Finding, Inspection, inspect, look
@@ -265,7 +265,87 @@ def test_the_advice_on_small_clients_names_the_partitions_that_take_it() -> None
 
     hint = f"use a larger --min-samples (partitions {', '.join(able)})"
     assert small.todo == f"{hint}, or ask for fewer clients"
-    assert untested.todo == f"raise --test, or {hint}"
+    assert untested.todo == f"raise --test, or {hint}, or ask for fewer clients"
+
+
+def test_advice_is_for_the_partition_and_the_split_that_there_are() -> None:
+    """Settings that the partition has; natural clients have none that gives them classes, and keep their samples."""
+    one = (ClientSummary("a", 4, 2, 0, (6, 0)),)
+    larger = "use a larger --min-samples, or ask for fewer clients"
+    for partition, few, classes in (
+        (Natural(), "leave small clients out: a larger --min-samples", ""),
+        (Dirichlet(0.5), larger, "; a larger --alpha gives clients more classes"),
+        (ClassesPerClient(1), None, "; a larger --classes-per-client gives clients more classes"),
+    ):
+        small, untested, single = clients_of(one, 2, partition)
+        assert few is None or small.todo == few
+        assert untested.todo == f"raise --test, or {small.todo}"
+        assert single.todo == f"read the worst tenth of clients next to the mean{classes}"
+    assert clients_of(one, 2, Natural(), "official")[1].todo == "deal out both parts together: --split pooled"
+
+
+def test_units_that_a_partition_deals_to_several_clients(tmp_path: Path) -> None:
+    """A warning where single samples are dealt, and where the units of a merged test part are not known; none with
+    natural clients. Numbers with their units in both parts are read."""
+    x, y, unit = np.arange(240, dtype=np.float32).reshape(120, 2), np.arange(120) % 2, np.arange(120) // 6
+    np.savez(tmp_path / "a.npz", x=x, y=y, unit=unit, subject=unit // 5)
+    warned = inspect(tmp_path / "a.npz", IID(), clients=4)
+    assert one(warned, "units-dealt").what.endswith("20 units of 120 samples")
+    assert not {"units-dealt", "units-unknown"} & {*codes(inspect(tmp_path / "a.npz", Natural()))}
+    parts = {"x_train": x[:84], "y_train": y[:84], "x_test": x[84:], "y_test": y[84:]}
+    np.savez(tmp_path / "b.npz", **parts, unit=unit[:84])
+    unknown = inspect(tmp_path / "b.npz", IID(), clients=4)
+    assert one(unknown, "units-unknown").what == "the units of the official test part (36 samples) are not given"
+    assert "units-unknown" not in codes(inspect(tmp_path / "b.npz", IID(), clients=4, split="official"))
+    np.savez(tmp_path / "c.npz", **parts, unit_train=unit[:84], unit_test=unit[84:])
+    assert {*codes(inspect(tmp_path / "c.npz", IID(), clients=4))} >= {"units-dealt"}
+    assert "units-unknown" not in codes(inspect(tmp_path / "c.npz", IID(), clients=4))
+
+
+def test_numbers_with_a_decimal_comma(tmp_path: Path) -> None:
+    """They are read as texts, whether there are few or too many of them for the reader; dates and codes are none."""
+    for n, severity in ((20, "warning"), (60, "error")):
+        rows = [f'"{36 + i % n / 10:.1f}",{i % 7},{i % 2}'.replace(".", ",") for i in range(120)]
+        (tmp_path / "a.csv").write_text("\n".join(["temp,age,ill", *rows]))
+        found = one(inspect(tmp_path / "a.csv", IID(), clients=3, target="ill"), "numbers-as-texts")
+        assert (found.severity, found.columns) == (severity, ("temp",))
+        assert "such as 36,0" in found.what
+    codes_of = [f"{'abc'[i % 3]},{i % 7},{i % 2}" for i in range(120)]
+    (tmp_path / "b.csv").write_text("\n".join(["ward,age,ill", *codes_of]))
+    assert "numbers-as-texts" not in codes(inspect(tmp_path / "b.csv", IID(), clients=3, target="ill"))
+
+
+def test_clients_of_the_test_part_alone(tmp_path: Path) -> None:
+    """With an official split they cannot take part; merged, they count with what they have."""
+    client = {"client_train": np.arange(80) % 4, "client_test": np.arange(40) % 5}
+    x = np.random.default_rng(0).normal(size=(120, 2)).astype(np.float32)
+    y = np.arange(120) % 2
+    np.savez(tmp_path / "a.npz", x_train=x[:80], y_train=y[:80], x_test=x[80:], y_test=y[80:], **client)
+    found = one(inspect(tmp_path / "a.npz", Natural(min_samples=5), split="official"), "client-left-out")
+    assert found.what == "1 client with samples in the official test part only, left out: client 4 (8)"
+    assert "client-left-out" not in codes(inspect(tmp_path / "a.npz", Natural(min_samples=5)))
+    assert one(inspect(tmp_path / "a.npz", Natural(min_samples=10)), "client-left-out").clients == ("client 4",)
+
+
+def test_a_folder_does_not_take_the_place_of_built_in_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for a run: ./digits is the folder."""
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits" / "a.csv").write_text("x,y\n1,0\n2,1\n")
+    monkeypatch.chdir(tmp_path)
+    assert inspect("digits", IID(), clients=4).kind == "built-in data"
+    assert inspect("./digits", IID(), clients=1, target="y").kind == "a table"
+
+
+def test_copies_at_one_client_are_shown_by_lines_of_one_client(tmp_path: Path) -> None:
+    """Files are clients: a row that both have is another finding."""
+    (tmp_path / "d").mkdir()
+    own = [f"{i},{i * i % 13},{i % 2}" for i in range(30)]
+    (tmp_path / "d" / "a.csv").write_text("\n".join(["u,v,ill", *own, own[3], own[4]]))
+    (tmp_path / "d" / "b.csv").write_text("\n".join(["u,v,ill", *own[:6], *(f"9{r}" for r in own)]))
+    found = {f.code: f for f in inspect(tmp_path / "d", target="ill").findings}
+    within = {"a.csv, line 5 = a.csv, line 32", "a.csv, line 6 = a.csv, line 33"}
+    assert set(found["duplicates-in-client"].rows) == within
+    assert all("b.csv" in pair and "a.csv" in pair for pair in found["duplicates-between-clients"].rows)
 
 
 HEALTHY = [
@@ -284,4 +364,5 @@ def test_no_warning_of_sound_data(name: str, partition: str | None, shared_data:
     how = DataSettings(data=str(shared_data / name), partition=partition).sharing(0)
     found = look(str(shared_data / name), how)
     assert codes(found, "error") == []
-    assert codes(found, "warning") == (["one-sided-client"] if name == "pneumoniamnist" else [])
+    expected = {"pneumoniamnist": ["one-sided-client"], "uci-har": ["units-dealt"]}
+    assert codes(found, "warning") == expected.get(name, [])

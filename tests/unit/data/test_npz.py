@@ -91,6 +91,40 @@ def test_fixed_point_subjects_and_segments(tmp_path: Path) -> None:
     assert d.unit.tolist() == [0, 1, 2, 2]
 
 
+def test_units_of_both_parts(tmp_path: Path) -> None:
+    """``unit_train`` and ``unit_test`` are numbered together; without the second a note says what happens."""
+    both = {"x_train": np.zeros((4, 2)), "y_train": [0, 1, 0, 1], "x_test": np.zeros((2, 2)), "y_test": [0, 1]}
+    d = read(tmp_path, **both, unit_train=np.array([7, 7, 9, 9]), unit_test=np.array([9, 8]))
+    assert d.unit is not None
+    assert d.test_unit is not None
+    assert (d.unit.tolist(), d.test_unit.tolist(), d.notes) == ([0, 0, 2, 2], [2, 1], ())
+    for name in ("unit", "segment_train"):
+        d = read(tmp_path, **both, **{name: np.array([7, 7, 9, 9])})
+        assert d.unit is not None
+        assert d.unit.tolist() == [0, 0, 1, 1]
+        assert d.test_unit is None
+        (note,) = d.notes
+        assert note.startswith(f"the array {name} has no values for the test part ({name.removesuffix('_train')}_test)")
+
+
+def test_texts_that_are_bytes(tmp_path: Path) -> None:
+    """As h5py gives them: names without b'...', and another encoding is an error."""
+    x = np.zeros((4, 2))
+    told = {"client": np.array([b"ward a", b"ward b"] * 2), "label_names": np.array([b"cold", b"warm"])}
+    d = read(tmp_path, x=x, y=np.array([b"warm", b"cold", b"warm", b"cold"]), **told)
+    assert (d.client_names, d.labels) == (("client ward a", "client ward b"), ("cold", "warm"))
+    assert d.y.tolist() == [1, 0, 1, 0]
+    with pytest.raises(DataError, match="array 'y': texts that are stored as bytes are not UTF-8"):
+        read(tmp_path, x=x, y=np.array(["kälte".encode("latin1"), b"warm"] * 2))
+
+
+def test_clients_of_the_training_part_alone(tmp_path: Path) -> None:
+    """The message has the names that are needed, not the one that is there."""
+    part = {"x_train": np.zeros((4, 2)), "y_train": [0, 1, 0, 1], "x_test": np.zeros((2, 2)), "y_test": [0, 1]}
+    with pytest.raises(DataError, match=r"'ward' is of the training part alone, .* 'ward_train' and 'ward_test'"):
+        load(saved(tmp_path, **part, ward=np.array([0, 0, 1, 1])), client="ward")
+
+
 def test_named_client_array(tmp_path: Path) -> None:
     """Any array can be named as the clients', in both parts; a wrong name is answered with the right one."""
     x, y = np.zeros((4, 2)), np.arange(4) % 2

@@ -57,6 +57,36 @@ def test_uneven_units_leave_no_part_empty() -> None:
     assert all(len(p) for p in parts)
 
 
+@pytest.mark.parametrize("sizes", [[500, 100, 100, 100], [900, *[10] * 10], [400, 200, 100, 50, 50], [300, *[50] * 5]])
+@pytest.mark.parametrize("labels", ["by unit", "by sample", "one"])
+def test_large_units_are_trained_on(sizes: list[int], labels: str) -> None:
+    """The largest recording is never the validation or the test part, and no class is moved out of training for it."""
+    unit = np.repeat(np.arange(len(sizes)), sizes)
+    y = {"by unit": unit % 2, "by sample": np.arange(len(unit)) % 2, "one": 0 * unit}[labels]
+    for seed in range(30):
+        parts = three_parts(y, test=0.2, validation=0.1, rng=np.random.default_rng(seed), unit=unit)
+        train, validation, test = parts
+        assert sum(map(len, parts)) == len(y)
+        assert all(len(part) for part in parts)
+        assert 0 in unit[train], (seed, [len(part) for part in parts])
+        assert set(y[train]) == set(y)
+        assert len(validation) <= 0.25 * len(y)
+        assert len(test) <= 0.4 * len(y)
+        assert len(set(unit[train])) + len(set(unit[validation])) + len(set(unit[test])) == len(sizes)
+
+
+def test_two_units_and_one_of_each_class() -> None:
+    """With two units the second is tested on; with three of three classes all parts have one."""
+    two = three_parts(
+        np.zeros(12, dtype=int), test=0.1, validation=0.3, rng=np.random.default_rng(0), unit=np.repeat([0, 1], [8, 4])
+    )
+    assert sorted(map(len, two)) == [0, 4, 8]
+    assert len(two[1]) == 0
+    unit = np.repeat([0, 1, 2], [6, 2, 3])
+    three = three_parts(unit, test=0.2, validation=0.1, rng=np.random.default_rng(0), unit=unit)
+    assert [len(part) for part in three] == [6, 3, 2] or [len(part) for part in three] == [6, 2, 3]
+
+
 @pytest.mark.parametrize(("test", "validation"), [(-0.1, 0.1), (0.1, 1.0), (0.5, 0.5)])
 def test_fractions_out_of_range(test: float, validation: float) -> None:
     """Fractions below 0, from 1 on, or that sum to 1, are refused."""

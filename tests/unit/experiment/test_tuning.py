@@ -55,7 +55,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, finals: dict[int, tuple[float | Non
         validation, accuracy = finals[int(out.name[:3])]
         summary = {"last": {"round": 4, "validation": validation}} | ({} if validation else {"diverged": 2})
         final = SimpleNamespace(rounds="round 4", validation=validation, accuracy=accuracy)
-        return SimpleNamespace(final=final, summary=summary)
+        return SimpleNamespace(final=final, summary=summary, rounds=[])
 
     monkeypatch.setattr(sweep_module, "run_settings", run)
 

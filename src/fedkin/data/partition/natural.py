@@ -59,12 +59,13 @@ class Natural(Partition):
             train=_of_clients(pool.client, large),
             test=test,
             groups=None if pool.groups is None else pool.groups[torch.from_numpy(large)].clone(),
-            names=None if pool.client_names is None else tuple(pool.client_names[i] for i in large),
+            names=_names_of_all(pool, large),
             notes=(
                 *self._left_out(pool, ids, sizes),
                 *_undrawn(pool, enough, large),
                 *_nameless(pool, large),
                 *_untested(pool, large, test),
+                *(_untrained(pool, ids) if test is not None else ()),
             ),
         )
 
@@ -80,6 +81,30 @@ class Natural(Partition):
             f"{who} left out for fewer than {self.min_samples} samples: {shown}{more}. "
             "--min-samples 1 keeps all clients",
         )
+
+
+def _names_of_all(pool: Pool, ids: Indices) -> tuple[str, ...] | None:
+    """Return the names of clients that take part; None if they have none and their numbers are those of the data."""
+    if pool.client_names is None and np.array_equal(ids, np.arange(len(ids))):
+        return None
+    return tuple(_names(pool, ids))
+
+
+def _untrained(pool: Pool, ids: Indices) -> tuple[str, ...]:
+    """Return a note on clients whose samples are all in the official test part; ``ids`` are those of the others."""
+    if pool.test_client is None:
+        return ()
+    others, sizes = np.unique(pool.test_client[pool.test_client >= 0], return_counts=True)
+    lost = ~np.isin(others, ids)
+    names = _names(pool, others[lost])
+    if not names:
+        return ()
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+    who = "1 client has" if len(names) == 1 else f"{len(names)} clients have"
+    return (
+        f"{who} samples in the official test part only and cannot take part: {shown} "
+        f"({counted(int(sizes[lost].sum()), 'sample')}). --split pooled deals out both parts together",
+    )
 
 
 def _undrawn(pool: Pool, ids: Indices, drawn: Indices) -> tuple[str, ...]:
@@ -132,4 +157,5 @@ def _untested(pool: Pool, ids: Indices, tests: tuple[Indices, ...] | None) -> tu
 
 
 def _names(pool: Pool, ids: Indices) -> list[str]:
-    return [str(i) if pool.client_names is None else pool.client_names[i] for i in ids]
+    """Return the clients' names; those without are called by their number in the data."""
+    return [f"client {i}" if pool.client_names is None else pool.client_names[i] for i in ids]

@@ -55,6 +55,22 @@ def channels_first(values: Array) -> Array:
     return values
 
 
+def decoded(values: Array, where: str) -> Array:
+    """Return texts that are stored as bytes as texts; other arrays unchanged.
+
+    Raises:
+        DataError: they are not UTF-8.
+    """
+    if values.dtype.kind != "S":
+        return values
+    try:
+        return np.char.decode(np.asarray(values, dtype=np.bytes_), "utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where}: texts that are stored as bytes are not UTF-8 ({error}); store them as texts"
+        ) from error
+
+
 def class_numbers(values: Array, where: str, site: bool = False) -> tuple[Tensor, tuple[str, ...] | None]:
     """Return labels as int64 tensor, with class names if they were texts.
 
@@ -73,7 +89,7 @@ def class_numbers(values: Array, where: str, site: bool = False) -> tuple[Tensor
     if len(values) == 0:
         raise DataError(f"{where}: no labels; expected at least one")
     if values.dtype.kind in "US":
-        names, numbers = np.unique(values.astype(str), return_inverse=True)
+        names, numbers = np.unique(decoded(values, where), return_inverse=True)
         return torch.from_numpy(numbers.astype(np.int64)), tuple(str(name) for name in names)
     if values.dtype.kind not in "iufb":
         raise DataError(f"{where}: labels must be whole numbers or texts, got an array of {values.dtype}")
@@ -95,8 +111,12 @@ def class_numbers(values: Array, where: str, site: bool = False) -> tuple[Tensor
 
 
 def numbered(values: Array) -> tuple[Tensor, tuple[str, ...]]:
-    """Return ids ``0..K-1`` in the order of the values, and the values as names; an empty text is `NAMELESS`."""
-    names, numbers = np.unique(values, return_inverse=True)
+    """Return ids ``0..K-1`` in the order of the values, and the values as names; an empty text is `NAMELESS`.
+
+    Raises:
+        DataError: bytes that are not UTF-8.
+    """
+    names, numbers = np.unique(decoded(values, "names of clients"), return_inverse=True)
     return torch.from_numpy(numbers.astype(np.int64)), tuple(str(name) or NAMELESS for name in names)
 
 

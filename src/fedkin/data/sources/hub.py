@@ -155,14 +155,14 @@ def table_of(found: Opened) -> Table:
     """Return all splits as one table, the test part last; class names stand for their numbers, "" for a missing one."""
     first = found.splits[0][1]
     columns = tuple(first.column_names)
-    names = getattr(first.features[found.target], "names", None)
+    names = [getattr(first.features[c], "names", None) for c in columns]  # of classes, in any column
     rows, places = [], []
     for split, part in found.splits:
         fields = [part[c] if c in part.column_names else [None] * len(part) for c in columns]  # lacking: a dropped one
         for i, row in enumerate(zip(*fields, strict=True)):
             rows.append([
-                _class_name(v, names).strip() if names and c == found.target else text_of(v)
-                for c, v in zip(columns, row, strict=True)
+                _class_name(v, classes).strip() if classes else text_of(v)
+                for classes, v in zip(names, row, strict=True)
             ])  # fmt: skip
             places.append(f"{split}, row {i + 1}")
     return Table(columns, rows, [0] * len(rows), places, found.name)

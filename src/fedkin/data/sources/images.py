@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from fedkin.core.errors import ConfigError, DataError
+from fedkin.core.errors import ConfigError, DataError, counted
 from fedkin.core.samples import Samples
 from fedkin.data.dataset import Dataset
 from fedkin.data.image_files import read_images
@@ -100,8 +100,11 @@ def _parts(root: Path) -> tuple[list[Found], list[Found]]:
         )
     train = [f for name in (*TRAIN, *_VALIDATION) if name in by_name for f in _listing(by_name[name])]
     test = [f for name in _TEST if name in by_name for f in _listing(by_name[name])]
-    if train and test and bool(train[0][2]) != bool(test[0][2]):
-        raise DataError(f"{root}: train/ and test/ differ in depth; use class/ or client/class/ below both")
+    if len({bool(client) for _, _, client in (*train, *test)}) > 1:
+        there = [by_name[name].name for name in (*TRAIN, *_VALIDATION, *_TEST) if name in by_name]
+        raise DataError(
+            f"{root}: {'/ and '.join(there)}/ differ in depth; use class/ or client/class/ below each of them"
+        )
     return train, test
 
 
@@ -116,7 +119,22 @@ def _listing(root: Path) -> list[Found]:
             "use root/class/ or root/client/class/, not both"
         )
     of = [("", sub) for sub in flat] or [(sub.name, low) for sub, low in deep]
-    return [(file, folder.name, client) for client, folder in of for file in _images(folder)]
+    found = [(file, folder.name, client) for client, folder in of for file in _images(folder)]
+    _check_below(root, {folder for _, folder in of})
+    return found
+
+
+def _check_below(root: Path, read: set[Path]) -> None:
+    """Raise DataError if images lie in folders below ``root`` that are not among those that are read."""
+    waiting = [*_folders(root)]
+    while waiting:
+        folder = waiting.pop()
+        if folder not in read and (more := _images(folder)):
+            raise DataError(
+                f"{folder}: {counted(len(more), 'image')} deeper than those of other folders, such as {more[0].name}; "
+                "use root/class/ or root/client/class/ for all, or remove them"
+            )
+        waiting += _folders(folder)
 
 
 def _check_loose(folder: Path) -> None:

@@ -8,7 +8,7 @@
 
 Natural clients: an array named by the caller, or ``client``, ``subject`` or ``writer``, one id per sample; where the
 file has a test part, the same name with ``_train`` and ``_test``. ``unit`` or ``segment`` marks samples that must stay
-on one side of a split. ``label_names`` may name the classes.
+on one side of a client's split, with the same endings. ``label_names`` may name the classes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fedkin.data.dataset import Dataset
 from fedkin.data.limits import Budget, size_of
 from fedkin.data.pixels import Array, pixels
 from fedkin.data.preparation import Preparation, image_preparation
-from fedkin.data.sources.files import channels_first, class_numbers, listed, numbered
+from fedkin.data.sources.files import channels_first, class_numbers, decoded, listed, numbered
 
 _ZIP_FAULTS = (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError)
 """What `zipfile` raises for archives that are damaged, encrypted or packed in another way."""
@@ -93,7 +93,7 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
     there = client is not None and any(client + end in arrays for end in ("", "_train", "_test"))
     client = client if there or not site else None
     ids, names = _clients(arrays, path, client, n, len(y) - n if test else None)
-    unit = next((numbered(arrays[key])[0] for key in _UNIT_KEYS if key in arrays), None)
+    unit, notes = _units(arrays, n, test is not None)
     inputs = _inputs(x, arrays, path)
     return Dataset(
         x=inputs,
@@ -104,10 +104,29 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
         client=None if ids is None else ids[:n],
         test_client=None if ids is None or test is None else ids[n:],
         client_names=names,
-        unit=unit,
+        unit=None if unit is None else unit[:n],
+        test_unit=None if unit is None or len(unit) == n else unit[n:],
         labels=labels,
         preparation=_preparation(x, arrays, inputs, labels),
+        notes=notes,
     )
+
+
+def _units(arrays: Mapping[str, Array], n: int, tests: bool) -> tuple[Tensor | None, tuple[str, ...]]:
+    """Return the units of the training samples, and those of the test samples after them if the file has them.
+
+    Also a note where it has a test part without.
+    """
+    for key in _UNIT_KEYS:
+        if tests and key + "_train" in arrays and key + "_test" in arrays:
+            return numbered(np.concatenate([arrays[key + "_train"], arrays[key + "_test"]]))[0], ()
+        if (found := next((k for k in (key, key + "_train") if k in arrays), None)) is not None:
+            lacking = (
+                f"the array {found} has no values for the test part ({key}_test): its samples are dealt one by one, "
+            )
+            more = "also those of a unit that is trained on; --split official keeps the test part apart"
+            return numbered(arrays[found])[0], (lacking + more,) if tests else ()
+    return None, ()
 
 
 def _renumbered(
@@ -140,7 +159,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
             check_archive(path, raw)
             raw.seek(0)
             file = np.load(raw, allow_pickle=False)
-            return {key: file[key] for key in file.files}
+            return {key: decoded(file[key], f"{path}: array '{key}'") for key in file.files}
     except (OSError, EOFError, zlib.error, LookupError, *_ZIP_FAULTS) as error:
         raise DataError(f"{path}: not a readable .npz file ({_short(error)}); fetch it again") from error
     except (ValueError, SyntaxError, TypeError, MemoryError, OverflowError) as error:
@@ -158,7 +177,7 @@ def likely_clients(arrays: Mapping[str, Array]) -> tuple[str, ...]:
     """
     pairs = next((p for p, _ in _LAYOUTS if all(label in arrays for _, label in p[:1])), ())
     taken = {key for layout, test in _LAYOUTS for pair in (*layout, test or ()) for key in pair}
-    taken |= {"scale", "label_names", *_UNIT_KEYS}
+    taken |= {"scale", "label_names", *(key + end for key in _UNIT_KEYS for end in ("", "_train", "_test"))}
     n = sum(len(arrays[label]) for _, label in pairs if label in arrays and arrays[label].ndim)
     if any(key + end in arrays for key in _CLIENT_KEYS for end in ("", "_train")):
         return ()
@@ -325,6 +344,11 @@ def _clients(
         return ids, tuple(f"{key} {name}" for name in names)
     if client is None:
         return None, None
+    if tests is not None and client in arrays:
+        raise DataError(
+            f"{path}: the array '{client}' is of the training part alone, and the file has a test part; expected "
+            f"'{client}_train' and '{client}_test'"
+        )
     raise DataError(
         f"{path}: no array '{client}' with the client of each sample{meant(client, arrays)}; "
         f"it holds {listed(sorted(arrays))}"

@@ -20,6 +20,7 @@ from fedkin.data.card import (
     Column,
     binary_labels,
     numbers_of,
+    whole_label,
     whole_labels,
 )
 from fedkin.data.checks import NAMELESS, check_one_client, check_scaling
@@ -202,6 +203,12 @@ def _labels(table: Table, target: str, binary: bool, as_texts: bool) -> tuple[tu
                 f"{table.name}: binary needs a target of numbers, '{target}' holds texts, which are classes as they "
                 "are; leave binary out"
             )
+        bad = np.flatnonzero(~np.isfinite(found))
+        if len(bad):
+            raise DataError(
+                f"{table.places[bad[0]]}: target {fields[bad[0]]} is not a finite number, so it is neither of the two "
+                "classes; remove the row or correct it"
+            )
         return binary_labels(target), False
     if found is not None:
         numbers = np.array(found)
@@ -237,7 +244,7 @@ def numbered_classes(
     if card.binary:
         return torch.tensor([float(field) > 0 for field in fields], dtype=torch.int64)
     place_of = {label: i for i, label in enumerate(card.labels)}
-    named = [str(int(float(field))) for field in fields] if numeric else fields
+    named = [*map(whole_label, fields)] if numeric else fields
     unknown = sorted({name for name in named if name not in place_of})
     if unknown:
         at = next(i for i, name in enumerate(named) if name not in place_of)
