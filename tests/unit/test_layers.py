@@ -148,7 +148,7 @@ def test_a_method_is_one_file(path: Path) -> None:
     if path.stem != "__init__":
         wanted = ("fedkin.core", "fedkin.functional")
         assert all(i.startswith(wanted) for i in imports(path) if i.startswith("fedkin"))
-        assert lines_of_code(path) <= 278  # without docstrings; the longest are Safe and Fed-CAM
+        assert lines_of_code(path) <= 280  # without docstrings; the longest are Safe and Fed-CAM
 
 
 def test_local_sgd_exists_once() -> None:

@@ -94,6 +94,17 @@ class Method(ABC):
         return None
 
     @property
+    def sends_exact(self) -> frozenset[Literal["counts", "scores"]]:
+        """Exact figures of a client's data that its uploads and answers hold as such.
+
+        "counts" of its classes; "scores", accuracies or losses of models. Nodes whose owners keep such figures
+        (``--max-metadata-epsilon``, ``--keep-scores``) refuse the method. A method that wraps another one has its
+        figures. A method states it as a plain attribute.
+        """
+        inner = getattr(self, "inner", None)
+        return inner.sends_exact if isinstance(inner, Method) else frozenset()
+
+    @property
     def follows_total(self) -> str | None:
         """Reason why the steps depend on the number of rounds of the run, ``r.total``; "" if they do not.
 

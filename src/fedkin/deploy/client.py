@@ -154,7 +154,8 @@ class ClientService:
         if epsilon is not None:
             job = replace(job, choice_noise=lambda _, j, of: self.account.choose(head.run, j, of, epsilon, delta))
         try:
-            return self._yes(head, self._perform(job, head, of, kept.ledger.state(head.ack)).reply)
+            answer = self._perform(job, head, of, kept.ledger.state(head.ack))
+            return self._yes(head, answer.reply, **self._spent(head, answer.spent))
         except ClientError as e:
             if isinstance(e.__cause__, OverBudget | OSError):  # of the account, not of the method's program
                 raise e.__cause__ from e
@@ -230,6 +231,7 @@ class ClientService:
         if asked is None or asked[0] is not head:
             asked = (head, settings_of(head.settings, self.allowed))
             self.limits.check(asked[1])
+            self.limits.check_method(asked[1].method)
             self._asked = asked
         return asked[1]
 

@@ -154,6 +154,7 @@ class FlowerPost:
 
     def __init__(self, grid: Grid, limit: int, keys: bool = True, link: Path | None = None) -> None:
         self._grid, self._limit, self._with_keys, self._link = grid, limit, keys, link
+        self._apart = False  # whether replies are fetched one by one, after one that could not be read
 
     def nodes(self) -> Mapping[int, str]:
         """Return the connected nodes, each with the SHA-256 of its key; "" for nodes without keys."""
@@ -164,10 +165,11 @@ class FlowerPost:
 
     def names(self) -> Mapping[int, str] | None:
         """Return the registered names of the nodes' keys by node number; None if there are none."""
-        from fedkin.deploy.control import read_book  # imported here: the client's process does not need it
+        from fedkin.deploy.control import BOOK, read_book  # imported here: the client's process does not need it
 
-        book = read_book(self._link) if self._link is not None else {}
-        return {int(number): key.name for number, key in book.items()} or None
+        if self._link is None or not (self._link / BOOK).exists():  # a link with keys has it, if need be an empty one
+            return None
+        return {int(number): key.name for number, key in read_book(self._link).items()}
 
     def post(self, outgoing: Mapping[int, WireMessage], seconds: float) -> Mapping[int, str]:
         """Send messages to nodes, each to be answered within ``seconds``; return a ticket per accepted message."""
@@ -181,20 +183,22 @@ class FlowerPost:
     def collect(self, tickets: Collection[str]) -> Mapping[str, WireMessage | str]:
         """Return the answers that have arrived for some tickets, or a code of `CODES`; each is returned once."""
         found: dict[str, WireMessage | str] = {}
-        for few in _groups(list(tickets), _CALLS if self._with_keys else 1):
+        for few in _groups(list(tickets), len(tickets) if self._apart else _CALLS if self._with_keys else 1):
             found |= self._pulled(few)
         return found
 
     def _pulled(self, tickets: list[str]) -> dict[str, WireMessage | str]:
         """Return the answers to a few messages by one call of Flower's, which raises if any of them cannot be read.
 
-        The replies that such a failed call took from the link are lost; the others are fetched one by one.
+        The replies that such a failed call took from the link are lost; from then on each is fetched by a call of its
+        own, so that a client whose replies cannot be read costs the others one round at most.
         """
         try:
             messages = list(self._grid.pull_messages(tickets))
         except Exception as e:
             self._grid.get_nodes()  # raises if the link fails, rather than the reading of a reply
             log.warning("a reply is not a message of Flower's: %s: %s", type(e).__name__, reason(e))
+            self._apart = True
             if len(tickets) == 1:
                 return {tickets[0]: "garbled"}
             return {ticket: got for one in tickets for ticket, got in self._pulled([one]).items()}

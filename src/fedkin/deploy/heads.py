@@ -131,7 +131,7 @@ class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Accepted(AnswerHead, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The head of an answer with tensors and nothing else: to ``survey`` and ``keep``."""
+    """The head of an answer with tensors and nothing else: to ``keep``."""
 
     tensors: Tensors = ()
 
@@ -176,7 +176,7 @@ class SpentHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Evaluated(Accepted, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The answer to ``evaluate``; ``spent`` is present in runs with private training."""
+    """The answer to ``survey`` and ``evaluate``; ``spent`` is present in runs with private training."""
 
     spent: SpentHead | None = None
 
@@ -209,7 +209,7 @@ class Refusal(AnswerHead, frozen=True, kw_only=True, forbid_unknown_fields=True)
 ANSWERS: dict[Kind, type[Accepted]] = {
     "hello": Hello,
     "describe": Description,
-    "survey": Accepted,
+    "survey": Evaluated,
     "update": Updated,
     "evaluate": Evaluated,
     "keep": Accepted,

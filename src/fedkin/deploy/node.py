@@ -58,7 +58,7 @@ class Node:
     min_noise_multiplier: float | None = None
     """Take part only in runs with private training and at least this noise_multiplier."""
     max_epsilon: float | None = None
-    """Send nothing more once a sample's epsilon over all runs of this client would exceed this (delta 1e-5 or less)."""
+    """Train no more once a sample's epsilon over all runs of this client would exceed this (delta 1e-5 or less)."""
     target: str | None = None
     """Column of a table that holds the class; a run that uses another column is refused. The server receives its
     distinct values. Default: any column with at most 50."""

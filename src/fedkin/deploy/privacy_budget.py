@@ -109,6 +109,22 @@ class PrivacyLimits:
                 "--only-masked"
             )
 
+    def check_method(self, method: Method) -> None:
+        """Make sure that no exact figures that the owner keeps are in uploads.
+
+        Raises:
+            ConfigError: the method's uploads have some.
+        """
+        for figures, kept, flags in (
+            ("scores", self.keep_scores, "--keep-scores"),
+            ("counts", self.hides_counts, "--max-metadata-epsilon or --max-epsilon"),
+        ):
+            if kept and figures in method.sends_exact:
+                raise ConfigError(
+                    f"uploads of {type(method).__name__} hold exact {figures} ({method.also_sends}); this node was "
+                    f"started with {flags}"
+                )
+
     def check_card(self, card: Card) -> None:
         """Make sure that the classes of a table may be sent.
 

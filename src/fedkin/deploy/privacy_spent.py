@@ -11,6 +11,9 @@ from fedkin.deploy.heads import SpentHead
 from fedkin.deploy.wire_format import WireError, WireMessage, convert
 from fedkin.privacy.budget import Spent, add
 
+_MOST_RATES = 64
+"""Different sampling rates of one client in a run; its batch size and number of samples do not change by themselves."""
+
 
 @dataclass(frozen=True)
 class SpentRecord:
@@ -67,7 +70,10 @@ class Spending:
         if reported is None:
             return "it does not report, or not in usable numbers, what private training has spent"
         known = self.records.get(client)
-        self.records[client] = SpentRecord(*reported) if known is None else known.renewed(*reported)
+        found = SpentRecord(*reported) if known is None else known.renewed(*reported)
+        if len(found.all()) > _MOST_RATES:  # each takes the server time to account for
+            return f"it reports private training at more than {_MOST_RATES} sampling rates"
+        self.records[client] = found
         return None
 
     def beyond(self, counted: Mapping[int, Spent]) -> dict[int, dict[float, int]]:

@@ -20,6 +20,7 @@ from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import Settings
 from fedkin.exporting.rules import rule
 from fedkin.server import RoundReport, hand_over
+from fedkin.storage.files import sync_to_disk
 from fedkin.storage.folders import room
 from fedkin.storage.lock import writing
 from fedkin.storage.row_store import Banks
@@ -65,6 +66,8 @@ def _served(
     begun = (folder / "config.toml").exists()
     here = opened(folder, table) if begun else RunFolder.create(folder, tomli_w.dumps(table))
     here.keeps_best = False  # the clients keep their states
+    here.survives_power_failures = True  # rounds take seconds, and clients go on from them
+    sync_to_disk(folder / "config.toml")
     members = Members.load(folder)
     del members.listed[here.checkpoint.clients() :]  # numbered, but not in the checkpoint: they join again
     fleet = Fleet(post, settings, members, clock)

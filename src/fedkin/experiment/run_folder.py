@@ -54,12 +54,15 @@ class RunFolder:
         lines: the files of lines.
         banks: keeps the server's banks in files; None: they are part of the checkpoint.
         about: what the marks of checkpoints stand for, as JSON: tables whose differences a message can name.
+        survives_power_failures: whether lines and checkpoint are forced to the disk after each round, which takes
+            milliseconds.
         keeps_best: whether the checkpoint of the best round is kept; not where clients' states are elsewhere.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lines = LineFiles(path)
+        self.survives_power_failures = False
         self.banks: Banks | None = None
         self.keeps_best = True
         self.about: Mapping[str, str] = {}
@@ -149,7 +152,12 @@ class RunFolder:
             tensors[FILES] = clients.files
         else:
             tensors |= {f"client.{i}.{name}": t for i, state in clients.items() for name, t in state.items()}
-        self.checkpoint.write(server.round, tensors, marks, about=self.about, banks=banks, more=self.lines.texts())
+        if self.survives_power_failures:
+            self.lines.sync()  # before the checkpoint that has their digests
+        self.checkpoint.write(
+            server.round, tensors, marks, about=self.about, banks=banks, more=self.lines.texts(),
+            sync=self.survives_power_failures,
+        )  # fmt: skip
         if isinstance(clients, Stored):
             clients.saved()
         if self.banks is not None:

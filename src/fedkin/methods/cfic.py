@@ -22,6 +22,7 @@ class CFIC(Method):
     family = "one global model"
     reveals = "its dominant label and its model"
     also_sends = property(lambda m: "" if m.register == "eager" else "its label, with its first model")
+    sends_exact = property(lambda m: frozenset() if m.register == "eager" else frozenset({"counts"}))
     robust = True
     presets: ClassVar = {
         # "five local iterations" are taken for epochs, an inference: the paper's models and defaults are FLGo's

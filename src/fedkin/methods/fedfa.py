@@ -20,6 +20,7 @@ class FedFa(Method):
     family = "one global model"
     reveals = "its model, its training accuracy and how often it takes part"
     also_sends = "its training accuracy"
+    sends_exact = frozenset({"scores"})
     presumes_sgd = property(lambda m: f"client_momentum is {m.client_momentum}, not 0" if m.client_momentum else "")
     robust = True
     presets: ClassVar = {

@@ -28,6 +28,7 @@ class FedFomo(Method):
     family = "mixture"
     reveals = "its model, and how well some others' models fit its validation data"
     also_sends = "how well others' models fit its validation data"
+    sends_exact = frozenset({"scores"})
     reads_validation = True
     secure_aggregation = False
     presets: ClassVar = {

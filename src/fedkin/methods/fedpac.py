@@ -26,6 +26,7 @@ class FedPAC(Method):
     paper = "Xu, Tong, Huang: Personalized FL with Feature Alignment and Classifier Collaboration, ICLR 2023"
     family = "personal part"
     reveals = "its model, its class counts, and its mean feature of each class"
+    sends_exact = frozenset({"counts"})
     also_sends = "its class counts, its mean feature of each class, and the variance of its features"
     presets: ClassVar = {
         "code": {  # JianXu95/FedPAC, options.py; the step size is that for Fashion-MNIST

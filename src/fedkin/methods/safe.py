@@ -256,6 +256,8 @@ class Safe(Method):
         """
         if "consult" not in c.received:
             return Bundle((yield from through(self.inner.answer(self._inside(c)))).under("inner"))
+        if not self.send_numbers:  # the server of such a run does not ask
+            raise ConfigError("asked for numbers about held-out samples in a run with send_numbers = false")
         b = yield from through(self.inner.personalize(self._inside(c)))
         _, held = self.parts(c.validation)
         if len(held) < LEAST or "alone" not in c.state:

@@ -42,6 +42,7 @@ class Checkpoint:
         about: Mapping[str, str],
         banks: Mapping[str, str],
         more: Mapping[str, str],
+        sync: bool = False,
     ) -> None:
         """Replace the file.
 
@@ -52,9 +53,10 @@ class Checkpoint:
             about: fingerprinted values, as JSON, by the names of the fingerprints.
             banks: places of banks that are not among the tensors.
             more: other texts.
+            sync: return only when it would survive a power failure.
         """
         texts = {"format": _FORMAT, "round": str(round), **marks, **{_BANK + n: text for n, text in banks.items()}}
-        write_atomic(self.path, pack(tensors, {**texts, **about_texts(about), **more}), private=True)
+        write_atomic(self.path, pack(tensors, {**texts, **about_texts(about), **more}), private=True, sync=sync)
 
     def read(self, marks: Mapping[str, str], about: Mapping[str, str]) -> tuple[Texts, dict[str, Tensor]]:
         """Return the texts and tensors of the checkpoint.

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedkin.storage.files import HALF_WRITTEN, naming
+from fedkin.storage.files import HALF_WRITTEN, naming, sync_to_disk
 from fedkin.storage.json_lines import Digest, Lines, Record, lines_of, require_intact, require_rounds
 
 NAMES = ("rounds", "clients", "relations", "timing")
@@ -43,6 +43,13 @@ class LineFiles:
                 digest.add(content[-1])
             with naming(path), path.open("ab") as file:
                 file.write(b"".join(content))
+
+    def sync(self) -> None:
+        """Return when all lines would survive a power failure."""
+        for path in (self.path(name) for name in NAMES):
+            if path.exists():
+                sync_to_disk(path)
+        sync_to_disk(self._folder)
 
     def read(self, name: str, until: int | None = None) -> list[Record]:
         """Return the lines of ``NAME.jsonl`` up to a round, without an incomplete last line.

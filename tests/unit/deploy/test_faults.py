@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -163,6 +164,34 @@ def test_a_server_that_comes_back(name: str, when: str, tmp_path: Path) -> None:
     assert min(round for _, kind, round in again.log if kind == "update") == (3 if when.startswith("before") else 4)
     assert same_server(ours, simulated(s))
     assert ours.rounds == simulated(s).rounds
+
+
+def test_a_checkpoint_does_not_reach_the_disk_before_its_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss of power leaves any mixture of what was not forced to the disk: each checkpoint is written after the lines
+    that it has the digests of, and before the next round begins; the config is there from the start."""
+    forced, checked, replace = set[tuple[int, int]](), list[str](), os.replace
+
+    def at(path: Path) -> tuple[int, int]:
+        found = path.stat()
+        return found.st_ino, found.st_size
+
+    def fsync(number: int) -> None:
+        found = os.fstat(number)
+        forced.add((found.st_ino, found.st_size))
+
+    def renamed(old: Any, new: Any) -> None:
+        if Path(new).name == "checkpoint.safetensors":
+            there = [Path(old), *Path(new).parent.glob("*.jsonl"), Path(new).parent / "config.toml"]
+            checked.extend(path.name for path in there if path.name != "events.jsonl")
+            assert [p.name for p in there if at(p) not in forced and p.name != "events.jsonl"] == []
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", renamed)
+    s = settings("fedavg", run={"rounds": 2, "eval_every": 1})
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path)))
+    assert checked.count("rounds.jsonl") == checked.count("clients.jsonl") == checked.count("config.toml") == 2
+    assert same_server(ours, simulated(s))
 
 
 def test_an_older_checkpoint(tmp_path: Path) -> None:

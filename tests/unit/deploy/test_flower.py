@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -224,6 +225,41 @@ def test_a_reply_that_flower_cannot_read_costs_its_sender_the_round(kind: str, h
     if kind == "evaluate":
         assert [line["answered"] for line in ours.rounds] == [[0, 1, 2]] * 2
         assert list(ours.rounds[1]["unevaluated"]) == ["1"]
+
+
+def test_a_client_whose_replies_cannot_be_read_costs_others_one_look(tmp_path: Path) -> None:
+    """Flower hands out and deletes all replies of a call before it raises for one of them: with more than eight clients
+    others are lost with it, once; from then on each is fetched by itself."""
+
+    class Grid:
+        def __init__(self) -> None:
+            self.there: set[str] = set()
+
+        def get_nodes(self) -> list[Any]:
+            return []
+
+        def pull_messages(self, tickets: Iterable[str]) -> list[Any]:
+            got = [t for t in list(tickets) if t in self.there]
+            self.there -= set(got)
+            if any(t.startswith("bad") for t in got):
+                raise ValueError("malformed object")
+            yes = to_records(WireMessage({"ok": True}, b""))
+            return [
+                SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id=t), content=yes, has_error=lambda: False)
+                for t in got
+            ]
+
+    grid: Any = Grid()
+    post = FlowerPost(grid, BODY_LIMIT)
+
+    def look() -> tuple[int, list[str]]:
+        tickets = [*(f"good {i}" for i in range(23)), "bad"]
+        grid.there = set(tickets)
+        found = post.collect(tickets)
+        return sum(not isinstance(v, str) for v in found.values()), [t for t, v in found.items() if v == "garbled"]
+
+    assert look()[0] == 21  # three in each of eight calls
+    assert [look() for _ in range(3)] == [(23, ["bad"])] * 3
 
 
 def test_a_reply_to_another_message_is_counted_for_its_own(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedkin.core import ConfigError
+from fedkin.core import ConfigError, EngineError
 from fedkin.deploy import keys
 from fedkin.deploy.control import Control, read_book
 from fedkin.deploy.wire_format import WireMessage
@@ -114,6 +114,28 @@ def test_the_name_of_a_key_is_that_of_its_file(tmp_path: Path) -> None:
     assert link.register(tmp_path / "nodes").new == ()
     assert {number: key.name for number, key in read_book(tmp_path).items()} == {"7": "c1"}
     assert link.changed() > 0
+
+
+def test_a_book_that_was_taken_away_names_no_key(tmp_path: Path) -> None:
+    """The link writes an empty one, as Flower has the keys: then no key has a name, where any name was taken. Without a
+    book, at a link without keys, there are no names to be compared."""
+
+    class Taken(Book):
+        def ask(self, *words: str, seconds: float = 60.0) -> dict[str, Any]:
+            if words[1] == "register":
+                raise EngineError("public key already in use")
+            return super().ask(*words, seconds=seconds)
+
+    flower = pytest.importorskip("fedkin.deploy.flower", reason="flwr is not installed: pip install 'fedkin[flower]'")
+    post = flower.FlowerPost(None, 1, True, tmp_path)
+    assert post.names() is None
+    keys.make_node_key(tmp_path / "nodes", "c0")
+    Taken(tmp_path, tmp_path / "flwr").register(tmp_path / "nodes")
+    assert post.names() == {}
+    s = settings("fedavg", hosts={"min_clients": 1, "wait_timeout": 1.0})
+    with pytest.raises(EngineError, match="client"):
+        on_hosts(s, tmp_path, Direct(sites(tmp_path), named=dict(post.names() or {})))
+    assert {why for _, why in told(tmp_path) if "no name at this link" not in why} == set()
 
 
 def test_a_damaged_book_is_named(tmp_path: Path) -> None:

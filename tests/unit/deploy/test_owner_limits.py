@@ -1,0 +1,135 @@
+"""Limits of a data owner against a server that asks for more than an honest one: nothing leaves beside the account."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedkin.core import ConfigError
+from fedkin.data import SiteData
+from fedkin.deploy.allowed_code import Allowed
+from fedkin.deploy.client import ClientService
+from fedkin.deploy.privacy_budget import PrivacyLimits
+from fedkin.deploy.privacy_spent import Spending
+from fedkin.deploy.tensors import bundle, wire_message
+from fedkin.deploy.wire_format import WireMessage
+from fedkin.methods import METHODS, get_method
+from hosttoys import Direct, lines, on_hosts, settings, simulated, sites
+
+PRIVATE = {"privacy": {"noise_multiplier": 1.0}}
+
+
+def site(folder: Path, **limits: Any) -> ClientService:
+    """Client c1, with limits."""
+    return ClientService("c1", SiteData("digits", share=1), folder / "disks", PrivacyLimits(**limits))
+
+
+def test_training_in_a_survey_is_accounted_for(tmp_path: Path) -> None:
+    """As in the simulator, in the rounds and in the total, and in the client's own account."""
+    s = settings("training_survey:Twice", run={"rounds": 2, "eval_every": 2}, **PRIVATE)
+    here = sites(tmp_path, allowed=Allowed(everything=True))
+    ours, there = on_hosts(s, tmp_path, Direct(here)), simulated(s)
+    assert [line["dp_steps"] for line in ours.rounds] == [line["dp_steps"] for line in there.rounds]
+    assert ours.summary["privacy"] == there.summary["privacy"]
+    assert here[101].account.total(1e-5) == pytest.approx(there.summary["privacy"]["epsilon"], rel=1e-6)
+
+
+def test_a_survey_that_does_not_report_is_not_used(tmp_path: Path) -> None:
+    """An answer without the privacy spent is missing, as one of an update is."""
+
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
+        answer = post.ask(client, of)
+        if client == "c1" and of.head["kind"] == "survey":
+            return WireMessage({n: v for n, v in answer.head.items() if n != "spent"}, answer.body)
+        return answer
+
+    s = settings("training_survey:Twice", run={"rounds": 1}, **PRIVATE)
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path, allowed=Allowed(everything=True)), touch=touch))
+    assert "does not report" in ours.rounds[0]["missing"]["1"]
+
+
+def test_a_run_without_numbers_answers_no_question_before_an_evaluation(tmp_path: Path) -> None:
+    """Safe forms with send_numbers = false: a server that asks all the same gets a code, and no step is trained."""
+    s = settings(
+        "fedavg-ft-safe", run={"rounds": 1}, method={"send_numbers": False}, data={"validation": 0.2}, **PRIVATE
+    )
+    own, codes = site(tmp_path, max_epsilon=20.0), list[Any]()
+
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
+        answer = post.ask(client, of)
+        if client == "c1" and of.head["kind"] == "update":
+            before = own.account.total(1e-5)
+            head = {**{n: v for n, v in of.head.items() if n != "tensors"}, "kind": "survey", "ack": of.head["seq"]}
+            asked = post.ask(client, wire_message(head, bundle(of).but(consult=torch.tensor(True))))
+            codes.extend([asked.head["ok"], asked.head["code"], own.account.total(1e-5) - before])
+        return answer
+
+    on_hosts(s, tmp_path, Direct({**sites(tmp_path), 101: own}, touch=touch))
+    assert codes == [False, "settings", 0.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "limits", "refused"),
+    [
+        ("fedfomo", {"keep_scores": True}, True),
+        ("fedfomo-safe", {"keep_scores": True}, True),
+        ("fedfa", {"keep_scores": True}, True),
+        ("fedpac", {"keep_scores": True}, False),
+        ("fedpac", {"max_metadata_epsilon": 0.1}, True),
+        ("cfic@register=lazy", {"max_metadata_epsilon": 0.1}, True),
+        ("cfic@register=lazy-safe", {"max_epsilon": 0.1}, True),
+        ("cfic", {"max_metadata_epsilon": 0.1}, False),
+        ("fedfomo", {"max_metadata_epsilon": 0.1}, False),
+    ],
+)
+def test_methods_whose_uploads_hold_what_an_owner_keeps(name: str, limits: dict[str, Any], refused: bool) -> None:
+    """Accuracies and losses where the owner keeps scores, class counts where it allows those with noise only."""
+    own, method = PrivacyLimits(**limits), get_method(name)
+    flag = "--keep-scores" if "keep_scores" in limits else "--max-metadata-epsilon or --max-epsilon"
+    if not refused:
+        own.check_method(method)
+    else:
+        with pytest.raises(ConfigError, match=f"hold exact .* started with {flag}"):
+            own.check_method(method)
+
+
+def test_such_a_run_is_refused_before_anything_is_told(tmp_path: Path) -> None:
+    """At the greeting; the others make the run."""
+    seen = list[str]()
+
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
+        seen.extend([str(of.head["kind"])] if client == "c1" else [])
+        return post.ask(client, of)
+
+    s = settings("fedfomo", run={"rounds": 1}, hosts={"min_clients": 2})
+    on_hosts(s, tmp_path, Direct({**sites(tmp_path), 101: site(tmp_path, keep_scores=True)}, touch=touch))
+    assert set(seen) == {"hello"}
+    assert {c for line in lines(tmp_path, "rounds") for c in line["cohort"]} == {0, 1}
+
+
+def test_what_methods_send_exactly_is_a_part_of_what_they_send() -> None:
+    """Where private training is possible nothing is; the names of figures are those that limits know."""
+    for name in METHODS:
+        method = get_method(name)
+        assert method.sends_exact <= {"counts", "scores"}
+        assert not method.sends_exact or method.also_sends, name
+    assert {n for n in METHODS if get_method(n).sends_exact} == {"fedfomo", "fedfa", "fedpac"}
+
+
+def test_a_client_reports_a_bounded_number_of_rates() -> None:
+    """Each takes the server a tenth of a second; further answers are not used, and the record stays."""
+
+    def answer(k: int) -> WireMessage:
+        steps = [[0.45 + 1e-6 * (32 * k + j), 1] for j in range(32)]
+        return WireMessage({"spent": {"mark": f"m{k}", "steps": steps}})
+
+    spending = Spending()
+    assert [spending.record(0, answer(k)) for k in range(2)] == [None, None]
+    why = spending.record(0, answer(2))
+    assert why == "it reports private training at more than 64 sampling rates"
+    assert len(spending.records[0].all()) == 64
+    assert spending.record(0, answer(1)) is None
+    assert spending.record(1, answer(2)) is None
