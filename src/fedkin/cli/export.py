@@ -101,6 +101,10 @@ def export_command(args: list[str]) -> int:
             found.append(place)
             if not flags.json:
                 screen.say(_line(place))
+        if not found:
+            raise ConfigError(
+                f"the models of all clients of {run} predict NaN: training diverged; nothing was exported"
+            )
     elif flags.common:
         found = [export_global(run, flags.out, **more)]
     elif flags.client is not None:

@@ -445,6 +445,7 @@ class Net:
             if tuple(out.shape) != (2, self.classes):
                 got = list(out.shape[1:])
                 raise ModelError(f"the network gives {got} outputs per sample, the data have {self.classes} classes")
+            self._require_pure(x)
             if x.dim() != 4:
                 return False
             try:
@@ -452,6 +453,25 @@ class Net:
             except RuntimeError:
                 return False
             return True
+
+    def _require_pure(self, x: Tensor) -> None:
+        """Raise `ModelError` if predictions change the inputs ``x`` in place, or differ from one time to the next.
+
+        The inputs of an evaluation are the clients' data themselves.
+        """
+        if x._version:
+            raise ModelError(
+                "the network changes its inputs in place, and with them the data; write x = x - 0.5 instead of "
+                "x -= 0.5, and give a first layer no inplace=True"
+            )
+        x = torch.linspace(-1, 1, x.numel()).view(x.shape)
+        with torch.random.fork_rng(devices=[]):
+            first, second = self(self._w0, x), self(self._w0, x)
+        if not torch.equal(first.nan_to_num(), second.nan_to_num()):
+            raise ModelError(
+                "the network draws random numbers when it predicts, so no figure could be repeated; draw in training "
+                "only, such as F.dropout(x, 0.5, training=self.training)"
+            )
 
 
 def nhwc(x: Tensor) -> Tensor:

@@ -88,6 +88,8 @@ def _alone(workers: int, job: Job) -> str:
     """Return why worker processes would not pay here; "" if they do."""
     if "fork" not in multiprocessing.get_all_start_methods():
         return "this system cannot fork processes"
+    if multiprocessing.current_process().daemon:
+        return "this process is a daemon, such as one of a pool, and cannot have processes of its own"
     if len(job.shards) == 1:
         return "there is one client"
     if not workers and cores() == 1:

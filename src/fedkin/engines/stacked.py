@@ -352,7 +352,7 @@ class StackedSession:
         most = self._most.get(kind) if ones[0].asked.steps else len(ones)  # without data there is nothing to measure
         if most is None:
             products = self._products(kind, ones[: self._engine.clients or None])
-            largest = bytes_of(ones[0].asked, self._net, self._place, products=products)
+            largest = bytes_of(ones[0].asked, self._net, self._place, longest=_longest(ones), products=products)
             most = self._most[kind] = max(1, (self._place.room() - self._for_uploads()) // max(1, largest))
         most = min(most, self._engine.clients or most)
         stacks = math.ceil(len(ones) / most)
@@ -373,7 +373,7 @@ class StackedSession:
         self._place.forget()
 
     def _products(self, kind: Kind, ones: Sequence[OneRequest]) -> AsProducts:
-        return self.convolutions.of(kind, ones[0].asked, self._net, len(ones))
+        return self.convolutions.of(kind, ones[0].asked, self._net, len(ones), _longest(ones))
 
     def _stack(self, kind: Kind, ones: Sequence[OneRequest]) -> list[Tensor]:
         """Train requests in one stack; the rows of the result lie in the order of runs and their clients."""
@@ -432,3 +432,8 @@ def _why(e: Exception) -> str:
     """Return an error's first sentence."""
     text = str(e).strip()
     return text.splitlines()[0].split(". ")[0] if text else type(e).__name__
+
+
+def _longest(ones: Sequence[OneRequest]) -> int:
+    """Return the number of samples of the largest client, beyond which no batch goes."""
+    return max(len(one.asked.data) for one in ones)

@@ -57,15 +57,19 @@ class ConvolutionChoice:
         self._known: dict[tuple[ConvLayer, int, int], bool] = {}
         self.times: list[ConvTimes] = []
 
-    def of(self, kind: Kind, a: StackRequest, net: Net, rows: int) -> AsProducts:
-        """Return what to compute as products in a stack of a number of requests of one kind, like ``a``."""
+    def of(self, kind: Kind, a: StackRequest, net: Net, rows: int, longest: int | None = None) -> AsProducts:
+        """Return what to compute as products in a stack of a number of requests of one kind, like ``a``.
+
+        Args:
+            longest: samples of the largest client among them, where that is less than a batch.
+        """
         if self._wanted is not None or not self._place.cuda or not a.steps:
             return bool(self._wanted)
         if kind not in self._layers:
             with LayersMet() as found:
                 one_batch(a, net, self._place)
             self._layers[kind] = found.met
-        batch = a.training.batch_size
+        batch = a.training.batch_size if longest is None else min(a.training.batch_size, longest)
         return frozenset(
             layer for layer, inner in self._layers[kind].items() if self._faster(layer, rows, batch, inner)
         )

@@ -255,11 +255,16 @@ def one_batch(a: StackRequest, net: Net, place: Place) -> None:
     request.loss(net.training(request.only), w, batch, Bundle({**place.bundle(request.aux), **extra}))
 
 
-def bytes_of(a: StackRequest, net: Net, place: Place, *, products: AsProducts = False) -> int:
+def bytes_of(
+    a: StackRequest, net: Net, place: Place, *, longest: int | None = None, products: AsProducts = False
+) -> int:
     """Return about the number of bytes that one row of a stack takes on the device.
 
     These are its vectors, its samples, and what a step takes: measured on a GPU, else estimated from what one batch
     keeps for the backward pass.
+
+    Args:
+        longest: samples of the largest client in the stack, where that is less than a batch.
     """
     kept: dict[int, int] = {}
 
@@ -270,7 +275,8 @@ def bytes_of(a: StackRequest, net: Net, place: Place, *, products: AsProducts = 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), with_products(products):
         one_batch(a, net, place)
     found = (place.cuda and _bytes_of_step(a, net, place, products)) or _STEP * sum(kept.values())
-    step = found * a.training.batch_size / max(1, min(len(a.data), a.training.batch_size))
+    batch = a.training.batch_size
+    step = found * min(batch, longest or batch) / max(1, min(len(a.data), batch))
     beside = sum(t.nbytes for t in a.request.per_sample.values())
     vectors = _VECTORS + (0 if a.training.optimizer == "sgd" else _MOMENTS)
     return int(step + vectors * a.request.start.nbytes + a.data.x.nbytes + beside)

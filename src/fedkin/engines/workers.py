@@ -62,6 +62,11 @@ class Workers:
         """Fork the processes and return a session on a job."""
         if "fork" not in multiprocessing.get_all_start_methods():
             raise EngineError("the workers engine needs a system that can fork processes; use --engine loop here")
+        if multiprocessing.current_process().daemon:
+            raise EngineError(
+                "the workers engine cannot be used in a daemonic process, such as one of a multiprocessing.Pool, which "
+                "cannot have processes of its own; use --engine loop here"
+            )
         if not children_can_train():
             raise EngineError(
                 "worker processes cannot take gradients: torch sees a GPU here, and this process took gradients "

@@ -75,7 +75,9 @@ class RunFolder:
             RunFolderError: there is something at this place already.
         """
         path = Path(path)
-        if taken(path):
+        # a kill may have left copies of code without a config
+        left = [file for file, content in (sources or {}).items() if _holds(path / file, content)]
+        if taken(path, but=left):
             raise RunFolderError(
                 f"{path} exists already; name another folder with --out, or go on with it: fedkin resume {typed(path)}"
             )
@@ -249,3 +251,8 @@ def _renew(path: Path, text: str) -> None:
     """Write a file unless it holds this text already."""
     if not path.is_file() or path.read_bytes() != text.encode():
         write_atomic(path, text.encode())
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    """Return whether there is a file of this content."""
+    return path.is_file() and path.read_bytes() == content

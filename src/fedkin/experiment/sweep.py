@@ -41,7 +41,7 @@ from fedkin.experiment.search_space import (
     quasi_random,
     space_from,
 )
-from fedkin.experiment.settings import Settings, settings_from
+from fedkin.experiment.settings import Settings, decisive, settings_from
 from fedkin.experiment.together import at_once, execute_all
 from fedkin.inspection import require_two_classes
 from fedkin.report.cells import cells
@@ -303,10 +303,12 @@ def _begin(sweep: Sweep, out: Path, resume: bool) -> None:
     if not resume and taken(out):
         raise RunFolderError(f"{out} exists already; name another with --out, or: fedkin resume {typed(out)}")
     if resume and (out / "sweep.toml").read_bytes() != text:
-        other = differences(read_toml(out / "sweep.toml"), sweep.table()) or "sweep.toml has another form"
-        raise RunFolderError(
-            f"{out} holds another sweep: {other}; resume it as it was begun: fedkin resume {typed(out)}"
-        )
+        before = read_toml(out / "sweep.toml")
+        if decisive(before) != decisive(sweep.table()):  # folders of older versions lack newer settings
+            other = differences(before, sweep.table()) or "sweep.toml has another form"
+            raise RunFolderError(
+                f"{out} holds another sweep: {other}; resume it as it was begun: fedkin resume {typed(out)}"
+            )
     if not resume:
         try:
             for file, content in sweep.sources().items():  # before the table that names them

@@ -104,8 +104,9 @@ def readme(
         prepared: preparation of raw data, where it is known.
         ranges: ranges of the training data, where the folder contains them.
     """
+    name = card["client_name"] or ""
     who = "all clients" if card["client"] is None else f"client {card['client']}"
-    who += f" ({card['client_name']})" if card["client_name"] else ""
+    who = name if name.startswith("client ") else f"{who} ({name})" if name else who
     shape = ", ".join(map(str, card["input"]["shape"]))
     made = "made of raw data as below" if prepared else "prepared as those it was trained on"
     lines = [

@@ -6,13 +6,13 @@ import re
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedkin.core import ConfigError, RunFolderError
+from fedkin.core import Bundle, ConfigError, RunFolderError
 from fedkin.core.errors import meant, typed
 from fedkin.engines import Gradient, Loop
 from fedkin.evaluate import best
@@ -21,10 +21,14 @@ from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.result import FinishedRun, Result
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import settings_from
-from fedkin.server import Simulation, join_rounds
+from fedkin.server import Server, Simulation, join_rounds
+from fedkin.storage.lock import NAME as LOCK
+from fedkin.storage.lock import owner
 from fedkin.storage.row_store import SUPPORTED, Banks
 from fedkin.storage.toml import read_toml
 
+_NUMBERED = re.compile(r"client \d+")  # a client's name, if it has none but its number in the data
+_TRIES = 5  # to read the files of a run that is being written
 Run = Result | Path | str
 """The result of `fedkin.run`, or the folder of a run."""
 
@@ -60,10 +64,8 @@ def _loaded(folder: RunFolder, table: dict[str, object]) -> FinishedRun:
     settings = settings_from(table, str(folder.path / "config.toml"))
     federation = settings.data.federation(settings.run.seed)
     e = Experiment.prepare(settings, federation)
-    if folder.bank_files.exists() and SUPPORTED:
-        folder.banks = Banks(_banks_of(folder))
     folder.about = e.about
-    loaded = folder.load(e.marks)
+    loaded = _checkpoint(folder, e)
     if loaded is None:
         raise RunFolderError(f"no round of {folder.path} is done; continue it: fedkin resume {typed(folder.path)}")
     # what is trained after the end is trained as in the run, if that is possible here
@@ -72,6 +74,29 @@ def _loaded(folder: RunFolder, table: dict[str, object]) -> FinishedRun:
     job = replace(job, gradient=gradient) if job.gradient == "auto" else job
     joins = join_rounds(len(federation), settings.run.late_joiners)
     return FinishedRun(e, job, federation, joins, *loaded, folder.path)
+
+
+def _checkpoint(folder: RunFolder, e: Experiment) -> tuple[Server, Mapping[int, Bundle]] | None:
+    """Return what `RunFolder.load` does; again if the run wrote to its files meanwhile.
+
+    Raises:
+        RunFolderError: they are damaged, or written too often to be read.
+    """
+    for attempt in range(_TRIES):
+        round = folder.checkpoint.round()
+        try:
+            if folder.bank_files.exists() and SUPPORTED:
+                folder.banks = Banks(_banks_of(folder))
+            return folder.load(e.marks)
+        except RunFolderError as error:
+            busy = folder.checkpoint.round() != round or owner(folder.path / LOCK) is not None
+            if busy and attempt == _TRIES - 1:
+                raise RunFolderError(
+                    f"{folder.path} is being written, faster than it can be read; export it when the run has ended"
+                ) from error
+            if not busy:
+                raise
+    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def at_best(p: FinishedRun) -> tuple[FinishedRun, dict[str, Any]]:
@@ -146,7 +171,9 @@ def number_of(p: FinishedRun, client: int | str) -> int:
     text = str(client)
     if text in names:
         number = names.index(text)
-    elif text.isdigit() and int(text) < count:
+    elif f"client {text}" in names:  # its number in the data, of which some clients may be left out
+        number = names.index(f"client {text}")
+    elif text.isdigit() and int(text) < count and not any(map(_NUMBERED.fullmatch, names)):
         number = int(text)
     else:
         called = f", called {', '.join(names[:20])}{' ...' if len(names) > 20 else ''}" if names else ""
@@ -164,7 +191,7 @@ def number_of(p: FinishedRun, client: int | str) -> int:
 
 def _left_out(p: FinishedRun, name: str) -> str:
     """Return the note of a run's data that a client of this name was left out; empty if there is none."""
-    named = re.compile(rf"left out.*[:,] {re.escape(name)}( \(\d+\)|,| and \d+ more|\.)")
+    named = re.compile(rf"left out.*[:,] (client )?{re.escape(name)}( \(\d+\)|,| and \d+ more|\.)")
     return next((f" in this run: {note}" for note in p.federation.notes if named.search(note)), "")
 
 

@@ -13,14 +13,14 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from fedkin.core import Bundle, EngineError, Net, RunFolderError
+from fedkin.core import Bundle, ConfigError, EngineError, Net, RunFolderError
 from fedkin.data import standalone
 from fedkin.exporting import card as cards
 from fedkin.exporting import loader
 from fedkin.exporting.export_source import ExportSource, Taken
 from fedkin.exporting.network import described
 from fedkin.exporting.programs import Format, write_program
-from fedkin.storage.files import sync_to_disk
+from fedkin.storage.files import PRIVATE_FILE, PRIVATE_FOLDER, sync_to_disk
 
 _TOLERANCE = 1e-4  # maximum difference of the exported model's logits from the run's
 _BUG = "This is a bug in fedkin: please report it with the config"
@@ -41,7 +41,7 @@ def write_export(
     Raises:
         RunFolderError: ``place`` holds something else, or an export and not ``force``.
         EngineError: the written model cannot be loaded, or does not give the run's logits.
-        ConfigError: a format that this model does not allow.
+        ConfigError: a format that this model does not allow, or a model that predicts NaN.
         OSError: it could not be written; what was there before is untouched.
     """
     net = origin.net
@@ -51,7 +51,7 @@ def write_export(
     half = place.with_name(f".{place.name}.{os.getpid()}.new")
     shutil.rmtree(half, ignore_errors=True)
     try:
-        half.mkdir(parents=True)
+        half.mkdir(parents=True, mode=0o777 if taken.client is None else PRIVATE_FOLDER)
         (half / "model.safetensors").write_bytes(save(stored, metadata={"format": "pt"}))
         (half / "labels.json").write_text(json.dumps(labels, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         if plan is not None:
@@ -72,6 +72,9 @@ def write_export(
             write_program(name, model, half)
         card["files"] = sorted(f.name for f in half.iterdir())
         _write_card(half, card, labels, options)
+        if taken.client is not None:  # a model of one client's data, and the ranges of its values
+            for file in half.iterdir():
+                file.chmod(PRIVATE_FILE)
         _move(half, place, force)
     finally:
         shutil.rmtree(half, ignore_errors=True)
@@ -134,6 +137,11 @@ def _tried(origin: ExportSource, taken: Taken, model: loader.Model, *, custom: b
         return torch.zeros(c, c, dtype=torch.int64)
     with torch.no_grad():
         wanted = torch.cat([origin.method.predict(net, taken.bundle, x) for x in net.layout(test.x).split(256)])
+    if bool(wanted.isnan().any()):
+        raise ConfigError(
+            f"{_model_of(taken)} predicts no numbers for some test samples: its training has diverged, or its network "
+            "fails on them; nothing was written"
+        )
     got = model.logits(test.x)
     if not torch.allclose(got, wanted, rtol=_TOLERANCE, atol=_TOLERANCE):
         apart = float((got - wanted).nan_to_num().abs().max())

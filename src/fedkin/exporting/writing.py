@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from fedkin.exporting.ranges import of_all, of_client
 from fedkin.exporting.rules import rule
 from fedkin.server import asked, common
 
+log = logging.getLogger("fedkin.export")
 Round = Literal["last", "best"]
 """The round after which models are exported."""
 Figures = dict[str, Any]
@@ -59,7 +61,7 @@ def export(
     """
     p, chosen = _at(run, round)
     number = number_of(p, client)
-    place = _place(p, out, f"client-{name_of(p, number) or number}", chosen)
+    place = _place(p, out, _folder_of(p, number), chosen)
     require_free(place, force)
     require_formats(formats)
     return next(_written(p, {number: place}, formats, force, chosen))
@@ -73,10 +75,13 @@ def export_all(
     formats: Collection[Format] = (),
     force: bool = False,
 ) -> Iterator[Path]:
-    """`export` every client that has joined, each into ``OUT/client-NAME``; yield each folder when it is done."""
+    """`export` every client that has joined, each into ``OUT/client-NAME``; yield each folder when it is done.
+
+    Models that predict NaN are left out, with a warning.
+    """
     p, chosen = _at(run, round)
     root = _place(p, out, "", chosen)
-    places = {i: root / f"client-{_safe(name_of(p, i) or str(i))}" for i in range(len(p.server.sizes))}
+    places = {i: root / _folder_of(p, i) for i in range(len(p.server.sizes))}
     if len(set(places.values())) < len(places):
         places = {i: root / f"client-{i}" for i in places}
     for place in places.values():
@@ -153,6 +158,9 @@ def _written(
             for answers, _ in asked(c.method, c.net, clients, c.plan, p.server, "evaluate", some):
                 seen |= answers
             for i in some:
+                if len(places) > 1 and int(seen[i].get("unpredicted", torch.tensor(0))):
+                    log.warning("the model of client %s predicts NaN and is not exported", name_of(p, i) or i)
+                    continue
                 made, shard = p.federation.preparation, p.job.shards[i].at(p.server.round)
                 own = None if made is None else made.of(i)
                 ranges = None if c.setup.privacy.asked else of_client(shard, own)
@@ -178,7 +186,12 @@ def _place(p: FinishedRun, out: Path | str | None, name: str, chosen: Figures | 
     if p.folder is None:
         raise ConfigError("this run has no folder: set the folder of the export, out='FOLDER'")
     root = p.folder / "exports" if chosen is None else p.folder / "exports" / "best"
-    return root / _safe(name) if name else root
+    return root / name if name else root
+
+
+def _folder_of(p: FinishedRun, client: int) -> str:
+    """Return the name of a client's folder."""
+    return f"client-{_safe((name_of(p, client) or str(client)).removeprefix('client '))}"
 
 
 def _safe(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,9 +43,9 @@ def room(folder: Path, again: str = "fedkin resume") -> Iterator[None]:
         ) from cause
 
 
-def taken(path: Path) -> bool:
+def taken(path: Path, but: Collection[str] = ()) -> bool:
     """Return whether something exists at this place; an empty folder, or one with only a half-written file or a lock
-    after a kill, does not count."""
+    after a kill, does not count, nor do files of the names ``but``."""
     if not path.is_dir():
         return path.exists()
-    return any(not p.match(HALF_WRITTEN) and p.name != lock.NAME for p in path.iterdir())
+    return any(not p.match(HALF_WRITTEN) and p.name not in (lock.NAME, *but) for p in path.iterdir())

@@ -469,6 +469,51 @@ def test_networks_that_cannot_be_trained_so_are_refused(factory: Callable[[], nn
         Net(factory, (4,), 3)
 
 
+class Subtracts(nn.Module):
+    """Shifts its inputs; in place if it is told so."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.in_place, self.head = in_place, nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.in_place:
+            x -= 0.5
+        return self.head(x if self.in_place else x - 0.5)
+
+
+class Drops(nn.Module):
+    """Dropout as a function, in training only or always."""
+
+    def __init__(self, always: bool) -> None:
+        super().__init__()
+        self.always, self.body, self.head = always, nn.Linear(4, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(nn.functional.dropout(self.body(x), 0.5, training=self.always or self.training))
+
+
+def test_a_network_that_changes_its_inputs_is_refused() -> None:
+    """The data would change with every evaluation. A layer further on may work in place."""
+    with pytest.raises(ModelError, match=r"changes its inputs in place, and with them the data; write x = x - 0\.5"):
+        Net(lambda: Subtracts(in_place=True), (4,), 3)
+    with pytest.raises(ModelError, match="changes its inputs in place"):
+        Net(lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 3)), (4,), 3)
+    Net(lambda: Subtracts(in_place=False), (4,), 3)
+    Net(lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)), (4,), 3)
+
+
+def test_a_network_that_draws_when_it_predicts_is_refused() -> None:
+    """No figure could be repeated. Dropout in training is none of it, and no number of the program's generator is
+    used up."""
+    with pytest.raises(ModelError, match=r"draws random numbers when it predicts.*training=self\.training"):
+        Net(lambda: Drops(always=True), (4,), 3)
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    Net(lambda: Drops(always=False), (4,), 3)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
 def test_instance_norm_and_a_parametrized_body_are_taken() -> None:
     """Their outputs for a sample depend on no other sample."""
     net = Net(lambda: nn.Sequential(weight_norm(nn.Linear(4, 6)), nn.ReLU(), nn.Linear(6, 3)), (4,), 3)

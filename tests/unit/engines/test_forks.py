@@ -5,8 +5,10 @@ Torch's rule is imitated: once a process has taken a gradient, those that are fo
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,6 +86,16 @@ def test_after_a_gradient_workers_are_refused_and_auto_takes_the_loop(took: list
     assert chosen == Loop()
     assert "this process took gradients where torch sees a GPU" in why
     assert isinstance(choose("workers", 2, job())[0], Workers)
+
+
+def test_a_process_of_a_pool_has_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may not have processes: `auto` takes the loop, and workers are refused by name."""
+    monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(daemon=True))
+    chosen, why = choose("auto", 2, job())
+    assert chosen == Loop()
+    assert "this process is a daemon" in why
+    with pytest.raises(EngineError, match=r"a daemonic process, such as one of a multiprocessing\.Pool.*--engine loop"):
+        Workers(2).start(job())
 
 
 def test_without_a_gpu_nothing_is_forked_to_find_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -360,6 +360,8 @@ def test_a_row_is_estimated_to_take_at_least_its_vectors_data_and_activations() 
     found = bytes_of(one, NET, place())
     assert found > 1000 * 6 * 4 + 100 * 7 * 4 + 3 * NET.size * 4
     assert bytes_of(asked([Train(NET.w0)], data, Training(batch_size=200))[0], NET, place()) > found
+    whole = asked([Train(NET.w0)], data, Training(batch_size=10**9))[0]  # a batch of all samples
+    assert bytes_of(whole, NET, place(), longest=1000) < 1e6 < bytes_of(whole, NET, place())
     by_adam = bytes_of(asked([Train(NET.w0, optimizer="adam")], data, Training(batch_size=100))[0], NET, place())
     assert by_adam >= found + 2 * 4 * NET.size
 

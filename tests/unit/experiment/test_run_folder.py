@@ -51,6 +51,25 @@ def saved(path: Path) -> RunFolder:
     return folder
 
 
+def test_copies_of_code_without_a_config_do_not_take_a_folder(tmp_path: Path) -> None:
+    """A kill between the two leaves them; another file, or one of other content, is somebody's."""
+    place, source = tmp_path / "a", {"mine.py": b"x = 1\n"}
+    place.mkdir()
+    (place / "mine.py").write_bytes(b"x = 2\n")
+    with pytest.raises(RunFolderError, match="exists already"):
+        RunFolder.create(place, "", source)
+    assert (place / "mine.py").read_bytes() == b"x = 2\n"
+    (place / "mine.py").write_bytes(b"x = 1\n")
+    (place / "notes.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match="exists already"):
+        RunFolder.create(place, "", source)
+    (place / "notes.txt").unlink()
+    RunFolder.create(place, "a = 1", source)
+    assert (place / "config.toml").read_text() == "a = 1"
+    with pytest.raises(RunFolderError, match="exists already"):
+        RunFolder.create(place, "a = 1", source)
+
+
 def assert_equal(a: Bundle, b: Bundle) -> None:
     """Asserts equal names, types, shapes and bits."""
     assert a.keys() == b.keys()

@@ -8,7 +8,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -17,6 +19,7 @@ from torch import nn
 import fedkin
 from fedkin.core import ConfigError, EngineError, ModelError, RunFolderError
 from fedkin.experiment.run import run_settings
+from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import settings_from
 from fedkin.exporting import export, export_all, export_global, load_export
 from fedkin.exporting.rules import rule
@@ -79,6 +82,84 @@ def test_every_method_predicts_what_was_reported(name: str, tmp_path: Path) -> N
         assert matrix.tolist() == card["test"]["confusion"]
         assert not list(place.glob("*.pt*"))
         torch.testing.assert_close(model.probabilities(test.x).sum(1), torch.ones(len(test)))
+
+
+def numbers(spoilt: float = 1.0) -> fedkin.Federation:
+    """Four clients with rows of numbers; those of client 1 are multiplied."""
+    draw = np.random.default_rng(0)
+    made = [(draw.normal(size=(40, 6)) * (spoilt if i == 1 else 1), draw.integers(0, 3, size=40)) for i in range(4)]
+    return fedkin.Federation.from_arrays(made, classes=3)
+
+
+def test_models_that_predict_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Training of client 1 has diverged: the others are exported, and its own is refused by that reason."""
+    result = fedkin.run(fedkin.get_method("local"), numbers(1e20), "linear", fedkin.Training(lr=0.5), rounds=3)
+    assert result.rounds[-1]["unpredicted"] == [1]
+    assert [place.name for place in export_all(result, tmp_path / "all")] == ["client-0", "client-2", "client-3"]
+    assert "the model of client 1 predicts NaN and is not exported" in caplog.text
+    with pytest.raises(ConfigError, match="client 1 predicts no numbers for some test samples: its training has diver"):
+        export(result, 1, tmp_path / "one")
+    assert not (tmp_path / "one").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
+def test_a_clients_model_is_its_owners(tmp_path: Path) -> None:
+    """Files 0600 and folders 0700, as of a run's data of single clients; the global model is anyone's to read."""
+    result = fedkin.run(fedkin.get_method("fedavg"), numbers(), "linear", fedkin.Training(lr=0.1), rounds=1)
+    own, common = export(result, 1, tmp_path / "own"), export_global(result, tmp_path / "all")
+    assert own.stat().st_mode & 0o777 == 0o700
+    assert {file.stat().st_mode & 0o777 for file in own.iterdir()} == {0o600}
+    assert {file.stat().st_mode & 0o077 for file in common.iterdir()} != {0}
+
+
+def test_a_run_that_is_written_meanwhile_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Banks that were copied in the middle of a round are read anew; five times at most, and damage is damage where
+    nothing writes."""
+    folder = tmp_path / "run"
+    run_settings(settings("da-pfl", compute={"state": "file"}), out=folder)
+    load, attempts = RunFolder.load, list[int]()
+
+    def broken(times: int) -> None:
+        attempts.clear()
+
+        def fails(self: RunFolder, *args: Any, **more: Any) -> Any:
+            attempts.append(1)
+            if len(attempts) <= times:
+                raise RunFolderError("row 0 is damaged")
+            return load(self, *args, **more)
+
+        monkeypatch.setattr(RunFolder, "load", fails)
+
+    broken(1)
+    with pytest.raises(RunFolderError, match="row 0 is damaged"):
+        export(folder, 1, tmp_path / "a")
+    assert len(attempts) == 1
+    monkeypatch.setattr("fedkin.exporting.finished.owner", lambda path: "a process")
+    broken(3)
+    export(folder, 1, tmp_path / "b")
+    assert len(attempts) == 4
+    broken(9)
+    with pytest.raises(
+        RunFolderError, match="is being written, faster than it can be read; export it when the run has"
+    ):
+        export(folder, 1, tmp_path / "c")
+    assert len(attempts) == 5
+
+
+def test_clients_by_their_number_in_the_data(tmp_path: Path) -> None:
+    """Where the data's clients 0 and 2 are too small, --client 3 is the client that the data call 3."""
+    client = torch.tensor([0] * 5 + [1] * 20 + [2] * 5 + [3] * 20 + [4] * 20)
+    x = torch.randn(70, 4, generator=torch.Generator().manual_seed(0))
+    data = fedkin.Dataset(x, torch.arange(70) % 2, classes=2, client=client)
+    result = fedkin.run(
+        fedkin.get_method("local"), fedkin.federate(data, fedkin.Natural()), "linear", fedkin.Training(lr=0.1), rounds=1
+    )
+    for asked in ("3", 3, "client 3"):
+        card = load_export(export(result, asked, tmp_path / "a", force=True)).card
+        assert (card["client"], card["client_name"]) == (1, "client 3")
+    assert [place.name for place in export_all(result, tmp_path / "all")] == ["client-1", "client-3", "client-4"]
+    with pytest.raises(ConfigError, match="there is no client '2' in this run: 2 clients of the data are left out"):
+        export(result, "2", tmp_path / "b")
 
 
 @pytest.mark.parametrize("name", ["pfedcs", "fedproto", "fedgh"])
