@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -133,16 +134,32 @@ def extend(folder: RunFolder, there: _S, rounds: int) -> _S:
         run = replace(there.run, rounds=rounds, eval_every=every)
         plan = plan_of(replace(there, run=run))
         lacking = [line["round"] for line in lines if plan.evaluates(line["round"]) and not line["evaluated"]]
-        if not lacking:
+        if not lacking and not _loses_counts(there, lines, plan):
             _require_going_on(refused, [line for line in lines if plan.evaluates(line["round"])], run.stop_after)
             longer = replace(there, run=run)
             _prepare(folder, longer, plan)
             complete(folder)
             return longer
+    if not lacking:
+        raise ConfigError(
+            f"{refused}its first evaluation would come after the data drift, and the former first one, with the class "
+            "counts before it, would go; begin a run of that many rounds in another folder"
+        )
     raise ConfigError(
         f"{refused}it would have been evaluated in its last ten rounds, and round {lacking[0]} is done and was not; "
         f"give {done + 10} rounds or more"
     )
+
+
+def _loses_counts(there: Settings | ProgramSettings, lines: Sequence[Record], plan: Plan) -> bool:
+    """Return whether the data drift between the first evaluation so far and the first that a plan makes.
+
+    A client's class counts are recorded with its first evaluation, and there are none from after the drift.
+    """
+    drift = there.data.drift_round if isinstance(there, Settings) else None
+    first = next((line["round"] for line in lines if line["evaluated"]), None)
+    kept = next((line["round"] for line in lines if line["evaluated"] and plan.evaluates(line["round"])), math.inf)
+    return drift is not None and first is not None and first < drift <= kept
 
 
 def _require_going_on(refused: str, evaluated: list[Record], stop_after: int | None) -> None:

@@ -224,3 +224,21 @@ def test_a_resumed_run_drifts_as_one_that_was_not_interrupted(tmp_path: Path) ->
     assert (rest.rounds[-1], rest.final) == (whole.rounds[-1], whole.final)
     calm = replace(settings, data=replace(data, drift_round=None))
     assert run_settings(calm).rounds[-1]["accuracy"] != whole.rounds[-1]["accuracy"]
+
+
+@pytest.mark.parametrize(("start", "longer"), [(2, False), (3, False), (4, True)])
+def test_class_counts_from_before_a_drift_are_not_moved_behind_it(start: int, longer: bool, tmp_path: Path) -> None:
+    """Of three rounds all are evaluated, of 33 every third: class counts stand in the line of round 1, and would be
+    moved to that of round 3, where from round 2 or 3 on others hold. Nothing is changed then."""
+    data = DataSettings(clients=4, samples_per_client=24, plant="labels", drift_round=start)
+    made = Settings("fedavg", FedAvg(), data=data, training=TRAINING, run=RunSettings(rounds=3, eval_every=3))
+    run_settings(made, out=tmp_path / "a")
+    before = (tmp_path / "a" / "clients.jsonl").read_bytes()
+    if not longer:
+        with pytest.raises(ConfigError, match="its first evaluation would come after the data drift"):
+            resume(tmp_path / "a", rounds=33)
+        assert (tmp_path / "a" / "clients.jsonl").read_bytes() == before
+        return
+    resume(tmp_path / "a", rounds=33)
+    run_settings(replace(made, run=RunSettings(rounds=33, eval_every=3)), out=tmp_path / "b")
+    assert (tmp_path / "a" / "clients.jsonl").read_bytes() == (tmp_path / "b" / "clients.jsonl").read_bytes()
