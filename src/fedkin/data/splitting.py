@@ -100,7 +100,7 @@ def _fit_units(part: Indices, size: Indices, label: Indices, validation: int, te
     part[0] = 0
     first = np.unique(label, return_index=True)[1]
     part[first[~np.isin(label[first], label[part == 0])]] = 0
-    part[((part == 1) & (size > 2 * validation)) | ((part == 2) & (size > 2 * test))] = 0
+    part[(part == 1) & (size > 2 * validation)] = 0  # the middle of a larger unit than twice the test part is not in it
     for number, wanted, least in ((2, test, 2), (1, validation, 3)):
         if not wanted or len(part) < least or (part == number).any():
             continue

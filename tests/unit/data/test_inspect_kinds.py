@@ -310,7 +310,7 @@ def test_numbers_with_a_decimal_comma(tmp_path: Path) -> None:
         found = one(inspect(tmp_path / "a.csv", IID(), clients=3, target="ill"), "numbers-as-texts")
         assert (found.severity, found.columns) == (severity, ("temp",))
         assert "such as 36,0" in found.what
-    codes_of = [f"{'abc'[i % 3]},{i % 7},{i % 2}" for i in range(120)]
+    codes_of = [f"{('a', 'b', chr(34) + '1,5' + chr(34))[i % 3]},{i % 7},{i % 2}" for i in range(120)]
     (tmp_path / "b.csv").write_text("\n".join(["ward,age,ill", *codes_of]))
     assert "numbers-as-texts" not in codes(inspect(tmp_path / "b.csv", IID(), clients=3, target="ill"))
 
@@ -325,6 +325,9 @@ def test_clients_of_the_test_part_alone(tmp_path: Path) -> None:
     assert found.what == "1 client with samples in the official test part only, left out: client 4 (8)"
     assert "client-left-out" not in codes(inspect(tmp_path / "a.npz", Natural(min_samples=5)))
     assert one(inspect(tmp_path / "a.npz", Natural(min_samples=10)), "client-left-out").clients == ("client 4",)
+    others = {"client_train": np.arange(80) % 4, "client_test": 4 + np.arange(40) % 5}  # as writers of another part
+    np.savez(tmp_path / "b.npz", x_train=x[:80], y_train=y[:80], x_test=x[80:], y_test=y[80:], **others)
+    assert "client-left-out" not in codes(inspect(tmp_path / "b.npz", Natural(min_samples=5), split="official"))
 
 
 def test_a_folder_does_not_take_the_place_of_built_in_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
