@@ -246,8 +246,8 @@ def _checked(
 def _as_sent(reasons: Mapping[int, str], messages: Mapping[int, Message]) -> dict[int, str]:
     """Return the reasons of clients that were sent numbers that are not finite, with the names of their tensors.
 
-    Uploads that are used are finite, so steps of the method on the server have made such numbers: it is no training
-    that diverges. `fedkin.evaluate.divergence` finds the text.
+    Uploads that are used are finite, so steps of the method on the server have made such numbers: training did not
+    diverge. `fedkin.evaluate.divergence` finds the text.
     """
     sent = {i: not_finite(messages[i].body) for i in reasons if i in messages}
     return {

@@ -171,7 +171,7 @@ def test_a_missing_class_of_a_table(tmp_path: Path) -> None:
 
 
 def test_classes_in_other_columns_are_texts(tmp_path: Path) -> None:
-    """A ward with names is no number, and -1 is a missing one."""
+    """A column of wards with names is one of texts, and -1 is a missing value."""
     kinds = datasets.Features(
         {
             "age": datasets.Value("int64"),

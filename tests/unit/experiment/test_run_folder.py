@@ -52,7 +52,7 @@ def saved(path: Path) -> RunFolder:
 
 
 def test_copies_of_code_without_a_config_do_not_take_a_folder(tmp_path: Path) -> None:
-    """A kill between the two leaves them; another file, or one of other content, is somebody's."""
+    """A kill between the two leaves them; another file, or one of other content, belongs to the user."""
     place, source = tmp_path / "a", {"mine.py": b"x = 1\n"}
     place.mkdir()
     (place / "mine.py").write_bytes(b"x = 2\n")
