@@ -274,7 +274,8 @@ def naturals_of(dataset: Dataset, partition: Partition, split: str) -> list[Find
     assert pool.client is not None  # the data set has some
     ids, sizes = np.unique(pool.client, return_counts=True)
     sizes, ids = sizes[ids >= 0], ids[ids >= 0]
-    names = dataset.client_names or tuple(f"client {k}" for k in range(int(ids.max(initial=-1)) + 1))
+    last = max(int(part.max(initial=-1)) for part in (pool.client, pool.test_client) if part is not None)
+    names = dataset.client_names or tuple(f"client {k}" for k in range(last + 1))
     if not isinstance(partition, Natural):
         return [
             Finding(

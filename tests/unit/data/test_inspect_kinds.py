@@ -325,6 +325,16 @@ def test_clients_of_the_test_part_alone(tmp_path: Path) -> None:
     assert found.what == "1 client with samples in the official test part only, left out: client 4 (8)"
     assert "client-left-out" not in codes(inspect(tmp_path / "a.npz", Natural(min_samples=5)))
     assert one(inspect(tmp_path / "a.npz", Natural(min_samples=10)), "client-left-out").clients == ("client 4",)
+    bare = Dataset(
+        torch.from_numpy(x[:80]),
+        torch.from_numpy(y[:80]),
+        classes=2,
+        official_test=Samples(torch.from_numpy(x[80:]), torch.from_numpy(y[80:])),
+        client=torch.arange(80) % 4,
+        test_client=torch.arange(40) % 5,
+    )
+    found = one(inspect(bare, Natural(min_samples=5), split="official"), "client-left-out")  # without names
+    assert found.clients == ("client 4",)
     others = {"client_train": np.arange(80) % 4, "client_test": 4 + np.arange(40) % 5}  # as writers of another part
     np.savez(tmp_path / "b.npz", x_train=x[:80], y_train=y[:80], x_test=x[80:], y_test=y[80:], **others)
     assert "client-left-out" not in codes(inspect(tmp_path / "b.npz", Natural(min_samples=5), split="official"))

@@ -98,6 +98,8 @@ def test_units_of_both_parts(tmp_path: Path) -> None:
     assert d.unit is not None
     assert d.test_unit is not None
     assert (d.unit.tolist(), d.test_unit.tolist(), d.notes) == ([0, 0, 2, 2], [2, 1], ())
+    with pytest.raises(DataError, match="unit_train has 3 entries for 4 training samples"):
+        read(tmp_path, **both, unit_train=np.arange(3), unit_test=np.arange(3))
     assert read(tmp_path, x=np.zeros((4, 2)), y=[0, 1, 0, 1], unit=np.array([7, 7, 9, 9])).notes == ()
     for name in ("unit", "segment_train"):
         d = read(tmp_path, **both, **{name: np.array([7, 7, 9, 9])})

@@ -93,7 +93,7 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
     there = client is not None and any(client + end in arrays for end in ("", "_train", "_test"))
     client = client if there or not site else None
     ids, names = _clients(arrays, path, client, n, len(y) - n if test else None)
-    unit, notes = _units(arrays, n, test is not None)
+    unit, notes = _units(arrays, path, n, test is not None)
     inputs = _inputs(x, arrays, path)
     return Dataset(
         x=inputs,
@@ -112,13 +112,15 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
     )
 
 
-def _units(arrays: Mapping[str, Array], n: int, tests: bool) -> tuple[Tensor | None, tuple[str, ...]]:
+def _units(arrays: Mapping[str, Array], path: Path, n: int, tests: bool) -> tuple[Tensor | None, tuple[str, ...]]:
     """Return the units of the training samples, and those of the test samples after them if the file has them.
 
     Also a note where it has a test part without.
     """
     for key in _UNIT_KEYS:
         if tests and key + "_train" in arrays and key + "_test" in arrays:
+            if (given := len(arrays[key + "_train"])) != n:
+                raise DataError(f"{path}: {key}_train has {given} entries for {n} training samples; each needs one")
             return numbered(np.concatenate([arrays[key + "_train"], arrays[key + "_test"]]))[0], ()
         if (found := next((k for k in (key, key + "_train") if k in arrays), None)) is not None:
             lacking = (
