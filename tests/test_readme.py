@@ -81,3 +81,12 @@ def test_its_figures_are_those_of_the_results() -> None:
     assert ours is not None
     assert theirs is not None
     assert f"({ours[1]} and {theirs[1]})" in section
+    papers = (ROOT / "docs" / "results" / "papers.md").read_text(encoding="utf-8")
+    counts = [
+        [int(n) for n in row]
+        for row in re.findall(r"\| \[[^]]+\]\(\w+\.md\) \| (\d+) \| (\d+) \| (\d+) \| \d+ \|", papers)
+    ]
+    assert len(counts) == 5
+    holds, fails, undecided = (sum(column) for column in zip(*counts, strict=True))
+    assert f"Of [{holds + fails + undecided} measured claims of four papers]" in section
+    assert f"{holds} hold, {fails} do not, and {undecided} are undecided." in section
