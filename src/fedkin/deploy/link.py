@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import time
@@ -27,7 +28,7 @@ LOOPBACK = "127.0.0.1"
 READY_SECONDS = 60.0  # a SuperLink needs 2 s on an idle machine
 LOOK_SECONDS = 5.0  # seconds between two looks at the folder of keys
 Printer = Callable[[str], None]
-_State = tuple[list[tuple[str, int, int, int]], int]  # the files of keys, and the time of the book of keys
+_State = tuple[list[tuple[str, bytes]], int]  # the files of keys, and the time of the book of keys
 
 
 @dataclass(frozen=True)
@@ -324,16 +325,17 @@ def _check_keys(settings: LinkSettings) -> None:
     server_context(folder / SERVER, folder / SERVER_KEY)
 
 
-def _files(folder: Path) -> list[tuple[str, int, int, int]]:
-    """Return name, times and size of each file of a key: those of a file that was replaced or mended differ."""
+def _files(folder: Path) -> list[tuple[str, bytes]]:
+    """Return the name and a digest of each file of a key.
+
+    Times do not tell a changed file: a second write within one tick of the system's clock leaves them as they are.
+    """
     found = []
     for path in sorted(folder.glob("*.pub")):
         try:
-            there = path.stat()
-        except OSError:  # it is gone again, or a link to nothing
-            found.append((path.name, 0, 0, 0))
-        else:
-            found.append((path.name, there.st_mtime_ns, there.st_ctime_ns, there.st_size))
+            found.append((path.name, hashlib.sha256(path.read_bytes()).digest()))
+        except OSError:  # it is gone again, may not be read, or is a link to nothing
+            found.append((path.name, b""))
     return found
 
 

@@ -109,7 +109,7 @@ def test_a_file_of_the_same_size_is_looked_at_again(site: Site) -> None:
     """Another key under a known name is registered; the former one does not pass, and is not said to be gone."""
     site.put("n1")
     site.look()
-    text = (site.folder / "private" / "n2.pub").read_text().replace("n2", "n1")
+    text = (site.folder / "private" / "n2.pub").read_text().removesuffix("n2\n") + "n1\n"
     assert len(text) == (site.nodes / "n1.pub").stat().st_size
     (site.nodes / "n1.pub").write_text(text)
     assert site.look() == ["n1"]
@@ -128,6 +128,16 @@ def test_a_revoked_name_is_shut_out_with_all_its_keys(site: Site, flower: Flower
     assert site.link.control.revoke("n1").count("SHA256:") == 2
     assert {status for _, status in flower.nodes.values()} == {"unregistered"}
     assert site.look() == []
+
+
+def test_writes_within_one_tick_of_the_clock_are_seen(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that stands still, the times of a file that is written again do not differ; its text does."""
+    stat = Path.stat
+    monkeypatch.setattr(Path, "stat", lambda self, **options: os.stat_result([*stat(self, **options)[:7], 0, 0, 0]))
+    site.put("n1", "n2")
+    seen = links._files(site.nodes)
+    (site.nodes / "n1.pub").write_bytes((site.nodes / "n2.pub").read_bytes())
+    assert links._files(site.nodes) != seen
 
 
 def test_a_file_with_a_kept_time_is_looked_at_again(site: Site) -> None:
