@@ -56,8 +56,9 @@ def explained(box: str, args: Sequence[str]) -> str | None:
     if value := _VALUE.search(text):
         kinds = [_KINDS[word] for word in re.findall("[A-Z]+", value["kind"]) if word in _KINDS]
         if kinds:
-            what = kinds[0]["[" in value["kind"]]
-            return f"{value['flag']} must be {what}, got {' '.join(map(repr, _given(args, value['flag'])))}"
+            several, given = "[" in value["kind"], _given(args, value["flag"])
+            apart = " separated by spaces" if several and "," in "".join(given) else ""
+            return f"{value['flag']} must be {kinds[0][several]}{apart}, got {' '.join(map(repr, given))}"
     if lacking := _NONE.search(text):
         return f"{lacking['flag']} needs a value"
     if required := _REQUIRED.search(text):

@@ -15,6 +15,7 @@ from typing import Any
 
 from fedkin.core import Method, RunFolderError
 from fedkin.core.errors import counted
+from fedkin.core.train import Optimizer
 from fedkin.data import Federation
 from fedkin.experiment.listing import TRIALS
 from fedkin.experiment.search_space import Space, Values, space_from
@@ -25,18 +26,20 @@ from fedkin.storage.json_lines import Lines
 
 OnTuning = Callable[[str, int, int, Values, int, dict[str, Any]], None]
 """Called after each round of a trial with the method's name and what `fedkin.experiment.sweep.OnTrial` gets."""
-LR = "log:1e-3..1"
-"""Range of the step size of every method."""
+_LR: dict[Optimizer, str] = {"sgd": "log:1e-3..1", "adam": "log:1e-4..1e-1", "adamw": "log:1e-4..1e-1"}
+"""Optimizer -> the range of the step size, one for all methods. A step of Adam has about this length in each weight,
+however small the gradient is; common values are a tenth of SGD's."""
 
 
-def space_of(method: Method, given: Mapping[str, Any]) -> Space:
+def space_of(method: Method, given: Mapping[str, Any], optimizer: Optimizer = "sgd") -> Space:
     """Return what is varied of a method: the step size, and the fields that it and those it wraps state (`tuned`).
 
     Args:
         method: the method.
         given: fields that the user has set, which stay; those of a wrapped method under ``inner``.
+        optimizer: the clients' optimizer, which decides the range of the step size.
     """
-    return space_from({"training.lr": LR, **_fields(method, given, "method.")}, type(method).__name__)
+    return space_from({"training.lr": _LR[optimizer], **_fields(method, given, "method.")}, type(method).__name__)
 
 
 def _fields(method: Method, given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
@@ -57,7 +60,8 @@ def tuning_sweep(settings: Settings, given: Mapping[str, Any], trials: int) -> S
     Raises:
         ConfigError: there are no validation data, or the method states values that it does not take.
     """
-    return Sweep(settings, space_of(settings.method, given), trials, (settings.run.seed,), sampler="sobol")
+    space = space_of(settings.method, given, settings.training.optimizer)
+    return Sweep(settings, space, trials, (settings.run.seed,), sampler="sobol")
 
 
 def tune_all(

@@ -120,6 +120,15 @@ METHODS: dict[str, Callable[[], Method]] = {
 }
 """Name -> a function that gives the method with its defaults."""
 
+_OTHER_NAMES = {
+    "fedopt": "fedadam, fedyogi, fedadagrad and fedavgm",
+    "silobn": "fedbn@keep=statistics",
+    "hypcluster": "ifca",
+    "finetune": "fedavg-ft",
+    "finetuning": "fedavg-ft",
+}
+"""Letters of other names in the literature -> the methods here."""
+
 
 def canonical(name: str) -> str:
     """Return the catalogue's name of a method that is written as in its paper, such as "FedAvg" or "DA-PFL".
@@ -188,9 +197,17 @@ def get_method(name: str) -> Method:
     file, colon, of_class = name.rpartition(":")
     if colon and "/" in file:
         raise ConfigError(f"{name} is not a method: a file's name ends with .py, {file}.py:{of_class}")
-    raise ConfigError(
-        f"unknown method {name!r}{nearest(name, METHODS)} (fedkin list methods; a custom one: ./file.py:MyMethod)"
-    )
+    raise ConfigError(f"unknown method {name!r}{_meant(name)} (fedkin list methods; a custom one: ./file.py:MyMethod)")
+
+
+def _meant(name: str) -> str:
+    """Return the end of a sentence that says what an unknown name may mean."""
+    parts = name.split(",")
+    if len(parts) > 1 and all(map(_is_known, map(canonical, parts))):
+        return f"; several are named one by one: {' '.join(parts)}"
+    if here := _OTHER_NAMES.get(_letters(name)):
+        return f"; here it is {here}"
+    return nearest(name, METHODS)
 
 
 def get_title(name: str) -> str:

@@ -289,6 +289,9 @@ def test_an_encoding_is_a_setting_of_the_run(fedkin: Command) -> None:
         ("run fedavg --rounds 2.5", "--rounds must be a whole number, got '2.5'; fedkin run fedavg --help"),
         ("run fedavg --lr=x", "--lr must be a number, got 'x'; fedkin run fedavg --help"),
         ("compare fedavg --seeds a 3", "--seeds must be whole numbers, got 'a' '3'; fedkin compare --help"),
+        ("compare fedavg --seeds 0,1", "--seeds must be whole numbers separated by spaces, got '0,1'; fedkin compare"),
+        ("compare fedavg --seeds 0, 1", "--seeds must be whole numbers separated by spaces, got '0,' '1'; fedkin"),
+        ("run fedavg --lr 0,1", "--lr must be a number, got '0,1'; fedkin run fedavg --help"),
         ("inspect digits --clients x", "--clients must be a whole number, got 'x'; fedkin inspect --help"),
         (
             "run fedavg --split offical",

@@ -9,12 +9,13 @@ import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from fedkin.cli.outcome import write_outcome
 from fedkin.core import ConfigError, ModelError, RunFolderError, Training
+from fedkin.core.train import Optimizer
 from fedkin.experiment import compare as compare_module
 from fedkin.experiment import sweep as sweep_module
 from fedkin.experiment.compare import Comparison, compare, comparison_from
@@ -81,6 +82,15 @@ def test_every_method_has_a_space_of_values_that_it_takes(form: str, draws: int)
             sweep.settings(quasi_random(sweep.space, number, 0), 0)
     assert "method.mu" in space_of(get_method("fedprox"), {})
     assert "method.inner.inner.clusters" in space_of(get_method("ifca-cam-safe"), {})
+
+
+def test_the_range_of_the_step_size_is_that_of_the_optimizer() -> None:
+    """Steps of Adam do not shrink with the gradient, so its step sizes are smaller; no optimizer is left out."""
+    found = {}
+    for optimizer in get_args(Optimizer):
+        settings = dataclasses.replace(small("fedavg"), training=Training(optimizer=optimizer))
+        found[optimizer] = str(tuning_sweep(settings, {}, 2).space["training.lr"])
+    assert found == {"sgd": "log:0.001..1.0", "adam": "log:0.0001..0.1", "adamw": "log:0.0001..0.1"}
 
 
 def test_a_field_that_is_set_stays() -> None:

@@ -7,6 +7,7 @@ import pytest
 from fedkin.core import ConfigError, Training
 from fedkin.experiment.settings import Settings
 from fedkin.methods import (
+    _OTHER_NAMES,
     CAM,
     DAPFL,
     IFCA,
@@ -50,6 +51,30 @@ def test_an_unknown_name_is_shown_as_it_was_written() -> None:
     """With the nearest one."""
     with pytest.raises(ConfigError, match="unknown method 'FedAvgg'"):
         get_method("FedAvgg")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("FedOpt", "unknown method 'FedOpt'; here it is fedadam, fedyogi, fedadagrad and fedavgm \\("),
+        ("fine-tuning", "unknown method 'fine-tuning'; here it is fedavg-ft \\("),
+        ("fedavg,Ditto", "unknown method 'fedavg,Ditto'; several are named one by one: fedavg Ditto \\("),
+        ("fedavg,mine", "unknown method 'fedavg,mine'; did you mean 'fedavg'"),
+    ],
+)
+def test_what_an_unknown_name_may_mean(name: str, message: str) -> None:
+    """Another name in the literature, or several names in one word."""
+    with pytest.raises(ConfigError, match=message):
+        get_method(name)
+
+
+def test_other_names_lead_to_methods() -> None:
+    """Each name in a message is one that is accepted, and none of the other names is."""
+    for other, here in _OTHER_NAMES.items():
+        assert canonical(other) == other
+        for name in here.replace(" and ", ", ").split(", "):
+            get_method(name)
+    assert get_method(_OTHER_NAMES["silobn"]).title == "SiloBN"
 
 
 # ---- settings in a name ---------------------------------------------------------------------------------------------
