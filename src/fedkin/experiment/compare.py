@@ -99,7 +99,7 @@ class Comparison(Setup):
             raise ConfigError(
                 f"baseline must be a method that is compared: {', '.join(self.names)}; got {self.baseline!r}"
             )
-        made = [self.settings(name, self.seeds[0]).privacy for name in self.names]
+        made = self._checked_privacy()
         if self.privacy.metadata_epsilon is not None and all(p.metadata_epsilon is None for p in made):
             raise ConfigError(
                 "metadata_epsilon protects what clients say of themselves, but those of "
@@ -111,6 +111,22 @@ class Comparison(Setup):
             raise ConfigError("tuning chooses on validation data: --validation must be above 0, such as 0.1")
         for name in self.names if self.tune else ():
             self.sweep(name)  # what is wrong with one is found before anything runs
+
+    def _checked_privacy(self) -> list[Privacy]:
+        """Return the privacy settings of each method.
+
+        Raises:
+            ConfigError: settings do not fit; what stands against several methods is said of all of them at once.
+        """
+        made, wrong = [], list[str]()
+        for name in self.names:
+            try:
+                made.append(self.settings(name, self.seeds[0]).privacy)
+            except ConfigError as error:
+                wrong.append(str(error))
+        if wrong:
+            raise ConfigError("\n".join(wrong))
+        return made
 
     def _require_different(self) -> None:
         """Raise `ConfigError` if two names are those of one method with equal settings, such as mu=1 and mu=1.0."""

@@ -298,6 +298,12 @@ def test_a_plan_that_cannot_be(changes: dict[str, Any], message: str) -> None:
         Comparison(**{"methods": (), **SMALL, **changes})
 
 
+def test_every_method_that_cannot_be_compared_is_named() -> None:
+    """In one message, a line for each."""
+    with pytest.raises(ConfigError, match=r"^SCAFFOLD cannot train .*adam.*\nPFedMe cannot train .*adam[^\n]*$"):
+        Comparison(**{**SMALL, "methods": ("scaffold", "ditto", "pfedme"), "training": Training(optimizer="adam")})
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [
