@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -138,7 +139,8 @@ class Control:
             if number:
                 book[number] = Key(name, fingerprint)
                 new.append(name)
-        self._write(book)
+        if not self._book.exists() or book != self.book():  # without a file, nodes could take any name
+            self._write(book)
         here = {fingerprint for _, fingerprint in found.values()}
         out = {number for number, node in listed.items() if node.get("status") == SHUT_OUT}
         shut = [key.name for number, key in book.items() if number in out and key.fingerprint in here]
@@ -161,8 +163,15 @@ class Control:
             raise ConfigError(f"no node {name!r} is registered at this link{nearest(name, names) if names else ''}")
         for node in named:
             self.ask("supernode", "unregister", str(node["node-id"]))
-        self._write(self.book())  # a link that runs notices, and its gate refuses the key from then on
+        self._tell()
         return ", ".join(str(node["fingerprint"]) for node in named)
+
+    def _tell(self) -> None:
+        """Change the time of the book, so that a link that runs asks Flower which keys are shut out."""
+        try:
+            os.utime(self._book)  # the link may be writing names into it
+        except FileNotFoundError:
+            self._write({})
 
     def changed(self) -> int:
         """Return the time of the last write of the book of keys in nanoseconds; 0 if there is no book yet."""

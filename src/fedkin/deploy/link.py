@@ -237,13 +237,13 @@ class Link:
     def _registered(self) -> Changes:
         """Register the keys in the folder, and admit those that are not shut out."""
         folder = self.settings.node_folder
-        files = _files(folder)
+        files, book = self._now()  # before Flower is asked, so that a revocation meanwhile is found next
         paths = [folder / name for name, *_ in files]
         self.keyring.keep(paths)  # a file that is gone needs no answer of Flower, which may not come
         changes = self.control.register(folder)
         self.keyring.load(path for path in paths if path.stem not in {*changes.shut, *changes.failed})
         if not changes.failed:
-            self._seen = files, self.control.changed()
+            self._seen = files, book
         return changes
 
     def _now(self) -> _State:

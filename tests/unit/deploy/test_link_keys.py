@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,16 @@ class Flower:
     def __init__(self) -> None:
         self.nodes: dict[str, tuple[str, str]] = {}  # number -> the key's text, status
         self.slow, self.picky, self.asked = False, "", 0
+        self.then: Callable[[], object] | None = None  # called when it is asked to register a key, once
 
     def ask(self, *words: str, seconds: float = 60.0) -> dict[str, Any]:
         self.asked += 1
         if self.slow or (self.picky and words[-1] == self.picky):
             raise EngineError(f"`flwr {words[1]}` did not answer within 60 s")
         if words[1] == "register":
+            then, self.then = self.then, None
+            if then is not None:
+                then()
             text = Path(words[2]).read_text()
             if any(text == known for known, _ in self.nodes.values()):
                 raise EngineError("public key already in use")
@@ -140,6 +145,20 @@ def test_writes_within_one_tick_of_the_clock_are_seen(site: Site, monkeypatch: p
     assert links._files(site.nodes) != seen
 
 
+def test_a_key_that_is_shut_out_during_a_look_is_dropped_in_the_next(site: Site, flower: Flower) -> None:
+    """Another process revokes it after Flower has listed it and before the other keys are registered."""
+    site.put("n1")
+    site.look()
+    site.put("n2")
+    flower.then = lambda: site.link.control.revoke("n1")
+    site.look()
+    assert site.look() == ["n2"]
+    assert {key.name for key in site.link.control.book().values()} == {"n1", "n2"}
+    asked = flower.asked
+    site.look()
+    assert flower.asked == asked
+
+
 def test_a_file_with_a_kept_time_is_looked_at_again(site: Site) -> None:
     """Neither its time of writing nor its size differs, as with a copy that keeps times or a change of its mode."""
     file = site.nodes / "n1.pub"
@@ -167,6 +186,8 @@ def test_a_slow_flower_is_asked_again(site: Site, flower: Flower) -> None:
     flower.slow = False
     assert site.look() == ["n2", "n3"]
     assert site.said[0].startswith("registered n3")
+    site.look()  # keys may have been shut out while it was registered
+    assert site.said == []
     before = flower.asked
     site.look()
     assert flower.asked == before

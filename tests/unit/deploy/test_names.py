@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from fedkin.core import ConfigError, EngineError
 from fedkin.deploy import keys
-from fedkin.deploy.control import Control, read_book
+from fedkin.deploy.control import BOOK, Control, read_book
 from fedkin.deploy.wire_format import WireMessage
 from fedkin.experiment.settings import settings_from
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites
@@ -113,7 +114,27 @@ def test_the_name_of_a_key_is_that_of_its_file(tmp_path: Path) -> None:
     made.public.rename(made.public.with_name("c1.pub"))
     assert link.register(tmp_path / "nodes").new == ()
     assert {number: key.name for number, key in read_book(tmp_path).items()} == {"7": "c1"}
+    written = link.changed()
+    assert written > 0
+    link.register(tmp_path / "nodes")
+    assert link.changed() == written  # or a link that runs would ask Flower again and again
+
+
+def test_a_revocation_is_told_with_and_without_a_book(tmp_path: Path) -> None:
+    """By the time of the book, whose names stay; a book that was taken away is an empty one then."""
+    pytest.importorskip("cryptography", reason="cryptography comes with fedkin[flower]")
+    keys.make_node_key(tmp_path / "nodes", "c0")
+    link = Book(tmp_path, tmp_path / "flwr")
+    link.register(tmp_path / "nodes")
+    os.utime(tmp_path / BOOK, (10**9, 10**9))
+    before = link.changed()
+    link.revoke("c0")
+    assert link.changed() > before
+    assert {number: key.name for number, key in read_book(tmp_path).items()} == {"7": "c0"}
+    (tmp_path / BOOK).unlink()
+    link.revoke("?")
     assert link.changed() > 0
+    assert read_book(tmp_path) == {}
 
 
 def test_a_book_that_was_taken_away_names_no_key(tmp_path: Path) -> None:
