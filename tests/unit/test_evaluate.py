@@ -24,6 +24,7 @@ from fedkin.evaluate import (
     final,
     final_by_client,
     gain_over,
+    judge,
     latest,
     score,
     scores,
@@ -613,6 +614,13 @@ def shifted(*gains: float) -> Against:
     return against(dict.fromkeys(range(len(gains)), 0.5), {i: 0.5 + g for i, g in enumerate(gains)})
 
 
+def same(logits: tuple[str, str] = ("aa", "aa"), clients: int = 2) -> Against:
+    """A comparison of clients with the same right answers for eight samples each, and with these digests of logits."""
+    first, second = ({i: Answers(b"\xf0", 8, f"{i}", one) for i in range(clients)} for one in logits)
+    even = dict.fromkeys(range(clients), 0.5)
+    return against(even, even, answers=(first, second))
+
+
 def test_spread_is_the_sample_standard_deviation():
     """1, 3: mean 2, std sqrt(2); one value has no spread, None values do not count, none at all is None."""
     result = spread([1.0, None, 3.0])
@@ -625,24 +633,36 @@ def test_spread_is_the_sample_standard_deviation():
 
 
 def test_equal_accuracies_alone_are_no_collapse() -> None:
-    """Of one seed each: other test samples are right in the second, all are right in the third."""
-    same = shifted(0.0, 0.0)
-    bits = [{0: Answers(bytes([b]), 8, "x")} for b in (0b11110000, 0b00001111)]
-    other, perfect = against({0: 0.5}, {0: 0.5}, answers=(bits[0], bits[1])), against({0: 1.0}, {0: 1.0})
-    for seeds in ([other], [perfect], [same, other], [same, perfect]):
-        assert verdict("M", seeds) == "M: the same accuracy as Local for every client"
-    assert verdict("M", [same, same]) == "M: identical to Local: it has collapsed to local training"
+    """Of one seed each: other test samples are right in the first, nothing is known of them in the second, the same are
+    right under other logits in the third, and logits are unknown in the fourth."""
+    bits = [{0: Answers(bytes([b]), 8, "x", "aa")} for b in (0b11110000, 0b00001111)]
+    seeds = [against({0: 0.5}, {0: 0.5}, answers=(bits[0], bits[1])), shifted(0.0), same(("aa", "bb")), same(("", ""))]
+    for one in seeds:
+        for several in ([one], [same(), one]):
+            assert not judge(several).collapsed
+            assert "collapsed" not in verdict("M", several)
+    assert judge([same(), same()]).collapsed
+    assert verdict("M", [same(), same()]) == "M: identical to Local: it has collapsed to local training"
+
+
+def test_the_number_of_test_samples_with_the_same_right_answers() -> None:
+    """Of every client, whatever the logits; none where one sample's answer differs, or is not known in a seed."""
+    assert same(("aa", "bb")).same_answers == same().same_answers == 16
+    bits = [{0: Answers(bytes([b]), 8, "x")} for b in (0b11110000, 0b11010000)]
+    assert against({0: 0.5}, {0: 0.4}, answers=(bits[0], bits[1])).same_answers == 0
+    assert against({0: 0.5, 1: 0.5}, {0: 0.5, 1: 0.5}, answers=(bits[0], bits[0])).same_answers == 0
+    assert judge([same(), same(("aa", "bb"))]).same_answers == 32
+    assert judge([same(), shifted(0.0, 0.0)]).same_answers == 0
 
 
 def test_a_safe_form_that_takes_nothing_has_not_collapsed() -> None:
     """All clients may choose their model alone: no fault of settings. Next to FedAvg it would be one."""
-    same = shifted(0.0, 0.0)
     chosen = "FedAvg-safe (best): identical to Local: held-out samples showed no client a gain"
-    assert verdict("FedAvg-safe (best)", same) == chosen
-    assert verdict("FedAvg-safe", same, "FedAvg").endswith("collapsed to FedAvg")
-    (caveat,) = collapsed("FedAvg-safe", same, "Local")
+    assert verdict("FedAvg-safe (best)", same()) == chosen
+    assert verdict("FedAvg-safe", same(), "FedAvg").endswith("collapsed to FedAvg")
+    (caveat,) = collapsed("FedAvg-safe", same(), "Local")
     assert caveat.text == "FedAvg-safe equals Local for every client: held-out samples showed none a gain."
-    (caveat,) = collapsed("FedPer", same, "Local")
+    (caveat,) = collapsed("FedPer", same(), "Local")
     assert caveat.text.endswith("no client learns from another. Check its settings.")
 
 
@@ -657,7 +677,7 @@ def test_a_safe_form_that_takes_nothing_has_not_collapsed() -> None:
             shifted(*[-0.1] * 9, -0.2),
             "M: behind Local in this one run, by 11.0 points on average (95 % interval -13.3 to -8.7 over clients)",
         ),
-        (shifted(0.0, 0.0), "M: identical to Local: it has collapsed to local training"),
+        (same(), "M: identical to Local: it has collapsed to local training"),
         (
             shifted(*[0.25, -0.25] * 3),
             "M: level with Local in this one run (+0.0 points, 95 % interval -28.7 to +28.7 over clients)",
@@ -721,13 +741,13 @@ def test_a_verdict_gives_the_range_of_harmed_clients(harmed, of, expected):
 
 def test_collapse_needs_every_seed():
     """Identical in one seed only is not a collapse."""
-    assert "collapsed" in verdict("M", [shifted(0.0), shifted(0.0)])
-    assert "collapsed" not in verdict("M", [shifted(0.0), shifted(0.1)])
+    assert "collapsed" in verdict("M", [same(), same()])
+    assert "collapsed" not in verdict("M", [same(), shifted(0.0, 0.1)])
 
 
 def test_verdict_against_another_reference_names_it():
     """A method can collapse to FedAvg as well."""
-    assert verdict("M", shifted(0.0), reference="FedAvg") == "M: identical to FedAvg: it has collapsed to FedAvg"
+    assert verdict("M", same(), reference="FedAvg") == "M: identical to FedAvg: it has collapsed to FedAvg"
 
 
 def test_the_two_references_do_not_collapse_to_each_other():

@@ -54,6 +54,19 @@ def test_lines_without_bits_have_none(line: dict[str, object]) -> None:
     assert answers_of(line) is None
 
 
+@pytest.mark.parametrize("logits", [{}, {"logits_digest": "00" * 8}, {"logits_digest": None}])
+def test_logits_that_are_not_known_are_not_alike(logits: dict[str, object]) -> None:
+    """Two runs without digests, or with logits that were not finite; equal digests are alike, others are not."""
+    line = {"right": "a0", "test_digest": "d", "n_test": 3}
+    known, other, unknown = (
+        answers_of({**line, **more}) for more in ({"logits_digest": "0a"}, {"logits_digest": "a0"}, logits)
+    )
+    assert known is not None and other is not None and unknown is not None  # noqa: PT018
+    pairs = ((known, known), (known, other), (known, unknown), (unknown, unknown))
+    found = [changed(a, b) for a, b in pairs]
+    assert [one is not None and one.alike for one in found] == [True, False, False, False]
+
+
 def test_other_samples_do_not_pair() -> None:
     """Another digest, or another number of samples."""
     one = Answers(b"\x00", 8, "d")

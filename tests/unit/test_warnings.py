@@ -20,7 +20,9 @@ def lines(*accuracies: float | None, **more: object) -> list[dict[str, object]]:
 
 
 def test_a_method_that_equals_its_reference() -> None:
-    same, other = against({0: 0.5, 1: 0.6}, {0: 0.5, 1: 0.6}), against({0: 0.5}, {0: 0.6})
+    answers = {0: Answers(b"\xf0", 8, "x", "aa"), 1: Answers(b"\xfc", 8, "y", "bb")}
+    same = against({0: 0.5, 1: 0.75}, {0: 0.5, 1: 0.75}, answers=(answers, answers))
+    other = against({0: 0.5}, {0: 0.6})
     (found,) = careful.collapsed("M", same, "Local")
     assert found.text.startswith("M equals Local for every client: no client learns")
     assert "beyond that has no effect" in careful.collapsed("M", same, "FedAvg")[0].text
@@ -165,13 +167,27 @@ def test_one_seed_ranks_nothing() -> None:
     assert careful.seeds(3) == []
 
 
-def test_equal_accuracies_are_no_collapse_where_predictions_differ_or_all_are_right() -> None:
-    """Two methods are right on as many samples, but other ones; or both on all or none."""
-    first, second = ({0: Answers(bytes([bits]), 8, "x")} for bits in (0b11110000, 0b00001111))
-    half = {0: 0.5}
-    assert careful.collapsed("M", against(half, half, answers=(first, second)), "Local") == []
-    assert kinds(careful.collapsed("M", against(half, half, answers=(first, first)), "Local")) == ["collapse"]
-    for accuracy in (0.0, 1.0):
-        assert careful.collapsed("M", against({0: accuracy, 1: accuracy}, {0: accuracy, 1: accuracy}), "Local") == []
-    (mixed,) = careful.collapsed("M", against({0: 1.0, 1: 0.5}, {0: 1.0, 1: 0.5}), "Ditto")
-    assert mixed.text == "M equals Ditto for every client: the two do the same. Check its settings."
+@pytest.mark.parametrize("bits", [0b00000000, 0b11110000, 0b11111111])
+def test_equal_answers_are_no_collapse_where_logits_differ_or_are_not_known(bits: int) -> None:
+    """None, half or all of the samples are right under both: only equal logits of every client are a collapse."""
+
+    def clients(*logits: str) -> dict[int, Answers]:
+        return {i: Answers(bytes([bits]), 8, f"samples of {i}", one) for i, one in enumerate(logits)}
+
+    def said(first: dict[int, Answers], second: dict[int, Answers]) -> list[str]:
+        accuracy = {0: 0.5, 1: 1.0}
+        return kinds(careful.collapsed("M", against(accuracy, accuracy, answers=(first, second)), "Local"))
+
+    one = clients("aa", "bb")
+    assert said(one, one) == ["collapse"]
+    assert said(one, clients("aa", "cc")) == said(one, clients("aa")) == said(one, {}) == []
+    assert said(clients("", ""), clients("", "")) == said(clients("aa", ""), clients("aa", "")) == []
+    elsewhere = {i: Answers(one[i].right, 8, "other samples", one[i].logits) for i in one}
+    assert said(one, elsewhere) == []
+
+
+def test_a_collapse_to_another_reference_is_no_training_alone() -> None:
+    """Only Local and FedAvg have a meaning of their own."""
+    one = {0: Answers(b"\xf0", 8, "x", "aa")}
+    (found,) = careful.collapsed("M", against({0: 0.5}, {0: 0.5}, answers=(one, one)), "Ditto")
+    assert found.text == "M equals Ditto for every client: the two do the same. Check its settings."

@@ -40,12 +40,14 @@ class Against:
         gains: client id -> final accuracy of the method minus that of the reference, a fraction.
         mean: mean gain over clients, a fraction.
         identical: every single gain is exactly zero.
-        collapsed: beyond that, the two predict alike as far as is known: no test sample has another outcome, and some
-            client's accuracy is neither 0 nor 1, which different models share by chance.
+        collapsed: beyond that, the logits of every client are known to be those of the reference, in the last evaluated
+            round. Different models that are right about the same samples have not collapsed.
         left_out: clients for which only one of the two has a figure; they are not compared.
         tolerance: maximum change, as a fraction, of a client that is drawn as unchanged.
         changed: client id -> changes for its single test samples in the last evaluated round; empty where these are not
             known.
+        same_answers: number of test samples in the last evaluated round, if both are right about the same ones at every
+            client; 0 where they are not, or where this is not known.
     """
 
     gains: dict[int, float]
@@ -55,6 +57,7 @@ class Against:
     tolerance: float
     changed: Mapping[int, Changed] = field(default_factory=dict)
     collapsed: bool = False
+    same_answers: int = 0
 
 
 def against(
@@ -88,7 +91,7 @@ def against(
     both = {c: changed(first[c], second[c]) for c in common if c in first and c in second}
     known = {client: one for client, one in both.items() if one is not None}
     identical = not any(gains.values())
-    alike = not any(one.net.any() for one in known.values()) and any(0 < method[c] < 1 for c in common)
+    same = len(known) == len(common) and not any(one.net.any() for one in known.values())
     return Against(
         gains=gains,
         mean=gain_over(math.fsum(gains.values()) / len(gains), 0.0),
@@ -96,7 +99,8 @@ def against(
         left_out=len(local.keys() ^ method.keys()),
         tolerance=tolerance,
         changed=known,
-        collapsed=identical and alike,
+        collapsed=identical and same and all(one.alike for one in known.values()),
+        same_answers=sum(len(one.net) for one in known.values()) if same else 0,
     )
 
 
@@ -110,6 +114,7 @@ class Conclusion:
             not known, or clients are too few.
         of: unit of the count: "clients", or "client results" where each seed has different clients.
         collapsed: the two predict alike in every seed, see `Against`.
+        same_answers: test samples of all seeds, as of `Against`; 0 where it is 0 for a seed.
         gaining, losing: clients that are significantly better, or worse, in these runs (see
             :func:`fedkin.evaluate.clear_clients`); empty where seeds have different clients.
     """
@@ -120,6 +125,7 @@ class Conclusion:
     gaining: tuple[int, ...] = ()
     losing: tuple[int, ...] = ()
     collapsed: bool = False
+    same_answers: int = 0
 
 
 def judge(comparison: Against | Sequence[Against], same_clients: bool | None = None) -> Conclusion:
@@ -135,13 +141,20 @@ def judge(comparison: Against | Sequence[Against], same_clients: bool | None = N
     """
     seeds = [comparison] if isinstance(comparison, Against) else list(comparison)
     found = difference([a.gains for a in seeds], same_clients=same_clients)
-    collapsed = all(a.collapsed for a in seeds)
     if not all(a.changed for a in seeds):
-        return Conclusion(found, collapsed=collapsed)
+        return Conclusion(found)
     one = bool(same_clients) or len(seeds) == 1
     counted = counts([a.changed for a in seeds], one)
     up, down = clear_clients(counted) if one else ((), ())
-    return Conclusion(found, harmed_range(counted), "clients" if one else "client results", up, down, collapsed)
+    return Conclusion(
+        difference=found,
+        harmed=harmed_range(counted),
+        of="clients" if one else "client results",
+        gaining=up,
+        losing=down,
+        collapsed=all(a.collapsed for a in seeds),
+        same_answers=sum(a.same_answers for a in seeds) if all(a.same_answers for a in seeds) else 0,
+    )
 
 
 def verdict(
@@ -156,9 +169,9 @@ def verdict(
     "Better" and "worse" require that the whole 95 % interval of :func:`fedkin.evaluate.difference` lies on one side of
     zero, and two seeds or more. One seed is "ahead", "behind" or "level" in this one run. Where single test
     samples are known, the sentence gives a range for the number of harmed clients (:func:`fedkin.evaluate.harmed`) and
-    the clients that clearly move against the mean. A method whose every client equals the reference to the last digit
-    is said to have collapsed to it, unless the two are Local and Local (full), or it is a safe form, whose clients may
-    choose so, or only the accuracies are equal (see `Against`).
+    the clients that clearly move against the mean. A method whose every client predicts with the numbers of the
+    reference is said to have collapsed to it (see `Against`), unless the two are Local and Local (full), or it is a
+    safe form, whose clients may choose so.
 
     Args:
         method: display name of the method.

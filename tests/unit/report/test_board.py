@@ -46,6 +46,8 @@ NONE = {
 }
 SAME = {
     "gains": {},
+    "answers": "d",
+    "logits": "a1",
     "said": "M ended exactly where training alone ended, for every client. It learned nothing from the others.",
 }
 
@@ -53,7 +55,8 @@ SAME = {
 @pytest.mark.parametrize("case", [FEW, ALL, NONE, SAME])
 def test_the_headline_says_for_whom_then_how_much(made, case) -> None:
     """Helped and harmed as counts, the average over all clients, in whole points; no verdict where it may be chance."""
-    found = scene([eight(made, "Local", 0.6), eight(made, "M", 0.6, case["gains"])])
+    known = {name: case[name] for name in ("answers", "logits") if name in case}
+    found = scene([eight(made, "Local", 0.6, **known), eight(made, "M", 0.6, case["gains"], **known)])
     assert said(found, "M") == case["said"]
 
 

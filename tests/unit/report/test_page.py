@@ -139,13 +139,12 @@ def test_a_page_of_100_clients_and_200_rounds_stays_small(folder):
 
 
 def test_warnings_stand_before_the_charts(folder):
-    """One seed, one cluster for all, Local to the last digit: said, each once."""
-    path = folder("m", title="M", top=0.7, rounds=2)
+    """One seed, one cluster for all, the predictions of Local: said, each once."""
+    alike = {"top": 0.7, "rounds": 2, "answers": "d", "logits": "a1"}
+    path = folder("m", title="M", **alike)
     lines = [{"round": r, "kind": "clusters", "labels": [1, 1, 1, 1]} for r in (1, 2)]
     (path / "relations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    text = without_library(
-        page.write_page(path, folder("local", title="Local", top=0.7, rounds=2)).read_text(encoding="utf-8")
-    )
+    text = without_library(page.write_page(path, folder("local", title="Local", **alike)).read_text(encoding="utf-8"))
     (caveats,) = re.findall(r'<details class="caveats".*?</details>', text, re.DOTALL)
     for said in ("M equals Local for every client", "Cluster 1 holds 4 of 4 clients", "One seed only"):
         assert caveats.count(said) == 1
