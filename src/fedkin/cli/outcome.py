@@ -155,8 +155,7 @@ class Outcome:
 
     Attributes:
         table: table for the screen.
-        verdicts: a sentence for every method but the reference; where that is Local, followed by one for the same
-            method against Local (full), unless the two are identical.
+        verdicts: a line for every method but the reference.
         styles: how a terminal shows each of them, as from `style_of`.
         which: how Local and Local (full) differ; empty where they were not both run.
         report: content of the page; ``reference`` is the title of the reference method.
@@ -183,13 +182,16 @@ def write_outcome(plan: Comparison, folder: Path, runs: Sequence[Run], decimals:
         caveats = tuning_warnings(tuned, plan.privacy.asked, report.first.fair)
         report = replace(report, tuned=tuned, warnings=[*report.warnings, *caveats])
     groups, findings = report.runs, report.findings
-    rows = tables.comparison_rows(groups, reference, findings=findings.get(reference))
+    rows = tables.comparison_rows(groups, reference, findings.get(reference), report.first.metric)
     lead = headline(groups, report.first, tuning_note(tuned))
-    judged = [one for row in rows for one in _verdicts(row.title, report, reference)]
-    verdicts, styles = tuple(text for text, _ in judged), tuple(style_of(found) for _, found in judged)
+    judged = [row for row in rows if row.finding is not None]
+    verdicts = tuple(filter(None, (report.verdict(row.title, reference) for row in judged)))
+    styles = tuple(style_of(row.finding) for row in judged if row.finding is not None)
     which = references.which_is_which(groups)
     origin = Origin(command, tuple((run.title, run.seed, digest(run.summary["config"])) for run in runs), tuned)
-    text = "".join(f"- {sentence}\n" for sentence in verdicts) + (f"\n{which}\n" if which else "")
+    others = _judged_by(report, reference)
+    sentences = [s for row in judged for name in others if (s := report.sentence(row.title, name))]
+    text = "".join(f"- {sentence}\n" for sentence in sentences) + (f"\n{which}\n" if which else "")
     write_tables(folder, rows, origin, reference, decimals, text, lead)
     page = comparison_page(folder, report, command, reference)
     return Outcome(
@@ -197,15 +199,11 @@ def write_outcome(plan: Comparison, folder: Path, runs: Sequence[Run], decimals:
     )
 
 
-def _verdicts(title: str, report: PageData, reference: str) -> list[tuple[str, Conclusion]]:
-    """Return verdicts on a method, with their conclusions, against the reference and, if it is Local, Local (full)."""
-    if title == reference:
-        return []
+def _judged_by(report: PageData, reference: str) -> tuple[str, ...]:
+    """Return the references of the sentences in ``table.md``: Local (full) as well, unless it is identical to Local."""
     twins = report.findings.get(references.LOCAL, {}).get(references.FULL)
     same = twins is not None and twins.difference.identical  # then the second sentence would repeat the first
-    against = (reference, references.FULL) if reference == references.LOCAL and not same else (reference,)
-    known = [(report.verdict(title, name), report.findings.get(name, {}).get(title)) for name in against]
-    return [(text, one) for text, one in known if text is not None and one is not None]
+    return (reference, references.FULL) if reference == references.LOCAL and not same else (reference,)
 
 
 def style_of(found: Conclusion) -> str:

@@ -32,7 +32,7 @@ from fedkin.evaluate.rounds import (
     to_target,
 )
 from fedkin.evaluate.scores import ClientScore, adjusted_rand, confusion, score, scores, summarise
-from fedkin.evaluate.verdict import Against, Conclusion, Spread, against, harmed_text, judge, spread, verdict
+from fedkin.evaluate.verdict import Against, Conclusion, Spread, against, details, judge, spread, verdict
 
 __all__ = [
     "GROUPED",
@@ -60,6 +60,7 @@ __all__ = [
     "client_p",
     "confusion",
     "counts",
+    "details",
     "difference",
     "diverged",
     "final",
@@ -67,7 +68,6 @@ __all__ = [
     "gain_over",
     "harmed",
     "harmed_range",
-    "harmed_text",
     "interval",
     "judge",
     "latest",

@@ -142,8 +142,7 @@ def clear_clients(found: Counts, level: float = 0.95) -> tuple[tuple[int, ...], 
         Client ids in ascending order; the probability that any is listed wrongly is at most ``1 - level``. With fewer
         than six differing samples a client is never listed.
     """
-    p = _sign_test(*found.whole(), exact=True)
-    chosen = _holm(p, 1 - level)
+    chosen = _holm(_sign_test(*found.whole(), exact=True), 1 - level)
     up = sorted(found.ids[k] for k in chosen if found.gained[k] > found.lost[k])
     return tuple(up), tuple(sorted(found.ids[k] for k in chosen if found.gained[k] < found.lost[k]))
 

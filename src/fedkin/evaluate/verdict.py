@@ -43,7 +43,7 @@ class Against:
         collapsed: beyond that, the logits of every client are known to be those of the reference, in the last evaluated
             round. Different models that are right about the same samples have not collapsed.
         left_out: clients for which only one of the two has a figure; they are not compared.
-        tolerance: maximum change, as a fraction, of a client that is drawn as unchanged.
+        single: client id -> the gain in the last evaluated round, the moment of all statements on single clients.
         changed: client id -> changes for its single test samples in the last evaluated round; empty where these are not
             known.
         same_answers: number of test samples in the last evaluated round, if both are right about the same ones at every
@@ -54,7 +54,7 @@ class Against:
     mean: float
     identical: bool
     left_out: int
-    tolerance: float
+    single: dict[int, float]
     changed: Mapping[int, Changed] = field(default_factory=dict)
     collapsed: bool = False
     same_answers: int = 0
@@ -63,23 +63,20 @@ class Against:
 def against(
     local: Mapping[int, float],
     method: Mapping[int, float],
-    tolerance: float = 0.0,
     answers: tuple[Mapping[int, Answers], Mapping[int, Answers]] | None = None,
+    single: tuple[Mapping[int, float], Mapping[int, float]] | None = None,
 ) -> Against:
     """Compare final accuracies client by client.
 
     Args:
         local: the reference, client id -> final accuracy, as from :func:`fedkin.evaluate.final_by_client`.
         method: the method, likewise; gains are method minus local.
-        tolerance: gains of at most this size, as a fraction, are drawn as unchanged.
         answers: single test samples of the reference and of the method by client, where known.
+        single: accuracies of both in the last evaluated round. Default: the final ones.
 
     Raises:
-        ConfigError: the tolerance is negative.
         DataError: the two share no client.
     """
-    if not tolerance >= 0:
-        raise ConfigError(f"expected tolerance >= 0 (a fraction of accuracy), got {tolerance}")
     common = sorted(local.keys() & method.keys())
     if not common:
         raise DataError(
@@ -87,6 +84,7 @@ def against(
             "compare runs on the same federation and seed"
         )
     gains = {client: gain_over(method[client], local[client]) for client in common}
+    before, after = single or (local, method)
     first, second = answers or ({}, {})
     both = {c: changed(first[c], second[c]) for c in common if c in first and c in second}
     known = {client: one for client, one in both.items() if one is not None}
@@ -97,7 +95,7 @@ def against(
         mean=gain_over(math.fsum(gains.values()) / len(gains), 0.0),
         identical=identical,
         left_out=len(local.keys() ^ method.keys()),
-        tolerance=tolerance,
+        single={client: gain_over(after[client], before[client]) for client in common},
         changed=known,
         collapsed=identical and same and all(one.alike for one in known.values()),
         same_answers=sum(len(one.net) for one in known.values()) if same else 0,
@@ -162,23 +160,21 @@ def verdict(
     comparison: Against | Sequence[Against] | Conclusion,
     reference: str = "Local",
     same_clients: bool | None = None,
-    names: Sequence[str] = (),
+    metric: str = "accuracy",
 ) -> str:
-    """Return one sentence: better, worse or no clear difference, by how much, with which interval, how many are harmed.
+    """Return one line: the word of :attr:`fedkin.evaluate.Difference.word`, the mean gain and its likely range.
 
-    "Better" and "worse" require that the whole 95 % interval of :func:`fedkin.evaluate.difference` lies on one side of
-    zero, and two seeds or more. One seed is "ahead", "behind" or "level" in this one run. Where single test
-    samples are known, the sentence gives a range for the number of harmed clients (:func:`fedkin.evaluate.harmed`) and
-    the clients that clearly move against the mean. A method whose every client predicts with the numbers of the
-    reference is said to have collapsed to it (see `Against`), unless the two are Local and Local (full), or it is a
-    safe form, whose clients may choose so.
+    The likely range is the 95 % interval of :func:`fedkin.evaluate.difference`. "Better" and "worse" require that the
+    whole of it lies on one side of zero, and two seeds or more. One seed is "ahead", "behind" or "level" in this one
+    run. `details` has the rest. That a method predicts exactly as the reference does is said where their logits are
+    known to be equal, not where only the right answers are (see `Against`).
 
     Args:
         method: display name of the method.
         comparison: one per seed, or the result of `judge`.
         reference: display name of the reference.
         same_clients: as for `judge`.
-        names: names of the clients, by number.
+        metric: name of what the gains are of.
 
     Raises:
         ConfigError: no comparison was given.
@@ -188,26 +184,36 @@ def verdict(
     finding = comparison if isinstance(comparison, Conclusion) else judge(comparison, same_clients)
     found = finding.difference
     if found.identical:
-        if {method, reference} == {"Local", "Local (full)"}:  # as without validation data: neither has collapsed
-            return f"{method}: identical to {reference}"
-        if stays_alone(method, reference):
-            return f"{method}: identical to {reference}: held-out samples showed no client a gain"
         if not finding.collapsed:
-            return f"{method}: the same accuracy as {reference} for every client"
-        collapsed = "local training" if reference == "Local" else reference
-        return f"{method}: identical to {reference}: it has collapsed to {collapsed}"
-    by, mean = f"by {_points(abs(found.mean))} on average", _points(found.mean, sign=True)
-    head, lead = {
-        "better": (f"better than {reference}, {by}", ""),
-        "worse": (f"worse than {reference}, {by}", ""),
-        "no clear difference": (f"no clear difference from {reference} on average", f"{mean}, "),
-        "ahead": (f"ahead of {reference} in this one run, {by}", ""),
-        "behind": (f"behind {reference} in this one run, {by}", ""),
-        "level": (f"level with {reference} in this one run", f"{mean}, "),
-        "too few": (f"too few figures to tell it from {reference}", f"{mean} on average"),
+            on = f"right answers as {reference} on {n} test samples" if (n := finding.same_answers) else f"{metric} as {reference}"
+            return f"{method}: the same {on} for every client"
+        chosen = ": held-out samples showed no client a gain" if stays_alone(method, reference) else ""
+        return f"{method}: predicts exactly as {reference} for every client{chosen}"
+    of = "" if metric == "accuracy" else f" of {metric}"
+    by, mean, likely = f"by {_points(abs(found.mean))}{of}", f"{_points(found.mean, sign=True)}{of}", _likely(found)
+    said = {
+        "better": f"better than {reference} {by} ({likely})",
+        "worse": f"worse than {reference} {by} ({likely})",
+        "no clear difference": f"no clear difference from {reference} ({mean}, {likely})",
+        "ahead": f"ahead of {reference} in this one run {by} ({likely})",
+        "behind": f"behind {reference} in this one run {by} ({likely})",
+        "level": f"level with {reference} in this one run ({mean}, {likely})",
+        "too few": f"too few figures to tell it from {reference} ({mean})",
     }[found.word]
-    facts = "; ".join(filter(None, (lead + _interval(found), harmed_text(finding))))
-    return f"{method}: {head} ({facts}){_for_whom(finding, names)}"
+    return f"{method}: {said}"
+
+
+def details(finding: Conclusion, names: Sequence[str] = ()) -> str:
+    """Return what a verdict leaves out: the range for harmed clients, and those that clearly move against the mean.
+
+    Args:
+        finding: the result of `judge`.
+        names: names of the clients, by number.
+
+    Returns:
+        Clauses that follow a verdict, with a leading semicolon; "" where there are none.
+    """
+    return "".join(f"; {part}" for part in (harmed_text(finding), _for_whom(finding, names)) if part)
 
 
 def stays_alone(method: str, reference: str) -> bool:
@@ -232,23 +238,23 @@ def _points(value: float, sign: bool = False) -> str:
     return f"{100 * value:+.1f} points" if sign else f"{100 * value:.1f} points"
 
 
-def _interval(found: Difference) -> str:
-    """Return the interval and its seeds and clients; only the latter where there are too few figures."""
+def _likely(found: Difference) -> str:
+    """Return the interval, and its seeds where there are several."""
     if found.low is None or found.high is None:
-        return "; one seed" if found.seeds == 1 else f" over {found.seeds} seeds"
-    over = "clients" if found.seeds == 1 else f"{found.seeds} seeds"
-    return f"{100 * found.level:g} % interval {100 * found.low:+.1f} to {100 * found.high:+.1f} over {over}"
+        return ""
+    over = "" if found.seeds == 1 else f" over {found.seeds} seeds"
+    return f"likely {100 * found.low:+.1f} to {100 * found.high:+.1f}{over}"
 
 
 def _for_whom(finding: Conclusion, names: Sequence[str]) -> str:
     """Return the clients for which the result clearly differs from the average."""
     word = finding.difference.word
     gain = (
-        f"better for {_clients(finding.gaining, names)}" if finding.gaining and word not in ("better", "ahead") else ""
+        f"higher for {_clients(finding.gaining, names)}" if finding.gaining and word not in ("better", "ahead") else ""
     )
-    lose = f"worse for {_clients(finding.losing, names)}" if finding.losing and word not in ("worse", "behind") else ""
+    lose = f"lower for {_clients(finding.losing, names)}" if finding.losing and word not in ("worse", "behind") else ""
     parts = " and ".join(filter(None, (gain, lose)))
-    return f", but clearly {parts}" if parts else ""
+    return f"clearly {parts}" if parts else ""
 
 
 def _clients(ids: Sequence[int], names: Sequence[str]) -> str:
