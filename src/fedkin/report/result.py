@@ -344,11 +344,11 @@ def _worst(scene: Scene, title: str, standing: Standing | None, low: float) -> s
     if found is None:
         return _card("Worst client", "–", '<div class="mini"></div>', "no client was tested")
     value, name = found
-    caption = f"{name}, last round" if name else "last round, mean of the worst of each seed"
+    caption = name or "mean of the worst client of each seed"
     if before is not None and alone(scene.reference):
         who = f" ({before[1]})" if before[1] else ""
         common = _in_common(scene, standing) if standing else ""
-        caption = f"{caption} · alone, the worst has {share(before[0])}{who}{common}"
+        caption = f"{caption} · alone, worst {share(before[0])}{who}{common}"
     level = None if before is None else before[0]
     picture = pictures.dumbbell(level, value, low, f"{share(value)}")
     return _card("Worst client", share(value), picture, caption)

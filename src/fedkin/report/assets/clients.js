@@ -176,16 +176,15 @@ const heads = () => {
   }));
 };
 
-/** The heading of the section: who lost, by name where they are few. */
+/** The heading of the section: how many were measured lower, and by name those that are clear by themselves. */
 const clientsFact = () => {
   const over = byId("other").value, found = people();
   if (!over || found.every((one) => missing(one.gain))) return "Clients";
-  const lost = found.filter((one) => one.kind < 0).sort((a, b) => a.gain - b.gain), alone = over.startsWith("Local");
-  const verb = alone ? `lost with ${part.title}` : `${lost.length === 1 ? "is" : "are"} below ${over} with ${part.title}`;
-  const said = (one) => `${one.name} (${signed(one.gain)})`;
-  if (!lost.length) return alone ? `No client lost with ${part.title}` : `No client is below ${over} with ${part.title}`;
-  if (lost.length <= 2) return `${lost.length === 1 ? "One client" : "Two clients"} ${verb}: ${listed(lost.map(said))}`;
-  return `${lost.length} clients ${verb}, ${lost[0].name} the most (${signed(lost[0].gain)})`;
+  const lower = found.filter((one) => one.kind < 0), clear = lower.filter((one) => one.strong).sort((a, b) => a.gain - b.gain);
+  const than = `with ${part.title} than ${over.startsWith("Local") ? "alone" : `with ${over}`}`;
+  const said = clear.slice(0, 2).map((one) => `${one.name} (${signed(one.gain)})`);
+  const rest = clear.length > 2 ? [...said, `${clear.length - 2} more`] : said;
+  return `${lower.length || "No"} client${lower.length === 1 ? "" : "s"} measured lower ${than}${clear.length ? `; clear: ${listed(rest)}` : ""}`;
 };
 
 /** The methods that a client can be compared with: those with known gains, and all others of the same seed. */
