@@ -185,7 +185,11 @@ def verdict(
     found = finding.difference
     if found.identical:
         if not finding.collapsed:
-            on = f"right answers as {reference} on {n} test samples" if (n := finding.same_answers) else f"{metric} as {reference}"
+            on = (
+                f"right answers as {reference} on {n} test samples"
+                if (n := finding.same_answers)
+                else f"{metric} as {reference}"
+            )
             return f"{method}: the same {on} for every client"
         chosen = ": held-out samples showed no client a gain" if stays_alone(method, reference) else ""
         return f"{method}: predicts exactly as {reference} for every client{chosen}"

@@ -121,7 +121,11 @@ def _unmatched(scene: Scene, title: str, accuracy: Spread) -> Text:
     best = title == scene.order[0] and len(scene.order) > 1
     rank = f", the highest of {len(scene.order)} methods" if best else ""
     worst = scene.final(title, "worst_decile")
-    tail = "" if worst is None or rank else f", {share(worst.mean)} for the worst tenth of them"
+    tail = (
+        ""
+        if worst is None or rank or not scene.report.first.fair
+        else f", {share(worst.mean)} for the worst tenth of them"
+    )
     where = "" if rank else f" over {_clients(scene, title)}"
     return [(f"{named(title)} reached {_reached(scene, accuracy)} on average{where}{rank}{tail}.", "")]
 
@@ -153,13 +157,13 @@ def _effect(scene: Scene, standing: Standing) -> Text:
 
 
 def _likely(standing: Standing) -> str:
-    """Return the interval in words, in whole points unless an end would be zero."""
+    """Return the interval in words, in whole points unless an end would be zero or both would be the same."""
     found = standing.difference
     if found.low is None or found.high is None:
         return ""
-    decimals = 0 if min(abs(found.low), abs(found.high)) >= 0.005 else 1
+    whole = min(abs(found.low), abs(found.high)) >= 0.005 and found.high - found.low >= 0.01
     over = "for clients like these" if found.seeds == 1 else f"over {found.seeds} seeds"
-    return f"Likely {signed(found.low, decimals)} to {signed(found.high, decimals)} {over}."
+    return f"Likely {signed(found.low, 1 - whole)} to {signed(found.high, 1 - whole)} {over}."
 
 
 def _eyebrow(scene: Scene, title: str) -> str:

@@ -56,7 +56,15 @@ def make_run(
             }
         )
         per_client += [
-            {"round": r, "client": i, "accuracy": a, "n_test": samples or 10 + i} for i, a in enumerate(accuracies)
+            {
+                "round": r,
+                "client": i,
+                "accuracy": a,
+                "n_test": samples or 10 + i,
+                "test_classes": 2,
+                **({} if balanced is None else {"balanced": balanced}),
+            }
+            for i, a in enumerate(accuracies)
         ]
         if right is not None:
             for line, n in zip(per_client[-clients:], right, strict=True):

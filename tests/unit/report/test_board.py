@@ -36,8 +36,8 @@ CLEAR = {i: 0.05 + i / 1000 for i in range(8)}
 MIXED = dict.fromkeys(range(7), 0.05) | {7: -0.1}
 HEADLINES = [
     # seeds, gains, the headline; the same gains in one seed never say "better", and in three never "ahead"
-    (1, CLEAR, "M: 5 points above training alone in this one run. Likely +5 to +6 for clients like these."),
-    (3, CLEAR, "M: better than training alone by 5 points. Likely +5 to +6 over 3 seeds."),
+    (1, CLEAR, "M: 5 points above training alone in this one run. Likely +5.1 to +5.6 for clients like these."),
+    (3, CLEAR, "M: better than training alone by 5 points. Likely +5.1 to +5.6 over 3 seeds."),
     (1, MIXED, "M: level with training alone in this one run, at +3.1 points. Likely −1 to +8 for clients like these."),
     (3, MIXED, "M: no clear difference from training alone, at +3.1 points. Likely −1 to +8 over 3 seeds."),
     (1, {i: -g for i, g in CLEAR.items()}, "No method is above training alone on average. The highest, M: 5 points "
@@ -62,7 +62,10 @@ def test_only_equal_logits_are_no_learning(made) -> None:
     """The same right answers may come from different models; equal logits do not."""
     for logits, expected in (
         (("a1", "b2"), "M has the same accuracy as training alone at every client."),
-        (("a1", "a1"), "M predicts exactly as training alone does at every client. It learned nothing from the others."),
+        (
+            ("a1", "a1"),
+            "M predicts exactly as training alone does at every client. It learned nothing from the others.",
+        ),
     ):
         runs = [eight(made, t, 0.6, answers="d", logits=one) for t, one in zip(("Local", "M"), logits, strict=True)]
         assert said(scene(runs), "M") == expected

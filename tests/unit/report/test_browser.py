@@ -109,7 +109,7 @@ def test_the_circle_has_the_links_of_the_round(browser, report) -> None:
 
 
 def test_the_table_is_sorted_and_filtered(browser, report) -> None:
-    """By name up and down, by samples; a filter leaves one client, a group, or those measured lower; heads say the order."""
+    """By name up and down, by samples; a filter leaves one client, a group, or those lower; heads say the order."""
     opened = Opened(browser, report)
     head = opened.tab.locator("#people-head th")
     assert opened.column(0) == ["zurich", "bern", "aarau", "</script><b>"]  # the worst gain first

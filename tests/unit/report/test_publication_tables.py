@@ -82,7 +82,7 @@ def test_a_table_for_papers(rows):
     assert grid.note.startswith("Accuracy: mean over clients and rounds 81 to 100, 3 seeds (")
     for fact in (
         "3 seeds",
-        "points above Local",
+        "points of accuracy above Local",
         "95 % interval over seeds and clients (half-Cauchy prior on the seed effect, scale 0.2)",
         "bold: the highest",
     ):

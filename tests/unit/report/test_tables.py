@@ -152,7 +152,7 @@ def test_harmed_clients_are_a_range(made, digests, names, cell, of):
     rows = tables.comparison_rows(by_title(runs))
     grid = tables.comparison_table(rows)
     assert grid.rows[1][6] == cell
-    assert (f"harmed: number of {of} more than 1 point below Local in the last round" in grid.note) == bool(of)
+    assert (f"harmed: number of {of} whose accuracy is truly more than 1 point below Local's" in grid.note) == bool(of)
     assert rows[1].finding.losing == ((2, 5) if of == "clients" else ())
 
 
