@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.evaluate.answers import Answers, Changed, changed
-from fedkin.evaluate.harm import Harmed, clear_clients, counts, harmed_range
-from fedkin.evaluate.paired import Difference, difference, gain_over
+from fedkin.evaluate.harm import Harmed, clear_clients, counts, harmed_range, holm
+from fedkin.evaluate.paired import SEED_EFFECT, Difference, difference, gain_over, seed_effect
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,9 @@ class Conclusion:
         same_answers: test samples of all seeds, as of `Against`; 0 where it is 0 for a seed.
         gaining, losing: clients that are significantly better, or worse, in these runs (see
             :func:`fedkin.evaluate.clear_clients`); empty where seeds have different clients.
+        p: two-sided p-value of the mean gain, by Holm's procedure for all comparisons of its table (`judge_all`); None
+            where there is no interval.
+        comparisons: number of these comparisons.
     """
 
     difference: Difference
@@ -124,21 +129,43 @@ class Conclusion:
     losing: tuple[int, ...] = ()
     collapsed: bool = False
     same_answers: int = 0
+    p: float | None = None
+    comparisons: int = 1
 
 
-def judge(comparison: Against | Sequence[Against], same_clients: bool | None = None) -> Conclusion:
+def judge_all(compared: Mapping[str, Sequence[Against]], same_clients: bool | None = None) -> dict[str, Conclusion]:
+    """Return the conclusions on all methods of a table: together they show the effect of a seed (`seed_effect`).
+
+    Args:
+        compared: method -> its comparisons with the reference, one per seed.
+        same_clients: as for `judge`.
+
+    Raises:
+        DataError: a method has no comparison.
+    """
+    effect = seed_effect([[a.gains for a in seeds] for seeds in compared.values()], same_clients)
+    found = {title: judge(seeds, same_clients, effect) for title, seeds in compared.items()}
+    tails = {title: tail for title, one in found.items() if (tail := one.difference.tail) is not None}
+    p = dict(zip(tails, holm(np.array([2 * min(tail, 1 - tail) for tail in tails.values()])).tolist(), strict=True))
+    return {title: replace(one, p=p.get(title), comparisons=len(p)) for title, one in found.items()}
+
+
+def judge(
+    comparison: Against | Sequence[Against], same_clients: bool | None = None, effect: float = SEED_EFFECT
+) -> Conclusion:
     """Return the conclusions from a method's comparisons with a reference, one per seed.
 
     Args:
         comparison: one per seed.
         same_clients: whether a client id means the same client in every seed. If unknown (None), the interval treats
             clients as the same, and single clients as different: both are the conservative choice.
+        effect: prior median of the effect of a seed, see :func:`fedkin.evaluate.difference`.
 
     Raises:
         DataError: no comparison was given.
     """
     seeds = [comparison] if isinstance(comparison, Against) else list(comparison)
-    found = difference([a.gains for a in seeds], same_clients=same_clients)
+    found = difference([a.gains for a in seeds], same_clients=same_clients, seed_effect=effect)
     if not all(a.changed for a in seeds):
         return Conclusion(found)
     one = bool(same_clients) or len(seeds) == 1

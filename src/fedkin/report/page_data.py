@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fedkin.core.robust import Aggregation
-from fedkin.evaluate import Against, Choice, Conclusion, details, judge, verdict
+from fedkin.evaluate import Against, Choice, Conclusion, details, judge_all, verdict
 from fedkin.evaluate import warnings as careful
 from fedkin.report import accuracy, client_notes, costs, curves, dots, references, spreads
 from fedkin.report.client_data import Part, parts_of
@@ -95,7 +95,7 @@ def made(
         for name, seeds in bases.items()
     }
     compared = {name: {t: list(found.values()) for t, found in methods.items()} for name, methods in by_seed.items()}
-    findings = {name: {t: judge(seeds, same) for t, seeds in methods.items()} for name, methods in compared.items()}
+    findings = {name: judge_all(methods, same) for name, methods in compared.items()}
     standings = {name: {t: standing(t, name, groups[t], seeds, findings[name][t], metric)
                         for t, seeds in methods.items()} for name, methods in by_seed.items()}  # fmt: skip
     parts = parts_of(groups, standings, bool(same))

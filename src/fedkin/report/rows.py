@@ -17,8 +17,9 @@ from fedkin.evaluate import (
     against,
     difference,
     gain_over,
-    judge,
+    judge_all,
     marked,
+    seed_effect,
     spread,
 )
 from fedkin.report.folder import Run
@@ -77,6 +78,9 @@ def comparison_rows(
     """
     same, ranks = same_clients(groups), _ranks(groups, metric)
     top, base = _top(groups, same, metric), {run.seed: run for run in groups.get(reference, ())}
+    compared = {t: tuple(comparisons(base, runs, metric).values()) for t, runs in groups.items() if t != reference}
+    if findings is None:
+        findings = judge_all({t: seeds for t, seeds in compared.items() if seeds}, same)
     rows = []
     for title, runs in groups.items():
         finals = [run.final for run in runs]
@@ -85,8 +89,6 @@ def comparison_rows(
             for name in (*METRICS, *GROUPED, *OTHER_MOMENT)
             if (s := spread([f.get(name) for f in finals])) is not None
         }
-        compared = tuple(comparisons(base, runs, metric).values()) if title != reference else ()
-        finding = None if not compared else judge(compared, same) if findings is None else findings.get(title)
         rows.append(
             Row(
                 title=title,
@@ -95,8 +97,8 @@ def comparison_rows(
                 worst_decile=metrics.get("worst_decile"),
                 macro_f1=metrics.get("macro_f1"),
                 megabytes=spread([None if run.bytes is None else run.bytes / 1e6 for run in runs]),
-                against=compared,
-                finding=finding,
+                against=compared.get(title, ()),
+                finding=findings.get(title),
                 metrics=metrics,
                 rank=ranks.get(title),
                 best=title in top,
@@ -168,13 +170,13 @@ def _top(groups: Mapping[str, Sequence[Run]], same: bool | None, metric: str) ->
     if not means:
         return set()
     highest = max(means, key=lambda t: means[t])
-    tails: dict[str, float | None] = {}
+    below: dict[str, list[dict[int, float]]] = {}
     for title in means.keys() - {highest}:
         others = {run.seed: run for run in groups[title]}
         gains = [_gains(others[run.seed], run, metric) for run in groups[highest] if run.seed in others]
-        gains = [g for g in gains if g]
-        tails[title] = difference(gains, same_clients=same).tail if gains else None
-    return marked(means, tails)
+        below |= {title: known} if (known := [g for g in gains if g]) else {}
+    effect = seed_effect(below.values(), same)
+    return marked(means, {t: difference(g, same_clients=same, seed_effect=effect).tail for t, g in below.items()})
 
 
 def _gains(base: Run, run: Run, metric: str) -> dict[int, float]:
