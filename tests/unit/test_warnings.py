@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from fedkin.core.robust import Aggregation, Kind
-from fedkin.evaluate import Answers, against
+from fedkin.evaluate import Answers, Changed, against
 from fedkin.evaluate import warnings as careful
 
 
@@ -29,11 +30,13 @@ def test_a_method_that_equals_its_reference() -> None:
     assert careful.collapsed("M", other, "Local") == []
 
 
-@pytest.mark.parametrize(("n", "said"), [(20, True), (5000, False)])
-def test_test_parts_too_small_for_the_gains(n: int, said: bool) -> None:
-    """Five points of gain: nothing with 20 test samples, something with 5,000."""
-    found = careful.small_tests({0: 0.8, 1: 0.7}, {0: n, 1: n}, {0: 0.05, 1: -0.05})
-    assert kinds(found) == (["small tests"] if said else [])
+@pytest.mark.parametrize(("gained", "lost", "said"), [(2, 0, True), (5, 0, True), (6, 0, False), (20, 14, True)])
+def test_test_parts_too_small_for_the_gains(gained: int, lost: int, said: bool) -> None:
+    """Of both clients: exact p-values .5, .06, .03 and .39; losses are judged as gains are."""
+    for side in (1, -1):
+        net = side * np.repeat([1, -1, 0], [gained, lost, 10]).astype(np.int8)
+        found = careful.small_tests({0: 20, 1: 21}, {0: Changed(net, "a"), 1: Changed(-net, "b")})
+        assert kinds(found) == (["small tests"] if said else [])
 
 
 @pytest.mark.parametrize(
@@ -50,10 +53,10 @@ def test_a_method_no_better_than_a_constant_answer(accuracy: float | None, major
 
 
 def test_no_gain_needs_no_test_part() -> None:
-    assert careful.small_tests({0: 0.8}, {0: 3}, {0: 0.0}) == []
-    assert careful.small_tests({}, {}, {}) == []
-    (found,) = careful.small_tests({0: 0.8, 1: 0.7}, {0: 20, 1: 21}, {0: 0.05, 1: -0.05})
-    assert "(median: 20.5 samples; 95 %)" in found.text
+    assert careful.small_tests({0: 3}, {0: Changed(np.zeros(3, np.int8), "a")}) == []
+    assert careful.small_tests({}, {}) == []
+    (found,) = careful.small_tests({0: 20, 1: 21}, {0: Changed(np.array([1, 0], np.int8), "a")})
+    assert "(median: 20.5 samples)" in found.text
 
 
 def test_clients_that_never_took_part_or_were_refused_and_rounds_that_were_lost() -> None:

@@ -212,12 +212,13 @@ def verdict(
     found = finding.difference
     if found.identical:
         if not finding.collapsed:
-            on = (
+            n = finding.same_answers
+            known = (
                 f"right answers as {reference} on {n} test samples"
-                if (n := finding.same_answers)
-                else f"{metric} as {reference}"
+                if n
+                else f"{metric} as {reference} for every client"
             )
-            return f"{method}: the same {on} for every client"
+            return f"{method}: the same {known}"
         chosen = ": held-out samples showed no client a gain" if stays_alone(method, reference) else ""
         return f"{method}: predicts exactly as {reference} for every client{chosen}"
     of = "" if metric == "accuracy" else f" of {metric}"

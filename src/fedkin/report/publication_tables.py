@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate.paired import SEED_EFFECT
 from fedkin.evaluate.rounds import over
 from fedkin.report.cells import cells
 from fedkin.report.first import NAMED
@@ -144,7 +143,7 @@ def _caption(rows: Sequence[Row], reference: str, level: float, extra: Headline)
     shared = {row.difference.seeds for row in rows if row.difference} or set(seeds)  # a reference may lack runs
     luck = "clients of this one seed" if seeds == [1] else "clients of the one seed in common"
     if shared - {1}:
-        luck = f"seeds and clients (half-Cauchy prior on the seed effect, scale {SEED_EFFECT:g})"
+        luck = "seeds and clients (half-Cauchy prior on the seed effect, its scale from all methods)"
         luck += "; over clients alone where there is one seed in common" if 1 in shared else ""
     spread = "" if seeds == [1] else " (± standard deviation)"
     parts = [

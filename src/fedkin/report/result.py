@@ -199,7 +199,7 @@ def _lede(scene: Scene, title: str) -> str:
         elif title != scene.reference:
             said.append(_missing(scene, title, runs))
         return "".join(said).strip()
-    said += [_measured(scene, standing), _among(scene, title)]
+    said += [_measured(scene, standing), _among(scene, title), _chosen(scene, title)]
     if scene.seeds == 1:
         said.append("One seed: run two more before choosing.")
     return " ".join(filter(None, (text.strip() for text in said)))
@@ -249,6 +249,17 @@ def _among(scene: Scene, title: str) -> str:
     less = other / mine if mine and other else 1.0
     said += f" and needs {100 * less:.0f}% of the traffic" if less < 0.9 else ""
     return f"{place}; {said}." if place else f"{said}."
+
+
+def _chosen(scene: Scene, title: str) -> str:
+    """Return whether the verdict on the method that the page chose holds for all comparisons together."""
+    standing = scene.standing(title)
+    if title != scene.first or standing is None or standing.finding.p is None or standing.finding.comparisons == 1:
+        return ""
+    if standing.difference.word not in ("better", "worse", "ahead", "behind"):
+        return ""
+    holds = "clear" if standing.finding.p < 0.05 else "not clear"
+    return f"Chosen from {standing.finding.comparisons} comparisons, its difference is {holds} (Holm's correction)."
 
 
 def _figures(scene: Scene, title: str) -> list[str]:

@@ -568,7 +568,8 @@ def test_compare_shows_every_method_and_a_verdict(fedkin: Command, small: str) -
         assert f"| {title} |" in written or f"| **{title}** |" in written
     for title in ("FedAvg", "DA-PFL", "FedPer"):
         (against,) = re.findall(rf"^{title}: (.*)$", done.out, re.MULTILINE)
-        assert f"- {title}: {against}\n" in written
+        assert len(f"{title}: {against}") <= 100
+        assert f"- {title}: {against}" in written
         assert "Local (full)" not in against  # which is identical here: the sentence would be the same
     assert not re.search(r"^(- )?Local: ", done.out + written, re.MULTILINE)  # that of Local (full) says the same
     assert "Local and Local (full): under both every client trains alone in all 2 rounds" in done.out

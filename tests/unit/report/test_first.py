@@ -162,7 +162,9 @@ def heading(text: str) -> str:
 def test_the_page_of_a_comparison_begins_with_balanced_accuracy(runs, tmp_path):
     """The heading and the first chart are of balanced accuracy; the reason and the verdicts on accuracy follow."""
     text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
-    assert heading(text).startswith('A: <span class="g">better than training alone by 10 points of balanced accuracy</span>.')
+    assert heading(text).startswith(
+        'A: <span class="g">better than training alone by 10 points of balanced accuracy</span>.'
+    )
     assert '<p class="lede">Accuracy is not a fair headline (zurich: always predicting yes is right in 90%). ' in text
     assert "<h3>Against Local</h3>\n<ul>\n<li>A: better than Local by 10.0 points of balanced accuracy" in text
 
