@@ -15,13 +15,13 @@ from fedkin.evaluate import (
     against,
     details,
     difference,
-    holm,
     interval,
     judge,
     judge_all,
     seed_effect,
     verdict,
 )
+from fedkin.evaluate.harm import holm
 from fedkin.evaluate.paired import _error
 
 
@@ -434,3 +434,56 @@ def test_a_verdict_knows_among_how_many_it_stands() -> None:
     assert (one.comparisons, found["m3"].p, found["few"].p, found["few"].comparisons) == (20, 1.0, None, 20)
     lost = judge_all({t: seeds(-np.stack([list(a.gains.values()) for a in each])) for t, each in rows.items()}, False)
     assert lost["m7"].p == pytest.approx(one.p)
+
+
+# ---- these clients --------------------------------------------------------------------------------------------------
+HOSPITALS = np.array([[0.02, 0.10, -0.01, 0.05], [0.03, 0.11, 0.01, 0.05], [0.01, 0.12, -0.02, 0.05]])
+
+
+@pytest.mark.parametrize(("share", "factor"), [(0.0, 1 / 3), (0.2, 1 / 3 + 0.2 / 0.8), (0.5, 1 / 3 + 1)])
+def test_these_clients_have_students_interval_over_seeds(share: float, factor: float) -> None:
+    """Seed means 4, 5 and 4 points: the variance of their mean is that of a seed times 1/S, and n_test / n_other more
+    where seeds draw test samples again (Nadeau and Bengio)."""
+    found = judge(seeds(HOSPITALS), True, test_share=share).these
+    means = HOSPITALS.mean(1)
+    half = t.ppf(0.975, 2) * means.std(ddof=1) * math.sqrt(factor)
+    assert found is not None
+    assert (found.mean, found.low, found.high) == pytest.approx(
+        (means.mean(), means.mean() - half, means.mean() + half)
+    )
+    assert found.tail == pytest.approx(t.sf(means.mean() / half * t.ppf(0.975, 2), 2))
+
+
+def test_other_clients_like_these_are_another_question() -> None:
+    """Four hospitals of which one gains much: clear for these four, not for hospitals like them."""
+    found = judge(seeds(np.repeat(HOSPITALS, 3, axis=0)), True)
+    assert found.these is not None
+    assert (found.difference.word, found.these.word) == ("no clear difference", "better")
+    assert found.difference.mean == found.these.mean
+
+
+def test_seeds_that_test_the_same_samples_do_not_overlap() -> None:
+    """Digests show whether a client's test samples are drawn again; where they are not known, they may be."""
+    rows = np.array([[0.1] * 6, [0.2] * 6, [0.1] * 6])
+    unknown, again, fixed = (
+        judge(each, True, test_share=0.5).these
+        for each in (seeds(rows), answered(rows), answered(rows, same_test=True))
+    )
+    assert unknown is not None
+    assert again is not None
+    assert fixed is not None
+    assert unknown.low == again.low
+    assert (fixed.mean - (fixed.low or 0)) * 2 == pytest.approx(again.mean - (again.low or 0))  # 1/3, 1/3 + 1
+    left = [*answered(rows, same_test=True)]
+    left[1] = Against(left[1].gains, 0.2, False, 0, 0.0, {c: one for c, one in left[1].changed.items() if c != 3})
+    missing = judge(left, True, test_share=0.5).these
+    assert missing is not None
+    assert missing.low == fixed.low  # a client that a seed lacks is not drawn again
+
+
+def test_without_the_same_clients_in_several_seeds_there_are_no_these() -> None:
+    """Clients dealt anew, or perhaps; one seed; too few figures."""
+    assert judge(seeds(HOSPITALS), False).these is judge(seeds(HOSPITALS)).these is None
+    assert judge(seeds(HOSPITALS[:1]), True).these is None
+    assert judge(seeds(HOSPITALS[:2, :2]), True).these is None
+    assert judge_all({"a": seeds(HOSPITALS)}, True)["a"].these == judge(seeds(HOSPITALS), True).these

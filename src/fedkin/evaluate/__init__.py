@@ -15,17 +15,7 @@
 from fedkin.evaluate.answers import Answers, Changed, answers_of, changed
 from fedkin.evaluate.choice import Choice, Constant, choose, majority_class
 from fedkin.evaluate.divergence import diverged
-from fedkin.evaluate.harm import (
-    Counts,
-    Harmed,
-    clear_clients,
-    client_p,
-    counts,
-    harmed,
-    harmed_range,
-    holm,
-    most_differing,
-)
+from fedkin.evaluate.harm import Counts, Harmed, clear_clients, client_p, counts, harmed, harmed_range, most_differing
 from fedkin.evaluate.intervals import interval
 from fedkin.evaluate.marks import marked
 from fedkin.evaluate.paired import Difference, difference, gain_over, seed_effect
@@ -78,7 +68,6 @@ __all__ = [
     "gain_over",
     "harmed",
     "harmed_range",
-    "holm",
     "interval",
     "judge",
     "judge_all",

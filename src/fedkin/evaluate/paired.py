@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -121,6 +122,27 @@ def difference(
     error = _error(table, same_clients is not False, seed_effect)
     half = error.half_width(level)
     return Difference(mean, mean - half, mean + half, level, seeds, clients, error.tail(mean), identical)
+
+
+def of_these_clients(found: Difference, gains: Sequence[Gains], test_share: float = 0.0) -> Difference | None:
+    """Return the difference with an interval for these very clients, the same in every seed, instead of clients like
+    them: Student's over the seed means. None for one seed, and where there are too few figures.
+
+    Where each seed draws a client's test samples again from all of its samples, test parts overlap, and the variance of
+    the mean is that of a seed times ``1 / S + n_test / n_other`` (Nadeau and Bengio, "Inference for the generalization
+    error", Machine Learning 2003). The others are all that are not tested, for training and validation. With the same
+    test samples in every seed it is ``1 / S``, and the interval is for these samples.
+
+    Args:
+        found: the difference; gains: what it was computed from, see `difference`.
+        test_share: fraction of a client's samples that each seed draws for testing, in [0, 1); 0: always the same ones.
+    """
+    if found.seeds == 1 or found.low is None:
+        return None
+    spread = statistics.stdev(math.fsum(seed.values()) / len(seed) for seed in gains)
+    error = _student(spread * math.sqrt(1 / found.seeds + test_share / (1 - test_share)), found.seeds - 1)
+    half = error.half_width(found.level)
+    return replace(found, low=found.mean - half, high=found.mean + half, tail=error.tail(found.mean))
 
 
 def seed_effect(comparisons: Iterable[Sequence[Gains]], same_clients: bool | None = None) -> float:

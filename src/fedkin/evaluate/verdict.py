@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.evaluate.answers import Answers, Changed, changed
 from fedkin.evaluate.harm import Harmed, clear_clients, counts, harmed_range, holm
-from fedkin.evaluate.paired import SEED_EFFECT, Difference, difference, gain_over, seed_effect
+from fedkin.evaluate.paired import SEED_EFFECT, Difference, difference, gain_over, of_these_clients, seed_effect
+
+TEST_SHARE = 0.2
+"""Fraction of a client's samples that are tested, unless a setting says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +121,10 @@ class Conclusion:
         same_answers: test samples of all seeds, as of `Against`; 0 where it is 0 for a seed.
         gaining, losing: clients that are significantly better, or worse, in these runs (see
             :func:`fedkin.evaluate.clear_clients`); empty where seeds have different clients.
-        p: two-sided p-value of the mean gain, by Holm's procedure for all comparisons of its table (`judge_all`); None
-            where there is no interval.
-        comparisons: number of these comparisons.
+        these: the mean gain with an interval for these very clients (`of_these_clients`), where ``difference`` is for
+            clients like these; None unless several seeds have the same clients.
+        p: two-sided p-value of the mean gain by Holm's procedure for the comparisons of its table; None without an
+            interval, and for a method that is judged alone. comparisons: their number.
     """
 
     difference: Difference
@@ -129,29 +134,30 @@ class Conclusion:
     losing: tuple[int, ...] = ()
     collapsed: bool = False
     same_answers: int = 0
+    these: Difference | None = None
     p: float | None = None
     comparisons: int = 1
 
 
-def judge_all(compared: Mapping[str, Sequence[Against]], same_clients: bool | None = None) -> dict[str, Conclusion]:
+def judge_all(
+    compared: Mapping[str, Sequence[Against]], same_clients: bool | None = None, test_share: float = TEST_SHARE
+) -> dict[str, Conclusion]:
     """Return the conclusions on all methods of a table: together they show the effect of a seed (`seed_effect`).
 
-    Args:
-        compared: method -> its comparisons with the reference, one per seed.
-        same_clients: as for `judge`.
-
-    Raises:
-        DataError: a method has no comparison.
+    ``compared`` is method -> its comparisons with the reference, one per seed; other arguments are those of `judge`.
     """
     effect = seed_effect([[a.gains for a in seeds] for seeds in compared.values()], same_clients)
-    found = {title: judge(seeds, same_clients, effect) for title, seeds in compared.items()}
+    found = {title: judge(seeds, same_clients, effect, test_share) for title, seeds in compared.items()}
     tails = {title: tail for title, one in found.items() if (tail := one.difference.tail) is not None}
     p = dict(zip(tails, holm(np.array([2 * min(tail, 1 - tail) for tail in tails.values()])).tolist(), strict=True))
     return {title: replace(one, p=p.get(title), comparisons=len(p)) for title, one in found.items()}
 
 
 def judge(
-    comparison: Against | Sequence[Against], same_clients: bool | None = None, effect: float = SEED_EFFECT
+    comparison: Against | Sequence[Against],
+    same_clients: bool | None = None,
+    effect: float = SEED_EFFECT,
+    test_share: float = TEST_SHARE,
 ) -> Conclusion:
     """Return the conclusions from a method's comparisons with a reference, one per seed.
 
@@ -160,25 +166,31 @@ def judge(
         same_clients: whether a client id means the same client in every seed. If unknown (None), the interval treats
             clients as the same, and single clients as different: both are the conservative choice.
         effect: prior median of the effect of a seed, see :func:`fedkin.evaluate.difference`.
+        test_share: fraction of a client's samples that are tested; for seeds that test others of the same clients.
 
     Raises:
         DataError: no comparison was given.
     """
     seeds = [comparison] if isinstance(comparison, Against) else list(comparison)
-    found = difference([a.gains for a in seeds], same_clients=same_clients, seed_effect=effect)
-    if not all(a.changed for a in seeds):
-        return Conclusion(found)
+    gains = [a.gains for a in seeds]
+    found = difference(gains, same_clients=same_clients, seed_effect=effect)
+    parts = [{client: one.digest for client, one in a.changed.items()} for a in seeds]
+    redrawn = not all(parts) or len({*chain(*(part.items() for part in parts))}) > len(set().union(*parts))
+    these = of_these_clients(found, gains, test_share if redrawn else 0.0) if same_clients else None
+    if not all(parts):
+        return Conclusion(found, these=these)
     one = bool(same_clients) or len(seeds) == 1
-    counted = counts([a.changed for a in seeds], one)
+    counted, unit = counts([a.changed for a in seeds], one), "clients" if one else "client results"
     up, down = clear_clients(counted) if one else ((), ())
     return Conclusion(
         difference=found,
         harmed=harmed_range(counted),
-        of="clients" if one else "client results",
+        of=unit,
         gaining=up,
         losing=down,
         collapsed=all(a.collapsed for a in seeds),
         same_answers=sum(a.same_answers for a in seeds) if all(a.same_answers for a in seeds) else 0,
+        these=these,
     )
 
 
@@ -236,7 +248,8 @@ def verdict(
 
 
 def details(finding: Conclusion, names: Sequence[str] = ()) -> str:
-    """Return what a verdict leaves out: the range for harmed clients, and those that clearly move against the mean.
+    """Return what a verdict leaves out: the range for these very clients where all seeds have them, that for the number
+    of harmed ones, and those that clearly move against the mean.
 
     Args:
         finding: the result of `judge`.
@@ -245,7 +258,8 @@ def details(finding: Conclusion, names: Sequence[str] = ()) -> str:
     Returns:
         Clauses that follow a verdict, with a leading semicolon; "" where there are none.
     """
-    return "".join(f"; {part}" for part in (harmed_text(finding), _for_whom(finding, names)) if part)
+    these = finding.these and f"for these clients themselves {_likely(finding.these)}"
+    return "".join(f"; {part}" for part in (these, harmed_text(finding), _for_whom(finding, names)) if part)
 
 
 def stays_alone(method: str, reference: str) -> bool:

@@ -14,7 +14,7 @@ from fedkin.report.figures import Figure, best_first
 from fedkin.report.first import NAMED, first_of, unlearned
 from fedkin.report.folder import Run
 from fedkin.report.headline import ended_early
-from fedkin.report.rows import comparisons, same_clients
+from fedkin.report.rows import comparisons, same_clients, test_share
 from fedkin.report.standings import Standing, standing
 from fedkin.report.tuning import Tuned
 
@@ -95,7 +95,7 @@ def made(
         for name, seeds in bases.items()
     }
     compared = {name: {t: list(found.values()) for t, found in methods.items()} for name, methods in by_seed.items()}
-    findings = {name: judge_all(methods, same) for name, methods in compared.items()}
+    findings = {name: judge_all(methods, same, test_share(groups)) for name, methods in compared.items()}
     standings = {name: {t: standing(t, name, groups[t], seeds, findings[name][t], metric)
                         for t, seeds in methods.items()} for name, methods in by_seed.items()}  # fmt: skip
     parts = parts_of(groups, standings, bool(same))

@@ -199,10 +199,18 @@ def _lede(scene: Scene, title: str) -> str:
         elif title != scene.reference:
             said.append(_missing(scene, title, runs))
         return "".join(said).strip()
-    said += [_measured(scene, standing), _among(scene, title), _chosen(scene, title)]
+    said += [_these(standing), _measured(scene, standing), _among(scene, title), _chosen(scene, title)]
     if scene.seeds == 1:
         said.append("One seed: run two more before choosing.")
     return " ".join(filter(None, (text.strip() for text in said)))
+
+
+def _these(standing: Standing) -> str:
+    """Return the interval for the very clients of the runs, where several seeds have the same; "" otherwise."""
+    found = standing.finding.these
+    if found is None or found.low is None or found.high is None:
+        return ""
+    return f"For these {standing.clients} clients themselves: {signed(found.low)} to {signed(found.high)}."
 
 
 def _measured(scene: Scene, standing: Standing) -> str:

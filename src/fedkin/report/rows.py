@@ -22,6 +22,7 @@ from fedkin.evaluate import (
     seed_effect,
     spread,
 )
+from fedkin.evaluate.verdict import TEST_SHARE
 from fedkin.report.folder import Run
 
 
@@ -80,7 +81,7 @@ def comparison_rows(
     top, base = _top(groups, same, metric), {run.seed: run for run in groups.get(reference, ())}
     compared = {t: tuple(comparisons(base, runs, metric).values()) for t, runs in groups.items() if t != reference}
     if findings is None:
-        findings = judge_all({t: seeds for t, seeds in compared.items() if seeds}, same)
+        findings = judge_all({t: seeds for t, seeds in compared.items() if seeds}, same, test_share(groups))
     rows = []
     for title, runs in groups.items():
         finals = [run.final for run in runs]
@@ -139,6 +140,12 @@ def same_clients(groups: Mapping[str, Sequence[Run]]) -> bool | None:
     if said == {True} or (alike and known and len(seeds) > 1):
         return True
     return False if said == {False} and not alike else None
+
+
+def test_share(groups: Mapping[str, Sequence[Run]]) -> float:
+    """Return the fraction of a client's samples that is tested, the largest of the runs."""
+    config = [run.summary.get("config", {}) for runs in groups.values() for run in runs]
+    return max((float(one.get("data", {}).get("test", TEST_SHARE)) for one in config), default=TEST_SHARE)
 
 
 def _fixed(run: Run) -> bool | None:

@@ -56,6 +56,8 @@ def test_the_headline_says_how_much_and_knows_the_number_of_seeds(made, seeds, g
     for run in runs:
         run.summary["clients"] = {"names": list("abcdefgh")}
     assert said(scene(runs), "M") == expected
+    text = block(scene(runs), "M")
+    assert ("For these 8 clients themselves: " in text) == (seeds > 1)
 
 
 def test_only_equal_logits_are_no_learning(made) -> None:
