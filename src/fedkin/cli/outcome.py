@@ -191,7 +191,8 @@ def write_outcome(plan: Comparison, folder: Path, runs: Sequence[Run], decimals:
     origin = Origin(command, tuple((run.title, run.seed, digest(run.summary["config"])) for run in runs), tuned)
     others = _judged_by(report, reference)
     sentences = [s for row in judged for name in others if (s := report.sentence(row.title, name))]
-    text = "".join(f"- {sentence}\n" for sentence in sentences) + (f"\n{which}\n" if which else "")
+    text = f"{' '.join(report.unlearned)}\n\n" if report.unlearned else ""
+    text += "".join(f"- {sentence}\n" for sentence in sentences) + (f"\n{which}\n" if which else "")
     write_tables(folder, rows, origin, reference, decimals, text, lead)
     page = comparison_page(folder, report, command, reference)
     return Outcome(
@@ -216,10 +217,12 @@ def style_of(found: Conclusion) -> str:
 
 
 def tell_verdicts(found: Outcome) -> None:
-    """Print the verdicts of a comparison, in colours on a terminal, and how Local and Local (full) differ."""
-    for number, (text, style) in enumerate(zip(found.verdicts, found.styles, strict=True)):
-        if number == 0:
-            screen.say("")
+    """Print whether anything was learned, the verdicts of a comparison, in colours on a terminal, and how Local and
+    Local (full) differ."""
+    screen.say("")
+    if found.report.unlearned:
+        screen.paragraph(" ".join(found.report.unlearned) + "\n")
+    for text, style in zip(found.verdicts, found.styles, strict=True):
         screen.paragraph(Text(text, style=style))
     if found.which:
         screen.paragraph(f"\n{found.which}")

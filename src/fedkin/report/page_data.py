@@ -127,8 +127,6 @@ def made(
     }
     figures = {name: [one for one in drawn if one is not None] for name, drawn in found.items()}
     warnings = _warnings(groups, parts, by_seed, first_figure)
-    if learned:
-        warnings.insert(0, careful.Warning("nothing learned", " ".join(learned)))
     return PageData(groups, figures, parts, compared, findings, standings, first_figure, learned, same, warnings)
 
 

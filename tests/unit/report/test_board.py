@@ -113,7 +113,6 @@ def test_nothing_learned_comes_before_who_gained(made) -> None:
         "No method predicts this outcome clearly better than always giving a client's most frequent class. "
         "Only 64 of 1,600 test samples (4%) have another class."
     )
-    assert scene(runs).report.warnings[0].kind == "nothing learned"
     better = [runs[0], eight(made, "M", 0.99, {0: 0.001}, right=[192] * 8)]
     for line in better[1].clients:
         line["majority"] = 192
