@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.text import Text
 
 from fedkin.cli import screen
 from fedkin.core.errors import ConfigError, counted, typed
@@ -222,7 +221,7 @@ def tell_verdicts(found: Outcome) -> None:
     for number, (text, style) in enumerate(zip(found.verdicts, found.styles, strict=True)):
         if number == 0:
             screen.say("")
-        screen.paragraph(Text(text, style=style))
+        screen.paragraph(text, style)
     if found.which:
         screen.paragraph(f"\n{found.which}")
 
