@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-
 from fedkin.cli import screen
 from fedkin.core.errors import ConfigError, counted, typed
 from fedkin.data import SOURCES, Dataset, Federation, is_shelf

@@ -24,7 +24,7 @@ WIDEST = 100
 
 
 class Screen(Console):
-    """A console that shows text such as ``:AB:`` in a fingerprint as it is, and whose lines are not too long to read."""
+    """A console that shows a fingerprint's ``:AB:`` as it is, and whose lines are not too long to read."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, highlight=False, emoji=False)

@@ -288,8 +288,8 @@ def to_rich(grid: Grid, width: int | None = None) -> Table:
     Args:
         grid: the table.
         width: characters in a line of the console; where the columns do not fit otherwise, one space separates them
-            instead of two, then ± has no spaces, then headings take two lines, then
-            long words such as paths, then "1 of 9" is 1/9, then figures with ± take two lines. A table that is still wider stays so: print it without
+            instead of two, then ± has no spaces, then headings take two lines, then long words such as paths, then "1
+            of 9" is 1/9, then figures with ± take two lines. A table that is still wider stays so: print it without
             cropping.
     """
     caption = Text(grid.note) if grid.note else None
