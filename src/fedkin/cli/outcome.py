@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.text import Text
-
 from fedkin.cli import screen
 from fedkin.core.errors import ConfigError, counted, typed
 from fedkin.data import SOURCES, Dataset, Federation, is_shelf
@@ -223,7 +221,7 @@ def tell_verdicts(found: Outcome) -> None:
     if found.report.unlearned:
         screen.paragraph(" ".join(found.report.unlearned) + "\n")
     for text, style in zip(found.verdicts, found.styles, strict=True):
-        screen.paragraph(Text(text, style=style))
+        screen.paragraph(text, style)
     if found.which:
         screen.paragraph(f"\n{found.which}")
 

@@ -290,8 +290,8 @@ def to_rich(grid: Grid, width: int | None = None) -> Table:
     Args:
         grid: the table.
         width: characters in a line of the console; where the columns do not fit otherwise, one space separates them
-            instead of two, then ± has no spaces, then headings take two lines, then
-            long words such as paths, then figures with ±. A table that is still wider stays so: print it without
+            instead of two, then ± has no spaces, then headings take two lines, then long words such as paths, then "1
+            of 9" is 1/9, then figures with ± take two lines. A table that is still wider stays so: print it without
             cropping.
     """
     caption = Text(grid.note) if grid.note else None
@@ -329,7 +329,11 @@ def _narrowed(grid: Grid, width: int) -> Grid:
     folded = _folded(replace(close, columns=tuple(name.replace(" ", "\n", 1) for name in close.columns)), width)
     if _widths(folded)[1] + columns < width:
         return folded
-    return replace(folded, rows=tuple(tuple(cell.replace("±", "\n±") for cell in row) for row in folded.rows))
+    figures = ([c.replace(" of ", "/").replace("< ", "<") for c in row[grid.words :]] for row in folded.rows)
+    tight = replace(folded, rows=tuple((*row[: grid.words], *f) for row, f in zip(folded.rows, figures, strict=True)))
+    if _widths(tight)[1] + columns < width:
+        return tight
+    return replace(tight, rows=tuple(tuple(cell.replace("±", "\n±") for cell in row) for row in tight.rows))
 
 
 def _folded(grid: Grid, width: int) -> Grid:

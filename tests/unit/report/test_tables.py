@@ -1,6 +1,7 @@
 """Tables hold the numbers they were given, in every rendering."""
 
 import io
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -99,6 +100,20 @@ def test_a_narrow_screen_cuts_no_name_and_no_figure(made, seeds):
     found = text.replace("±", " ± ").split()
     assert all(set(cell.split()) <= set(found) for row in grid.rows for cell in row)
     assert set(" ".join(grid.columns).split()) <= set(found)
+
+
+@pytest.mark.parametrize("width", [80, 90, 100])
+def test_a_method_of_several_seeds_takes_one_line(width):
+    """Where names have up to 12 letters: mean, spread and the range of harmed clients stand side by side."""
+    columns = ("method", "accuracy %", "last", "trained %", "worst 10 %", "macro-F1 %", "gain", "harmed", "MB")
+    row = ("Local (full)", *("10.0 ± 9.9", "10.0", "10.0 ± 9.9", "10.0 ± 9.9", "10.0 ± 9.9", "-20.1 ± 7.1"))
+    grid = tables.Grid("", columns, ((*row, "10–15 of 16", "< 0.01"), (*row, "0 of 16", "10.9")))
+    console = Console(file=io.StringIO(), width=width)
+    console.print(tables.to_rich(grid, width), crop=False)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    figures = [re.sub("[^0-9]+", "", line) for line in lines if "Local" in line]
+    assert figures == [re.sub("[^0-9]+", "", "".join(cells)) for cells in grid.rows]
 
 
 @pytest.mark.parametrize("width", [20, 50, 80])
