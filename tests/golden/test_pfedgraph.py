@@ -8,6 +8,7 @@ since the common start, p the shares of samples: the projection of ``p + cos_i /
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -22,14 +23,16 @@ from toys import ByHand, apart, close, copies, draw, federation, mlp, mlp_with_b
 ENDS = ((1.0, 0.0), (0.0, 2.0), (-1.0, 0.0))  # cosines 0 between the second and the others, -1 between these
 
 
-def three(method: PFedGraph, sizes: Sequence[int] = (1, 1, 1), ends: Sequence[Sequence[float]] = ENDS) -> ByHand:
+def three(
+    method: PFedGraph, sizes: Sequence[int] = (1, 1, 1), ends: Sequence[Sequence[float]] = ENDS, **changes: Any
+) -> ByHand:
     """Clients whose training ends at given models, from the common start (0, 0)."""
 
     def solve(request: Train, client: Client) -> Tensor:
         return torch.tensor(ends[client.id])
 
     data = [copies([1.0, 1.0], n) for n in sizes]
-    return ByHand(method, vector_net(0.0, 0.0), data, solve=solve)
+    return ByHand(method, vector_net(0.0, 0.0), data, solve=solve, **changes)
 
 
 def test_the_graph() -> None:
@@ -49,13 +52,30 @@ def test_shares_of_samples() -> None:
 
 
 def test_a_part_of_the_clients() -> None:
-    """Clients 1 and 3, p = 1/2: (1, 0) and (0, 1), they keep their models; client 2 has the common start still."""
+    """Clients 1 and 3, p = 1/2: (1, 0) and (0, 1), they keep their models; client 2 has none of its own yet."""
     hand = three(PFedGraph(spread=1.0))
     hand.play([0, 2])
     close(hand.server.bank, [[1, 0], [0, 0], [-1, 0]])
     sent = hand.download([0, 1])
     assert set(sent.row(0)) == {"model", "pull"}
     assert set(sent.row(1)) == {"model"}
+
+
+@pytest.mark.parametrize(("uniform", "wanted"), [(False, [-1 / 2, 0]), (True, [0, 0])])
+def test_who_has_not_taken_part_starts_from_the_mean_of_the_others(uniform: bool, wanted: list[float]) -> None:
+    """n = (1, 1, 3, 1): clients 1 and 3 keep (1, 0) and (-1, 0): (1 - 3)/4 = -1/2, or 0 if all weigh the same. Client 2,
+    there from the start, and client 4, which joins, get that mean to train and to predict with, as it is in each round;
+    neither counts in it. Client 1, who did take part, keeps its own."""
+    hand = three(PFedGraph(spread=0.5), (1, 1, 3, 1), (*ENDS, (0.0, 2.0)), present=3, uniform=uniform)
+    close(hand.download([1]).row(0).model, [0, 0])  # nobody has: the common start
+    hand.play([0, 2])
+    hand.join(4)
+    sent = hand.download([0, 1, 3])
+    close(torch.stack([sent.row(i).model for i in range(3)]), [[1, 0], wanted, wanted])
+    close(hand.used(3).model, wanted)
+    hand.play([3])  # (0, 2), 1 of 5 samples
+    close(hand.download([1]).row(0).model, [-2 / 5, 2 / 5] if not uniform else [0, 2 / 3])
+    close(hand.used(3).model, [0, 2])
 
 
 def test_strength_of_the_shares() -> None:
@@ -170,25 +190,27 @@ def nearest(point: Tensor) -> Tensor:
 
 def test_an_independent_program_gives_the_same() -> None:
     """The algorithm in float64 on five clients of unequal size, three in each of five rounds; the pull is written as a
-    sum of cosines with single models."""
+    sum of cosines with single models. A client's first model is the mean of those of all that took part before."""
     alpha, lam = 0.8, 0.5
     found, shards, w0 = plain.played(PFedGraph(spread=alpha, lam=lam), rounds_=5)
-    models = [w0 for _ in shards]
+    models: dict[int, Tensor] = {}
     friends: dict[int, list[tuple[float, Tensor]]] = {}
     cosine = torch.nn.functional.cosine_similarity
     for t, cohort in plain.cohorts(found):
         ends = []
+        size = torch.tensor([len(s.train) for s in shards], dtype=torch.float64)
+        first = sum(size[i] * w for i, w in models.items()) / sum(size[i] for i in models) if models else w0
         for i in cohort:
             known = friends.get(i, [])
 
             def pull(v, _x, _i, known=known):
                 return -lam * sum(weight * cosine(v, other, dim=0) for weight, other in known)
 
-            ends.append(plain.descend(models[i], shards[i].train, i, t, extra=pull if known else None)[0])
-        size = torch.tensor([len(shards[i].train) for i in cohort], dtype=torch.float64)
+            ends.append(plain.descend(models.get(i, first), shards[i].train, i, t, extra=pull if known else None)[0])
+        p = size[list(cohort)] / size[list(cohort)].sum()
         for i, mine in zip(cohort, ends, strict=True):
             alike = torch.stack([cosine(mine - w0, other - w0, dim=0) for other in ends])
-            x = nearest(size / size.sum() + alike / (2 * alpha))
+            x = nearest(p + alike / (2 * alpha))
             models[i] = x @ torch.stack(ends)
             friends[i] = list(zip(x.tolist(), ends, strict=True))
-    assert max(plain.distance(found.state.bank[i], w) for i, w in enumerate(models)) < 5e-6
+    assert max(plain.distance(found.state.bank[i], w) for i, w in models.items()) < 5e-6
