@@ -17,9 +17,13 @@ from scipy.linalg import subspace_angles
 from scipy.spatial.distance import squareform
 from torch import Tensor, nn
 
+import fedkin
 import plain
-from fedkin.core import Client, ConfigError, Net, Samples, Train
-from fedkin.methods import PACFL
+from fedkin import Compute, Federation
+from fedkin.core import Client, ClientData, ConfigError, Method, Net, Samples, Train
+from fedkin.data import IID, federate, load, plant
+from fedkin.functional.linkage import by_first_member
+from fedkin.methods import CAM, PACFL, Safe
 from fedkin.methods.pacfl import angles, principal_vectors
 from toys import ByHand, close, draw, federation, mlp, run
 
@@ -124,6 +128,44 @@ def test_each_cluster_is_fedavg() -> None:
     hand.play([1, 2])
     close(hand.server.centres, [[8.0] * 4, [30.0] * 4])
     close(hand.used(0).model, [8.0] * 4)
+
+
+@pytest.mark.parametrize("clients", [12, 20])
+def test_the_defaults_find_rotated_images(clients: int) -> None:
+    """Digits turned by quarters, four true groups; the spans of 30 vectors in 64 dimensions all meet."""
+    found = plant(federate(load("digits"), IID(), clients=clients), "rotations", 4)
+    network = Net(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), found.shape, 10)
+    hand = ByHand(PACFL(), network, [client.train for client in found.clients])
+    assert found.groups is not None
+    assert torch.equal(hand.server.labels, by_first_member(found.groups))
+    spans = ByHand(PACFL(measure="smallest"), network, hand.data)
+    assert not bool(spans.server.labels.any())
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        (PACFL(threshold=40), "one cluster among 3 clients by its threshold of 40 degrees, so it is FedAvg here"),
+        (PACFL(threshold=2), "single clients among 3 clients by its threshold of 2 degrees, so it is Local here"),
+        (PACFL(threshold=9), ""),
+        (Safe(PACFL(threshold=40)), "one cluster"),
+        (CAM(PACFL(threshold=2)), "single clients"),
+    ],
+)
+def test_clusters_that_separate_nobody_or_everybody_are_a_caveat(method: Method, said: str) -> None:
+    """Directions 0, 8, 30; the note of a run tells which method it then is, also for the wrapped one."""
+    parts = [Samples(towards(d, n=5).x, torch.tensor([0, 1, 0, 1, 0])) for d in (0, 8, 30)]
+    data = Federation([ClientData(part, part, part) for part in parts], 2)
+    found = fedkin.run(method, data, "linear", rounds=1, compute=Compute(engine="loop"))
+    notes = found.summary.get("notes", [])
+    assert bool(said) == any(note.startswith("PACFL found") and said in note for note in notes)
+    assert said or not notes
+
+
+def test_one_client_is_no_caveat() -> None:
+    """One client is one cluster of all and each one of its own."""
+    hand = clients(PACFL(), 0)
+    assert hand.method.caveat(hand.net, hand.server) == ""
 
 
 def test_joining_clients_are_placed_by_their_angles() -> None:
