@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import acos, degrees, sqrt
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,8 @@ from torch import Tensor, nn
 import fedkin
 import plain
 from fedkin import Compute, Federation
-from fedkin.core import Client, ClientData, ConfigError, Method, Net, Samples, Train
+from fedkin.core import Bundle, Client, ClientData, ConfigError, Method, Net, Samples, Train
+from fedkin.core.rows import group_mean
 from fedkin.data import IID, federate, load, plant
 from fedkin.functional.linkage import by_first_member
 from fedkin.methods import CAM, PACFL, Safe
@@ -39,14 +41,14 @@ def towards(*directions: float, n: int = 1) -> Samples:
     return Samples(torch.stack([a.cos(), a.sin()], 1).float(), torch.zeros(len(a), dtype=torch.int64))
 
 
-def clients(method: PACFL, *directions: float, present: int | None = None, sizes: Sequence[int] = (1,) * 9) -> ByHand:
+def clients(method: PACFL, *directions: float, sizes: Sequence[int] = (1,) * 9, **changes: Any) -> ByHand:
     """Clients with one direction each, whose training ends at a model of all ones times their direction."""
 
     def solve(request: Train, client: Client) -> Tensor:
         return torch.full_like(request.start, directions[client.id])
 
     data = [towards(d, n=n) for d, n in zip(directions, sizes, strict=False)]
-    return ByHand(method, net(), data, solve=solve, present=present)
+    return ByHand(method, net(), data, solve=solve, **changes)
 
 
 def test_principal_vectors() -> None:
@@ -128,6 +130,18 @@ def test_each_cluster_is_fedavg() -> None:
     hand.play([1, 2])
     close(hand.server.centres, [[8.0] * 4, [30.0] * 4])
     close(hand.used(0).model, [8.0] * 4)
+
+
+@pytest.mark.parametrize(("uniform", "wanted"), [(False, [6.0, 30.0]), (True, [4.0, 30.0])])
+def test_a_secure_sum_is_made_for_each_cluster(uniform: bool, wanted: list[float]) -> None:
+    """Directions 0, 8, 30 with 1, 3, 5 samples: the means of the pools are (0 + 3 * 8)/4 and 30, or 4 and 30 if all
+    weigh the same. In one pool all would be the mean of all, 174/9. The server needs no more than these means."""
+    hand = clients(PACFL(threshold=9), 0, 8, 30, sizes=(1, 3, 5), uniform=uniform)
+    r, up = hand.at("aggregate", [0, 1, 2]), Bundle(model=torch.tensor([[0.0], [8.0], [30.0]]).expand(3, 4))
+    pools = hand.method.pools(hand.server, r)
+    means = group_mean(up.model, pools.weight, pools.group, torch.zeros(2, 4))
+    close(means[:, 0], wanted)
+    assert torch.equal(hand.method.aggregate(hand.server, r, Bundle(model=means[pools.group])).centres, means)
 
 
 @pytest.mark.parametrize("clients", [12, 20])

@@ -51,6 +51,13 @@ def test_shares_of_samples() -> None:
     close(hand.server.bank[1], [1 / 4, 7 / 6])
 
 
+def test_shares_are_the_run_s_weights() -> None:
+    """The same samples, but all weigh the same: p = 1/3, and client 2 has 1/6, 2/3, 1/6 as in the first test."""
+    hand = three(PFedGraph(spread=1.0), sizes=(2, 1, 1), uniform=True)
+    hand.play()
+    close(hand.server.bank[1], [0, 4 / 3])
+
+
 def test_a_part_of_the_clients() -> None:
     """Clients 1 and 3, p = 1/2: (1, 0) and (0, 1), they keep their models; client 2 has none of its own yet."""
     hand = three(PFedGraph(spread=1.0))
@@ -161,6 +168,16 @@ def test_running_statistics() -> None:
     aux = Bundle(pull=torch.ones(net.params.stop), lam=torch.tensor(1.0))
     (g,) = torch.autograd.grad(aligned_loss(net, w, Batch(draw(5, 4), torch.zeros(5, dtype=torch.int64)), aux), w)
     assert not bool(g[net.buffers].any())
+
+
+def test_a_direction_is_a_unit_vector_of_the_parameters() -> None:
+    """A client that takes part alone is mixed from itself: the direction is its own, of length 1. Normalised together
+    with running statistics, variances near 1 among them, its length would fall below 1."""
+    net = mlp_with_batchnorm()
+    hand = ByHand(PFedGraph(), net, [s.train for s in federation()], training=Training(epochs=1, batch_size=5, lr=0.1))
+    own = hand.play([1]).model[0, net.params].double()
+    close(hand.server.pulls[1], own / own.square().sum().sqrt())
+    close(hand.server.pulls[1].double().square().sum(), 1)
 
 
 def test_alone_it_is_fedavg() -> None:
