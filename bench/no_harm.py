@@ -38,6 +38,7 @@ from fedkin.functional.safe_share import (
     LEAST,
     choose,
     choose_alone,
+    choose_few,
     counted,
     gains,
     left_out,
@@ -58,7 +59,7 @@ HELD = (5, 10, 20, 50, 200, 500)
 DRAWS = {5: 100, 20: 100, 200: 10}
 HARM = 0.005
 EPSILONS = (0.5, 1.0, 3.0)
-RULES = ("method", "alone", "own log-likelihood", "by itself", "best", "likely", "sure", "oracle")
+RULES = ("method", "alone", "own log-likelihood", "by itself", "held-out accuracy", "best", "likely", "sure", "oracle")
 
 Shifts = Callable[[int, torch.Generator], Tensor]
 
@@ -174,6 +175,7 @@ def chosen(samples: list[tuple[Tensor, Tensor, Tensor]], gained: Tensor, liars: 
         "alone": torch.zeros(k, dtype=torch.int64),
         "own log-likelihood": own.argmax(1),
         "by itself": torch.tensor([choose_alone(row, BOUNDS["likely"]) for row in flat]),
+        "held-out accuracy": torch.tensor([choose_few(*one) for one in samples]),
         "best": torch.tensor([choose(row, table, BOUNDS["best"]) for row in r]),
         "likely": torch.tensor([choose(row, table, BOUNDS["likely"]) for row in r]),
         "sure": torch.tensor([tested(*one, int(j), 0.05) for one, j in zip(samples, others, strict=True)]),

@@ -37,6 +37,14 @@ class Samples:
         """Return every ``step``-th sample, beginning with that of index ``first``."""
         return Samples(self.x[first::step], self.y[first::step])
 
+    def distinct(self) -> Samples:
+        """Return each sample once, in the order of their first places."""
+        first: dict[tuple[bytes, int], int] = {}
+        for i, (x, y) in enumerate(zip(self.x.cpu().flatten(1).contiguous().numpy(), self.y.tolist(), strict=True)):
+            first.setdefault((x.tobytes(), y), i)
+        places = torch.tensor([*first.values()], dtype=torch.int64, device=self.y.device)
+        return self if len(first) == len(self) else Samples(self.x[places], self.y[places])
+
     def digest(self) -> bytes:
         """Return 16 bytes that change when any sample, or the order of samples, changes.
 

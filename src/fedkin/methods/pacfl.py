@@ -121,7 +121,9 @@ class PACFL(Method):
         found, clients = len(s.centres), len(s.labels)
         if clients < 2 or 1 < found < clients:
             return ""
-        count, other, mend = ("one cluster", "FedAvg", "smaller") if found == 1 else ("single clients", "Local", "larger")
+        count, other, mend = (
+            ("one cluster", "FedAvg", "smaller") if found == 1 else ("single clients", "Local", "larger")
+        )
         return (
             f"PACFL found {count} among {clients} clients by its threshold of {self.threshold:g} degrees, so it is "
             f"{other} here; try a {mend} threshold"
