@@ -54,10 +54,11 @@ def evaluate(
     guesses: Guesses,
     expected: Expected | None = None,
 ) -> Work:
-    """Return confusion matrices, int64 ``[C, C]``, the class counts and the number of samples without a prediction.
+    """Return counts per class of each part, the class counts and the number of samples without a prediction.
 
-    Rows of a matrix are true classes, columns predicted ones. ``unpredicted []`` is the number of test and validation
-    samples for which the model's logits hold NaN, which are in column 0.
+    Counts of a part are int64 ``[3, C]``: for each class its samples, its predictions and the correct ones of these.
+    ``unpredicted []`` is the number of test and validation samples for which the model's logits hold NaN, which count
+    as predictions of class 0.
 
     Of what `personalize` gave, a ``cluster`` (a client that chose its cluster itself) is passed on, and the numbers in
     `Method.client_notes`, each as ``note.NAME []``, float64. From round `Job.outcomes` on, the outcome of every test
@@ -88,7 +89,7 @@ def evaluate(
             if missing := int((guessed < 0).sum()) if len(data) else 0:
                 lost += missing if not name else 0
                 guessed = guessed.clamp(min=0)
-            out[f"{name}.{part}" if name else part] = _confusion(data.y, guessed, job.net.classes)
+            out[f"{name}.{part}" if name else part] = _tally(data.y, guessed, job.net.classes)
             if (name, part) == whole:
                 out |= _outcomes(guessed, numbers, data)
     return out.but(unpredicted=torch.tensor(lost))
@@ -131,12 +132,9 @@ def _notes(method: Method, own: Bundle) -> Bundle:
     return Bundle({f"note.{name}": own[name].double() for name in method.client_notes})
 
 
-def _confusion(true: Tensor, guessed: Tensor, classes: int) -> Tensor:
-    """Return the confusion matrix, int64 ``[C, C]``, of two vectors of labels ``[n]``."""
-    if not len(true):
-        return torch.zeros(classes, classes, dtype=torch.int64)
-    cells = torch.add(guessed, true, alpha=classes)
-    return torch.bincount(cells, minlength=classes * classes).view(classes, classes)
+def _tally(true: Tensor, guessed: Tensor, classes: int) -> Tensor:
+    """Return the numbers of samples, predictions and correct ones by class, int64 ``[3, C]``, of labels ``[n]``."""
+    return torch.stack([torch.bincount(t, minlength=classes) for t in (true, guessed, true[true == guessed])])
 
 
 def _outcomes(guessed: Tensor, logits: Tensor | None, data: Samples) -> Bundle:

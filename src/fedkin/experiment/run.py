@@ -42,6 +42,7 @@ IN_MEMORY = 256 << 20
 writes all of them."""
 
 
+@one_thread()
 def run(
     method: Method,
     federation: Federation,
@@ -150,6 +151,7 @@ def run(
     return simulate(experiment, federation, out=out, resume=resume, on_round=on_round, engine=engine)
 
 
+@one_thread()
 def run_settings(
     settings: Settings,
     federation: Federation | None = None,

@@ -234,8 +234,8 @@ def _global(p: FinishedRun, shard: ClientData) -> float | None:
     return float(right.double().mean())
 
 
-def _accuracy(confusion: Tensor) -> float:
-    return float(confusion.diagonal().sum() / confusion.sum())
+def _accuracy(counts: Tensor) -> float:
+    return float(counts[2].sum() / counts[0].sum())
 
 
 def _of(labels: Tensor | None, client: int) -> int | None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedkin.core import Bundle, ConfigError, EngineError, Net, RunFolderError
 from fedkin.data import standalone
+from fedkin.evaluate import tally
 from fedkin.exporting import card as cards
 from fedkin.exporting import loader
 from fedkin.exporting.export_source import ExportSource, Taken
@@ -126,15 +127,15 @@ def _model_of(taken: Taken) -> str:
 
 
 def _tried(origin: ExportSource, taken: Taken, model: loader.Model, *, custom: bool) -> Tensor:
-    """Return the exported model's confusion matrix on the client's test part; ``custom``: user code made its network.
+    """Return the exported model's `tally` on the client's test part; ``custom``: user code made its network.
 
     Raises:
         EngineError: its logits are not those of the run's own code.
     """
     assert taken.shard is not None  # a client's model
-    net, test, c = origin.net, taken.shard.test, origin.net.classes
+    net, test = origin.net, taken.shard.test
     if not len(test):
-        return torch.zeros(c, c, dtype=torch.int64)
+        return tally(test.y, test.y, net.classes)
     with torch.no_grad():
         wanted = torch.cat([origin.method.predict(net, taken.bundle, x) for x in net.layout(test.x).split(256)])
     if bool(wanted.isnan().any()):
@@ -156,7 +157,7 @@ def _tried(origin: ExportSource, taken: Taken, model: loader.Model, *, custom: b
             f"{_model_of(taken)} does not give the run's logits (they differ by up to {apart:.2g}); nothing was "
             f"written. {hint}"
         )
-    return torch.bincount(test.y * c + got.argmax(1), minlength=c * c).view(c, c)
+    return tally(test.y, got.argmax(1), net.classes)
 
 
 def _printable(value: Any) -> Any:
