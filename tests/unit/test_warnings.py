@@ -175,3 +175,20 @@ def test_equal_accuracies_are_no_collapse_where_predictions_differ_or_all_are_ri
         assert careful.collapsed("M", against({0: accuracy, 1: accuracy}, {0: accuracy, 1: accuracy}), "Local") == []
     (mixed,) = careful.collapsed("M", against({0: 1.0, 1: 0.5}, {0: 1.0, 1: 0.5}), "Ditto")
     assert mixed.text == "M equals Ditto for every client: the two do the same. Check its settings."
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "said"),
+    [
+        ([0.8, 0.69, 0.8], True),
+        ([0.3, 0.8, None], True),
+        ([0.8, 0.71, 0.75], False),
+        ([0.8, None], False),
+        ([0.8], False),
+        ([None], False),
+        ([], False),
+    ],
+)
+def test_a_seed_that_lies_far_from_the_others(accuracies: list[float | None], said: bool) -> None:
+    """More than ten points between two seeds; seeds without a figure do not count."""
+    assert kinds(careful.unsteady(accuracies)) == (["unsteady"] if said else [])
