@@ -227,7 +227,7 @@ def test_a_comparison_changes_its_method(browser, made, tmp_path) -> None:
     assert opened.tab.locator("tr.on:visible").get_attribute("data-method") == "FedAvg"
     assert opened.tab.locator("#learned-fact").inner_text() == "With FedAvg, every client learns from all others"
     assert opened.tab.locator("#chart-circle").count() == 0
-    assert opened.tab.locator("#clients-fact").inner_text() == "No client lost with FedAvg"
+    assert opened.tab.locator("#clients-fact").inner_text() == "No client lost a point with FedAvg"
     assert "Clients have no names: client 3 of one seed" in opened.tab.locator("#count").inner_text()
     opened.see("gains")
     signal = 'document.querySelector("#chart-gains").chart.view.signal("method")'

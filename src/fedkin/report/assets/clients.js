@@ -176,14 +176,14 @@ const heads = () => {
   }));
 };
 
-/** The heading of the section: who lost, by name where they are few. */
+/** The heading of the section: who lost a point or more, by name where they are few. */
 const clientsFact = () => {
   const over = byId("other").value, found = people();
   if (!over || found.every((one) => missing(one.gain))) return "Clients";
-  const lost = found.filter((one) => one.kind < 0).sort((a, b) => a.gain - b.gain), alone = over.startsWith("Local");
+  const lost = found.filter((one) => one.kind < 0 && one.gain <= -1).sort((a, b) => a.gain - b.gain), alone = over.startsWith("Local");
   const verb = alone ? `lost with ${part.title}` : `${lost.length === 1 ? "is" : "are"} below ${over} with ${part.title}`;
   const said = (one) => `${one.name} (${signed(one.gain)})`;
-  if (!lost.length) return alone ? `No client lost with ${part.title}` : `No client is below ${over} with ${part.title}`;
+  if (!lost.length) return `No client ${alone ? "lost" : `is below ${over} by`} a point with ${part.title}`;
   if (lost.length <= 2) return `${lost.length === 1 ? "One client" : "Two clients"} ${verb}: ${listed(lost.map(said))}`;
   return `${lost.length} clients ${verb}, ${lost[0].name} the most (${signed(lost[0].gain)})`;
 };
