@@ -163,7 +163,7 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
     require(names)
     runs_at_once = at_once(show.together, plan.compute)
     tracked = TrackedRuns(names, folder, runs_at_once)
-    order, trials, rounds = plan.runs(), len(plan.names) * plan.tune, plan.run.rounds
+    order, trials, rounds = plan.order(), len(plan.names) * plan.tune, plan.run.rounds
     log = screen.RunLog(quiet=quiet, runs=trials + len(order))
     done = screen.RoundsDone(rounds, runs_at_once)
     with screen.bar((trials + len(order)) * rounds, "comparison", quiet=quiet) as bar:

@@ -14,7 +14,7 @@ from typing import Any
 import tomli_w
 from torch import nn
 
-from fedkin.core import ConfigError, FedkinError, Method, Net, RunFolderError
+from fedkin.core import ConfigError, Method, Net, RunFolderError
 from fedkin.core.errors import typed
 from fedkin.data import Federation
 from fedkin.engines.stacked_together import Starter
@@ -144,8 +144,12 @@ class Comparison(Setup):
         return compared(self.methods, self.safe)
 
     def runs(self) -> list[tuple[str, int]]:
-        """Name and seed of every run, in the order in which they are made."""
+        """Name and seed of every run, in the order of the table."""
         return [(name, seed) for seed in self.seeds for name in self.names]
+
+    def order(self) -> list[tuple[str, int]]:
+        """Name and seed of every run, in the order in which they are made: what may fail comes before references."""
+        return sorted(self.runs(), key=lambda run: (self.seeds.index(run[1]), run[0] in ALWAYS))
 
     def settings(self, name: str, seed: int) -> Settings:
         """Return the settings of one run."""
@@ -363,7 +367,7 @@ def compare(
         try:
             chosen = _chosen(plan, folder, federation, on_trial, runs_at_once)
             return _runs(plan, folder, federation, on_round, chosen, runs_at_once, resume=resume)
-        except FedkinError:
+        except Exception:
             if folder is not None and not resume:
                 _withdraw(folder, {"compare.toml", *extra})
             raise
@@ -445,7 +449,9 @@ def _runs(
         settings, found = chosen[name](seed), data.of(seed)
         return as_run(run_settings(settings, found, out=place, resume=begun, on_round=callback, start=start))
 
-    return execute_all([partial(run, name, seed) for name, seed in plan.runs()], runs_at_once)
+    made = execute_all([partial(run, name, seed) for name, seed in plan.order()], runs_at_once)
+    by_run = dict(zip(plan.order(), made, strict=True))
+    return [by_run[one] for one in plan.runs()]
 
 
 def _withdraw(folder: Path, files: set[str]) -> None:

@@ -33,7 +33,7 @@ from fedkin.privacy.budget import Privacy
 from fedkin.server import Attack, Simulation, join_rounds, needs
 from fedkin.storage.client_states import Kept, States
 from fedkin.storage.folders import room
-from fedkin.storage.lock import writing
+from fedkin.storage.lock import remove, writing
 from fedkin.storage.row_store import SUPPORTED, Banks
 from fedkin.storage.toml import read_toml
 
@@ -233,7 +233,12 @@ def simulate(
                 attack=setup.attack,
                 store=store,
             )
-            result = execute(e, federation, simulation, folder, on_round=on_round, banks=banks, extra=extra)
+            try:
+                result = execute(e, federation, simulation, folder, on_round=on_round, banks=banks, extra=extra)
+            except Exception:
+                if folder is not None and not resume and not folder.checkpoint.path.exists():
+                    remove(folder.path)  # to go on with it would repeat the error
+                raise
             states, place = simulation.states(result.server.acks), result.folder
             result.finished = FinishedRun(e, job, federation, joins, result.server, states, place)
             return result
