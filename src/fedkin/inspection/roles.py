@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 
 from fedkin.core.errors import counted, meant
 from fedkin.data.card import MAX_CLASSES, numbers_of
 from fedkin.data.checks import NAMELESS, Indices
-from fedkin.data.conversion import looks_measured, whole_numbers
+from fedkin.data.conversion import looks_measured
 from fedkin.data.sources.csvfile import Table
 from fedkin.inspection.fields import Field
 from fedkin.inspection.finding import EXAMPLES, Finding, first
@@ -117,7 +115,7 @@ def _labels(field: Field, binary: bool, table: Table) -> tuple[Indices | None, l
     fractions = ~np.isfinite(values) | (values != np.floor(values))
     broken = np.flatnonzero(fractions & (len(field.odd) == 0))
     refused = len(broken) > 0 or field.distinct > MAX_CLASSES
-    if not refused and not (whole_numbers(texts) and looks_measured(Counter(texts))):
+    if not (refused or looks_measured(texts)):
         return field.codes, []
     numbers = "texts" if len(field.odd) else "numbers"
     finding = Finding(
