@@ -26,7 +26,7 @@ class Conversion:
 
     Attributes:
         numbers: float64 ``[n]``, NaN where a field is not a number; None: the column is one of texts.
-        odd: rows of a column of numbers with a text, which counts as missing.
+        odd: rows with a text in a column of numbers, where it counts as missing, or of texts that are mostly numbers.
         code: where texts were merged or left out, or look like numbers and are none: the code of the finding.
         note: the finding as a sentence, with what to do after its semicolon.
     """
@@ -51,15 +51,18 @@ def convert(texts: Sequence[str], name: str, places: Sequence[str]) -> Conversio
     rows = Counter(texts)
     empty = {text for text in rows if len(text) < 5 and text.lower() in MISSING}
     known = [text for text in rows if text not in empty] if empty else [*rows]
-    number, comma, odd = dict(zip(known, numbers_of(known) or (), strict=False)), None, tuple[int, ...]()
+    number, comma = dict(zip(known, numbers_of(known) or (), strict=False)), None
+    odd, shown, as_texts = tuple[int, ...](), "", f"'{name}' is read as texts, since"
     if not number:
         number = {text: found[0] for text in known if (found := numbers_of([text])) is not None}
         comma = next((text for text in known if text not in number and _COMMA.fullmatch(text)), None)
         like = sum(rows[text] for text in known if text in number or (comma and _COMMA.fullmatch(text)))
-        if like < MOSTLY * sum(rows[text] for text in known):
-            return Conversion(None)
         odd = tuple(i for i, text in enumerate(texts) if text not in number and text not in empty)
-    as_texts = f"'{name}' is read as texts, since"
+        shown = ", ".join(f"{texts[i]!r} ({places[i]})" for i in odd[:3]) + ", ..." * (len(odd) > 3)
+        given = sum(rows[text] for text in known)
+        if like < MOSTLY * given:
+            what = f"{as_texts} {len(odd):,} of its {given:,} values are not numbers: {shown}; leave such fields empty"
+            return Conversion(None, odd, "text-in-numbers", what) if like > given / 2 else Conversion(None)
     if comma:
         mend = "write 1.5 for 1,5 if it is a decimal comma, 1500 for 1,500 if it separates thousands"
         return Conversion(None, (), "numbers-as-texts", f"{as_texts} numbers have a comma, such as {comma}; {mend}")
@@ -74,7 +77,6 @@ def convert(texts: Sequence[str], name: str, places: Sequence[str]) -> Conversio
         return Conversion(None, (), "same-number", note)
     numbers = np.fromiter(map((dict.fromkeys(rows, np.nan) | number).__getitem__, texts), np.float64, len(texts))
     if odd:
-        shown = ", ".join(f"{texts[i]!r} ({places[i]})" for i in odd[:3]) + ", ..." * (len(odd) > 3)
         note = f"'{name}' holds numbers, and a text among them counts as missing: {shown}; correct it, or leave the "
         return Conversion(numbers, odd, "text-in-numbers", note + "field empty")
     if pairs:

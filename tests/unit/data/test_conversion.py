@@ -160,11 +160,14 @@ def test_a_text_among_numbers_counts_as_missing(text: str, places: int, tmp_path
 
 
 def test_every_text_among_numbers_is_missing_if_they_are_a_tenth(tmp_path: Path) -> None:
-    """Of 100 values 10 may be texts; with 11 it is a column of texts. An empty field is no value."""
-    for count, wanted in ((10, "number"), (11, "text")):
+    """Of 100 values 10 may be texts; with 11 it is a column of texts, which is said as well up to half of the values.
+    An empty field is no value."""
+    for count, wanted, notes in ((10, "number", 1), (11, "text", 1), (49, "text", 1), (51, "text", 0)):
         values = ["low"] * count + [i % 20 + 1 for i in range(100 - count)] + [""] * 50
         path = table(tmp_path / "t.csv", {"x": values, "y": filled([0, 1], 150)})
-        assert kind(load(path, target="y"), "x") == wanted
+        found = load(path, target="y")
+        assert (kind(found, "x"), len(found.notes)) == (wanted, notes)
+        assert all("'low' (t.csv, line 2)" in note for note in found.notes)
 
 
 def test_a_number_with_a_comma_is_no_missing_value(tmp_path: Path) -> None:
