@@ -109,7 +109,7 @@ def codes_of_clients(fields: Fields) -> list[Finding]:
         clients = [usual, *np.flatnonzero(judged & (alike <= _ALIKE))]
         if judged[usual] and len(clients) > 1:
             written = dict(zip(f.codes.tolist(), f.texts or [f"{v:g}" for v in f.numbers], strict=True))
-            shown = [f"{', '.join(written[v] for v in np.flatnonzero(has[k]))} at {fields.client_names[k]}"
+            shown = [f"{'/'.join(written[v] for v in np.flatnonzero(has[k]))} at {fields.client_names[k]}"
                      for k in clients]  # fmt: skip
             found.append(
                 Finding(

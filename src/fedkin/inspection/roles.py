@@ -44,7 +44,9 @@ def check_target(table: Table, target: str | None, binary: bool) -> tuple[Indice
             _error(
                 "missing-target",
                 f"{counted(len(rows), 'row')} without a value of the target {target}",
-                "a row without a class can neither be trained on nor tested",
+                table.differences
+                if target in table.lacking
+                else "a row without a class can neither be trained on nor tested",
                 "remove these rows, or fill in the class",
                 columns=(target,),
                 rows=_places(table, rows),

@@ -327,3 +327,11 @@ def test_a_column_that_a_client_lacks_in_a_run(fedkin: Command) -> None:
         done = fedkin(f"run fedavg --data wards --target y --model linear --rounds 1{more} --out out{len(more)}")
         assert done.code == 0
         assert "bmi (south.csv)" in " ".join((done.out + done.err).split())
+
+
+def test_a_target_that_a_file_lacks(tmp_path: Path) -> None:
+    """The inspection names the file, and the column that was probably meant."""
+    for name, target in (("north", "died"), ("south", "Died")):
+        table(tmp_path / f"{name}.csv", {"x": range(30), target: filled([0, 1, 1], 30)})
+    (found,) = (f for f in inspect(tmp_path, target="died").findings if f.code == "missing-target")
+    assert "died (south.csv), Died (north.csv)" in found.why
