@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import numpy as np
 
 from fedkin.core.errors import counted
 from fedkin.data.card import MAX_CATEGORIES
 from fedkin.data.checks import Indices, is_nameless
+from fedkin.data.conversion import MOSTLY
+from fedkin.data.sources.csvfile import Table
 from fedkin.inspection.fields import FEWEST_ROWS, Field, Fields
-from fedkin.inspection.finding import Finding, first
+from fedkin.inspection.finding import EXAMPLES, Finding, first
 
 FAR = 1e6  # ratio of a column's width to the median
 _DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}")
-_COMMA = re.compile(r"[+-]?\d+(,\d{3})*([.,]\d+)?")
-MOSTLY = 0.9  # part of a column's texts that are numbers with commas for it to be one of numbers
+TOLD = 0.99  # balanced accuracy of a column alone from which it gives the class away
+_FEW_OF_A_CLASS = 3
+_FEW_CODES, _ALIKE = 10, 0.6  # of a column that a client may write in codes; rows of two clients with values of both
 _ID = re.compile(r"(^|[_\W])(id|uuid|guid|index|idx|key|nr|no|number)$", re.IGNORECASE)
 
 
@@ -90,6 +94,37 @@ def client_numbers(fields: Fields) -> list[Finding]:
     ]
 
 
+def codes_of_clients(fields: Fields) -> list[Finding]:
+    """Return findings on columns of few values in which a client has other values than the largest client has."""
+    found: list[Finding] = []
+    for f in fields.inputs:
+        if fields.client is None or not 2 < f.distinct <= MAX_CATEGORIES:
+            continue
+        counts = np.zeros((len(fields.client_names), f.distinct))
+        np.add.at(counts, (fields.client[f.codes >= 0], f.codes[f.codes >= 0]), 1)
+        has, rows = counts > 0, np.maximum(counts.sum(axis=1), 1)
+        judged = (rows >= FEWEST_ROWS) & (has.sum(axis=1) > 1) & (has.sum(axis=1) <= _FEW_CODES)
+        usual = int(np.argmax(judged * rows))
+        alike = (counts @ has[usual] / rows + has @ counts[usual] / rows[usual]) / 2
+        clients = [usual, *np.flatnonzero(judged & (alike <= _ALIKE))]
+        if judged[usual] and len(clients) > 1:
+            written = dict(zip(f.codes.tolist(), f.texts or [f"{v:g}" for v in f.numbers], strict=True))
+            shown = [f"{'/'.join(written[v] for v in np.flatnonzero(has[k]))} at {fields.client_names[k]}"
+                     for k in clients]  # fmt: skip
+            found.append(
+                Finding(
+                    "codes-differ",
+                    "warning",
+                    f"{f.name} has other values at some clients: {first(shown, 3)}",
+                    "if they are other codes or units of the same thing, a shared model takes them for other things",
+                    "write the values alike at all clients, or drop the column",
+                    columns=(f.name,),
+                    clients=tuple(fields.client_names[k] for k in clients[:100]),
+                )
+            )
+    return found
+
+
 def _of_client(f: Field, fields: Fields) -> bool:
     """Return whether every client has a value of its own in all of its rows, and at least two have enough of them.
 
@@ -107,7 +142,7 @@ def _of_client(f: Field, fields: Fields) -> bool:
 
 
 def odd_numbers(fields: Fields) -> list[Finding]:
-    """Return findings on values that are not finite, and texts among numbers."""
+    """Return findings on values that are not finite."""
     found = []
     for f in fields.inputs:
         wild = np.flatnonzero(np.isinf(f.numbers) | (np.isnan(f.numbers) & ~f.missing if f.texts is None else False))
@@ -123,18 +158,26 @@ def odd_numbers(fields: Fields) -> list[Finding]:
                     rows=fields.at(wild),
                 )
             )
-        if f.kind == "mixed" and f.texts is not None:
-            texts = sorted({f.texts[i] for i in f.odd.tolist()})
+    return found
+
+
+def conversions(table: Table, fields: Fields) -> list[Finding]:
+    """Return findings on columns whose texts were merged or left out, or look like numbers and are none."""
+    found = []
+    for f in fields.inputs:
+        made = table.converted(f.name)
+        if made.code:
+            many = made.code == "numbers-as-texts" and f.distinct > MAX_CATEGORIES
+            what, _, todo = made.note.partition("; ")
             found.append(
                 Finding(
-                    "text-in-numbers",
-                    "error" if f.distinct > MAX_CATEGORIES else "warning",
-                    f"{counted(len(f.odd), 'field')} of {f.name} with texts among numbers: {first(texts)}",
-                    f"the whole column is then read as texts, one input for each of its {f.distinct:,} values"
-                    + (f", and at most {MAX_CATEGORIES} can be" if f.distinct > MAX_CATEGORIES else ""),
-                    "correct these fields, or leave them empty",
+                    made.code,
+                    "error" if many else "note" if made.code == "same-number" else "warning",
+                    what,
+                    "a model sees what a text is read as, not the text",
+                    todo,
                     columns=(f.name,),
-                    rows=fields.at(f.odd),
+                    rows=tuple(table.places[i] for i in made.odd[:EXAMPLES]),
                 )
             )
     return found
@@ -145,7 +188,7 @@ def texts(fields: Fields) -> list[Finding]:
     found = []
     for f in fields.inputs:
         date = _dated(f)
-        if f.kind != "text" or (not date and (_unique(f) or f.distinct <= MAX_CATEGORIES)) or _with_comma(f):
+        if f.kind != "text" or (not date and (_unique(f) or f.distinct <= MAX_CATEGORIES)):
             continue
         found.append(
             Finding(
@@ -164,47 +207,19 @@ def texts(fields: Fields) -> list[Finding]:
     return found
 
 
-def commas(fields: Fields) -> list[Finding]:
-    """Return findings on columns of numbers that are read as texts, since they are written with commas."""
-    found = []
-    for f in fields.inputs:
-        if (example := _with_comma(f)) is None:
-            continue
-        found.append(
-            Finding(
-                "numbers-as-texts",
-                "error" if f.distinct > MAX_CATEGORIES else "warning",
-                f"{f.name} looks like numbers with a comma, such as {example}",
-                f"they are read as texts, one input for each of its {f.distinct:,} values, none near another"
-                + (f"; at most {MAX_CATEGORIES} can be" if f.distinct > MAX_CATEGORIES else ""),
-                "write 1.5 for 1,5 if it is a decimal comma, 1500 for 1,500 if it separates thousands",
-                columns=(f.name,),
-            )
-        )
-    return found
-
-
-def _with_comma(f: Field) -> str | None:
-    """Return an example from a column whose texts are nearly all numbers, some with a comma; None for others."""
-    if f.kind != "text" or f.texts is None:
-        return None
-    there = [t for t, missing in zip(f.texts, f.missing, strict=True) if not missing]
-    written = [t for t in there if _COMMA.fullmatch(t)]
-    return next((t for t in written if "," in t), None) if len(written) >= MOSTLY * len(there) else None
-
-
 def ids(fields: Fields) -> list[Finding]:
     """Return findings on columns that number or name the rows."""
     found = []
     for f in fields.inputs:
-        if not _unique(f) or not (_numbering(f) or (f.kind == "text" and not _dated(f))) or _with_comma(f):
+        if not _unique(f) or not (_numbering(f) or (f.kind == "text" and not _dated(f))):
             continue
         refused = f.kind == "text" and f.distinct > MAX_CATEGORIES
         found.append(
             Finding(
                 "id-column",
                 "error" if refused else "warning",
-                f"{f.name} has another value in every row: it looks like the number or the name of a row",
+                f"{f.name} has {f.distinct:,} different values in {len(f.codes):,} rows: it looks like the number or "
+                "the name of a row",
                 "a model can learn single rows by it, and rows of one client or class often have neighbouring numbers"
                 + (f"; the reader takes at most {MAX_CATEGORIES} different texts" if refused else ""),
                 "drop it",
@@ -246,18 +261,14 @@ def scales(fields: Fields, *, standardised: bool) -> list[Finding]:
 
 
 def leaks(fields: Fields) -> list[Finding]:
-    """Return findings on columns that give the class away.
+    """Return findings on columns that give the class away, however rare a class is.
 
-    Each value, or each side of a threshold, has one class only.
+    The most frequent class of each value, or of each side of a threshold, is right for nearly all rows of each class.
     """
     label = fields.label
     if label is None or len(label) < FEWEST_ROWS:
         return []
-    sizes = np.bincount(label)
-    sizes = sizes[sizes > 0]
-    if len(sizes) < 2 or len(label) - sizes.max() < 0.05 * len(label):
-        return []
-    names = [f.name for f in fields.inputs if not f.missing.all() and _tells(f, label, len(sizes))]
+    names = [f.name for f in fields.inputs if _tells(f, label)]
     if not names:
         return []
     return [
@@ -273,22 +284,33 @@ def leaks(fields: Fields) -> list[Finding]:
     ]
 
 
-def _tells(f: Field, label: Indices, classes: int) -> bool:
-    """Return whether the value decides the class, for all but 0.5 % of the rows."""
-    n, distinct = len(label), f.distinct
-    codes = f.codes + 1  # an empty field counts as a value
-    if distinct < 1:
+def _tells(f: Field, label: Indices) -> bool:
+    """Return whether the balanced accuracy of the best rule on this column alone is `TOLD` or more.
+
+    Classes of which few rows could be told apart by chance are left out.
+    """
+    n = np.bincount(label)
+    classes = np.flatnonzero(n >= _FEW_OF_A_CLASS)
+    if len(classes) < 2:
         return False
-    if distinct <= n / 4:
-        width = int(label.max()) + 1
-        pairs, counts = np.unique(codes * width + label, return_counts=True)
-        best = np.zeros(distinct + 1, dtype=np.int64)  # rows of the most frequent class of each value
-        np.maximum.at(best, pairs // width, counts)
-        return int(n - best.sum()) <= 0.005 * n
-    if f.kind != "number" or f.missing.any() or classes > n / 10:
+    for codes in (f.codes + 1, f.missing.astype(np.int64)):  # an empty field counts as a value
+        pairs, rows = np.unique(codes * len(n) + label, return_counts=True)
+        order = np.lexsort((rows, pairs // len(n)))
+        most = order[
+            np.flatnonzero(np.diff(pairs[order] // len(n), append=-1))
+        ]  # the most frequent class of each value
+        right = np.bincount(pairs[most] % len(n), rows[most], len(n)) / np.maximum(n, 1)
+        values = np.bincount(pairs[most] % len(n), minlength=len(n))
+        if right[classes].mean() >= TOLD and (values[classes] <= n[classes] / 2).all():
+            return True
+    if f.kind != "number" or f.missing.any():
         return False
-    order = np.lexsort((label, f.numbers))
-    return int((np.diff(label[order]) != 0).sum()) == classes - 1
+    parts = sorted((np.sort(f.numbers[label == c]) for c in classes), key=np.mean)
+    gaps = [
+        (np.searchsorted(a, a, "right") / len(a) - np.searchsorted(b, a, "right") / len(b)).max()
+        for a, b in pairwise(parts)
+    ]  # twice the balanced accuracy of the best threshold between two classes, less 1
+    return bool(min(gaps) >= 2 * TOLD - 1)
 
 
 def _dated(f: Field) -> bool:
@@ -299,16 +321,17 @@ def _dated(f: Field) -> bool:
 
 
 def _unique(f: Field) -> bool:
-    return len(f.codes) >= FEWEST_ROWS and not f.missing.any() and f.distinct == len(f.codes)
+    """Return whether nearly all rows have a value of their own; half of them, if the column's name is that of an id."""
+    return len(f.codes) >= FEWEST_ROWS and f.distinct >= (0.5 if _ID.search(f.name) else MOSTLY) * len(f.codes)
 
 
 def _numbering(f: Field) -> bool:
-    """Return whether these are whole numbers, all different, that are consecutive or are called a number."""
-    values = f.numbers
+    """Return whether these are whole numbers that are consecutive, in order, or are called a number."""
+    values = f.numbers[~f.missing]
     if f.kind != "number" or not np.isfinite(values).all() or (values != np.floor(values)).any():
         return False
     span = values.max() - values.min() + 1
-    return bool(_ID.search(f.name)) or span <= 1.5 * len(values) or bool((np.diff(values) > 0).all())
+    return bool(_ID.search(f.name)) or span <= 1.5 * len(values) or bool((np.diff(values) >= 0).all())
 
 
 def _spread(f: Field) -> float:

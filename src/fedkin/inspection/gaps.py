@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,38 +11,44 @@ from fedkin.core.errors import counted
 from fedkin.inspection.fields import FEWEST_ROWS, Field, Fields
 from fedkin.inspection.finding import Finding, first, percent
 
+_NINES = re.compile(r"-9|-?99+")
 MUCH_MISSING = 0.2  # share of the rows from which gaps are a warning
 
 
-def zeros(fields: Fields) -> list[Finding]:
-    """Return findings on columns of positive numbers far from 0 in which 0 is frequent.
+def stand_ins(fields: Fields) -> list[Finding]:
+    """Return findings on numbers that may stand for missing values.
 
-    A zero there may stand for a missing value.
+    These are frequent zeros in columns of positive numbers far from 0, and numbers of nines, such as -999, far from
+    all others.
     """
-    found = []
+    found: list[tuple[str, Field, float]] = []
     for f in fields.inputs:
         values = f.numbers[np.isfinite(f.numbers)]
-        if f.kind != "number" or f.distinct < FEWEST_ROWS or (values < 0).any():
+        if f.kind != "number" or len(np.unique(values)) < 3:
             continue
-        others, share = values[values > 0], float((values == 0).mean())
+        others = values[values > 0]
         # the smallest other value is far above 0, measured by how much the values differ among themselves
-        if share and len(others) and others.min() > max(others.std(), 0.2 * np.median(others)):
-            found.append((f, share))
-    if not found:
-        return []
-    found.sort(key=lambda pair: -pair[1])
-    zero = np.flatnonzero(found[0][0].numbers == 0)
+        if f.distinct >= FEWEST_ROWS and values.min() == 0 and len(others):
+            found += [("zeros", f, 0)] if others.min() > max(others.std(), 0.2 * np.median(others)) else []
+        for end in (values.min(), values.max()):
+            others = values[values != end]
+            far = end < 0 <= others.min() or np.abs(others - end).min() > np.ptp(others)
+            found += [("sentinel", f, end)] if far and _NINES.fullmatch(f"{end:.15g}") else []
     return [
         Finding(
-            "zeros",
-            "note",
-            "0 may stand for a missing value: "
-            + first([f"{f.name} is 0 in {percent(share)} of the rows" for f, share in found]),
-            "the other values are far from 0, so a model takes these for the lowest there are",
+            code,
+            "note" if code == "zeros" else "warning",
+            f"{value:g} may stand for a missing value: {f.name} is {value:g} in "
+            f"{percent(float((f.numbers == value).mean()))} of the rows",
+            "the other values are far from it, so a model takes these for the lowest or the highest there are",
             "leave these fields empty if nothing was measured",
-            columns=tuple(f.name for f, _ in found),
-            rows=fields.at(zero),
+            columns=(f.name,),
+            clients=()
+            if fields.client is None
+            else tuple(fields.client_names[k] for k in np.unique(fields.client[f.numbers == value])[:100]),
+            rows=fields.at(np.flatnonzero(f.numbers == value)),
         )
+        for code, f, value in found
     ]
 
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError, DataError, meant
 from fedkin.core.machine import no_collection
 from fedkin.data.columns import text_of
+from fedkin.data.conversion import Conversion, convert
 from fedkin.data.limits import Budget
-from fedkin.data.sources.files import listed
+from fedkin.data.sources.files import listed, read_bytes
 from fedkin.data.standalone import RawError, read_lines
 
+_Read = tuple[tuple[str, ...], list[tuple[int, list[str]]], set[str]]
+"""A file: its header, its rows with their numbers, and the columns that it declares to be texts."""
 PARQUET = frozenset({".parquet", ".pq"})
 _FIELD, _ROW = 64, 240  # bytes of memory for a field, which becomes a text of its own, and for a row
-_PIECE = 1 << 22
 _ROW_NUMBERS = re.compile(r"__index_level_\d+__")
 """Name under which pandas stores the index of a table, mostly row numbers, which are not data."""
 _ROWS = 1024  # of a parquet file that are unpacked together
@@ -33,6 +35,9 @@ class Table:
         file: number of the file of each row.
         places: file and line of each row, for messages.
         name: for messages.
+        texts: columns that a file declares to be texts, whatever they look like.
+        lacking: columns that some files lack, and are empty there, with the name of the first of these files.
+        differences: the same as a sentence; "" if all files have the same columns.
     """
 
     columns: tuple[str, ...]
@@ -40,6 +45,10 @@ class Table:
     file: list[int]
     places: list[str]
     name: str
+    texts: frozenset[str] = frozenset()
+    lacking: Mapping[str, str] = field(default_factory=dict)
+    differences: str = ""
+    _converted: dict[str, Conversion] = field(default_factory=dict)
 
     def column(self, name: str, use: str) -> list[str]:
         """Return the fields of one column; ``use`` is its purpose, for the message."""
@@ -51,6 +60,13 @@ class Table:
         at = self.columns.index(name)
         return [row[at] for row in self.rows]
 
+    def converted(self, name: str) -> Conversion:
+        """Return what a column is read as."""
+        if name not in self._converted:
+            texts = self.column(name, "inputs")
+            self._converted[name] = Conversion(None) if name in self.texts else convert(texts, name, self.places)
+        return self._converted[name]
+
     def records(self) -> list[dict[str, str]]:
         """Return the rows by column, as `Preparation.apply` takes them."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
@@ -58,43 +74,49 @@ class Table:
 
 @no_collection()
 def read_csv(paths: Sequence[Path], name: str, encoding: str | None = None) -> Table:
-    """Return the rows of several files with the same columns, in the order of the first.
+    """Return the rows of several files. A column that a file lacks is empty there.
 
     Args:
-        paths: csv or parquet files.
+        paths: csv or parquet files; see `fedkin.data.sources.csv_files`.
         name: for messages.
         encoding: of the text of csv files; None: UTF-8.
 
     Raises:
-        DataError: a file cannot be read, has no row, other columns than the first, or takes more memory than the limit.
+        DataError: a file cannot be read, has no row, or takes more memory than the limit.
         ConfigError: an encoding of parquet files.
     """
     if encoding is not None and all(path.suffix.lower() in PARQUET for path in paths):
         raise ConfigError(f"{name}: encoding is for csv files; a parquet file states how its texts are stored")
-    table, budget = Table(columns=(), rows=[], file=[], places=[], name=name), Budget()
-    for number, path in enumerate(paths):
-        packed = path.suffix.lower() in PARQUET
-        header, body = _read_parquet(path, budget) if packed else _read_one(path, budget, encoding)
-        if number == 0:
-            table = Table(columns=header, rows=[], file=[], places=[], name=name)
-        if set(header) != set(table.columns):
-            raise DataError(
-                f"{path}: columns {listed(header)} differ from those of {paths[0].name}, {listed(table.columns)}; "
-                "all files need the same"
-            )
-        unit = "row" if packed else "line"
-        order = [header.index(column) for column in table.columns]
+    budget = Budget()
+    files = [_read_parquet(p, budget) if p.suffix.lower() in PARQUET else _read_one(p, budget, encoding) for p in paths]
+    having = [set(header) for header, _, _ in files]
+    columns = tuple(dict.fromkeys(column for header, _, _ in files for column in header))
+    budget.take(name, 0, 8 * sum(len(body) * (len(columns) - len(header)) for header, body, _ in files))
+    lacking = {c: [path.name for path, own in zip(paths, having, strict=True) if c not in own] for c in columns}
+    lacking = {column: names for column, names in lacking.items() if names}
+    shown = listed([f"{column} ({listed(names, 3)})" for column, names in lacking.items()])
+    table = Table(
+        columns=columns, rows=[], file=[], places=[], name=name,
+        texts=frozenset(column for *_, texts in files for column in texts),
+        lacking={column: names[0] for column, names in lacking.items()},
+        differences=f"columns that some files lack count as missing there: {shown}" if lacking else "",
+    )  # fmt: skip
+    for number, (path, (header, body, _)) in enumerate(zip(paths, files, strict=True)):
+        unit = "row" if path.suffix.lower() in PARQUET else "line"
+        order = [header.index(column) if column in having[number] else -1 for column in columns]
         for line, row in body:
             if len(row) != len(header):
                 raise DataError(f"{path}, line {line}: {len(row)} fields, the header has {len(header)}")
-            table.rows.append([row[i].strip() for i in order])
+            row.append("")  # the field of a column that the file lacks
+            row[:] = [row[i].strip() for i in order]
+            table.rows.append(row)
             table.file.append(number)
             table.places.append(f"{path.name}, {unit} {line}")
     return table
 
 
-def _read_parquet(path: Path, budget: Budget) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:
-    """Return the rows of a parquet file, counted from 1; a value is the text that a csv file would hold."""
+def _read_parquet(path: Path, budget: Budget) -> _Read:
+    """Return a parquet file, its rows counted from 1; a value is the text that a csv file would hold."""
     try:
         arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
@@ -104,6 +126,7 @@ def _read_parquet(path: Path, budget: Budget) -> tuple[tuple[str, ...], list[tup
     try:
         with parquet.ParquetFile(path) as file:
             about, names = file.metadata, tuple(str(name) for name in file.schema_arrow.names)
+            texts = {str(column.name) for column in file.schema_arrow if "string" in str(column.type)}
             packed = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
             budget.take(path, path.stat().st_size, max(0, packed) + _FIELD * about.num_rows * len(names))
             columns: list[list[str]] = [[] for _ in names]
@@ -118,23 +141,16 @@ def _read_parquet(path: Path, budget: Budget) -> tuple[tuple[str, ...], list[tup
         raise DataError(f"{path}: cannot be read as a parquet file ({cause}); write it again") from error
     if not names or not columns[0] or len(set(names)) < len(names):
         raise DataError(f"{path}: expected at least one row, and columns with names of their own, {listed(names)}")
-    return names, [(n, list(row)) for n, row in enumerate(zip(*columns, strict=True), start=1)]
+    return names, [(n, list(row)) for n, row in enumerate(zip(*columns, strict=True), start=1)], texts
 
 
-def _texts_of(path: Path) -> int:
-    """Return the bytes of memory that fields and rows of a csv file take in addition to their letters."""
-    rows = fields = 0
-    with path.open("rb") as file:
-        while piece := file.read(_PIECE):
-            rows += piece.count(b"\n") + piece.count(b"\r")
-            fields += sum(map(piece.count, (b",", b";", b"\t")))
-    return _ROW * rows + _FIELD * (rows + fields)
-
-
-def _read_one(path: Path, budget: Budget, encoding: str | None) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:
+def _read_one(path: Path, budget: Budget, encoding: str | None) -> _Read:
+    content = read_bytes(path, Budget(budget.left / 1e9))
+    rows = content.count(b"\n") + content.count(b"\r")
+    fields = rows + sum(map(content.count, (b",", b";", b"\t")))
+    disk = path.stat().st_size if path.is_file() else len(content)
+    budget.take(path, disk, len(content) + _ROW * rows + _FIELD * fields)
     try:
-        size = path.stat().st_size
-        budget.take(path, size, size + _texts_of(path))
-        return read_lines(path, encoding)
-    except (RawError, OSError) as error:
+        return *read_lines(path, encoding, content), set()
+    except RawError as error:
         raise DataError(str(error)) from error
