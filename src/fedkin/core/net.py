@@ -379,7 +379,7 @@ class Net:
             return out
         if isinstance(found := getattr(out, "logits", None), Tensor):  # an output of the package transformers
             return found
-        raise ModelError(f"{self._name} {self._expected(f'a {type(out).__name__}' if out is not None else 'None')}")
+        raise ModelError(f"{self._name} {self._expected(f'an object of type {type(out).__name__}')}")
 
     def _fault(self, x: Tensor, e: Exception) -> str:
         """Return what the network was given, what it raised, and what to do."""
@@ -494,6 +494,7 @@ class Net:
                 with torch.no_grad():
                     out = self(self._w0, given)
             except ModelError as e:
+                self._require_unchanged(given)
                 faults.append(e)
                 continue
             self._require_unchanged(given)
