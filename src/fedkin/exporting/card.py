@@ -67,6 +67,7 @@ def network_of(net: Net, name: str) -> dict[str, Any]:
         "name": name,
         "head": net.head_name,
         "parameters": [[n, list(shape)] for n, (_, shape) in net.places().items()],
+        "fixed": list(net.fixed),
     }
 
 

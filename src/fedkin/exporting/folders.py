@@ -96,7 +96,7 @@ def _named(net: Net, b: Bundle) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     ``network``: a flat vector ``[P]``; ``networks``: rows ``[k, P]``, stored as ``[k, *shape]``; ``plain``: as it is.
     """
-    stored, kinds = dict[str, Tensor](), dict[str, str]()
+    stored, kinds = {f"fixed.{n}": t.contiguous().clone() for n, t in net.fixed.items()}, dict[str, str]()
     for name, t in b.items():
         flat = t.dim() in (1, 2) and t.shape[-1] == net.size and t.dtype == torch.float32
         kinds[name] = ("plain", "network", "networks")[t.dim() if flat else 0]
