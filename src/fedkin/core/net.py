@@ -1,7 +1,8 @@
 """A torch module seen as a pure function of one flat vector.
 
-The vector is ``[head | body | buffers]``: trainable parameters first, then float buffers (running statistics) as an
-untrained tail. Integer buffers stay out. So ``w[net.params]`` is the part for distances and proximal terms,
+The vector is ``[head | body | buffers]``: trained parameters first, then float buffers (running statistics) as an
+untrained tail. Integer buffers stay out, and so does what is fixed: parameters with ``requires_grad = False``, and the
+buffers of layers without others. So ``w[net.params]`` is the part for distances and proximal terms,
 ``w[net.body]`` is the body with its running statistics, and averaging vectors averages buffers with the weights of the
 parameters.
 """
@@ -9,6 +10,7 @@ parameters.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -17,7 +19,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedkin.core.errors import MethodError, ModelError
+from fedkin.core.code_lines import user_line
+from fedkin.core.errors import FedkinError, MethodError, ModelError
 from fedkin.core.parts import Part, Spans
 from fedkin.core.seeds import key
 
@@ -43,11 +46,18 @@ class Net:
         norms: mask ``[P]`` of all normalisation layers, with their running statistics.
         classes: C, the number of logits.
         shape: shape of one input.
+        fixed: what is not trained, by name: constants of the network, which no method sees.
+        dtype: type of the inputs: int64 where the data are whole numbers and the network takes them, else float32.
         channels_last: whether inputs are best held in that layout.
 
+    Args:
+        samples: inputs of the data ``[n, *shape]``, n > 0, two of which every check of the network takes; None: they
+            are not known, and made up.
+        name: of the network, for messages. Default: its class.
+
     Raises:
-        ModelError: no head was found, the named head does not exist or shares parameters with another layer, some
-            parameters are frozen, or the network cannot take such inputs.
+        ModelError: no head was found, the named head does not exist, is fixed or shares parameters with another layer,
+            or the network cannot take such inputs.
     """
 
     def __init__(
@@ -59,11 +69,13 @@ class Net:
         head: str | None = None,
         seed: int = 0,
         second: Callable[[], nn.Module] | None = None,
+        samples: Tensor | None = None,
+        name: str | None = None,
     ) -> None:
         self.shape, self.classes, self._factory, self._seed = tuple(shape), classes, factory, seed
         self._module = self._build("init", 0)
+        self._name = name or f"the network {type(self._module).__name__}"
         _require_ordinary(self._module)
-        _require_trainable(self._module)
         self.head_name = head or _last_linear(self._module, classes)
         self._head = _submodule(self._module, self.head_name)
         self._index()
@@ -84,6 +96,8 @@ class Net:
         self._make_second, self._seconds = second or factory, list[Net]()  # the list is that of all views
         self._second_head = None if second else head
         self._part: Part | None = None
+        self._samples = self._first_pass(samples)
+        self.dtype = self._samples.dtype
         self.channels_last = self._try_layouts()
 
     # ---- values -----------------------------------------------------------------------------------------------
@@ -177,7 +191,9 @@ class Net:
         """
         if not self._seconds:
             seed = key(self._seed, "second")
-            made = Net(self._make_second, self.shape, self.classes, head=self._second_head, seed=seed)
+            made = Net(
+                self._make_second, self.shape, self.classes, head=self._second_head, seed=seed, samples=self._samples
+            )
             if self.channels_last and not made.channels_last:
                 raise ModelError("the second network needs x.flatten(1) in place of x.view(...), as the first one does")
             self._seconds.append(made)
@@ -255,7 +271,7 @@ class Net:
 
     def _layer_names(self) -> list[str]:
         """Return the names of the modules with parameters of their own, in the order of registration; the head last."""
-        names = dict.fromkeys(n.rpartition(".")[0] for n, _ in self._module.named_parameters())
+        names = dict.fromkeys(n.rpartition(".")[0] for n, _ in self._module.named_parameters() if n not in self.fixed)
         return [n for n in names if n and n != self.head_name] + [self.head_name]
 
     def _mask(self, names: Collection[str]) -> Tensor:
@@ -330,8 +346,13 @@ class Net:
         return torch.cat([mask, torch.ones(max(0, length - self.size))])[:length]
 
     def layout(self, x: Tensor) -> Tensor:
-        """Return ``x`` in the memory layout in which this network is fastest."""
+        """Return ``x`` in the fastest memory layout; whole numbers as floats where the network takes only these."""
+        x = x.float() if self.dtype.is_floating_point and not x.is_floating_point() else x
         return nhwc(x) if self.channels_last and x.dim() == 4 else x.contiguous()
+
+    def inputs(self, n: int) -> Tensor:
+        """Return inputs ``[n, *shape]`` that this network takes: two samples of the data, over and over."""
+        return self.layout(self._samples[torch.arange(n) % 2])
 
     def release(self) -> None:
         """Release the tensors of the last pass, whose memory would stay taken until the next."""
@@ -346,13 +367,35 @@ class Net:
         self._load(w)
         self._switch(self._training)
         try:
-            out: Tensor = self._module(x)
-        except RuntimeError:
-            if w.dtype != x.dtype and w.is_floating_point() and x.is_floating_point():
-                kinds = [str(t.dtype).removeprefix("torch.") for t in (w, x)]
-                raise MethodError(f"the model is {kinds[0]}, its inputs are {kinds[1]}: use .float()") from None
+            out = self._module(x)
+        except (FedkinError, MemoryError, torch.OutOfMemoryError):
             raise
-        return out
+        except Exception as e:  # a network is its author's code
+            if isinstance(e, RuntimeError) and w.dtype != x.dtype and w.is_floating_point() and x.is_floating_point():
+                raise MethodError(f"the model is {_kind(w)}, its inputs are {_kind(x)}: use .float()") from None
+            if not x.is_cpu or torch._C._functorch.maybe_current_level() is not None:
+                raise  # an engine knows a failure of a device or of a transform by its class
+            raise ModelError(f"{self._name} fails on {self._fault(x, e)}") from e
+        if isinstance(out, Tensor):
+            return out
+        if isinstance(found := getattr(out, "logits", None), Tensor):  # an output of the package transformers
+            return found
+        raise ModelError(f"{self._name} {self._expected(f'an object of type {type(out).__name__}')}")
+
+    def _fault(self, x: Tensor, e: Exception) -> str:
+        """Return what the network was given, what it raised, and what to do."""
+        low, high = (f"{float(end):.6g}" for end in x.aminmax()) if x.numel() else ("", "")
+        inside = f"inputs of shape {list(x.shape[1:])} ({_kind(x)}, {low} to {high})"
+        how = "change its forward to take one tensor of such inputs"
+        if "index out of range in self" in str(e):
+            how = f"an nn.Embedding needs a row for each of the numbers, at least {high} + 1 of them; or {how}"
+        return f"{inside}: {type(e).__name__}: {e}{user_line(e)}; {how}"
+
+    def _expected(self, got: str) -> str:
+        return (
+            f"gives {got}; expected logits [B, {self.classes}], a tensor of one float for each of the {self.classes} "
+            "classes, or an object with them as .logits: change what its forward returns"
+        )
 
     def _given(self, w: Tensor, x: Tensor, *, features: bool = False) -> tuple[Tensor, Tensor | None] | None:
         """Return logits and features as an engine computes them; None where the module is to do it."""
@@ -371,16 +414,28 @@ class Net:
             return self._factory()
 
     def _index(self) -> None:
-        params = dict(self._module.named_parameters())
+        self._still_modules = still = _still(self._module)
+        every = dict(self._module.named_parameters())
+        trained = [n for n, p in every.items() if p.requires_grad] or every  # none are: it was last used to predict
+        self.fixed = {n: p.detach() for n, p in every.items() if n not in trained}
+        params = {n: p for n, p in every.items() if n not in self.fixed}
         inside = [n for n in params if n.startswith(self.head_name + ".")]
         for name, p in self._head.named_parameters():
-            if (full := f"{self.head_name}.{name}") not in params:
+            if (full := f"{self.head_name}.{name}") in self.fixed:
+                raise ModelError(
+                    f"the head's {full!r} is not trained (requires_grad = False); the head must be: set requires_grad ="
+                    " True, or name another module with head="
+                )
+            if full not in params:
                 other = next(n for n, t in params.items() if t is p)
                 raise ModelError(
                     f"the head's {full!r} is the same parameter as {other!r}; the head must have parameters of its own:"
                     " give it a copy, or name another module with head="
                 )
         buffers = {n: b for n, b in self._module.named_buffers() if b.is_floating_point()}
+        owner = {n: self._module.get_submodule(n.rpartition(".")[0]) for n in buffers}
+        self.fixed |= {n: b for n, b in buffers.items() if owner[n] in still}
+        buffers = {n: b for n, b in buffers.items() if n not in self.fixed}
         self.names = inside + [n for n in params if n not in inside] + list(buffers)
         tensors = {**params, **buffers}
         self._n_head, self._n_params = len(inside), len(params)
@@ -397,7 +452,9 @@ class Net:
         linear = [n for n, m in self._module.named_modules() if isinstance(m, nn.Linear)]
         of_linear = [f"{n}.{part}" for n in linear for part in ("weight", "bias")]
         self._linear = [span[name] for name in of_linear if name in span]
-        self._norms = [m for m in self._module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        self._norms = [
+            m for m in self._module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m not in still
+        ]
         self._recurrent = [m for m in self._module.modules() if isinstance(m, nn.RNNBase)]
 
     def _split(self, w: Tensor, sizes: list[int], what: str) -> Sequence[Tensor]:
@@ -432,45 +489,68 @@ class Net:
         body = training and (self._only is None or self._only.meets(self.body))
         for m in self._module.modules():
             own = any(p is not None for p in m._parameters.values())
-            m.training = training and (id(m._parameters) in moved if own else body)
+            m.training = training and m not in self._still_modules and (id(m._parameters) in moved if own else body)
+
+    def _first_pass(self, samples: Tensor | None) -> Tensor:
+        """Return two inputs that the network takes: samples of the data, or numbers that may be features or indices.
+
+        Whole numbers are tried as they are, then as floats.
+        """
+        if samples is None:
+            size = (2, *self.shape)
+            tried = [torch.linspace(0, 1, math.prod(size)).view(size), torch.ones(size, dtype=torch.int64)]
+        else:
+            x = samples[torch.arange(2) % len(samples)]
+            tried = [x] if x.is_floating_point() else [x, x.float()]
+        faults = list[ModelError]()
+        for x in tried:
+            given = x.clone(memory_format=torch.contiguous_format)
+            try:
+                with torch.no_grad():
+                    out = self(self._w0, given)
+            except ModelError as e:
+                self._require_unchanged(given)
+                faults.append(e)
+                continue
+            self._require_unchanged(given)
+            if tuple(out.shape) != (2, self.classes) or not out.is_floating_point():
+                raise ModelError(f"{self._name} {self._expected(f'{_kind(out)} {list(out.shape)} for B = 2')}")
+            return x
+        raise next((e for e in faults if "type" not in str(e.__cause__)), faults[0])  # not which type is wanted
 
     def _try_layouts(self) -> bool:
-        """Return whether channels_last works (a module may use ``view`` after a convolution), by one input."""
-        x = torch.zeros(2, *self.shape)
+        """Return whether channels_last works (a module may use ``view`` after a convolution), by two inputs."""
+        x = self._samples
         with torch.no_grad():
-            try:
-                out = self(self._w0, x)
-            except (RuntimeError, ValueError, TypeError) as e:
-                raise ModelError(f"the network cannot take inputs of shape {list(self.shape)}: {e}") from e
-            if tuple(out.shape) != (2, self.classes):
-                got = list(out.shape[1:])
-                raise ModelError(f"the network gives {got} outputs per sample, the data have {self.classes} classes")
             self._require_pure(x)
             if x.dim() != 4:
                 return False
             try:
                 self(self._w0, nhwc(x))
-            except RuntimeError:
+            except ModelError:
                 return False
             return True
 
-    def _require_pure(self, x: Tensor) -> None:
-        """Raise `ModelError` if predictions change the inputs ``x`` in place, or differ from one time to the next.
-
-        The inputs of an evaluation are the clients' data themselves.
-        """
+    def _require_unchanged(self, x: Tensor) -> None:
+        """Raise `ModelError` if the network has changed these inputs: in an evaluation they are the data."""
         if x._version:
             raise ModelError(
-                "the network changes its inputs in place, and with them the data; write x = x - 0.5 instead of "
+                f"{self._name} changes its inputs in place, and with them the data; write x = x - 0.5 instead of "
                 "x -= 0.5, and give a first layer no inplace=True"
             )
-        x = torch.linspace(-1, 1, x.numel()).view(x.shape)
+
+    def _require_pure(self, x: Tensor) -> None:
+        """Raise `ModelError` if predictions differ from one time to the next."""
         first, second = self(self._w0, x), self(self._w0, x)
         if not torch.equal(first.nan_to_num(), second.nan_to_num()):
             raise ModelError(
-                "the network draws random numbers when it predicts, so no figure could be repeated; draw in training "
+                f"{self._name} draws random numbers when it predicts, so no figure could be repeated; draw in training "
                 "only, such as F.dropout(x, 0.5, training=self.training)"
             )
+
+
+def _kind(t: Tensor) -> str:
+    return str(t.dtype).removeprefix("torch.")
 
 
 def nhwc(x: Tensor) -> Tensor:
@@ -503,18 +583,19 @@ def _contiguous_where_torch_fails(norm: nn.GroupNorm, args: tuple[Tensor]) -> tu
     return (x.contiguous(),) if fails and norm.weight is not None and norm.weight.requires_grad else None
 
 
-def _require_trainable(module: nn.Module) -> None:
-    """Raise `ModelError` if some parameters are frozen: methods train, send and average all of them.
+def _still(module: nn.Module) -> set[nn.Module]:
+    """Return the modules without a trained parameter, or around which there is none; none if that is all of them."""
+    found = set[nn.Module]()
 
-    With all of them frozen the module was last used for predictions, and is trained.
-    """
-    frozen = [n for n, p in module.named_parameters() if not p.requires_grad]
-    if frozen and any(p.requires_grad for p in module.parameters()):
-        few = ", ".join(map(repr, frozen[:3])) + (f" and {len(frozen) - 3} more" if len(frozen) > 3 else "")
-        raise ModelError(
-            f"the network has frozen parameters (requires_grad = False): {few}; fedkin trains all parameters. Set "
-            "requires_grad = True, or compute the outputs of the frozen layers once and take them as the inputs"
-        )
+    def walk(m: nn.Module, around: bool) -> None:
+        inside = [p.requires_grad for p in m.parameters()]
+        still = not any(inside) if inside else around
+        found.update({m} if still else ())
+        for child in m.children():
+            walk(child, still)
+
+    walk(module, False)
+    return set() if module in found else found
 
 
 def _require_ordinary(module: nn.Module) -> None:
@@ -540,6 +621,11 @@ def _last_linear(module: nn.Module, classes: int) -> str:
     fitting = [n for n, m in linear if m.out_features == classes]
     if not fitting:
         last = f" (the last one, {linear[-1][0]!r}, has {linear[-1][1].out_features})" if linear else ""
+        if linear and (classes, linear[-1][1].out_features) == (2, 1):
+            raise ModelError(
+                f"the last linear layer, {linear[-1][0]!r}, has one output for two classes; fedkin trains by softmax "
+                "and cross-entropy: give it two outputs, and leave out the sigmoid"
+            )
         raise ModelError(
             f"no linear layer with {classes} outputs, the number of classes{last}, to serve as the head; name the "
             f"classifying module with head=, one of {[n for n, _ in module.named_children()]}"

@@ -42,7 +42,11 @@ def card(origin: ExportSource, taken: Taken, tensors: Mapping[str, str]) -> dict
         "data": origin.data,
         "columns": None if taken.preparation is None else dict(taken.preparation.taken) or None,
         "classes": net.classes,
-        "input": {"shape": list(net.shape), "dtype": "float32", "channels_last": net.channels_last},
+        "input": {
+            "shape": list(net.shape),
+            "dtype": str(net.dtype).removeprefix("torch."),
+            "channels_last": net.channels_last,
+        },
         "network": {**network_of(net, model), "by_name": model in MODELS},
         "rule": taken.rule,
         "tensors": tensors,
@@ -63,6 +67,7 @@ def network_of(net: Net, name: str) -> dict[str, Any]:
         "name": name,
         "head": net.head_name,
         "parameters": [[n, list(shape)] for n, (_, shape) in net.places().items()],
+        "fixed": list(net.fixed),
     }
 
 
@@ -119,7 +124,7 @@ def readme(
         "| --- | --- |",
         f"| predicts with | {WORDS[card['rule']['kind']]} |",
         f"| network | {card['network']['name']} |",
-        f"| inputs | float32 `[n, {shape}]`, {made} |",
+        f"| inputs | {card['input']['dtype']} `[n, {shape}]`, {made} |",
         *([f"| columns | {', '.join(f'{r}: {c}' for r, c in card['columns'].items())} |"] if card["columns"] else []),
         f"| classes | {', '.join(labels)} |",
         *_trained(card, labels),

@@ -70,7 +70,7 @@ def write_export(
         counts = None if taken.shard is None else taken.shard.train.counts(net.classes)
         card["test"] = None if found is None or counts is None else cards.tested(found, taken.evaluated, counts)
         for name in formats:
-            write_program(name, model, half)
+            write_program(name, model, net.inputs(5).contiguous(), half)
         card["files"] = sorted(f.name for f in half.iterdir())
         _write_card(half, card, labels, options)
         if taken.client is not None:  # a model of one client's data, and the ranges of its values
@@ -97,7 +97,7 @@ def _named(net: Net, b: Bundle) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     ``network``: a flat vector ``[P]``; ``networks``: rows ``[k, P]``, stored as ``[k, *shape]``; ``plain``: as it is.
     """
-    stored, kinds = dict[str, Tensor](), dict[str, str]()
+    stored, kinds = {f"fixed.{n}": t.contiguous().clone() for n, t in net.fixed.items()}, dict[str, str]()
     for name, t in b.items():
         flat = t.dim() in (1, 2) and t.shape[-1] == net.size and t.dtype == torch.float32
         kinds[name] = ("plain", "network", "networks")[t.dim() if flat else 0]

@@ -30,7 +30,7 @@ from fedkin.core.errors import DataError, meant
 from fedkin.core.samples import Samples
 from fedkin.data.dataset import Dataset
 from fedkin.data.limits import Budget, size_of
-from fedkin.data.pixels import Array, pixels
+from fedkin.data.pixels import Array, numbers, pixels
 from fedkin.data.preparation import Preparation, image_preparation
 from fedkin.data.sources.files import channels_first, class_numbers, decoded, listed, numbered
 
@@ -49,7 +49,7 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
     """Return a data set from one ``.npz`` file.
 
     uint8 inputs count as pixels and become 0..1; three dimensions of pixels, or of square floats, are images of one
-    channel; channels may come first or last. Other inputs keep their values and shape.
+    channel; channels may come first or last. Other inputs keep their values and shape; whole numbers are int64.
 
     Args:
         path: the file.
@@ -219,7 +219,7 @@ def read_array(path: Path) -> Array:
         with path.open("rb") as raw:
             size = path.stat().st_size
             count, width = header(raw, path, path.name, size)
-            Budget().take(path, size, count * (width + 4))
+            Budget().take(path, size, count * width)
             raw.seek(0)
             found: Array = np.load(raw, allow_pickle=False)
             return found
@@ -230,7 +230,7 @@ def read_array(path: Path) -> Array:
 def check_archive(path: Path, raw: IO[bytes]) -> None:
     """Raise `DataError` if the arrays of an npz file, by their headers, take more memory than the limit.
 
-    Each array counts as it is and as float32, which the inputs of a network are.
+    Each array counts as it is and as inputs of a network.
     """
     disk, memory = path.stat().st_size, 0
     with zipfile.ZipFile(raw) as archive:
@@ -240,12 +240,12 @@ def check_archive(path: Path, raw: IO[bytes]) -> None:
                 continue
             with archive.open(info) as member:
                 count, width = header(member, path, info.filename, info.file_size)
-            memory += count * (width + 4)
+            memory += count * width
     Budget().take(path, disk, memory)
 
 
 def header(raw: IO[bytes], path: Path, name: str, size: int) -> tuple[int, int]:
-    """Return the number of values of an npy file and bytes of each, by its header, before anything is allocated.
+    """Return the number of values of an npy file, and the bytes of each as it is and as an input, by its header.
 
     Args:
         raw: at its start.
@@ -273,7 +273,7 @@ def header(raw: IO[bytes], path: Path, name: str, size: int) -> tuple[int, int]:
             f"{path}: the header of {name} promises {' x '.join(map(str, shape))} values of {dtype}, "
             f"{size_of(count * max(width, 1))}; there are {size_of(max(there, 0))}. It is damaged, fetch it again"
         )
-    return count, width
+    return count, width + (8 if dtype.kind in "iu" and width > 1 else 4)
 
 
 def _short(error: Exception) -> str:
@@ -318,7 +318,7 @@ def _inputs(values: Array, arrays: Mapping[str, Array], path: Path) -> Tensor:
     if values.dtype == np.uint8:
         return pixels(channels_first(values))
     square = values.ndim == 3 and values.shape[1] == values.shape[2]
-    return torch.from_numpy((channels_first(values) if square or values.ndim == 4 else values).astype(np.float32))
+    return numbers(channels_first(values) if square or values.ndim == 4 else values)
 
 
 def _preparation(
