@@ -199,8 +199,9 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
                 notice(found, federation)
 
         made = compare(
-            plan, folder, resume=again, on_round=on_round, on_data=on_data, on_trial=on_trial, together=runs_at_once
-        )
+            plan, out=folder, resume=again, on_round=on_round, progress=False,
+            on_data=on_data, on_trial=on_trial, together=runs_at_once,
+        )  # fmt: skip
         runs = [replace(run, at_best=show.at_best) for run in made]
         tracked.end()
     found = write_outcome(plan, folder, runs, show.decimals)
