@@ -9,6 +9,7 @@ parameters.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -17,7 +18,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedkin.core.errors import MethodError, ModelError
+from fedkin.core.code_lines import user_line
+from fedkin.core.errors import FedkinError, MethodError, ModelError
 from fedkin.core.parts import Part, Spans
 from fedkin.core.seeds import key
 
@@ -43,7 +45,13 @@ class Net:
         norms: mask ``[P]`` of all normalisation layers, with their running statistics.
         classes: C, the number of logits.
         shape: shape of one input.
+        dtype: type of the inputs: int64 where the data are whole numbers and the network takes them, else float32.
         channels_last: whether inputs are best held in that layout.
+
+    Args:
+        samples: inputs of the data ``[n, *shape]``, n > 0, two of which every check of the network takes; None: they
+            are not known, and made up.
+        name: of the network, for messages. Default: its class.
 
     Raises:
         ModelError: no head was found, the named head does not exist or shares parameters with another layer, some
@@ -59,9 +67,12 @@ class Net:
         head: str | None = None,
         seed: int = 0,
         second: Callable[[], nn.Module] | None = None,
+        samples: Tensor | None = None,
+        name: str | None = None,
     ) -> None:
         self.shape, self.classes, self._factory, self._seed = tuple(shape), classes, factory, seed
         self._module = self._build("init", 0)
+        self._name = name or f"the network {type(self._module).__name__}"
         _require_ordinary(self._module)
         _require_trainable(self._module)
         self.head_name = head or _last_linear(self._module, classes)
@@ -84,6 +95,8 @@ class Net:
         self._make_second, self._seconds = second or factory, list[Net]()  # the list is that of all views
         self._second_head = None if second else head
         self._part: Part | None = None
+        self._samples = self._first_pass(samples)
+        self.dtype = self._samples.dtype
         self.channels_last = self._try_layouts()
 
     # ---- values -----------------------------------------------------------------------------------------------
@@ -177,7 +190,9 @@ class Net:
         """
         if not self._seconds:
             seed = key(self._seed, "second")
-            made = Net(self._make_second, self.shape, self.classes, head=self._second_head, seed=seed)
+            made = Net(
+                self._make_second, self.shape, self.classes, head=self._second_head, seed=seed, samples=self._samples
+            )
             if self.channels_last and not made.channels_last:
                 raise ModelError("the second network needs x.flatten(1) in place of x.view(...), as the first one does")
             self._seconds.append(made)
@@ -330,8 +345,13 @@ class Net:
         return torch.cat([mask, torch.ones(max(0, length - self.size))])[:length]
 
     def layout(self, x: Tensor) -> Tensor:
-        """Return ``x`` in the memory layout in which this network is fastest."""
+        """Return ``x`` in the fastest memory layout; whole numbers as floats where the network takes only these."""
+        x = x.float() if self.dtype.is_floating_point and not x.is_floating_point() else x
         return nhwc(x) if self.channels_last and x.dim() == 4 else x.contiguous()
+
+    def inputs(self, n: int) -> Tensor:
+        """Return inputs ``[n, *shape]`` that this network takes: two samples of the data, over and over."""
+        return self.layout(self._samples[torch.arange(n) % 2])
 
     def release(self) -> None:
         """Release the tensors of the last pass, whose memory would stay taken until the next."""
@@ -346,13 +366,35 @@ class Net:
         self._load(w)
         self._switch(self._training)
         try:
-            out: Tensor = self._module(x)
-        except RuntimeError:
-            if w.dtype != x.dtype and w.is_floating_point() and x.is_floating_point():
-                kinds = [str(t.dtype).removeprefix("torch.") for t in (w, x)]
-                raise MethodError(f"the model is {kinds[0]}, its inputs are {kinds[1]}: use .float()") from None
+            out = self._module(x)
+        except (FedkinError, MemoryError, torch.OutOfMemoryError):
             raise
-        return out
+        except Exception as e:  # a network is its author's code
+            if isinstance(e, RuntimeError) and w.dtype != x.dtype and w.is_floating_point() and x.is_floating_point():
+                raise MethodError(f"the model is {_kind(w)}, its inputs are {_kind(x)}: use .float()") from None
+            if not x.is_cpu or torch._C._functorch.maybe_current_level() is not None:
+                raise  # an engine knows a failure of a device or of a transform by its class
+            raise ModelError(f"{self._name} fails on {self._fault(x, e)}") from e
+        if isinstance(out, Tensor):
+            return out
+        if isinstance(found := getattr(out, "logits", None), Tensor):  # an output of the package transformers
+            return found
+        raise ModelError(f"{self._name} {self._expected(f'an object of type {type(out).__name__}')}")
+
+    def _fault(self, x: Tensor, e: Exception) -> str:
+        """Return what the network was given, what it raised, and what to do."""
+        low, high = (f"{float(end):.6g}" for end in x.aminmax()) if x.numel() else ("", "")
+        inside = f"inputs of shape {list(x.shape[1:])} ({_kind(x)}, {low} to {high})"
+        how = "change its forward to take one tensor of such inputs"
+        if "index out of range in self" in str(e):
+            how = f"an nn.Embedding needs a row for each of the numbers, at least {high} + 1 of them; or {how}"
+        return f"{inside}: {type(e).__name__}: {e}{user_line(e)}; {how}"
+
+    def _expected(self, got: str) -> str:
+        return (
+            f"gives {got}; expected logits [B, {self.classes}], a tensor of one float for each of the {self.classes} "
+            "classes, or an object with them as .logits: change what its forward returns"
+        )
 
     def _given(self, w: Tensor, x: Tensor, *, features: bool = False) -> tuple[Tensor, Tensor | None] | None:
         """Return logits and features as an engine computes them; None where the module is to do it."""
@@ -434,43 +476,66 @@ class Net:
             own = any(p is not None for p in m._parameters.values())
             m.training = training and (id(m._parameters) in moved if own else body)
 
-    def _try_layouts(self) -> bool:
-        """Return whether channels_last works (a module may use ``view`` after a convolution), by one input."""
-        x = torch.zeros(2, *self.shape)
-        with torch.no_grad():
+    def _first_pass(self, samples: Tensor | None) -> Tensor:
+        """Return two inputs that the network takes: samples of the data, or numbers that may be features or indices.
+
+        Whole numbers are tried as they are, then as floats.
+        """
+        if samples is None:
+            size = (2, *self.shape)
+            tried = [torch.linspace(0, 1, math.prod(size)).view(size), torch.ones(size, dtype=torch.int64)]
+        else:
+            x = samples[torch.arange(2) % len(samples)]
+            tried = [x] if x.is_floating_point() else [x, x.float()]
+        faults = list[ModelError]()
+        for x in tried:
+            given = x.clone(memory_format=torch.contiguous_format)
             try:
-                out = self(self._w0, x)
-            except (RuntimeError, ValueError, TypeError) as e:
-                raise ModelError(f"the network cannot take inputs of shape {list(self.shape)}: {e}") from e
-            if tuple(out.shape) != (2, self.classes):
-                got = list(out.shape[1:])
-                raise ModelError(f"the network gives {got} outputs per sample, the data have {self.classes} classes")
+                with torch.no_grad():
+                    out = self(self._w0, given)
+            except ModelError as e:
+                self._require_unchanged(given)
+                faults.append(e)
+                continue
+            self._require_unchanged(given)
+            if tuple(out.shape) != (2, self.classes) or not out.is_floating_point():
+                raise ModelError(f"{self._name} {self._expected(f'{_kind(out)} {list(out.shape)} for B = 2')}")
+            return x
+        raise next((e for e in faults if "type" not in str(e.__cause__)), faults[0])  # of which type it should be
+
+    def _try_layouts(self) -> bool:
+        """Return whether channels_last works (a module may use ``view`` after a convolution), by two inputs."""
+        x = self._samples
+        with torch.no_grad():
             self._require_pure(x)
             if x.dim() != 4:
                 return False
             try:
                 self(self._w0, nhwc(x))
-            except RuntimeError:
+            except ModelError:
                 return False
             return True
 
-    def _require_pure(self, x: Tensor) -> None:
-        """Raise `ModelError` if predictions change the inputs ``x`` in place, or differ from one time to the next.
-
-        The inputs of an evaluation are the clients' data themselves.
-        """
+    def _require_unchanged(self, x: Tensor) -> None:
+        """Raise `ModelError` if the network has changed these inputs: in an evaluation they are the data."""
         if x._version:
             raise ModelError(
-                "the network changes its inputs in place, and with them the data; write x = x - 0.5 instead of "
+                f"{self._name} changes its inputs in place, and with them the data; write x = x - 0.5 instead of "
                 "x -= 0.5, and give a first layer no inplace=True"
             )
-        x = torch.linspace(-1, 1, x.numel()).view(x.shape)
+
+    def _require_pure(self, x: Tensor) -> None:
+        """Raise `ModelError` if predictions differ from one time to the next."""
         first, second = self(self._w0, x), self(self._w0, x)
         if not torch.equal(first.nan_to_num(), second.nan_to_num()):
             raise ModelError(
-                "the network draws random numbers when it predicts, so no figure could be repeated; draw in training "
+                f"{self._name} draws random numbers when it predicts, so no figure could be repeated; draw in training "
                 "only, such as F.dropout(x, 0.5, training=self.training)"
             )
+
+
+def _kind(t: Tensor) -> str:
+    return str(t.dtype).removeprefix("torch.")
 
 
 def nhwc(x: Tensor) -> Tensor:
@@ -540,6 +605,11 @@ def _last_linear(module: nn.Module, classes: int) -> str:
     fitting = [n for n, m in linear if m.out_features == classes]
     if not fitting:
         last = f" (the last one, {linear[-1][0]!r}, has {linear[-1][1].out_features})" if linear else ""
+        if linear and (classes, linear[-1][1].out_features) == (2, 1):
+            raise ModelError(
+                f"the last linear layer, {linear[-1][0]!r}, has one output for two classes; fedkin trains by softmax "
+                "and cross-entropy: give it two outputs, and leave out the sigmoid"
+            )
         raise ModelError(
             f"no linear layer with {classes} outputs, the number of classes{last}, to serve as the head; name the "
             f"classifying module with head=, one of {[n for n, _ in module.named_children()]}"

@@ -16,7 +16,7 @@ class Samples:
     """Labelled samples.
 
     Attributes:
-        x: inputs, float32 ``[n, *shape]``.
+        x: inputs, float32 ``[n, *shape]``; or int64, whole numbers such as those of words.
         y: labels, int64 ``[n]``, each in ``0..classes-1``.
     """
 

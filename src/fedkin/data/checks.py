@@ -36,7 +36,7 @@ def check_samples(x: Tensor, y: Tensor, classes: int, where: str, *, pixels: boo
     """Raise DataError unless these are usable inputs and labels.
 
     Args:
-        x: inputs, float32 ``[n, *shape]``.
+        x: inputs, float32 or int64 ``[n, *shape]``.
         y: labels, int64 ``[n]`` in ``0..classes-1``.
         classes: number of classes.
         where: put in front of the message, for example ``client 3, test part``.
@@ -47,8 +47,9 @@ def check_samples(x: Tensor, y: Tensor, classes: int, where: str, *, pixels: boo
     """
     _require_tensor(x, where, "inputs", "torch.from_numpy(x).float()")
     _require_tensor(y, where, "labels", "torch.from_numpy(y).long()")
-    if x.dtype != torch.float32 and not (pixels and x.dtype == torch.uint8):
-        raise DataError(f"{where}: inputs must be float32, got {_dtype(x)}; convert with x.float()")
+    if x.dtype not in (torch.float32, torch.int64) and not (pixels and x.dtype == torch.uint8):
+        how = "x.float()" if x.is_floating_point() else "x.long(), or x.float() for measured values"
+        raise DataError(f"{where}: inputs must be float32 or int64, got {_dtype(x)}; convert with {how}")
     if y.dtype != torch.int64:
         raise DataError(f"{where}: labels must be int64, got {_dtype(y)}; convert with y.long()")
     if x.ndim < 2 or y.ndim != 1:

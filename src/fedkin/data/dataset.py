@@ -51,7 +51,8 @@ class Dataset:
     """Labelled samples of one source.
 
     Attributes:
-        x: inputs, float32 ``[n, *shape]``; or pixels as bytes, uint8, which `rows` makes 0..1: a quarter of the memory.
+        x: inputs, float32 ``[n, *shape]``, or int64 for whole numbers, such as those of words; or pixels as bytes,
+            uint8, which `rows` makes 0..1: a quarter of the memory.
         y: labels, int64 ``[n]`` in ``0..classes-1``.
         classes: number of classes.
         name: name of the data set.

@@ -33,12 +33,17 @@ def add_feature_noise(federation: Federation, variance: float, seed: int = 0) ->
         seed: fixes the noise, together with the client's number, the part and the position of the sample in it.
 
     Raises:
-        ConfigError: a variance that is not a number of at least 0.
+        ConfigError: a variance that is not a number of at least 0, or inputs that are whole numbers.
     """
     if not 0 <= variance < float("inf"):
         raise ConfigError(f"feature_noise must be a variance of at least 0, got {variance}")
     if variance == 0:
         return federation
+    if not federation.clients[0].train.x.is_floating_point():
+        raise ConfigError(
+            f"feature_noise adds fractions to inputs, and those of {federation.name} are whole numbers (int64); leave "
+            "it out, or save measured values as floats: x.astype('float32')"
+        )
     count = len(federation)
     clients = tuple(
         _noisy(shard, (variance * (k + 1) / count) ** 0.5, seed, k) for k, shard in enumerate(federation.clients)

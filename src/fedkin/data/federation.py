@@ -16,6 +16,7 @@ from fedkin.core.samples import ClientData, Samples
 from fedkin.data import shelf
 from fedkin.data.checks import check_client_names, check_samples
 from fedkin.data.draws import generator
+from fedkin.data.pixels import numbers
 from fedkin.data.preparation import Preparation
 from fedkin.data.shard import PARTS, check_client_data
 from fedkin.data.splitting import check_fractions, three_parts
@@ -56,7 +57,7 @@ class Federation:
             raise DataError(f"{self.name}: a federation needs at least one client, got none")
         if not isinstance(self.clients, shelf.Shelf):  # those were checked when they were written
             for k, shard in enumerate(self.clients):
-                check_client_data(shard, k, self.shape, self.classes, self.name)
+                check_client_data(shard, k, self.clients[0].train.x, self.classes, self.name)
         if self.groups is not None and (self.groups.shape != (len(self),) or self.groups.dtype != torch.int64):
             raise DataError(
                 f"{self.name}: groups must be int64 [{len(self)}], one per client, "
@@ -232,14 +233,14 @@ class Federation:
 
 def _tensors(x: npt.ArrayLike | Tensor, y: npt.ArrayLike | Tensor, where: str) -> Samples:
     try:
-        inputs, labels = np.asarray(x, dtype=np.float32), np.asarray(y)
+        inputs, labels = numbers(np.asarray(x)), np.asarray(y)
     except (TypeError, ValueError) as error:
         raise DataError(f"{where}: cannot be read as an array of numbers: {error}") from error
     if len(labels) == 0:
         raise DataError(f"{where} has no samples; drop this client or give it at least one")
     if labels.dtype.kind not in "iub":
         raise DataError(f"{where}: labels must be whole numbers, got an array of {labels.dtype}")
-    return Samples(torch.from_numpy(inputs.copy()), torch.from_numpy(labels.astype(np.int64)))
+    return Samples(inputs, torch.from_numpy(labels.astype(np.int64)))
 
 
 def _range(values: Tensor) -> str:

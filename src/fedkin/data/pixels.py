@@ -1,4 +1,4 @@
-"""Pixels as inputs of a network."""
+"""Pixels and other numbers as inputs of a network."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ from torch import Tensor
 Array = npt.NDArray[np.generic]
 AS_FLOATS = 5
 """Bytes of memory that a byte of a file takes as a pixel: as it is, and as float32."""
+
+
+def numbers(values: Array) -> Tensor:
+    """Return numbers that are not pixels as inputs: whole numbers as int64, all others and single bytes as float32.
+
+    Whole numbers may be indices, such as those of words, which a network takes as they are. It is given floats if it
+    takes only these, see `fedkin.core.net.Net.dtype`.
+    """
+    whole = values.dtype.kind in "iu" and values.dtype != np.uint8 and np.can_cast(values.dtype, np.int64)
+    return torch.from_numpy(np.array(values, dtype=np.int64 if whole else np.float32, order="C"))
 
 
 def pixels(values: Array) -> Tensor:

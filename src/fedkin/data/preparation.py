@@ -19,6 +19,7 @@ from torch import Tensor
 from fedkin.core.errors import DataError
 from fedkin.data.columns import Input, Raw, fitted, raw_rows, recoded
 from fedkin.data.image_files import prepared
+from fedkin.data.pixels import numbers
 from fedkin.data.standalone import scaled
 
 
@@ -117,7 +118,7 @@ class Preparation:
                 f"expected numbers of shape [n, {', '.join(map(str, self.shape))}], got {values.dtype} of shape "
                 f"{list(values.shape)}"
             )
-        return torch.from_numpy(values.astype(np.float32) * np.float32(self.factor))
+        return numbers(values) if self.factor == 1 else numbers(values.astype(np.float32) * np.float32(self.factor))
 
     def scaled(self, raw: Raw) -> Tensor:
         """Return the rows that `raw_rows` read, scaled: float32 ``[n, inputs]``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from fedkin.core.errors import DataError
 from fedkin.core.samples import ClientData, Samples
 from fedkin.data.checks import check_samples
@@ -9,12 +11,15 @@ from fedkin.data.checks import check_samples
 PARTS = ("train", "validation", "test")
 
 
-def check_client_data(shard: ClientData, k: int, shape: tuple[int, ...], classes: int, name: str) -> None:
+def check_client_data(shard: ClientData, k: int, like: Tensor, classes: int, name: str) -> None:
     """Raise an error unless client ``k`` of the federation ``name`` can take part.
 
+    Args:
+        like: inputs of client 0.
+
     Raises:
-        DataError: no training sample, inputs of another shape than ``shape``, labels out of range, values that are not
-            finite; a drift to other numbers of samples, or before round 2.
+        DataError: no training sample, inputs of another shape or type than those of client 0, labels out of range,
+            values that are not finite; a drift to other numbers of samples, or before round 2.
     """
     if len(shard.train) == 0:
         raise DataError(f"{name}: client {k} has no training sample; drop this client or give it at least one")
@@ -22,11 +27,13 @@ def check_client_data(shard: ClientData, k: int, shape: tuple[int, ...], classes
         data: Samples = getattr(shard, part)
         where = f"{name}: client {k}, {part} part"
         check_samples(data.x, data.y, classes, where)
-        if tuple(data.x.shape[1:]) != shape:
+        if data.x.shape[1:] != like.shape[1:]:
             raise DataError(
-                f"{where}: inputs of shape {list(data.x.shape[1:])}, those of client 0 have {list(shape)}; "
+                f"{where}: inputs of shape {list(data.x.shape[1:])}, those of client 0 have {list(like.shape[1:])}; "
                 "all clients need the same"
             )
+        if data.x.dtype != like.dtype:
+            raise DataError(f"{where}: inputs are {data.x.dtype}, those of client 0 {like.dtype}; all need the same")
     if shard.drift is not None:
         start, then = shard.drift
         before, after = ([len(getattr(data, part)) for part in PARTS] for data in (shard, then))
@@ -35,4 +42,4 @@ def check_client_data(shard: ClientData, k: int, shape: tuple[int, ...], classes
                 f"{name}: client {k} has {before} samples (train, validation, test) and {after} from round {start} on; "
                 "data can drift from round 2 on, to as many samples"
             )
-        check_client_data(then, k, shape, classes, f"{name}, from round {start} on")
+        check_client_data(then, k, like, classes, f"{name}, from round {start} on")

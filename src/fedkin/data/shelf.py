@@ -1,7 +1,7 @@
 """Clients' data in a folder, read when a client is chosen: for federations larger than the memory.
 
 index.json                       number of classes, shape of an input, names, true groups, a fingerprint of all data
-train.x  validation.x  test.x    inputs of one client after another: float32, little-endian, nothing else
+train.x  validation.x  test.x    inputs of one client after another: float32 or int64, little-endian, nothing else
 train.y  validation.y  test.y    their labels: int64
 train.n  validation.n  test.n    how many samples each client has: int64
 
@@ -50,14 +50,15 @@ class Shelf(Sequence[ClientData]):
         self.folder = folder
         self.header = _told(folder)
         self.shape: tuple[int, ...] = tuple(self.header["shape"])
+        self._types = {"x": "<i8" if self.header.get("inputs") == "int64" else "<f4", "y": "<i8"}
         counts = [np.fromfile(folder / f"{part}.n", dtype="<i8") for part in PARTS]
         self.sizes = torch.from_numpy(np.stack(counts, axis=1).astype(np.int64))
         self._ends = {part: np.concatenate([[0], np.cumsum(n)]) for part, n in zip(PARTS, counts, strict=True)}
         self._files: dict[str, int] = {}
         for part, end in ((part, int(ends[-1])) for part, ends in self._ends.items()):
-            for kind, width in (("x", 4 * math.prod(self.shape)), ("y", 8)):
+            for kind, count in (("x", math.prod(self.shape)), ("y", 1)):
                 path = folder / f"{part}.{kind}"
-                if not path.is_file() or path.stat().st_size != end * width:
+                if not path.is_file() or path.stat().st_size != end * count * int(self._types[kind][-1]):
                     raise DataError(f"{path} is missing, or not of {end} samples; write the federation again")
                 self._files[path.name] = open_to_read(path)
         weakref.finalize(self, _close, tuple(self._files.values()))
@@ -88,7 +89,7 @@ class Shelf(Sequence[ClientData]):
             DataError: the file has become shorter.
         """
         shape = (stop - start, *self.shape) if kind == "x" else (stop - start,)
-        out = np.empty(shape, dtype="<f4" if kind == "x" else "<i8")
+        out = np.empty(shape, dtype=self._types[kind])
         raw, at = memoryview(out.reshape(-1).view(np.uint8)), start * out[:1].nbytes  # type: ignore[arg-type]
         while len(raw):
             got = read_at(self._files[f"{part}.{kind}"], raw, at)
@@ -153,9 +154,10 @@ def write(
         raise DataError(f"{folder} is not empty; name another folder")
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        shape, sizes = _write_parts(folder, shards, classes, name)
+        shape, sizes, inputs = _write_parts(folder, shards, classes, name)
         own = {"groups": groups, "labels": labels, "client_names": client_names}
         index = {"format": _FORMAT, "name": name, "clients": len(sizes), "classes": classes, "shape": list(shape)}
+        index |= {"inputs": inputs} if inputs == "int64" else {}
         index |= {key: None if values is None else list(values) for key, values in own.items()}
         index["preparation"] = None if preparation is None else preparation.to_json()
         _write_index(folder, {**index, "fingerprint": ""})  # to be read back by, as it lies on the disk
@@ -168,9 +170,9 @@ def write(
 
 def _write_parts(
     folder: Path, shards: Iterable[ClientData], classes: int, name: str
-) -> tuple[tuple[int, ...], list[list[int]]]:
-    """Write inputs, labels and numbers of samples; return the shape of an input and the clients' sizes."""
-    shape: tuple[int, ...] | None = None
+) -> tuple[tuple[int, ...], list[list[int]], str]:
+    """Write inputs, labels and numbers of samples; return an input's shape, the clients' sizes and the inputs' type."""
+    like: Tensor | None = None
     sizes: list[list[int]] = []
     with ExitStack() as stack:
         files = {
@@ -180,17 +182,17 @@ def _write_parts(
         for k, shard in enumerate(shards):
             if shard.drift is not None:
                 raise DataError(f"{name}: the data of client {k} drift, which a folder cannot hold; save them without")
-            shape = tuple(shard.train.x.shape[1:]) if shape is None else shape
-            check_client_data(shard, k, shape, classes, name)
+            like = shard.train.x[:1].clone() if like is None else like
+            check_client_data(shard, k, like, classes, name)
             sizes.append([len(getattr(shard, part)) for part in PARTS])
             for part, n in zip(PARTS, sizes[-1], strict=True):
                 data: Samples = getattr(shard, part)
-                files[f"{part}.x"].write(data.x.contiguous().numpy().astype("<f4", copy=False).tobytes())
+                files[f"{part}.x"].write(data.x.contiguous().numpy().tobytes())
                 files[f"{part}.y"].write(data.y.contiguous().numpy().astype("<i8", copy=False).tobytes())
                 files[f"{part}.n"].write(np.array([n], dtype="<i8").tobytes())
-    if shape is None:
+    if like is None:
         raise DataError(f"{name}: a federation needs at least one client, got none")
-    return shape, sizes
+    return tuple(like.shape[1:]), sizes, str(like.dtype).removeprefix("torch.")
 
 
 def _clear(folder: Path, made: bool) -> None:

@@ -299,7 +299,7 @@ class ClientService:
         card = Card.from_json(head.card)
         self.limits.check_card(card)
         shard = self.data.shard(card, head.client, sharing_at(settings, self.data))
-        e = Experiment.on_hosts(settings, card, head.run)
+        e = Experiment.on_hosts(settings, card, head.run, shard.train.x[:2])
         if e.networks != head.network:
             raise DataError(
                 "the network built here has other initial values than the server's: other versions of torch, or "

@@ -73,7 +73,7 @@ def small(job: Job, cores: int) -> bool:
     took some 40 ms.
     """
     with FlopCounterMode(display=False) as counted, torch.no_grad():
-        job.net(job.net.w0, torch.zeros(2, *job.net.shape))  # some networks cannot take a single one
+        job.net(job.net.w0, job.net.inputs(2))  # some networks cannot take a single one
     work = 3 * counted.get_total_flops() / 2 / _RATE  # of a sample: forward, and back to inputs and weights
     seconds = 0.0
     for shard in job.shards:

@@ -18,6 +18,7 @@ from fedkin.core import (
     ClientError,
     FedkinError,
     MethodError,
+    ModelError,
     Net,
     Samples,
     Train,
@@ -62,6 +63,7 @@ def named(task: Task) -> Iterator[None]:
 
     Raises:
         ClientError: instead of any other error than those that fedkin raises on purpose.
+        ModelError: the network failed.
     """
     try:
         yield
@@ -69,7 +71,9 @@ def named(task: Task) -> Iterator[None]:
         raise
     except MethodError as e:
         raise ClientError(task.step, task.client, task.round, f"{e}{user_line(e)}") from e
-    except FedkinError:  # a setting or a network that cannot be used, which only a client's data show
+    except ModelError as e:  # a network that cannot be used, which only a client's data show
+        raise ModelError(f"{task.step} of client {task.client} failed in round {task.round}: {e}") from e
+    except FedkinError:  # a setting
         raise
     except Exception as e:
         raise ClientError(task.step, task.client, task.round, f"{type(e).__name__}: {e}{user_line(e)}") from e

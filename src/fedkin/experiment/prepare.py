@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedkin.core import ClientData, ConfigError, Method, Net, Samples
 from fedkin.core.errors import nearest
@@ -79,7 +79,7 @@ class Experiment:
         return cls._made(
             settings.method, federation, settings.model, settings, plan_of(settings), len(federation),
             title=title or settings.title, table=settings.table(), data=federation.fingerprint(),
-            size=sizes_of(federation),
+            size=sizes_of(federation), samples=federation.clients[0].train.x[:2],
         )  # fmt: skip
 
     @classmethod
@@ -108,17 +108,18 @@ class Experiment:
         return cls._made(
             method, federation, _Start(model, head, init_weights), setup, plan_of(setup), len(federation),
             title=title or method.title, table=table_of(method, federation, model, setup),
-            data=federation.fingerprint(), size=sizes_of(federation),
+            data=federation.fingerprint(), size=sizes_of(federation), samples=federation.clients[0].train.x[:2],
         )  # fmt: skip
 
     @classmethod
-    def on_hosts(cls, settings: Settings, card: DataShape, run: str) -> Experiment:
+    def on_hosts(cls, settings: Settings, card: DataShape, run: str, samples: Tensor | None = None) -> Experiment:
         """Make the same run at its server or at a client's host, where data are not in one place.
 
         Args:
             settings: all of it.
             card: what the data of all clients have in common.
             run: the run's name, in place of a fingerprint of the data.
+            samples: inputs of a client's data ``[n, *shape]``, at its host; None: at the server, which has none.
 
         Raises:
             ConfigError: the method cannot do what a setting asks for.
@@ -127,7 +128,7 @@ class Experiment:
         start = _Start(settings.model.model, settings.model.head, None)  # a message must not choose a file to be read
         return cls._made(
             settings.method, card, start, settings, plan_of(settings, on_hosts=True),
-            title=settings.title, table=settings.table(), data=run, size={"run": run},
+            title=settings.title, table=settings.table(), data=run, size={"run": run}, samples=samples,
         )  # fmt: skip
 
     @classmethod
@@ -144,12 +145,16 @@ class Experiment:
         table: dict[str, Any],
         data: str,
         size: Mapping[str, Any],
+        samples: Tensor | None,
     ) -> Experiment:
         plan.require(method, clients)
         method.require_optimizer(setup.training.optimizer)
         make = factory(start.model, of.shape, of.classes, start.init_weights)
         second = _second(method, of)
-        net = Net(make, of.shape, of.classes, head=start.head, seed=setup.run.seed, second=second)
+        net = Net(
+            make, of.shape, of.classes, head=start.head, seed=setup.run.seed, second=second, samples=samples,
+            name=start.model if isinstance(start.model, str) else None,
+        )  # fmt: skip
         if method.second_network is not None:
             _ = net.second  # made now, so that what does not fit is seen before anything is trained
         if setup.training.batch_size == 1 and net.batchnorm:

@@ -51,6 +51,7 @@ def _require_bounded(shape: list[int]) -> None:
 class _Input(msgspec.Struct):
     shape: Annotated[list[_InputSide], Meta(min_length=1, max_length=8)]
     channels_last: bool
+    dtype: Literal["float32", "int64"] = "float32"
 
     def __post_init__(self) -> None:
         _require_bounded(self.shape)
@@ -219,7 +220,7 @@ def check_network(place: Path, card: Mapping[str, Any]) -> None:
                 f"{place}: the network has {odd[0]} of shape {list(found.get(odd[0], ()))}, the card says "
                 f"{list(wanted[odd[0]])}; export the model again"
             )
-        x = _bounded(torch.empty(loader.CHUNK, *shape, device="meta"), "its inputs", place)
+        x = _bounded(torch.empty(loader.CHUNK, *shape, dtype=loader.dtype_of(card), device="meta"), "its inputs", place)
         with torch.no_grad():
             out = _sized(network, x, place) if isinstance(network, loader.Network) else network(x)
     except loader.ExportError as e:

@@ -69,7 +69,7 @@ def write_export(
         counts = None if taken.shard is None else taken.shard.train.counts(net.classes)
         card["test"] = None if found is None or counts is None else cards.tested(found, taken.evaluated, counts)
         for name in formats:
-            write_program(name, model, half)
+            write_program(name, model, net.inputs(5).contiguous(), half)
         card["files"] = sorted(f.name for f in half.iterdir())
         _write_card(half, card, labels, options)
         if taken.client is not None:  # a model of one client's data, and the ranges of its values

@@ -214,7 +214,7 @@ def _try(model: loader.Model, place: Path) -> None:
     classes = len(model.labels)
     try:
         with torch.no_grad():
-            out = model.program(torch.zeros(1, *model.shape))
+            out = model.program(torch.ones(1, *model.shape, dtype=model.dtype))
     except loader.FAULTS as e:
         raise RunFolderError(
             f"{place}: an input of shape {list(model.shape)} cannot go through its model ({type(e).__name__}: "

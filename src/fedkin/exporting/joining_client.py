@@ -61,7 +61,7 @@ def newcomer(p: FinishedRun, data: Source, encoding: str | None = None) -> Joini
     else:
         where = str(data)
         x, y, rows = _read(where, federation, encoding or how.get("encoding"))
-    x = torch.as_tensor(x).float()
+    x = torch.as_tensor(x).to(federation.clients[0].train.x.dtype)
     if tuple(x.shape[1:]) != federation.shape:
         raise DataError(f"{where}: inputs of shape {list(x.shape[1:])}, the run's are {list(federation.shape)}")
     parts = {name: how[name] for name in ("test", "validation") if isinstance(how.get(name), float)}

@@ -46,14 +46,14 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 """Functions that a network may call between its layers."""
 _ARITHMETIC = ("add", "sub", "mul", "truediv")  # on numbers only: the same operators repeat and join texts and lists
 METHODS = (
-    "add", "contiguous", "flatten", "mean", "mul", "permute", "relu", "reshape", "sigmoid", "size", "squeeze", "sum",
-    "tanh", "transpose", "unsqueeze", "view",
+    "add", "contiguous", "flatten", "float", "long", "mean", "mul", "permute", "relu", "reshape", "sigmoid", "size",
+    "squeeze", "sum", "tanh", "transpose", "unsqueeze", "view",
 )  # fmt: skip
 """Methods of a tensor that a network may call."""
 LAYERS = (
     "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d", "BatchNorm1d",
-    "BatchNorm2d", "Conv1d", "Conv2d", "Dropout", "Dropout1d", "Dropout2d", "ELU", "Flatten", "GELU", "GRU",
-    "GroupNorm", "Hardswish", "Identity", "InstanceNorm1d", "InstanceNorm2d", "LSTM", "LayerNorm", "LeakyReLU",
+    "BatchNorm2d", "Conv1d", "Conv2d", "Dropout", "Dropout1d", "Dropout2d", "ELU", "Embedding", "Flatten", "GELU",
+    "GRU", "GroupNorm", "Hardswish", "Identity", "InstanceNorm1d", "InstanceNorm2d", "LSTM", "LayerNorm", "LeakyReLU",
     "Linear", "LocalResponseNorm", "MaxPool1d", "MaxPool2d", "PReLU", "RNN", "ReLU", "ReLU6", "SELU", "SiLU",
     "Sigmoid", "Softplus", "Tanh", "ZeroPad2d",
 )  # fmt: skip
@@ -179,6 +179,7 @@ class Model:
         card: description and origin of the model.
         labels: names of the classes, in the order of the logits.
         shape: shape of one input.
+        dtype: type of the inputs, float32 or int64.
         tensors: all tensors that the method gave the client for prediction, by name; networks as flat vectors.
         networks: the tensors that are networks, as modules: one, or several that vote.
     """
@@ -193,6 +194,7 @@ class Model:
     ) -> None:
         self.card, self.labels, self.folder = dict(card), tuple(labels), folder
         self.shape: tuple[int, ...] = tuple(card["input"]["shape"])
+        self.dtype = dtype_of(card)
         self._make = make
         self.tensors: dict[str, Tensor] = {}
         self.networks: dict[str, list[nn.Module]] = {}
@@ -282,13 +284,16 @@ class Model:
         """Return logits ``[n, C]`` of inputs ``[n, *shape]``, prepared as in training.
 
         Raises:
-            ExportError: inputs of another shape, or values that are not finite.
+            ExportError: inputs of another shape, values that are not finite, or fractions for a model of whole numbers.
         """
-        x = torch.as_tensor(x).float()
+        x = torch.as_tensor(x)
         if tuple(x.shape[1:]) != self.shape or x.dim() != len(self.shape) + 1:
             raise ExportError(f"expected inputs [n, {', '.join(map(str, self.shape))}], got {list(x.shape)}")
-        if not bool(x.isfinite().all()):
+        if not bool(x.float().isfinite().all()):
             raise ExportError("the inputs hold values that are not finite (nan or infinity); fill or drop them")
+        if not self.dtype.is_floating_point and not bool((x == x.long()).all()):
+            raise ExportError("the inputs hold fractions; this model takes whole numbers, such as numbers of words")
+        x = x.to(self.dtype)
         if self.card["input"]["channels_last"]:
             x = _channels_last(x)
         with torch.no_grad():
@@ -360,8 +365,9 @@ class Model:
 
     def _out(self, network: nn.Module, x: Tensor) -> Tensor:
         self._seen.clear()
-        out: Tensor = network(x)
-        return out
+        out = network(x)
+        found: Tensor = getattr(out, "logits", out)
+        return found
 
     def _network(self, flat: Tensor) -> nn.Module:
         """Return the network at a flat vector; its parameters are views of it, as in a run."""
@@ -405,10 +411,15 @@ def _set_tensors(network: nn.Module, values: Mapping[str, Tensor]) -> None:
                 setattr(module, key, filled[id(held)])  # not in the dict: recurrent layers keep a list of theirs
 
 
+def dtype_of(card: Mapping[str, Any]) -> torch.dtype:
+    """Return the type of a model's inputs."""
+    return torch.int64 if card["input"].get("dtype") == "int64" else torch.float32
+
+
 def _channels_last(x: Tensor) -> Tensor:
     """Return images ``[n, C, H, W]`` with channels innermost in memory, as in the evaluation of the run."""
     n, c, h, w = x.shape
-    return torch.empty(n, h, w, c).permute(0, 3, 1, 2).copy_(x)
+    return torch.empty(n, h, w, c, dtype=x.dtype).permute(0, 3, 1, 2).copy_(x)
 
 
 def load(folder: Path | str | None = None, network: Callable[[], nn.Module] | None = None) -> Model:

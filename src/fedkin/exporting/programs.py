@@ -35,16 +35,19 @@ class Predictor(nn.Module):
         return self.model.program(x)
 
 
-def write_program(name: Format, model: Model, folder: Path) -> None:
+def write_program(name: Format, model: Model, x: Tensor, folder: Path) -> None:
     """Write the model as a program of this format into the folder.
+
+    Args:
+        x: inputs ``[5, *shape]`` that the network takes, by which the program is made and tested.
 
     Raises:
         ConfigError: the model or this machine does not allow it; the message states the reason.
     """
     if name == "onnx":
-        _onnx(model, folder / "model.onnx")
+        _onnx(model, x, folder / "model.onnx")
     else:
-        _torch_export(model, folder / "model.pt2")
+        _torch_export(model, x, folder / "model.pt2")
 
 
 def require_formats(names: Collection[str]) -> None:
@@ -54,20 +57,20 @@ def require_formats(names: Collection[str]) -> None:
             raise ConfigError(f"format must be one of {', '.join(get_args(Format))}, got {name!r}")
 
 
-def _torch_export(model: Model, path: Path) -> None:
-    program = _traced(model, "torch-export")
-    _require_same(model, lambda x: program.module()(x), "torch-export")
+def _torch_export(model: Model, x: Tensor, path: Path) -> None:
+    program = _traced(model, x, "torch-export")
+    _require_same(model, x, lambda x: program.module()(x), "torch-export")
     with _silent():
         torch.export.save(program, path)
 
 
-def _onnx(model: Model, path: Path) -> None:
+def _onnx(model: Model, x: Tensor, path: Path) -> None:
     try:
         reference: Any = import_module("onnx.reference")
         import_module("onnxscript")
     except ImportError as e:
         raise ConfigError('the format onnx needs onnx and onnxscript: pip install "fedkin[onnx]"') from e
-    program = _traced(model, "onnx")
+    program = _traced(model, x, "onnx")
     try:
         with _silent():
             torch.onnx.export(
@@ -83,17 +86,15 @@ def _onnx(model: Model, path: Path) -> None:
     except Exception as e:  # the exporter may raise anything for an operation that it does not know
         raise ConfigError(_why("onnx", e)) from e
     session = reference.ReferenceEvaluator(str(path))
-    _require_same(model, lambda x: torch.from_numpy(np.asarray(session.run(None, {"x": x.numpy()})[0])), "onnx")
+    _require_same(model, x, lambda x: torch.from_numpy(np.asarray(session.run(None, {"x": x.numpy()})[0])), "onnx")
 
 
-def _traced(model: Model, name: str) -> Any:
+def _traced(model: Model, x: Tensor, name: str) -> Any:
     """Return the program for any number of inputs."""
     try:
         with _silent(), torch.no_grad():
             shapes = {"x": {0: torch.export.Dim("n", min=1)}}
-            return torch.export.export(
-                Predictor(model).eval(), (_inputs(model, 3),), dynamic_shapes=shapes, strict=False
-            )
+            return torch.export.export(Predictor(model).eval(), (x[:3],), dynamic_shapes=shapes, strict=False)
     except Exception as e:  # tracing a user-defined network may raise anything
         raise ConfigError(_why(name, e)) from e
 
@@ -114,9 +115,9 @@ def _silent() -> Iterator[None]:
             talker.setLevel(level)
 
 
-def _require_same(model: Model, run: Callable[[Tensor], Tensor], name: str) -> None:
+def _require_same(model: Model, given: Tensor, run: Callable[[Tensor], Tensor], name: str) -> None:
     for n in (1, 3, 5):
-        x = _inputs(model, n)
+        x = given[:n]
         with torch.no_grad():
             got, wanted = run(x), model.logits(x)
         if got.shape != wanted.shape or not torch.allclose(got, wanted, rtol=_TOLERANCE, atol=_TOLERANCE):
@@ -124,14 +125,6 @@ def _require_same(model: Model, run: Callable[[Tensor], Tensor], name: str) -> N
                 f"the model cannot be written as {name}: it gives other logits than the model (at {n} inputs); "
                 "omit --format, load.py is exact"
             )
-
-
-def _inputs(model: Model, n: int) -> Tensor:
-    """Return inputs for a test of a program: numbers in -1..1, all different."""
-    size = n * torch.Size(model.shape).numel()
-    return torch.linspace(-1, 1, size)[torch.randperm(size, generator=torch.Generator().manual_seed(0))].view(
-        n, *model.shape
-    )
 
 
 def _why(name: str, e: Exception) -> str:

@@ -16,7 +16,7 @@ def no_prototypes(net: Net) -> Bundle:
     Raises:
         ModelError: what the head is given is not one vector per sample.
     """
-    z, logits = net.features_and_logits(net.w0, torch.zeros(1, *net.shape))
+    z, logits = net.features_and_logits(net.w0, net.inputs(1))
     if z.dim() != 2:
         raise ModelError(f"prototypes are vectors, and the head {net.head_name!r} is given {list(z.shape[1:])}")
     c, d = logits.shape[1], z.shape[1]

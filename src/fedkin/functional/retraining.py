@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedkin.core import ModelError, Net
-from fedkin.core.seeds import generator
 
 _EPS = 1e-6  # added to the product of norms in every cosine, as the authors of CReFF do
 
@@ -24,9 +23,8 @@ def require_head_last(net: Net) -> None:
         ModelError: it does not: something comes after it (a temperature, a normalisation, an activation), or another
             layer was named as the head.
     """
-    x = torch.rand(2, *net.shape, generator=generator(0, "head"))  # also indices, where the network takes them
     with torch.no_grad():
-        z, logits = net.features_and_logits(net.w0, x)
+        z, logits = net.features_and_logits(net.w0, net.inputs(2))
         alone = net.classify(net.w0[net.head], z)
     if alone.shape != logits.shape or not torch.allclose(alone, logits, rtol=1e-4, atol=1e-5):
         raise ModelError(

@@ -167,10 +167,11 @@ def _shared(
         *(f for f in labels if f.code not in known),
         *duplicates(read_rows(federation, names), by_chance),
     ]
+    kind = _type(federation.clients[0].train.x)
     return replace(
         seen,
         samples=int(counts.sum()),
-        inputs=seen.inputs or f"{' x '.join(map(str, federation.shape))} numbers, float32",
+        inputs=seen.inputs or f"{' x '.join(map(str, federation.shape))} numbers, {kind}",
         sharing=seen.sharing or f"{federation.name}, {counted(len(clients), 'client')}",
         classes=classes,
         class_samples=tuple(counts.sum(axis=0).tolist()),
@@ -243,7 +244,11 @@ def _inputs(dataset: Dataset) -> str:
     what = f"images of {shape} (channels x height x width)" if len(dataset.shape) == 3 else f"{shape} numbers"
     scale = 255 if dataset.x.dtype == torch.uint8 else 1  # bytes become 0..1 when they are shared out
     low, high = (float(end) / scale for end in dataset.x.aminmax())
-    return f"{what}, float32, {low:.3g} to {high:.3g}"
+    return f"{what}, {_type(dataset.x)}, {low:.3g} to {high:.3g}"
+
+
+def _type(x: torch.Tensor) -> str:
+    return "int64" if x.dtype == torch.int64 else "float32"
 
 
 def _columns(dataset: Dataset) -> Fields | None:

@@ -149,13 +149,12 @@ def _require_single_gradients(net: Net) -> None:
             f"noise_multiplier needs a network without running statistics, which would leave a client without noise; "
             f"it has {', '.join(net.names[-(len(net.names) - len(net.layers())) :])}"
         )
-    x = net.layout(torch.zeros(2, *net.shape))
     try:
         each(
             Train(net.w0, loss=cross_entropy),
             net.training(),
             net.w0,
-            Samples(x, torch.zeros(2).long()),
+            Samples(net.inputs(2), torch.zeros(2).long()),
             torch.arange(2),
         )
     except (RuntimeError, NotImplementedError) as e:

@@ -63,7 +63,7 @@ def keeps(method: Method, net: Net, training: Training, received: Bundle) -> Bun
 def _answered(
     method: Method, net: Net, training: Training, received: Bundle, survey: bool = False
 ) -> tuple[Bundle, Client]:
-    data = Samples(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
+    data = Samples(net.inputs(net.classes), torch.arange(net.classes))
     client = Client(0, data, data, net, training, received, Bundle())
     work = method.answer(client) if survey else method.client_update(client)
     return drive(work, lambda request: request.start.detach().clone()), client
@@ -71,14 +71,14 @@ def _answered(
 
 def described(method: Method, net: Net, training: Training) -> Bundle:
     """Return an example of what an honest client sends when it joins, as in `probe`."""
-    data = Samples(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
+    data = Samples(net.inputs(net.classes), torch.arange(net.classes))
     client = Client(0, data, data, net, training, Bundle(), Bundle(), group=0)
     return Bundle(size=torch.tensor(net.classes), **method.describe(client))
 
 
 def scored(method: Method, net: Net, training: Training, received: Bundle, moment: Moment = "delivered") -> set[str]:
     """Return the names in an honest client's evaluation, as in `probe`; without `OUTCOMES`."""
-    data = Samples(net.layout(torch.zeros(net.classes, *net.shape)), torch.arange(net.classes))
+    data = Samples(net.inputs(net.classes), torch.arange(net.classes))
     client = Client(0, data, data, net, training, received, Bundle())
     model = drive(method.personalize(client), lambda request: request.start.detach().clone())
     views = [f"{name}." if name else "" for name in at_moment(model, method.views(client), moment)]

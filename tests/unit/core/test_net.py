@@ -410,7 +410,7 @@ def test_the_head_can_be_named() -> None:
         (lambda: nn.Sequential(nn.Linear(3, 5)), (3,), 4, None, "no linear layer with 4 outputs"),
         (lambda: nn.Sequential(nn.Linear(3, 4)), (3,), 4, "top", "no module 'top'"),
         (lambda: nn.Sequential(nn.Linear(3, 4)), (7,), 4, None, r"inputs of shape \[7\]"),
-        (lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5)), (3,), 4, "0", r"gives \[5\] outputs.* 4 classes"),
+        (lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5)), (3,), 4, "0", r"gives float32 \[2, 5\].* 4 classes"),
         (lambda: nn.Sequential(nn.Linear(3, 4), nn.LSTM(4, 4)), (3,), 4, "1", "no weight"),
     ],
 )

@@ -6,10 +6,12 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import fedkin
 from fedkin.core.errors import ModelError
 from fedkin.models import get_model
 from fedkin.models.start import factory
@@ -38,10 +40,10 @@ def half(shape, depth): ...
 def number(): return 5
 def broken(shape, classes): raise ValueError("no idea")
 def pair():
-    class Pair(nn.Linear):
+    class Pair(nn.Sequential):
         def forward(self, x):
             return super().forward(x), x
-    return Pair(4, 3)
+    return Pair(nn.Linear(4, 3))
 def counting(classes):
     net = nothing()
     net.eval()
@@ -87,7 +89,6 @@ def test_mode_is_kept(own: str) -> None:
         ("number", "expected an nn.Module from the call, got an object of type int"),
         ("broken", "making the network failed: ValueError: no idea"),
         ("instance", "expected an nn.Module class or a function that makes a module, got an object of type Sequential"),
-        ("pair", "expected logits [B, 3] for 3 classes, got a an object of type tuple"),
     ],
 )
 def test_faults(own: str, attribute: str, message: str) -> None:
@@ -98,10 +99,15 @@ def test_faults(own: str, attribute: str, message: str) -> None:
 
 def test_wrong_shapes(own: str) -> None:
     """A network for other inputs or another number of classes is refused with the shapes."""
-    with pytest.raises(ModelError, match=r"inputs of shape \[5\] cannot go through: RuntimeError"):
-        get_model(f"{own}:nothing", (5,), 3)
-    with pytest.raises(ModelError, match=r"expected logits \[B, 4\] for 4 classes, got shape \[2, 3\]"):
-        get_model(f"{own}:nothing", (4,), 4)
+    rows = fedkin.Federation.from_arrays([(np.zeros((20, 5)), np.arange(20) % 3)])
+    with pytest.raises(ModelError, match=r"own_networks:nothing fails on inputs of shape \[5\] .*RuntimeError"):
+        fedkin.run(fedkin.methods.FedAvg(), rows, f"{own}:nothing")
+    with pytest.raises(ModelError, match=r"own_networks:pair gives an object of type tuple; expected logits \[B, 3\]"):
+        fedkin.run(
+            fedkin.methods.FedAvg(),
+            fedkin.Federation.from_arrays([(np.zeros((20, 4)), np.arange(20) % 3)]),
+            f"{own}:pair",
+        )
 
 
 def test_imports(own: str) -> None:

@@ -13,7 +13,7 @@ from fedkin.core.errors import DataError
 from fedkin.data.checks import check_client_names
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
-from fedkin.data.pixels import Array, pixels
+from fedkin.data.pixels import Array, numbers, pixels
 from fedkin.data.preparation import Preparation, image_preparation
 from fedkin.data.sources.files import channels_first, class_numbers, listed
 from fedkin.user_code.loading import find
@@ -113,7 +113,7 @@ def _inputs(values: Array, labels: tuple[str, ...] | None) -> tuple[Tensor, Prep
     if values.dtype == np.uint8:
         x = pixels(channels_first(values))
         return x, image_preparation(tuple(x.shape[1:]), labels)
-    x = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+    x = numbers(values)
     return x, Preparation("array", tuple(x.shape[1:]), labels)
 
 

@@ -21,7 +21,7 @@ from fedkin.core.samples import Samples
 from fedkin.data.columns import text_of
 from fedkin.data.dataset import Dataset
 from fedkin.data.image_files import images_of
-from fedkin.data.pixels import Array
+from fedkin.data.pixels import Array, numbers
 from fedkin.data.preparation import Preparation, image_preparation
 from fedkin.data.sources.csvfile import Table
 from fedkin.data.sources.files import class_numbers, listed, numbered
@@ -321,7 +321,7 @@ def _samples(found: Opened, side: int | None) -> Dataset:
     if picture:
         x = torch.from_numpy(images_of((row for part in data for row in part[inputs]), spec, side))
     else:
-        x = torch.from_numpy(np.concatenate([_numbers(part, inputs, spec) for part in data]))
+        x = torch.cat([_numbers(part, inputs, spec) for part in data])
     y, labels = class_numbers(np.concatenate([np.asarray(part[target]) for part in data]), spec)
     named = getattr(data[0].features[target], "names", None)
     labels = tuple(map(str, named)) if named else labels
@@ -344,9 +344,9 @@ def _samples(found: Opened, side: int | None) -> Dataset:
     )
 
 
-def _numbers(part: Any, column: str, spec: str) -> Array:
+def _numbers(part: Any, column: str, spec: str) -> Tensor:
     try:
-        return np.asarray(part.with_format("numpy")[column][:], dtype=np.float32)
+        return numbers(np.asarray(part.with_format("numpy")[column][:]))
     except (ValueError, TypeError) as error:
         raise DataError(f"{spec}: column '{column}' holds lists of differing lengths, or no numbers") from error
 

@@ -30,7 +30,7 @@ from fedkin.core.errors import DataError, meant
 from fedkin.core.samples import Samples
 from fedkin.data.dataset import Dataset
 from fedkin.data.limits import Budget, size_of
-from fedkin.data.pixels import Array, pixels
+from fedkin.data.pixels import Array, numbers, pixels
 from fedkin.data.preparation import Preparation, image_preparation
 from fedkin.data.sources.files import channels_first, class_numbers, decoded, listed, numbered
 
@@ -49,7 +49,7 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
     """Return a data set from one ``.npz`` file.
 
     uint8 inputs count as pixels and become 0..1; three dimensions of pixels, or of square floats, are images of one
-    channel; channels may come first or last. Other inputs keep their values and shape.
+    channel; channels may come first or last. Other inputs keep their values and shape; whole numbers are int64.
 
     Args:
         path: the file.
@@ -318,7 +318,7 @@ def _inputs(values: Array, arrays: Mapping[str, Array], path: Path) -> Tensor:
     if values.dtype == np.uint8:
         return pixels(channels_first(values))
     square = values.ndim == 3 and values.shape[1] == values.shape[2]
-    return torch.from_numpy((channels_first(values) if square or values.ndim == 4 else values).astype(np.float32))
+    return numbers(channels_first(values) if square or values.ndim == 4 else values)
 
 
 def _preparation(

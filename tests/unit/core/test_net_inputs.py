@@ -1,0 +1,222 @@
+"""What a network is given: the data's own samples, of their own type; and what is said where it fails on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedkin.core import ModelError, Net
+
+WORDS = torch.tensor([[7, 3, 0, 0], [1, 9, 4, 0], [2, 2, 8, 5]])
+
+
+class Words(nn.Module):
+    """Mean of embeddings, then a linear layer."""
+
+    def __init__(self, rows: int = 10) -> None:
+        super().__init__()
+        self.emb, self.fc = nn.Embedding(rows, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.emb(x).mean(1))
+
+
+class Long(Words):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.long())
+
+
+class Attends(Words):
+    """Padding, 0, is masked; a sample of padding alone has no logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attend = nn.MultiheadAttention(6, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if bool((x == 0).all(1).any()):
+            raise ValueError("a sample of padding alone")
+        e = self.emb(x.long())
+        return self.fc(self.attend(e, e, e, key_padding_mask=x == 0)[0].mean(1))
+
+
+class OneHot(Words):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(F.one_hot(x, 10)[..., :6].float().mean(1))
+
+
+class Reads(Words):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(6, 6, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.rnn(self.emb(x))[0][:, -1])
+
+
+def of_numbers() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+
+
+def of_series() -> nn.Module:
+    return nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize("make", [Words, Long, Attends, OneHot, Reads])
+def test_a_network_of_indices_is_given_whole_numbers(make: Callable[[], nn.Module]) -> None:
+    """It is checked with samples of the data, and its inputs stay int64. Without data, at a server, it is made too."""
+    net = Net(make, (4,), 3, samples=WORDS)
+    assert (net.dtype, net.layout(WORDS).dtype, net.inputs(5).dtype) == (torch.int64,) * 3
+    assert torch.equal(net.inputs(3), WORDS[[0, 1, 0]])
+    assert torch.equal(net.second(net.second.w0, WORDS), Net.second.fget(net)(net.second.w0, WORDS))  # type: ignore[attr-defined]
+    assert net.second.dtype == torch.int64
+    bare = Net(make, (4,), 3)
+    assert bare(bare.w0, WORDS).shape == (3, 3)
+    assert torch.equal(bare.w0, net.w0)
+
+
+@pytest.mark.parametrize("make", [of_numbers, of_series, lambda: nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3))])
+def test_a_network_of_numbers_is_given_floats(make: Callable[[], nn.Module]) -> None:
+    """Whole numbers are features to it, of the same value."""
+    net = Net(make, (4,), 3, samples=WORDS)
+    assert net.dtype == torch.float32
+    assert torch.equal(net(net.w0, net.layout(WORDS)), net(net.w0, WORDS.float()))
+
+
+def test_data_of_floats_stay_floats() -> None:
+    """Also where they hold indices, which the network makes whole itself."""
+    net = Net(Long, (4,), 3, samples=WORDS.float())
+    assert (net.dtype, net.layout(WORDS.float()).dtype) == (torch.float32, torch.float32)
+
+
+def test_the_data_are_not_changed() -> None:
+    """A network that works in place is refused before it has touched a sample."""
+
+    class Shifts(Words):
+        def forward(self, x: Tensor) -> Tensor:
+            x += 1
+            return super().forward(x)
+
+    data = WORDS.clone()
+    with pytest.raises(ModelError, match="changes its inputs in place"):
+        Net(Shifts, (4,), 3, samples=data)
+    assert torch.equal(data, WORDS)
+
+
+@dataclass
+class Output:
+    """As the package transformers gives it."""
+
+    logits: Tensor
+    loss: object = None
+
+
+class Gives(nn.Module):
+    """Something made of its logits."""
+
+    def __init__(self, what: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.what, self.fc = what, nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> object:
+        return self.what(self.fc(x))
+
+
+def test_an_object_with_logits() -> None:
+    """They are the output; features, gradients and frozen passes as of a tensor."""
+    x = torch.randn(5, 4)
+    net, plain = Net(lambda: Gives(Output), (4,), 3), Net(lambda: Gives(lambda z: z), (4,), 3)
+    assert torch.equal(net(net.w0, x), plain(plain.w0, x))
+    assert torch.equal(net.features_and_logits(net.w0, x)[1], plain(plain.w0, x))
+    assert torch.equal(net.frozen(net.w0, x), plain(plain.w0, x))
+
+
+@pytest.mark.parametrize(
+    ("what", "got"),
+    [
+        (lambda z: (z, z), "gives an object of type tuple"),
+        (lambda z: [z], "gives an object of type list"),
+        (lambda z: {"logits": z}, "gives an object of type dict"),
+        (lambda z: None, "gives an object of type NoneType"),
+        (lambda z: Output(None), "gives an object of type Output"),  # type: ignore[arg-type]
+        (lambda z: z.argmax(1), r"gives int64 \[2\]"),
+        (lambda z: F.one_hot(z.argmax(1), 3), r"gives int64 \[2, 3\]"),
+        (lambda z: z.sum(), r"gives float32 \[\]"),
+        (lambda z: z[:, :1].sigmoid(), r"gives float32 \[2, 1\]"),
+        (lambda z: z.unsqueeze(1), r"gives float32 \[2, 1, 3\]"),
+    ],
+)
+def test_what_is_no_logits(what: Callable[[Tensor], object], got: str) -> None:
+    """One sentence with what it gives, and what is expected."""
+    with pytest.raises(ModelError, match=rf"Gives {got}.*expected logits \[B, 3\]"):
+        Net(lambda: Gives(what), (4,), 3)
+
+
+def test_one_output_for_two_classes() -> None:
+    """A sigmoid is another way of training, so its head gets one more output and not a new name."""
+    with pytest.raises(ModelError, match="one output for two classes.*two outputs, and leave out the sigmoid"):
+        Net(lambda: nn.Sequential(nn.Linear(4, 1), nn.Sigmoid()), (4,), 2)
+
+
+class Fails(nn.Module):
+    """Raises where an input is above 1."""
+
+    def __init__(self, e: Exception, always: bool = True) -> None:
+        super().__init__()
+        self.e, self.always, self.fc = e, always, nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.always or bool((x > 1).any()):
+            raise self.e
+        return self.fc(x)
+
+
+FAULTS = [
+    IndexError("no row 5"),
+    KeyError("k"),
+    AssertionError(),
+    AttributeError("no shape"),
+    ZeroDivisionError("by 0"),
+]
+
+
+@pytest.mark.parametrize("e", FAULTS, ids=repr)
+def test_whatever_a_network_raises(e: Exception) -> None:
+    """Where it is made, and later on other values: one error with the network, its own text and its line."""
+    text = rf"Fails fails on inputs of shape \[4\] \(float32, .*{type(e).__name__}: .*\(test_net_inputs.py, line \d+\)"
+    with pytest.raises(ModelError, match=text):
+        Net(lambda: Fails(e), (4,), 3)
+    net = Net(lambda: Fails(e, always=False), (4,), 3)
+    with pytest.raises(ModelError, match=text):
+        net(net.w0, torch.full((2, 4), 2.0))
+
+
+def test_a_second_argument() -> None:
+    """It has no value that fedkin could give it."""
+
+    class Masked(Words):
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
+            return super().forward(x)
+
+    with pytest.raises(ModelError, match="missing 1 required positional argument: 'mask'.*one tensor of such inputs"):
+        Net(Masked, (4,), 3, samples=WORDS)
+
+
+def test_too_few_rows_of_an_embedding() -> None:
+    """The message says how many the inputs need, where a network is made and later."""
+    with pytest.raises(ModelError, match="index out of range in self.*a row for each of the numbers, at least 9 [+] 1"):
+        Net(lambda: Words(5), (4,), 3, samples=WORDS)
+    net = Net(lambda: Words(10), (4,), 3, samples=WORDS)
+    with pytest.raises(ModelError, match="at least 12 [+] 1"):
+        net(net.w0, WORDS + 3)
+
+
+def test_of_two_faults_the_telling_one() -> None:
+    """A layer of floats with another width: its shapes, and not that it takes no whole numbers."""
+    with pytest.raises(ModelError, match="mat1 and mat2 shapes cannot be multiplied"):
+        Net(lambda: nn.Sequential(nn.Linear(9, 3), nn.Linear(3, 3)), (4,), 3, samples=WORDS)
