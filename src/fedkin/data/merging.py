@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 from fedkin.core.errors import DataError
-from fedkin.data.card import MAX_CATEGORIES, MAX_CLASSES, Card, Column, numbers_of, whole_labels
+from fedkin.data.card import MAX_CATEGORIES, MAX_CLASSES, Card, Column, whole_labels
+from fedkin.data.conversion import convert, whole_numbers
 from fedkin.data.sources.files import listed
 
 Cards = Mapping[str, Card]
@@ -88,7 +88,8 @@ def _merged(columns: Mapping[str, Column]) -> Column:
         raise DataError(f"column '{name}' is empty in every row of every site; leave it out at all of them")
     gaps = any(column.gaps for column in columns.values())
     texts = {text for column in filled.values() for text in column.categories}
-    if numbers_of(sorted(texts)) is not None:  # all of them could be read as numbers together, so they are numbers
+    together = convert(sorted(texts))
+    if together.numbers is not None and not together.odd:
         return Column(name, "number", gaps)
     _same_kind(name, {site: column.kind == "number" for site, column in filled.items()})
     categories = sorted(texts | {""} if gaps else texts)
@@ -104,18 +105,13 @@ def _classes(cards: Cards) -> tuple[tuple[str, ...], bool]:
     """Return the names of the classes of all sites, and whether they are whole numbers."""
     target = next(iter(cards.values())).target or ""
     texts = {label for card in cards.values() for label in card.labels or ()}
-    values = numbers_of(sorted(texts))
-    if values is None:
+    numeric = whole_numbers(texts)
+    if not numeric:
         _same_kind(target, {site: card.numeric for site, card in cards.items()})
-        labels = tuple(sorted(texts))
-    else:
-        bad = [v for v in values if not math.isfinite(v) or v != math.floor(v)]
-        if bad:
-            raise DataError(f"target '{target}': {bad[0]:g} is not a class; give whole numbers or texts at all sites")
-        labels = whole_labels(sorted(texts))
+    labels = whole_labels(sorted(texts)) if numeric else tuple(sorted(texts))
     if len(labels) > MAX_CLASSES:
         raise DataError(f"target '{target}' has {len(labels)} different values at all sites, at most {MAX_CLASSES}")
-    return labels, values is not None
+    return labels, numeric
 
 
 def _same_kind(name: str, numbers: Mapping[str, bool]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import io
 import math
 import re
 import unicodedata
@@ -74,7 +75,9 @@ class Input:
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------
-def read_lines(path: Path, encoding: str | None = None) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:
+def read_lines(
+    path: Path, encoding: str | None = None, content: bytes | None = None
+) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:
     """Return the header of a csv file, and its rows with the numbers of their lines.
 
     Fields are separated by commas, semicolons or tabs; with semicolons, decimal commas are read.
@@ -82,20 +85,22 @@ def read_lines(path: Path, encoding: str | None = None) -> tuple[tuple[str, ...]
     Args:
         path: the file.
         encoding: of its text, such as ``cp1252``; None: UTF-8.
+        content: its bytes, where they have been read already.
 
     Raises:
         RawError: the file cannot be read, has no row, or columns without a distinct name.
     """
     try:
+        content = path.read_bytes() if content is None else content
         if encoding is None:
-            _require_utf8(path)
+            _require_utf8(path, content[:4096])
         utf8 = encoding is None or codecs.lookup(encoding).name == "utf-8"
-        with path.open(encoding="utf-8-sig" if utf8 else encoding, newline="") as file:
-            delimiter = _delimiter(next((line for line in file if line.strip()), ""))
-            file.seek(0)
-            lines = list(_rows(file, delimiter, path))
+        file = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig" if utf8 else encoding, newline="")
+        delimiter = _delimiter(next((line for line in file if line.strip()), ""))
+        file.seek(0)
+        lines = list(_rows(file, delimiter, path))
     except UnicodeError as error:
-        raise RawError(_undecodable(path, encoding, error)) from error
+        raise RawError(_undecodable(path, content or b"", encoding, error)) from error
     except LookupError as error:
         raise RawError(f"{path}: there is no encoding {encoding!r} ({error}); usual ones: {_ENCODINGS}") from error
     except (OSError, csv.Error) as error:
@@ -181,10 +186,8 @@ def _unclosed(path: Path, start: int, end: int) -> str:
     )
 
 
-def _require_utf8(path: Path) -> None:
+def _require_utf8(path: Path, begin: bytes) -> None:
     """Raise `RawError` for UTF-16, which may pass for UTF-8 with zero bytes between its letters."""
-    with path.open("rb") as file:
-        begin = file.read(4096)
     marked = begin[:2] in (b"\xff\xfe", b"\xfe\xff")
     if marked or b"\0" in begin:
         what = f"begins with the bytes {begin[:2].hex(' ')}" if marked else "holds zero bytes"
@@ -192,24 +195,21 @@ def _require_utf8(path: Path) -> None:
         raise RawError(f"{path}, line 1: {what}, as UTF-16 text does, not UTF-8; {_save_as(name)}")
 
 
-def _undecodable(path: Path, encoding: str | None, error: UnicodeError) -> str:
+def _undecodable(path: Path, content: bytes, encoding: str | None, error: UnicodeError) -> str:
     """Return where the text of a file is not of its encoding, and what to do."""
     if encoding is not None:
         return f"{path}: is not {encoding} text ({error}); state another --encoding, usual ones: {_ENCODINGS}"
     header = ""
-    with path.open("rb") as file:
-        for n, line in enumerate(file, start=1):
-            try:
-                text = line.decode("utf-8")
-                header = header or text
-            except UnicodeDecodeError as wrong:
-                byte, before = line[wrong.start], line[: wrong.start].decode("utf-8")
-                place = f"{path}, line {n}, character {len(before) + 1}{_column_at(before, header)}"
-                letter = bytes([byte]).decode("cp1252", errors="ignore")
-                meant = f" (in Windows-1252 it is {letter!r})" if letter.isprintable() and letter else ""
-                return (
-                    f"{place}: the byte 0x{byte:02x} is not UTF-8{meant}; {_save_as('cp1252' if letter else 'latin1')}"
-                )
+    for n, line in enumerate(io.BytesIO(content), start=1):
+        try:
+            text = line.decode("utf-8")
+            header = header or text
+        except UnicodeDecodeError as wrong:
+            byte, before = line[wrong.start], line[: wrong.start].decode("utf-8")
+            place = f"{path}, line {n}, character {len(before) + 1}{_column_at(before, header)}"
+            letter = bytes([byte]).decode("cp1252", errors="ignore")
+            meant = f" (in Windows-1252 it is {letter!r})" if letter.isprintable() and letter else ""
+            return f"{place}: the byte 0x{byte:02x} is not UTF-8{meant}; {_save_as('cp1252' if letter else 'latin1')}"
     return f"{path}: is not UTF-8 text ({error}); {_save_as('cp1252')}"
 
 

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from fedkin.core import DataError, RunFolderError
 from fedkin.data.columns import raw_rows
 from fedkin.data.preparation import Preparation
-from fedkin.data.sources.csvfile import PARQUET, read_csv
+from fedkin.data.sources import csv_files
+from fedkin.data.sources.csvfile import read_csv
 from fedkin.data.sources.files import channels_first, listed
 from fedkin.data.sources.npz import read_array, read_arrays
 from fedkin.data.standalone import unusual_inputs, unusual_rows
@@ -27,7 +28,6 @@ from fedkin.models import get_model
 from fedkin.report.cells import cells
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
-_TABLES = frozenset({".csv", *PARQUET})
 _ARRAYS = (".npz", ".npy")
 
 
@@ -115,7 +115,7 @@ class Export:
             raise DataError(f"no file {path}")
         if self._is_table(path):
             preparation = self._preparation("table", path, "rows of a table")
-            table = read_csv([path], path.name, encoding)
+            table = read_csv(csv_files([path]), path.name, encoding)
             rows, columns = table.records(), preparation.columns
             raw = raw_rows(rows, columns, table.places)
             unused = (*self.model.unused_columns(), preparation.target)
@@ -142,7 +142,7 @@ class Export:
         return made.apply(x) if made is not None and bare else x
 
     def _is_table(self, path: Path) -> bool:
-        return path.suffix.lower() in _TABLES
+        return path.is_file() and bool(csv_files([path]))
 
     def _unusual(self, x: Any) -> str | None:
         return unusual_inputs(np.asarray(x), self.model.ranges().get("inputs", {}))

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from fedkin.core.errors import counted
 from fedkin.data.card import MAX_CATEGORIES
 from fedkin.data.checks import Indices, is_nameless
+from fedkin.data.conversion import MOSTLY
+from fedkin.data.sources.csvfile import Table
 from fedkin.inspection.fields import FEWEST_ROWS, Field, Fields
-from fedkin.inspection.finding import Finding, first
+from fedkin.inspection.finding import EXAMPLES, Finding, first
 
 FAR = 1e6  # ratio of a column's width to the median
 _DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}")
 _COMMA = re.compile(r"[+-]?\d+(,\d{3})*([.,]\d+)?")
-MOSTLY = 0.9  # part of a column's texts that are numbers with commas for it to be one of numbers
+TOLD = 0.99  # balanced accuracy of a column alone from which it gives the class away
+_FEW_OF_A_CLASS = 3
+_FEW_CODES, _ALIKE = 10, 0.6  # of a column that a client may write in codes; rows of two clients with values of both
 _ID = re.compile(r"(^|[_\W])(id|uuid|guid|index|idx|key|nr|no|number)$", re.IGNORECASE)
 
 
@@ -90,6 +96,44 @@ def client_numbers(fields: Fields) -> list[Finding]:
     ]
 
 
+def codes_of_clients(fields: Fields) -> list[Finding]:
+    """Return findings on columns of few values in which a client has other values than the largest client has."""
+    if fields.client is None:
+        return []
+    found = []
+    for f in fields.inputs:
+        there = f.codes >= 0
+        counts = np.zeros((len(fields.client_names), f.distinct))
+        if f.distinct <= MAX_CATEGORIES:
+            np.add.at(counts, (fields.client[there], f.codes[there]), 1)
+        rows, values = counts.sum(axis=1), (counts > 0).sum(axis=1)
+        judged = (rows >= FEWEST_ROWS) & (values > 1) & (values <= _FEW_CODES)
+        if not judged.any():
+            continue
+        usual = int(np.argmax(judged * rows))
+        rows = np.maximum(rows, 1)
+        alike = (counts @ (counts[usual] > 0) / rows + (counts > 0) @ counts[usual] / rows[usual]) / 2
+        others = np.flatnonzero(judged & (alike <= _ALIKE))
+        if len(others):
+            written = dict(zip(f.codes.tolist(), f.texts or [f"{v:g}" for v in f.numbers], strict=True))
+            shown = [
+                f"{first([written[v] for v in np.flatnonzero(counts[k])], 3)} at {fields.client_names[k]}"
+                for k in (usual, *others)
+            ]
+            found.append(
+                Finding(
+                    "codes-differ",
+                    "warning",
+                    f"{f.name} is written in different values at different clients: {first(shown, 3)}",
+                    "if they are other codes or units of the same thing, a shared model takes them for other things",
+                    "write the values alike at all clients, or drop the column",
+                    columns=(f.name,),
+                    clients=tuple(fields.client_names[k] for k in (usual, *others)),
+                )
+            )
+    return found
+
+
 def _of_client(f: Field, fields: Fields) -> bool:
     """Return whether every client has a value of its own in all of its rows, and at least two have enough of them.
 
@@ -107,7 +151,7 @@ def _of_client(f: Field, fields: Fields) -> bool:
 
 
 def odd_numbers(fields: Fields) -> list[Finding]:
-    """Return findings on values that are not finite, and texts among numbers."""
+    """Return findings on values that are not finite."""
     found = []
     for f in fields.inputs:
         wild = np.flatnonzero(np.isinf(f.numbers) | (np.isnan(f.numbers) & ~f.missing if f.texts is None else False))
@@ -123,18 +167,26 @@ def odd_numbers(fields: Fields) -> list[Finding]:
                     rows=fields.at(wild),
                 )
             )
-        if f.kind == "mixed" and f.texts is not None:
-            texts = sorted({f.texts[i] for i in f.odd.tolist()})
+    return found
+
+
+def conversions(table: Table, inputs: Sequence[str], target: str | None) -> list[Finding]:
+    """Return findings on columns of which texts are left out, merged, or kept although they look like numbers."""
+    found = []
+    for name in (*([target] if target in table.columns else []), *inputs):
+        made, texts = table.converted(name), table.column(name, "inputs")
+        note = made.note(name, texts, table.places, target=name == target)
+        if note is not None:
+            what, _, todo = note.partition("; ")
             found.append(
                 Finding(
-                    "text-in-numbers",
-                    "error" if f.distinct > MAX_CATEGORIES else "warning",
-                    f"{counted(len(f.odd), 'field')} of {f.name} with texts among numbers: {first(texts)}",
-                    f"the whole column is then read as texts, one input for each of its {f.distinct:,} values"
-                    + (f", and at most {MAX_CATEGORIES} can be" if f.distinct > MAX_CATEGORIES else ""),
-                    "correct these fields, or leave them empty",
-                    columns=(f.name,),
-                    rows=fields.at(f.odd),
+                    "text-in-numbers" if made.odd else "numbers-as-texts" if made.numbers is None else "same-number",
+                    "warning" if made.odd else "note",
+                    what,
+                    "a model sees what a text is read as, not the text",
+                    todo,
+                    columns=(name,),
+                    rows=tuple(table.places[i] for i in made.odd[:EXAMPLES]),
                 )
             )
     return found
@@ -204,7 +256,8 @@ def ids(fields: Fields) -> list[Finding]:
             Finding(
                 "id-column",
                 "error" if refused else "warning",
-                f"{f.name} has another value in every row: it looks like the number or the name of a row",
+                f"{f.name} has {f.distinct:,} different values in {len(f.codes):,} rows: it looks like the number or "
+                "the name of a row",
                 "a model can learn single rows by it, and rows of one client or class often have neighbouring numbers"
                 + (f"; the reader takes at most {MAX_CATEGORIES} different texts" if refused else ""),
                 "drop it",
@@ -246,18 +299,14 @@ def scales(fields: Fields, *, standardised: bool) -> list[Finding]:
 
 
 def leaks(fields: Fields) -> list[Finding]:
-    """Return findings on columns that give the class away.
+    """Return findings on columns that give the class away, however rare a class is.
 
-    Each value, or each side of a threshold, has one class only.
+    The most frequent class of each value, or of each side of a threshold, is right for nearly all rows of each class.
     """
     label = fields.label
     if label is None or len(label) < FEWEST_ROWS:
         return []
-    sizes = np.bincount(label)
-    sizes = sizes[sizes > 0]
-    if len(sizes) < 2 or len(label) - sizes.max() < 0.05 * len(label):
-        return []
-    names = [f.name for f in fields.inputs if not f.missing.all() and _tells(f, label, len(sizes))]
+    names = [f.name for f in fields.inputs if _tells(f, label)]
     if not names:
         return []
     return [
@@ -273,22 +322,34 @@ def leaks(fields: Fields) -> list[Finding]:
     ]
 
 
-def _tells(f: Field, label: Indices, classes: int) -> bool:
-    """Return whether the value decides the class, for all but 0.5 % of the rows."""
-    n, distinct = len(label), f.distinct
-    codes = f.codes + 1  # an empty field counts as a value
-    if distinct < 1:
+def _tells(f: Field, label: Indices) -> bool:
+    """Return whether the balanced accuracy of the best rule on this column alone is `TOLD` or more.
+
+    Classes of which few rows could be told apart by chance are left out.
+    """
+    n = np.bincount(label)
+    classes = np.flatnonzero(n >= _FEW_OF_A_CLASS)
+    if len(classes) < 2:
         return False
-    if distinct <= n / 4:
-        width = int(label.max()) + 1
-        pairs, counts = np.unique(codes * width + label, return_counts=True)
-        best = np.zeros(distinct + 1, dtype=np.int64)  # rows of the most frequent class of each value
-        np.maximum.at(best, pairs // width, counts)
-        return int(n - best.sum()) <= 0.005 * n
-    if f.kind != "number" or f.missing.any() or classes > n / 10:
+    for codes in (f.codes + 1, f.missing.astype(np.int64)):  # an empty field counts as a value
+        pairs, rows = np.unique(codes * len(n) + label, return_counts=True)
+        rising = np.argsort(rows, kind="stable")
+        best = dict(
+            zip((pairs[rising] // len(n)).tolist(), rising.tolist(), strict=True)
+        )  # the last of a value is left
+        most = np.fromiter(best.values(), np.int64)
+        right = np.bincount(pairs[most] % len(n), rows[most], len(n)) / np.maximum(n, 1)
+        values = np.bincount(pairs[most] % len(n), minlength=len(n))
+        if right[classes].mean() >= TOLD and (values[classes] <= n[classes] / 2).all():
+            return True
+    if f.kind != "number" or f.missing.any():
         return False
-    order = np.lexsort((label, f.numbers))
-    return int((np.diff(label[order]) != 0).sum()) == classes - 1
+    parts = sorted((np.sort(f.numbers[label == c]) for c in classes), key=np.mean)
+    gaps = [
+        (np.searchsorted(a, a, "right") / len(a) - np.searchsorted(b, a, "right") / len(b)).max()
+        for a, b in pairwise(parts)
+    ]  # twice the balanced accuracy of the best threshold between two classes, less 1
+    return bool(min(gaps) >= 2 * TOLD - 1)
 
 
 def _dated(f: Field) -> bool:
@@ -299,16 +360,17 @@ def _dated(f: Field) -> bool:
 
 
 def _unique(f: Field) -> bool:
-    return len(f.codes) >= FEWEST_ROWS and not f.missing.any() and f.distinct == len(f.codes)
+    """Return whether nearly all rows have a value of their own; half of them, if the column's name is that of an id."""
+    return len(f.codes) >= FEWEST_ROWS and f.distinct >= (0.5 if _ID.search(f.name) else MOSTLY) * len(f.codes)
 
 
 def _numbering(f: Field) -> bool:
-    """Return whether these are whole numbers, all different, that are consecutive or are called a number."""
-    values = f.numbers
+    """Return whether these are whole numbers that are consecutive, in order, or are called a number."""
+    values = f.numbers[~f.missing]
     if f.kind != "number" or not np.isfinite(values).all() or (values != np.floor(values)).any():
         return False
     span = values.max() - values.min() + 1
-    return bool(_ID.search(f.name)) or span <= 1.5 * len(values) or bool((np.diff(values) > 0).all())
+    return bool(_ID.search(f.name)) or span <= 1.5 * len(values) or bool((np.diff(values) >= 0).all())
 
 
 def _spread(f: Field) -> float:

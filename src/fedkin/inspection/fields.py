@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,14 +9,13 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fedkin.data.card import numbers_of
 from fedkin.data.checks import Indices
-from fedkin.data.standalone import MISSING, number_of
+from fedkin.data.sources.csvfile import Table
+from fedkin.data.standalone import MISSING
 from fedkin.inspection.finding import EXAMPLES, ColumnSummary, first
 
 Mask = npt.NDArray[np.bool_]
 FEWEST_ROWS = 20  # with fewer, any column may look like an id or like the target by chance
-_MIXED = 0.2  # fewer texts than this share: the column was meant to hold numbers
 
 
 @dataclass(frozen=True)
@@ -37,18 +35,16 @@ class Field:
     texts: Sequence[str] | None = None
 
     @classmethod
-    def read(cls, name: str, texts: Sequence[str], role: str = "input") -> Field:
-        """Return a column of a text file; a client may be called NA, as readers have it."""
+    def read(cls, name: str, table: Table, role: str = "input") -> Field:
+        """Return a column of a table as its reader has it; a client may be called NA."""
+        texts, found = table.column(name, role), table.converted(name).numbers
         nothing = {""} if role == "client" else MISSING
         missing = np.array([t.lower() in nothing for t in texts], dtype=np.bool_)
-        found = numbers_of(texts)
-        if found is None:
-            found = [math.nan if m else _number(t) for t, m in zip(texts, missing, strict=True)]
-        return cls(name, np.array(found), missing, texts)
+        return cls(name, np.full(len(texts), np.nan) if found is None or role == "client" else found, missing, texts)
 
     @cached_property
     def odd(self) -> Indices:
-        """Rows whose field is neither empty nor a number."""
+        """Rows whose field is neither empty nor read as a number."""
         return np.flatnonzero(np.isnan(self.numbers) & ~self.missing)
 
     @cached_property
@@ -74,7 +70,7 @@ class Field:
             return "empty"
         if not len(self.odd):
             return "number"
-        return "mixed" if len(self.odd) <= _MIXED * given else "text"
+        return "mixed" if len(self.odd) < given else "text"
 
     def summary(self, role: str) -> ColumnSummary:
         """Return a summary to show."""
@@ -115,10 +111,3 @@ def numbered(texts: Sequence[str]) -> tuple[tuple[str, ...], Indices]:
     names = tuple(sorted(set(texts)))
     place_of = {name: i for i, name in enumerate(names)}
     return names, np.array([place_of[text] for text in texts], dtype=np.int64)
-
-
-def _number(text: str) -> float:
-    try:
-        return number_of(text)
-    except ValueError:
-        return math.nan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ from fedkin.core.errors import counted
 from fedkin.inspection.fields import FEWEST_ROWS, Field, Fields
 from fedkin.inspection.finding import Finding, first, percent
 
+_NINES = re.compile(r"-?9+")
 MUCH_MISSING = 0.2  # share of the rows from which gaps are a warning
 
 
@@ -43,6 +45,35 @@ def zeros(fields: Fields) -> list[Finding]:
             rows=fields.at(zero),
         )
     ]
+
+
+def sentinels(fields: Fields) -> list[Finding]:
+    """Return findings on numbers of nines, such as -999, far below or above all other values of a column."""
+    found = []
+    for f in fields.inputs:
+        values = np.unique(f.numbers[np.isfinite(f.numbers)])
+        if f.kind != "number" or len(values) < 3:
+            continue
+        for end, others in ((values[0], values[1:]), (values[-1], values[:-1])):
+            nines = _NINES.fullmatch(f"{end:.15g}") and (end < 0 or len(f"{end:g}") > 1)
+            if nines and (end < 0 <= others[0] or np.abs(others - end).min() > np.ptp(others)):
+                at = np.flatnonzero(f.numbers == end)
+                found.append(
+                    Finding(
+                        "sentinel",
+                        "warning",
+                        f"{f.name} is {end:g} in {counted(len(at), 'row')}, the other values are {others[0]:g} to "
+                        f"{others[-1]:g}",
+                        "such a number often stands for a missing value, and a model takes it for a measured one",
+                        "leave these fields empty if nothing was measured",
+                        columns=(f.name,),
+                        clients=()
+                        if fields.client is None
+                        else tuple(fields.client_names[k] for k in np.unique(fields.client[at])),
+                        rows=fields.at(at),
+                    )
+                )
+    return found
 
 
 def missing(fields: Fields) -> list[Finding]:

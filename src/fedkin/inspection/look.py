@@ -295,6 +295,8 @@ def _of_numbers(dataset: Dataset, found: Fields | None) -> list[Finding]:
     return [
         *columns.constant(found),
         *(_of_clients(numbers) if dataset.table is not None else ()),
+        *(columns.codes_of_clients(found) if dataset.table is not None else ()),
+        *(gaps.sentinels(numbers) if dataset.table is not None else ()),
         *columns.ids(numbers),
         *columns.leaks(found),
         *columns.scales(numbers, standardised=dataset.table is not None),

@@ -144,16 +144,19 @@ def _judged(table: Table, how: Reading, paths: Sequence[Path], seen: tuple[str, 
     label, wrong = roles.check_target(table, target, how.binary)
     wrong += roles.check_client(table, client)
     left = {target, client, *how.drop}
-    inputs = tuple(Field.read(c, table.column(c, "inputs")) for c in table.columns if c not in left)
+    inputs = tuple(Field.read(c, table) for c in table.columns if c not in left)
     ids, names = _clients(table, client, paths)
     fields = Fields(inputs, label, ids, names, table.places)
     wrong += [
         *columns.constant(fields),
         *columns.constant_at_client(fields),
         *columns.client_numbers(fields),
+        *columns.codes_of_clients(fields),
         *gaps.missing(fields),
         *gaps.zeros(fields),
+        *gaps.sentinels(fields),
         *columns.odd_numbers(fields),
+        *columns.conversions(table, [f.name for f in inputs], None if how.binary else target),
         *columns.texts(fields),
         *columns.commas(fields),
         *columns.ids(fields),
@@ -166,7 +169,7 @@ def _judged(table: Table, how: Reading, paths: Sequence[Path], seen: tuple[str, 
 
 
 def _summary(table: Table, name: str | None, role: str) -> ColumnSummary | None:
-    return Field.read(name, table.column(name, role), role).summary(role) if name in table.columns and name else None
+    return Field.read(name, table, role).summary(role) if name in table.columns and name else None
 
 
 def _class_names(table: Table, target: str | None, label: Array | None, binary: bool) -> tuple[str, ...]:

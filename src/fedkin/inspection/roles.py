@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from fedkin.core.errors import counted, meant
-from fedkin.data.card import MAX_CLASSES
+from fedkin.data.card import MAX_CLASSES, numbers_of
 from fedkin.data.checks import NAMELESS, Indices
+from fedkin.data.conversion import looks_measured, whole_numbers
 from fedkin.data.sources.csvfile import Table
 from fedkin.inspection.fields import Field
 from fedkin.inspection.finding import EXAMPLES, Finding, first
 
-CONTINUOUS = 50  # more different whole numbers look like a measurement, not like classes
-_ROWS_PER_CLASS = 10
 _USUAL = ("target", "label", "class", "y", "outcome", "diagnosis", "num")
 
 
@@ -38,7 +39,7 @@ def check_target(table: Table, target: str | None, binary: bool) -> tuple[Indice
                 columns=(target,),
             )
         ]
-    field = Field.read(target, table.column(target, "target"))
+    field = Field.read(target, table)
     if field.missing.any():
         rows = np.flatnonzero(field.missing)
         return None, [
@@ -68,7 +69,7 @@ def check_client(table: Table, client: str | None) -> list[Finding]:
                 columns=(client,),
             )
         ]
-    field = Field.read(client, table.column(client, "client"), "client")
+    field = Field.read(client, table, "client")
     found = []
     if field.missing.any():
         rows = np.flatnonzero(field.missing)
@@ -98,25 +99,25 @@ def check_client(table: Table, client: str | None) -> list[Finding]:
 
 
 def _labels(field: Field, binary: bool, table: Table) -> tuple[Indices | None, list[Finding]]:
-    values, name = field.numbers, field.name
+    name, texts = field.name, field.texts or ()
     if binary:
-        if len(field.odd):
+        if (signed := numbers_of(texts)) is None:
             return None, [
                 _error(
                     "target-texts",
-                    f"the target {name} holds texts, such as {(field.texts or ())[field.odd[0]]!r}",
+                    f"the target {name} holds texts, such as {texts[field.odd[0]]!r}",
                     "--binary asks whether a number is above 0",
                     "leave --binary out, or give numbers",
                     columns=(name,),
                     rows=_places(table, field.odd),
                 )
             ]
-        return (values > 0).astype(np.int64), []
+        return (np.array(signed) > 0).astype(np.int64), []
+    values = field.numbers
     fractions = ~np.isfinite(values) | (values != np.floor(values))
     broken = np.flatnonzero(fractions & (len(field.odd) == 0))
-    many = field.distinct > CONTINUOUS and field.distinct * _ROWS_PER_CLASS > len(values)
     refused = len(broken) > 0 or field.distinct > MAX_CLASSES
-    if not (refused or many):
+    if not refused and not (whole_numbers(texts) and looks_measured(Counter(texts))):
         return field.codes, []
     numbers = "texts" if len(field.odd) else "numbers"
     finding = Finding(

@@ -252,7 +252,7 @@ def many(prefix: str) -> tuple[str, ...]:
         (
             table(AGE, labels=("0.5", "1"), numeric=False),
             table(AGE),
-            "target 'sick': 0.5 is not a class",
+            "column 'sick' holds numbers at south and texts at north",
         ),
         (
             table(AGE, labels=tuple(map(str, range(600)))),

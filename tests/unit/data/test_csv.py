@@ -98,12 +98,19 @@ def test_one_file_per_client(tmp_path: Path) -> None:
         assert d.y.tolist() == [0, 1, 1]
 
 
-def test_columns_of_files_must_agree(tmp_path: Path) -> None:
-    """Files with other columns are refused with both lists."""
-    (tmp_path / "a.csv").write_text("x,y\n1,0\n")
-    (tmp_path / "b.csv").write_text("z,y\n1,0\n")
-    with pytest.raises(DataError, match=r"b\.csv: columns z, y differ from those of a\.csv, x, y"):
-        load(tmp_path, target="y")
+def test_a_column_that_a_file_lacks_is_empty_there(tmp_path: Path) -> None:
+    """It can be kept, where it counts as missing, and dropped; a note says which files lack which columns."""
+    (tmp_path / "a.csv").write_text("x,y\n1,0\n3,1\n")
+    (tmp_path / "b.csv").write_text("t,y,z\nu,0,5\n,1,6\n")
+    found = load(tmp_path, target="y", drop=["z"])
+    assert found.preparation is not None
+    assert [c.name for c in found.preparation.columns] == ["x", "t"]
+    assert found.x.tolist() == [[-1, 0, 1, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 1, 1, 0]]
+    (note,) = found.notes
+    assert all(f"{column} ({file}.csv)" in note for column, file in (("x", "b"), ("t", "a"), ("z", "a")))
+    assert load(tmp_path, target="y", drop=["x", "t"]).shape == (2,)
+    with pytest.raises(DataError, match=r"b\.csv: no column 'x' for the target; .*t \(a\.csv\), z \(a\.csv\)"):
+        load(tmp_path, target="x")
 
 
 def test_target_is_needed(table: Path) -> None:
@@ -136,7 +143,7 @@ def test_target_is_needed(table: Path) -> None:
         ("x,y\n" + "".join(f"t{i},0\n" for i in range(51)), "column 'x' holds 51 different texts, at most 50"),
         (
             "x,y\n" + "".join(f"t{i},0\n" for i in range(51)),
-            "give numbers instead of texts such as 't0', or .* --drop x",
+            r"give numbers instead of texts such as 't0' \(t.csv, line 2\), or .* --drop x",
         ),
         ("x,y\n" + "".join(f"2020-01-{i},0\n" for i in range(51)), "they look like dates: give the days since"),
         ("x,y\n" + "".join(f'"{i},5",0\n' for i in range(51)), "they look like numbers with a decimal comma"),

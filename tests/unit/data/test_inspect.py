@@ -199,7 +199,7 @@ TABLES: dict[str, tuple[Damage, str, str, dict[str, Any]]] = {
     "text in numbers": (
         column("weight", lambda i, r: "heavy" if i == 7 else r["weight"]),
         "text-in-numbers",
-        "error",
+        "warning",
         {},
     ),
     "dates": (

@@ -115,8 +115,9 @@ def tables(draw: st.DrawFn) -> list[str]:
 def test_any_tables_apart_and_together(files: list[str], declared: bool) -> None:
     """Random tables: sites that shared nothing but cards have what a simulation has of all files, bit for bit.
 
-    Where a column holds numbers here and texts there, cards refuse unless the columns were declared as texts. What
-    cannot be read together cannot be read apart.
+    Where a column holds numbers here and texts there, cards refuse unless the columns were declared as texts; they are
+    texts then, also where a simulation has enough numbers to take them for missing ones. What cannot be read together
+    cannot be read apart.
     """
     with tempfile.TemporaryDirectory() as name:
         for i, text in enumerate(files):
@@ -136,6 +137,8 @@ def test_any_tables_apart_and_together(files: list[str], declared: bool) -> None
             elif declared or "holds numbers at" not in str(error):
                 raise
             return
+    if declared and any("among them counts as missing" in note for note in together.notes):
+        return
     assert together.classes > 1
     assert (card.shape, card.classes, card.labels) == (together.shape, together.classes, together.labels)
     assert all(equal(*pair) for pair in zip(shards, together.clients, strict=True))

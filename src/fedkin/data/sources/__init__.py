@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
 from fedkin.data.sources.csvfile import PARQUET
 from fedkin.data.sources.digits import read_digits
-from fedkin.data.sources.files import listed
+from fedkin.data.sources.files import listed, stem
 from fedkin.data.sources.functions import read_function
 from fedkin.data.sources.hub import PREFIX, is_saved, read_hub
 from fedkin.data.sources.idx import is_idx_folder, read_idx, read_idx_folder
@@ -43,7 +44,8 @@ __all__ = [
 SOURCES: dict[str, Callable[[], Dataset]] = {"digits": read_digits, "synthetic": planted_dataset}
 """Data that need no file, by name."""
 
-_TABLES = frozenset({".csv", *PARQUET})
+_TABLES = frozenset({".csv", ".tsv", *PARQUET})
+_ALONE = frozenset({".txt", ".zip"})  # in a folder of such files only: others come with a read-me or a backup
 _SHEETS = frozenset({".xls", ".xlsx", ".xlsm", ".ods"})
 
 
@@ -62,10 +64,11 @@ def load(
     """Read data by name, path or import path.
 
     Args:
-        spec: a name from `SOURCES`; a folder of idx files, of csv or parquet files (one per client), of images, or
-            with a single npz file; an ``.npz`` file; a ``.csv`` or ``.parquet`` file, or several of them (one per
-            client); ``package.module:function`` or ``./file.py:function``, which gives the data; a name from `KNOWN`,
-            or ``NAME:FOLDER``; ``hf:NAME`` or ``hf:FOLDER``, see `read_hub`.
+        spec: a name from `SOURCES`; a folder of idx files, of tables (one per client), of images, or with a single
+            npz file; an ``.npz`` file; a table (``.csv``, ``.tsv``, ``.txt``, also with ``.gz``, or ``.parquet``), or
+            several (one per client), also in one ``.zip`` file; ``package.module:function`` or
+            ``./file.py:function``, which gives the data; a name from `KNOWN`, or ``NAME:FOLDER``; ``hf:NAME`` or
+            ``hf:FOLDER``, see `read_hub`.
         target: tables: the column with the class.
         client: tables: the column with the client; npz: the array with it.
         binary: tables: two classes, target > 0 and the rest.
@@ -108,7 +111,7 @@ def read(spec: str | Path | Sequence[str | Path], how: Reading) -> Dataset | Fed
     first, name = paths[0], str(spec) if isinstance(spec, str) else str(paths[0])
     tables = csv_files(paths)
     if tables:
-        title = first.resolve().stem if len(paths) == 1 else first.resolve().parent.name
+        title = stem(first.resolve()) if len(paths) == 1 else first.resolve().parent.name
         return read_tables(tables, how, name=title)
     if len(paths) > 1:
         raise ConfigError(
@@ -150,9 +153,9 @@ def brings_clients(spec: str) -> bool | None:
     if is_known(spec) and not Path(spec).exists():
         return spec.partition(":")[0] in BY_CLIENT
     path = Path(spec)
-    if spec in SOURCES or not path.is_dir() or is_idx_folder(path):
+    if spec in SOURCES or not path.exists() or is_idx_folder(path):
         return False
-    return len(csv_files([path])) > 1 or has_client_folders(path)
+    return len(csv_files([path])) > 1 or (path.is_dir() and has_client_folders(path))
 
 
 def absolute(spec: str) -> str:
@@ -168,15 +171,45 @@ def absolute(spec: str) -> str:
 
 
 def csv_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the csv or parquet files meant, if such files are meant."""
+    """Return the files of tables meant, if such files are meant; ``a.zip/b.csv`` is the file ``b.csv`` in ``a.zip``."""
     if len(paths) == 1 and paths[0].is_dir() and not is_idx_folder(paths[0]):
-        return sorted(p for p in paths[0].iterdir() if p.suffix.lower() in _TABLES and not p.name.startswith("."))
-    if not all(path.suffix.lower() in _TABLES for path in paths):
+        paths = _tables([p for p in paths[0].iterdir() if not p.name.startswith(".")])
+    if not all(_ending(path) in _TABLES | _ALONE for path in paths):
         return []
     for path in paths:
         if not path.is_file():
             raise DataError(_nothing(path, str(path)))
-    return list(paths)
+    return [file for path in paths for file in (_members(path) if _ending(path) == ".zip" else [path])]
+
+
+def _tables(inside: Sequence[Path]) -> list[Path]:
+    """Return the tables among the files of a folder."""
+    inside = [path for path in inside if path.stem.lower() != "readme"]
+    endings = {_ending(path) for path in inside}
+    alone = len(endings) == 1 and endings <= _ALONE
+    return sorted(path for path in inside if alone or _ending(path) in _TABLES)
+
+
+def _ending(path: Path) -> str:
+    """Return the ending of a file's name in lower case, without that of gzip around a text."""
+    inner = path.with_suffix("").suffix.lower() if path.suffix.lower() == ".gz" else ""
+    return inner if inner in (".csv", ".tsv", ".txt") else path.suffix.lower()
+
+
+def _members(archive: Path) -> list[Path]:
+    """Return the tables of text in a zip file; a single file without an ending is one as well, as pandas writes it."""
+    try:
+        with zipfile.ZipFile(archive) as file:
+            inside = [archive / name for name in file.namelist() if not name.endswith("/")]
+    except (OSError, zipfile.BadZipFile) as error:
+        raise DataError(f"{archive}: cannot be read as a zip file ({error}); fetch it again") from error
+    # a name that leads out of the archive is not read
+    inside = [
+        p for p in inside if p.is_relative_to(archive) and not {"..", "__MACOSX"} & {*p.relative_to(archive).parts}
+    ]
+    if len(inside) == 1 and not inside[0].suffix:
+        return inside
+    return [p for p in _tables(inside) if p.suffix.lower() in (".csv", ".tsv", ".txt")]
 
 
 def _archive(path: Path) -> Path | None:

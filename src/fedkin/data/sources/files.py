@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import lzma
+import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,10 +21,10 @@ from fedkin.data.pixels import Array
 
 
 def read_bytes(path: Path, budget: Budget | None = None, factor: int = 1) -> bytes:
-    """Read a file's content, decompressed when its name ends in ``.gz``.
+    """Read a file's content, decompressed when its name ends in ``.gz`` or it lies in a zip file.
 
     Args:
-        path: the file.
+        path: the file; ``archive.zip/wards/north.csv`` is a file in an archive.
         budget: memory that is left; None: all of the limit.
         factor: how many bytes of memory each byte takes in the end.
 
@@ -31,16 +33,25 @@ def read_bytes(path: Path, budget: Budget | None = None, factor: int = 1) -> byt
     """
     budget = budget or Budget()
     try:
-        disk = path.stat().st_size
-        if path.suffix == ".gz":
+        archive = next((p for p in path.parents if p.suffix.lower() == ".zip" and p.is_file()), None)
+        disk = (archive or path).stat().st_size
+        if archive is not None:
+            with zipfile.ZipFile(archive) as members, members.open(path.relative_to(archive).as_posix()) as member:
+                found = budget.unpacked(member, path, disk, factor)
+        elif path.suffix.lower() == ".gz":
             with gzip.open(path) as file:
                 found = budget.unpacked(file, path, disk, factor)
         else:
             budget.take(path, disk, factor * disk)
             found = path.read_bytes()
         return found
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, RuntimeError) as error:  # a password
         raise DataError(f"{path}: cannot be read, it may be cut short or damaged ({error}); fetch it again") from error
+
+
+def stem(path: Path) -> str:
+    """Return a file's name without its ending, also where that is double, as ``.csv.gz``."""
+    return Path(path.stem).stem if path.suffix.lower() == ".gz" else path.stem
 
 
 def channels_first(values: Array) -> Array:

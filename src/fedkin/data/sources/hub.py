@@ -148,7 +148,7 @@ def read_hub(spec: str, how: Reading) -> Dataset:
     assert made.preparation is not None
     preparation = replace(made.preparation, taken=found.taken)
     table = replace(made.table, taken=found.taken)
-    return replace(made, table=table, preparation=preparation, notes=found.notes)
+    return replace(made, table=table, preparation=preparation, notes=(*found.notes, *made.notes))
 
 
 def table_of(found: Opened) -> Table:
@@ -165,7 +165,8 @@ def table_of(found: Opened) -> Table:
                 for classes, v in zip(names, row, strict=True)
             ])  # fmt: skip
             places.append(f"{split}, row {i + 1}")
-    return Table(columns, rows, [0] * len(rows), places, found.name)
+    texts = frozenset(c for c in columns if "string" in str(getattr(first.features[c], "dtype", "")))
+    return Table(columns, rows, [0] * len(rows), places, found.name, texts)
 
 
 def _class_name(value: Any, names: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,10 +26,11 @@ from fedkin.data.card import (
 )
 from fedkin.data.checks import NAMELESS, check_one_client, check_scaling
 from fedkin.data.columns import Input, Raw
+from fedkin.data.conversion import looks_measured, whole_numbers
 from fedkin.data.dataset import Dataset
 from fedkin.data.preparation import Preparation, Rows
 from fedkin.data.sources.csvfile import Table, read_csv
-from fedkin.data.sources.files import listed
+from fedkin.data.sources.files import listed, stem
 from fedkin.data.sources.reading import Reading, drop_flag
 from fedkin.data.standalone import MISSING
 
@@ -48,10 +50,10 @@ _LOOKS = {  # what texts look like -> what to do about it
 def read_tables(paths: Sequence[Path], how: Reading, *, name: str, card: Card | None = None) -> Dataset:
     """Return tables as float32 ``[features]`` inputs.
 
-    Columns of numbers are standardised (mean 0, standard deviation 1); empty fields become the mean, and a column with
-    empty fields gets a second column that is 1 where the field was empty. Columns of texts become one column of 0 and
-    1 per text. Here all rows are used; `federate` and `site_client`, which know what is trained on, do it anew from
-    the training parts alone (`Dataset.table`).
+    Columns of numbers, as `fedkin.data.conversion.convert` finds them, are standardised (mean 0, standard deviation
+    1); missing values become the mean, and a column with some gets a second column that is 1 where the value was
+    missing. Columns of texts become one column of 0 and 1 per text. Here all rows are used; `federate` and
+    `site_client`, which know what is trained on, do it anew from the training parts alone (`Dataset.table`).
 
     By ``pooled``, mean and deviation are **those of all clients together**: in a real federation no host
     can compute them without the clients' help, so there they are a convenience of the simulator. By ``client`` each
@@ -109,6 +111,7 @@ def from_table(
     )
     x, preparation = _by_all_rows(rows, _owners(table, ids, card) if rows.own else None)
     y, n = numbered_classes(table, found), len(x) - tests
+    notes = () if card is not None else conversion_notes(table, features, found)
     return Dataset(
         x=x[:n],
         y=y[:n],
@@ -121,7 +124,23 @@ def from_table(
         labels=found.labels,
         preparation=preparation,
         table=rows,
+        notes=notes,
     )
+
+
+def conversion_notes(table: Table, features: Sequence[str], found: Card) -> tuple[str, ...]:
+    """Return what is to be known of the inputs and the classes that were made of texts."""
+    target, notes = found.target or "", [table.differences()]
+    rows = Counter(table.column(target, "target"))
+    if not found.binary:
+        notes.append(table.converted(target).note(target, table.column(target, "target"), table.places, target=True))
+    if found.numeric and looks_measured(rows):
+        notes.append(
+            f"the target '{target}' has {len(rows)} different numbers and looks like a measurement, and fedkin "
+            "classifies: cut it into a few classes, or ask whether it is above 0 with --binary"
+        )
+    notes += [table.converted(c).note(c, table.column(c, "inputs"), table.places) for c in features]
+    return tuple(note for note in notes if note is not None)
 
 
 def table_card(paths: Sequence[Path], how: Reading, *, name: str, texts: Sequence[str] = ()) -> Card:
@@ -161,6 +180,8 @@ def _features(table: Table, target: str | None, client: str | None, drop: Sequen
         *((d, "columns to drop") for d in drop),
     ]:
         table.column(column, use)
+        if column in table.lacking and use in ("target", "client"):
+            raise DataError(f"{table.lacking[column][0]}: no column '{column}' for the {use}; {table.differences()}")
     if client == target:
         raise ConfigError(
             f"{table.name}: '{target}' is named as target and as client column; name the column with the class in "
@@ -196,7 +217,7 @@ def _labels(table: Table, target: str, binary: bool, as_texts: bool) -> tuple[tu
         if field.lower() in MISSING:
             what = f"{field!r}, which counts as empty" if field else "empty"
             raise DataError(f"{place}: the target '{target}' is {what}; remove the row or fill it")
-    found = None if as_texts and not binary else numbers_of(fields)
+    found = numbers_of(fields)
     if binary:
         if found is None:
             raise DataError(
@@ -210,7 +231,8 @@ def _labels(table: Table, target: str, binary: bool, as_texts: bool) -> tuple[tu
                 "classes; remove the row or correct it"
             )
         return binary_labels(target), False
-    if found is not None:
+    numeric = not as_texts and target not in table.texts and whole_numbers(fields)
+    if found is not None and not numeric and not as_texts and table.converted(target).numbers is not None:
         numbers = np.array(found)
         bad = np.flatnonzero(~np.isfinite(numbers) | (numbers != np.floor(numbers)))
         if len(bad):
@@ -218,10 +240,10 @@ def _labels(table: Table, target: str, binary: bool, as_texts: bool) -> tuple[tu
                 f"{table.places[bad[0]]}: target {fields[bad[0]]} is not a class; fedkin classifies, "
                 "give whole numbers or texts"
             )
-    labels = tuple(sorted(set(fields))) if found is None else whole_labels(fields)
+    labels = whole_labels(fields) if numeric else tuple(sorted(set(fields)))
     if len(labels) > MAX_CLASSES:
         raise DataError(f"{table.name}: target '{target}' has {len(labels)} different values, at most {MAX_CLASSES}")
-    return labels, found is not None
+    return labels, numeric
 
 
 def numbered_classes(
@@ -264,7 +286,7 @@ def _clients(table: Table, client: str | None, paths: Sequence[Path]) -> tuple[T
         return ids, tuple(name or NAMELESS for name in names)
     if len(paths) > 1:
         _require_names(paths)
-        return torch.tensor(table.file, dtype=torch.int64), tuple(path.stem for path in paths)
+        return torch.tensor(table.file, dtype=torch.int64), tuple(map(stem, paths))
     return None, None
 
 
@@ -272,9 +294,9 @@ def _require_names(paths: Sequence[Path]) -> None:
     """Raise `DataError` if two files would be clients of one name, as a file and what it was converted to."""
     first = dict[str, Path]()
     for path in paths:
-        if (other := first.setdefault(path.stem, path)) is not path:
+        if (other := first.setdefault(stem(path), path)) is not path:
             raise DataError(
-                f"{other} and {path} would be two clients called {path.stem!r}, since each file is one; remove or "
+                f"{other} and {path} would be two clients called {stem(path)!r}, since each file is one; remove or "
                 "rename one of them"
             )
 
@@ -298,37 +320,41 @@ def _column(table: Table, name: str, as_text: bool) -> Column:
     if all(empty):
         return Column(name, "empty", gaps=True)
     if not as_text and _values(table, name) is not None:
-        return Column(name, "number", any(empty))
+        return Column(name, "number", any(empty) or bool(table.converted(name).odd))
     categories = sorted(set(_texts(fields)))
     if len(categories) > MAX_CATEGORIES:
         raise DataError(
             f"{table.name}: column '{name}' holds {len(categories)} different texts, at most {MAX_CATEGORIES} can "
-            f"become inputs; {_advice(categories)}, or leave the column out: {drop_flag([name])}"
+            f"become inputs; {_advice(table, name, categories)}, or leave the column out: {drop_flag([name])}"
         )
     return Column(name, "text", any(empty), tuple(categories))
 
 
-def _advice(texts: Sequence[str]) -> str:
+def _advice(table: Table, name: str, texts: Sequence[str]) -> str:
     """Return what to do about a column of texts that are probably not categories."""
+    fields = table.column(name, "inputs")
+    strange = next((i for i, t in enumerate(fields) if t.lower() not in MISSING and numbers_of([t]) is None), None)
+    if strange is None:
+        return "they are numbers, but declared as texts, or with leading zeros, as codes have: give plain numbers"
     for kind, looks in _LOOKS.items():
         if all(looks.fullmatch(text) for text in texts if text):
             return kind
-    return f"give numbers instead of texts such as '{next(text for text in texts if text)}'"
+    return f"give numbers instead of texts such as '{fields[strange]}' ({table.places[strange]})"
 
 
 def _values(table: Table, name: str) -> Values | None:
-    """Return a column's numbers, NaN where empty; None if one of them is a text."""
-    fields = table.column(name, "inputs")
-    found = numbers_of(fields)
-    if found is None:
+    """Return a column's numbers, NaN where it has none; None for a column of texts."""
+    found = table.converted(name)
+    if found.numbers is None:
         return None
-    values = np.array(found)
-    odd = [i for i in np.flatnonzero(~np.isfinite(values)) if fields[i].lower() not in MISSING]
+    fields, missing = table.column(name, "inputs"), set(found.odd)
+    odd = [i for i in np.flatnonzero(~np.isfinite(found.numbers)) if fields[i].lower() not in MISSING]
+    odd = [i for i in odd if i not in missing]
     if odd:
         raise DataError(
             f"{table.places[odd[0]]}: '{name}' is {fields[odd[0]]}; give a finite number or leave the field empty"
         )
-    return values
+    return found.numbers
 
 
 def _raw(table: Table, card: Card) -> Raw:
