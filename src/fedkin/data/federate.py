@@ -60,7 +60,7 @@ def federate(
         PartitionError: impossible with these samples.
         ConfigError: a setting out of range.
     """
-    _require(dataset, Dataset, "expected a fedkin.Dataset, such as fedkin.load('digits') or Dataset(x, y, classes)")
+    _require(dataset, Dataset, "expected a fedkin.Dataset, such as fedkin.load('digits') or fedkin.Dataset(x, y)")
     partition = partition or (Dirichlet() if dataset.client is None else Natural())
     _require(partition, Partition, "partition must be a Partition, such as fedkin.Dirichlet(alpha=0.5)")
     _check(test, validation, samples_per_client)
