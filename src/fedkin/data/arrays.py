@@ -14,15 +14,10 @@ from fedkin.data.pixels import Array
 
 
 def array_of(values: Any, where: str, what: str) -> Array:
-    """Return numbers, or texts where they are neither inputs nor groups, as an array.
-
-    Args:
-        values: an array, a tensor, a list, or a column or table of pandas.
-        where: put in front of messages.
-        what: its role, such as "inputs" or "labels".
+    """Return what a program gives as inputs, labels, clients or units (``what``) as an array of numbers or of texts.
 
     Raises:
-        DataError: it holds other objects, or of several types.
+        DataError: it holds other objects or objects of several types, or texts where these are not taken.
     """
     try:
         found = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)

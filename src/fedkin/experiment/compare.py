@@ -360,8 +360,7 @@ def compare(
         ConfigError: a method is unknown or there twice, or a setting is out of range.
     """
     if isinstance(federation, Comparison):
-        asked = {"methods": methods, "seeds": seeds}
-        changes: Any = {name: value for name, value in asked.items() if value is not None}
+        changes: Any = {"methods": methods or federation.methods, "seeds": federation.seeds if seeds is None else seeds}
         plan = dataclasses.replace(federation, **changes)
         order, rounds, execute = plan.runs(), plan.run.rounds, partial(_compare_described, plan)
     else:
@@ -426,9 +425,8 @@ def _titled(methods: Sequence[str | Method] | str | Method) -> dict[str, tuple[s
     Raises:
         ConfigError: a method is unknown or neither a name nor an object, or two have one title.
     """
-    asked = [
-        known(m) if isinstance(m, str) else m for m in ([methods] if isinstance(methods, (str, Method)) else methods)
-    ]
+    several = [methods] if isinstance(methods, (str, Method)) else methods
+    asked = [known(method) if isinstance(method, str) else method for method in several]
     asked = [*(name for name in ALWAYS if name not in asked and get_method(name) not in asked), *asked]
     plain = [get_title(m) if isinstance(m, str) else require_method(m).title for m in asked]
     found: dict[str, tuple[str, str | Method]] = {}
@@ -460,19 +458,9 @@ def _runs(
     begin: Callable[[], Make],
     runs_at_once: int = 1,
 ) -> list[Run]:
-    """Execute runs.
+    """Execute runs, name and seed of each in order, in a folder that holds these files, its plan last.
 
-    Args:
-        order: name and seed of each run.
-        folder: that of the comparison; None: in memory.
-        resume: go on in it.
-        on_round: as of `compare`.
-        files: what a new folder contains, its plan last.
-        begin: called once the folder is held, and returns the function that makes a run.
-        runs_at_once: number of runs that train in common stacks.
-
-    Raises:
-        RunFolderError: there is something at this place already, or it cannot be written to.
+    ``begin`` returns the function that makes a run; it is called once the folder is held.
     """
     with contextlib.ExitStack() as to_the_end:
         if folder is not None:

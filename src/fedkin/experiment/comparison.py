@@ -46,15 +46,11 @@ class ComparisonResult:
         return iter(self.runs)
 
     def __repr__(self) -> str:
-        sizes = (
-            (len(self.rows), "method"),
-            (len({run.seed for run in self.runs}), "seed"),
-            (max(len(run.rounds) for run in self.runs), "round"),
-        )
+        counts = (len(self.rows), len({run.seed for run in self}), max(len(run.rounds) for run in self))
+        sizes = map(counted, counts, ("method", "seed", "round"))
         means = [f"{row.title} {row.accuracy.mean:.3f}" for row in self.rows if row.accuracy is not None]
-        more = f" and {len(means) - _SHOWN} more" if len(means) > _SHOWN else ""
-        parts = [*(counted(count, noun) for count, noun in sizes), data_of(self.runs[0].summary)]
-        return f"ComparisonResult({', '.join(parts)},\n  accuracy: {', '.join(means[:_SHOWN])}{more})"
+        shown = ", ".join(means[:_SHOWN]) + (f" and {len(means) - _SHOWN} more" if len(means) > _SHOWN else "")
+        return f"ComparisonResult({', '.join(sizes)}, {data_of(self.runs[0].summary)},\n  accuracy: {shown})"
 
     def _repr_html_(self) -> str:
         return tables.to_html(self.table())
@@ -63,9 +59,7 @@ class ComparisonResult:
     def content(self) -> PageData:
         """The content of the page."""
         report = several_runs(self.runs, self.reference)
-        if not self.tuned:
-            return report
-        caveats = tuning_warnings(self.tuned, self.private, report.first.fair)
+        caveats = tuning_warnings(self.tuned, self.private, report.first.fair) if self.tuned else []
         return replace(report, tuned=self.tuned, warnings=[*report.warnings, *caveats])
 
     @cached_property
@@ -84,31 +78,26 @@ class ComparisonResult:
         return tables.comparison_table(self.rows, self.reference, self.lead)
 
     def to_frame(self, kind: Literal["runs", "clients", "rounds"] = "runs") -> DataFrame:
-        """Return the figures as a pandas DataFrame (``pip install "fedkin[pandas]"``).
+        """Return a pandas DataFrame (``pip install "fedkin[pandas]"``).
 
-        Args:
-            kind: "runs", a row for each method and seed with the columns ``method``, ``seed`` and those of
-                `fedkin.FinalMetrics`; "clients" or "rounds", the frames of all runs (`fedkin.Result.to_frame`), one
-                below the other.
+        "runs" has a row for each method and seed, with the columns ``method``, ``seed`` and those of
+        `fedkin.FinalMetrics`; "clients" and "rounds" are the frames of all runs (`fedkin.Result.to_frame`) in one.
 
         Raises:
             ConfigError: another kind, or pandas is not installed.
         """
         pandas = require_pandas()
         if kind == "runs":
-            return pandas.DataFrame([{"method": run.title, "seed": run.seed, **run.final} for run in self.runs])
-        return pandas.concat([run.to_frame(kind) for run in self.runs], ignore_index=True)
+            return pandas.DataFrame([{"method": run.title, "seed": run.seed, **run.final} for run in self])
+        return pandas.concat([run.to_frame(kind) for run in self], ignore_index=True)
 
     def figure(self, path: Path | str, name: str = "final-accuracies") -> Path:
-        """Write a figure of the page, and return its path.
+        """Write a figure of the page as ``.svg`` or ``.png``, and return its path.
 
-        Args:
-            path: a file that ends in ``.svg`` or ``.png``.
-            name: "final-accuracies", "accuracy-over-rounds", "gains", "distribution" or another figure of the page; an
-                unknown name leads to all of them.
+        Names are "final-accuracies", "accuracy-over-rounds", "gains", "distribution" and others of the page.
 
         Raises:
-            ConfigError: there is no such figure, or another kind of file.
+            ConfigError: there is no such figure, with the names of all, or another kind of file.
         """
         path, drawn = Path(path), {one.name: one for found in self.content.figures.values() for one in found}
         if name not in drawn:
@@ -120,12 +109,7 @@ class ComparisonResult:
         return path
 
     def report(self, path: Path | str) -> Path:
-        """Write the page of the comparison, one HTML file that loads nothing, and return its path.
-
-        Args:
-            path: the file, such as ``comparison.html``.
-        """
+        """Write the page of the comparison, one HTML file that loads nothing, and return its path."""
         with tempfile.TemporaryDirectory() as folder:
-            page = comparison_page(folder, self.content, None, self.reference)
-            write_atomic(Path(path), page.read_bytes())
+            write_atomic(Path(path), comparison_page(folder, self.content, None, self.reference).read_bytes())
         return Path(path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from rich.console import Console
@@ -14,8 +14,6 @@ from rich.progress import TimeRemainingColumn as Remaining
 
 from fedkin.core.errors import counted
 from fedkin.data.progress import heard
-
-_EVERY = 0.1  # seconds between two pictures in a notebook
 
 
 class Bar:
@@ -51,8 +49,10 @@ def live(console: Console) -> bool:
 
 @contextmanager
 def bar(total: int, what: str, *, quiet: bool, console: Console | None = None) -> Iterator[Bar]:
-    """Yield a bar of ``total`` rounds, silent if the console is neither terminal nor notebook; it also shows long
-    reads. The console is standard error by default."""
+    """Yield a bar of ``total`` rounds, silent unless the console is a notebook or a terminal; it also shows long reads.
+
+    The console is standard error by default.
+    """
     console = console or Console(stderr=True)
     if quiet or not live(console):
         yield Bar(None, TaskID(0), lambda: None)
@@ -68,31 +68,24 @@ def bar(total: int, what: str, *, quiet: bool, console: Console | None = None) -
     )
     progress = Progress(*columns, console=console, transient=True)
     task = progress.add_task(what, total=total, accuracy="")
-    if console.is_jupyter:
-        show = _in_notebook(progress)
-        with heard((shown := Bar(progress, task, show)).read):
+    with nullcontext() if console.is_jupyter else progress:
+        shown = Bar(progress, task, _in_notebook(progress) if console.is_jupyter else lambda: None)
+        with heard(shown.read):
             yield shown
-        return
-    with progress, heard((shown := Bar(progress, task, lambda: None)).read):
-        yield shown
 
 
 def _in_notebook(progress: Progress) -> Callable[[], None]:
-    """Return a function that shows the bar below the cell, in place of its last picture.
+    """Return a function that shows the bar below the cell, in place of its last picture, at most ten times a second.
 
     The live display of rich needs ipywidgets there, which a notebook may lack.
     """
-
-    def picture() -> Any:
-        return progress.make_tasks_table(progress.tasks)
-
-    handle: Any = importlib.import_module("IPython.display").display(picture(), display_id=True)
-    last = time.monotonic()
+    handle: Any = importlib.import_module("IPython.display").display("", display_id=True)
+    last = 0.0
 
     def show() -> None:
         nonlocal last
-        if progress.finished or time.monotonic() - last >= _EVERY:
-            handle.update(picture())
+        if progress.finished or time.monotonic() - last >= 0.1:
+            handle.update(progress.make_tasks_table(progress.tasks))
             last = time.monotonic()
 
     return show
