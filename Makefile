@@ -62,7 +62,7 @@ layers: $(STAMP)  ## who may import whom
 	$(BIN)/lint-imports
 
 docs: $(STAMP)  ## the documentation site, in site/; needs no network
-	$(BIN)/zensical build --strict --clean
+	PYTHONPATH=docs $(BIN)/zensical build --strict --clean
 
 check: lint types layers test  ## all of it
 

@@ -26,12 +26,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr
 
-from fedkin.evaluate import Counts, difference, harmed_range, marked
+from fedkin.evaluate import Counts, difference, harmed_range, marked, seed_effect
+from fedkin.evaluate.paired import SEED_EFFECT
 
 Floats = NDArray[np.float64]
 LINES = Path(__file__).parent / "results" / "verdict.jsonl"
 EFFECTS = (0.0, 0.1, 0.2, 0.33, 0.5, 1.0)
 SHAPES = tuple((s, k) for s in (2, 3, 5, 10) for k in (4, 20, 100))
+MEDIANS = tuple(0.05 * 2 ** (i / 3) for i in range(16))
 REPEATS = 3000
 DIFFERENT = 0.2  # fraction of test samples on which two methods differ
 CLIENT = 0.05  # standard deviation of true gains
@@ -41,8 +43,11 @@ SIGMA = float(np.sqrt(CLIENT**2 + DIFFERENT * (1 / np.arange(FEWEST_SAMPLES, MOS
 
 
 # ---- the rule, vectorised over comparisons --------------------------------------------------------------------------
-def mixture(d: Floats, same: bool) -> tuple[Floats, Floats, Floats, Floats]:
-    """Means ``[R]``, and weights, scales and degrees of freedom ``[R, 200]``; NaN in ``d [R, S, K]`` is missing."""
+def mixture(d: Floats, same: bool, h: Floats | float = SEED_EFFECT) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """Means ``[R]``; weights, scales and degrees of freedom ``[R, 200]``; logarithms of the likelihood ``[R]``.
+
+    NaN in ``d [R, S, K]`` is missing; ``h`` is the prior median of r, one or ``[R]``.
+    """
     there = ~np.isnan(d)
     n = there.sum(2)
     means = np.nansum(d, 2) / n
@@ -54,23 +59,30 @@ def mixture(d: Floats, same: bool) -> tuple[Floats, Floats, Floats, Floats]:
     if same:
         seen = there.sum(1)
         k = (seen > 0).sum(1)
-        c = (e / (s * n[:, :, None])).sum(1)
-        a_m = np.maximum(base, s * k / (k - 1) * (c**2).sum(1) / v)
+        of_clients = (e.sum(1) ** 2 / np.maximum(seen, 1)).sum(1)
+        a_m = base * np.maximum(1, of_clients / (k - 1) / v)
         nu_m, nu_e = k - 1, n.sum(1) - s - k + 1
-        left = within - (e.sum(1) ** 2 / np.maximum(seen, 1)).sum(1)
+        left = within - of_clients
         a_b = np.where(nu_e >= 1, np.minimum(1, left / np.maximum(nu_e, 1) / v), 1) * base
-    r2 = (0.2 * np.tan(np.pi / 2 * (np.arange(1, 201) - 0.5) / 200)) ** 2
+    r2 = (np.reshape(h, (-1, 1)) * np.tan(np.pi / 2 * (np.arange(1, 201) - 0.5) / 200)) ** 2
     vj = r2 + a_b[:, None]
     log = -(s - 1) / 2 * np.log(vj) - (nu[:, None] + s - 1) / 2 * np.log(within[:, None] + between[:, None] / vj)
     w = np.exp(log - log.max(1, keepdims=True))
     mj = r2 + a_m[:, None]
     free = mj**2 / ((a_m**2 / nu_m)[:, None] + (mj**2 - a_m[:, None] ** 2) / nu[:, None])
-    return means.mean(1), w / w.sum(1, keepdims=True), np.sqrt(v[:, None] * mj / s), free
+    likelihood = log.max(1) + np.log(w.mean(1))
+    return means.mean(1), w / w.sum(1, keepdims=True), np.sqrt(v[:, None] * mj / s), free, likelihood
 
 
-def tails(d: Floats, same: bool) -> Floats:
+def medians(tables: Floats, same: bool) -> Floats:
+    """Prior medians of r ``[R]`` with the highest likelihood for all methods of tables ``[R, M, S, K]``."""
+    found = [mixture(tables.reshape(-1, *tables.shape[2:]), same, h)[4].reshape(tables.shape[:2]) for h in MEDIANS]
+    return np.asarray(MEDIANS)[np.argmax(np.sum(found, 2), 0)]
+
+
+def tails(d: Floats, same: bool, h: Floats | float = SEED_EFFECT) -> Floats:
     """Tail of the mean of each comparison ``[R]``; below 0.025 or above 0.975 it is called better or worse."""
-    m, w, scale, free = mixture(d, same)
+    m, w, scale, free, _ = mixture(d, same, h)
     return np.asarray((w * stdtr(free, -m[:, None] / scale)).sum(1))
 
 
@@ -98,6 +110,9 @@ def check() -> None:
         assert found.tail is not None
         assert abs(found.tail - tail) < 1e-9, (found, tail)
         assert (found.word in ("better", "worse")) == (min(tail, 1 - tail) < 0.025)
+        table = np.stack([d, d + rng.normal(0, 0.03, d.shape), d[:, ::-1]])
+        each = [[{k: float(g) for k, g in enumerate(row) if not np.isnan(g)} for row in one] for one in table]
+        assert abs(seed_effect(each, same) - medians(table[None], same)[0]) < 1e-12
 
 
 # ---- what is simulated ----------------------------------------------------------------------------------------------

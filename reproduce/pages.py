@@ -30,10 +30,14 @@ LEGEND = (
     "those of the cells. [All claims](papers.md) are listed on a separate page."
 )
 COMMANDS = """```sh
-python -m reproduce run {paper} --minutes 60   # the next missing cells; repeat the command to continue
-python -m reproduce run {table}/ROW/COLUMN/SEED   # a single cell; --dry lists their names
-python -m reproduce config {table}/ROW/COLUMN/SEED > cell.toml   # its settings, a file for fedkin run
-python -m reproduce table {paper}   # this page
+# the next missing cells; repeat the command to continue
+python -m reproduce run {paper} --minutes 60
+# a single cell; --dry lists their names
+python -m reproduce run {table}/ROW/COLUMN/SEED
+# its settings, a file for fedkin run
+python -m reproduce config {table}/ROW/COLUMN/SEED > cell.toml
+# this page
+python -m reproduce table {paper}
 ```"""
 
 

@@ -132,7 +132,7 @@ def reference(make: Make, net: Net, request: Train, data: Samples, training: Tra
             loss = loss + _pull(net, module, request, w, data, index, z)
         (d,) = torch.autograd.grad(loss, w)
         w = w.detach()
-        d = d + training.weight_decay * decay * w + (0 if linear is None else linear)
+        d = d + training.decay * decay * w + (0 if linear is None else linear)
         pull = torch.zeros_like(w) if center is None or request.mu == 0 else request.mu * (w - center)
         if not request.prox_after:
             d = d + pull

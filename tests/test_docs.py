@@ -412,7 +412,7 @@ def test_take_home_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def commands_in(page: str) -> list[list[str]]:
     """The arguments of every ``fedkin`` command in a page's shell blocks."""
-    lines = "".join(blocks(page, "sh")).splitlines()
+    lines = "".join(blocks(page, "sh")).replace("\\\n", " ").splitlines()
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("fedkin ")]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import fedkin
 from fedkin.cli.check import MEANS
 from scripts import run_command, run_script
 
@@ -44,6 +46,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built as `make docs` does; nothing can be fetched while it is."""
     pytest.importorskip("zensical", reason='needs the documentation extra: pip install "fedkin[docs]"')
     pytest.importorskip("mkdocstrings", reason='needs the documentation extra: pip install "fedkin[docs]"')
+    pytest.importorskip("latex2mathml", reason='needs the documentation extra: pip install "fedkin[docs]"')
     place = tmp_path_factory.mktemp("site")
     shutil.copytree(DOCS, place / "docs")  # a copy, since the site is built next to its configuration
     shutil.copy(ROOT / "mkdocs.yml", place)
@@ -51,9 +54,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (place / name).symlink_to(ROOT / name)
     nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
     command = [sys.executable, "-m", "zensical", "build", "--strict"]
-    done = subprocess.run(
-        command, cwd=place, env={**os.environ, **nowhere}, capture_output=True, text=True, timeout=600
-    )
+    env = {**os.environ, **nowhere, "PYTHONPATH": "docs"}
+    done = subprocess.run(command, cwd=place, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return place / "site"
 
@@ -91,6 +93,18 @@ def test_the_reference_has_the_docstrings(site: Path) -> None:
     assert "share of the clients sampled in each round" in page
 
 
+def test_formulas_are_mathematics(site: Path) -> None:
+    """Every formula of a method's page is MathML, of known commands alone; neither dollars nor backslashes are left."""
+    for page in sorted((DOCS / "methods").glob("*.md")):
+        built = (site / "methods" / f"{page.stem}.html").read_text(encoding="utf-8")
+        source = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.S)
+        assert built.count("<math ") == source.count("$") / 2, page.stem
+        formulas = re.findall(r"<math .*?</math>", built, re.S)
+        assert not [f for f in formulas if "\\" in f or "merror" in f], page.stem
+        text = re.sub(r"<(code|script|style|pre)\b.*?</\1>", "", built, flags=re.S)
+        assert "$" not in text, page.stem
+
+
 def test_the_search_knows_the_pages(site: Path) -> None:
     """Its index is a script, which a page that is opened as a file can read."""
     index = (site / "search.js").read_text(encoding="utf-8")
@@ -120,24 +134,12 @@ def blocks(page: str) -> list[tuple[str, str, str]]:
     return [(kind, title, text) for kind, title, text in found]
 
 
-def _records(n: int) -> str:
-    """A file with the columns of UCI's heart disease data, 40 patients; another one for each number."""
-    head = "age,sex,cp,trestbps,chol,fbs,restecg,thalach,exang,oldpeak,slope,ca,thal,target"
-    rows = [
-        f"{30 + i},{i % 2},{1 + i % 4},{120 + i},{200 + n},0,{i % 3},150,0,{i % 5}.5,2,{i % 3},3,{i % (2 + n)}"
-        for i in range(40)
-    ]
-    return "\n".join([head, *rows, ""])
-
-
 @pytest.mark.parametrize("page", AS_THEY_STAND)
 def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From top to bottom in a folder with hospitals: files by their titles, scripts, commands (one round), configs."""
+    """From top to bottom in a folder with the examples: titled files, scripts, commands (one round), configs."""
     if "keys" in (DOCS / f"{page}.md").read_text():
         pytest.importorskip("flwr", reason='keys need the extra for hosts: pip install "fedkin[flower]"')
-    (tmp_path / "hospitals").mkdir()
-    for n, hospital in enumerate(("cleveland", "hungarian", "switzerland", "va")):
-        (tmp_path / "hospitals" / f"{hospital}.csv").write_text(_records(n))
+    shutil.copytree(DOCS / "examples", tmp_path / "docs" / "examples")
     ran = 0
     for kind, title, text in blocks(page):
         if title:
@@ -150,8 +152,11 @@ def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.
             run_script(re.sub(r"rounds=\d+", "rounds=1", text), tmp_path, monkeypatch)
             commands, ran = [], ran + 1
         elif kind == "sh":
-            short = re.sub(r"--seeds 0 1 2", "--seeds 0", re.sub(r"--rounds \d+", "--rounds 1", text))  # for speed
+            short = re.sub(r"--seeds [\d ]+", "--seeds 0 ", re.sub(r"--rounds \d+", "--rounds 1", text))  # for speed
             lines = [shlex.split(line) for line in short.replace("\\\n", " ").splitlines()]
+            for line in short.splitlines():
+                if line.startswith(("mkdir hospitals", "cp docs/")):
+                    subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True)
             commands = [line[1:] for line in lines if line[0] == "fedkin" and line[1] not in NOT_HERE]
             trained = ("run", "compare") if page.startswith("tutorial") else ()
             commands = [[*line, *(FAST if line[0] in trained else ())] for line in commands]
@@ -161,6 +166,45 @@ def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.
             assert run_command(command, tmp_path, monkeypatch) == 0, command
             ran += 1
     assert ran >= 1
+
+
+def test_the_hospitals_are_those_of_the_script() -> None:
+    """Each table is what `docs/examples/hospitals.py` draws; the page shows the beginning of one."""
+    made = runpy.run_path(str(DOCS / "examples" / "hospitals.py"))
+    tutorial = (DOCS / "tutorial-hospitals.md").read_text(encoding="utf-8")
+    stored = {p.stem: p.read_bytes() for p in (DOCS / "examples" / "hospitals").iterdir()}
+    assert stored == {name: made["table"](name).encode() for name in made["PATIENTS"]}
+    assert "\n".join(stored["north"].decode().splitlines()[:3]) in tutorial
+    assert (DOCS / "examples" / "patients.csv").read_text() in tutorial
+
+
+def test_the_tutorial_shows_what_an_inspection_finds() -> None:
+    """Numbers of samples of each client, the finding in the excerpt and the advice at its end."""
+    tutorial = (DOCS / "tutorial-hospitals.md").read_text(encoding="utf-8")
+    found = fedkin.inspect(DOCS / "examples" / "hospitals", target="readmitted")
+    assert {"constant-at-client", "one-sided-client"} <= {f.code for f in found.findings}
+    assert f"{sum(c.train + c.validation + c.test for c in found.clients)} patients in all" in tutorial
+    for c in found.clients:
+        assert re.search(rf"^ {c.name} .* {c.train} +{c.validation} +{c.test} ", tutorial, re.MULTILINE), c
+
+
+@pytest.mark.thorough
+def test_the_tutorial_shows_what_its_comparison_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison as it stands: the means of its table, to a point, as other processors round otherwise."""
+    shutil.copytree(DOCS / "examples", tmp_path / "docs" / "examples")
+    shell = next(text for kind, _, text in blocks("tutorial-hospitals") if text.startswith("fedkin compare"))
+    assert run_command(shlex.split(shell.replace("\\\n", " "))[1:], tmp_path, monkeypatch) == 0
+    given = {}
+    for line in (tmp_path / "runs" / "hospitals" / "table.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 8:
+            given[cells[0]] = [cells[i].partition(" ")[0] for i in (1, 2, 4)]
+    excerpt = next(text for _, _, text in blocks("tutorial-hospitals") if text.startswith(" method "))
+    rows = [re.split(r"  +| (?=\d)", line.strip()) for line in excerpt.splitlines()[2:]]
+    assert len(rows) == 7
+    for name, *shown in rows:
+        values = [float(cell.partition("±")[0]) for cell in shown[:3]]
+        assert values == pytest.approx([float(v) for v in given[name]], abs=1), name
 
 
 def test_the_rules_are_those_of_the_check() -> None:
@@ -204,9 +248,7 @@ def test_figures_are_those_of_the_results() -> None:
 def test_the_tutorial_on_hosts_uses_commands_of_the_guide() -> None:
     """Keys, link and nodes as on the page of real hosts, whose flags are checked; its settings file is complete."""
     tutorial, guide = ((DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("tutorial-hosts", "deploy"))
-    found = [
-        line for line in tutorial.splitlines() if re.match(r"fedkin (keys|link|node|submit|status) |  --link", line)
-    ]
-    assert len(found) == 12
+    found = [line for line in tutorial.splitlines() if re.match(r"fedkin (keys|link|node|submit|status) |  --", line)]
+    assert len(found) == 15
     missing = [line for line in found if line.replace("runs/hosts", "runs/hospitals") not in guide]
     assert not missing

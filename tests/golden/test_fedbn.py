@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 import fedkin
 import plain
-from fedkin.core import Method, Net, Samples, Training
+from fedkin.core import Bundle, Method, Net, Samples, Training
 from fedkin.core.seeds import generator
 from fedkin.data import planted_groups
 from fedkin.engines.loop import batches
@@ -148,7 +148,7 @@ def test_without_norms_it_is_fedavg() -> None:
 )
 def test_a_network_without_norms_is_a_caveat(method: Method, net: Callable[[], Net], lacking: str) -> None:
     """For its rows of a table would be FedAvg's under another name; a wrapped method has its say as well."""
-    found = method.caveat(net())
+    found = method.caveat(net(), Bundle())
     assert found.startswith(lacking)
     assert ("the network has none, so it is FedAvg here" in found) == bool(lacking) == bool(found)
 
@@ -158,7 +158,7 @@ def test_the_caveat_is_a_note_of_the_run() -> None:
     data, how = planted_groups(clients=2, groups=1, samples=12), Compute(engine="loop")
     runs = [fedkin.run(method, data, "linear", rounds=1, compute=how) for method in (FedBN(), FedAvg())]
     notes = [one.summary.get("notes") for one in runs]
-    assert notes == [[FedBN().caveat(mlp())], None]
+    assert notes == [[FedBN().caveat(mlp(), Bundle())], None]
 
 
 def test_view_after_training() -> None:

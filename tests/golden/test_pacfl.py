@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import acos, degrees, sqrt
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +18,14 @@ from scipy.linalg import subspace_angles
 from scipy.spatial.distance import squareform
 from torch import Tensor, nn
 
+import fedkin
 import plain
-from fedkin.core import Client, ConfigError, Net, Samples, Train
-from fedkin.methods import PACFL
+from fedkin import Compute, Federation
+from fedkin.core import Bundle, Client, ClientData, ConfigError, Method, Net, Samples, Train
+from fedkin.core.rows import group_mean
+from fedkin.data import IID, federate, load, plant
+from fedkin.functional.linkage import by_first_member
+from fedkin.methods import CAM, PACFL, Safe
 from fedkin.methods.pacfl import angles, principal_vectors
 from toys import ByHand, close, draw, federation, mlp, run
 
@@ -35,14 +41,14 @@ def towards(*directions: float, n: int = 1) -> Samples:
     return Samples(torch.stack([a.cos(), a.sin()], 1).float(), torch.zeros(len(a), dtype=torch.int64))
 
 
-def clients(method: PACFL, *directions: float, present: int | None = None, sizes: Sequence[int] = (1,) * 9) -> ByHand:
+def clients(method: PACFL, *directions: float, sizes: Sequence[int] = (1,) * 9, **changes: Any) -> ByHand:
     """Clients with one direction each, whose training ends at a model of all ones times their direction."""
 
     def solve(request: Train, client: Client) -> Tensor:
         return torch.full_like(request.start, directions[client.id])
 
     data = [towards(d, n=n) for d, n in zip(directions, sizes, strict=False)]
-    return ByHand(method, net(), data, solve=solve, present=present)
+    return ByHand(method, net(), data, solve=solve, **changes)
 
 
 def test_principal_vectors() -> None:
@@ -124,6 +130,56 @@ def test_each_cluster_is_fedavg() -> None:
     hand.play([1, 2])
     close(hand.server.centres, [[8.0] * 4, [30.0] * 4])
     close(hand.used(0).model, [8.0] * 4)
+
+
+@pytest.mark.parametrize(("uniform", "wanted"), [(False, [6.0, 30.0]), (True, [4.0, 30.0])])
+def test_a_secure_sum_is_made_for_each_cluster(uniform: bool, wanted: list[float]) -> None:
+    """Directions 0, 8, 30 with 1, 3, 5 samples: the means of the pools are (0 + 3 * 8)/4 and 30, or 4 and 30 if all
+    weigh the same. In one pool all would be the mean of all, 174/9. The server needs no more than these means."""
+    hand = clients(PACFL(threshold=9), 0, 8, 30, sizes=(1, 3, 5), uniform=uniform)
+    r, up = hand.at("aggregate", [0, 1, 2]), Bundle(model=torch.tensor([[0.0], [8.0], [30.0]]).expand(3, 4))
+    pools = hand.method.pools(hand.server, r)
+    means = group_mean(up.model, pools.weight, pools.group, torch.zeros(2, 4))
+    close(means[:, 0], wanted)
+    assert torch.equal(hand.method.aggregate(hand.server, r, Bundle(model=means[pools.group])).centres, means)
+
+
+@pytest.mark.parametrize("clients", [12, 20])
+def test_the_defaults_find_rotated_images(clients: int) -> None:
+    """Digits turned by quarters, four true groups; the spans of 30 vectors in 64 dimensions all meet."""
+    found = plant(federate(load("digits"), IID(), clients=clients), "rotations", 4)
+    network = Net(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), found.shape, 10)
+    hand = ByHand(PACFL(), network, [client.train for client in found.clients])
+    assert found.groups is not None
+    assert torch.equal(hand.server.labels, by_first_member(found.groups))
+    spans = ByHand(PACFL(measure="smallest"), network, hand.data)
+    assert not bool(spans.server.labels.any())
+
+
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [
+        (PACFL(threshold=40), "one cluster among 3 clients by its threshold of 40 degrees, so it is FedAvg here"),
+        (PACFL(threshold=2), "single clients among 3 clients by its threshold of 2 degrees, so it is Local here"),
+        (PACFL(threshold=9), ""),
+        (Safe(PACFL(threshold=40)), "one cluster"),
+        (CAM(PACFL(threshold=2)), "single clients"),
+    ],
+)
+def test_clusters_that_separate_nobody_or_everybody_are_a_caveat(method: Method, said: str) -> None:
+    """Directions 0, 8, 30; the note of a run tells which method it then is, also for the wrapped one."""
+    parts = [Samples(towards(d, n=5).x, torch.tensor([0, 1, 0, 1, 0])) for d in (0, 8, 30)]
+    data = Federation([ClientData(part, part, part) for part in parts], 2)
+    found = fedkin.run(method, data, "linear", rounds=1, compute=Compute(engine="loop"))
+    notes = found.summary.get("notes", [])
+    assert bool(said) == any(note.startswith("PACFL found") and said in note for note in notes)
+    assert said or not notes
+
+
+def test_one_client_is_no_caveat() -> None:
+    """One client is one cluster of all and each one of its own."""
+    hand = clients(PACFL(), 0)
+    assert hand.method.caveat(hand.net, hand.server) == ""
 
 
 def test_joining_clients_are_placed_by_their_angles() -> None:

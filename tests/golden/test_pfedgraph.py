@@ -8,6 +8,7 @@ since the common start, p the shares of samples: the projection of ``p + cos_i /
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -22,14 +23,16 @@ from toys import ByHand, apart, close, copies, draw, federation, mlp, mlp_with_b
 ENDS = ((1.0, 0.0), (0.0, 2.0), (-1.0, 0.0))  # cosines 0 between the second and the others, -1 between these
 
 
-def three(method: PFedGraph, sizes: Sequence[int] = (1, 1, 1), ends: Sequence[Sequence[float]] = ENDS) -> ByHand:
+def three(
+    method: PFedGraph, sizes: Sequence[int] = (1, 1, 1), ends: Sequence[Sequence[float]] = ENDS, **changes: Any
+) -> ByHand:
     """Clients whose training ends at given models, from the common start (0, 0)."""
 
     def solve(request: Train, client: Client) -> Tensor:
         return torch.tensor(ends[client.id])
 
     data = [copies([1.0, 1.0], n) for n in sizes]
-    return ByHand(method, vector_net(0.0, 0.0), data, solve=solve)
+    return ByHand(method, vector_net(0.0, 0.0), data, solve=solve, **changes)
 
 
 def test_the_graph() -> None:
@@ -48,14 +51,38 @@ def test_shares_of_samples() -> None:
     close(hand.server.bank[1], [1 / 4, 7 / 6])
 
 
+def test_shares_are_the_run_s_weights() -> None:
+    """The same samples, but all weigh the same: p = 1/3, and client 2 has 1/6, 2/3, 1/6 as in the first test."""
+    hand = three(PFedGraph(spread=1.0), sizes=(2, 1, 1), uniform=True)
+    hand.play()
+    close(hand.server.bank[1], [0, 4 / 3])
+
+
 def test_a_part_of_the_clients() -> None:
-    """Clients 1 and 3, p = 1/2: (1, 0) and (0, 1), they keep their models; client 2 has the common start still."""
+    """Clients 1 and 3, p = 1/2: (1, 0) and (0, 1), they keep their models; client 2 has none of its own yet."""
     hand = three(PFedGraph(spread=1.0))
     hand.play([0, 2])
     close(hand.server.bank, [[1, 0], [0, 0], [-1, 0]])
     sent = hand.download([0, 1])
     assert set(sent.row(0)) == {"model", "pull"}
     assert set(sent.row(1)) == {"model"}
+
+
+@pytest.mark.parametrize(("uniform", "wanted"), [(False, [-1 / 2, 0]), (True, [0, 0])])
+def test_who_has_not_taken_part_starts_from_the_mean_of_the_others(uniform: bool, wanted: list[float]) -> None:
+    """n = (1, 1, 3, 1): clients 1 and 3 keep (1, 0) and (-1, 0): (1 - 3)/4 = -1/2, or 0 if all weigh the same. Client 2,
+    there from the start, and client 4, which joins, get that mean to train and to predict with, as it is in each round;
+    neither counts in it. Client 1, who did take part, keeps its own."""
+    hand = three(PFedGraph(spread=0.5), (1, 1, 3, 1), (*ENDS, (0.0, 2.0)), present=3, uniform=uniform)
+    close(hand.download([1]).row(0).model, [0, 0])  # nobody has: the common start
+    hand.play([0, 2])
+    hand.join(4)
+    sent = hand.download([0, 1, 3])
+    close(torch.stack([sent.row(i).model for i in range(3)]), [[1, 0], wanted, wanted])
+    close(hand.used(3).model, wanted)
+    hand.play([3])  # (0, 2), 1 of 5 samples
+    close(hand.download([1]).row(0).model, [-2 / 5, 2 / 5] if not uniform else [0, 2 / 3])
+    close(hand.used(3).model, [0, 2])
 
 
 def test_strength_of_the_shares() -> None:
@@ -143,6 +170,16 @@ def test_running_statistics() -> None:
     assert not bool(g[net.buffers].any())
 
 
+def test_a_direction_is_a_unit_vector_of_the_parameters() -> None:
+    """A client that takes part alone is mixed from itself: the direction is its own, of length 1. Normalised together
+    with running statistics, variances near 1 among them, its length would fall below 1."""
+    net = mlp_with_batchnorm()
+    hand = ByHand(PFedGraph(), net, [s.train for s in federation()], training=Training(epochs=1, batch_size=5, lr=0.1))
+    own = hand.play([1]).model[0, net.params].double()
+    close(hand.server.pulls[1], own / own.square().sum().sqrt())
+    close(hand.server.pulls[1].double().square().sum(), 1)
+
+
 def test_alone_it_is_fedavg() -> None:
     """One client: its model comes back to it. Without a pull that is FedAvg's run, bit for bit; with it, it is not."""
     shards = federation()[:1]
@@ -170,25 +207,27 @@ def nearest(point: Tensor) -> Tensor:
 
 def test_an_independent_program_gives_the_same() -> None:
     """The algorithm in float64 on five clients of unequal size, three in each of five rounds; the pull is written as a
-    sum of cosines with single models."""
+    sum of cosines with single models. A client's first model is the mean of those of all that took part before."""
     alpha, lam = 0.8, 0.5
     found, shards, w0 = plain.played(PFedGraph(spread=alpha, lam=lam), rounds_=5)
-    models = [w0 for _ in shards]
+    models: dict[int, Tensor] = {}
     friends: dict[int, list[tuple[float, Tensor]]] = {}
     cosine = torch.nn.functional.cosine_similarity
     for t, cohort in plain.cohorts(found):
         ends = []
+        size = torch.tensor([len(s.train) for s in shards], dtype=torch.float64)
+        first = sum(size[i] * w for i, w in models.items()) / sum(size[i] for i in models) if models else w0
         for i in cohort:
             known = friends.get(i, [])
 
             def pull(v, _x, _i, known=known):
                 return -lam * sum(weight * cosine(v, other, dim=0) for weight, other in known)
 
-            ends.append(plain.descend(models[i], shards[i].train, i, t, extra=pull if known else None)[0])
-        size = torch.tensor([len(shards[i].train) for i in cohort], dtype=torch.float64)
+            ends.append(plain.descend(models.get(i, first), shards[i].train, i, t, extra=pull if known else None)[0])
+        p = size[list(cohort)] / size[list(cohort)].sum()
         for i, mine in zip(cohort, ends, strict=True):
             alike = torch.stack([cosine(mine - w0, other - w0, dim=0) for other in ends])
-            x = nearest(size / size.sum() + alike / (2 * alpha))
+            x = nearest(p + alike / (2 * alpha))
             models[i] = x @ torch.stack(ends)
             friends[i] = list(zip(x.tolist(), ends, strict=True))
-    assert max(plain.distance(found.state.bank[i], w) for i, w in enumerate(models)) < 5e-6
+    assert max(plain.distance(found.state.bank[i], w) for i, w in models.items()) < 5e-6

@@ -19,12 +19,12 @@ from fedkin.engines import drive
 from fedkin.methods import PFedMe
 from toys import ByHand, apart, close, copies, federation, mlp_with_batchnorm, quadratic, vector_net
 
-TOY: dict[str, Any] = {"lam": 1.0, "inner_steps": 2, "outer_lr": 0.5}
+TOY: dict[str, Any] = {"lam": 1.0, "inner_steps": 2, "inner_lr": 0.25, "outer_lr": 0.5}
 
 
 def two(method: PFedMe, **changes: Any) -> ByHand:
-    """Clients with a = 0 (30 samples) and a = 8 (10 samples); R = 2."""
-    training = Training(steps=2, lr=0.25, batch_size=1000)
+    """Clients with a = 0 (30 samples) and a = 8 (10 samples); R = 2. The run's step size is eta where none is given."""
+    training = Training(steps=2, lr=0.5, batch_size=1000)
     return ByHand(
         method, vector_net(0.0), [copies(0.0, 30), copies(8.0, 10)], training=training, loss=quadratic, **changes
     )
@@ -51,6 +51,28 @@ def test_two_rounds() -> None:
     close(personal(hand)[0], theta)
 
 
+@pytest.mark.parametrize(("given", "lr"), [(0.5, 0.001), (None, 0.5)])
+def test_the_step_size_of_the_run_is_eta(given: float | None, lr: float) -> None:
+    """The numbers above with eta = 1/2 of the method and with that of the run, which the inner steps never take."""
+    hand = two(PFedMe(**{**TOY, "outer_lr": given}))
+    hand.training = replace(hand.training, lr=lr)
+    assert hand.play().model[:, 0].tolist() == [0.0, 93 / 32]
+    assert personal(hand) == [0.0, 69 / 16]
+
+
+def test_eta_follows_the_schedule_of_the_run() -> None:
+    """In round 2 the step size is halved: client 2 goes on from 93/64 with eta = 1/4, the inner steps with theirs."""
+    hand = two(PFedMe(**{**TOY, "outer_lr": None}))
+    hand.play()
+    hand.training = replace(hand.training, lr_decay=0.5).in_round(2, 10)
+    w = theta = 93 / 64
+    for _ in range(2):
+        for _ in range(2):
+            theta = theta / 2 + (8 + w) / 4
+        w = w + (theta - w) / 4
+    close(hand.play([1]).model[0], [w])
+
+
 def test_server_step() -> None:
     """beta = 1/2 goes half of the way, 93/128; beta = 2 twice as far, 93/32."""
     for beta, wanted in ((0.5, 93 / 128), (2.0, 93 / 32)):
@@ -63,8 +85,8 @@ def test_limit_of_exact_solutions() -> None:
     """One inner step of 1/(1 + lam) solves for theta = (a + lam w)/(1 + lam), and eta lam = 1 takes w to it. w ends at
     the mean of a, 4, and the personal models between it and a: 2 and 6 for lam = 1; 3 and 5 for lam = 3."""
     for lam, wanted in ((1.0, [2.0, 6.0]), (3.0, [3.0, 5.0])):
-        hand = two(PFedMe(lam=lam, inner_steps=1, outer_lr=1 / lam))
-        hand.training = Training(steps=1, lr=1 / (1 + lam), batch_size=1000)
+        hand = two(PFedMe(lam=lam, inner_steps=1, inner_lr=1 / (1 + lam), outer_lr=1 / lam))
+        hand.training = Training(steps=1, batch_size=1000)
         for _ in range(40):
             hand.play()
         close(hand.server.model, [4.0], 1e-4)
@@ -138,7 +160,13 @@ def test_running_statistics() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value", "wanted"),
-    [("lam", 0.0, "above 0"), ("inner_steps", 0, "at least 1"), ("outer_lr", 0.0, "above 0"), ("beta", 0.0, "above 0")],
+    [
+        ("lam", 0.0, "above 0"),
+        ("inner_steps", 0, "at least 1"),
+        ("inner_lr", 0.0, "above 0"),
+        ("outer_lr", 0.0, "above 0"),
+        ("beta", 0.0, "above 0"),
+    ],
 )
 def test_fields_out_of_range(field: str, value: float, wanted: str) -> None:
     """Numbers with which nothing would move are refused."""
@@ -150,7 +178,7 @@ def test_fields_out_of_range(field: str, value: float, wanted: str) -> None:
 def test_an_independent_program_gives_the_same() -> None:
     """Algorithm 1 in float64 on five clients of unequal size, three in each of three rounds: global and personal
     models."""
-    method = PFedMe(lam=2.0, inner_steps=3, outer_lr=0.2, beta=1.5)
+    method = PFedMe(lam=2.0, inner_steps=3, inner_lr=0.07, beta=1.5)
     found, shards, w = plain.played(method, rounds_=3)
     kept: dict[int, torch.Tensor] = {}
     for t, cohort in plain.cohorts(found):
@@ -162,8 +190,8 @@ def test_an_independent_program_gives_the_same() -> None:
                 x, y = data.x[index].double(), data.y[index]
                 for _ in range(3):
                     g = plain.gradient(lambda v, x=x, y=y: plain.loss(v, x, y), theta)
-                    theta = theta - 0.1 * (g + 2.0 * (theta - mine))
-                mine = mine - 0.2 * 2.0 * (mine - theta)
+                    theta = theta - 0.07 * (g + 2.0 * (theta - mine))
+                mine = mine - 0.1 * 2.0 * (mine - theta)  # 0.1: the run's step size
             kept[i] = theta
             ends.append(mine)
         w = -0.5 * w + 1.5 * torch.stack(ends).mean(0)

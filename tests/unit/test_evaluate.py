@@ -20,10 +20,12 @@ from fedkin.evaluate import (
     against,
     best,
     confusion,
+    details,
     difference,
     final,
     final_by_client,
     gain_over,
+    judge,
     latest,
     score,
     scores,
@@ -601,16 +603,23 @@ def test_nothing_in_common_is_an_error():
         against({0: 0.5}, {1: 0.5})
 
 
-def test_a_negative_tolerance_is_refused():
-    """Neither is NaN a tolerance."""
-    for bad in (-0.1, math.nan):
-        with pytest.raises(ConfigError, match="tolerance >= 0"):
-            against({0: 0.5}, {0: 0.5}, bad)
+def test_single_clients_are_compared_in_the_last_round():
+    """Final accuracies are means over rounds; what is said of one client is of the last round, where it is given."""
+    assert against({0: 0.5}, {0: 0.6}).single == {0: pytest.approx(0.1)}
+    one = against({0: 0.5}, {0: 0.6}, single=({0: 0.7, 1: 0.1}, {0: 0.5, 1: 0.2}))
+    assert (one.mean, one.single) == (pytest.approx(0.1), {0: pytest.approx(-0.2)})
 
 
 def shifted(*gains: float) -> Against:
     """A comparison with these gains, Local at .5 everywhere."""
     return against(dict.fromkeys(range(len(gains)), 0.5), {i: 0.5 + g for i, g in enumerate(gains)})
+
+
+def same(logits: tuple[str, str] = ("aa", "aa"), clients: int = 2) -> Against:
+    """A comparison of clients with the same right answers for eight samples each, and with these digests of logits."""
+    first, second = ({i: Answers(b"\xf0", 8, f"{i}", one) for i in range(clients)} for one in logits)
+    even = dict.fromkeys(range(clients), 0.5)
+    return against(even, even, answers=(first, second))
 
 
 def test_spread_is_the_sample_standard_deviation():
@@ -625,24 +634,37 @@ def test_spread_is_the_sample_standard_deviation():
 
 
 def test_equal_accuracies_alone_are_no_collapse() -> None:
-    """Of one seed each: other test samples are right in the second, all are right in the third."""
-    same = shifted(0.0, 0.0)
-    bits = [{0: Answers(bytes([b]), 8, "x")} for b in (0b11110000, 0b00001111)]
-    other, perfect = against({0: 0.5}, {0: 0.5}, answers=(bits[0], bits[1])), against({0: 1.0}, {0: 1.0})
-    for seeds in ([other], [perfect], [same, other], [same, perfect]):
-        assert verdict("M", seeds) == "M: the same accuracy as Local for every client"
-    assert verdict("M", [same, same]) == "M: identical to Local: it has collapsed to local training"
+    """Of one seed each: other test samples are right in the first, nothing is known of them in the second, the same are
+    right under other logits in the third, and logits are unknown in the fourth."""
+    bits = [{0: Answers(bytes([b]), 8, "x", "aa")} for b in (0b11110000, 0b00001111)]
+    seeds = [against({0: 0.5}, {0: 0.5}, answers=(bits[0], bits[1])), shifted(0.0), same(("aa", "bb")), same(("", ""))]
+    for one in seeds:
+        for several in ([one], [same(), one]):
+            assert not judge(several).collapsed
+            assert "predicts exactly" not in verdict("M", several)
+    assert judge([same(), same()]).collapsed
+    assert verdict("M", [same(), same()]) == "M: predicts exactly as Local for every client"
+    assert verdict("M", same(("aa", "bb"))) == "M: the same right answers as Local on 16 test samples"
+
+
+def test_the_number_of_test_samples_with_the_same_right_answers() -> None:
+    """Of every client, whatever the logits; none where one sample's answer differs, or is not known in a seed."""
+    assert same(("aa", "bb")).same_answers == same().same_answers == 16
+    bits = [{0: Answers(bytes([b]), 8, "x")} for b in (0b11110000, 0b11010000)]
+    assert against({0: 0.5}, {0: 0.4}, answers=(bits[0], bits[1])).same_answers == 0
+    assert against({0: 0.5, 1: 0.5}, {0: 0.5, 1: 0.5}, answers=(bits[0], bits[0])).same_answers == 0
+    assert judge([same(), same(("aa", "bb"))]).same_answers == 32
+    assert judge([same(), shifted(0.0, 0.0)]).same_answers == 0
 
 
 def test_a_safe_form_that_takes_nothing_has_not_collapsed() -> None:
     """All clients may choose their model alone: no fault of settings. Next to FedAvg it would be one."""
-    same = shifted(0.0, 0.0)
-    chosen = "FedAvg-safe (best): identical to Local: held-out samples showed no client a gain"
-    assert verdict("FedAvg-safe (best)", same) == chosen
-    assert verdict("FedAvg-safe", same, "FedAvg").endswith("collapsed to FedAvg")
-    (caveat,) = collapsed("FedAvg-safe", same, "Local")
+    chosen = "FedAvg-safe (best): predicts exactly as Local for every client: held-out samples showed no client a gain"
+    assert verdict("FedAvg-safe (best)", same()) == chosen
+    assert verdict("FedAvg-safe", same(), "FedAvg").endswith("exactly as FedAvg for every client")
+    (caveat,) = collapsed("FedAvg-safe", same(), "Local")
     assert caveat.text == "FedAvg-safe equals Local for every client: held-out samples showed none a gain."
-    (caveat,) = collapsed("FedPer", same, "Local")
+    (caveat,) = collapsed("FedPer", same(), "Local")
     assert caveat.text.endswith("no client learns from another. Check its settings.")
 
 
@@ -651,25 +673,25 @@ def test_a_safe_form_that_takes_nothing_has_not_collapsed() -> None:
     [
         (
             shifted(*[0.04] * 18, *[-0.05] * 2),
-            "M: ahead of Local in this one run, by 3.1 points on average (95 % interval +1.8 to +4.4 over clients)",
+            "M: ahead of Local in this one run by 3.1 points (likely +1.8 to +4.4)",
         ),
         (
             shifted(*[-0.1] * 9, -0.2),
-            "M: behind Local in this one run, by 11.0 points on average (95 % interval -13.3 to -8.7 over clients)",
+            "M: behind Local in this one run by 11.0 points (likely -13.3 to -8.7)",
         ),
-        (shifted(0.0, 0.0), "M: identical to Local: it has collapsed to local training"),
+        (same(), "M: predicts exactly as Local for every client"),
         (
             shifted(*[0.25, -0.25] * 3),
-            "M: level with Local in this one run (+0.0 points, 95 % interval -28.7 to +28.7 over clients)",
+            "M: level with Local in this one run (+0.0 points, likely -28.7 to +28.7)",
         ),
-        (shifted(0.3), "M: too few figures to tell it from Local (+30.0 points on average; one seed)"),
+        (shifted(0.3), "M: too few figures to tell it from Local (+30.0 points)"),
         (
             shifted(0.4, *[-0.05] * 5),
-            "M: level with Local in this one run (+2.5 points, 95 % interval -16.8 to +21.8 over clients)",
+            "M: level with Local in this one run (+2.5 points, likely -16.8 to +21.8)",
         ),
         (
             shifted(0.0001, 0.0),
-            "M: too few figures to tell it from Local (less than 0.1 points above on average; one seed)",
+            "M: too few figures to tell it from Local (less than 0.1 points above)",
         ),
     ],
 )
@@ -686,54 +708,52 @@ def test_verdict_over_seeds_gives_the_interval_over_them():
     """Seed means of 2, 3 and 4 points on three clients that gain the same: a standard error of 1 / sqrt(3), times
     Student's 4.303 for three seeds."""
     text = verdict("M", [shifted(*[0.01 * n] * 3) for n in (2, 3, 4)])
-    assert text == "M: better than Local, by 3.0 points on average (95 % interval +0.5 to +5.5 over 3 seeds)"
+    assert text == "M: better than Local by 3.0 points (likely +0.5 to +5.5 over 3 seeds)"
 
 
 def test_two_seeds_that_differ_and_nothing_else_are_no_clear_difference():
     """Seed means of 2 and 4 points: 1 point of standard error, times 12.7."""
     text = verdict("M", [shifted(*[0.02] * 3), shifted(*[0.04] * 3)])
-    assert text == (
-        "M: no clear difference from Local on average (+3.0 points, 95 % interval -9.7 to +15.7 over 2 seeds)"
-    )
+    assert text == "M: no clear difference from Local (+3.0 points, likely -9.7 to +15.7 over 2 seeds)"
 
 
-def test_few_figures_over_seeds_say_how_many_seeds():
+def test_few_figures_over_seeds_have_no_range():
     """Two seeds of two clients."""
     text = verdict("M", [shifted(0.1, 0.2), shifted(0.1, 0.2)])
-    assert text == "M: too few figures to tell it from Local (+15.0 points on average over 2 seeds)"
+    assert text == "M: too few figures to tell it from Local (+15.0 points)"
 
 
 @pytest.mark.parametrize(
     ("harmed", "of", "expected"),
     [
-        (Harmed(0, 5, 10), "clients", "; between 0 and 5 of 10 clients are harmed)"),
-        (Harmed(3, 12, 150), "client results", "; between 3 and 12 of 150 client results are harmed)"),
-        (Harmed(1, 1, 10), "clients", "; 1 of 10 clients is harmed)"),
-        (Harmed(0, 0, 10), "clients", "; 0 of 10 clients are harmed)"),
-        (None, "clients", "over clients)"),
+        (Harmed(0, 5, 10), "clients", "; between 0 and 5 of 10 clients are harmed"),
+        (Harmed(3, 12, 150), "client results", "; between 3 and 12 of 150 client results are harmed"),
+        (Harmed(1, 1, 10), "clients", "; 1 of 10 clients is harmed"),
+        (Harmed(0, 0, 10), "clients", "; 0 of 10 clients are harmed"),
+        (None, "clients", ""),
     ],
 )
 def test_a_verdict_gives_the_range_of_harmed_clients(harmed, of, expected):
     """The range where it is known, its ends once where they are equal; no count where it is not known."""
     found = Conclusion(difference([{i: 0.04 + 0.01 * (i % 2) for i in range(6)}]), harmed, of)
-    assert verdict("M", found).endswith(expected)
+    assert details(found) == expected
+
+
+def test_a_verdict_of_balanced_accuracy_says_so():
+    """The metric is named where it is not accuracy."""
+    text = verdict("M", shifted(*[0.04] * 18, *[-0.05] * 2), metric="balanced accuracy")
+    assert text == "M: ahead of Local in this one run by 3.1 points of balanced accuracy (likely +1.8 to +4.4)"
 
 
 def test_collapse_needs_every_seed():
     """Identical in one seed only is not a collapse."""
-    assert "collapsed" in verdict("M", [shifted(0.0), shifted(0.0)])
-    assert "collapsed" not in verdict("M", [shifted(0.0), shifted(0.1)])
+    assert "predicts exactly" in verdict("M", [same(), same()])
+    assert "predicts exactly" not in verdict("M", [same(), shifted(0.0, 0.1)])
 
 
 def test_verdict_against_another_reference_names_it():
     """A method can collapse to FedAvg as well."""
-    assert verdict("M", shifted(0.0), reference="FedAvg") == "M: identical to FedAvg: it has collapsed to FedAvg"
-
-
-def test_the_two_references_do_not_collapse_to_each_other():
-    """Where no round is better than the last, the two local models are the same."""
-    assert verdict("Local (full)", shifted(0.0)) == "Local (full): identical to Local"
-    assert verdict("Local", shifted(0.0), reference="Local (full)") == "Local: identical to Local (full)"
+    assert verdict("M", same(), reference="FedAvg") == "M: predicts exactly as FedAvg for every client"
 
 
 def test_verdict_without_a_comparison_is_refused():

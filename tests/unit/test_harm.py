@@ -20,7 +20,7 @@ from fedkin.evaluate import (
     harmed_range,
     most_differing,
 )
-from fedkin.evaluate.harm import _UNTOUCHED, _alone, _distribution, _poisson_binomial
+from fedkin.evaluate.harm import _UNTOUCHED, _alone, _distribution, _free, _poisson_binomial
 
 GAINED = np.array([4.0, 3, 5, 1, 2, 0, 3, 2, 4, 1])
 LOST = np.array([1.0, 0, 1, 3, 2, 1, 0, 2, 0, 5])
@@ -52,6 +52,19 @@ def test_bits_are_read_in_test_order_the_most_significant_first() -> None:
 def test_lines_without_bits_have_none(line: dict[str, object]) -> None:
     """Older folders, and clients without test samples."""
     assert answers_of(line) is None
+
+
+@pytest.mark.parametrize("logits", [{}, {"logits_digest": "00" * 8}, {"logits_digest": None}])
+def test_logits_that_are_not_known_are_not_alike(logits: dict[str, object]) -> None:
+    """Two runs without digests, or with logits that were not finite; equal digests are alike, others are not."""
+    line = {"right": "a0", "test_digest": "d", "n_test": 3}
+    known, other, unknown = (
+        answers_of({**line, **more}) for more in ({"logits_digest": "0a"}, {"logits_digest": "a0"}, logits)
+    )
+    assert known is not None and other is not None and unknown is not None  # noqa: PT018
+    pairs = ((known, known), (known, other), (known, unknown), (unknown, unknown))
+    found = [changed(a, b) for a, b in pairs]
+    assert [one is not None and one.alike for one in found] == [True, False, False, False]
 
 
 def test_other_samples_do_not_pair() -> None:
@@ -202,8 +215,9 @@ def test_no_client_is_named_whose_mean_is_equal() -> None:
 
 # ---- how many are harmed --------------------------------------------------------------------------------------------
 def test_the_worked_example() -> None:
-    """Ten clients with 24 samples each, three of them measured below: between 0 and 5 are harmed. The inputs of the
-    example (pi 1/6, s_1^2 .008433, mean .041667, sd .116203) and both ends by themselves."""
+    """Ten clients with 24 samples each, three of them measured below: between 0 and 7 are harmed. The inputs of the
+    example (pi 1/6, s_1^2 .008433, mean .041667, sd .116203) and both ends by themselves: in a normal crowd up to 5,
+    in one of any shape up to 7."""
     net, differing, n = GAINED - LOST, GAINED + LOST, np.full(10, 24.0)
     pi = differing.sum() / n.sum()
     variance = (differing + 4 * pi) / ((n + 4) * n)
@@ -211,11 +225,13 @@ def test_the_worked_example() -> None:
     assert (pi, variance[0], gain.mean(), gain.std(ddof=1)) == pytest.approx(
         (1 / 6, 0.008433, 0.041667, 0.116203), rel=1e-4
     )
-    assert harmed(net, differing, n) == Harmed(0, 5, 10, 0.9)
+    assert harmed(net, differing, n) == Harmed(0, 7, 10, 0.9)
     low = _distribution(gain, variance, _UNTOUCHED, 16, 0.01)
     high = _distribution(gain, variance, (0.0,), 40, 0.01)
     assert low[0] > 0.05
     assert high[4] < 0.95 < high[5]
+    free = _free(gain, variance, 0.01)
+    assert free[6] < 1 - 0.05 / 3 < free[7]
     assert (low[:10] > high[:10]).all()  # untouched clients only ever take away
 
 
@@ -326,6 +342,33 @@ def test_the_range_holds_the_true_number(clients: int, lost: float) -> None:
         assert found is not None
         missed += not found.low <= (truth < -0.01).sum() <= found.high
     assert missed <= 6
+
+
+@pytest.mark.parametrize("clients", [20, 100])
+@pytest.mark.parametrize(("lose", "gain"), [(0.05, 0.15), (0.1, 0.1), (0.05, 0.25)])
+def test_two_camps_are_not_taken_for_one_crowd(clients: int, lose: float, gain: float) -> None:
+    """Half of the clients lose and half gain, with 10 to 200 samples: all that lose are in the range in 25 of 30
+    crowds or more. A normal crowd alone misses them in up to all (38 of 100 clients for 49)."""
+    rng = np.random.default_rng([clients, round(100 * gain)])
+    missed = 0
+    for _ in range(30):
+        truth = np.repeat([-lose, gain], clients // 2)
+        n = rng.integers(10, 201, clients)
+        q = rng.binomial(n, np.maximum(0.2, np.abs(truth) + 0.05))
+        gained = rng.binomial(q, (1 + truth / np.maximum(0.2, np.abs(truth) + 0.05)) / 2)
+        found = harmed(2.0 * gained - q, q.astype(float), n.astype(float))
+        assert found is not None
+        missed += not found.low <= clients // 2 <= found.high
+    assert missed <= 5
+
+
+def test_a_population_of_any_shape_written_out() -> None:
+    """Two places: five clients at -10 and five at +10 points, measured so exactly that each is where it is."""
+    gain = np.repeat([-0.1, 0.1], 5)
+    found = _free(gain, np.full(10, 1e-4), 0.01)
+    assert found == pytest.approx([0] * 5 + [1] * 6, abs=1e-4)
+    assert _free(np.full(10, 0.1), np.full(10, 1e-4), 0.01) == pytest.approx(np.ones(11))
+    assert _free(np.full(10, -0.1), np.full(10, 1e-4), 0.01) == pytest.approx([0] * 10 + [1])
 
 
 def test_the_poisson_binomial_distribution() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from fedkin.core.robust import Aggregation, Kind
-from fedkin.evaluate import Answers, against
+from fedkin.evaluate import Answers, Changed, against
 from fedkin.evaluate import warnings as careful
 
 
@@ -20,18 +21,22 @@ def lines(*accuracies: float | None, **more: object) -> list[dict[str, object]]:
 
 
 def test_a_method_that_equals_its_reference() -> None:
-    same, other = against({0: 0.5, 1: 0.6}, {0: 0.5, 1: 0.6}), against({0: 0.5}, {0: 0.6})
+    answers = {0: Answers(b"\xf0", 8, "x", "aa"), 1: Answers(b"\xfc", 8, "y", "bb")}
+    same = against({0: 0.5, 1: 0.75}, {0: 0.5, 1: 0.75}, answers=(answers, answers))
+    other = against({0: 0.5}, {0: 0.6})
     (found,) = careful.collapsed("M", same, "Local")
     assert found.text.startswith("M equals Local for every client: no client learns")
     assert "beyond that has no effect" in careful.collapsed("M", same, "FedAvg")[0].text
     assert careful.collapsed("M", other, "Local") == []
 
 
-@pytest.mark.parametrize(("n", "said"), [(20, True), (5000, False)])
-def test_test_parts_too_small_for_the_gains(n: int, said: bool) -> None:
-    """Five points of gain: nothing with 20 test samples, something with 5,000."""
-    found = careful.small_tests({0: 0.8, 1: 0.7}, {0: n, 1: n}, {0: 0.05, 1: -0.05})
-    assert kinds(found) == (["small tests"] if said else [])
+@pytest.mark.parametrize(("gained", "lost", "said"), [(2, 0, True), (5, 0, True), (6, 0, False), (20, 14, True)])
+def test_test_parts_too_small_for_the_gains(gained: int, lost: int, said: bool) -> None:
+    """Of both clients: exact p-values .5, .06, .03 and .39; losses are judged as gains are."""
+    for side in (1, -1):
+        net = side * np.repeat([1, -1, 0], [gained, lost, 10]).astype(np.int8)
+        found = careful.small_tests({0: 20, 1: 21}, {0: Changed(net, "a"), 1: Changed(-net, "b")})
+        assert kinds(found) == (["small tests"] if said else [])
 
 
 @pytest.mark.parametrize(
@@ -48,10 +53,10 @@ def test_a_method_no_better_than_a_constant_answer(accuracy: float | None, major
 
 
 def test_no_gain_needs_no_test_part() -> None:
-    assert careful.small_tests({0: 0.8}, {0: 3}, {0: 0.0}) == []
-    assert careful.small_tests({}, {}, {}) == []
-    (found,) = careful.small_tests({0: 0.8, 1: 0.7}, {0: 20, 1: 21}, {0: 0.05, 1: -0.05})
-    assert "(median: 20.5 samples; 95 %)" in found.text
+    assert careful.small_tests({0: 3}, {0: Changed(np.zeros(3, np.int8), "a")}) == []
+    assert careful.small_tests({}, {}) == []
+    (found,) = careful.small_tests({0: 20, 1: 21}, {0: Changed(np.array([1, 0], np.int8), "a")})
+    assert "(median: 20.5 samples)" in found.text
 
 
 def test_clients_that_never_took_part_or_were_refused_and_rounds_that_were_lost() -> None:
@@ -165,13 +170,27 @@ def test_one_seed_ranks_nothing() -> None:
     assert careful.seeds(3) == []
 
 
-def test_equal_accuracies_are_no_collapse_where_predictions_differ_or_all_are_right() -> None:
-    """Two methods are right on as many samples, but other ones; or both on all or none."""
-    first, second = ({0: Answers(bytes([bits]), 8, "x")} for bits in (0b11110000, 0b00001111))
-    half = {0: 0.5}
-    assert careful.collapsed("M", against(half, half, answers=(first, second)), "Local") == []
-    assert kinds(careful.collapsed("M", against(half, half, answers=(first, first)), "Local")) == ["collapse"]
-    for accuracy in (0.0, 1.0):
-        assert careful.collapsed("M", against({0: accuracy, 1: accuracy}, {0: accuracy, 1: accuracy}), "Local") == []
-    (mixed,) = careful.collapsed("M", against({0: 1.0, 1: 0.5}, {0: 1.0, 1: 0.5}), "Ditto")
-    assert mixed.text == "M equals Ditto for every client: the two do the same. Check its settings."
+@pytest.mark.parametrize("bits", [0b00000000, 0b11110000, 0b11111111])
+def test_equal_answers_are_no_collapse_where_logits_differ_or_are_not_known(bits: int) -> None:
+    """None, half or all of the samples are right under both: only equal logits of every client are a collapse."""
+
+    def clients(*logits: str) -> dict[int, Answers]:
+        return {i: Answers(bytes([bits]), 8, f"samples of {i}", one) for i, one in enumerate(logits)}
+
+    def said(first: dict[int, Answers], second: dict[int, Answers]) -> list[str]:
+        accuracy = {0: 0.5, 1: 1.0}
+        return kinds(careful.collapsed("M", against(accuracy, accuracy, answers=(first, second)), "Local"))
+
+    one = clients("aa", "bb")
+    assert said(one, one) == ["collapse"]
+    assert said(one, clients("aa", "cc")) == said(one, clients("aa")) == said(one, {}) == []
+    assert said(clients("", ""), clients("", "")) == said(clients("aa", ""), clients("aa", "")) == []
+    elsewhere = {i: Answers(one[i].right, 8, "other samples", one[i].logits) for i in one}
+    assert said(one, elsewhere) == []
+
+
+def test_a_collapse_to_another_reference_is_no_training_alone() -> None:
+    """Only Local and FedAvg have a meaning of their own."""
+    one = {0: Answers(b"\xf0", 8, "x", "aa")}
+    (found,) = careful.collapsed("M", against({0: 0.5}, {0: 0.5}, answers=(one, one)), "Ditto")
+    assert found.text == "M equals Ditto for every client: the two do the same. Check its settings."

@@ -18,8 +18,6 @@ from fedkin.version import __version__
 _BY_GROUP = ("check", "compare", "inspect", "run", "sweep")  # commands with a short help and a long one
 _HOSTS = ("keys", "link", "node", "submit", "status")
 _LIMIT = "--max-data-gb"
-# commands whose flags depend on a method, or which have none; all others print their own help
-_NO_HELP = ("check", "list", "run", "sweep")
 _COMMANDS = {
     "run": "commands.run_command",
     "compare": "commands.compare_command",
@@ -129,9 +127,8 @@ def _limited(args: list[str]) -> Iterator[list[str]]:
 
 
 def _command(args: list[str]) -> int:
-    first, second = [*args, "", ""][:2]
-    # `fedkin run --help` is answered here; `fedkin run METHOD --help` by the flags of that method
-    if first in ("", "help", *HELP_FLAGS) or (second in HELP_FLAGS and first in _NO_HELP):
+    first = args[0] if args else ""
+    if first in ("", "help", *HELP_FLAGS):
         print(_HELP)  # noqa: T201 - the command's own output
         return OK
     if first == "--version":

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from fedkin.cli import screen
+from fedkin.cli.flag_names import HELP_FLAGS
 from fedkin.cli.parts import parse, summary
 from fedkin.core import ConfigError
 from fedkin.core.errors import counted
@@ -88,6 +89,9 @@ class CheckFlags:
 
 def check_command(args: list[str]) -> int:
     """Run ``fedkin check METHOD [flags]``."""
+    if args and args[0] in HELP_FLAGS:
+        what = "Check that a method keeps the contract; the method's own fields are flags as well."
+        parse({"check": CheckFlags()}, args, "fedkin check METHOD", what)
     if not args or args[0].startswith("-"):
         raise ConfigError("fedkin check needs a method: fedkin check ./mymethod.py:MyMethod")
     name = args[0]

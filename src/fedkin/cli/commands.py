@@ -227,7 +227,7 @@ def _show_comparison(plan: Comparison, found: Outcome, runs: Sequence[Run], show
     tell_warnings(found.report)
     for run in runs:
         if "privacy" in run.summary:
-            screen.say(f"{run.title}, seed {run.seed}: privacy of {sentence(run.summary['privacy'])}")
+            screen.paragraph(f"{run.title}, seed {run.seed}: privacy of {sentence(run.summary['privacy'])}")
     if show.target_accuracy is not None:
         for run in runs:
             which = f"{run.title}, seed {run.seed}" if len(plan.seeds) > 1 else run.title
@@ -236,7 +236,7 @@ def _show_comparison(plan: Comparison, found: Outcome, runs: Sequence[Run], show
         for run in runs:
             screen.say(f"\n{run.title}, seed {run.seed}" if len(plan.seeds) > 1 else f"\n{run.title}")
             screen.table(tables.client_table(run))
-    screen.say(f"\nPictures and tables: {found.page}; table.md, table.tex and table.csv are next to it")
+    screen.paragraph(f"\nPictures and tables: {found.page}; table.md, table.tex and table.csv are next to it")
 
 
 def _tuning(run: Run, found: Outcome) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from fedkin.cli.figures import FigureFlags
+from fedkin.cli.flag_names import HELP_FLAGS
 from fedkin.cli.live import PageFlags
 from fedkin.cli.options import options
 from fedkin.cli.parts import parse, summary
@@ -159,10 +160,11 @@ def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
     Raises:
         ConfigError: no method, or a setting that does not fit.
     """
-    what = _first(args, "fedkin run needs a method or a config file: fedkin run fedavg")
+    parts: dict[str, Any] = {"show": ShowRun()}
+    what = _first(args, "run", "fedavg", "Train a federation by one method.", parts)
     base = _from_file(what) if what.endswith(".toml") else Settings(what, get_method(what))
     base = _with_preset(base, args)
-    parts = {"method": base.method, **parts_of(base), "show": ShowRun()}
+    parts = {"method": base.method, **parts_of(base), **parts}
     got = parse(parts, args[1:], f"fedkin run {what}", summary(base.method))
     return Settings(base.name, got["method"], **_groups(got, base, args)), got["show"]
 
@@ -232,7 +234,9 @@ def sweep_flags(args: list[str]) -> tuple[Sweep, ShowSweep]:
     Raises:
         ConfigError: no method, nothing to try, or a setting that does not fit.
     """
-    what = _first(args, "fedkin sweep needs a method or a config file: fedkin sweep fedprox --grid method.mu=0.01,0.1")
+    parts: dict[str, Any] = {"sweep": SweepSettings(), "show": ShowSweep()}
+    does = "Run a method with many settings, of which validation data choose the best."
+    what = _first(args, "sweep", "fedprox --grid method.mu=0.01,0.1", does, parts)
     table = read_toml(what) if what.endswith(".toml") else {"method": {"name": what}}
     entries = table.pop("sweep", {})
     base = _with_preset(settings_from(table, what, checked=False), args)
@@ -240,7 +244,7 @@ def sweep_flags(args: list[str]) -> tuple[Sweep, ShowSweep]:
     found = sweep_table_of(entries, what)
     space = found.pop("space")
     own = SweepSettings(**{**found, "seeds": found["seeds"] or (base.run.seed,)})
-    parts = {"method": base.method, **parts_of(base), "sweep": own, "show": ShowSweep()}
+    parts = {"method": base.method, **parts_of(base), **parts, "sweep": own}
     got = parse(parts, args[1:], f"fedkin sweep {what}", summary(base.method))
     settings = Settings(base.name, got["method"], **_groups(got, base, args))
     asked: dict[str, Any] = {}
@@ -271,9 +275,16 @@ def _found(data: DataSettings) -> DataSettings:
     return dataclasses.replace(data, data=absolute(data.data))
 
 
-def _first(args: list[str], missing: str) -> str:
+def _first(args: list[str], command: str, example: str, does: str, parts: Mapping[str, Any]) -> str:
+    """Return the method or file of a command; for ``--help`` in its place, show the flags that all methods have."""
+    if args and args[0] in HELP_FLAGS:
+        does += f" METHOD may be FILE.toml; fedkin {command} METHOD --help shows the method's own flags as well."
+        parse({**parts_of(Setup()), **parts}, args, f"fedkin {command} METHOD", does)
     if not args or args[0].startswith("-"):
-        raise ConfigError(f"{missing}; fedkin list methods shows all")
+        raise ConfigError(
+            f"fedkin {command} needs a method or a config file: fedkin {command} {example}; fedkin list methods shows "
+            "all"
+        )
     return args[0]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedkin.cli import screen
+from fedkin.cli.flag_names import HELP_FLAGS
 from fedkin.core import ConfigError, Method
 from fedkin.core.method import FAMILIES
 from fedkin.data import KNOWN, PARTITIONS, PROTOCOLS, SOURCES
@@ -18,6 +19,9 @@ Rows = tuple[tuple[str, str], ...]
 
 def list_command(args: list[str]) -> int:
     """Run ``fedkin list [methods|papers|partitions|models|data]``."""
+    if {*HELP_FLAGS} & {*args}:
+        screen.write(f"usage: fedkin list [{'|'.join(KINDS)}]\n\nShow what there is of these kinds; without one, all.")
+        return 0
     for kind in args:
         if kind not in KINDS:
             raise ConfigError(f"fedkin list shows {', '.join(KINDS)}; got {kind!r}")

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.text import Text
-
 from fedkin.cli import screen
 from fedkin.core.errors import ConfigError, counted, typed
 from fedkin.data import SOURCES, Dataset, Federation, is_shelf
@@ -154,8 +152,7 @@ class Outcome:
 
     Attributes:
         table: table for the screen.
-        verdicts: a sentence for every method but the reference; where that is Local, followed by one for the same
-            method against Local (full), unless the two are identical.
+        verdicts: a line for every method but the reference.
         styles: how a terminal shows each of them, as from `style_of`.
         which: how Local and Local (full) differ; empty where they were not both run.
         report: content of the page; ``reference`` is the title of the reference method.
@@ -178,25 +175,25 @@ def write_outcome(plan: Comparison, folder: Path, runs: Sequence[Run], decimals:
     made = result_of(plan, runs, folder)
     reference, report, rows, lead = made.reference, made.content, made.rows, made.lead
     command = f"fedkin compare {typed(folder / 'compare.toml')}"
-    judged = [one for row in rows for one in _verdicts(row.title, report, reference)]
-    verdicts, styles = tuple(text for text, _ in judged), tuple(style_of(found) for _, found in judged)
+    judged = [row for row in rows if row.finding is not None]
+    verdicts = tuple(filter(None, (report.verdict(row.title, reference) for row in judged)))
+    styles = tuple(style_of(row.finding) for row in judged if row.finding is not None)
     which = references.which_is_which(report.runs)
     origin = Origin(command, tuple((run.title, run.seed, digest(run.summary["config"])) for run in runs), made.tuned)
-    text = "".join(f"- {sentence}\n" for sentence in verdicts) + (f"\n{which}\n" if which else "")
+    others = _judged_by(report, reference)
+    sentences = [s for row in judged for name in others if (s := report.sentence(row.title, name))]
+    text = f"{' '.join(report.unlearned)}\n\n" if report.unlearned else ""
+    text += "".join(f"- {sentence}\n" for sentence in sentences) + (f"\n{which}\n" if which else "")
     write_tables(folder, rows, origin, reference, decimals, text, lead)
     page = comparison_page(folder, report, command, reference)
     return Outcome(made.table(), verdicts, styles, which, report, reference, page, lead)
 
 
-def _verdicts(title: str, report: PageData, reference: str) -> list[tuple[str, Conclusion]]:
-    """Return verdicts on a method, with their conclusions, against the reference and, if it is Local, Local (full)."""
-    if title == reference:
-        return []
+def _judged_by(report: PageData, reference: str) -> tuple[str, ...]:
+    """Return the references of the sentences in ``table.md``: Local (full) as well, unless it is identical to Local."""
     twins = report.findings.get(references.LOCAL, {}).get(references.FULL)
     same = twins is not None and twins.difference.identical  # then the second sentence would repeat the first
-    against = (reference, references.FULL) if reference == references.LOCAL and not same else (reference,)
-    known = [(report.verdict(title, name), report.findings.get(name, {}).get(title)) for name in against]
-    return [(text, one) for text, one in known if text is not None and one is not None]
+    return (reference, references.FULL) if reference == references.LOCAL and not same else (reference,)
 
 
 def style_of(found: Conclusion) -> str:
@@ -209,11 +206,13 @@ def style_of(found: Conclusion) -> str:
 
 
 def tell_verdicts(found: Outcome) -> None:
-    """Print the verdicts of a comparison, in colours on a terminal, and how Local and Local (full) differ."""
-    for number, (text, style) in enumerate(zip(found.verdicts, found.styles, strict=True)):
-        if number == 0:
-            screen.say("")
-        screen.paragraph(Text(text, style=style))
+    """Print whether anything was learned, the verdicts of a comparison, in colours on a terminal, and how Local and
+    Local (full) differ."""
+    screen.say("")
+    if found.report.unlearned:
+        screen.paragraph(" ".join(found.report.unlearned) + "\n")
+    for text, style in zip(found.verdicts, found.styles, strict=True):
+        screen.paragraph(text, style)
     if found.which:
         screen.paragraph(f"\n{found.which}")
 

@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
+from rich.console import Console, ConsoleDimensions
 
 from fedkin.core.errors import counted
 from fedkin.evaluate import diverged, final
 from fedkin.experiment import progress
 from fedkin.report.tables import Grid, to_rich
 
-out = Console(highlight=False, soft_wrap=False)
-err = Console(stderr=True, highlight=False)
+WIDEST = 100
+"""Columns of output at most, however wide the window is."""
+
+
+class Screen(Console):
+    """A console that shows a fingerprint's ``:AB:`` as it is, and whose lines are not too long to read."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, emoji=False)
+        if self._width is not None or not self.is_terminal:
+            self._width = min(self._width or WIDEST, WIDEST)
+
+    @property  # type: ignore[misc]  # only `width` is ever set
+    def size(self) -> ConsoleDimensions:
+        """Columns and lines; a window may get other ones while a command works."""
+        found = super().size
+        return found if self._width is not None else found._replace(width=min(found.width, WIDEST))
+
+
+out, err = Screen(), Screen(stderr=True)
 
 
 class RoundsDone:
@@ -83,7 +101,7 @@ class RunLog:
         parts = [what, rounds_done, "not evaluated" if value is None else f"{name} {100 * value:.1f} %"]
         parts += [] if lost is None else [f"diverged from round {lost} on"]
         place = f"{number} of {self._runs}: " if self._runs > 1 else ""
-        line(f"{place}{', '.join(parts)}, {self._since - before:.1f} s")
+        note(f"{place}{', '.join(parts)}, {self._since - before:.1f} s")
 
 
 def live() -> bool:
@@ -103,10 +121,10 @@ def table(grid: Grid) -> None:
     """
     out.print()
     if grid.title:
-        out.print(Text(grid.title, style="bold"))
+        paragraph(grid.title, "bold")
     out.print(to_rich(replace(grid, title="", note=""), out.width), crop=False)
     if grid.note:
-        out.print(Text(grid.note, style="dim"))
+        paragraph(grid.note, "dim")
 
 
 def say(text: str) -> None:
@@ -114,19 +132,22 @@ def say(text: str) -> None:
     out.print(text, markup=False, soft_wrap=True)
 
 
-def paragraph(text: str | Text) -> None:
-    """Print sentences on standard output, on a terminal wrapped between words."""
-    out.print(text, markup=False, soft_wrap=not out.is_terminal)
+def paragraph(text: str, style: str = "") -> None:
+    """Print sentences on standard output, wrapped between words: paths and names are never broken."""
+    out.print(_wrapped(text, out), markup=False, soft_wrap=True, style=style)
 
 
 def note(text: str) -> None:
-    """Print sentences on standard error, on a terminal wrapped between words."""
-    err.print(text, markup=False, soft_wrap=not err.is_terminal)
+    """Print sentences on standard error, wrapped between words: paths and names are never broken."""
+    err.print(_wrapped(text, err), markup=False, soft_wrap=True)
 
 
-def line(text: str) -> None:
-    """Print a line to standard error without wrapping it at the width of the terminal."""
-    err.print(text, markup=False, soft_wrap=True)
+def _wrapped(text: str, console: Console) -> str:
+    """Return a text with line ends where a word would go beyond the width of a console."""
+    lines = text.split("\n")
+    return "\n".join(
+        textwrap.fill(line, console.width, break_long_words=False, break_on_hyphens=False) for line in lines
+    )
 
 
 def write(text: str) -> None:

@@ -312,12 +312,12 @@ class Method(ABC):
         """
         return {}
 
-    def caveat(self, net: Net) -> str:
-        """Return a caveat on results with a network, for the notes of a run: why the method does there what another
-        one does; "" if there is none. By default that of a wrapped method.
+    def caveat(self, net: Net, s: Bundle) -> str:
+        """Return a caveat on results with a network and a final state, for the notes of a run: why the method does
+        there what another one does; "" if there is none. By default that of a wrapped method.
         """
         inner = getattr(self, "inner", None)
-        return inner.caveat(net) if isinstance(inner, Method) else ""
+        return inner.caveat(net, s.inside("inner")) if isinstance(inner, Method) else ""
 
     # ---- client -----------------------------------------------------------------------------------------------
     def describe(self, c: Client) -> Bundle:

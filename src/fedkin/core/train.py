@@ -85,8 +85,9 @@ class Training:
     """Step size of the optimizer."""
     momentum: float = 0.0
     """Momentum of SGD."""
-    weight_decay: float = 0.0
-    """L2 coefficient, added to the gradient before momentum; of adamw: apart from the gradient, times the step size."""
+    weight_decay: float | None = None
+    """L2 coefficient, added to the gradient before momentum; of adamw: apart from the gradient, times the step size.
+    Default: 0.01 of adamw, as in PyTorch; otherwise 0."""
     decay_biases: bool = True
     """Apply weight decay also to parameters with one dimension (biases, norms)."""
     clip: float | None = None
@@ -114,7 +115,7 @@ class Training:
             raise ConfigError(f"lr must be a positive number, got {self.lr}")
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"momentum must be in [0, 1), got {self.momentum}")
-        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
+        if not (math.isfinite(self.decay) and self.decay >= 0):
             raise ConfigError(f"weight_decay must be 0 or more, got {self.weight_decay}")
         if self.clip is not None and not (math.isfinite(self.clip) and self.clip > 0):
             raise ConfigError(f"clip must be a positive number, got {self.clip}; leave it out for no limit")
@@ -131,6 +132,11 @@ class Training:
                 f"lr_decay = {self.lr_decay} belongs to the schedule 'step', and the schedule is 'cosine'; set "
                 'lr_decay = 1 or schedule = "step"'
             )
+
+    @property
+    def decay(self) -> float:
+        """Weight decay, as given or by default of the optimizer."""
+        return self.weight_decay if self.weight_decay is not None else 0.01 if self.optimizer == "adamw" else 0.0
 
     def steps_for(self, samples: int) -> int:
         """Return the number of mini-batch steps on a number of samples."""

@@ -178,7 +178,7 @@ def _terms(request: Train, training: Training, teacher: Teacher | None = None) -
 
     center = request.center if request.mu != 0 else None
     mu = 0.0 if center is None else request.mu
-    decay = training.weight_decay
+    decay = training.decay
     return RequestTerms(
         center=center,
         linear=request.linear,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from fedkin.core.samples import ClientData, packed
 from fedkin.engines.drive import check_tensors, named
 from fedkin.engines.tasks import Job, Task
 
+Logits = Callable[[Bundle, Samples], Tensor]
+"""``(what is predicted with, samples) -> logits`` ``[n, C]``, on the host; n > 0."""
 Guesses = Callable[[Bundle, Samples], Tensor]
 """``(what is predicted with, samples) -> the class of each sample``, ``[n]``, as `predicted` gives it; n > 0."""
 Expected = Callable[[Sequence[tuple[Bundle, Samples]]], None]
@@ -43,7 +46,13 @@ def predicted(logits: Tensor) -> Tensor:
 
 
 def evaluate(
-    job: Job, task: Task, shard: ClientData, client: Client, guesses: Guesses, expected: Expected | None = None
+    job: Job,
+    task: Task,
+    shard: ClientData,
+    client: Client,
+    logits: Logits,
+    guesses: Guesses,
+    expected: Expected | None = None,
 ) -> Work:
     """Return confusion matrices, int64 ``[C, C]``, the class counts and the number of samples without a prediction.
 
@@ -59,8 +68,10 @@ def evaluate(
     """
     models = yield from _models(job, client)
     parts = (("test", shard.test), ("validation", shard.validation))
+    whole = ("", "test") if job.sends_outcomes(task.round) else None  # of these the logits themselves are looked at
     if expected is not None:
-        expected([(b, data) for b in models.values() for _, data in parts if len(data)])
+        asked = [(b, data) for name, b in models.items() for part, data in parts if (name, part) != whole]
+        expected([(b, data) for b, data in asked if len(data)])
         yield ()
     out, lost = Bundle(counts=client.counts()), 0
     own = models.get("delivered", models[""])
@@ -69,13 +80,17 @@ def evaluate(
     out |= _notes(job.method, own)
     for name, b in models.items():
         for part, data in parts:
-            guessed = guesses(b, data) if len(data) else data.y
+            numbers = logits(b, data) if (name, part) == whole and len(data) else None
+            if numbers is not None:
+                guessed = predicted(numbers)
+            else:
+                guessed = guesses(b, data) if len(data) else data.y
             if missing := int((guessed < 0).sum()) if len(data) else 0:
                 lost += missing if not name else 0
                 guessed = guessed.clamp(min=0)
             out[f"{name}.{part}" if name else part] = _confusion(data.y, guessed, job.net.classes)
-            if not name and part == "test" and job.sends_outcomes(task.round):
-                out |= _outcomes(guessed, data)
+            if (name, part) == whole:
+                out |= _outcomes(guessed, numbers, data)
     return out.but(unpredicted=torch.tensor(lost))
 
 
@@ -124,12 +139,23 @@ def _confusion(true: Tensor, guessed: Tensor, classes: int) -> Tensor:
     return torch.bincount(cells, minlength=classes * classes).view(classes, classes)
 
 
-def _outcomes(guessed: Tensor, data: Samples) -> Bundle:
+def _outcomes(guessed: Tensor, logits: Tensor | None, data: Samples) -> Bundle:
     """Return which test samples were classified correctly, so that two runs can be compared sample by sample.
+
+    Args:
+        guessed: the class of each sample ``[n]``.
+        logits: ``[n, C]``, of which these are; None where n is 0.
+        data: the n samples.
 
     Returns:
         ``right`` uint8 ``[ceil(n / 8)]``: a bit for each sample in the order of the test part, the highest bit of a
-        byte first, 1 for correct; ``test_digest`` uint8 ``[16]``, which is equal where the test parts are.
+        byte first, 1 for correct; ``test_digest`` uint8 ``[16]``, which is equal where the test parts are;
+        ``logits_digest`` uint8 ``[8]``, which is equal where the logits are, to the last bit: two models that are right
+        about the same samples need not predict alike. Zeros where a logit is not finite: models that diverged show
+        nothing.
     """
-    digest = torch.frombuffer(bytearray(data.digest()), dtype=torch.uint8)
-    return Bundle(right=packed(guessed == data.y), test_digest=digest)
+    of_logits = bytes(8)
+    if logits is not None and bool(logits.isfinite().all()):
+        of_logits = blake2b(logits.detach().float().contiguous().numpy().data, digest_size=8).digest()
+    samples, numbers = (torch.frombuffer(bytearray(raw), dtype=torch.uint8) for raw in (data.digest(), of_logits))
+    return Bundle(right=packed(guessed == data.y), test_digest=samples, logits_digest=numbers)

@@ -69,7 +69,7 @@ class StackRequest:
         free: dict[str, Any] = {"batches": None, "center": None, "mu": 0.0}
         settled: dict[str, Any] = dict.fromkeys(OVERRIDES)
         r = self.training
-        settings = (r.batch_size, r.optimizer, r.momentum, r.weight_decay, r.decay_biases, r.clip, r.epoch_decay, r.lr)
+        settings = (r.batch_size, r.optimizer, r.momentum, r.decay, r.decay_biases, r.clip, r.epoch_decay, r.lr)
         return (*self.request.but(**free, **settled).signature(), *settings)
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, Samples, Work
 from fedkin.engines.drive import requests_of
+from fedkin.engines.scoring import logits_of
 from fedkin.engines.tasks import Job, Task
 from fedkin.engines.turns import Turn, named
 
@@ -50,6 +52,10 @@ class DeviceTurn(Turn):
     def seat(self, **known: Any) -> Client:
         """Return a client that computes on the device."""
         return _DeviceClient(**known, _passes=self._passes)
+
+    def logits(self, b: Bundle, data: Samples) -> Tensor:
+        """Return the logits by which the method predicts, computed on the device for this client alone."""
+        return self._passes.outputs(partial(logits_of, self.job.method, self.job.net), b, data)
 
     def guesses(self, b: Bundle, data: Samples) -> Tensor:
         """Return the class that the method predicts for each sample, computed on the device."""

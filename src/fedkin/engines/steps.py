@@ -127,7 +127,7 @@ class _Explicit:
         self._pass = Pass(layers, w, self._aim, request.moves)
         if not self._whole:
             self._pass.factors.keep = self._pass.factors.keep_bias = training.momentum
-        self._decay = (training.weight_decay, training.weight_decay if training.decay_biases else 0.0)
+        self._decay = (training.decay, training.decay if training.decay_biases else 0.0)
         self._teacher = Teacher.of(request, net)
         self._mu, self._lr = request.mu if terms.center is not None else 0.0, -1.0
         self._shift: Tensor | None = None

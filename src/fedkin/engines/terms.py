@@ -43,9 +43,9 @@ class Terms:
     def of(cls, request: Train, training: Training, net: Net) -> Terms:
         """Return the terms of one request, with the step of its optimizer."""
         length, part = len(request.start), request.moves.hull
-        decay: float | Tensor = training.weight_decay
-        if training.weight_decay and not training.decay_biases:
-            decay = _matrices(_networks(request, net), length)[part] * training.weight_decay
+        decay: float | Tensor = training.decay
+        if training.decay and not training.decay_biases:
+            decay = _matrices(_networks(request, net), length)[part] * training.decay
         terms = cls(
             linear=None if request.linear is None else request.linear[part],
             clip=training.clip,

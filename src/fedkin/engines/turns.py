@@ -141,10 +141,14 @@ class Turn:
         """Return the client; an engine may give one that computes elsewhere."""
         return Client(**known) if self._net is self.job.net else RememberingClient(**known)
 
+    def logits(self, b: Bundle, data: Samples) -> Tensor:
+        """Return the logits by which the method predicts ``[n, C]``, n > 0, on the host."""
+        net, method = self._net, self.job.method
+        return chunked(lambda x: logits_of(method, net, b, x), net.layout(data.x))
+
     def guesses(self, b: Bundle, data: Samples) -> Tensor:
         """Return the class that the method predicts for each sample, as `predicted` gives it, ``[n]``, n > 0."""
-        net, method = self._net, self.job.method
-        return predicted(chunked(lambda x: logits_of(method, net, b, x), net.layout(data.x)))
+        return predicted(self.logits(b, data))
 
     def program(self) -> Work:
         """Run the step, with requests for training as client code makes them; return what leaves the client.
@@ -227,7 +231,7 @@ def _update(turn: Turn) -> Work:
 
 
 def _evaluate(turn: Turn) -> Work:
-    return evaluate(turn.job, turn.task, turn.shard, turn.client, turn.guesses, turn.expected)
+    return evaluate(turn.job, turn.task, turn.shard, turn.client, turn.logits, turn.guesses, turn.expected)
 
 
 def _keep(turn: Turn) -> Work:

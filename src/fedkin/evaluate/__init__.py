@@ -18,7 +18,7 @@ from fedkin.evaluate.divergence import diverged
 from fedkin.evaluate.harm import Counts, Harmed, clear_clients, client_p, counts, harmed, harmed_range, most_differing
 from fedkin.evaluate.intervals import interval
 from fedkin.evaluate.marks import marked
-from fedkin.evaluate.paired import Difference, difference, gain_over
+from fedkin.evaluate.paired import Difference, difference, gain_over, seed_effect
 from fedkin.evaluate.rounds import (
     GROUPED,
     METRICS,
@@ -32,7 +32,7 @@ from fedkin.evaluate.rounds import (
     to_target,
 )
 from fedkin.evaluate.scores import ClientScore, adjusted_rand, confusion, score, scores, summarise
-from fedkin.evaluate.verdict import Against, Conclusion, Spread, against, harmed_text, judge, spread, verdict
+from fedkin.evaluate.verdict import Against, Conclusion, Spread, against, details, judge, judge_all, spread, verdict
 
 __all__ = [
     "GROUPED",
@@ -60,6 +60,7 @@ __all__ = [
     "client_p",
     "confusion",
     "counts",
+    "details",
     "difference",
     "diverged",
     "final",
@@ -67,15 +68,16 @@ __all__ = [
     "gain_over",
     "harmed",
     "harmed_range",
-    "harmed_text",
     "interval",
     "judge",
+    "judge_all",
     "latest",
     "majority_class",
     "marked",
     "most_differing",
     "score",
     "scores",
+    "seed_effect",
     "spread",
     "stop_round",
     "summarise",

@@ -20,11 +20,13 @@ class Answers:
         right: one bit per sample in test order, the most significant first: 1 where the prediction is correct.
         n: number of test samples.
         digest: digest of the samples; two runs with equal digests tested the client on the same samples.
+        logits: digest of the logits for them; equal for two models that predict alike. "" where it is not known.
     """
 
     right: bytes
     n: int
     digest: str
+    logits: str = ""
 
     def __post_init__(self) -> None:
         if len(self.right) != (self.n + 7) // 8:
@@ -32,7 +34,7 @@ class Answers:
 
 
 def answers_of(line: Mapping[str, Any]) -> Answers | None:
-    """Read a client's line of the last evaluated round (``right``, ``test_digest``, ``n_test``).
+    """Read a client's line of the last evaluated round (``right``, ``test_digest``, ``logits_digest``, ``n_test``).
 
     Returns:
         The client's answers; None where the line has none, as in folders of older versions.
@@ -47,7 +49,8 @@ def answers_of(line: Mapping[str, Any]) -> Answers | None:
         bits = bytes.fromhex(right)
     except ValueError as error:
         raise DataError(f"expected right as hexadecimal digits, got {right[:20]!r}") from error
-    return Answers(bits, int(n), digest)
+    logits = str(line.get("logits_digest") or "")
+    return Answers(bits, int(n), digest, logits if logits.strip("0") else "")  # zeros: not finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,10 +60,12 @@ class Changed:
     Attributes:
         net: by sample, int8 ``[n]``: 1 where only the method is correct, -1 where only the reference is, else 0.
         digest: digest of the samples.
+        alike: both gave the same logits for every sample; False where they differ or are not known.
     """
 
     net: NDArray[np.int8]
     digest: str
+    alike: bool = False
 
 
 def changed(reference: Answers, method: Answers) -> Changed | None:
@@ -68,4 +73,4 @@ def changed(reference: Answers, method: Answers) -> Changed | None:
     if (reference.digest, reference.n) != (method.digest, method.n):
         return None
     a, b = (np.unpackbits(np.frombuffer(x.right, np.uint8), count=x.n).astype(np.int8) for x in (reference, method))
-    return Changed(b - a, method.digest)
+    return Changed(b - a, method.digest, alike="" != reference.logits == method.logits)

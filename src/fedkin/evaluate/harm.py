@@ -20,6 +20,7 @@ LEVEL = 0.9
 """Nominal probability that the range of the number of harmed clients contains the true number."""
 _UNTOUCHED = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9)  # fractions of clients with a true gain of zero, for the lower end
 _CROWD = 25  # beyond this number, clients do not make the assumed distribution more accurate
+_PLACES, _STEPS = 101, 100  # of a population of any shape: gains on its grid, steps of its estimation
 _TINY = np.float32(1e-30)  # a client so far out that its density underflows counts as one that differs
 _NEGLIGIBLE = 1e-3  # posterior mass of the nodes that are omitted
 _NONE = 1e-9  # sums of differences that are equal but for rounding
@@ -142,8 +143,7 @@ def clear_clients(found: Counts, level: float = 0.95) -> tuple[tuple[int, ...], 
         Client ids in ascending order; the probability that any is listed wrongly is at most ``1 - level``. With fewer
         than six differing samples a client is never listed.
     """
-    p = _sign_test(*found.whole(), exact=True)
-    chosen = _holm(p, 1 - level)
+    chosen = np.flatnonzero(holm(_sign_test(*found.whole(), exact=True)) <= 1 - level)
     up = sorted(found.ids[k] for k in chosen if found.gained[k] > found.lost[k])
     return tuple(up), tuple(sorted(found.ids[k] for k in chosen if found.gained[k] < found.lost[k]))
 
@@ -159,15 +159,19 @@ def harmed_range(found: Counts, level: float = LEVEL, delta: float = DELTA) -> H
         return None
     moved, (gained, lost) = found.gained + found.lost, found.whole()
     chance = np.clip((1 - delta * found.samples / np.maximum(moved, _NONE)) / 2, 0, 0.5)  # of winning, losing delta
-    low = max(crowd.low, len(_holm(_at_most(gained, gained + lost, chance), (1 - level) / 2)))
+    low = max(crowd.low, int((holm(_at_most(gained, gained + lost, chance)) <= (1 - level) / 2).sum()))
     return Harmed(low, max(low, crowd.high), crowd.of, level)
 
 
-def _holm(p: Floats, level: float) -> NDArray[np.int64]:
-    """Return the tests that are rejected by Holm's step-down procedure at this level, smallest p-value first."""
+def holm(p: Floats) -> Floats:
+    """Return p-values ``[N]`` adjusted for their number: those up to a level are significant together at that level.
+
+    Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 1979.
+    """
     order = np.argsort(p, kind="stable")
-    passed = p[order] <= level / np.arange(len(p), 0, -1)
-    return order[: len(p) if passed.all() else int(np.argmin(passed))]
+    found = np.empty(len(p))
+    found[order] = np.minimum(1, np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)))
+    return found
 
 
 def _at_most(won: Numbers, q: Numbers, chance: Floats | float) -> Floats:
@@ -200,8 +204,9 @@ def harmed(
     quantile where all may differ: data cannot distinguish the two, so the range spans both.
 
     Normality is an assumption that more clients do not make more accurate. The likelihood of more than 25 clients is
-    therefore flattened to that of 25. Otherwise, with 150 clients, the range would be so narrow that it mostly misses
-    the truth where the gains have two groups. docs/verdicts.md has the coverage.
+    therefore flattened to that of 25. Two camps of clients, one of which loses, are no normal crowd all the same: the
+    upper end is at least that of a population of any shape (a quantile further out, since the estimated population has
+    an error of its own). docs/verdicts.md has the coverage.
 
     Clients whose every prediction is unchanged are measured so exactly that next to them losses of the others look like
     noise. The upper end is therefore at least that of the other clients alone.
@@ -225,11 +230,27 @@ def harmed(
     gain = net / samples
     beyond = (1 - level) / 2
     low = int((_distribution(gain, variance, _UNTOUCHED, 16, delta) < beyond).sum())
-    high = int((_distribution(gain, variance, (0.0,), 40, delta) < 1 - beyond).sum())
+    normal = int((_distribution(gain, variance, (0.0,), 40, delta) < 1 - beyond).sum())
+    high = max(normal, int((_free(gain, variance, delta) < 1 - beyond / 3).sum()))
     moved = differing > 0
     if not moved.all():
         high = max(high, int((_alone(gain[moved], variance[moved], delta) < 1 - beyond).sum()))
     return Harmed(low, high, len(net), level)
+
+
+def _free(gain: Floats, variance: Floats, delta: float) -> Floats:
+    """Return P(number of harmed clients <= i) in the population of highest likelihood, whatever its shape.
+
+    The population is a share for each gain of a grid, estimated by the EM algorithm (Laird, "Nonparametric maximum
+    likelihood estimation of a mixing distribution", JASA 1978).
+    """
+    grid, step = np.linspace(gain.min(), gain.max(), _PLACES, retstep=True)
+    density = _normal(gain[:, None] - grid, np.maximum(variance, step**2)[:, None])
+    share = np.full(_PLACES, 1 / _PLACES)
+    for _ in range(_STEPS):
+        share = share * (density.T @ (1 / (density @ share))) / len(gain)
+    lost = grid < -delta
+    return np.asarray(np.cumsum(_poisson_binomial((density[:, lost] @ share[lost] / (density @ share))[None])))
 
 
 def _alone(gain: Floats, variance: Floats, delta: float) -> Floats:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -18,6 +19,9 @@ FEWEST = 6
 """Minimum number of paired figures for an interval: five all have the same sign by chance in 1 of 16 cases."""
 SEED_EFFECT = 0.2
 """Prior median of the effect of a seed on all its clients, in standard deviations between clients."""
+SMALLEST = 0.05
+"""Least prior median that `seed_effect` returns."""
+_MEDIANS = tuple(SMALLEST * 2 ** (i / 3) for i in range(16))  # 0.05 to 1.6
 NODES = 200
 """Points at which the prior is evaluated; the quadrature is then exact to 0.02 % of the half-width."""
 _ROUNDING = 1e-12  # two figures that are closer are equal but for rounding
@@ -109,28 +113,78 @@ def difference(
     check_level(level)
     if not 0 < seed_effect < math.inf:
         raise ConfigError(f"expected a seed effect above 0, such as {SEED_EFFECT}, got {seed_effect}")
+    table = _table(gains)
+    seeds, clients = table.shape
+    mean = gain_over(math.fsum(math.fsum(g.values()) / len(g) for g in gains) / len(gains), 0.0)
+    identical = all(g == 0 for seed in gains for g in seed.values())
+    if np.isfinite(table).sum() < FEWEST:
+        return Difference(mean, None, None, level, seeds, clients, None, identical)
+    error = _error(table, same_clients is not False, seed_effect)
+    half = error.half_width(level)
+    return Difference(mean, mean - half, mean + half, level, seeds, clients, error.tail(mean), identical)
+
+
+def of_these_clients(found: Difference, gains: Sequence[Gains], test_share: float = 0.0) -> Difference | None:
+    """Return the difference with an interval for these very clients, the same in every seed, instead of clients like
+    them: Student's over the seed means. None for one seed, and where there are too few figures.
+
+    Where each seed draws a client's test samples again from all of its samples, test parts overlap, and the variance of
+    the mean is that of a seed times ``1 / S + n_test / n_other`` (Nadeau and Bengio, "Inference for the generalization
+    error", Machine Learning 2003). The others are all that are not tested, for training and validation. With the same
+    test samples in every seed it is ``1 / S``, and the interval is for these samples.
+
+    Args:
+        found: the difference; gains: what it was computed from, see `difference`.
+        test_share: fraction of a client's samples that each seed draws for testing, in [0, 1); 0: always the same ones.
+    """
+    if found.seeds == 1 or found.low is None:
+        return None
+    spread = statistics.stdev(math.fsum(seed.values()) / len(seed) for seed in gains)
+    error = _student(spread * math.sqrt(1 / found.seeds + test_share / (1 - test_share)), found.seeds - 1)
+    half = error.half_width(found.level)
+    return replace(found, low=found.mean - half, high=found.mean + half, tail=error.tail(found.mean))
+
+
+def seed_effect(comparisons: Iterable[Sequence[Gains]], same_clients: bool | None = None) -> float:
+    """Return the prior median of the effect of a seed for `difference`, for comparisons that are judged together.
+
+    The seeds of one comparison say little about their effect, those of all methods of a table say more: this is the
+    median with the highest likelihood for all of them, `SMALLEST` or more. With fewer than two comparisons of several
+    seeds it is `SEED_EFFECT`: the likelihood of a single one is too flat.
+
+    Args:
+        comparisons: for each method its gains, as for `difference`.
+        same_clients: as for `difference`.
+
+    Raises:
+        DataError: as for `difference`.
+    """
+    tables, same = [_table(gains) for gains in comparisons], same_clients is not False
+    there = [t for t in tables if np.isfinite(t).sum() >= FEWEST and len(_error(t, same, SEED_EFFECT).weights) > 1]
+    if len(there) < 2:
+        return SEED_EFFECT
+    return max(_MEDIANS, key=lambda median: math.fsum(_error(t, same, median).evidence for t in there))
+
+
+def _table(gains: Sequence[Gains]) -> Floats:
+    """Return gains as ``[seeds, clients]``, NaN where one is missing."""
     if not gains or not all(gains):
         raise DataError("a difference needs at least one seed, and a client in every seed, to be computed from")
     if not all(math.isfinite(g) for seed in gains for g in seed.values()):
         raise DataError("a difference needs finite figures; a client's accuracy is missing or not a number")
     ids = sorted(set().union(*gains))
-    table = np.array([[seed.get(i, math.nan) for i in ids] for seed in gains])
-    mean = gain_over(math.fsum(math.fsum(g.values()) / len(g) for g in gains) / len(gains), 0.0)
-    identical = all(g == 0 for seed in gains for g in seed.values())
-    if np.isfinite(table).sum() < FEWEST:
-        return Difference(mean, None, None, level, len(gains), len(ids), None, identical)
-    error = _error(table, same_clients is not False, seed_effect)
-    half = error.half_width(level)
-    return Difference(mean, mean - half, mean + half, level, len(gains), len(ids), error.tail(mean), identical)
+    return np.array([[seed.get(i, math.nan) for i in ids] for seed in gains])
 
 
 @dataclass(frozen=True)
 class _Error:
-    """The distribution of the error of a mean: a mixture of Student's, by component ``[J]``."""
+    """The distribution of the error of a mean: a mixture of Student's, by component ``[J]``; ``evidence`` is the
+    logarithm of the likelihood of the seed means, up to a constant."""
 
     weights: Floats
     scales: Floats
     free: Floats
+    evidence: float = 0.0
 
     def tail(self, x: float) -> float:
         """Return the probability beyond ``x``."""
@@ -141,34 +195,15 @@ class _Error:
         return float(self.weights @ stdtr(self.free, -x / self.scales))
 
     def half_width(self, level: float) -> float:
-        """Return the ``x`` with a tail of ``(1 - level) / 2``, to a relative accuracy of about 1e-12.
+        """Return the ``x`` with a tail of ``(1 - level) / 2``."""
+        from scipy.optimize import brentq  # as above
 
-        False position (the Illinois rule) on logarithms, in which a tail is nearly linear: 10 steps instead of 45.
-        """
         if not self.scales.all():
             return 0.0
-
-        def above(u: float) -> float:
-            return math.log(max(2 * self.tail(math.exp(u)) / (1 - level), 1e-300))
-
-        low = high = math.log(float(self.weights @ self.scales))
-        while (at_low := above(low)) < 0:
-            low -= 1
-        while (at_high := above(high)) > 0:
-            high += 1
-        side = 0
-        for _ in range(100):
-            middle = low if at_low == at_high else (low * at_high - high * at_low) / (at_high - at_low)
-            at = above(middle)
-            if abs(at) < 1e-12:
-                break
-            if at > 0:
-                at_high /= 2 if side > 0 else 1  # an end that stays twice gets less weight
-                low, at_low, side = middle, at, 1
-            else:
-                at_low /= 2 if side < 0 else 1
-                high, at_high, side = middle, at, -1
-        return math.exp(middle)
+        beyond, high = (1 - level) / 2, float(self.weights @ self.scales)
+        while self.tail(high) > beyond:
+            high *= 2
+        return float(brentq(lambda x: self.tail(x) - beyond, 0.0, high, xtol=1e-12 * high))
 
 
 def _student(scale: float, free: float) -> _Error:
@@ -188,8 +223,12 @@ def _error(table: Floats, same: bool, seed_effect: float) -> _Error:
     rounding = _NOTHING * max(1.0, float(np.nansum(table**2)))
     if nu == 0 or within <= rounding:
         return _student(math.sqrt(between / (seeds - 1) / seeds) if between > rounding else 0.0, seeds - 1)
-    v = within / nu
-    by_seed, by_client, free = _shares(rest, there, v, nu) if same else (*[float((1 / sizes).mean())] * 2, nu)
+    v, free = within / nu, nu
+    by_seed = by_client = float((1 / sizes).mean())  # of a seed's mean, and S times that of the overall one, in v
+    if same:  # by a two-way analysis of variance
+        of_clients, free = float((rest.sum(0) ** 2 / there.sum(0)).sum()), table.shape[1] - 1
+        by_client *= max(1.0, of_clients / free / v)
+        by_seed *= min(1.0, max(0.0, within - of_clients) / (nu - free) / v) if nu > free else 1.0
     # numerical integration over r, the effect of a seed in units of sqrt(v)
     squares = _squares(seed_effect)
     known = squares + by_seed
@@ -200,33 +239,11 @@ def _error(table: Floats, same: bool, seed_effect: float) -> _Error:
         weights / weights.sum(),
         np.sqrt(v * spread / seeds),
         spread**2 / (by_client**2 / free + (spread**2 - by_client**2) / nu),  # Satterthwaite's
+        float(log.max() + np.log(weights.mean())),
     )
 
 
-def _shares(rest: Floats, there: NDArray[np.bool_], v: float, nu: int) -> tuple[float, float, int]:
-    """Return the variances of a seed's mean due to seeds and clients, in units of ``v``, where clients repeat.
-
-    Args:
-        rest: deviations from the mean of the seed ``[seeds, clients]``, 0 where ``there`` is False.
-        there: where there is a figure.
-        v: variance between the clients of a seed.
-        nu: its degrees of freedom.
-
-    Returns:
-        The variance of a seed against other seeds, from the deviations that do not repeat; S times that of the overall
-        mean, from the sums over seeds of each client; and the degrees of freedom of the latter.
-    """
-    sizes, (seeds, clients) = there.sum(1), there.shape
-    apart = float((1 / sizes).mean())
-    sums = (rest / (seeds * sizes[:, None])).sum(0)
-    variance = clients / (clients - 1) * float((sums**2).sum())
-    free = nu - clients + 1
-    left = float((rest**2).sum() - (rest.sum(0) ** 2 / there.sum(0)).sum())
-    changes = apart * min(1.0, max(0.0, left) / (free * v)) if free >= 1 else apart
-    return changes, max(apart, seeds * variance / v), clients - 1
-
-
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def _squares(median: float) -> Floats:
     """Return squares of the half-Cauchy's quantiles at the middles of `NODES` equal shares."""
     return (median * np.tan(np.pi / 2 * (np.arange(NODES) + 0.5) / NODES)) ** 2

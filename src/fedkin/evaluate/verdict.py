@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+import numpy as np
 
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.evaluate.answers import Answers, Changed, changed
-from fedkin.evaluate.harm import Harmed, clear_clients, counts, harmed_range
-from fedkin.evaluate.paired import Difference, difference, gain_over
+from fedkin.evaluate.harm import Harmed, clear_clients, counts, harmed_range, holm
+from fedkin.evaluate.paired import SEED_EFFECT, Difference, difference, gain_over, of_these_clients, seed_effect
+
+TEST_SHARE = 0.2
+"""Fraction of a client's samples that are tested, unless a setting says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -40,43 +46,43 @@ class Against:
         gains: client id -> final accuracy of the method minus that of the reference, a fraction.
         mean: mean gain over clients, a fraction.
         identical: every single gain is exactly zero.
-        collapsed: beyond that, the two predict alike as far as is known: no test sample has another outcome, and some
-            client's accuracy is neither 0 nor 1, which different models share by chance.
+        collapsed: beyond that, the logits of every client are known to be those of the reference, in the last evaluated
+            round. Different models that are right about the same samples have not collapsed.
         left_out: clients for which only one of the two has a figure; they are not compared.
-        tolerance: maximum change, as a fraction, of a client that is drawn as unchanged.
+        single: client id -> the gain in the last evaluated round, the moment of all statements on single clients.
         changed: client id -> changes for its single test samples in the last evaluated round; empty where these are not
             known.
+        same_answers: number of test samples in the last evaluated round, if both are right about the same ones at every
+            client; 0 where they are not, or where this is not known.
     """
 
     gains: dict[int, float]
     mean: float
     identical: bool
     left_out: int
-    tolerance: float
+    single: dict[int, float]
     changed: Mapping[int, Changed] = field(default_factory=dict)
     collapsed: bool = False
+    same_answers: int = 0
 
 
 def against(
     local: Mapping[int, float],
     method: Mapping[int, float],
-    tolerance: float = 0.0,
     answers: tuple[Mapping[int, Answers], Mapping[int, Answers]] | None = None,
+    single: tuple[Mapping[int, float], Mapping[int, float]] | None = None,
 ) -> Against:
     """Compare final accuracies client by client.
 
     Args:
         local: the reference, client id -> final accuracy, as from :func:`fedkin.evaluate.final_by_client`.
         method: the method, likewise; gains are method minus local.
-        tolerance: gains of at most this size, as a fraction, are drawn as unchanged.
         answers: single test samples of the reference and of the method by client, where known.
+        single: accuracies of both in the last evaluated round. Default: the final ones.
 
     Raises:
-        ConfigError: the tolerance is negative.
         DataError: the two share no client.
     """
-    if not tolerance >= 0:
-        raise ConfigError(f"expected tolerance >= 0 (a fraction of accuracy), got {tolerance}")
     common = sorted(local.keys() & method.keys())
     if not common:
         raise DataError(
@@ -84,19 +90,21 @@ def against(
             "compare runs on the same federation and seed"
         )
     gains = {client: gain_over(method[client], local[client]) for client in common}
+    before, after = single or (local, method)
     first, second = answers or ({}, {})
     both = {c: changed(first[c], second[c]) for c in common if c in first and c in second}
     known = {client: one for client, one in both.items() if one is not None}
     identical = not any(gains.values())
-    alike = not any(one.net.any() for one in known.values()) and any(0 < method[c] < 1 for c in common)
+    same = len(known) == len(common) and not any(one.net.any() for one in known.values())
     return Against(
         gains=gains,
         mean=gain_over(math.fsum(gains.values()) / len(gains), 0.0),
         identical=identical,
         left_out=len(local.keys() ^ method.keys()),
-        tolerance=tolerance,
+        single={client: gain_over(after[client], before[client]) for client in common},
         changed=known,
-        collapsed=identical and alike,
+        collapsed=identical and same and all(one.alike for one in known.values()),
+        same_answers=sum(len(one.net) for one in known.values()) if same else 0,
     )
 
 
@@ -110,8 +118,13 @@ class Conclusion:
             not known, or clients are too few.
         of: unit of the count: "clients", or "client results" where each seed has different clients.
         collapsed: the two predict alike in every seed, see `Against`.
+        same_answers: test samples of all seeds, as of `Against`; 0 where it is 0 for a seed.
         gaining, losing: clients that are significantly better, or worse, in these runs (see
             :func:`fedkin.evaluate.clear_clients`); empty where seeds have different clients.
+        these: the mean gain with an interval for these very clients (`of_these_clients`), where ``difference`` is for
+            clients like these; None unless several seeds have the same clients.
+        p: two-sided p-value of the mean gain by Holm's procedure for the comparisons of its table; None without an
+            interval, and for a method that is judged alone. comparisons: their number.
     """
 
     difference: Difference
@@ -120,28 +133,65 @@ class Conclusion:
     gaining: tuple[int, ...] = ()
     losing: tuple[int, ...] = ()
     collapsed: bool = False
+    same_answers: int = 0
+    these: Difference | None = None
+    p: float | None = None
+    comparisons: int = 1
 
 
-def judge(comparison: Against | Sequence[Against], same_clients: bool | None = None) -> Conclusion:
+def judge_all(
+    compared: Mapping[str, Sequence[Against]], same_clients: bool | None = None, test_share: float = TEST_SHARE
+) -> dict[str, Conclusion]:
+    """Return the conclusions on all methods of a table: together they show the effect of a seed (`seed_effect`).
+
+    ``compared`` is method -> its comparisons with the reference, one per seed; other arguments are those of `judge`.
+    """
+    effect = seed_effect([[a.gains for a in seeds] for seeds in compared.values()], same_clients)
+    found = {title: judge(seeds, same_clients, effect, test_share) for title, seeds in compared.items()}
+    tails = {title: tail for title, one in found.items() if (tail := one.difference.tail) is not None}
+    p = dict(zip(tails, holm(np.array([2 * min(tail, 1 - tail) for tail in tails.values()])).tolist(), strict=True))
+    return {title: replace(one, p=p.get(title), comparisons=len(p)) for title, one in found.items()}
+
+
+def judge(
+    comparison: Against | Sequence[Against],
+    same_clients: bool | None = None,
+    effect: float = SEED_EFFECT,
+    test_share: float = TEST_SHARE,
+) -> Conclusion:
     """Return the conclusions from a method's comparisons with a reference, one per seed.
 
     Args:
         comparison: one per seed.
         same_clients: whether a client id means the same client in every seed. If unknown (None), the interval treats
             clients as the same, and single clients as different: both are the conservative choice.
+        effect: prior median of the effect of a seed, see :func:`fedkin.evaluate.difference`.
+        test_share: fraction of a client's samples that are tested; for seeds that test others of the same clients.
 
     Raises:
         DataError: no comparison was given.
     """
     seeds = [comparison] if isinstance(comparison, Against) else list(comparison)
-    found = difference([a.gains for a in seeds], same_clients=same_clients)
-    collapsed = all(a.collapsed for a in seeds)
-    if not all(a.changed for a in seeds):
-        return Conclusion(found, collapsed=collapsed)
+    gains = [a.gains for a in seeds]
+    found = difference(gains, same_clients=same_clients, seed_effect=effect)
+    parts = [{client: one.digest for client, one in a.changed.items()} for a in seeds]
+    redrawn = not all(parts) or len({*chain(*(part.items() for part in parts))}) > len(set().union(*parts))
+    these = of_these_clients(found, gains, test_share if redrawn else 0.0) if same_clients else None
+    if not all(parts):
+        return Conclusion(found, these=these)
     one = bool(same_clients) or len(seeds) == 1
-    counted = counts([a.changed for a in seeds], one)
+    counted, unit = counts([a.changed for a in seeds], one), "clients" if one else "client results"
     up, down = clear_clients(counted) if one else ((), ())
-    return Conclusion(found, harmed_range(counted), "clients" if one else "client results", up, down, collapsed)
+    return Conclusion(
+        difference=found,
+        harmed=harmed_range(counted),
+        of=unit,
+        gaining=up,
+        losing=down,
+        collapsed=all(a.collapsed for a in seeds),
+        same_answers=sum(a.same_answers for a in seeds) if all(a.same_answers for a in seeds) else 0,
+        these=these,
+    )
 
 
 def verdict(
@@ -149,23 +199,21 @@ def verdict(
     comparison: Against | Sequence[Against] | Conclusion,
     reference: str = "Local",
     same_clients: bool | None = None,
-    names: Sequence[str] = (),
+    metric: str = "accuracy",
 ) -> str:
-    """Return one sentence: better, worse or no clear difference, by how much, with which interval, how many are harmed.
+    """Return one line: the word of :attr:`fedkin.evaluate.Difference.word`, the mean gain and its likely range.
 
-    "Better" and "worse" require that the whole 95 % interval of :func:`fedkin.evaluate.difference` lies on one side of
-    zero, and two seeds or more. One seed is "ahead", "behind" or "level" in this one run. Where single test
-    samples are known, the sentence gives a range for the number of harmed clients (:func:`fedkin.evaluate.harmed`) and
-    the clients that clearly move against the mean. A method whose every client equals the reference to the last digit
-    is said to have collapsed to it, unless the two are Local and Local (full), or it is a safe form, whose clients may
-    choose so, or only the accuracies are equal (see `Against`).
+    The likely range is the 95 % interval of :func:`fedkin.evaluate.difference`. "Better" and "worse" require that the
+    whole of it lies on one side of zero, and two seeds or more. One seed is "ahead", "behind" or "level" in this one
+    run. `details` has the rest. That a method predicts exactly as the reference does is said where their logits are
+    known to be equal, not where only the right answers are (see `Against`).
 
     Args:
         method: display name of the method.
         comparison: one per seed, or the result of `judge`.
         reference: display name of the reference.
         same_clients: as for `judge`.
-        names: names of the clients, by number.
+        metric: name of what the gains are of.
 
     Raises:
         ConfigError: no comparison was given.
@@ -175,26 +223,43 @@ def verdict(
     finding = comparison if isinstance(comparison, Conclusion) else judge(comparison, same_clients)
     found = finding.difference
     if found.identical:
-        if {method, reference} == {"Local", "Local (full)"}:  # as without validation data: neither has collapsed
-            return f"{method}: identical to {reference}"
-        if stays_alone(method, reference):
-            return f"{method}: identical to {reference}: held-out samples showed no client a gain"
         if not finding.collapsed:
-            return f"{method}: the same accuracy as {reference} for every client"
-        collapsed = "local training" if reference == "Local" else reference
-        return f"{method}: identical to {reference}: it has collapsed to {collapsed}"
-    by, mean = f"by {_points(abs(found.mean))} on average", _points(found.mean, sign=True)
-    head, lead = {
-        "better": (f"better than {reference}, {by}", ""),
-        "worse": (f"worse than {reference}, {by}", ""),
-        "no clear difference": (f"no clear difference from {reference} on average", f"{mean}, "),
-        "ahead": (f"ahead of {reference} in this one run, {by}", ""),
-        "behind": (f"behind {reference} in this one run, {by}", ""),
-        "level": (f"level with {reference} in this one run", f"{mean}, "),
-        "too few": (f"too few figures to tell it from {reference}", f"{mean} on average"),
+            n = finding.same_answers
+            known = (
+                f"right answers as {reference} on {n} test samples"
+                if n
+                else f"{metric} as {reference} for every client"
+            )
+            return f"{method}: the same {known}"
+        chosen = ": held-out samples showed no client a gain" if stays_alone(method, reference) else ""
+        return f"{method}: predicts exactly as {reference} for every client{chosen}"
+    of = "" if metric == "accuracy" else f" of {metric}"
+    by, mean, likely = f"by {_points(abs(found.mean))}{of}", f"{_points(found.mean, sign=True)}{of}", _likely(found)
+    said = {
+        "better": f"better than {reference} {by} ({likely})",
+        "worse": f"worse than {reference} {by} ({likely})",
+        "no clear difference": f"no clear difference from {reference} ({mean}, {likely})",
+        "ahead": f"ahead of {reference} in this one run {by} ({likely})",
+        "behind": f"behind {reference} in this one run {by} ({likely})",
+        "level": f"level with {reference} in this one run ({mean}, {likely})",
+        "too few": f"too few figures to tell it from {reference} ({mean})",
     }[found.word]
-    facts = "; ".join(filter(None, (lead + _interval(found), harmed_text(finding))))
-    return f"{method}: {head} ({facts}){_for_whom(finding, names)}"
+    return f"{method}: {said}"
+
+
+def details(finding: Conclusion, names: Sequence[str] = ()) -> str:
+    """Return what a verdict leaves out: the range for these very clients where all seeds have them, that for the number
+    of harmed ones, and those that clearly move against the mean.
+
+    Args:
+        finding: the result of `judge`.
+        names: names of the clients, by number.
+
+    Returns:
+        Clauses that follow a verdict, with a leading semicolon; "" where there are none.
+    """
+    these = finding.these and f"for these clients themselves {_likely(finding.these)}"
+    return "".join(f"; {part}" for part in (these, harmed_text(finding), _for_whom(finding, names)) if part)
 
 
 def stays_alone(method: str, reference: str) -> bool:
@@ -219,23 +284,23 @@ def _points(value: float, sign: bool = False) -> str:
     return f"{100 * value:+.1f} points" if sign else f"{100 * value:.1f} points"
 
 
-def _interval(found: Difference) -> str:
-    """Return the interval and its seeds and clients; only the latter where there are too few figures."""
+def _likely(found: Difference) -> str:
+    """Return the interval, and its seeds where there are several."""
     if found.low is None or found.high is None:
-        return "; one seed" if found.seeds == 1 else f" over {found.seeds} seeds"
-    over = "clients" if found.seeds == 1 else f"{found.seeds} seeds"
-    return f"{100 * found.level:g} % interval {100 * found.low:+.1f} to {100 * found.high:+.1f} over {over}"
+        return ""
+    over = "" if found.seeds == 1 else f" over {found.seeds} seeds"
+    return f"likely {100 * found.low:+.1f} to {100 * found.high:+.1f}{over}"
 
 
 def _for_whom(finding: Conclusion, names: Sequence[str]) -> str:
     """Return the clients for which the result clearly differs from the average."""
     word = finding.difference.word
     gain = (
-        f"better for {_clients(finding.gaining, names)}" if finding.gaining and word not in ("better", "ahead") else ""
+        f"higher for {_clients(finding.gaining, names)}" if finding.gaining and word not in ("better", "ahead") else ""
     )
-    lose = f"worse for {_clients(finding.losing, names)}" if finding.losing and word not in ("worse", "behind") else ""
+    lose = f"lower for {_clients(finding.losing, names)}" if finding.losing and word not in ("worse", "behind") else ""
     parts = " and ".join(filter(None, (gain, lose)))
-    return f", but clearly {parts}" if parts else ""
+    return f"clearly {parts}" if parts else ""
 
 
 def _clients(ids: Sequence[int], names: Sequence[str]) -> str:

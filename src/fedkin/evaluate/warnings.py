@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedkin.core.cohort import cohort_size
+from fedkin.evaluate.answers import Changed
 from fedkin.evaluate.divergence import diverged, sentence
-from fedkin.evaluate.intervals import half_width
+from fedkin.evaluate.harm import client_p
 from fedkin.evaluate.rounds import evaluated
 from fedkin.evaluate.verdict import Against, stays_alone
 
@@ -54,17 +55,17 @@ def collapsed(title: str, against: Against, reference: str) -> list[Warning]:
     return [Warning("collapse", f"{title} equals {reference} for every client: {what}.")]
 
 
-def small_tests(accuracy: Mapping[int, float], n_test: Mapping[int, int], gains: Mapping[int, float]) -> list[Warning]:
-    """Warn if the test parts are too small for most of the gains: they lie within their own interval."""
-    known = [c for c in gains if n_test.get(c) and c in accuracy and gains[c] != 0]
-    unsure = [c for c in known if abs(gains[c]) < half_width(accuracy[c], n_test[c])]
-    if not known or 2 * len(unsure) <= len(known):
+def small_tests(n_test: Mapping[int, int], changed: Mapping[int, Changed]) -> list[Warning]:
+    """Warn if chance alone explains most clients' differences on their own test parts (`client_p`, 5 %)."""
+    moved = [one.net for one in changed.values() if one.net.any()]
+    unsure = [net for net in moved if client_p(int((net > 0).sum()), int((net < 0).sum()), exact=True) > 0.05]
+    if not moved or 2 * len(unsure) <= len(moved):
         return []
     middle = statistics.median(n_test.values())
     return [Warning(
         "small tests",
-        "Most clients' gains are smaller than what chance alone explains on their own test parts "
-        f"(median: {middle:g} samples; 95 %): do not interpret single clients.",
+        f"Chance alone explains the differences of most clients on their own test parts (median: {middle:g} samples): "
+        "do not interpret single clients.",
     )]  # fmt: skip
 
 

@@ -65,8 +65,8 @@ class ComparisonResult:
     @cached_property
     def rows(self) -> list[tables.Row]:
         """The methods in numbers."""
-        found = self.content.findings.get(self.reference)
-        return tables.comparison_rows(self.content.runs, self.reference, findings=found)
+        page = self.content
+        return tables.comparison_rows(page.runs, self.reference, page.findings.get(self.reference), page.first.metric)
 
     @cached_property
     def lead(self) -> Headline:

@@ -5,8 +5,9 @@ preparation.json       how clients' inputs were made of raw data, where that is 
 *.py                   copies of the files with one's own method or network that the config names
 rounds.jsonl           a line per round: who took part, bytes, and the summary if it was evaluated
 clients.jsonl          a line per evaluated round and client; those of the last round also have a bit for
-                       each test sample (`right`: 1 for correct, in test order, hexadecimal) and a digest of the
-                       test part (`test_digest`, the same for two runs on the same split)
+                       each test sample (`right`: 1 for correct, in test order, hexadecimal), a digest of the test
+                       part (`test_digest`, the same for two runs on the same split) and one of the logits for it
+                       (`logits_digest`, the same for two models that predict alike)
 relations.jsonl        a line per round: who learned from whom
 timing.jsonl           a line per round: seconds (apart, so that equal runs have equal files), with a digest of the file
                        up to there

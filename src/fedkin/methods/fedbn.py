@@ -59,7 +59,7 @@ class FedBN(Method):
         """Return the model after the client's last training as the view "trained"."""
         return {"trained": Bundle(model=self._model(c, c.state.get("trained", c.received.shared)))}
 
-    def caveat(self, net: Net) -> str:
+    def caveat(self, net: Net, s: Bundle) -> str:
         """Return that nothing stays on clients, if the network has no such layers: the paper presumes batch norm."""
         if self._own(net).any():
             return ""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, head_loss, to_all, to_each
 from fedkin.core.rows import grow, put, squared_distances
+from fedkin.functional.newcomers import rows_or_mean
 from fedkin.functional.prototypes import class_average, no_prototypes, prototype_loss
 from fedkin.functional.retraining import require_head_last
 
@@ -63,8 +64,9 @@ class FedPAC(Method):
         return to_all(prototypes=s.prototypes, known=s.known) | self.deliver(s, r)
 
     def deliver(self, s: Bundle, r: Round) -> Download:
-        """Send the body to every client, and to each its own head."""
-        return to_all(body=s.body) | to_each(head=s.heads[r.ids])
+        """Send the body to every client, and to each its own head; the mean head until it has taken part."""
+        taught = (s.heads != r.w0[r.net.head]).any(1)
+        return to_all(body=s.body) | to_each(head=rows_or_mean(s.heads, taught, r))
 
     def client_update(self, c: Client) -> Work:
         """Train the head, then the body on `prototype_loss`; return both and statistics of the features.

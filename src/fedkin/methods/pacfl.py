@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_each
+from fedkin.core import Bundle, Client, Download, Method, Net, Round, Train, Work, to_each
 from fedkin.core.rows import grow, side_by_side
 from fedkin.functional.grouping import first_argmin
 from fedkin.functional.linkage import Linkage, agglomerate
@@ -37,19 +37,19 @@ class PACFL(Method):
     groups_models = True
     presets: ClassVar = {
         "code": {  # MMorafah/PACFL, scripts/pacfl.sh: CIFAR-10, two classes per client
-            "measure": "vectors",
             "threshold": 4.9,
             "training": {"lr": 0.01, "momentum": 0.5, "epochs": 10, "batch_size": 10},
         },
     }
+    tuned: ClassVar = {"threshold": "log:4..40"}
 
     vectors: int = 3
     """Principal vectors of each class that a client sends."""
-    threshold: float = 8.0
+    threshold: float = 13.0
     """Largest angle, in degrees, at which two clusters are joined: 0 joins equal clients alone, 90 all."""
-    measure: Measure = "smallest"
-    """The angle of two clients: the smallest principal angle of the subspaces that all vectors of each span, or the
-    smallest angle of two vectors, as in the authors' program."""
+    measure: Measure = "vectors"
+    """The angle of two clients: the smallest angle of two of their vectors, as in the authors' program, or the smallest
+    principal angle of the subspaces that all vectors of each span, which is 0 where these fill half of the space."""
     linkage: Linkage = "average"
     """The angle of two clusters: that of their nearest clients, of their farthest, or the mean over all pairs."""
 
@@ -115,6 +115,17 @@ class PACFL(Method):
     def cluster_count(self, s: Bundle, r: Round) -> int:
         """Return the number of clusters."""
         return len(s.centres)
+
+    def caveat(self, net: Net, s: Bundle) -> str:
+        """Return that all clients are one cluster, or each one of its own: then it is another method."""
+        found, clients = len(s.centres), len(s.labels)
+        if clients < 2 or 1 < found < clients:
+            return ""
+        count, other, mend = ("one cluster", "FedAvg", "smaller") if found == 1 else ("single clients", "Local", "larger")
+        return (
+            f"PACFL found {count} among {clients} clients by its threshold of {self.threshold:g} degrees, so it is "
+            f"{other} here; try a {mend} threshold"
+        )
 
 
 def principal_vectors(x: Tensor, count: int) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedkin.core import Batch, Bundle, Client, Download, Method, Net, Round, Train, Work, to_each
 from fedkin.core.rows import gram, grow, put
+from fedkin.functional.newcomers import rows_or_mean
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,11 @@ class PFedGraph(Method):
     def distribute(self, s: Bundle, r: Round) -> Download:
         """Send each participant its mixed model and, after its first round, the direction to be pulled to."""
         pulls = s.pulls[r.ids]
-        return to_each(model=s.bank[r.ids]) | to_each(given=pulls.any(1) & bool(self.lam), pull=pulls)
+        return self.deliver(s, r) | to_each(given=pulls.any(1) & bool(self.lam), pull=pulls)
 
     def deliver(self, s: Bundle, r: Round) -> Download:
-        """Send each client its mixed model."""
-        return to_each(model=s.bank[r.ids])
+        """Send each client its mixed model, and the mean of these to a client that has not taken part yet."""
+        return to_each(model=rows_or_mean(s.bank, s.pulls.any(1), r))
 
     def client_update(self, c: Client) -> Work:
         """Train the received model on `aligned_loss`, or without a pull if there is none, and return it."""

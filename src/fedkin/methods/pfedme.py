@@ -24,18 +24,21 @@ class PFedMe(Method):
     secure_aggregation = True
     presets: ClassVar = {
         "code": {  # CharlieDinh/pFedMe, MNIST with a linear model; its optimiser adds 0.001 theta to every gradient
-            "training": {"steps": 20, "batch_size": 20, "lr": 0.1, "weight_decay": 1e-3},
+            "inner_lr": 0.1,
+            "training": {"steps": 20, "batch_size": 20, "lr": 0.005, "weight_decay": 1e-3},
         },
     }
-    tuned: ClassVar = {"lam": "log:0.1..50", "outer_lr": "log:5e-4..0.05"}  # lam: the range of the paper
+    tuned: ClassVar = {"lam": "log:0.1..50", "inner_lr": "log:5e-3..0.5"}  # lam: the range of the paper
 
     lam: float = 15.0
     """Strength of the pull of the personal model towards the client's copy of the global one."""
     inner_steps: int = 5
-    """Gradient steps on one mini-batch for a personal model (the paper's K), with the run's step size."""
-    outer_lr: float = 0.005
+    """Gradient steps on one mini-batch for a personal model (the paper's K)."""
+    inner_lr: float = 0.05
+    """Step size of these steps."""
+    outer_lr: float | None = None
     """Step size of the copy of the global model (the paper's eta): it goes this times lam of the way to the personal
-    model after every mini-batch."""
+    model after every mini-batch. Default: as the run."""
     beta: float = 1.0
     """Factor on the server's step to the mean of the copies; 1 takes the mean."""
 
@@ -43,7 +46,9 @@ class PFedMe(Method):
         super().__post_init__()
         self.check("lam", above=0)
         self.check("inner_steps", at_least=1)
-        self.check("outer_lr", above=0)
+        self.check("inner_lr", above=0)
+        if self.outer_lr is not None:
+            self.check("outer_lr", above=0)
         self.check("beta", above=0)
 
     def init(self, r: Round) -> Bundle:
@@ -57,14 +62,14 @@ class PFedMe(Method):
     def client_update(self, c: Client) -> Work:
         """Solve for a personal model theta on one mini-batch after another, and move w towards it each time."""
         params, theta = c.net.params, c.received.model
-        w = theta.clone()
+        w, eta = theta.clone(), c.training.lr if self.outer_lr is None else self.outer_lr
         for first in range(0, self.inner_steps * c.training.steps_for(len(c.data)), self.inner_steps):
-            near_w = Train(theta, center=w, mu=self.lam, steps=1)
+            near_w = Train(theta, center=w, mu=self.lam, steps=1, lr=self.inner_lr)
             theta = yield near_w  # on a new mini-batch D, then on the same one
             for _ in range(1, self.inner_steps):
                 theta = yield near_w.but(start=theta, batches=first)  # min f(theta; D) + lam/2 ||theta - w||^2 (Eq. 7)
             moved = theta.clone()  # running statistics are those of theta: w itself is never evaluated
-            moved[params] = w[params] - self.outer_lr * self.lam * (w - theta)[params]  # Algorithm 1, line 8
+            moved[params] = w[params] - eta * self.lam * (w - theta)[params]  # Algorithm 1, line 8
             w = moved
         c.state = Bundle(model=theta)
         return Bundle(model=w)

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from fedkin.evaluate import warnings as careful
 from fedkin.report import pictures, tables
-from fedkin.report.dots import ONE_ROW
+from fedkin.report.dots import ONE_ROW, WORDS
 from fedkin.report.figures import prominent, shades, shapes
-from fedkin.report.headline import MARK
-from fedkin.report.references import FEDAVG, LOCAL
-from fedkin.report.result import Scene, diverged, lowest
-from fedkin.report.standings import Standing, alone
-from fedkin.report.wording import SIGNS, against, counted, cut, listed, named, share, short_mb, signed, tight
+from fedkin.report.first import NAMED
+from fedkin.report.headline import MARK, rounds_of
+from fedkin.report.references import FEDAVG, LOCAL, alone
+from fedkin.report.result import Scene, diverged, harmed_range, lowest
+from fedkin.report.standings import Standing
+from fedkin.report.wording import SIGNS, against, cut, listed, named, share, short_mb, signed, tight
 
 _HEADS = {
     "one seed": "one seed", "small tests": "small test parts", "rising": "still rising",
@@ -82,7 +83,7 @@ def board(scene: Scene) -> str:
     )
     says = "".join(
         f'<span class="t14 mut hp" data-board="{n}"{" hidden" if n else ""}>Each mark is one client: '
-        f"{html.escape(f'its gain in points of accuracy over {against(name)}' if name else 'its accuracy')}</span>"
+        f"{html.escape(_measured(scene, name))}</span>"
         for n, name in enumerate(references)
     )
     parts = "".join(_split(scene, name, found.get(name, {}), n) for n, name in enumerate(references))
@@ -101,6 +102,11 @@ def _question(reference: str, first: bool) -> str:
     return f"Every client against {plain}{reference}" if first else f"And against {plain}{reference}?"
 
 
+def _measured(scene: Scene, reference: str) -> str:
+    what = NAMED[scene.report.first.metric]
+    return f"its gain in points of {what} over {against(reference)}, last round" if reference else "its accuracy"
+
+
 def _versus(reference: str) -> str:
     """Return a reference on its button, shorter on a phone."""
     return '<span class="hp">training </span>alone' if reference == LOCAL else html.escape(reference)
@@ -112,7 +118,7 @@ def _split(scene: Scene, reference: str, found: Mapping[str, Standing], number: 
     big = scene.report.figures["gains"][number].spec["height"]["step"] == ONE_ROW
     return (
         f'<div class="split{" single" if big else ""}" data-board="{number}"{hidden}>'
-        f'<figure><div class="key">{_key(reference)}</div>'
+        f'<figure><div class="key">{_key(scene, reference)}</div>'
         f'<div class="chart" data-chart="gains" data-number="{number}"></div>'
         f'</figure>\n<div class="side">{_table(scene, reference, found, number)}'
         f'<span class="links"><button type="button" class="link" data-csv="methods-{number}" aria-label="Save this '
@@ -121,15 +127,16 @@ def _split(scene: Scene, reference: str, found: Mapping[str, Standing], number: 
     )
 
 
-def _key(reference: str) -> str:
+def _key(scene: Scene, reference: str) -> str:
+    rounds = rounds_of(run for runs in scene.report.runs.values() for run in runs)
     mean = ('<span class="hp"><svg width="8" height="14" aria-hidden="true"><line x1="4" x2="4" y1="0" y2="14" '
-            'stroke="var(--ink)" stroke-width="2"/></svg>mean</span>')  # fmt: skip
+            f'stroke="var(--ink)" stroke-width="2"/></svg>mean{f", {rounds}" if rounds.startswith("round") else ""}'
+            "</span>")  # fmt: skip
     if not reference:
         return f"<span>{pictures.mark(0, False)}a client</span>{mean}"
-    up, level, down = ("helped", "unchanged", "harmed") if alone(reference) else ("above", "equal", "below")
     return (
-        f"<span>{pictures.mark(1, True)}{up}</span><span>{pictures.mark(-1, True)}{down}</span>"
-        f"<span>{pictures.mark(0, False)}{level}</span>"
+        f"<span>{pictures.mark(1, True)}{WORDS[1]}</span><span>{pictures.mark(-1, True)}{WORDS[-1]}</span>"
+        f"<span>{pictures.mark(0, False)}{WORDS[0]}</span>"
         f"<span>{pictures.mark(1, False)}{pictures.mark(-1, False)}pale: may be chance</span>{mean}"
     )
 
@@ -146,7 +153,7 @@ def _table(scene: Scene, reference: str, found: Mapping[str, Standing], number: 
     head += '<th scope="col" colspan="2">Mean gain, 95% interval</th>' * bool(reference)
     head += ("" if fair else _cell("th", "Balanced %", "n")) + _cell("th", "Accuracy %", "n" if fair else "n hp")
     head += _cell("th", "Worst %", "n hp hs") if fair else ""
-    head += _cell("th", "Harmed" if alone(reference) else "Below", "n") * bool(reference) + _cell("th", "MB", "n hp")
+    head += _cell("th", "Harmed", "n") * bool(reference) + _cell("th", "MB", "n hp")
     rows = "".join(_row(scene, title, reference, found.get(title), ends, title not in shown) for title in titles)
     more = len(titles) - len(shown)
     button = f'<button type="button" class="btn rows">Show all {len(titles)}</button>' if more else ""
@@ -167,8 +174,10 @@ def _row(
     scene: Scene, title: str, reference: str, standing: Standing | None, ends: tuple[float, float], rest: bool
 ) -> str:
     runs, fair = scene.report.runs, scene.report.first.fair
-    word = "reference" if title == reference else standing.word if standing else "–"
-    sign = f'<span class="v {word}"><span aria-hidden="true">{SIGNS.get(word, "")}</span>{word}</span>'
+    word = "reference" if title == reference else standing.difference.word if standing else "–"
+    kind = word.partition(" ")[0]
+    shown = "unclear" if word == "no clear difference" else word
+    sign = f'<span class="v {kind}"><span aria-hidden="true">{SIGNS.get(word, "")}</span>{shown}</span>'
     picked = title == scene.first
     cells = (
         f'<th scope="row" data-value="{html.escape(title)}"><button type="button" class="mbtn" data-pick="'
@@ -191,8 +200,7 @@ def _row(
         "td", accuracy, "n" if fair else "n hp"
     )
     cells += _cell("td", "–" if worst is None else share(worst[0])[:-1], "n hp hs") if fair else ""
-    harmed = "–" if standing is None else counted(standing.counts(-1)).replace(" to ", "–")
-    cells += _cell("td", harmed, "n") if reference else ""
+    cells += _cell("td", harmed_range(standing) if standing else "–", "n") if reference else ""
     sent = scene.megabytes(title)
     cells += _cell("td", "–" if sent is None else html.escape(short_mb(sent)), "n hp")
     kinds = " ".join(filter(None, ("on" * picked, "rest" * rest)))

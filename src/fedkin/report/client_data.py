@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.evaluate import Against
 from fedkin.report import charts, client_table, clusters, naming, weights
 from fedkin.report.client_table import ClientTable
 from fedkin.report.figures import Figure
 from fedkin.report.folder import Run
 from fedkin.report.relations import Relations, relations_of
+from fedkin.report.standings import ClientGain, Standing
 
 CELLS = 1_500_000
 """Maximum bytes of the weights over rounds of all runs of a page, before they are encoded."""
@@ -24,8 +24,8 @@ POINTS = 300_000
 ROWS = 20_000
 """Maximum number of rows in all tables of clients of a page; with more, only the first seeds are included."""
 
-Gains = Mapping[str, Mapping[int, float]]
-"""Reference -> gain by client, a fraction."""
+Gains = Mapping[str, Mapping[int, ClientGain]]
+"""Reference -> gain by client."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,6 @@ class Part:
         labels: the map of training samples by class; None where they are not known.
         table: columns of the table of clients, and the details of each.
         people: its clients.
-        gains: reference -> gain by client.
         counts: training samples by row of the map and class ``[S, C]``.
         note: remark where not everything is shown.
     """
@@ -50,7 +49,6 @@ class Part:
     labels: Figure | None
     table: dict[str, Any]
     people: ClientTable
-    gains: Gains
     counts: np.ndarray | None = None
     note: str = ""
 
@@ -61,13 +59,13 @@ class Part:
 
 
 def parts_of(
-    groups: Mapping[str, Sequence[Run]], compared: Mapping[str, Mapping[str, Mapping[int, Against]]], same: bool
+    groups: Mapping[str, Sequence[Run]], standings: Mapping[str, Mapping[str, Standing]], same: bool
 ) -> list[Part]:
     """Return a part for every run that the page has room for, and one for the mean over each method's seeds.
 
     Args:
         groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.
-        compared: reference -> method -> seed -> comparison.
+        standings: reference -> method -> the gain of every client.
         same: whether a client number means the same client in all seeds, so that there are means over seeds.
     """
     read = {title: [client_table.client_table_of(run) for run in runs] for title, runs in groups.items()}
@@ -81,8 +79,8 @@ def parts_of(
     found = []
     for title, runs in shown.items():
         note = _left_out(len(groups[title]), len(runs))
-        each = [{name: methods[title][run.seed].gains for name, methods in compared.items()
-                 if run.seed in methods.get(title, {})} for run in runs]  # fmt: skip
+        each = [{name: {one.client: one for one in seed} for name, methods in standings.items() if title in methods
+                 for seed in methods[title].seeds if seed[0].seed == run.seed} for run in runs]  # fmt: skip
         found += [_part(run, p, g, cells, points, note) for run, p, g in zip(runs, read[title], each, strict=False)]
         if title in joint:
             found.append(_mean(runs, read[title][: len(runs)], each, cells, points, note))
@@ -101,12 +99,12 @@ def _has_weights(run: Run) -> bool:
 
 
 def _part(run: Run, p: ClientTable, gains: Gains, cells: int, points: int, note: str) -> Part:
-    first = next(iter(gains.values()), {})
+    first = {i: one.gain for i, one in next(iter(gains.values()), {}).items()}
     relations, rows = relations_of(run, p, first, cells, run.relations)
     labelled = client_table.labels_figure(p, relations.order, _rows_of(relations, p), run.classes)
     counts = None if labelled is None else client_table.histogram(p, relations.order, len(_rows_of(relations, p)))
     table = client_table.table(run, p, gains, rows, points)
-    return Part(run, False, relations, labelled, table, p, gains, counts, note)
+    return Part(run, False, relations, labelled, table, p, counts, note)
 
 
 def _rows_of(relations: Relations, p: ClientTable) -> list[str]:
@@ -127,14 +125,15 @@ def _mean(
     together = replace(max(seeds, key=lambda p: p.count), labels=client_table.mean_labels(seeds))
     references = dict.fromkeys(name for g in each for name in g)
     by_reference = {name: [g[name] for g in each if name in g] for name in references}
-    gains = {name: client_table.mean_by_client(listed) for name, listed in by_reference.items()}
+    first = next(iter(by_reference.values()), [])
+    mean = client_table.mean_by_client([{i: one.gain for i, one in seed.items()} for seed in first])
     lines = list(chain.from_iterable(one.relations for one in runs))
-    relations, rows = relations_of(run, together, next(iter(gains.values()), {}), cells, lines, len(runs))
+    relations, rows = relations_of(run, together, mean, cells, lines, len(runs))
     labelled = client_table.labels_figure(together, relations.order, _rows_of(relations, together), run.classes)
     count = len(_rows_of(relations, together))
     counts = None if labelled is None else client_table.histogram(together, relations.order, count)
     table = client_table.over_seeds(run, seeds, by_reference, rows, points)
-    return Part(run, True, relations, labelled, table, together, gains, counts, note)
+    return Part(run, True, relations, labelled, table, together, counts, note)
 
 
 class Shared:

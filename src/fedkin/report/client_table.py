@@ -18,6 +18,7 @@ from fedkin.report.figures import Figure, cut_axis, thinned
 from fedkin.report.first import majority
 from fedkin.report.folder import Run
 from fedkin.report.naming import called, places
+from fedkin.report.standings import ClientGain
 from fedkin.report.weights import Rows
 
 MOST_ROWS = 1000
@@ -37,7 +38,7 @@ class ClientTable:
 
     Attributes:
         count: K.
-        final: final accuracy by client, a fraction.
+        final: accuracy in the last evaluated round by client, a fraction.
         n_test: number of test samples by client.
         labels: training samples by class, by client; empty in folders of older versions.
         majority: accuracy of always predicting the client's most frequent training class, by client, a fraction; empty
@@ -93,7 +94,7 @@ def client_table_of(run: Run) -> ClientTable:
         for i, value in points.get(r, {}).items():
             accuracy[i, column] = value
     lines = ({"round": r, "client": i, "accuracy": v} for r in rounds for i, v in points.get(r, {}).items())
-    final = final_by_client(lines, run.total, chosen=run.chosen)
+    final = final_by_client(lines, run.total, chosen=run.moment)
     return ClientTable(count, final, n_test, labels, constant, rounds, accuracy, took, refused, clusters)
 
 
@@ -106,20 +107,21 @@ def shown(p: ClientTable, gains: Mapping[int, float]) -> list[int]:
 
 
 def table(
-    run: Run, p: ClientTable, gains: Mapping[str, Mapping[int, float]], rows: Rows, most: int = MOST_POINTS
+    run: Run, p: ClientTable, gains: Mapping[str, Mapping[int, ClientGain]], rows: Rows, most: int = MOST_POINTS
 ) -> dict[str, Any]:
     """Return the columns of the table of clients and their details, as plain values for the page.
 
-    Accuracies and gains are in per cent and points; ± is half of the interval due to the size of the test part.
+    Accuracies and gains are in per cent and points, in the last evaluated round; ± is half of the interval due to the
+    size of the test part, p the exact p-value of a difference.
 
     Args:
         run: the run.
         p: its clients.
-        gains: reference -> gain by client, a fraction.
+        gains: reference -> gain by client.
         rows: weights of the clients that each learned from, as from `fedkin.report.weights.mean_rows`.
         most: maximum number of accuracies over rounds of all clients together.
     """
-    ids = shown(p, next(iter(gains.values()), {}))
+    ids = shown(p, {i: one.gain for i, one in next(iter(gains.values()), {}).items()})
     mostly = p.usual_cluster
     columns = _who(run, ids)
     if mostly is not None:
@@ -136,7 +138,10 @@ def table(
     if p.majority:
         columns[MAJORITY] = [_points(p.majority.get(i)) for i in ids]
     for reference, by in gains.items():
-        columns[f"gain over {reference}"] = [_points(by.get(i)) for i in ids]
+        ones = [by.get(i) for i in ids]
+        columns[f"gain over {reference}"] = [None if one is None else _points(one.gain) for one in ones]
+        columns[f"p over {reference}"] = [None if one is None or one.p is None else round(one.p, 4) for one in ones]
+        columns[f"clear over {reference}"] = [one is not None and one.clear for one in ones]
     columns["rounds taken part"] = [p.took.get(i, 0) for i in ids]
     if p.refused:
         columns["refused"] = [p.refused.get(i, 0) for i in ids]
@@ -151,7 +156,7 @@ def table(
 def over_seeds(
     run: Run,
     seeds: Sequence[ClientTable],
-    gains: Mapping[str, Sequence[Mapping[int, float]]],
+    gains: Mapping[str, Sequence[Mapping[int, ClientGain]]],
     rows: Rows,
     most: int = MOST_POINTS,
 ) -> dict[str, Any]:
@@ -160,12 +165,13 @@ def over_seeds(
     Args:
         run: one of the runs: its names and groups are those of all.
         seeds: clients of each seed.
-        gains: reference -> for each seed, gain by client, a fraction.
+        gains: reference -> for each seed, gain by client.
         rows: weights of the clients that each learned from, the mean over all seeds.
         most: maximum number of accuracies over rounds of all clients together.
     """
     count = max(p.count for p in seeds)
-    mean_gains = {name: mean_by_client(each) for name, each in gains.items()}
+    mean_gains = {name: mean_by_client([{i: one.gain for i, one in seed.items()} for seed in each])
+                  for name, each in gains.items()}  # fmt: skip
     widest = max(seeds, key=lambda p: p.count)
     ids = shown(widest, next(iter(mean_gains.values()), {}))
     columns = _who(run, ids)
@@ -181,8 +187,11 @@ def over_seeds(
         columns[MAJORITY] = [_points(_mean([p.majority.get(i) for p in seeds])) for i in ids]
     for reference, by in mean_gains.items():
         columns[f"gain over {reference}"] = [_points(by.get(i)) for i in ids]
-        signs = [[each[i] > 0 for each in gains[reference] if i in each] for i in ids]
-        columns[f"seeds above {reference}"] = [f"{sum(each)} of {len(each)}" if each else None for each in signs]
+        ones = [[seed[i] for seed in gains[reference] if i in seed] for i in ids]
+        columns[f"seeds above {reference}"] = [
+            f"{sum(one.kind > 0 for one in each)} of {len(each)}" if each else None for each in ones
+        ]
+        columns[f"clear over {reference}"] = [any(one.clear for one in each) for each in ones]
     columns["rounds taken part"] = [_mean([p.took.get(i, 0) for p in seeds], 1) for i in ids]
     rounds = sorted(set.intersection(*(set(p.rounds) for p in seeds)))
     kept = [rounds[t] for t in _kept(len(rounds), len(ids), most // 3)]

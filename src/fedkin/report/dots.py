@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedkin.evaluate import spread
 from fedkin.report.charts import Spec
 from fedkin.report.figures import Figure, Groups, percent
-from fedkin.report.standings import ClientGain, Standing, alone
+from fedkin.report.standings import ClientGain, Standing
 from fedkin.report.wording import against, cut, fitted, named, signed
 
 ROW = 38
@@ -28,15 +29,10 @@ _SIZE = 13
 """Font size of the names."""
 _FEW = 60
 _WIDTH = 420
-_KINDS = {1: "helped", 0: "unchanged", -1: "harmed"}
-_ORDINARY = {1: "above", 0: "equal", -1: "below"}
+WORDS = {1: "higher", 0: "equal", -1: "lower"}
+"""The word for each kind of gain, which is what was measured."""
 _BINS = 48
 _POINTS = "datum.value > 0 ? '+' + datum.value : datum.value < 0 ? '−' + -datum.value : '0'"
-
-
-def words(reference: str) -> Mapping[int, str]:
-    """Return the word for each kind of gain: clients are helped or harmed compared with training alone only."""
-    return _KINDS if alone(reference) else _ORDINARY
 
 
 def gains(
@@ -70,12 +66,12 @@ def gains(
         draw = _bins if binned else _dots
         rows += draw(title, standing.gains, len(standing.seeds), low, high, most, names)
     fact = "; ".join(
-        f"{named(t)}: {_range(s, 1)} {words(reference)[1]}, {_range(s, -1)} {words(reference)[-1]}, "
-        f"mean {signed(s.difference.mean)}"
+        f"{named(t)}: {_range(s, 1)} {WORDS[1]}, {_range(s, -1)} {WORDS[-1]}, mean {signed(s.difference.mean)}"
         for t, s in found.items()
     )
     over = against(reference)
-    caption = f"Gain of each client over {over}, in points of accuracy." + (" A bin holds clients." if binned else "")
+    caption = f"Gain of each client over {over}, in points, in the last round." + (
+        " A bin holds clients." if binned else "")  # fmt: skip
     spec = _spec(rows, [t for t in order if t in found or t == reference], reference, (low, high), binned, most)
     name = "gains" if first else "gains-over-" + re.sub(r"[^a-z0-9]+", "-", reference.lower()).strip("-")
     return Figure(name, fact or f"No method was compared with {over}", caption, spec)
@@ -91,26 +87,25 @@ def accuracies(order: Sequence[str], groups: Groups, names: Sequence[str] = ()) 
     """
     found = {}
     for title in order:
-        seeds = [
-            [ClientGain(run.seed, c, a, a, 0, 0, False) for c, a in run.by_client.items()] for run in groups[title]
-        ]
+        seeds = [[ClientGain(run.seed, c, a, a, 0, 0) for c, a in run.single().items()] for run in groups[title]]
         if any(seeds):
             found[title] = seeds
-    every = [one.accuracy for seeds in found.values() for seed in seeds for one in seed]
+    every = [one.value for seeds in found.values() for seed in seeds for one in seed]
     low, high = (0, 100) if not every else (max(0, 10 * math.floor(min(every) * 10 - 0.5)), 100)
     most = max((sum(map(len, seeds)) for seeds in found.values()), default=0)
     binned = most > MOST_DOTS or len(every) > MOST_MARKS
     rows: list[dict[str, Any]] = []
     for title, seeds in found.items():
-        mean = math.fsum(v for seed in seeds for v in (one.accuracy for one in seed)) / sum(map(len, seeds))
-        rows.append({"method": title, "part": "mean", "gain": percent(mean)})
+        mean = spread([run.final.get("accuracy") for run in groups[title]])
+        rows += [{"method": title, "part": "mean", "gain": percent(mean.mean)}] if mean else []
         draw = _bins if binned else _dots
         rows += draw(title, [one for seed in seeds for one in seed], len(seeds), low, high, most, names)
     spec = _spec(rows, [t for t in order if t in found], "", (low, high), binned, most)
     said = "No client was tested" if not found else "Accuracy of each client: " + "; ".join(
         f"{named(row['method'])}, mean {row['gain']:.1f}%" for row in rows if row["part"] == "mean"
     )  # fmt: skip
-    return Figure("client-accuracies", said, "Final accuracy of each client. The line is the mean.", spec)
+    caption = "Accuracy of each client in the last round. The line is the final mean."
+    return Figure("client-accuracies", said, caption, spec)
 
 
 def _range(standing: Standing, kind: int) -> str:
@@ -137,7 +132,7 @@ def _dots(
     return [
         {"method": title, "part": "client", "client": names[one.client] if one.client < len(names) else str(one.client),
          "id": one.client, **({"seed": one.seed} if seeds > 1 else {}), "gain": percent(one.gain),
-         "accuracy": percent(one.accuracy), "kind": _KINDS[one.kind], "chance": "beyond" if one.strong else "within",
+         "value": percent(one.value), "kind": WORDS[one.kind], "clear": "yes" if one.clear else "no",
          "dy": round(dy, 1)}
         for one, dy in placed
     ]  # fmt: skip
@@ -159,7 +154,7 @@ def _dodged(places: Sequence[float], step: float, apart: float) -> list[float]:
 def _bins(
     title: str, found: Sequence[ClientGain], seeds: int, low: int, high: int, most: int, names: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the clients by bins of their gain: harmed ones below the line, others above it."""
+    """Return the clients by bins of their gain: lower ones below the line, others above it."""
     width = (high - low) / _BINS
     counts = Counter((min(_BINS - 1, math.floor((100 * one.gain - low) / width)), one.kind) for one in found)
     top = max(counts.values())
@@ -168,7 +163,7 @@ def _bins(
         tall = max(2.0, (ROW / 2 - 2) * math.sqrt(n / top))
         middle = low + (at + 0.5) * width
         rows.append({"method": title, "part": "client", "gain": round(middle, 2), "clients": n,
-                      "kind": _KINDS[kind], "chance": "beyond", "tall": round(tall, 1),
+                      "kind": WORDS[kind], "tall": round(tall, 1),
                       "dy": round(tall / 2 if kind < 0 else -tall / 2, 1)})  # fmt: skip
     return rows
 
@@ -244,10 +239,10 @@ def _part(part: str, mark: Spec, encoding: Spec) -> Spec:
 
 
 def _marks(x: Spec, y: Spec, binned: bool, most: int, rows: Sequence[Mapping[str, Any]], half: float) -> list[Spec]:
-    """Return the marks of clients: disc, ring and triangle, pale within chance; or bins."""
+    """Return the marks of clients: disc, ring and triangle, filled where clear by themselves; or bins."""
     colours = ["var(--gain)", "var(--same)", "var(--loss)"]
     offset = {"field": "dy", "type": "quantitative", "scale": {"domain": [-half, half]}}
-    domain = list(_KINDS.values())
+    domain = list(WORDS.values())
     stroke = {"field": "kind", "type": "nominal", "scale": {"domain": domain, "range": colours}, "legend": None}
     if binned:
         tall = {"field": "tall", "type": "quantitative", "scale": None, "legend": None}
@@ -262,22 +257,22 @@ def _marks(x: Spec, y: Spec, binned: bool, most: int, rows: Sequence[Mapping[str
                                        "tooltip": tips})]  # fmt: skip
     several = any("seed" in row for row in rows)
     tips = [{"field": "method"}, {"field": "client"}, *([{"field": "seed"}] if several else []),
-            {"field": "gain", "title": "gain, points"}, {"field": "accuracy", "title": "accuracy, %"},
-            {"field": "chance", "title": "chance"}]  # fmt: skip
+            {"field": "gain", "title": "gain, points"}, {"field": "value", "title": "now, %"},
+            {"field": "clear", "title": "clear by itself"}]  # fmt: skip
     big = most <= _FEW
-    soft = {"helped": "var(--gain-soft)", "harmed": "var(--loss-soft)", "unchanged": "var(--surface)"}
-    fill = {"condition": [{"test": f"datum.chance === 'beyond' && datum.kind === '{k}'", "value": c}
-                          for k, c in zip(domain, colours, strict=True) if k != "unchanged"]
-            + [{"test": f"datum.kind === '{k}'", "value": c} for k, c in soft.items() if k != "unchanged"],
+    soft = {WORDS[1]: "var(--gain-soft)", WORDS[-1]: "var(--loss-soft)"}
+    fill = {"condition": [{"test": f"datum.clear === 'yes' && datum.kind === '{k}'", "value": c}
+                          for k, c in zip(domain, colours, strict=True) if k != WORDS[0]]
+            + [{"test": f"datum.kind === '{k}'", "value": c} for k, c in soft.items()],
             "value": "var(--surface)"}  # fmt: skip
     sizes = [58, 22, 70] if big else [20, 12, 26]
-    sizes = sizes if any(row.get("kind") == "helped" for row in rows) else [sizes[0]] * 3
+    sizes = sizes if any(row.get("kind") == WORDS[1] for row in rows) else [sizes[0]] * 3
     encoding = {
         "x": x, "y": y, "yOffset": offset, "stroke": stroke, "fill": fill, "tooltip": tips,
         "shape": {"field": "kind", "type": "nominal", "legend": None,
                   "scale": {"domain": domain, "range": ["circle", "circle", "triangle-down"]}},
         "size": {"condition": [{"test": f"datum.kind === '{k}'", "value": s} for k, s in
-                               zip(domain, sizes, strict=True) if k != "unchanged"], "value": sizes[1]},
+                               zip(domain, sizes, strict=True) if k != WORDS[0]], "value": sizes[1]},
     }  # fmt: skip
     mark = {"type": "point", "strokeWidth": 1.5 if big else 1, "opacity": 0.6 if several else 1, "cursor": "pointer"}
     return [_part("client", mark, encoding)]

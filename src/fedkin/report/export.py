@@ -39,7 +39,7 @@ def write_files(folder: Path | str, report: page_data.PageData, reference: str =
         paths.append(folder / f"{name}.svg")
         write_atomic(paths[-1], charts.svg(figure.titled).encode("utf-8"))
     if several:
-        compared = tables.comparison_rows(report.runs, reference, findings=report.findings.get(reference))
+        compared = tables.comparison_rows(report.runs, reference, report.findings.get(reference), report.first.metric)
         lead = headline(report.runs, report.first, tuning_note(report.tuned))
         grid = tables.comparison_table(compared, reference, lead)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fedkin.evaluate import Choice, Constant, choose, majority_class
+from fedkin.evaluate import Choice, Constant, choose, difference, majority_class
 from fedkin.report.folder import Run
 from fedkin.storage.json_lines import Record
 
@@ -55,6 +55,54 @@ def first_of(groups: Mapping[str, Sequence[Run]]) -> Choice:
     finals = [run.final for run in runs]
     lacking = any(f.get("balanced") is None for f in finals if f.get("accuracy") is not None)
     return Choice("accuracy", chosen.one_sided, chosen.tested) if lacking else chosen
+
+
+def unlearned(groups: Mapping[str, Sequence[Run]], first: Choice, same: bool | None) -> tuple[str, str] | None:
+    """Return the headline where no method is clearly above always giving each client's most frequent class, and the
+    reason; None where one is, or the constant answer is not known.
+
+    A method is clearly above it where the whole interval of the difference over seeds and clients is, in the headline
+    metric; with too few figures for an interval, where the mean is.
+
+    Args:
+        groups: title -> its runs.
+        first: the headline metric; same: whether clients are the same in every seed.
+    """
+    constants: list[Constant] = []
+    for runs in groups.values():
+        gains = []
+        for run in runs:
+            before, after = _constant_figures(run, first), run.averaged(first.metric)
+            gains.append({c: after[c] - before[c] for c in after if c in before})
+            constants = constants or constants_of(run)
+        if not gains or not all(gains):
+            return None
+        found = difference(gains, same_clients=same)
+        if found.mean > 0 and (found.low is None or found.low > 0):
+            return None
+    answers = {one.answer for one in constants}
+    (answer,) = answers if len(answers) == 1 else (None,)
+    always = "always giving a client's most frequent class" if answer is None else f"always answering “{answer}”"
+    total = sum(one.n_test for one in constants)
+    rare = total - sum(one.right for one in constants)
+    who = "No method predicts" if len(groups) > 1 else f"{next(iter(groups))} does not predict"
+    other = "another class" if answer is None else "another outcome"
+    return (
+        f"{who} this outcome clearly better than {always}.",
+        f"Only {rare:,} of {total:,} test samples ({100 * rare / total:.3g}%) have {other}."
+        if rare < total / 2 else f"That answer is right for {total - rare:,} of {total:,} test samples.",
+    )  # fmt: skip
+
+
+def _constant_figures(run: Run, first: Choice) -> dict[int, float]:
+    """Return the headline metric of the constant answer, by client."""
+    found = {}
+    for line in run.clients:
+        if (known := majority(line)) is not None:
+            right, n_test = known
+            classes = line.get("test_classes") or 1
+            found[int(line["client"])] = right / n_test if first.fair else bool(right) / int(classes)
+    return found
 
 
 def _joined(seeds: Mapping[int, Sequence[Constant]]) -> list[Constant]:

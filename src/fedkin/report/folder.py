@@ -84,10 +84,34 @@ class Run:
         """Figures of the last evaluated round; empty without one."""
         return latest(self.rounds) or {}
 
-    @cached_property
+    @property
     def by_client(self) -> dict[int, float]:
         """Final accuracy per client, a fraction."""
-        return final_by_client(self.clients, self.total, chosen=self.chosen)
+        return self.averaged()
+
+    @property
+    def moment(self) -> int | None:
+        """The round of all statements on single clients: the last evaluated one, or that of the figures `at_best`."""
+        last = self.last.get("round")
+        return self.chosen if self.chosen is not None or last is None else int(last)
+
+    def single(self, metric: str = "accuracy") -> dict[int, float]:
+        """Return a metric per client, a fraction, in the round of all statements on single clients."""
+        return self._by_client(metric, self.moment)
+
+    def averaged(self, metric: str = "accuracy") -> dict[int, float]:
+        """Return the final figure of a metric per client, a fraction."""
+        return self._by_client(metric, self.chosen)
+
+    def _by_client(self, metric: str, chosen: int | None) -> dict[int, float]:
+        key = (metric, chosen)
+        if key not in self._read:
+            self._read[key] = final_by_client(self.clients, self.total, metric, chosen)
+        return self._read[key]
+
+    @cached_property
+    def _read(self) -> dict[tuple[str, int | None], dict[int, float]]:
+        return {}
 
     @property
     def total(self) -> int | None:

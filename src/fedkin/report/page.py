@@ -11,6 +11,7 @@ from fedkin.core.errors import ConfigError, RunFolderError
 from fedkin.evaluate import Against
 from fedkin.report import charts, client_table, markup, page_data, references, tables
 from fedkin.report.figures import Figure
+from fedkin.report.first import NAMED
 from fedkin.report.folder import Run, by_title, read_run
 from fedkin.report.headline import headline
 from fedkin.report.page_data import PageData
@@ -21,9 +22,7 @@ from fedkin.storage.files import write_atomic
 _NAMED = 12
 
 
-def write_page(
-    folder: Path | str, local: Run | Path | str | None = None, command: str | None = None, tolerance: float = 0.0
-) -> Path:
+def write_page(folder: Path | str, local: Run | Path | str | None = None, command: str | None = None) -> Path:
     """Write ``report.html`` and ``overview.png`` into a run folder.
 
     Args:
@@ -31,7 +30,6 @@ def write_page(
         local: run of the reference on the same federation and seed (Local), or its folder: adds the verdict, the gains
             and a line in the figure.
         command: command that repeats the run. Default: ``command`` of ``summary.json``, omitted if there is none.
-        tolerance: gains up to this size, a fraction, are drawn as unchanged.
 
     Returns:
         The path of the page.
@@ -40,21 +38,21 @@ def write_page(
         RunFolderError: the folder or its summary is missing, or a file is damaged.
     """
     run = read_run(folder)
-    report, reference = one_run(run, local, tolerance)
+    report, reference = one_run(run, local)
     return run_page(folder, run, report, reference, command)
 
 
 def run_page(folder: Path | str, run: Run, report: PageData, reference: str, command: str | None = None) -> Path:
     """Do as `write_page`, where ``report`` and ``reference`` are known already, from `one_run`."""
-    said = [text for text in [report.verdict(run.title, reference)] if text is not None]
-    body = markup.verdicts({("Accuracy" if report.first.fair else "By accuracy") + f" against {reference}": said})
+    said = [text for text in [report.sentence(run.title, reference)] if text is not None]
+    body = markup.verdicts({f"{NAMED[report.first.metric].capitalize()} against {reference}": said})
     body += markup.note(references.what_local_is(run)) if said and reference == references.LOCAL else ""
     body += _losing(report, reference) + markup.table(tables.final_table(run, report.first), "final")
     order = [] if run.final.get("accuracy") is None else [run.title]
     return _write(Path(folder), Scene(report, reference, order, ()), body, command or _written_command(run))
 
 
-def one_run(run: Run, local: Run | Path | str | None = None, tolerance: float = 0.0) -> tuple[PageData, str]:
+def one_run(run: Run, local: Run | Path | str | None = None) -> tuple[PageData, str]:
     """Return the content of the page of a run, and the display name of its reference.
 
     Raises:
@@ -65,7 +63,7 @@ def one_run(run: Run, local: Run | Path | str | None = None, tolerance: float = 
         _require_comparable(run, base)
     reference = "Local" if base is None else base.title
     bases = {} if base is None else {reference: {run.seed: base}}
-    return page_data.made({run.title: [run]}, bases, reference, tolerance, base), reference
+    return page_data.made({run.title: [run]}, bases, reference, base), reference
 
 
 def _require_comparable(run: Run, base: Run) -> None:
@@ -86,7 +84,6 @@ def write_comparison(
     runs: Iterable[Run | Path | str],
     command: str | None = None,
     reference: str = "Local",
-    tolerance: float = 0.0,
 ) -> Path:
     """Write ``report.html`` and ``overview.png`` for several runs into ``folder`` (made if it is missing).
 
@@ -95,7 +92,6 @@ def write_comparison(
         runs: runs or run folders; runs of equal title are seeds of one method.
         command: command that repeats the comparison; omitted if None.
         reference: title of the method that gains are relative to.
-        tolerance: gains up to this size, a fraction, are drawn as unchanged.
 
     Returns:
         The path of the page.
@@ -104,31 +100,28 @@ def write_comparison(
         ConfigError: no run was given.
         RunFolderError: a folder is missing or damaged, or two runs have the same title and seed.
     """
-    return comparison_page(folder, several_runs(runs, reference, tolerance), command, reference, tolerance)
+    return comparison_page(folder, several_runs(runs, reference), command, reference)
 
 
-def comparison_page(
-    folder: Path | str, report: PageData, command: str | None, reference: str, tolerance: float = 0.0
-) -> Path:
+def comparison_page(folder: Path | str, report: PageData, command: str | None, reference: str) -> Path:
     """Do as `write_comparison`, where the report is known already, from `several_runs`."""
     findings = report.findings.get(reference, {})
-    rows = tables.comparison_rows(report.runs, reference, tolerance, findings)
+    rows = tables.comparison_rows(report.runs, reference, findings, report.first.metric)
     order = _order(rows, report.first.metric)
-    head = "Against" if report.first.fair else "Accuracy against"
     lists = {}
     for other in (reference, *references.others(reference)):
-        texts = [report.verdict(title, other) for title in order if title != reference]
-        lists[f"{head} {other}"] = [text for text in texts if text is not None]
+        texts = [report.sentence(title, other) for title in order if title != reference]
+        lists[f"Against {other}"] = [text for text in texts if text is not None]
     grid = tables.comparison_table(rows, reference, headline(report.runs, report.first, tuning_note(report.tuned)))
     body = markup.verdicts(lists) + markup.note(references.which_is_which(report.runs))
     body += markup.table(grid, "comparison")
     body += markup.table(tuning_table(report.tuned), "tuning") if report.tuned else ""
     body += _losing(report, reference)
-    tied = [row.title for row in rows if row.best and order and row.title != order[0]] if report.first.fair else []
+    tied = [row.title for row in rows if row.best and order and row.title != order[0]]
     return _write(Path(folder), Scene(report, reference, order, [t for t in order if t in tied]), body, command)
 
 
-def several_runs(runs: Iterable[Run | Path | str], reference: str = "Local", tolerance: float = 0.0) -> PageData:
+def several_runs(runs: Iterable[Run | Path | str], reference: str = "Local") -> PageData:
     """Return the content of the page of a comparison.
 
     Raises:
@@ -141,7 +134,7 @@ def several_runs(runs: Iterable[Run | Path | str], reference: str = "Local", tol
     groups = by_title(read)
     compared_with = (reference, *references.others(reference))
     bases = {t: {run.seed: run for run in groups[t]} for t in compared_with if t in groups}
-    return page_data.made(groups, bases, reference, tolerance)
+    return page_data.made(groups, bases, reference)
 
 
 def _order(rows: Sequence[tables.Row], metric: str) -> list[str]:

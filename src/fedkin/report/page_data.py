@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fedkin.core.robust import Aggregation
-from fedkin.evaluate import Against, Choice, Conclusion, judge, verdict
+from fedkin.evaluate import Against, Choice, Conclusion, details, judge_all, verdict
 from fedkin.evaluate import warnings as careful
 from fedkin.report import accuracy, client_notes, costs, curves, dots, references, spreads
 from fedkin.report.client_data import Part, parts_of
 from fedkin.report.figures import Figure, best_first
-from fedkin.report.first import NAMED, first_of
+from fedkin.report.first import NAMED, first_of, unlearned
 from fedkin.report.folder import Run
 from fedkin.report.headline import ended_early
-from fedkin.report.rows import comparisons, same_clients
+from fedkin.report.rows import comparisons, same_clients, test_share
 from fedkin.report.standings import Standing, standing
 from fedkin.report.tuning import Tuned
 
@@ -31,6 +31,7 @@ class PageData:
         findings: reference -> method -> conclusions from its comparisons together.
         standings: reference -> method -> the gain of every client, with the verdict.
         first: the headline metric.
+        unlearned: the headline and its reason where no method is clearly above its constant answer.
         same: whether a client number means the same client in every seed; None if that is not known.
         warnings: caveats to read before trusting the results.
         tuned: how the methods were tuned; empty if they were not.
@@ -43,6 +44,7 @@ class PageData:
     findings: dict[str, dict[str, Conclusion]]
     standings: dict[str, dict[str, Standing]]
     first: Choice
+    unlearned: tuple[str, str] | None = None
     same: bool | None = None
     warnings: list[careful.Warning] = field(default_factory=list)
     tuned: Sequence[Tuned] = ()
@@ -58,19 +60,24 @@ class PageData:
         return max(len(runs) for runs in self.runs.values()) > 1
 
     def verdict(self, title: str, reference: str) -> str | None:
-        """Return the sentence on a method against a reference; None if they were not compared."""
+        """Return the line on a method against a reference; None if they were not compared."""
         found = self.findings.get(reference, {}).get(title)
         if found is None:
             return None
         lost = any(run.diverged is not None for run in self.runs[title])
-        return f"{verdict(title, found, reference, names=self.names)}{'; its training diverged' if lost else ''}"
+        line = verdict(title, found, reference, metric=NAMED[self.first.metric])
+        return f"{line}{'; its training diverged' if lost else ''}"
+
+    def sentence(self, title: str, reference: str) -> str | None:
+        """Return `verdict` with its details: how many clients are harmed, and who clearly moves against the mean."""
+        line = self.verdict(title, reference)
+        return None if line is None else line + details(self.findings[reference][title], self.names)
 
 
 def made(
     groups: Mapping[str, Sequence[Run]],
     bases: Mapping[str, Mapping[int, Run]],
     reference: str = "Local",
-    tolerance: float = 0.0,
     local: Run | None = None,
 ) -> PageData:
     """Return the content of a page.
@@ -79,21 +86,22 @@ def made(
         groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.
         bases: runs that gains are relative to: title -> seed -> run.
         reference: the first of them.
-        tolerance: gains up to this size, a fraction, count as unchanged.
         local: of one run: the reference's run, which is not among the groups.
     """
+    same, first_figure = same_clients(groups), first_of(groups)
+    metric = first_figure.metric
     by_seed = {
-        name: {t: c for t, runs in groups.items() if t != name and (c := comparisons(seeds, runs, tolerance))}
+        name: {t: c for t, runs in groups.items() if t != name and (c := comparisons(seeds, runs, metric))}
         for name, seeds in bases.items()
     }
     compared = {name: {t: list(found.values()) for t, found in methods.items()} for name, methods in by_seed.items()}
-    same, first_figure = same_clients(groups), first_of(groups)
-    findings = {name: {t: judge(seeds, same) for t, seeds in methods.items()} for name, methods in compared.items()}
-    parts = parts_of(groups, by_seed, bool(same))
-    standings = {name: {t: standing(t, name, groups[t], seeds, findings[name][t]) for t, seeds in methods.items()}
-                 for name, methods in by_seed.items()}  # fmt: skip
+    findings = {name: judge_all(methods, same, test_share(groups)) for name, methods in compared.items()}
+    standings = {name: {t: standing(t, name, groups[t], seeds, findings[name][t], metric)
+                        for t, seeds in methods.items()} for name, methods in by_seed.items()}  # fmt: skip
+    parts = parts_of(groups, standings, bool(same))
     several = len(groups) > 1 or len(next(iter(groups.values()))) > 1
     final = None if local is None else local.final.get("accuracy")
+    learned = unlearned(groups, first_figure, same)
     names, order = _names(groups, same), best_first(groups, first_figure.metric)
     ranked = {title: groups[title] for title in order}
     one = next(iter(groups.values()))[0]
@@ -118,8 +126,8 @@ def made(
         ],
     }
     figures = {name: [one for one in drawn if one is not None] for name, drawn in found.items()}
-    warnings = _warnings(groups, parts, compared, first_figure)
-    return PageData(groups, figures, parts, compared, findings, standings, first_figure, same, warnings)
+    warnings = _warnings(groups, parts, by_seed, first_figure)
+    return PageData(groups, figures, parts, compared, findings, standings, first_figure, learned, same, warnings)
 
 
 def _names(groups: Mapping[str, Sequence[Run]], same: bool | None) -> tuple[str, ...]:
@@ -135,7 +143,7 @@ def _noted(groups: Mapping[str, Sequence[Run]], same: bool | None) -> list[Figur
 def _warnings(
     groups: Mapping[str, Sequence[Run]],
     parts: Sequence[Part],
-    compared: Mapping[str, Mapping[str, Sequence[Against]]],
+    compared: Mapping[str, Mapping[str, Mapping[int, Against]]],
     headline: Choice,
 ) -> list[careful.Warning]:
     """Return all warnings; those of one method name it where there are several."""
@@ -143,21 +151,22 @@ def _warnings(
     for title, runs in groups.items():
         for reference, methods in compared.items():
             alone = title in (references.LOCAL, references.FULL)  # whatever they equal is what collapsed
-            if title in methods and not alone and all(a.collapsed for a in methods[title]):
-                found += careful.collapsed(title, methods[title][0], reference)
+            each = list(methods.get(title, {}).values())
+            if each and not alone and all(a.collapsed for a in each):
+                found += careful.collapsed(title, each[0], reference)
         own = [p for p in parts if p.run.title == title and not p.joint]
-        by_seed = {p.run.seed: _own(p, next(iter(compared), ""), headline) for p in own}
+        base = next(iter(compared.values()), {}).get(title, {})
+        by_seed = {p.run.seed: _own(p, base.get(p.run.seed), headline) for p in own}
         prefix = f"{title}: " if len(groups) > 1 else ""
         found += [careful.Warning(w.kind, prefix + w.text) for w in _of_seeds(by_seed, [run.seed for run in runs])]
     notes = dict.fromkeys(note for runs in groups.values() for run in runs for note in run.summary.get("notes") or ())
     return [*careful.data(notes), *_joined(found), *careful.seeds(max(len(runs) for runs in groups.values()))]
 
 
-def _own(part: Part, reference: str, headline: Choice) -> list[careful.Warning]:
-    """Return the warnings of one run; those on gains concern gains over the reference."""
+def _own(part: Part, compared: Against | None, headline: Choice) -> list[careful.Warning]:
+    """Return the warnings of one run; those on gains concern gains over the reference, which it is compared with."""
     run, p = part.run, part.people
-    gains = part.gains.get(reference)
-    found = [] if gains is None else careful.small_tests(p.final, p.n_test, gains)
+    found = [] if compared is None else careful.small_tests(p.n_test, compared.changed)
     constant = "majority" if headline.fair else "majority_balanced"
     found += careful.constant(run.final.get(headline.metric), run.final.get(constant), NAMED[headline.metric])
     found += careful.course(run.rounds, bool(ended_early([run])))

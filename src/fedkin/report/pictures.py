@@ -35,7 +35,7 @@ def glyph(colour: str, shape: tuple[str, bool]) -> str:
 
 
 def mark(kind: int, strong: bool) -> str:
-    """Return the mark of a client: a disc (helped), a ring (unchanged) or a triangle (harmed), pale within chance."""
+    """Return the mark of a client: a disc (higher), a ring (equal) or a triangle (lower), pale unless ``strong``."""
     if kind == 0:
         inner = '<circle r="2.6" fill="var(--surface)" stroke="var(--same)" stroke-width="1.3"/>'
     else:
@@ -47,7 +47,7 @@ def mark(kind: int, strong: bool) -> str:
 
 
 def clients(found: Iterable[tuple[int, bool]], says: str) -> str:
-    """Return a mark for each client, helped ones first; of many clients a bar of three parts."""
+    """Return a mark for each client, higher ones first; of many clients a bar of three parts."""
     order = sorted(found, key=lambda one: (-one[0], -one[1] * one[0]))
     if len(order) > MOST_MARKS:
         return _parts([sum(kind == k for kind, _ in order) for k in (1, 0, -1)], says)
@@ -98,7 +98,7 @@ def interval(low: float | None, mean: float | None, high: float | None, ends: tu
         return f"{4 + 92 * (value - ends[0]) / (ends[1] - ends[0]):.1f}%"
 
     inner = f'<line x1="{x(0)}" x2="{x(0)}" y1="-9" y2="29" stroke="var(--line-2)"/>'
-    colour = f"var(--{({'better': 'gain', 'worse': 'loss'}).get(word, 'same')})"
+    colour = f"var(--{({'better': 'gain', 'ahead': 'gain', 'worse': 'loss', 'behind': 'loss'}).get(word, 'same')})"
     says = "reference"
     if mean is not None:
         says = "too few figures for an interval"

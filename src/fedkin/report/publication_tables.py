@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate.paired import SEED_EFFECT
 from fedkin.evaluate.rounds import over
 from fedkin.report.cells import cells
+from fedkin.report.first import NAMED
 from fedkin.report.headline import Headline
 from fedkin.report.tables import (
+    BOLD,
     DASH,
     Grid,
     Row,
@@ -131,7 +132,7 @@ def paper_table(
         )
         for row in rows
     )
-    bold = frozenset((i, columns.index("accuracy %")) for i, row in enumerate(rows) if row.best)
+    bold = frozenset((i, columns.index(BOLD[extra.first.metric])) for i, row in enumerate(rows) if row.best)
     caption = balanced_note(extra.first, rows) + _caption(rows, reference, level, extra)
     return Grid("Comparison", columns, cells, bold, caption[:1].upper() + caption[1:])
 
@@ -142,18 +143,18 @@ def _caption(rows: Sequence[Row], reference: str, level: float, extra: Headline)
     shared = {row.difference.seeds for row in rows if row.difference} or set(seeds)  # a reference may lack runs
     luck = "clients of this one seed" if seeds == [1] else "clients of the one seed in common"
     if shared - {1}:
-        luck = f"seeds and clients (half-Cauchy prior on the seed effect, scale {SEED_EFFECT:g})"
+        luck = "seeds and clients (half-Cauchy prior on the seed effect, its scale from all methods)"
         luck += "; over clients alone where there is one seed in common" if 1 in shared else ""
     spread = "" if seeds == [1] else " (± standard deviation)"
     parts = [
         f"accuracy: mean over clients {over(extra.rounds)}, {runs}{spread}{majority_note(rows)}",
         "last: accuracy in the last round alone",
         "worst 10 %: as accuracy, over the worst tenth of the clients",
-        f"difference: points above {reference}, paired by seed and client, with its {100 * level:g} % interval "
-        f"over {luck}",
+        f"difference: points of {NAMED[extra.first.metric]} above {reference}, paired by seed and client, with its "
+        f"{100 * level:g} % interval over {luck}",
         "rank: mean over the seeds that all methods have",
         "MB: sent up and down in training",
-        *bold_note(rows),
+        *bold_note(rows, extra.first),
     ]
     if any(row.difference and row.difference.low is None for row in rows):
         parts.append("differences without an interval rest on too few figures for one")

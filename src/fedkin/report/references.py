@@ -16,6 +16,11 @@ OTHERS = (LOCAL, FULL, FEDAVG)
 """Methods that all are compared with in addition to the reference of the comparison."""
 
 
+def alone(reference: str) -> bool:
+    """Return whether a reference is training alone."""
+    return reference in (LOCAL, FULL)
+
+
 def others(reference: str) -> tuple[str, ...]:
     """Return the methods of `OTHERS` except the reference itself."""
     return tuple(title for title in OTHERS if title != reference)

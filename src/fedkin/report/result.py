@@ -6,16 +6,16 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedkin.core.errors import counted as with_noun
 from fedkin.evaluate import Spread, spread
 from fedkin.report import pictures, references
+from fedkin.report.dots import WORDS
 from fedkin.report.first import NAMED
 from fedkin.report.folder import Run
 from fedkin.report.headline import ended_early, ending, headline, rounds_of
 from fedkin.report.page_data import PageData
-from fedkin.report.references import FEDAVG
-from fedkin.report.standings import Standing, alone
-from fedkin.report.wording import against, counted, listed, named, points, share, short_mb, signed, tight
+from fedkin.report.references import FEDAVG, alone
+from fedkin.report.standings import Standing
+from fedkin.report.wording import against, counted, named, points, share, short_mb, signed, tight
 
 Text = list[tuple[str, str]]
 """Parts of a sentence with the class that colours them."""
@@ -82,39 +82,34 @@ def _span(text: str, kind: str) -> str:
 
 def sentences(scene: Scene, title: str) -> tuple[Text, str]:
     """Return the headline of a method: for whom it paid, in parts, and how much."""
-    accuracy, standing = scene.final(title), scene.standing(title)
+    metric = NAMED[scene.report.first.metric]
+    accuracy, standing = scene.final(title, scene.report.first.metric), scene.standing(title)
     if accuracy is None:
         return [(f"{named(title)}: no round was evaluated.", "")], ""
     if marked := diverged(scene, title):
         every = len(scene.report.runs[title])
         seeds = f" in {len(marked)} of {every} seeds" if every > 1 else ""
-        did = "".join(t for t, _ in _effect(scene, standing)) if standing else f"reach {share(accuracy.mean)} accuracy."
+        did = "".join(t for t, _ in _effect(scene, standing)) if standing else f"{_reached(scene, accuracy)}."
         return [(f"Training diverged with {title}", "l"), (f" from round {min(marked.values())} on{seeds}.", "")], (
-            f"Its last usable models {did}"
+            f"Its last usable models: {did}"
         )  # fmt: skip
-    metric = scene.report.first.metric
-    if not scene.report.first.fair and (found := scene.final(title, metric)) is not None:
-        best = title == scene.order[0] and len(scene.order) > 1
-        said = f"{title} has the highest mean {NAMED[metric]}, {share(found.mean)}." if best else (
-            f"{title} reached {share(found.mean)} {NAMED[metric]} on average."
-        )  # fmt: skip
-        return [(said, "")], "By accuracy, it " + "".join(t for t, _ in _effect(scene, standing)) if standing else ""
+    if scene.report.unlearned:
+        return [(scene.report.unlearned[0], "")], scene.report.unlearned[1]
     if title == scene.reference and alone(title):
-        return [
-            (f"Trained alone, the {_clients(scene, title)} reach {share(accuracy.mean)} accuracy on average.", "")
-        ], ""
+        return [(f"Trained alone, the {_clients(scene, title)} reach {_reached(scene, accuracy)} on average.", "")], ""
     if standing is None:
         return _unmatched(scene, title, accuracy), ""
-    if standing.identical:
-        alike = f"{title} ended exactly where {against(scene.reference)} ended, for every client."
-        nothing = alone(scene.reference) and standing.collapsed
-        return [(alike, "")], "It learned nothing from the others." if nothing else ""
+    if standing.difference.identical:
+        if not standing.finding.collapsed:
+            return [(f"{title} has the same {metric} as {against(scene.reference)} at every client.", "")], ""
+        nothing = "It learned nothing from the others." if alone(scene.reference) else ""
+        return [(f"{title} predicts exactly as {against(scene.reference)} does at every client.", "")], nothing
     top = scene.order[0]
     above = any(other.difference.mean > 0 for t in scene.order if (other := scene.standing(t, top)))
     if title == scene.first and top != title and (alone(top) or top == scene.reference) and not above:
         none = f"No method is above {against(top)} on average."
-        return [(none, "")], f"{title}, the highest, " + "".join(text for text, _ in _effect(scene, standing))
-    return [(f"{title} ", ""), *_effect(scene, standing)], _average(standing)
+        return [(none, "")], f"The highest, {title}: " + "".join(text for text, _ in _effect(scene, standing))
+    return [(f"{title}: ", ""), *_effect(scene, standing)], _likely(standing)
 
 
 def diverged(scene: Scene, title: str) -> Mapping[int, int]:
@@ -126,9 +121,13 @@ def _unmatched(scene: Scene, title: str, accuracy: Spread) -> Text:
     best = title == scene.order[0] and len(scene.order) > 1
     rank = f", the highest of {len(scene.order)} methods" if best else ""
     worst = scene.final(title, "worst_decile")
-    tail = "" if worst is None or rank else f", {share(worst.mean)} for the worst tenth of them"
+    tail = (
+        ""
+        if worst is None or rank or not scene.report.first.fair
+        else f", {share(worst.mean)} for the worst tenth of them"
+    )
     where = "" if rank else f" over {_clients(scene, title)}"
-    return [(f"{named(title)} reached {share(accuracy.mean)} accuracy on average{where}{rank}{tail}.", "")]
+    return [(f"{named(title)} reached {_reached(scene, accuracy)} on average{where}{rank}{tail}.", "")]
 
 
 def _clients(scene: Scene, title: str) -> str:
@@ -136,43 +135,35 @@ def _clients(scene: Scene, title: str) -> str:
     return f"{count} client{'' if count == 1 else 's'}"
 
 
+def _reached(scene: Scene, found: Spread) -> str:
+    return f"{share(found.mean)} {NAMED[scene.report.first.metric]}"
+
+
 def _effect(scene: Scene, standing: Standing) -> Text:
-    """Return "helped 13 of 20 clients and harmed 2.", or the words for a reference that trains together."""
-    up, down, of = standing.counts(1), standing.counts(-1), standing.clients
-    every = "all" if min(up) == of else counted(up, "none")
-    whom = f"all {of}" if every == "all" else f"{every} of {of}"
-    names = _harmed_names(scene, standing)
-    same = min(up) == max(up) and min(down) == max(down)
-    seeds = f" {'in each of' if same else 'across'} {len(up)} seeds" if len(up) > 1 else ""
-    if not alone(standing.reference):
-        return [("is ", ""), (f"above {standing.reference} for {whom}", "g"), (f" clients{seeds} and ", ""),
-                (f"below it for {counted(down, 'none')}{names}", "l"), (".", "")]  # fmt: skip
-    if every == "all":
-        return [(f"helped {whom}", "g"), (f" clients{seeds}.", "")]
-    return [(f"helped {whom}", "g"), (f" clients{seeds} and ", ""),
-            (f"harmed {counted(down, 'none')}{names}", "l"), (".", "")]  # fmt: skip
+    """Return "7 points above training alone in this one run.", or the words for several seeds."""
+    mean, word, other = standing.difference.mean, standing.difference.word, against(standing.reference)
+    size = points(mean) + ("" if scene.report.first.fair else f" of {NAMED[scene.report.first.metric]}")
+    colour = "g" if mean > 0 else "l"
+    side = "above" if mean > 0 else "below"
+    if word in ("better", "worse"):
+        return [(f"{word} than {other} by {size}", colour), (".", "")]
+    if word in ("ahead", "behind"):
+        return [(f"{size} {side} {other}", colour), (" in this one run.", "")]
+    if word == "level":
+        return [(f"level with {other} in this one run, at {signed(mean)} points.", "")]
+    if word == "too few":
+        return [(f"{size} {side} {other}; that is too few clients and seeds for more.", "")]
+    return [(f"no clear difference from {other}, at {signed(mean)} points.", "")]
 
 
-def _harmed_names(scene: Scene, standing: Standing) -> str:
-    """Return the names of up to two harmed clients, in brackets; "" where they have none or are more."""
-    names = scene.report.names
-    if len(standing.seeds) > 1 or not names:
+def _likely(standing: Standing) -> str:
+    """Return the interval in words, in whole points unless an end would be zero or both would be the same."""
+    found = standing.difference
+    if found.low is None or found.high is None:
         return ""
-    losers = [one.client for one in sorted(standing.gains, key=lambda one: one.gain) if one.kind < 0]
-    harmed = [names[client] if client < len(names) else str(client) for client in losers]
-    return f" ({listed(harmed)})" if 0 < len(harmed) <= 2 else ""
-
-
-def _average(standing: Standing) -> str:
-    mean, of = standing.difference.mean, standing.clients
-    over = f"Over all {of}"
-    if standing.difference.low is None:
-        return f"With so few clients, the average of {points(mean)} says little." if mean >= 0 else (
-            f"With so few clients, the average loss of {points(mean)} says little."
-        )  # fmt: skip
-    if standing.word == "unclear":
-        return f"{over}, a mean {'loss' if mean < 0 else 'gain'} of {points(mean)} could be chance."
-    return f"{over}, accuracy {'rose' if standing.word == 'better' else 'fell'} by {points(mean)} on average."
+    whole = min(abs(found.low), abs(found.high)) >= 0.005 and found.high - found.low >= 0.01
+    over = "for clients like these" if found.seeds == 1 else f"over {found.seeds} seeds"
+    return f"Likely {signed(found.low, 1 - whole)} to {signed(found.high, 1 - whole)} {over}."
 
 
 def _eyebrow(scene: Scene, title: str) -> str:
@@ -204,47 +195,79 @@ def _lede(scene: Scene, title: str) -> str:
         said.append(f"Training ended early, after {ending(early)}, when validation accuracy no longer rose. ")
     if standing is None:
         if title == scene.reference and len(scene.order) > 1:
-            said.append("Pick a method to see whom it helped and whom it harmed.")
+            said.append("Pick a method to see for whom it is higher and for whom lower.")
         elif title != scene.reference:
             said.append(_missing(scene, title, runs))
         return "".join(said).strip()
-    found = standing.difference
-    over = f"these {standing.clients} clients and one seed" if found.seeds == 1 else f"{found.seeds} seeds"
-    if found.low is not None and found.high is not None and not found.identical:
-        plain = report.first.fair and not diverged(scene, title)
-        average = "that average" if plain else "the mean change in accuracy"
-        said.append(f"The 95% interval for {average} is {signed(found.low)} to {signed(found.high)} points, over "
-                    f"{over}. ")  # fmt: skip
-    elif not found.identical:
-        said.append(
-            f"{with_noun(found.clients, 'client')} and {with_noun(found.seeds, 'seed')} are too few for an interval. "
-        )
-    return "".join([*said, _compared_with_fedavg(scene, title)]).strip()
+    said += [_these(standing), _measured(scene, standing), _among(scene, title), _chosen(scene, title)]
+    if scene.seeds == 1:
+        said.append("One seed: run two more before choosing.")
+    return " ".join(filter(None, (text.strip() for text in said)))
+
+
+def _these(standing: Standing) -> str:
+    """Return the interval for the very clients of the runs, where several seeds have the same; "" otherwise."""
+    found = standing.finding.these
+    if found is None or found.low is None or found.high is None:
+        return ""
+    return f"For these {standing.clients} clients themselves: {signed(found.low)} to {signed(found.high)}."
+
+
+def _measured(scene: Scene, standing: Standing) -> str:
+    """Return the numbers of clients that were measured higher, equal and lower, and how many are truly worse off."""
+    up, level, down = (counted(standing.counts(kind), "none") for kind in (1, 0, -1))
+    seeds = f" in each of {len(standing.seeds)} seeds" if len(standing.seeds) > 1 else ""
+    text = f"Measured higher for {up} of {standing.clients} clients, equal for {level}, lower for {down}{seeds}"
+    tested = sorted(one.n_test for one in standing.gains if one.n_test)
+    clear = {one.client for one in standing.gains if one.clear}
+    if tested and not clear and any(one.kind for one in standing.gains):
+        sizes = f"{tested[0]} to {tested[-1]}" if tested[0] < tested[-1] else f"{tested[0]}"
+        text += f"; tests of {sizes} samples cannot tell single clients apart"
+    harmed = standing.finding.harmed
+    if harmed is not None:
+        of = "" if standing.finding.of == "clients" else f" of {harmed.of} {standing.finding.of}"
+        by = "" if scene.report.first.fair else " by accuracy"
+        ends = f"between {harmed.low} and {harmed.high}" if harmed.low < harmed.high else str(harmed.low)
+        text += f": {ends}{of} {'is' if harmed.low == harmed.high == 1 else 'are'} truly worse off{by}"
+    return f"{text}."
 
 
 def _missing(scene: Scene, title: str, runs: Sequence[Run]) -> str:
     rounds = f"Figures are means over {rounds_of(runs)}. " if rounds_of(runs).startswith("rounds") else ""
     if any(scene.report.standings.get(scene.reference, {})) or scene.reference in scene.report.runs:
         return f"{rounds}There is no seed or client in common with {scene.reference} to compare with."
-    return f"{rounds}There is no {scene.reference} run to compare with, so it is not known whom it helped."
+    return f"{rounds}There is no {scene.reference} run to compare with, so gains are not known."
 
 
-def _compared_with_fedavg(scene: Scene, title: str) -> str:
-    """Return the sentence on the simplest federation; "" where there is none."""
-    standing = scene.standing(title, FEDAVG)
+def _among(scene: Scene, title: str) -> str:
+    """Return the place among all methods, and the simplest federation next to it; "" where there is neither."""
+    count = len(scene.order)
+    place = f"Highest average of {count} methods" if count > 1 and title == scene.order[0] else ""
+    standing, fedavg = scene.standing(title, FEDAVG), scene.standing(FEDAVG)
     if standing is None or scene.reference == FEDAVG:
-        return ""
-    found = standing.difference
-    if found.low is None or found.high is None:
-        return f"Against plain FedAvg the mean difference is {signed(found.mean)}."
-    ends = f"({signed(found.mean)}, interval {signed(found.low)} to {signed(found.high)})"
-    said = {"better": f"It is better than plain FedAvg {ends}", "worse": f"It is worse than plain FedAvg {ends}"}
-    text = "It equals plain FedAvg for every client" if found.identical else said.get(
-        standing.word, f"There is no clear difference from plain FedAvg {ends}"
-    )  # fmt: skip
+        return f"{place}." if place else ""
+    word, by = standing.difference.word, points(standing.difference.mean)
+    name = FEDAVG if fedavg is None else f"{FEDAVG} ({signed(fedavg.difference.mean)})"
+    once = " in this one run" if standing.difference.seeds == 1 else ""
+    said = {
+        "better": f"{name} is worse by {by}", "worse": f"{name} is better by {by}",
+        "ahead": f"{name} is {by} below it{once}", "behind": f"{name} is {by} above it{once}",
+    }.get(word, f"{name} is not distinguishable from it")  # fmt: skip
     mine, other = scene.megabytes(title), scene.megabytes(FEDAVG)
     less = other / mine if mine and other else 1.0
-    return f"{text}, which needs {100 * less:.0f}% of the traffic." if less < 0.9 else f"{text}."
+    said += f" and needs {100 * less:.0f}% of the traffic" if less < 0.9 else ""
+    return f"{place}; {said}." if place else f"{said}."
+
+
+def _chosen(scene: Scene, title: str) -> str:
+    """Return whether the verdict on the method that the page chose holds for all comparisons together."""
+    standing = scene.standing(title)
+    if title != scene.first or standing is None or standing.finding.p is None or standing.finding.comparisons == 1:
+        return ""
+    if standing.difference.word not in ("better", "worse", "ahead", "behind"):
+        return ""
+    holds = "clear" if standing.finding.p < 0.05 else "not clear"
+    return f"Chosen from {standing.finding.comparisons} comparisons, its difference is {holds} (Holm's correction)."
 
 
 def _figures(scene: Scene, title: str) -> list[str]:
@@ -280,9 +303,8 @@ def _accuracy(scene: Scene, title: str, standing: Standing | None, low: float) -
         return _card(f"Mean {NAMED[metric]}", "–", '<div class="mini"></div>', "no round was evaluated")
     small = "" if found.std is None else f"<small>± {100 * found.std:.1f}</small>"
     before, caption = None, "the reference" if title == scene.reference else "mean over clients"
-    if standing is not None and metric == "accuracy":
-        means = [sum(one.accuracy - one.gain for one in seed) / len(seed) for seed in standing.seeds]
-        before = sum(means) / len(means)
+    if standing is not None:
+        before = standing.before
         name = "alone" if alone(scene.reference) else scene.reference
         caption = f"{name} {share(before)} · {signed(standing.difference.mean)} points{_in_common(scene, standing)}"
     says = f"{share(found.mean)}" if before is None else f"from {share(before)} to {share(found.mean)}"
@@ -303,25 +325,33 @@ def _counts(scene: Scene, title: str, standing: Standing | None) -> str:
         return _card("Clients", _clients(scene, title).split()[0], '<div class="mini"></div>', caption)
     three = [standing.counts(kind) for kind in (1, 0, -1)]
     up, level, down = (counted(counts).replace(" to ", "–") for counts in three)
-    words = ("helped", "unchanged", "harmed") if alone(scene.reference) else ("above", "equal", "below")
-    says = f"{up} {words[0]}, {level} {words[1]}, {down} {words[2]}"
-    strong, lost = standing.beyond(1), standing.beyond(-1)
-    caption = f"beyond chance: {strong} gain{'' if strong == 1 else 's'}, {lost} loss{'' if lost == 1 else 'es'}"
-    caption += ", all seeds" if len(standing.seeds) > 1 else ""
+    says = f"{up} {WORDS[1]}, {level} {WORDS[0]}, {down} {WORDS[-1]}"
+    clear = len({one.client if standing.finding.of == "clients" else (one.seed, one.client)
+                 for one in standing.gains if one.clear})  # fmt: skip
+    caption = f"clear by themselves: {clear}; truly worse off: {harmed_range(standing)}"
     big = "<i>/</i>".join(html.escape(text) for text in (up, level, down))
-    marks = pictures.clients(((one.kind, one.strong) for one in standing.gains), says)
-    return _card(f"Clients {' / '.join(words)}", big, marks, caption).replace("<h2>Clients ", _CLIENTS, 1)
+    marks = pictures.clients(((one.kind, one.clear) for one in standing.gains), says)
+    return _card("Clients higher / equal / lower", big, marks, caption).replace("<h2>Clients ", _CLIENTS, 1)
+
+
+def harmed_range(standing: Standing) -> str:
+    """Return the range for the number of harmed clients: 0–4, of 60 results where seeds have different clients."""
+    found = standing.finding.harmed
+    if found is None:
+        return "–"
+    of = "" if standing.finding.of == "clients" else f" of {found.of}"
+    return f"{found.low}{f'–{found.high}' if found.high > found.low else ''}{of}"
 
 
 def lowest(scene: Scene, title: str, reference: bool = False) -> tuple[float, str] | None:
-    """Return the lowest accuracy of a client, the mean over seeds, and the client's name in the only seed; of the
-    method, or of its reference where the two were compared."""
+    """Return the headline metric of the worst client in the last round, the mean over seeds, and the client's name in
+    the only seed; of the method, or of its reference where the two were compared."""
     standing = scene.standing(title) if reference else None
     if reference and standing is None:
         return None
     seeds: list[Mapping[int, float]] = (
-        [{one.client: one.accuracy - one.gain for one in seed} for seed in standing.seeds] if standing
-        else [run.by_client for run in scene.report.runs[title] if run.by_client]
+        [{one.client: one.value - one.gain for one in seed} for seed in standing.seeds] if standing
+        else [found for run in scene.report.runs[title] if (found := run.single(scene.report.first.metric))]
     )  # fmt: skip
     if not seeds:
         return None
@@ -341,7 +371,7 @@ def _worst(scene: Scene, title: str, standing: Standing | None, low: float) -> s
     if before is not None and alone(scene.reference):
         who = f" ({before[1]})" if before[1] else ""
         common = _in_common(scene, standing) if standing else ""
-        caption = f"{caption} · alone, the worst has {share(before[0])}{who}{common}"
+        caption = f"{caption} · alone, worst {share(before[0])}{who}{common}"
     level = None if before is None else before[0]
     picture = pictures.dumbbell(level, value, low, f"{share(value)}")
     return _card("Worst client", share(value), picture, caption)

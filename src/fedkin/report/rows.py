@@ -17,10 +17,12 @@ from fedkin.evaluate import (
     against,
     difference,
     gain_over,
-    judge,
+    judge_all,
     marked,
+    seed_effect,
     spread,
 )
+from fedkin.evaluate.verdict import TEST_SHARE
 from fedkin.report.folder import Run
 
 
@@ -31,7 +33,7 @@ class Row:
     Attributes:
         against: one comparison with the reference for each seed that both ran; ``finding``: their joint conclusion.
         metrics: every metric that a run of it has.
-        rank: mean over the seeds that all methods ran of its rank by accuracy, from 1; equals share a rank.
+        rank: mean over the seeds that all methods ran of its rank by the headline metric, from 1; equals share a rank.
         best: it is marked, as by :func:`fedkin.evaluate.marked`.
     """
 
@@ -61,8 +63,8 @@ class Row:
 def comparison_rows(
     groups: Mapping[str, Sequence[Run]],
     reference: str = "Local",
-    tolerance: float = 0.0,
     findings: Mapping[str, Conclusion] | None = None,
+    metric: str = "accuracy",
 ) -> list[Row]:
     """Return one row per method, with intervals, in the order of ``groups`` (title -> seeds, as from ``by_title``).
 
@@ -72,11 +74,14 @@ def comparison_rows(
     Args:
         groups: title -> its runs.
         reference: title of the method that the others are compared with.
-        tolerance: gains up to this size, a fraction, are drawn as unchanged.
         findings: conclusions from the comparisons with the reference, by title, where known already.
+        metric: the headline metric, which gains, intervals, marks and ranks are of.
     """
-    same, ranks = same_clients(groups), _ranks(groups)
-    top, base = _top(groups, same), {run.seed: run for run in groups.get(reference, ())}
+    same, ranks = same_clients(groups), _ranks(groups, metric)
+    top, base = _top(groups, same, metric), {run.seed: run for run in groups.get(reference, ())}
+    compared = {t: tuple(comparisons(base, runs, metric).values()) for t, runs in groups.items() if t != reference}
+    if findings is None:
+        findings = judge_all({t: seeds for t, seeds in compared.items() if seeds}, same, test_share(groups))
     rows = []
     for title, runs in groups.items():
         finals = [run.final for run in runs]
@@ -85,8 +90,6 @@ def comparison_rows(
             for name in (*METRICS, *GROUPED, *OTHER_MOMENT)
             if (s := spread([f.get(name) for f in finals])) is not None
         }
-        compared = tuple(comparisons(base, runs, tolerance).values()) if title != reference else ()
-        finding = None if not compared else judge(compared, same) if findings is None else findings.get(title)
         rows.append(
             Row(
                 title=title,
@@ -95,8 +98,8 @@ def comparison_rows(
                 worst_decile=metrics.get("worst_decile"),
                 macro_f1=metrics.get("macro_f1"),
                 megabytes=spread([None if run.bytes is None else run.bytes / 1e6 for run in runs]),
-                against=compared,
-                finding=finding,
+                against=compared.get(title, ()),
+                finding=findings.get(title),
                 metrics=metrics,
                 rank=ranks.get(title),
                 best=title in top,
@@ -105,13 +108,15 @@ def comparison_rows(
     return rows
 
 
-def comparisons(base: Mapping[int, Run], runs: Sequence[Run], tolerance: float = 0.0) -> dict[int, Against]:
-    """Return comparisons of runs with the reference's of the same seed, by seed, where they share a client."""
+def comparisons(base: Mapping[int, Run], runs: Sequence[Run], metric: str = "accuracy") -> dict[int, Against]:
+    """Return comparisons of runs with the reference's of the same seed by a metric, by seed, where they share a
+    client."""
     pairs = [(base[run.seed], run) for run in runs if run.seed in base]
+    finals = [(a, b, a.averaged(metric), b.averaged(metric)) for a, b in pairs]
     return {
-        b.seed: against(a.by_client, b.by_client, tolerance, (a.answers, b.answers))
-        for a, b in pairs
-        if a.by_client.keys() & b.by_client.keys()
+        b.seed: against(before, after, (a.answers, b.answers), (a.single(metric), b.single(metric)))
+        for a, b, before, after in finals
+        if before.keys() & after.keys()
     }
 
 
@@ -137,6 +142,12 @@ def same_clients(groups: Mapping[str, Sequence[Run]]) -> bool | None:
     return False if said == {False} and not alike else None
 
 
+def test_share(groups: Mapping[str, Sequence[Run]]) -> float:
+    """Return the fraction of a client's samples that is tested, the largest of the runs."""
+    config = [run.summary.get("config", {}) for runs in groups.values() for run in runs]
+    return max((float(one.get("data", {}).get("test", TEST_SHARE)) for one in config), default=TEST_SHARE)
+
+
 def _fixed(run: Run) -> bool | None:
     """Return whether the settings of a run determine the clients for every seed; None where that is unknown."""
     config = run.summary.get("config")
@@ -148,9 +159,9 @@ def _fixed(run: Run) -> bool | None:
     return shelf or data["partition"] == "natural" or data.get("data_seed") is not None
 
 
-def _ranks(groups: Mapping[str, Sequence[Run]]) -> dict[str, float]:
-    """Return the mean rank by accuracy over the seeds that all methods ran; empty where there is no such seed."""
-    found = {t: {r.seed: a for r in runs if (a := r.final.get("accuracy")) is not None} for t, runs in groups.items()}
+def _ranks(groups: Mapping[str, Sequence[Run]], metric: str) -> dict[str, float]:
+    """Return the mean rank by a metric over the seeds that all methods ran; empty where there is no such seed."""
+    found = {t: {r.seed: a for r in runs if (a := r.final.get(metric)) is not None} for t, runs in groups.items()}
     common = set.intersection(*(set(seeds) for seeds in found.values())) if found else set()
     ranks: dict[str, list[float]] = {title: [] for title in found} if common else {}
     for seed in common:
@@ -160,20 +171,21 @@ def _ranks(groups: Mapping[str, Sequence[Run]]) -> dict[str, float]:
     return {title: sum(places) / len(places) for title, places in ranks.items()}
 
 
-def _top(groups: Mapping[str, Sequence[Run]], same: bool | None) -> set[str]:
-    """Return the marked methods: those not significantly below the highest accuracy, and all above them."""
-    means = {t: s.mean for t, runs in groups.items() if (s := spread([r.final.get("accuracy") for r in runs]))}
+def _top(groups: Mapping[str, Sequence[Run]], same: bool | None, metric: str) -> set[str]:
+    """Return the marked methods: those not significantly below the highest by a metric, and all above them."""
+    means = {t: s.mean for t, runs in groups.items() if (s := spread([r.final.get(metric) for r in runs]))}
     if not means:
         return set()
     highest = max(means, key=lambda t: means[t])
-    tails: dict[str, float | None] = {}
+    below: dict[str, list[dict[int, float]]] = {}
     for title in means.keys() - {highest}:
         others = {run.seed: run for run in groups[title]}
-        gains = [_gains(others[run.seed], run) for run in groups[highest] if run.seed in others]
-        gains = [g for g in gains if g]
-        tails[title] = difference(gains, same_clients=same).tail if gains else None
-    return marked(means, tails)
+        gains = [_gains(others[run.seed], run, metric) for run in groups[highest] if run.seed in others]
+        below |= {title: known} if (known := [g for g in gains if g]) else {}
+    effect = seed_effect(below.values(), same)
+    return marked(means, {t: difference(g, same_clients=same, seed_effect=effect).tail for t, g in below.items()})
 
 
-def _gains(base: Run, run: Run) -> dict[int, float]:
-    return {c: gain_over(a, base.by_client[c]) for c, a in run.by_client.items() if c in base.by_client}
+def _gains(base: Run, run: Run, metric: str) -> dict[int, float]:
+    before = base.averaged(metric)
+    return {c: gain_over(a, before[c]) for c, a in run.averaged(metric).items() if c in before}

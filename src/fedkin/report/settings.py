@@ -12,16 +12,17 @@ from fedkin.report.folder import Run
 _COLUMNS = {"Data": ("data",), "Model and training": ("model", "training"), "Run": ("run",), "Method": ("method",)}
 _MOST = 12
 WORDS = {
-    "Helped, harmed, unchanged": "A client's final accuracy is above, below or equal to what it reached by training "
-    "alone on its data.",
-    "Better, unclear, worse": "The 95% interval of the average gain lies above zero, contains zero, or lies below "
-    "zero.",
-    "Within chance": "The gain is smaller than half of the 95% interval (Wilson) of that client's accuracy on its test "
-    "part.",
+    "Higher, equal, lower": "What was measured at a client in the last round, next to the method it is compared with.",
+    "Harmed, worse off": "A client whose true accuracy is lower by more than a point. Single tests rarely show who, so "
+    "it is a range for their number (90%).",
+    "Better, unclear, worse": "The likely range (95% interval) of the average gain lies above zero, contains zero, or "
+    "lies below zero. With one seed: ahead, level, behind.",
+    "Clear": "The difference on the client's own test samples is significant (exact sign test, Holm's correction for "
+    "all clients); p is without the correction.",
     "Accuracy": "Mean over clients, of the evaluated rounds in the last fifth of the run, at most ten. Every client "
     "counts the same.",
-    "Worst client": "The lowest final accuracy of any client under that method. It need not be the same client under "
-    "each method.",
+    "Worst client": "The lowest accuracy of any client under that method in the last round. It need not be the same "
+    "client under each method.",
     "Traffic": "Megabytes sent during training, up and down, over all clients.",
     "±": "One standard deviation over seeds, after a mean; after a client's accuracy half of its 95% interval.",
     "Group": "The clients that share a model. Letters go by size; the usual group is the most frequent one in the last "

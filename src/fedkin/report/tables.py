@@ -16,7 +16,7 @@ from rich.text import Text
 from fedkin.core.errors import ConfigError
 from fedkin.evaluate import GROUPED, Choice, Conclusion, Spread, best, gain_over, spread
 from fedkin.evaluate.rounds import over
-from fedkin.report.first import majority
+from fedkin.report.first import NAMED, majority
 from fedkin.report.folder import Run
 from fedkin.report.headline import ACCURACY, MARK, Headline, rounds_of
 from fedkin.report.rows import Row as Row
@@ -44,7 +44,8 @@ NAMES = {
     "ari_evaluated": "adjusted Rand index of the clusters chosen at evaluation",
 }
 
-_BOLD = "bold: the highest accuracy, and every method down to the last that is not clearly below it"
+BOLD = {"accuracy": "accuracy %", "balanced": "balanced %"}
+"""The column in which methods are marked, by headline metric."""
 
 _MOMENTS = {
     "accuracy_trained": ("trained", "accuracy right after the last local training"),
@@ -112,22 +113,22 @@ def comparison_table(rows: Sequence[Row], reference: str = "Local", extra: Headl
     note = (
         f"{balanced_note(extra.first, rows)}accuracy: mean over clients {over(extra.rounds)}{majority_note(rows)}; "
         "last: accuracy in the last round alone; worst 10 %: as accuracy, over the worst tenth of the clients; "
-        f"gain: points over {reference}; MB: sent up and down in training"
+        f"gain: points of {NAMED[extra.first.metric]} over {reference}; MB: sent up and down in training"
     )
     note += "".join(f"; {name}: {what}" for name, what in moments.values())
     ranges = [row.finding for row in rows if row.finding is not None and row.finding.harmed is not None]
     if ranges and (first := ranges[0].harmed) is not None:
         note += (
-            f"; harmed: number of {ranges[0].of} more than 1 point below {reference} in the last round, a range of "
-            f"{100 * first.level:g} % that allows for chance"
+            f"; harmed: number of {ranges[0].of} whose accuracy is truly more than 1 point below {reference}'s in the "
+            f"last round, a range of {100 * first.level:g} %"
         )
     if several:
         count = str(seeds.pop()) if len(seeds) == 1 else "each method's own"
         note += f"; ± is the standard deviation over {count} seeds"
     left = sum(a.left_out for row in rows for a in row.against)
     note += f"; {left} client figures without a partner are not compared" if left else ""
-    bold = frozenset((i, columns.index("accuracy %")) for i, row in enumerate(rows) if row.best)
-    note = "; ".join([note, *bold_note(rows), *extra.notes])
+    bold = frozenset((i, columns.index(BOLD[extra.first.metric])) for i, row in enumerate(rows) if row.best)
+    note = "; ".join([note, *bold_note(rows, extra.first), *extra.notes])
     return Grid("Comparison", columns, cells, bold, note)
 
 
@@ -151,16 +152,17 @@ def figure_cells(row: Row, extra: Headline, decimals: int = 1, moments: tuple[st
     return (*cells, other) if extra.first.fair else (other, *cells)
 
 
-def bold_note(rows: Sequence[Row]) -> list[str]:
+def bold_note(rows: Sequence[Row], first: Choice = ACCURACY) -> list[str]:
     """Return the meaning of the emphasis; nothing where no method is emphasised.
 
     The interval of a single seed leaves out what its clients have in common, so it bounds no probability for others.
     """
     if not any(row.best for row in rows):
         return []
+    bold = f"bold: the highest {NAMED[first.metric]}, and every method down to the last that is not clearly below it"
     if any(row.seeds == 1 for row in rows):
-        return [f"{_BOLD} (paired intervals over clients; another seed may mark other methods)"]
-    return [f"{_BOLD} (paired intervals; the best is among them with 90 % probability)"]
+        return [f"{bold} (paired intervals over clients; another seed may mark other methods)"]
+    return [f"{bold} (paired intervals; the best is among them with 90 % probability)"]
 
 
 def balanced_note(first: Choice, rows: Sequence[Row]) -> str:
@@ -169,7 +171,7 @@ def balanced_note(first: Choice, rows: Sequence[Row]) -> str:
         return ""
     return (
         f"{first.reason}; balanced: balanced accuracy (mean recall of a client's test classes), mean over clients"
-        f"{majority_note(rows, 'majority_balanced')}; all comparisons are of accuracy; "
+        f"{majority_note(rows, 'majority_balanced')}; "
     )
 
 
@@ -298,8 +300,8 @@ def to_rich(grid: Grid, width: int | None = None) -> Table:
     Args:
         grid: the table.
         width: characters in a line of the console; where the columns do not fit otherwise, one space separates them
-            instead of two, then ± has no spaces, then headings take two lines, then
-            long words such as paths, then figures with ±. A table that is still wider stays so: print it without
+            instead of two, then ± has no spaces, then headings take two lines, then long words such as paths, then "1
+            of 9" is 1/9, then figures with ± take two lines. A table that is still wider stays so: print it without
             cropping.
     """
     caption = Text(grid.note) if grid.note else None
@@ -337,7 +339,11 @@ def _narrowed(grid: Grid, width: int) -> Grid:
     folded = _folded(replace(close, columns=tuple(name.replace(" ", "\n", 1) for name in close.columns)), width)
     if _widths(folded)[1] + columns < width:
         return folded
-    return replace(folded, rows=tuple(tuple(cell.replace("±", "\n±") for cell in row) for row in folded.rows))
+    figures = ([c.replace(" of ", "/").replace("< ", "<") for c in row[grid.words :]] for row in folded.rows)
+    tight = replace(folded, rows=tuple((*row[: grid.words], *f) for row, f in zip(folded.rows, figures, strict=True)))
+    if _widths(tight)[1] + columns < width:
+        return tight
+    return replace(tight, rows=tuple(tuple(cell.replace("±", "\n±") for cell in row) for row in tight.rows))
 
 
 def _folded(grid: Grid, width: int) -> Grid:

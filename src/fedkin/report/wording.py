@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from fedkin.report.references import LOCAL
 
 ALONE = "Alone (Local)"
-SIGNS = {"better": "▲", "worse": "▼", "unclear": "≈", "reference": "–"}
+SIGNS = {"better": "▲", "ahead": "▲", "worse": "▼", "behind": "▼", "level": "≈", "no clear difference": "≈",
+         "reference": "–"}  # fmt: skip
 """Sign of each verdict, so that colour is not the only difference."""
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six")
 

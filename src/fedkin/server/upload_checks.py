@@ -17,7 +17,7 @@ from fedkin.engines.drive import drive, named
 
 T = TypeVar("T")
 _COUNTS, _CLUSTERS = 10**12, 10**6  # no client can have more
-OUTCOMES = ("right", "test_digest")
+OUTCOMES = ("right", "test_digest", "logits_digest")
 """Names of the outcomes of single test samples, which an evaluation adds in a run's last round."""
 
 
@@ -181,7 +181,7 @@ def false_score(answer: Bundle, form: ScoreForm, size: int | None = None) -> str
 def _false_outcomes(answer: Bundle) -> str | None:
     """Return why the outcomes of single test samples do not fit the confusion matrix, or None if they do."""
     n, correct = int(answer.test.sum()), int(answer.test.diagonal().sum())
-    for name, size in zip(OUTCOMES, (-(-n // 8), 16), strict=True):
+    for name, size in zip(OUTCOMES, (-(-n // 8), 16, 8), strict=True):
         t = answer[name]
         if t.dtype != torch.uint8 or list(t.shape) != [size]:
             return f"{name} is {t.dtype} {list(t.shape)}, expected torch.uint8 [{size}] for {n} test samples"

@@ -212,10 +212,10 @@ the server must see the upload of each client, or means that are often over one 
 In evaluated rounds a client also sends the confusion matrices [C, C] of its validation and test parts and its class
 counts [C], where clients choose a cluster that choice, and the numbers that the method notes on each client (the share
 of a safe form). In the last round it sends one bit for each test
-sample, correct or not in the order of the test part, and a digest of 16 bytes of that part, so that two runs can be
-compared sample by sample. In runs with [privacy options](robust-and-private.md#privacy) (`metadata_epsilon`,
-`noise_multiplier`), and where the owner of a host limits reports of counts, neither these bits nor exact class counts
-are sent.
+sample, correct or not in the order of the test part, a digest of 16 bytes of that part, and one of 8 bytes of the
+logits for it, so that two runs can be compared sample by sample. In runs with
+[privacy options](robust-and-private.md#privacy) (`metadata_epsilon`, `noise_multiplier`), and where the owner of a host
+limits reports of counts, neither these bits and digests nor exact class counts are sent.
 
 """
 _BETWEEN = """

@@ -43,14 +43,37 @@ def test_version(fedkin: Command) -> None:
     assert (done.code, done.out, done.err) == (0, f"{package.__version__}\n", "")
 
 
-@pytest.mark.parametrize("args", ["", "--help", "-h", "help", "run --help", "run -h", "list --help"])
+@pytest.mark.parametrize("args", ["", "--help", "-h", "help"])
 def test_help_shows_every_command(args: str, fedkin: Command) -> None:
-    """Without a command, and where help is asked before anything is named, all commands and exit codes are shown."""
+    """Without a command all commands and exit codes are shown."""
     done = fedkin(args)
 
     assert (done.code, done.err) == (0, "")
     for word in ("run", "compare", "resume", "list", "demo", "130"):
         assert word in done.out
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("run", ("METHOD", "--rounds", "--partition", "--out", "--data ")),
+        ("sweep", ("METHOD", "--grid", "--sampler", "--rounds", "--seeds ")),
+        ("check", ("METHOD", "--rules", "--check-seed")),
+        ("list", ("methods", "papers", "partitions", "models", "data")),
+        ("compare", ("M1", "--rounds", "--seeds ")),
+    ],
+)
+@pytest.mark.parametrize("flag", ["--help", "-h", "--help-all"])
+def test_help_of_a_command_is_its_own(command: str, words: tuple[str, ...], flag: str, fedkin: Command) -> None:
+    """Before a method is named: the command's usage and flags, and those of no other command."""
+    done = fedkin(f"{command} {flag}")
+
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(f"usage: fedkin {command} ")
+    assert not [word for word in words if word not in done.out + " "]
+    assert "fedkin demo" not in done.out
+    assert ("--grid" in done.out) == (command == "sweep")
+    assert flag == "--help-all" or max(map(len, done.out.splitlines())) <= 80
 
 
 def test_help_fits_one_screen(fedkin: Command) -> None:
@@ -568,7 +591,8 @@ def test_compare_shows_every_method_and_a_verdict(fedkin: Command, small: str) -
         assert f"| {title} |" in written or f"| **{title}** |" in written
     for title in ("FedAvg", "DA-PFL", "FedPer"):
         (against,) = re.findall(rf"^{title}: (.*)$", done.out, re.MULTILINE)
-        assert f"- {title}: {against}\n" in written
+        assert len(f"{title}: {against}") <= 100
+        assert f"- {title}: {against}" in written
         assert "Local (full)" not in against  # which is identical here: the sentence would be the same
     assert not re.search(r"^(- )?Local: ", done.out + written, re.MULTILINE)  # that of Local (full) says the same
     assert "Local and Local (full): under both every client trains alone in all 2 rounds" in done.out

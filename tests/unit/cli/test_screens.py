@@ -62,6 +62,38 @@ def test_a_bar_shows_brackets_in_the_names_of_folders(monkeypatch: pytest.Monkey
     assert "runs/x[lr=0.1]" in re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", text.getvalue())
 
 
+def test_every_byte_of_a_fingerprint_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """No pair of letters between colons is a picture (rich has :AB:, :CL:, :ON: and more): lines, notes, tables."""
+    for text in (bytes(range(256)).hex(":").upper(), bytes(range(256)).hex(":"), "SHA256::ab:cd :on:/:cl:", ":smile:"):
+        for show in (screen.say, screen.paragraph, screen.note):
+            show(text)
+            shown = capsys.readouterr()
+            assert shown.out + shown.err == text + "\n"
+            assert text.isascii()
+        screen.table(Grid(text, ("key",), ((text,),), note=text))
+        assert "".join(capsys.readouterr().out.split()).count("".join(text.split())) >= 2
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(None, 100), (60, 60), (99, 99), (101, 100), (250, 100)])
+def test_lines_are_as_long_as_can_be_read(columns: int | None, lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a window is wide, but no longer than 100 characters; so are those of a file. What has no space is not cut."""
+    if columns is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", str(columns))
+    here, path = screen.Screen(), "runs/" + "a-long-name/" * 20
+    here.file = text = io.StringIO()
+    for name in ("out", "err"):
+        monkeypatch.setattr(screen, name, here)
+    for show in (screen.paragraph, screen.note):
+        show("some words " * 40 + path)
+    screen.table(Grid("A title " * 20, ("a", "b"), ((" a word" * 30, "1"),), note="of notes " * 30))
+    found = text.getvalue().splitlines()
+
+    assert max(len(line) for line in found if path not in line) == lines
+    assert [line for line in found if "/" in line] == [path] * 2
+
+
 # ---- lists --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["methods", "papers", "partitions", "models", "data"])
 def test_lists_fit_80_columns_and_cut_nothing(kind: str, narrow: Command) -> None:
@@ -257,7 +289,7 @@ def test_verdicts_on_a_terminal(terminal: io.StringIO) -> None:
 def test_verdicts_without_a_terminal_or_colours(
     terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file gets plain lines, one for each verdict; NO_COLOR leaves no colour on a terminal."""
+    """A file gets plain text, as wide as the console; NO_COLOR leaves no colour on a terminal."""
     monkeypatch.setenv("NO_COLOR", "1")
     text = io.StringIO()
     monkeypatch.setattr(screen, "out", Console(file=text, force_terminal=True, color_system="standard", width=80))
@@ -265,7 +297,9 @@ def test_verdicts_without_a_terminal_or_colours(
     assert "\x1b[3" not in text.getvalue()
     monkeypatch.setattr(screen, "out", Console(file=(text := io.StringIO()), width=80))
     tell_verdicts(outcome())
-    assert text.getvalue().splitlines() == ["", *OUTCOME]
+    lines = text.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert (" ".join(lines).split(), lines[-1]) == (" ".join(OUTCOME).split(), OUTCOME[-1])
 
 
 # ---- --out --------------------------------------------------------------------------------------------------------

@@ -151,9 +151,9 @@ def test_what_evaluations_tell_of_the_training_samples(
     post = Direct(sites(tmp_path), touch=shown)
     post.sites = {n: ClientService(p.client, p.data, p.folder, limits) for n, p in post.sites.items()}
     ours = on_hosts(s, tmp_path, post)
-    sent = [name in bundle(answer) for *_, answer in shown.found for name in ("right", "test_digest")]
-    written = [name in line for line in ours.clients for name in ("right", "test_digest")]
-    assert sent == written == [told == "exact"] * 6
+    sent = [name in bundle(answer) for *_, answer in shown.found for name in ("right", "test_digest", "logits_digest")]
+    written = [name in line for line in ours.clients for name in ("right", "test_digest", "logits_digest")]
+    assert sent == written == [told == "exact"] * 9
     exact = [torch.equal(n, counts_of(int(client[1:]))) for client, n in shown.counts().items()]
     zero = [not n.any() for n in shown.counts().values()]
     assert (all(exact), any(exact), all(zero)) == (told == "exact", told == "exact", told == "none")

@@ -44,6 +44,12 @@ def quadratic(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
         ({"optimizer": "adam", "weight_decay": 0.5}, {}, [1.1, 1.1995878]),
         # 1 * .95 + .1, then a gradient of -1.95: 1.05 * .95 + .1 (.375 / .19) / (.0077985 / .001999)^.5
         ({"optimizer": "adamw", "weight_decay": 0.5}, {}, [1.05, 1.0974260]),
+        # PyTorch's decay of .01: 1 * .999 + .1, then a gradient of -1.901: 1.099 * .999 + .1 (.3701 / .19) / (...)^.5
+        ({"optimizer": "adamw"}, {}, [1.099, 1.1977365]),
+        ({"optimizer": "adamw", "weight_decay": 0.0}, {}, [1.1, 1.1998335]),
+        # a request for another optimizer has the default of that one
+        ({"optimizer": "adam"}, {"optimizer": "adamw"}, [1.099, 1.1977365]),
+        ({"optimizer": "adamw"}, {"optimizer": "adam"}, [1.1, 1.1998335]),
         # a proximal term of weight 1 around 0 is in the gradient, -1 and -.8: (.17 / .19) / (.001639 / .001999)^.5
         ({"optimizer": "adam"}, {"center": torch.zeros(1), "mu": 1.0}, [1.1, 1.1988126]),
         # or a step of its own: + .1 - .1

@@ -316,16 +316,38 @@ def test_outcomes_of_test_samples_from_their_round_on() -> None:
     assert found.right.tolist() == [0b11011111, 0b10000000]
     assert (found.right.dtype, found.test_digest.dtype, found.test_digest.shape) == (torch.uint8, torch.uint8, (16,))
     assert torch.equal(step(j, "evaluate", round=4).reply.right, found.right)
-    assert {"right", "test_digest"}.isdisjoint(step(j, "evaluate", round=2).reply)
-    assert {"right", "test_digest"}.isdisjoint(step(replace(j, outcomes=None), "evaluate", round=3).reply)
+    assert {"right", "test_digest", "logits_digest"}.isdisjoint(step(j, "evaluate", round=2).reply)
+    assert {"right", "test_digest", "logits_digest"}.isdisjoint(
+        step(replace(j, outcomes=None), "evaluate", round=3).reply
+    )
+
+
+def test_the_digest_of_logits_is_of_finite_ones_of_the_test_part() -> None:
+    """Equal for equal logits, in other memory as well; another one where one number differs in its last bit; zeros
+    where one is not finite, as models that diverged would all be alike."""
+    table = torch.rand(4, 3)
+    given = [table, table.clone().t().contiguous().t(), table, table.double(), table, table, table]
+    given[2] = torch.nextafter(table, torch.full_like(table, 9.0)).where(torch.arange(12).view(4, 3) == 11, table)
+    given[4], given[5], given[6] = (table.masked_fill(table == table[1, 1], v) for v in (torch.inf, torch.nan, 0.0))
+
+    def digest(logits: Tensor) -> list[int]:
+        m = method(predict=lambda self, net, b, x: logits[: len(x)])
+        return list(step(job(m, outcomes=1), "evaluate").reply.logits_digest.tolist())
+
+    first, *found = [digest(logits) for logits in given]
+    assert len(first) == 8
+    assert found[0] == found[2] == first
+    assert found[3] == found[4] == [0] * 8
+    assert len({tuple(one) for one in (first, found[1], found[5], [0] * 8)}) == 4
 
 
 def test_a_client_without_test_samples_has_no_outcomes() -> None:
-    """No bits, and the digest of no samples."""
+    """No bits, the digest of no samples, and none of logits."""
     none = Samples(torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64))
     j = job(method(), shards=[replace(federation()[0], test=none)], outcomes=1)
     found = step(j, "evaluate").reply
     assert (found.right.tolist(), found.test.sum()) == ([], 0)
+    assert found.logits_digest.tolist() == [0] * 8
 
 
 def test_the_digest_says_which_samples_in_which_order() -> None:

@@ -114,12 +114,17 @@ def test_samples_by_class_are_said_once_for_each_client() -> None:
 
 def test_outcomes_of_test_samples_are_hexadecimal() -> None:
     """Two digits for each byte; a client that tells none has none."""
-    told = {"right": torch.tensor([0b11011111, 0b10000000]), "test_digest": torch.arange(16)}
+    told = {
+        "right": torch.tensor([0b11011111, 0b10000000]),
+        "test_digest": torch.arange(16),
+        "logits_digest": torch.arange(8),
+    }
     outcomes = {name: t.to(torch.uint8) for name, t in told.items()}
     evaluation = {0: evaluated(8, 2).but(**outcomes), 1: evaluated(1, 1)}
     one, other = lines_of(report(evaluation=evaluation), federation()).clients
     assert (one["right"], one["test_digest"]) == ("df80", "000102030405060708090a0b0c0d0e0f")
-    assert {"right", "test_digest"}.isdisjoint(other)
+    assert one["logits_digest"] == "0001020304050607"
+    assert {"right", "test_digest", "logits_digest"}.isdisjoint(other)
 
 
 def test_further_views_have_names_of_their_own() -> None:

@@ -205,7 +205,9 @@ def test_outcomes_of_test_samples_are_in_the_last_round(engine: Any) -> None:
         bits = np.unpackbits(np.frombuffer(bytes.fromhex(line["right"]), dtype=np.uint8))
         assert len(bits) == 8 * -(-line["n_test"] // 8)
         assert bits.sum() == bits[: line["n_test"]].sum() == line["correct"]
-    assert all({"right", "test_digest"}.isdisjoint(line) for line in result.clients if line["round"] < 3)
+    assert all(
+        {"right", "test_digest", "logits_digest"}.isdisjoint(line) for line in result.clients if line["round"] < 3
+    )
     again = [line for line in other.clients if line["round"] == 3]
     assert [line["test_digest"] for line in again] == [line["test_digest"] for line in last]
     assert [line["right"] for line in again] != [line["right"] for line in last]

@@ -159,7 +159,7 @@ def test_without_options_nothing_changes() -> None:
     assert all("right" in line for line in plain.clients if line["round"] == len(plain.rounds))
     noisy = play(DAPFL(), metadata_epsilon=1000.0)
     assert noisy.rounds == plain.rounds
-    assert all({"right", "test_digest", "labels"}.isdisjoint(line) for line in noisy.clients)
+    assert all({"right", "test_digest", "logits_digest", "labels"}.isdisjoint(line) for line in noisy.clients)
     assert play(DAPFL(), metadata_epsilon=0.05).relations != plain.relations
 
 

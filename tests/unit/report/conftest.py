@@ -19,6 +19,7 @@ def make_run(
     relations: str | None = None,
     samples: int | None = None,
     answers: str | None = None,
+    logits: str = "",
     right: list[int] | None = None,
     balanced: float | None = None,
     **summary,
@@ -26,8 +27,9 @@ def make_run(
     """A run whose client i has accuracy top + gains[i] in all rounds, on ``samples`` test samples (10 + i).
 
     With ``answers``, the beginning of every client's digest, the last round has its single test samples: the first ones
-    are right. Of two runs the better one is then right wherever the other is. ``right`` are the test samples of each
-    client's most frequent class, ``balanced`` is the balanced accuracy.
+    are right; ``logits`` is then the digest of every client's logits. Of two runs the better one is then right wherever
+    the other is. ``right`` are the test samples of each client's most frequent class, ``balanced`` is the balanced
+    accuracy.
     """
     lines, per_client, related = [], [], []
     for r in range(1, rounds + 1):
@@ -54,7 +56,15 @@ def make_run(
             }
         )
         per_client += [
-            {"round": r, "client": i, "accuracy": a, "n_test": samples or 10 + i} for i, a in enumerate(accuracies)
+            {
+                "round": r,
+                "client": i,
+                "accuracy": a,
+                "n_test": samples or 10 + i,
+                "test_classes": 2,
+                **({} if balanced is None else {"balanced": balanced}),
+            }
+            for i, a in enumerate(accuracies)
         ]
         if right is not None:
             for line, n in zip(per_client[-clients:], right, strict=True):
@@ -70,6 +80,7 @@ def make_run(
     for line in per_client[-clients:] if answers is not None else ():
         right = np.arange(line["n_test"]) < round(line["accuracy"] * line["n_test"])
         line |= {"right": np.packbits(right).tobytes().hex(), "test_digest": f"{answers}{line['client']}"}
+        line |= {"logits_digest": logits} if logits else {}
     return Run(title, seed, lines, per_client, related, {"title": title, "seed": seed, **summary})
 
 

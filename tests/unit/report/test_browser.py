@@ -109,7 +109,7 @@ def test_the_circle_has_the_links_of_the_round(browser, report) -> None:
 
 
 def test_the_table_is_sorted_and_filtered(browser, report) -> None:
-    """By name up and down, by samples; a filter leaves one client, a group, or those harmed; heads say the order."""
+    """By name up and down, by samples; a filter leaves one client, a group, or those lower; heads say the order."""
     opened = Opened(browser, report)
     head = opened.tab.locator("#people-head th")
     assert opened.column(0) == ["zurich", "bern", "aarau", "</script><b>"]  # the worst gain first
@@ -124,7 +124,7 @@ def test_the_table_is_sorted_and_filtered(browser, report) -> None:
     opened.tab.locator("#filter").fill("bern")
     assert opened.column(0) == ["bern"]
     assert "1 of 4 clients" in opened.tab.locator("#count").inner_text()
-    opened.tab.locator("#filter").fill("harmed")
+    opened.tab.locator("#filter").fill("lower")
     assert opened.column(0) == ["zurich"]
     opened.tab.locator("#filter").fill("group 1")
     assert sorted(opened.column(0)) == ["aarau", "bern"]
@@ -141,8 +141,7 @@ def test_a_client_is_opened_by_click_and_by_key(browser, report) -> None:
         "zurich", "Over rounds: M", "Learned most from (mean weight)", "Training samples by class",
     ]  # fmt: skip
     assert drawer.locator("p").first.inner_text() == (
-        "Lost 10.0 points with M: 60.0%, against 70.0% alone. With 10 test samples that is about one answer; chance "
-        "alone could explain it."
+        "Lost 10.0 points with M: 60.0%, against 70.0% alone. With 10 test samples that is about one answer."
     )
     drawer.locator("canvas").nth(2).wait_for()
     opened.tab.keyboard.press("ArrowRight")
@@ -178,7 +177,7 @@ def test_files_are_saved(browser, report, tmp_path) -> None:
         (curves.get_by_role("button", name="CSV"), "accuracy-over-rounds.csv", "round,series,value"),
         (opened.tab.locator("#people-csv"), "clients-M.csv", "name,client,group"),
         (opened.tab.locator("button[data-csv=methods-0]"), "methods-0.csv",
-         "Method,Verdict,\"Mean gain, 95% interval\",Accuracy %,Worst %,Harmed,MB\r\nM,unclear,+7.5,,77.5,60.0,1,9"),
+         "Method,Verdict,\"Mean gain, 95% interval\",Accuracy %,Worst %,Harmed,MB\r\nM,too few,+7.5,,77.5,60.0,–,9"),
     ):  # fmt: skip
         with opened.tab.expect_download() as download:
             button.click()
@@ -220,20 +219,20 @@ def test_a_comparison_changes_its_method(browser, made, tmp_path) -> None:
     runs += [made("M", s, top=0.8, relations="clusters") for s in (0, 1)]
     opened = Opened(browser, page.write_comparison(tmp_path, runs))
     shown = opened.tab.locator("h1:visible")
-    assert shown.inner_text().startswith("M helped all 4")
+    assert shown.inner_text().startswith("M: better than training alone by 10 points")
     assert opened.tab.locator("#chart-circle").count() == 1
     opened.pick("FedAvg")
-    assert shown.inner_text().startswith("FedAvg helped all 4")
+    assert shown.inner_text().startswith("FedAvg: better than training alone by 5 points")
     assert opened.tab.locator("tr.on:visible").get_attribute("data-method") == "FedAvg"
     assert opened.tab.locator("#learned-fact").inner_text() == "With FedAvg, every client learns from all others"
     assert opened.tab.locator("#chart-circle").count() == 0
-    assert opened.tab.locator("#clients-fact").inner_text() == "No client lost with FedAvg"
+    assert opened.tab.locator("#clients-fact").inner_text() == "No clients measured lower with FedAvg than alone"
     assert "Clients have no names: client 3 of one seed" in opened.tab.locator("#count").inner_text()
     opened.see("gains")
     signal = 'document.querySelector("#chart-gains").chart.view.signal("method")'
     assert opened.tab.evaluate(signal) == "FedAvg"
     opened.tab.locator("#methods-0").get_by_role("button", name="M", exact=True).click()
-    assert shown.inner_text().startswith("M helped all 4")
+    assert shown.inner_text().startswith("M: better than training alone")
     opened.tab.get_by_role("button", name="vs FedAvg").click()
     assert opened.tab.locator("#methods-1").is_visible()
     assert opened.tab.locator(".board h2").inner_text() == "And against plain FedAvg?"
@@ -249,7 +248,7 @@ def test_two_methods_are_compared_client_by_client(browser, made, tmp_path) -> N
     runs = [made("Local", top=0.7), made("FedAvg", top=0.75), made("A", top=0.72), made("M", top=0.8, gains={0: -0.13})]
     opened = Opened(browser, page.write_comparison(tmp_path, runs))
     opened.tab.locator("#other").select_option("A")
-    assert opened.tab.locator("#clients-fact").inner_text() == "One client is below A with M: client 0 (−5.0)"
+    assert opened.tab.locator("#clients-fact").inner_text() == "1 client measured lower with M than with A"
     gain = opened.heads().index("Gain, points")
     assert opened.column(gain) == ["−5.0", "+8.0", "+8.0", "+8.0"]
     opened.tab.locator("#pairs summary").click()
@@ -325,7 +324,7 @@ def hospitals(made, tmp_path) -> Path:
 def test_seeds_are_chosen_with_keys_and_their_mean_is_shown_first(browser, hospitals) -> None:
     """The mean of both seeds with the range; a key moves to a seed."""
     opened = Opened(browser, hospitals)
-    assert opened.tab.locator("h1:visible").inner_text().startswith("M helped 3 to 4 of 4 clients across 2 seeds")
+    assert opened.tab.locator("h1:visible").inner_text().startswith("M: no clear difference from training alone")
     opened.tab.get_by_role("button", name="Open zurich").click()
     facts = opened.tab.locator("#drawer dl").inner_text()
     assert "60.0 to 80.0%" in facts

@@ -11,6 +11,7 @@ import pytest
 from fedkin.core.errors import DataError
 from fedkin.report import accuracy, charts, client_table, clusters, costs, curves, figures, naming, spreads, weights
 from fedkin.report.folder import Run, by_title
+from fedkin.report.standings import ClientGain
 
 
 def values(figure: figures.Figure) -> list[dict]:
@@ -445,13 +446,15 @@ def test_the_table_of_clients(made):
     run.clients[0]["labels"] = [5, 0, 7]
     run.rounds[0]["answered"] = [0]
     p = client_table.client_table_of(run)
-    found = client_table.table(run, p, {"Local": {0: 0.1}}, weights.mean_rows(run.relations))
+    gain = ClientGain(0, 0, 0.1, 0.8, 10, 1, 0.25)
+    found = client_table.table(run, p, {"Local": {0: gain}}, weights.mean_rows(run.relations))
     columns = found["columns"]
     assert columns["client"] == [0, 1]
     assert columns["training samples"] == [12, None]
     assert columns["classes"] == [2, None]
     assert columns["accuracy %"] == [80.0, 60.0]
     assert columns["gain over Local"] == [10.0, None]
+    assert columns["p over Local"] == [0.25, None]
     assert columns["rounds taken part"] == [3, 2]
     assert found["series"] == [[800] * 3, [600] * 3]
     assert found["partners"][0] == [[0, 0.75], [1, 0.25]]

@@ -37,10 +37,8 @@ def test_the_page_of_a_run_with_local_starts_with_the_verdict(folder):
     run = folder("m", title="M", top=0.8, gains={0: -0.2}, relations="weights")
     local = folder("local", title="Local", top=0.65)
     text = page.write_page(run, local).read_text(encoding="utf-8")
-    assert heading(text) == (
-        "M helped 3 of 4 clients and harmed 1. With so few clients, the average of 10 points says little."
-    )
-    assert "M: too few figures to tell it from Local (+10.0 points on average; one seed)" in text
+    assert heading(text) == ("M: 10 points above training alone; that is too few clients and seeds for more.")
+    assert "M: too few figures to tell it from Local (+10.0 points)" in text
     assert "Clearly worse off" not in text
     assert '<td class="number">75.0 %</td>' in text
     (part,) = data(text)["parts"]
@@ -139,13 +137,12 @@ def test_a_page_of_100_clients_and_200_rounds_stays_small(folder):
 
 
 def test_warnings_stand_before_the_charts(folder):
-    """One seed, one cluster for all, Local to the last digit: said, each once."""
-    path = folder("m", title="M", top=0.7, rounds=2)
+    """One seed, one cluster for all, the predictions of Local: said, each once."""
+    alike = {"top": 0.7, "rounds": 2, "answers": "d", "logits": "a1"}
+    path = folder("m", title="M", **alike)
     lines = [{"round": r, "kind": "clusters", "labels": [1, 1, 1, 1]} for r in (1, 2)]
     (path / "relations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    text = without_library(
-        page.write_page(path, folder("local", title="Local", top=0.7, rounds=2)).read_text(encoding="utf-8")
-    )
+    text = without_library(page.write_page(path, folder("local", title="Local", **alike)).read_text(encoding="utf-8"))
     (caveats,) = re.findall(r'<details class="caveats".*?</details>', text, re.DOTALL)
     for said in ("M equals Local for every client", "Cluster 1 holds 4 of 4 clients", "One seed only"):
         assert caveats.count(said) == 1
@@ -167,11 +164,9 @@ def test_a_comparison_says_the_best_methods_verdict_first(made, tmp_path):
     runs = [made(t, s, top=a) for t, a in (("Local", 0.7), ("M", 0.8), ("N", 0.6)) for s in (0, 1)]
     path = page.write_comparison(tmp_path / "out", runs, command="fedkin compare")
     text = path.read_text(encoding="utf-8")
-    assert heading(text) == (
-        "M helped all 4 clients in each of 2 seeds. Over all 4, accuracy rose by 10 points on average."
-    )
-    assert "<li>M: better than Local, by 10.0 points on average (95 % interval" in text
-    assert "<li>N: worse than Local, by 10.0 points" in text
+    assert heading(text) == ("M: better than training alone by 10 points. Likely +10.0 to +10.0 over 2 seeds.")
+    assert "<li>M: better than Local by 10.0 points (likely +" in text
+    assert "<li>N: worse than Local by 10.0 points" in text
     assert "<strong>80.0 ± 0.0</strong>" in text
     assert "<pre>fedkin compare</pre>" in text
     assert [(part["title"], part["seed"]) for part in data(text)["parts"]] == [
@@ -185,7 +180,8 @@ def test_a_comparison_admits_that_local_is_best(made, tmp_path):
     """If Local has the highest accuracy the heading says so."""
     text = page.write_comparison(tmp_path, [made("Local", top=0.9), made("M")]).read_text(encoding="utf-8")
     assert heading(text) == (
-        "No method is above training alone on average. M, the highest, helped none of 4 clients and harmed 4."
+        "No method is above training alone on average. The highest, M: 10 points below training alone; that is too few "
+        "clients and seeds for more."
     )
     assert "<li>M: too few figures to tell it from Local (-10.0 points" in text
 
@@ -209,7 +205,7 @@ def test_a_comparison_with_fedavg_is_against_both(made, tmp_path):
     """Gains over FedAvg stand beside those over Local."""
     runs = [made("Local", top=0.6), made("FedAvg", top=0.7), made("M", top=0.75)]
     text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
-    assert "<li>M: too few figures to tell it from FedAvg (+5.0 points on average; one seed)" in text
+    assert "<li>M: too few figures to tell it from FedAvg (+5.0 points)" in text
     assert data(text)["parts"][2]["columns"]["gain over FedAvg"] == [5.0] * 4
 
 
@@ -349,7 +345,7 @@ def test_a_reference_that_lacks_a_seed_is_shown_over_the_seeds_in_common(made, t
     text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
     assert "No method is above" not in text
     assert 'class="cap">alone 60.0% · +10.0 points in 1 seed in common</div>' in text
-    assert "alone, the worst has 60.0% (client 0) in 1 seed in common" in text
+    assert "alone, worst 60.0% (client 0) in 1 seed in common" in text
     text = page.write_comparison(tmp_path, runs[:2]).read_text(encoding="utf-8")
     assert 'class="cap">alone 60.0% · +10.0 points</div>' in text
 
@@ -370,8 +366,8 @@ def test_seeds_in_which_a_client_has_no_figure_do_not_count(made, tmp_path):
     assert joint["columns"]["seeds above Local"] == ["2 of 2"] * 3 + ["1 of 1"]
 
 
-def test_no_gain_on_five_test_samples_is_beyond_chance(made, tmp_path):
-    """All five may have changed by chance; with six the same gain is beyond it."""
-    for samples, said in ((5, "beyond chance: 0 gains"), (6, "beyond chance: 8 gains")):
-        runs = [made(t, clients=8, top=top, samples=samples) for t, top in (("Local", 0.1), ("M", 1.0))]
+def test_few_test_samples_make_no_client_clear(made, tmp_path):
+    """Eight of eight samples gained: p = 2 / 2^8, which eight clients may have by chance; ten of ten are clear."""
+    for samples, said in ((8, "clear by themselves: 0"), (10, "clear by themselves: 8")):
+        runs = [made(t, clients=8, top=top, samples=samples, answers="x") for t, top in (("Local", 0.0), ("M", 1.0))]
         assert said in page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")

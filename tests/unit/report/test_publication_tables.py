@@ -82,8 +82,8 @@ def test_a_table_for_papers(rows):
     assert grid.note.startswith("Accuracy: mean over clients and rounds 81 to 100, 3 seeds (")
     for fact in (
         "3 seeds",
-        "points above Local",
-        "95 % interval over seeds and clients (half-Cauchy prior on the seed effect, scale 0.2)",
+        "points of accuracy above Local",
+        "95 % interval over seeds and clients (half-Cauchy prior on the seed effect, its scale from all methods)",
         "bold: the highest",
     ):
         assert fact in grid.note
@@ -210,7 +210,10 @@ def test_what_the_interval_and_the_marks_mean_goes_by_the_seeds_in_common(made):
     assert "not clearly below it (paired intervals over clients; another seed may mark other methods)" in note
     mixed = [*half, made("Local", 1, top=0.7, **more), made("N", 0, top=0.6, **more)]
     note = paper_table(comparison_rows(by_title(mixed))).note
-    assert "over seeds and clients (half-Cauchy prior on the seed effect, scale 0.2); over clients alone where" in note
+    assert (
+        "over seeds and clients (half-Cauchy prior on the seed effect, its scale from all methods); over clients alone "
+        "where" in note
+    )
     whole = [made(t, s, top=top, **more) for t, top in (("Local", 0.5), ("M", 0.8)) for s in (0, 1, 2)]
     note = paper_table(comparison_rows(by_title(whole))).note
     assert "(paired intervals; the best is among them with 90 % probability)" in note

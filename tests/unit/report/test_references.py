@@ -111,14 +111,16 @@ def test_training_alone_is_not_the_best_method(made, tmp_path):
 def test_equal_reference_rows_are_no_collapse(made):
     """At full participation without validation data Local (full) is Local: no method is at fault. One that equals
     Local (full) does not learn from others."""
-    runs = [made(title, clients=8, **config(participation=1.0)) for title in ("Local", "Local (full)", "M")]
+    alike = {"clients": 8, "answers": "d", "logits": "a1", **config(participation=1.0)}
+    runs = [made(title, **alike) for title in ("Local", "Local (full)", "M")]
     (text,) = [w.text for w in page.several_runs(runs).warnings if w.kind == "collapse"]
     assert text.startswith("M equals Local for every client, M equals Local (full) for every client: no client learns")
 
 
 def test_clients_that_train_alone_are_not_what_collapsed(made):
     """Where Local equals FedAvg, the reference, it is FedAvg's settings that are wrong, not Local's."""
-    runs = [made(title, clients=8, **config(participation=1.0)) for title in ("FedAvg", "Local", "M")]
+    alike = {"clients": 8, "answers": "d", "logits": "a1", **config(participation=1.0)}
+    runs = [made(title, **alike) for title in ("FedAvg", "Local", "M")]
     said = " ".join(w.text for w in page.several_runs(runs, "FedAvg").warnings if w.kind == "collapse")
     assert "M equals FedAvg for every client: what it does beyond that has no effect" in said
     assert "Local equals" not in said

@@ -1,6 +1,7 @@
 """Tables hold the numbers they were given, in every rendering."""
 
 import io
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -101,6 +102,20 @@ def test_a_narrow_screen_cuts_no_name_and_no_figure(made, seeds):
     assert set(" ".join(grid.columns).split()) <= set(found)
 
 
+@pytest.mark.parametrize("width", [80, 90, 100])
+def test_a_method_of_several_seeds_takes_one_line(width):
+    """Where names have up to 12 letters: mean, spread and the range of harmed clients stand side by side."""
+    columns = ("method", "accuracy %", "last", "trained %", "worst 10 %", "macro-F1 %", "gain", "harmed", "MB")
+    row = ("Local (full)", *("10.0 ± 9.9", "10.0", "10.0 ± 9.9", "10.0 ± 9.9", "10.0 ± 9.9", "-20.1 ± 7.1"))
+    grid = tables.Grid("", columns, ((*row, "10–15 of 16", "< 0.01"), (*row, "0 of 16", "10.9")))
+    console = Console(file=io.StringIO(), width=width)
+    console.print(tables.to_rich(grid, width), crop=False)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    figures = [re.sub("[^0-9]+", "", line) for line in lines if "Local" in line]
+    assert figures == [re.sub("[^0-9]+", "", "".join(cells)) for cells in grid.rows]
+
+
 @pytest.mark.parametrize("width", [20, 50, 80])
 def test_a_table_too_wide_for_any_screen_cuts_no_figure(width):
     """Figures are whole, the part behind ± in a second line, even if the table is then wider than the screen."""
@@ -152,7 +167,7 @@ def test_harmed_clients_are_a_range(made, digests, names, cell, of):
     rows = tables.comparison_rows(by_title(runs))
     grid = tables.comparison_table(rows)
     assert grid.rows[1][6] == cell
-    assert (f"harmed: number of {of} more than 1 point below Local in the last round" in grid.note) == bool(of)
+    assert (f"harmed: number of {of} whose accuracy is truly more than 1 point below Local's" in grid.note) == bool(of)
     assert rows[1].finding.losing == ((2, 5) if of == "clients" else ())
 
 

@@ -125,6 +125,7 @@ SCORE = Bundle(
     validation=torch.zeros(2, 2, dtype=torch.int64),
     right=torch.tensor([0b11101100, 0b10000000], dtype=torch.uint8),
     test_digest=torch.zeros(16, dtype=torch.uint8),
+    logits_digest=torch.zeros(8, dtype=torch.uint8),
 )
 SCORED = {"counts", "test", "validation"}
 PLAIN = Bundle({name: SCORE[name] for name in SCORED})
@@ -136,7 +137,7 @@ def test_honest_outcomes_are_not_refused() -> None:
     assert false_score(SCORE, LAST) is None
     assert false_score(PLAIN, LAST) is None
     assert false_score(PLAIN, EARLIER) is None
-    assert (false_score(SCORE, EARLIER) or "").startswith("sent ['counts', 'right', 'test'")
+    assert (false_score(SCORE, EARLIER) or "").startswith("sent ['counts', 'logits_digest', 'right', 'test'")
 
 
 @pytest.mark.parametrize(
@@ -148,8 +149,21 @@ def test_honest_outcomes_are_not_refused() -> None:
         ("right", torch.tensor([0b11101100, 0b01000000], dtype=torch.uint8), "right has 5 of 9 bits set, expected 6"),
         ("right", torch.tensor([0b11101100, 0b11000000], dtype=torch.uint8), "right has 6 of 9 bits set, expected 6"),
         ("test_digest", torch.zeros(8, dtype=torch.uint8), "test_digest is torch.uint8 [8], expected torch.uint8 [16]"),
+        (
+            "logits_digest",
+            torch.zeros(16, dtype=torch.uint8),
+            "logits_digest is torch.uint8 [16], expected torch.uint8 [8]",
+        ),
     ],
-    ids=["too short", "another type", "too few right", "beyond the last sample", "one beyond", "short digest"],
+    ids=[
+        "too short",
+        "another type",
+        "too few right",
+        "beyond the last sample",
+        "one beyond",
+        "short digest",
+        "long digest",
+    ],
 )
 def test_false_outcomes_are_refused(name: str, value: Tensor, reason: str) -> None:
     """Bits that do not fit the test part or its confusion matrix, and a digest of another length."""
@@ -222,8 +236,8 @@ def test_honest_evaluations_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_half_of_the_outcomes_is_refused() -> None:
-    """Bits without the digest say nothing."""
-    assert "expected ['counts', 'right'" in (false_score(PLAIN.but(right=SCORE.right), LAST) or "")
+    """Bits without the digests say nothing."""
+    assert "expected ['counts', 'logits_digest', 'right'" in (false_score(PLAIN.but(right=SCORE.right), LAST) or "")
 
 
 def test_a_probe_writes_nothing() -> None:

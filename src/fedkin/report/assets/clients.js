@@ -30,7 +30,7 @@ const people = () => {
     const half = c["± at 95 %"] ? c["± at 95 %"][i] : null;
     return {
       i, id, at, acc, gain, half, before: missing(other) && !missing(gain) ? acc - gain : other,
-      kind: missing(gain) || Math.abs(gain) < 0.05 ? 0 : Math.sign(gain), strong: !missing(half) && Math.abs(gain || 0) > half,
+      kind: missing(gain) || Math.abs(gain) < 0.05 ? 0 : Math.sign(gain), p: (c[`p over ${over}`] || [])[i], strong: !!(c[`clear over ${over}`] || [])[i],
       name: clientName(id), group: groupOf(i), samples: c["training samples"] ? c["training samples"][i] : null,
       took: c["rounds taken part"][i], seeds: (c[`seeds above ${over}`] || [])[i], test: c["test samples"][i],
       mix: part.labels === null ? null : data.shared[part.labels][i],
@@ -94,7 +94,7 @@ const cells = (one, scale) => ({
   gain: () => element("span", { className: "row" },
     element("span", { className: one.kind > 0 ? "up" : one.kind < 0 ? "down" : "", textContent: signed(one.gain) }),
     ...(missing(one.gain) ? [] : [gainBar(one, scale.top)])),
-  chance: () => (one.seeds ? `above in ${one.seeds}` : !one.kind || missing(one.half) ? "–" : one.strong ? "beyond chance" : `within (±${one.half.toFixed(0)})`),
+  chance: () => (one.seeds ? `above in ${one.seeds}` : !one.kind || missing(one.p) ? "–" : one.strong ? "clear" : one.p < 0.01 ? "< 0.01" : one.p.toFixed(2)),
   course: () => sparkline(one),
   took: () => String(one.took),
 });
@@ -105,13 +105,13 @@ const columns = () => {
   if (c["training samples"]) found.push(["samples", "Training samples", "n hp hs", (o) => o.samples]);
   if (part.labels !== null) found.push(["mix", "Class mix", "hp hs", null]);
   found.push(["accuracy", over ? `${over === "Local" ? "Alone" : over} → ${part.title}` : "Accuracy %", over ? "hp hx" : "n", (o) => o.acc]);
-  if (over) found.push(["gain", "Gain, points", "", (o) => o.gain], ["chance", part.seed === null ? "Seeds" : "Chance", "hp hm", (o) => +o.strong]);
+  if (over) found.push(["gain", "Gain, points", "", (o) => o.gain], ["chance", part.seed === null ? "Seeds" : "p", "hp hm", (o) => (part.seed === null ? +o.strong : o.p)]);
   found.push(["course", over && !phone() && beside ? `Over rounds (grey: ${over === "Local" ? "alone" : over})` : "Over rounds", "", null]);
   found.push(["took", "Rounds", "n hp hm", (o) => o.took]);
   return found;
 };
 const matches = (one, wanted) => {
-  const kinds = { helped: 1, above: 1, harmed: -1, below: -1, unchanged: 0, equal: 0 };
+  const kinds = { higher: 1, lower: -1, equal: 0 };
   if (!wanted) return true;
   if (wanted in kinds && !missing(one.gain)) return one.kind === kinds[wanted];
   const group = /^group (\S+)$/.exec(wanted);
@@ -176,16 +176,15 @@ const heads = () => {
   }));
 };
 
-/** The heading of the section: who lost, by name where they are few. */
+/** The heading of the section: how many were measured lower, and by name those that are clear by themselves. */
 const clientsFact = () => {
   const over = byId("other").value, found = people();
   if (!over || found.every((one) => missing(one.gain))) return "Clients";
-  const lost = found.filter((one) => one.kind < 0).sort((a, b) => a.gain - b.gain), alone = over.startsWith("Local");
-  const verb = alone ? `lost with ${part.title}` : `${lost.length === 1 ? "is" : "are"} below ${over} with ${part.title}`;
-  const said = (one) => `${one.name} (${signed(one.gain)})`;
-  if (!lost.length) return alone ? `No client lost with ${part.title}` : `No client is below ${over} with ${part.title}`;
-  if (lost.length <= 2) return `${lost.length === 1 ? "One client" : "Two clients"} ${verb}: ${listed(lost.map(said))}`;
-  return `${lost.length} clients ${verb}, ${lost[0].name} the most (${signed(lost[0].gain)})`;
+  const lower = found.filter((one) => one.kind < 0), clear = lower.filter((one) => one.strong).sort((a, b) => a.gain - b.gain);
+  const than = `with ${part.title} than ${over.startsWith("Local") ? "alone" : `with ${over}`}`;
+  const said = clear.slice(0, 2).map((one) => `${one.name} (${signed(one.gain)})`);
+  const rest = clear.length > 2 ? [...said, `${clear.length - 2} more`] : said;
+  return `${lower.length || "No"} client${lower.length === 1 ? "" : "s"} measured lower ${than}${clear.length ? `; clear: ${listed(rest)}` : ""}`;
 };
 
 /** The methods that a client can be compared with: those with known gains, and all others of the same seed. */

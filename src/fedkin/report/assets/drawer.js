@@ -9,7 +9,7 @@ const sentenceOn = (one) => {
   if (!one.kind) return `${part.title} and ${over === "Local" ? "training alone" : over} reach the same: ${fixed(one.acc)}%.`;
   const answers = (Math.abs(one.gain) * one.test) / 100;
   const size = answers < 1.5 ? "about one answer" : `about ${answers.toFixed(0)} answers`;
-  const how = missing(one.half) ? "" : one.strong ? "; more than chance explains" : "; chance alone could explain it";
+  const how = missing(one.p) ? "" : one.strong ? "; clear by itself" : `; chance alone could explain it (p = ${one.p.toFixed(2)})`;
   return `${one.kind > 0 ? "Gained" : "Lost"} ${Math.abs(one.gain).toFixed(1)} points with ${part.title}: ${fixed(one.acc)}%, ` +
     `against ${fixed(one.before)}% ${alone}. With ${one.test} test samples that is ${size}${how}.`;
 };
