@@ -44,7 +44,7 @@ def plan(clients: int, rounds: int, seeds: int) -> Comparison:
 def measured(given: Comparison, together: int) -> tuple[float, list[float]]:
     """Return the seconds of a comparison, and the final accuracy of each run."""
     started = time.perf_counter()
-    runs = compare(given, together=together)
+    runs = compare(given, together=together, progress=False).runs
     seconds = time.perf_counter() - started
     print(f"{len(runs)} runs, {together} at a time: {seconds:.2f} s", flush=True)
     return seconds, [run.rounds[-1]["accuracy"] for run in runs]

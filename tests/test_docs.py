@@ -408,13 +408,15 @@ def _look_alikes(folder: Path) -> None:
 
 def test_own_data_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All python of the page in one script and all of its commands, on look-alikes: the right clients every time."""
+    pytest.importorskip("pandas", reason='the page reads a DataFrame: pip install "fedkin[pandas]"')
     _look_alikes(tmp_path)
     said = printed("own-data.md", tmp_path, monkeypatch)
 
-    hospitals, same_inputs, speakers, divided, *compared, sorted_, known, wards = said.splitlines()
+    hospitals, same_inputs, speakers, table, divided, sorted_, known, wards = said.splitlines()
     assert hospitals == "4 ('cleveland', 'hungarian', 'switzerland', 'va')"
-    assert (same_inputs, speakers, divided, wards) == ("True", "6", "True 3", "('a', 'b')")
-    assert compared == [f"{title} 0 True" for title in ("Local", "Local (full)", "FedAvg", "FedPer")]
+    assert (same_inputs, divided, wards) == ("True", "True 3", "('a', 'b')")
+    assert speakers == "3 ('no', 'yes') ('anna', 'ben', 'carla')"
+    assert table == "Dataset('table', 120 samples, 2 classes, inputs [4])"
     assert (sorted_, known) == ("4", "3")
     monkeypatch.chdir(tmp_path)
     found = {}

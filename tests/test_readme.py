@@ -20,12 +20,18 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_example_runs_as_a_program(tmp_path: Path) -> None:
-    """Saved as a script and run as it is, it prints an accuracy."""
+    """Saved as a script and run as it is, it prints a table and writes its files; it has at most twelve lines."""
+    pytest.importorskip("pandas", reason='its frame needs the extra: pip install "fedkin[pandas]"')
     script = tmp_path / "example.py"
     script.write_text(EXAMPLE, encoding="utf-8")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=600)
     assert done.returncode == 0, done.stderr
-    assert 0.3 < float(done.stdout) <= 1
+    assert [title for title in ("Local", "FedAvg", "FedRep", "Ditto", "FedAvg + FT") if title not in done.stdout] == []
+    with (tmp_path / "accuracies.csv").open(newline="") as file:
+        assert len(list(csv.DictReader(file))) == 6 * 3
+    assert (tmp_path / "accuracies.svg").stat().st_size > 1000
+    assert "FedRep" in (tmp_path / "comparison.html").read_text(encoding="utf-8")
+    assert len([line for line in EXAMPLE.splitlines() if line]) <= 12
 
 
 def test_from_files_to_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

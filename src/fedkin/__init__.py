@@ -3,8 +3,9 @@
 import fedkin
 
 federation = fedkin.federate(fedkin.load("digits"), fedkin.Dirichlet(alpha=0.5), clients=20)
-result = fedkin.run(fedkin.methods.DAPFL(), federation, "mlp", rounds=40, participation=0.5)
+result = fedkin.run("da-pfl", federation, rounds=40, participation=0.5)
 print(result.final.accuracy)
+print(fedkin.compare(federation, ["da-pfl", "fedrep"], seeds=[0, 1, 2], rounds=40).table())
 """
 
 from importlib import import_module
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         load,
     )
     from fedkin.experiment.compare import Comparison, compare
+    from fedkin.experiment.comparison import ComparisonResult
     from fedkin.experiment.result import FinalMetrics, Result, read_runs
     from fedkin.experiment.run import resume, run
     from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings
@@ -66,6 +68,7 @@ __all__ = [
     "ClusterClasses",
     "ClusterDirichlet",
     "Comparison",
+    "ComparisonResult",
     "Compute",
     "DataSettings",
     "Dataset",
@@ -118,6 +121,7 @@ _FROM = {
         "Comparison",
         "compare",
     ),
+    "fedkin.experiment.comparison": ("ComparisonResult",),
     "fedkin.core": (
         "Aggregation",
         "Bundle",

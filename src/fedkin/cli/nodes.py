@@ -21,6 +21,7 @@ from fedkin.deploy.node import Node, run_node
 from fedkin.deploy.offline import check_version
 from fedkin.deploy.submit import submit
 from fedkin.evaluate.divergence import diverged, sentence
+from fedkin.experiment.progress import Bar
 from fedkin.experiment.settings import Settings, settings_from
 from fedkin.storage.json_lines import Lines
 from fedkin.storage.lock import require_free
@@ -115,7 +116,7 @@ def _submitted(settings: Settings, folder: Path, link: Control, asked: Submissio
     return OK
 
 
-def _follow(folder: Path, bar: screen.Bar, former: float, over: Callable[[], str | None]) -> None:
+def _follow(folder: Path, bar: Bar, former: float, over: Callable[[], str | None]) -> None:
     """Show the rounds as they are written, until the report is, which comes last.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.cli import screen
@@ -14,16 +14,15 @@ from fedkin.data import SOURCES, Dataset, Federation, is_shelf
 from fedkin.data.sites import DEFAULT_CLIENTS
 from fedkin.data.sources.npz import likely_clients_of
 from fedkin.evaluate import Conclusion
-from fedkin.experiment.compare import Comparison
+from fedkin.experiment.compare import Comparison, result_of
 from fedkin.experiment.settings import DataSettings, OnData, digest
 from fedkin.inspection import glance
 from fedkin.report import references, tables
 from fedkin.report.folder import Run
-from fedkin.report.headline import Headline, headline
-from fedkin.report.page import comparison_page, several_runs
+from fedkin.report.headline import Headline
+from fedkin.report.page import comparison_page
 from fedkin.report.page_data import PageData
 from fedkin.report.publication_tables import Origin, write_tables
-from fedkin.report.tuning import read_tuned, tuning_note, tuning_warnings
 
 _FILES = (".csv", ".htm", ".html", ".json", ".jsonl", ".md", ".parquet", ".pdf", ".png", ".safetensors", ".svg",
           ".tex", ".toml", ".tsv", ".txt", ".xlsx", ".zip")  # fmt: skip
@@ -173,29 +172,21 @@ class Outcome:
 
 def write_outcome(plan: Comparison, folder: Path, runs: Sequence[Run], decimals: int) -> Outcome:
     """Write the tables and the page of a comparison into its folder."""
-    reference = plan.settings(plan.baseline, plan.seeds[0]).title
+    made = result_of(plan, runs, folder)
+    reference, report, rows, lead = made.reference, made.content, made.rows, made.lead
     command = f"fedkin compare {typed(folder / 'compare.toml')}"
-    report = several_runs(runs, reference)
-    if tuned := read_tuned(folder) if plan.tune else []:
-        caveats = tuning_warnings(tuned, plan.privacy.asked, report.first.fair)
-        report = replace(report, tuned=tuned, warnings=[*report.warnings, *caveats])
-    groups, findings = report.runs, report.findings
-    rows = tables.comparison_rows(groups, reference, findings.get(reference), report.first.metric)
-    lead = headline(groups, report.first, tuning_note(tuned))
     judged = [row for row in rows if row.finding is not None]
     verdicts = tuple(filter(None, (report.verdict(row.title, reference) for row in judged)))
     styles = tuple(style_of(row.finding) for row in judged if row.finding is not None)
-    which = references.which_is_which(groups)
-    origin = Origin(command, tuple((run.title, run.seed, digest(run.summary["config"])) for run in runs), tuned)
+    which = references.which_is_which(report.runs)
+    origin = Origin(command, tuple((run.title, run.seed, digest(run.summary["config"])) for run in runs), made.tuned)
     others = _judged_by(report, reference)
     sentences = [s for row in judged for name in others if (s := report.sentence(row.title, name))]
     text = f"{' '.join(report.unlearned)}\n\n" if report.unlearned else ""
     text += "".join(f"- {sentence}\n" for sentence in sentences) + (f"\n{which}\n" if which else "")
     write_tables(folder, rows, origin, reference, decimals, text, lead)
     page = comparison_page(folder, report, command, reference)
-    return Outcome(
-        tables.comparison_table(rows, reference, lead), verdicts, styles, which, report, reference, page, lead
-    )
+    return Outcome(made.table(), verdicts, styles, which, report, reference, page, lead)
 
 
 def _judged_by(report: PageData, reference: str) -> tuple[str, ...]:

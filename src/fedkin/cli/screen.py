@@ -5,18 +5,16 @@ from __future__ import annotations
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 from rich.console import Console, ConsoleDimensions
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.progress import TimeRemainingColumn as Remaining
 
 from fedkin.core.errors import counted
-from fedkin.data.progress import heard
 from fedkin.evaluate import diverged, final
+from fedkin.experiment import progress
 from fedkin.report.tables import Grid, to_rich
 
 WIDEST = 100
@@ -39,30 +37,6 @@ class Screen(Console):
 
 
 out, err = Screen(), Screen(stderr=True)
-
-
-class Bar:
-    """A progress bar with round, accuracy and time left; silent if it is quiet."""
-
-    def __init__(self, progress: Progress | None, task: TaskID | None) -> None:
-        self._progress, self._task, self._accuracy = progress, task, ""
-
-    def read(self, text: str) -> None:
-        """Show what is being read, before the first round; "" when that is done."""
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, accuracy=text)
-
-    def at(self, line: dict[str, Any], what: str | None = None, before: int = 0) -> None:
-        """Advance to the round in ``line``, after ``before`` rounds of former runs."""
-        if self._progress is None or self._task is None:
-            return
-        if line.get("accuracy") is not None:
-            self._accuracy = f"accuracy {100 * line['accuracy']:.1f} %"
-        refused = len(line["refused"])
-        note = f"  {counted(refused, 'upload')} refused" if refused else ""
-        changes: dict[str, Any] = {} if what is None else {"description": what}
-        done = before + line["round"]
-        self._progress.update(self._task, completed=done, accuracy=self._accuracy + note, **changes)
 
 
 class RoundsDone:
@@ -131,29 +105,13 @@ class RunLog:
 
 
 def live() -> bool:
-    """Return whether standard error is a terminal; colours that FORCE_COLOR asks for do not make a file one."""
-    return err.is_terminal and err.file.isatty()
+    """Return whether standard error is a terminal or a notebook."""
+    return progress.live(err)
 
 
-@contextmanager
-def bar(total: int, what: str, *, quiet: bool) -> Iterator[Bar]:
-    """Yield a bar of ``total`` rounds on standard error, silent if that is not a terminal; it also shows long reads."""
-    if quiet or not live():
-        yield Bar(None, None)
-        return
-    columns = (
-        TextColumn("{task.description}", markup=False),  # folders may have brackets in their names
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[accuracy]}", markup=False),  # or the name of a file that is read
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        Remaining(),
-    )
-    with Progress(*columns, console=err, transient=True) as progress:
-        shown = Bar(progress, progress.add_task(what, total=total, accuracy=""))
-        with heard(shown.read):
-            yield shown
+def bar(total: int, what: str, *, quiet: bool) -> AbstractContextManager[progress.Bar]:
+    """Return a context with a bar of ``total`` rounds on standard error, see `fedkin.experiment.progress.bar`."""
+    return progress.bar(total, what, quiet=quiet, console=err)
 
 
 def table(grid: Grid) -> None:

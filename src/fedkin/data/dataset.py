@@ -10,7 +10,9 @@ from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError, counted
 from fedkin.core.samples import Samples
+from fedkin.data.arrays import array_of
 from fedkin.data.checks import Indices, check_samples
+from fedkin.data.pixels import numbers
 from fedkin.data.preparation import Preparation, Rows
 
 SPLITS = ("pooled", "official")
@@ -50,11 +52,13 @@ class Pool:
 class Dataset:
     """Labelled samples of one source.
 
+    Tensors may be given as arrays, lists, or columns of pandas; classes and clients, then, also as texts.
+
     Attributes:
         x: inputs, float32 ``[n, *shape]``, or int64 for whole numbers, such as those of words; or pixels as bytes,
             uint8, which `rows` makes 0..1: a quarter of the memory.
         y: labels, int64 ``[n]`` in ``0..classes-1``.
-        classes: number of classes.
+        classes: number of classes. Default: one more than the largest label, or the number of names.
         name: name of the data set.
         official_test: the test part that the source itself keeps apart, where it does.
         client: natural client of each sample (hospital, writer, subject), int64 ``[n]``, ids ``0..K-1``.
@@ -77,7 +81,7 @@ class Dataset:
 
     x: Tensor
     y: Tensor
-    classes: int
+    classes: int = 0
     name: str = "data"
     official_test: Samples | None = None
     client: Tensor | None = None
@@ -92,6 +96,7 @@ class Dataset:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        self._take_arrays()
         check_samples(self.x, self.y, self.classes, self.name, pixels=True)
         if len(self.y) == 0:
             raise DataError(f"{self.name}: no samples; expected at least one")
@@ -115,6 +120,34 @@ class Dataset:
         if self.test_unit is not None and self.unit is None:
             raise DataError(f"{self.name}: test_unit goes with unit, numbered together; unit is not given")
         self._check_described()
+
+    def _take_arrays(self) -> None:
+        """Put tensors in the place of arrays, and numbers with their names in that of texts.
+
+        Raises:
+            DataError: an array that cannot be used.
+        """
+        from fedkin.data.sources.files import channels_first, class_numbers, numbered  # the readers import this module
+
+        made: dict[str, object] = {}
+        for name in ("x", "y", "client", "test_client", "groups", "unit", "test_unit"):
+            given = getattr(self, name)
+            if given is None or isinstance(given, Tensor):
+                continue
+            values = array_of(given, self.name, {"x": "inputs", "y": "labels"}.get(name, name))
+            if name == "x":
+                made[name] = torch.tensor(channels_first(values)) if values.dtype == np.uint8 else numbers(values)
+            elif name == "y":
+                made[name], made["labels"] = class_numbers(values, self.name, self.classes > 0, self.labels)
+            elif name in ("client", "unit") and values.dtype.kind == "U":
+                made[name], names = numbered(values)
+                made |= {"client_names": names} if name == "client" else {}
+            else:
+                made[name] = torch.tensor(values)  # a test below refuses fractions
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
+        if self.classes == 0 and len(self.y):
+            object.__setattr__(self, "classes", len(self.labels) if self.labels else 1 + int(self.y.max()))
 
     def _check_described(self) -> None:
         """Raise `DataError` unless every natural client has a name and a group, where these are given."""

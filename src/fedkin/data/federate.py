@@ -14,7 +14,7 @@ from fedkin.data.checks import Indices
 from fedkin.data.dataset import Dataset, Pool
 from fedkin.data.draws import generator
 from fedkin.data.federation import ClientData, Federation
-from fedkin.data.partition import Assignment, Partition
+from fedkin.data.partition import Assignment, Dirichlet, Natural, Partition
 from fedkin.data.preparation import Preparation
 from fedkin.data.splitting import check_fractions, three_parts
 
@@ -25,7 +25,7 @@ Parts = tuple[Indices, Indices, Indices]
 
 def federate(
     dataset: Dataset,
-    partition: Partition,
+    partition: Partition | None = None,
     *,
     clients: int | None = None,
     seed: int = 0,
@@ -46,7 +46,8 @@ def federate(
 
     Args:
         dataset: the samples.
-        partition: how to share them out.
+        partition: how to share them out. Default: the clients that the data bring (`Natural`), or without any
+            ``Dirichlet(0.5)``.
         clients: number of clients; None only where the data bring their clients.
         seed: fixes every draw; the global random state is neither used nor changed.
         test: fraction of a client's samples for testing; ignored where test samples come from elsewhere.
@@ -59,7 +60,8 @@ def federate(
         PartitionError: impossible with these samples.
         ConfigError: a setting out of range.
     """
-    _require(dataset, Dataset, "expected a fedkin.Dataset, such as fedkin.load('digits') or Dataset(x, y, classes)")
+    _require(dataset, Dataset, "expected a fedkin.Dataset, such as fedkin.load('digits') or fedkin.Dataset(x, y)")
+    partition = partition or (Dirichlet() if dataset.client is None else Natural())
     _require(partition, Partition, "partition must be a Partition, such as fedkin.Dirichlet(alpha=0.5)")
     _check(test, validation, samples_per_client)
     pool = dataset.pool(split)

@@ -14,9 +14,10 @@ from torch import Tensor
 from fedkin.core.errors import DataError, counted
 from fedkin.core.samples import ClientData, Samples
 from fedkin.data import shelf
+from fedkin.data.arrays import array_of, numbered_texts
 from fedkin.data.checks import check_client_names, check_samples
 from fedkin.data.draws import generator
-from fedkin.data.pixels import numbers
+from fedkin.data.pixels import Array, numbers
 from fedkin.data.preparation import Preparation
 from fedkin.data.shard import PARTS, check_client_data
 from fedkin.data.splitting import check_fractions, three_parts
@@ -193,14 +194,15 @@ class Federation:
         """Return a federation of data that are already separate, one ``(x, y)`` per client.
 
         Args:
-            clients: inputs ``[n, *shape]`` and integer labels ``[n]`` of each client.
-            classes: number of classes; None: the largest label plus one.
+            clients: inputs ``[n, *shape]`` and labels ``[n]`` of each client, as arrays, tensors, lists, or tables and
+                columns of pandas; labels are whole numbers, or texts at all clients.
+            classes: number of classes; None: the largest label plus one, or the number of different texts.
             name: for messages and reports.
             test: fraction of each client's samples for testing.
             validation: fraction for validation.
             seed: of the split.
             groups: true group of each client, where known.
-            labels: names of the classes.
+            labels: names of the classes. Default: the texts, sorted.
             client_names: names of the clients.
 
         Raises:
@@ -208,7 +210,12 @@ class Federation:
             ConfigError: fractions out of range.
         """
         check_fractions(test, validation)
-        parts = [_tensors(x, y, f"{name}: client {k}") for k, (x, y) in enumerate(clients)]
+        places = [f"{name}: client {k}" for k in range(len(clients))]
+        ys = [array_of(y, where, "labels") for (_, y), where in zip(clients, places, strict=True)]
+        if ys and all(y.dtype.kind == "U" for y in ys):
+            _, labels = numbered_texts(np.concatenate(ys), name, labels)
+            classes = classes or len(labels)
+        parts = [_samples(x, y, where, labels) for (x, _), y, where in zip(clients, ys, places, strict=True)]
         if classes is None:
             classes = 1 + max((int(d.y.max()) for d in parts), default=0)
         shards = []
@@ -231,16 +238,14 @@ class Federation:
         )
 
 
-def _tensors(x: npt.ArrayLike | Tensor, y: npt.ArrayLike | Tensor, where: str) -> Samples:
-    try:
-        inputs, labels = numbers(np.asarray(x)), np.asarray(y)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{where}: cannot be read as an array of numbers: {error}") from error
-    if len(labels) == 0:
+def _samples(x: object, y: Array, where: str, labels: Sequence[str] | None) -> Samples:
+    if len(y) == 0:
         raise DataError(f"{where} has no samples; drop this client or give it at least one")
-    if labels.dtype.kind not in "iub":
-        raise DataError(f"{where}: labels must be whole numbers, got an array of {labels.dtype}")
-    return Samples(inputs, torch.from_numpy(labels.astype(np.int64)))
+    if y.dtype.kind == "U" and labels is not None:
+        y = numbered_texts(y, where, labels)[0].numpy()
+    if y.dtype.kind not in "iub":
+        raise DataError(f"{where}: labels must be whole numbers, got an array of {y.dtype}")
+    return Samples(numbers(array_of(x, where, "inputs")), torch.from_numpy(y.astype(np.int64)))
 
 
 def _range(values: Tensor) -> str:

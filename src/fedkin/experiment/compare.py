@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import weakref
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,16 @@ from torch import nn
 
 from fedkin.core import ConfigError, Method, Net, RunFolderError
 from fedkin.core.errors import typed
-from fedkin.data import Federation
+from fedkin.data import Dataset, Federation, federate
 from fedkin.engines.stacked_together import Starter
+from fedkin.experiment.comparison import ComparisonResult
 from fedkin.experiment.listing import TRIALS
 from fedkin.experiment.planned import ALWAYS, compared
-from fedkin.experiment.prepare import require_validation
+from fedkin.experiment.prepare import require_method, require_validation
+from fedkin.experiment.progress import bar
 from fedkin.experiment.result import Result
-from fedkin.experiment.run import run_settings
-from fedkin.experiment.settings import OnData, Settings, Setup, setup_from
+from fedkin.experiment.run import run, run_settings
+from fedkin.experiment.settings import OnData, RunSettings, Settings, Setup, setup_from
 from fedkin.experiment.sweep import Sweep
 from fedkin.experiment.together import at_once, execute_all
 from fedkin.experiment.tuning import OnTuning, tune_all, tuning_sweep
@@ -31,6 +33,7 @@ from fedkin.inspection import require_two_classes
 from fedkin.methods import canonical, get_method, get_title, settings_in
 from fedkin.privacy.budget import Privacy, reports
 from fedkin.report.folder import Run
+from fedkin.report.tuning import read_tuned
 from fedkin.server import RoundReport
 from fedkin.storage.files import write_atomic
 from fedkin.storage.folders import room, taken
@@ -41,9 +44,11 @@ from fedkin.user_code.loading import plain_name
 from fedkin.user_code.reference import CodeRef, copies
 
 OnRound = Callable[[str, int, RoundReport, dict[str, Any]], None]
+Make = Callable[..., Result]
+"""Makes the run of a method's name and a seed; keywords as of `fedkin.experiment.run.run_settings`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison(Setup):
     """Settings of a comparison.
 
@@ -71,11 +76,7 @@ class Comparison(Setup):
         object.__setattr__(
             self, "methods", _listed(self.methods, str, "methods", "names, such as ('ditto', 'fedprox')")
         )
-        object.__setattr__(self, "seeds", _listed(self.seeds, int, "seeds", "whole numbers, such as (0, 1, 2)"))
-        if not self.seeds:
-            raise ConfigError("a comparison needs at least one seed")
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ConfigError(f"seeds must differ, got {list(self.seeds)}")
+        object.__setattr__(self, "seeds", _seeds(self.seeds))
         object.__setattr__(self, "methods", tuple(map(known, self.methods)))
         if twice := [name for name in dict.fromkeys(self.methods) if self.methods.count(name) > 1]:
             raise ConfigError(
@@ -147,10 +148,6 @@ class Comparison(Setup):
         """Name and seed of every run, in the order of the table."""
         return [(name, seed) for seed in self.seeds for name in self.names]
 
-    def order(self) -> list[tuple[str, int]]:
-        """Name and seed of every run, in the order in which they are made: what may fail comes before references."""
-        return sorted(self.runs(), key=lambda run: (self.seeds.index(run[1]), run[0] in ALWAYS))
-
     def settings(self, name: str, seed: int) -> Settings:
         """Return the settings of one run."""
         method = fill(get_method(name), self.given(name), f"[method.{name}]")
@@ -212,27 +209,22 @@ class Comparison(Setup):
         return copies([*map(CodeRef, self.names), self.model.code])
 
 
-def _listed(found: object, kind: type, name: str, of: str) -> tuple[Any, ...]:
-    """Return the values of a field that a program has given.
+def _seeds(found: object) -> tuple[int, ...]:
+    """Return the seeds, or raise `ConfigError` unless they are whole numbers, one at least, that differ."""
+    seeds: tuple[int, ...] = _listed(found, int, "seeds", "whole numbers, such as (0, 1, 2)")
+    if not seeds:
+        raise ConfigError("a comparison needs at least one seed")
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"seeds must differ, got {list(seeds)}")
+    return seeds
 
-    Raises:
-        ConfigError: it is not a sequence of values of this kind; a method object, for example, has no name to be given.
-    """
+
+def _listed(found: object, kind: type, name: str, of: str) -> tuple[Any, ...]:
+    """Return the values of a field that a program has given, or raise `ConfigError` if they are not of this kind."""
     values = tuple(found) if isinstance(found, Sequence) and not isinstance(found, str) else None
     if values is None or not all(type(value) is kind for value in values):
-        advice = next(filter(None, map(_by_name, (found,) if values is None else values)), "")
-        raise ConfigError(f"{name} must be a list or tuple of {of}, got {found!r}{advice}")
+        raise ConfigError(f"{name} must be a list or tuple of {of}, got {found!r}")
     return values
-
-
-def _by_name(found: object) -> str:
-    """Return how a method is named that a program has as class or object, as the end of a message."""
-    made = found if isinstance(found, type) else type(found)
-    if not issubclass(made, Method):
-        return ""
-    if made.__module__.startswith("fedkin."):
-        return "; a method of the catalogue goes by its name in: fedkin list methods"
-    return f"; a method of your own goes by its file, such as './mine.py:{made.__name__}', from which it is loaded"
 
 
 def _both(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
@@ -286,6 +278,11 @@ def comparison_parts(table: Mapping[str, Any], where: str, *, checked: bool = Tr
     Raises:
         ConfigError: an unknown key, or a value of the wrong kind.
     """
+    if "made_by" in table:
+        raise ConfigError(
+            f"{where} was made by a program with {table['made_by']}, which only that program has; go on there: "
+            "fedkin.compare(..., out=FOLDER, resume=True)"
+        )
     known = {f.name for f in dataclasses.fields(Comparison)} - {"own"} | {"method"}
     for name in table:
         if name not in known:
@@ -326,61 +323,173 @@ def comparison_parts(table: Mapping[str, Any], where: str, *, checked: bool = Tr
 
 
 def compare(
-    plan: Comparison,
-    out: Path | str | None = None,
+    federation: Comparison | Federation | Dataset | Callable[[int], Federation],
+    methods: Sequence[str | Method] | str | Method | None = None,
     *,
+    seeds: Sequence[int] | None = None,
+    out: Path | str | None = None,
     resume: bool = False,
     on_round: OnRound | None = None,
-    on_data: OnData | None = None,
-    on_trial: OnTuning | None = None,
-    together: int = 0,
-) -> list[Run]:
-    """Execute all runs of a plan.
+    progress: bool = True,
+    **settings: Any,
+) -> ComparisonResult:
+    """Train a federation by several methods with every seed, Local, Local (full) and FedAvg always among them.
+
+    All runs of a seed have the same data, the same start and, in each round, the same clients.
 
     Args:
-        plan: what is compared.
-        out: folder for the plan and one run folder per method and seed; None keeps everything in memory.
+        federation: the clients' data. A federation is the same in every seed: seeds differ in the initial model, the
+            batches and the sampled clients, not in clients and their test samples. A data set is shared out anew for
+            each seed (`fedkin.federate`), as is ``lambda seed: fedkin.federate(data, fedkin.Dirichlet(0.5), clients=20,
+            seed=seed)``. A `Comparison` describes data, methods and settings as a file of ``fedkin compare`` does.
+        methods: names or objects, as for `fedkin.run`. Where objects have one title, their settings are added to it.
+        seeds: a run of every method for each. Default: (0,), or those of the `Comparison`.
+        out: folder for a run folder per method and seed; None keeps everything in memory.
         resume: go on in ``out``: finished runs are kept, an interrupted one is continued.
-        on_round: called after each round with the method's name, the seed, the report and its line.
-        on_data: called with the first seed's data, once they are read.
-        on_trial: called after each round of a trial, if the plan tunes its methods.
-        together: maximum number of runs that train in common stacks, see `fedkin.experiment.together.at_once`.
+        on_round: called after each round with the method's name, of an object its title, the seed, the report and its
+            line.
+        progress: as of `fedkin.run`.
+        settings: further arguments of `fedkin.run`, such as ``rounds=20``, ``model="small-cnn"``,
+            ``training=fedkin.Training(lr=0.1)``. With a `Comparison`: ``on_data``, called with the data of the first
+            seed, ``on_trial``, called after each round of a trial, and ``together``, the maximum number of runs that
+            train in common stacks (`fedkin.experiment.together.at_once`).
 
     Raises:
         RunFolderError: ``out`` exists already, or another process is writing into it.
         DataError: the data cannot be used.
-        ConfigError: a setting is out of range.
+        ConfigError: a method is unknown or there twice, or a setting is out of range.
     """
-    _require_plan(plan)
-    folder, runs_at_once = None if out is None else Path(out), at_once(together, plan.compute)
-    extra = plan.sources()
-    federation = plan.data.federation(plan.seeds[0], on_data)  # bad data before anything is written
-    require_two_classes(federation)
+    if isinstance(federation, Comparison):
+        changes: Any = {"methods": methods or federation.methods, "seeds": federation.seeds if seeds is None else seeds}
+        plan = dataclasses.replace(federation, **changes)
+        order, rounds, execute = plan.runs(), plan.run.rounds, partial(_compare_described, plan)
+    else:
+        named, seeds = _titled(methods or ()), _seeds((0,) if seeds is None else seeds)
+        order, rounds = [(name, seed) for seed in seeds for name in named], settings.get("rounds", RunSettings.rounds)
+        execute = partial(_compare_given, named, seeds, _by_seed(federation))
+    done = 0
+    with bar(rounds * len(order), "comparison", quiet=not progress) as shown:
+
+        def each_round(name: str, seed: int, report: RoundReport, line: dict[str, Any]) -> None:
+            nonlocal done
+            done += 1
+            shown.at(line, f"{name}, seed {seed}", done - line["round"])
+            if on_round is not None:
+                on_round(name, seed, report, line)
+
+        folder = None if out is None else Path(out)
+        return execute(folder, partial(_runs, order, folder, resume, each_round), **settings)
+
+
+def _compare_described(
+    plan: Comparison,
+    folder: Path | None,
+    runs: Callable[..., list[Run]],
+    *,
+    on_data: OnData | None = None,
+    on_trial: OnTuning | None = None,
+    together: int = 0,
+) -> ComparisonResult:
+    runs_at_once, files = at_once(together, plan.compute), plan.sources()
+    data = _by_seed(lambda seed: plan.data.federation(seed, on_data if seed == plan.seeds[0] else None))
+    require_two_classes(data(plan.seeds[0]))  # bad data before anything is written
     if plan.tune:
-        require_validation(federation, f"tune = {plan.tune}")
+        require_validation(data(plan.seeds[0]), f"tune = {plan.tune}")
+
+    def begin() -> Make:
+        chosen = _chosen(plan, folder, data(plan.seeds[0]), on_trial, runs_at_once)
+        return lambda name, seed, **how: run_settings(chosen[name](seed), data(seed), **how)
+
+    return result_of(plan, runs({**files, "compare.toml": plan.toml().encode()}, begin, runs_at_once), folder)
+
+
+def _compare_given(
+    methods: Mapping[str, tuple[str, str | Method]],
+    seeds: Sequence[int],
+    data: Callable[[int], Federation],
+    folder: Path | None,
+    runs: Callable[..., list[Run]],
+    **settings: Any,
+) -> ComparisonResult:
+    def make(name: str, seed: int, *, start: Starter | None, **how: Any) -> Result:
+        title, method = methods[name]
+        return run(method, data(seed), seed=seed, title=title, progress=False, **how, **settings)
+
+    plan = {"made_by": "data and methods of its own", "methods": list(methods), "seeds": list(seeds)}
+    return ComparisonResult(runs({"compare.toml": tomli_w.dumps(plan).encode()}, lambda: make))
+
+
+def _titled(methods: Sequence[str | Method] | str | Method) -> dict[str, tuple[str, str | Method]]:
+    """Return the methods of a comparison, the references in front if they are missing: name -> title and method.
+
+    Raises:
+        ConfigError: a method is unknown or neither a name nor an object, or two have one title.
+    """
+    several = [methods] if isinstance(methods, (str, Method)) else methods
+    asked = [known(method) if isinstance(method, str) else method for method in several]
+    asked = [*(name for name in ALWAYS if name not in asked and get_method(name) not in asked), *asked]
+    plain = [get_title(m) if isinstance(m, str) else require_method(m).title for m in asked]
+    found: dict[str, tuple[str, str | Method]] = {}
+    for method, title in zip(asked, plain, strict=True):
+        if not isinstance(method, str) and plain.count(title) > 1:
+            fields: Any = dataclasses.fields(method)  # type: ignore[arg-type]  # a method is a dataclass
+            own = [f"{f.name}={v}" for f in fields if (v := getattr(method, f.name)) != f.default]
+            title += f" ({', '.join(own)})" if own else ""
+        name = method if isinstance(method, str) else re.sub(r"[^\w.+=@-]+", "-", title)
+        if name in found or title in [there for there, _ in found.values()]:
+            raise ConfigError(f"{title} is there twice; a comparison runs each method once for every seed")
+        found[name] = (title, method)
+    return found
+
+
+def _by_seed(data: Federation | Dataset | Callable[[int], Federation]) -> Callable[[int], Federation]:
+    """Return a function from the seed to its federation; it keeps the last one alone, as they may be large."""
+    if isinstance(data, Dataset):
+        return lru_cache(maxsize=1)(lambda seed: federate(data, seed=seed))
+    return lru_cache(maxsize=1)(data) if callable(data) else lambda seed: data
+
+
+def _runs(
+    order: Sequence[tuple[str, int]],
+    folder: Path | None,
+    resume: bool,
+    on_round: OnRound,
+    files: Mapping[str, bytes],
+    begin: Callable[[], Make],
+    runs_at_once: int = 1,
+) -> list[Run]:
+    """Execute runs, name and seed of each in order, in a folder that holds these files, its plan last.
+
+    ``begin`` returns the function that makes a run; it is called once the folder is held.
+    """
     with contextlib.ExitStack() as to_the_end:
         if folder is not None:
             to_the_end.enter_context(writing(folder))
             to_the_end.enter_context(room(folder))
         if folder is not None and not resume:
-            _begin(folder, {**extra, "compare.toml": plan.toml().encode()})
+            _begin(folder, files)
         try:
-            chosen = _chosen(plan, folder, federation, on_trial, runs_at_once)
-            return _runs(plan, folder, federation, on_round, chosen, runs_at_once, resume=resume)
+            make = begin()
+
+            def one(name: str, seed: int, start: Starter | None) -> Run:
+                place = None if folder is None else folder / run_name(name, seed)
+                begun = resume and place is not None and (place / "config.toml").is_file()
+                callback = partial(on_round, name, seed)
+                return as_run(make(name, seed, out=place, resume=begun, on_round=callback, start=start))
+
+            made = execute_all([partial(one, name, seed) for name, seed in as_made(order)], runs_at_once)
+            by_run = dict(zip(as_made(order), made, strict=True))
+            return [by_run[run] for run in order]
         except Exception:
             if folder is not None and not resume:
-                _withdraw(folder, {"compare.toml", *extra})
+                _withdraw(folder, set(files))
             raise
 
 
-def _require_plan(found: object) -> None:
-    """Raise `ConfigError` unless it is a plan: programs pass names of methods, or a federation."""
-    if not isinstance(found, Comparison):
-        raise ConfigError(
-            f"plan must be a fedkin.Comparison, such as fedkin.Comparison(methods=('ditto',), "
-            f"data=fedkin.DataSettings(data='digits')), got an object of type {type(found).__name__}; a federation is "
-            "saved first (federation.save('folder')) and named there, data='folder'"
-        )
+def as_made(order: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return runs, name and seed of each, in the order in which they are made: what may fail before references."""
+    seeds = [seed for _, seed in order]
+    return sorted(order, key=lambda run: (seeds.index(run[1]), run[0] in ALWAYS))
 
 
 def _begin(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -409,56 +518,17 @@ def _chosen(
     return {name: partial(sweep.settings, values[name]) for name, sweep in sweeps.items()}
 
 
-class _Federations:
-    """Data of a comparison by seed: those of the runs under way and of the last one, as they may be large."""
-
-    def __init__(self, plan: Comparison, first: Federation) -> None:
-        self._plan, self._last = plan, first
-        self._known = weakref.WeakValueDictionary({plan.seeds[0]: first})
-
-    def of(self, seed: int) -> Federation:
-        """Return the data of a seed."""
-        if (found := self._known.get(seed)) is None:
-            found = self._known[seed] = self._plan.data.federation(seed)
-        self._last = found
-        return found
-
-
-def _runs(
-    plan: Comparison,
-    folder: Path | None,
-    federation: Federation,
-    on_round: OnRound | None,
-    chosen: Mapping[str, Callable[[int], Settings]],
-    runs_at_once: int,
-    *,
-    resume: bool,
-) -> list[Run]:
-    """Execute the runs.
-
-    Args:
-        federation: the data of the first seed.
-        chosen: method -> a function that gives its settings for a seed.
-    """
-    data = _Federations(plan, federation)
-
-    def run(name: str, seed: int, start: Starter | None) -> Run:
-        place = None if folder is None else folder / run_name(name, seed)
-        begun = resume and place is not None and (place / "config.toml").is_file()
-        callback = None if on_round is None else partial(on_round, name, seed)
-        settings, found = chosen[name](seed), data.of(seed)
-        return as_run(run_settings(settings, found, out=place, resume=begun, on_round=callback, start=start))
-
-    made = execute_all([partial(run, name, seed) for name, seed in plan.order()], runs_at_once)
-    by_run = dict(zip(plan.order(), made, strict=True))
-    return [by_run[one] for one in plan.runs()]
-
-
 def _withdraw(folder: Path, files: set[str]) -> None:
     """Remove the folder of a comparison in which no run and no trial could begin; it holds these files alone."""
     begun = any((folder / TRIALS).glob("*/*/config.toml"))
     if not begun and {p.name for p in folder.iterdir()} - {LOCK, TRIALS} == files:
         remove(folder)
+
+
+def result_of(plan: Comparison, runs: Sequence[Run], folder: Path | None) -> ComparisonResult:
+    """Return the result of a plan's runs; how methods were tuned is read from the folder."""
+    tuned = read_tuned(folder) if plan.tune and folder is not None else ()
+    return ComparisonResult(runs, plan.settings(plan.baseline, plan.seeds[0]).title, tuned, plan.privacy.asked)
 
 
 def run_name(name: str, seed: int) -> str:

@@ -24,7 +24,7 @@ from fedkin.data import (
 )
 from fedkin.data.partition import settings_of
 from fedkin.data.sources.reading import column_names
-from fedkin.storage.toml import plain
+from fedkin.storage.toml import changed, plain
 
 OnData = Callable[[Dataset | Federation, Federation], None]
 """Called with what was read and with the federation that was made of it."""
@@ -115,6 +115,7 @@ class DataSettings:
     """Tables: encoding of the text of csv files, such as cp1252 (Windows), latin1 or utf-16. Default: UTF-8."""
     data_seed: int | None = None
     """Seed of the partition. Default: the run's seed."""
+    __repr__ = changed
 
     def chosen(self) -> str | None:
         """Return the partition's name, chosen by the data where none is set.

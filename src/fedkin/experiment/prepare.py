@@ -17,6 +17,7 @@ from fedkin.engines import Job
 from fedkin.experiment.fingerprints import about_of, network_marks, sizes_of, table_of
 from fedkin.experiment.settings import ModelSettings, Settings, Setup, digest
 from fedkin.inspection import require_two_classes
+from fedkin.methods import get_method, get_title
 from fedkin.models import MODELS
 from fedkin.models.start import Model, factory
 from fedkin.privacy.noise import KeyedReports
@@ -84,7 +85,7 @@ class Experiment:
     @classmethod
     def of(
         cls,
-        method: Method,
+        method: Method | str,
         federation: Federation,
         model: Model,
         setup: Setup,
@@ -99,7 +100,9 @@ class Experiment:
             setup: all settings but the data and the model.
             method, federation, model, head, init_weights, title: as of `fedkin.run`, with its errors.
         """
-        _require_method(method)
+        if isinstance(method, str):
+            title, method = title or get_title(method), get_method(method)
+        require_method(method)
         _require_federation(federation)
         _require_data(setup, federation)
         return cls._made(
@@ -229,11 +232,11 @@ def plan_of(setup: Setup, *, on_hosts: bool = False) -> Plan:
     return replace(plan, max_share=setup.hosts.max_share, max_samples=setup.hosts.max_samples) if on_hosts else plan
 
 
-def _require_method(found: object) -> None:
-    """Raise `ConfigError` unless it is a method: programs pass names and classes."""
+def require_method(found: object) -> Method:
+    """Return a method object, or raise `ConfigError`: programs pass classes."""
     if not isinstance(found, Method):
-        name = found if isinstance(found, str) else "fedavg"
-        raise ConfigError(f"method must be an object such as fedkin.get_method({name!r}) or FedAvg(), got {found!r}")
+        raise ConfigError(f"a method is a name, such as 'fedavg', or an object, such as FedAvg(), got {found!r}")
+    return found
 
 
 def _require_federation(found: object) -> None:

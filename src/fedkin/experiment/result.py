@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedkin.core import Bundle, RunFolderError
-from fedkin.core.errors import counted, typed
+from fedkin.core.errors import typed
 from fedkin.data import Federation
 from fedkin.engines import Job
 from fedkin.experiment.listing import require_run_or_comparison, run_folders
 from fedkin.experiment.planned import planned_runs
 from fedkin.experiment.prepare import Experiment
-from fedkin.report.folder import Run, read_run
+from fedkin.report.folder import Run, brief, read_run
 from fedkin.report.frames import frame
 from fedkin.server import Server
 from fedkin.storage.folders import require_folder
@@ -115,9 +115,7 @@ class Result:
     finished: FinishedRun | None = None
 
     def __repr__(self) -> str:
-        accuracy = self.final.accuracy
-        figure = "no accuracy" if accuracy is None else f"accuracy {accuracy:.3f}"
-        return f"Result({self.title!r}, seed {self.seed}, {counted(len(self.rounds), 'round')}, {figure})"
+        return f"Result({brief(self.title, self.seed, self.rounds, self.summary)})"
 
     def to_frame(self, kind: Literal["clients", "rounds"] = "clients") -> DataFrame:
         """Return the figures of the run as a pandas DataFrame (``pip install "fedkin[pandas]"``).
@@ -187,7 +185,7 @@ def read_runs(folder: Path | str) -> list[Run]:
     return [read_run(place) for place in done]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FinishedRun:
     """A run after its last round, all clients with it: what `fedkin.exporting` takes models from.
 

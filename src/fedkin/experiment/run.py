@@ -25,12 +25,13 @@ from fedkin.experiment.extend import complete, continued, extend
 from fedkin.experiment.listing import whole_of
 from fedkin.experiment.planned import ALWAYS
 from fedkin.experiment.prepare import Experiment
+from fedkin.experiment.progress import bar
 from fedkin.experiment.result import FinishedRun, Result
 from fedkin.experiment.run_folder import COMPUTED, RunFolder
 from fedkin.experiment.settings import Compute, RunSettings, Settings, Setup, settings_from
 from fedkin.models.start import Model
 from fedkin.privacy.budget import Privacy
-from fedkin.server import Attack, Simulation, join_rounds, needs
+from fedkin.server import Attack, RoundReport, Simulation, join_rounds, needs
 from fedkin.storage.client_states import Kept, States
 from fedkin.storage.folders import room
 from fedkin.storage.lock import remove, writing
@@ -44,7 +45,7 @@ writes all of them."""
 
 @one_thread()
 def run(
-    method: Method,
+    method: Method | str,
     federation: Federation,
     model: Model = "mlp",
     training: Training | None = None,
@@ -71,11 +72,13 @@ def run(
     out: Path | str | None = None,
     resume: bool = False,
     on_round: OnRound | None = None,
+    progress: bool = True,
 ) -> Result:
     """Train a federation by a method.
 
     Args:
-        method: what is done, with its hyperparameters.
+        method: a name as on the command line, such as ``"fedrep"`` or ``"fedprox@mu=0.1"``, or an object with its
+            hyperparameters.
         federation: the clients' data.
         model: a name from ``fedkin list models``, an import path, a module (its values are the common start), or a
             function that makes one.
@@ -108,6 +111,7 @@ def run(
         resume: go on in ``out`` from its checkpoint. With another number of ``rounds`` the run there becomes one of so
             many, to the same result as if it had had them from the start (`fedkin.experiment.extend`).
         on_round: called after each round with its report and its line.
+        progress: show a progress bar on standard error where that is a terminal or a notebook.
 
     Raises:
         DataError: all samples of the federation are of one class.
@@ -148,7 +152,14 @@ def run(
     experiment = made(setup)
     if resume and out is not None and (going_on := continued(out, experiment)) != setup.run:
         experiment = made(replace(setup, run=going_on))
-    return simulate(experiment, federation, out=out, resume=resume, on_round=on_round, engine=engine)
+    with bar(experiment.setup.run.rounds, experiment.title, quiet=not progress) as shown:
+
+        def each_round(report: RoundReport, line: dict[str, Any]) -> None:
+            shown.at(line)
+            if on_round is not None:
+                on_round(report, line)
+
+        return simulate(experiment, federation, out=out, resume=resume, on_round=each_round, engine=engine)
 
 
 @one_thread()

@@ -25,7 +25,7 @@ from fedkin.methods import Safe, canonical, get_method, get_title, settings_in
 from fedkin.privacy.budget import Privacy
 from fedkin.server import Attack, RunSettings
 from fedkin.storage.client_states import Kept
-from fedkin.storage.toml import fill, named, plain, whole
+from fedkin.storage.toml import changed, fill, named, plain, whole
 from fedkin.user_code.reference import CodeRef, copies
 
 __all__ = [
@@ -120,7 +120,7 @@ class HostSettings:
                 raise ConfigError(f"[hosts] {name} must be a number of seconds above 0, got {getattr(self, name)}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Setup:
     """All settings of a run but its method: one field for each table of a config file."""
 
@@ -133,6 +133,7 @@ class Setup:
     privacy: Privacy = field(default_factory=Privacy)
     compute: Compute = field(default_factory=Compute)
     hosts: HostSettings = field(default_factory=HostSettings)
+    __repr__ = changed
 
     def groups(self) -> dict[str, Any]:
         """Return the groups by name."""
@@ -144,7 +145,7 @@ class Setup:
         return found | {"data": plain(self.data.resolved()), "model": self.model.table()}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Settings(Setup):
     """All settings of a run.
 

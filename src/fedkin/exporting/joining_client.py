@@ -14,6 +14,7 @@ import torch
 from fedkin.core import ConfigError, DataError
 from fedkin.core.samples import ClientData
 from fedkin.data import Card, Federation, load
+from fedkin.data.arrays import array_of
 from fedkin.data.columns import raw_rows
 from fedkin.data.preparation import Preparation
 from fedkin.data.sources import csv_files
@@ -57,16 +58,18 @@ def newcomer(p: FinishedRun, data: Source, encoding: str | None = None) -> Joini
     federation, how = p.federation, p.experiment.table.get("data", {})
     rows = None
     if isinstance(data, tuple):
-        x, y, where = *data, "the joining client's data"
+        where = "the joining client's data"
+        x, y = torch.tensor(array_of(data[0], where, "inputs")), data[1]
     else:
         where = str(data)
         x, y, rows = _read(where, federation, encoding or how.get("encoding"))
-    x = torch.as_tensor(x).to(federation.clients[0].train.x.dtype)
+    x = x.to(federation.clients[0].train.x.dtype)
     if tuple(x.shape[1:]) != federation.shape:
         raise DataError(f"{where}: inputs of shape {list(x.shape[1:])}, the run's are {list(federation.shape)}")
+    labels = federation.labels or tuple(map(str, range(federation.classes)))
     parts = {name: how[name] for name in ("test", "validation") if isinstance(how.get(name), float)}
     made = Federation.from_arrays(
-        [(x, y)], classes=federation.classes, name=where, seed=p.job.seed, **parts
+        [(x, y)], classes=federation.classes, name=where, seed=p.job.seed, labels=labels, **parts
     ).clients[0]  # fmt: skip
     return JoiningData(made, where, rows)
 

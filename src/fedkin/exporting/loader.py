@@ -214,7 +214,8 @@ class Model:
         self._number = {name: float(t) for name, t in self.tensors.items() if t.dim() == 0}
 
     def predict(self, x: Any) -> Tensor:
-        """Return the number of the predicted class of each input, int64 ``[n]``."""
+        """Return the number of the predicted class of each input, int64 ``[n]``: a tensor, an array, a list, or a table
+        of pandas, of raw rows where the model was trained on those."""
         return self._warned(x).argmax(1)
 
     def probabilities(self, x: Any) -> Tensor:
@@ -258,8 +259,12 @@ class Model:
         names = (data.get("target"), data.get("client_column"), found.get("label"), found.get("client"), *dropped)
         return tuple(str(n).strip() for n in names if n)
 
+    def _preparation(self) -> dict[str, Any]:
+        there = self.folder is not None and (self.folder / "preparation.json").exists()
+        return dict(_json(self.folder, "preparation.json")) if self.folder is not None and there else {}
+
     def _inputs(self, rows: Sequence[Mapping[str, object]], places: Sequence[str] | None) -> Tensor:
-        made = _json(self.folder, "preparation.json") if self.folder is not None else {}
+        made = self._preparation()
         if made.get("kind") != "table":
             raise ExportError("this model does not accept rows of a table; pass inputs as in training to predict")
         prepare = _prepare()
@@ -274,9 +279,17 @@ class Model:
         return torch.from_numpy(prepare.scaled(raw, columns))
 
     def _warned(self, x: Any) -> Tensor:
+        if hasattr(x, "itertuples"):  # a table of pandas
+            if self._preparation().get("kind") == "table":
+                return self.logits(self.inputs(x.astype(object).where(x.notna(), None).to_dict("records")))
+            x = x.to_numpy()
+        try:
+            x = torch.as_tensor(x.copy() if hasattr(x, "flags") else x)  # arrays of pandas cannot be written to
+        except (TypeError, ValueError) as e:
+            raise ExportError(f"the inputs must be an array of numbers, as in training: {e}") from e
         found, ranges = self.logits(x), self.ranges()
         if ranges:
-            text = _prepare().unusual_inputs(torch.as_tensor(x).float().numpy(), ranges["inputs"])
+            text = _prepare().unusual_inputs(x.float().numpy(), ranges["inputs"])
             if text:
                 warnings.warn(text, stacklevel=3)
         return found

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedkin.core.errors import ConfigError, DataError, RunFolderError, typed
+from fedkin.core.errors import ConfigError, DataError, RunFolderError, counted, typed
 from fedkin.evaluate import Answers, answers_of, best, diverged, final, final_by_client, latest
 from fedkin.report.frames import frame
 from fedkin.storage.folders import require_folder
@@ -23,7 +23,7 @@ LARGE = 64_000_000
 """Maximum bytes of lines of clients in memory; larger files are read again on every pass."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """One run of a comparison, in memory or read from its folder.
 
@@ -49,6 +49,9 @@ class Run:
     folder: Path | None = None
     checked: bool = False
     at_best: bool = False
+
+    def __repr__(self) -> str:
+        return f"Run({brief(self.title, self.seed, self.rounds, self.summary)})"
 
     @cached_property
     def chosen(self) -> int | None:
@@ -201,6 +204,21 @@ class Run:
         clients = self.summary.get("clients")
         texts = clients.get(key) if isinstance(clients, dict) else None
         return tuple(map(str, texts)) if isinstance(texts, list) else ()
+
+
+def brief(title: str, seed: int, rounds: Sequence[Record], summary: Record) -> str:
+    """Return a run in a line: method, seed, rounds, data and final accuracy."""
+    accuracy = (summary.get("final") or {}).get("accuracy")
+    figure = "no accuracy" if accuracy is None else f"accuracy {accuracy:.3f}"
+    return f"{title!r}, seed {seed}, {counted(len(rounds), 'round')}, {data_of(summary)}, {figure}"
+
+
+def data_of(summary: Record) -> str:
+    """Return the name of a run's data and the number of its clients."""
+    data = (summary.get("config") or {}).get("data") or {}
+    clients = (summary.get("clients") or {}).get("count")
+    name = repr(data.get("name") or data.get("data") or "unknown data")
+    return name if clients is None else f"{name} of {counted(clients, 'client')}"
 
 
 def read_run(folder: Path | str) -> Run:

@@ -95,11 +95,17 @@ def _columns(rows: Sequence[Line], always: Sequence[str] = ()) -> Columns:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def _frame(title: str, seed: int, texts: Columns, numbers: Columns, fractions: Columns) -> DataFrame:
+def require_pandas() -> Any:
+    """Return pandas, or raise `ConfigError` if it is not installed."""
     try:
         import pandas
     except ImportError as e:
         raise ConfigError('a DataFrame needs pandas, which is not installed: pip install "fedkin[pandas]"') from e
+    return pandas
+
+
+def _frame(title: str, seed: int, texts: Columns, numbers: Columns, fractions: Columns) -> DataFrame:
+    pandas = require_pandas()
     lead = [name for name in ("round", "client", "evaluated", "abandoned") if name in numbers]
     count = len(numbers["round"])
     found: dict[str, Any] = {

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -53,9 +54,9 @@ _MOMENTS = {
 _NEVER_BROKEN = 14  # characters
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Grid:
-    """A table as text, the input of every renderer.
+    """A table as text, the input of every renderer; shown as a table by ``print`` and in a notebook.
 
     Attributes:
         title: title of the table.
@@ -72,6 +73,15 @@ class Grid:
     bold: frozenset[tuple[int, int]] = frozenset()
     note: str = ""
     words: int = 1
+
+    def __repr__(self) -> str:
+        console = Console(color_system=None, force_jupyter=False)
+        with console.capture() as shown:
+            console.print(to_rich(self, console.width), crop=False)
+        return shown.get()
+
+    def _repr_html_(self) -> str:
+        return to_html(self)
 
 
 def comparison_table(rows: Sequence[Row], reference: str = "Local", extra: Headline | None = None) -> Grid:

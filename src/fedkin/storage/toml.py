@@ -124,6 +124,15 @@ def plain(config: Any) -> dict[str, Any]:
     return found
 
 
+def changed(config: Any) -> str:
+    """Return a settings dataclass as text: the fields that differ from their defaults."""
+    usual = {
+        f.name: f.default if f.default_factory is dataclasses.MISSING else f.default_factory() for f in fields(config)
+    }
+    own = [f"{name}={value!r}" for name in usual if (value := getattr(config, name)) != usual[name]]
+    return f"{type(config).__name__}({', '.join(own)})"
+
+
 def named(table: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
     """Return the tables with other names for the methods and the network in them."""
     found = dict(table)

@@ -25,7 +25,8 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report") / "c"
     data, run = DataSettings(data="digits", clients=4), RunSettings(rounds=6)
     runs = compare(
-        Comparison(("ifca",), data=data, model=ModelSettings(model="linear"), run=run, compute=Compute("loop")), folder
+        Comparison(("ifca",), data=data, model=ModelSettings(model="linear"), run=run, compute=Compute("loop")),
+        out=folder,
     )
     write_comparison(folder, runs)
     return folder

@@ -71,15 +71,15 @@ def test_types() -> None:
         Federation((shard(train=Samples(torch.zeros(2), torch.zeros(2, dtype=torch.int64))),), classes=2)
 
 
-def test_arrays_are_told_to_be_made_tensors() -> None:
-    """An array of the right type is no tensor; the error has the call that makes it one."""
+def test_parts_of_a_client_are_tensors() -> None:
+    """They are what engines read; the error has the call that makes an array one."""
     x, y = np.zeros((4, 2), np.float32), np.zeros(4, np.int64)
     with pytest.raises(
         DataError, match=r"inputs must be a torch tensor, got ndarray; convert with torch.from_numpy\(x"
     ):
-        Dataset(x, y, 2)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match=r"labels must be a torch tensor, got list; convert with torch.from_numpy\(y"):
-        Dataset(torch.from_numpy(x), [0, 1, 0, 1], 2)  # type: ignore[arg-type]
+        Federation((shard(train=Samples(x, y)),), classes=2)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"labels must be a torch tensor, got ndarray; convert with torch.from_numpy\("):
+        Federation((shard(train=Samples(torch.from_numpy(x), y)),), classes=2)  # type: ignore[arg-type]
 
 
 def test_a_repr_is_one_line() -> None:
@@ -161,7 +161,7 @@ def test_from_arrays_errors() -> None:
         Federation.from_arrays([good, (np.zeros((0, 2)), np.zeros(0, dtype=int))])
     with pytest.raises(DataError, match="client 1: labels must be whole numbers"):
         Federation.from_arrays([good, (np.zeros((3, 2)), np.zeros(3))])
-    with pytest.raises(DataError, match="client 0: cannot be read as an array"):
+    with pytest.raises(DataError, match="client 0: inputs cannot be made an array"):
         Federation.from_arrays([([[1.0], [1.0, 2.0]], [0, 1])])
     with pytest.raises(DataError, match="client 0: label -1"):
         Federation.from_arrays([(np.zeros((3, 2)), -np.ones(3, dtype=int))])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedkin.core import ConfigError, DataError, Method, ModelError, PartitionError, RunFolderError, Training
+from fedkin.core import ConfigError, DataError, ModelError, PartitionError, RunFolderError, Training
 from fedkin.experiment.compare import Comparison, compare, comparison_from
 from fedkin.experiment.result import read_runs
 from fedkin.experiment.run import run_settings
@@ -27,10 +27,6 @@ SMALL: dict[str, Any] = {
     "run": RunSettings(rounds=4, participation=0.6),
     "compute": Compute(engine="loop"),
 }
-
-
-class Typed(Method):
-    """A class of a program, not of the catalogue."""
 
 
 def plan(*methods: str, **changes: Any) -> Comparison:
@@ -98,7 +94,7 @@ def test_methods_start_from_the_same_model() -> None:
 def test_a_run_of_a_comparison_is_the_run_alone() -> None:
     """The same settings outside a comparison give the same lines."""
     comparing = plan("da-pfl", own={"da-pfl": {"lam": 0.25}}, seeds=(2,))
-    run = compare(comparing)[-1]
+    run = compare(comparing).runs[-1]
     alone = run_settings(comparing.settings("da-pfl", 2))
 
     assert comparing.settings("da-pfl", 2).method.lam == 0.25  # type: ignore[attr-defined]
@@ -117,7 +113,7 @@ def test_on_round_tells_where_the_comparison_is() -> None:
 # ---- the folder ---------------------------------------------------------------------------------------------------
 def test_a_folder_per_run_and_the_plan(tmp_path: Path) -> None:
     """The plan lies beside one run folder per method and seed, each of which can be run again by itself."""
-    compare(plan("fedper", seeds=(0, 1)), tmp_path / "c")
+    compare(plan("fedper", seeds=(0, 1)), out=tmp_path / "c")
 
     names = {f"{name}-seed{seed}" for name in ("local", "local-full", "fedavg", "fedper") for seed in (0, 1)}
     assert {p.name for p in (tmp_path / "c").iterdir()} == {"compare.toml", *names}
@@ -149,7 +145,7 @@ def test_a_method_with_several_settings(tmp_path: Path) -> None:
     one = plan(*names, own={"da-pfl@lam=0": {"sigma": 2.0}}, safe=False)
     one = dataclasses.replace(one, data=one.data.resolved())
     assert comparison_from(tomllib.loads(one.toml()), "file") == one
-    found = {run.title: run for run in compare(one, tmp_path / "c")}
+    found = {run.title: run for run in compare(one, out=tmp_path / "c")}
     titles = ["FedProx (mu=0.5)", "FedProx (mu=5)", "DA-PFL (lam=0)", "FedProx (mu=5)-safe"]
     assert list(found) == ["Local", "Local (full)", "FedAvg", *titles]
     assert {run.folder.name for run in found.values() if run.folder} >= {f"{name}-seed0" for name in names}
@@ -176,9 +172,9 @@ def test_settings_in_a_name_are_not_tuned() -> None:
 def test_whole_numbers_in_a_plan_are_the_same_run(tmp_path: Path) -> None:
     """A plan made by a program with 1 where a float is meant can be resumed from its file."""
     comparing = plan(run=RunSettings(rounds=2, participation=1, dropout=0))  # type: ignore[arg-type]
-    compare(comparing, tmp_path / "c")
+    compare(comparing, out=tmp_path / "c")
     before = lines_in(tmp_path / "c" / "local-seed0")
-    compare(comparison_from(read_toml(tmp_path / "c" / "compare.toml"), "file"), tmp_path / "c", resume=True)
+    compare(comparison_from(read_toml(tmp_path / "c" / "compare.toml"), "file"), out=tmp_path / "c", resume=True)
 
     assert lines_in(tmp_path / "c" / "local-seed0") == before
 
@@ -187,17 +183,17 @@ def test_whole_numbers_in_a_plan_are_the_same_run(tmp_path: Path) -> None:
 def test_an_interrupted_comparison_goes_on(kill: tuple[str, int, int], tmp_path: Path) -> None:
     """Finished runs are kept as they are, the interrupted one goes on, the others are begun; all as if nothing was."""
     comparing = plan("da-pfl", seeds=(0, 1))
-    whole = compare(comparing, tmp_path / "whole")
+    whole = compare(comparing, out=tmp_path / "whole")
 
     def stop(name: str, seed: int, report: Any, line: dict[str, Any]) -> None:
         if (name, seed, line["round"]) == kill:
             raise Stop
 
     with pytest.raises(Stop):
-        compare(comparing, tmp_path / "c", on_round=stop)
+        compare(comparing, out=tmp_path / "c", on_round=stop)
     finished = [p.parent for p in (tmp_path / "c").glob("*/summary.json")]
     before = {p: p.stat().st_mtime_ns for folder in finished for p in folder.iterdir()}
-    again = compare(comparing, tmp_path / "c", resume=True)
+    again = compare(comparing, out=tmp_path / "c", resume=True)
 
     assert [(r.title, r.seed, r.rounds, r.clients, r.final) for r in again] == [
         (r.title, r.seed, r.rounds, r.clients, r.final) for r in whole
@@ -210,9 +206,9 @@ def test_an_interrupted_comparison_goes_on(kill: tuple[str, int, int], tmp_path:
 
 def test_resuming_a_finished_comparison_changes_nothing(tmp_path: Path) -> None:
     """Not one file is written again."""
-    compare(plan("fedper"), tmp_path / "c")
+    compare(plan("fedper"), out=tmp_path / "c")
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "c").rglob("*") if p.is_file()}
-    compare(plan("fedper"), tmp_path / "c", resume=True)
+    compare(plan("fedper"), out=tmp_path / "c", resume=True)
 
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "c").rglob("*") if p.is_file()} == before
 
@@ -225,10 +221,10 @@ def test_a_kill_between_folder_and_config_is_nothing(tmp_path: Path) -> None:
         raise Stop
 
     with pytest.raises(Stop):
-        compare(comparing, tmp_path / "c", on_round=stop)
+        compare(comparing, out=tmp_path / "c", on_round=stop)
     (tmp_path / "c" / "local-full-seed0").mkdir()
     (tmp_path / "c" / "local-full-seed0" / ".config.toml.5.new").write_text("[met")
-    runs = compare(comparing, tmp_path / "c", resume=True)
+    runs = compare(comparing, out=tmp_path / "c", resume=True)
 
     assert [len(run.rounds) for run in runs] == [4, 4, 4]
     assert not list((tmp_path / "c").rglob(".*"))
@@ -236,11 +232,11 @@ def test_a_kill_between_folder_and_config_is_nothing(tmp_path: Path) -> None:
 
 def test_what_exists_is_left_alone(tmp_path: Path) -> None:
     """A second comparison into one folder is refused and changes nothing."""
-    compare(plan(), tmp_path / "c")
+    compare(plan(), out=tmp_path / "c")
     before = content(tmp_path / "c")
 
     with pytest.raises(RunFolderError, match=r"exists already.*fedkin resume"):
-        compare(plan(), tmp_path / "c")
+        compare(plan(), out=tmp_path / "c")
     assert content(tmp_path / "c") == before
 
 
@@ -261,7 +257,7 @@ def test_what_exists_is_left_alone(tmp_path: Path) -> None:
 def test_bad_settings_leave_no_folder(changes: dict[str, Any], kind: type, message: str, tmp_path: Path) -> None:
     """Whatever is wrong with the settings of all runs is told before a folder is left behind."""
     with pytest.raises(kind, match=message):
-        compare(plan("fedper", **changes), tmp_path / "c")
+        compare(plan("fedper", **changes), out=tmp_path / "c")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -328,8 +324,7 @@ def test_references_are_run_last_and_stand_first(tmp_path: Path) -> None:
         ({"seeds": ("0",)}, r"seeds must be .*, got \('0',\)"),
         ({"methods": "ditto"}, r"methods must be a list or tuple of names, such as \('ditto', .*\), got 'ditto'"),
         ({"methods": (get_method("fedprox@mu=1"),)}, r"methods must be .* names, .* got \(FedProx\(mu=1.0"),
-        ({"methods": FedProx}, "methods must be a list or tuple of names, .* got <class .*FedProx'>; .* list methods$"),
-        ({"methods": ("ditto", Typed)}, r"got \('ditto', <class .*Typed'>\); .* its file, such as './mine\.py:Typed'"),
+        ({"methods": FedProx}, "methods must be a list or tuple of names, .* got <class .*FedProx'>$"),
         ({"methods": ("fedavgg",)}, "unknown method 'fedavgg'; did you mean 'fedavg'"),
         ({"methods": ("ditto", "FedAvg", "Ditto")}, "ditto is named 2 times; a comparison runs each method once"),
         (

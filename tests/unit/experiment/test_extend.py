@@ -379,7 +379,7 @@ def test_only_runs_get_more_rounds(tmp_path: Path, fedkin: Command) -> None:
         run=RunSettings(rounds=2),
         compute=Compute(engine="loop"),
     )
-    compare(plan, tmp_path / "c")
+    compare(plan, out=tmp_path / "c")
     done = fedkin("resume c --rounds 4")
     assert (done.code, done.err) == (
         BAD_INPUT,

@@ -128,7 +128,8 @@ def test_runs_of_a_comparison_are_read_again(pandas: Any, tmp_path: Path) -> Non
     """All finished runs, with the frames of the runs that `compare` returned; those that are not finished are told."""
     data = fedkin.DataSettings(data="digits", clients=4, alpha=0.5)
     model, rounds = fedkin.ModelSettings("linear"), fedkin.RunSettings(rounds=2)
-    found = fedkin.compare(fedkin.Comparison(("ifca",), (0, 1), data=data, model=model, run=rounds), tmp_path / "c")
+    plan = fedkin.Comparison(("ifca",), (0, 1), data=data, model=model, run=rounds)
+    found = fedkin.compare(plan, out=tmp_path / "c").runs
     again = fedkin.read_runs(tmp_path / "c")
     assert [run.folder.name for run in again if run.folder] == sorted(run.folder.name for run in found if run.folder)
     assert len(again) == len(found) == 8

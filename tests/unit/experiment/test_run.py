@@ -23,11 +23,12 @@ from fedkin.evaluate import final_by_client
 from fedkin.experiment.result import FinalMetrics
 from fedkin.experiment.run import Result, resume, run_settings
 from fedkin.experiment.settings import Compute, RunSettings, settings_from
-from fedkin.methods import CAM, DAPFL, IFCA, FedAvg, FedPer, FeSEM, Local
+from fedkin.methods import CAM, DAPFL, IFCA, FedAvg, FedPer, FedProx, FeSEM, Local, get_method
 from fedkin.storage.summary import without_digests
 from fedkin.storage.toml import read_toml
 from folders import FILES, content, lines_in, records, small
 from grouped import grouped
+from owncode import CAUTIOUS
 from toys import Averaging
 
 TRAINING = Training(steps=2, batch_size=5, lr=0.1)
@@ -38,7 +39,7 @@ def planted(clients: int = 6, groups: int = 2) -> Federation:
     return planted_groups(clients=clients, groups=groups, samples=30)
 
 
-def play(method: Method, federation: Federation | None = None, **more: Any) -> Result:
+def play(method: Method | str, federation: Federation | None = None, **more: Any) -> Result:
     """Four rounds in this process."""
     how = {"model": "linear", "training": TRAINING, "rounds": 4, "participation": 0.7, "engine": "loop", **more}
     return run(method, federation or planted(), how.pop("model"), how.pop("training"), **grouped(how))
@@ -93,11 +94,42 @@ def test_engines_by_name_agree() -> None:
         assert_same(loop, play(FedPer(), engine="workers", workers=workers))
 
 
-@pytest.mark.parametrize("method", ["ditto", FedAvg])
-def test_a_name_or_a_class_is_not_a_method(method: Any) -> None:
-    """The error names what was given and shows how a method is made."""
-    with pytest.raises(ConfigError, match=r"an object such as fedkin.get_method\('(ditto|fedavg)'\) or FedAvg"):
-        run(method, small())
+@pytest.mark.parametrize(
+    ("name", "method", "title"),
+    [
+        ("fedper", FedPer(), "FedPer"),
+        ("FedPer", FedPer(), "FedPer"),
+        ("fedprox@mu=0.5", FedProx(mu=0.5), "FedProx (mu=0.5)"),
+        ("fedavg-safe", get_method("fedavg-safe"), "FedAvg-safe"),
+    ],
+)
+def test_a_name_is_a_method(name: str, method: Method, title: str) -> None:
+    """As on the command line, with its title there; the run is that of the object."""
+    assert_same(named := play(name), play(method))
+    assert named.title == title
+
+
+def test_a_name_of_a_file_is_a_method(tmp_path: Path) -> None:
+    """Its class is run with its defaults."""
+    (tmp_path / "mine.py").write_text(CAUTIOUS, encoding="utf-8")
+    assert play(f"{tmp_path}/mine.py:Cautious").title == "Cautious"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("fedrap", "unknown method 'fedrap'; did you mean 'fedrep'"),
+        ("fedprox@nu=1", "nu.*did you mean 'mu'"),
+        (FedAvg, "such as 'fedavg', or an object, such as FedAvg.., got <class .*FedAvg"),
+        (None, "got None"),
+    ],
+)
+def test_what_is_no_method_is_refused(wrong: Any, message: str) -> None:
+    """In `run` and in `compare`; the error has what was given and what is probably meant."""
+    with pytest.raises(ConfigError, match=message):
+        run(wrong, planted())
+    with pytest.raises(ConfigError, match=message):
+        fedkin.compare(planted(), [wrong])
 
 
 def test_another_seed_gives_another_run() -> None:
@@ -617,21 +649,22 @@ def test_settings_out_of_range(changes: dict[str, Any], message: str, tmp_path: 
     assert not (tmp_path / "a").exists()
 
 
-def test_data_that_are_not_shared_out_are_refused() -> None:
-    """The error says how to share them out; a comparison takes a plan, neither names nor a federation."""
+def test_data_that_are_not_shared_out_are_refused(tmp_path: Path) -> None:
+    """The error says how to share them out, also that of a comparison, which leaves no folder."""
     with pytest.raises(
         ConfigError, match=r"must be a fedkin\.Federation, got a Dataset; share it out first: fedkin\.fed"
     ):
         run(FedAvg(), load("digits"))  # type: ignore[arg-type]
-    for wrong in (["fedavg", "ditto"], planted()):
-        with pytest.raises(ConfigError, match=r"plan must be a fedkin\.Comparison.*type (list|Federation); "):
-            fedkin.compare(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"must be a fedkin\.Federation, got an object of type list; share it out"):
+        fedkin.compare(["fedavg", "ditto"], out=tmp_path / "c")  # type: ignore[arg-type]
+    assert not (tmp_path / "c").exists()
 
 
 def test_a_result_is_one_line() -> None:
-    """Its repr has title, seed, rounds and accuracy."""
+    """Its repr has title, seed, rounds, data and accuracy."""
     result = play(FedAvg())
-    assert repr(result) == f"Result('FedAvg', seed 0, 4 rounds, accuracy {result.final.accuracy:.3f})"
+    data = f"'{planted().name}' of 6 clients"
+    assert repr(result) == f"Result('FedAvg', seed 0, 4 rounds, {data}, accuracy {result.final.accuracy:.3f})"
 
 
 def test_a_folder_that_exists_is_left_alone(tmp_path: Path) -> None:

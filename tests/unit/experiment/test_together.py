@@ -77,7 +77,7 @@ def assert_same_runs(a: Path, b: Path) -> None:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The comparison of two seeds, one run after another."""
     folder = tmp_path_factory.mktemp("whole") / "c"
-    compare(plan(seeds=(0, 1)), folder)
+    compare(plan(seeds=(0, 1)), out=folder)
     return folder
 
 
@@ -85,7 +85,7 @@ def test_folders_do_not_depend_on_it(whole: Path, tmp_path: Path, monkeypatch: p
     """Six runs, four at a time: order and content of all runs; nothing says how they were made. Copies of data, as on a
     GPU, are those of the run's seed."""
     monkeypatch.setattr(Place, "up", lambda self, t: t.clone())
-    made = compare(plan(seeds=(0, 1)), tmp_path / "c", together=4)
+    made = compare(plan(seeds=(0, 1)), out=tmp_path / "c", together=4)
     assert [(run.title, run.seed) for run in made] == [
         (title, seed) for seed in (0, 1) for title in ("FedAvg", "Local", "Local (full)")
     ]
@@ -101,12 +101,12 @@ def test_after_a_kill_runs_go_on_from_their_own_checkpoints(whole: Path, tmp_pat
             raise Killed
 
     with pytest.raises(Killed):
-        compare(plan(seeds=(0, 1)), tmp_path / "c", together=4, on_round=dies)
+        compare(plan(seeds=(0, 1)), out=tmp_path / "c", together=4, on_round=dies)
     begun = sorted(p.parent.name for p in (tmp_path / "c").glob("*/checkpoint.safetensors"))
     assert begun == ["fedavg-seed0", "fedavg-seed1", "local-full-seed0", "local-seed0"]
     assert not list((tmp_path / "c").glob("**/.lock"))
     resume(tmp_path / "c" / "fedavg-seed0")
-    compare(plan(seeds=(0, 1)), tmp_path / "c", together=4, resume=True)
+    compare(plan(seeds=(0, 1)), out=tmp_path / "c", together=4, resume=True)
     assert_same_runs(tmp_path / "c", whole)
 
 
@@ -115,7 +115,7 @@ def test_a_run_that_ends_early_ends_alone(tmp_path: Path) -> None:
     """By `stop_after`: the others go on to the end."""
     how = RunSettings(rounds=5, stop_after=1)
     for name, together in (("a", 1), ("b", 3)):
-        compare(plan(run=how, training=Training(steps=9, lr=2.0)), tmp_path / name, together=together)
+        compare(plan(run=how, training=Training(steps=9, lr=2.0)), out=tmp_path / name, together=together)
     assert_same_runs(tmp_path / "b", tmp_path / "a")
     rounds = {json.loads(p.read_text())["rounds"] for p in (tmp_path / "b").glob("*/summary.json")}
     assert len(rounds) > 1
@@ -152,7 +152,7 @@ def test_an_error_ends_its_run_and_then_the_comparison(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(FedAvg, "aggregate", fails)
     with pytest.raises(MethodError, match="as planned"):
-        compare(plan(seeds=(0, 1)), tmp_path / "c", together=2)
+        compare(plan(seeds=(0, 1)), out=tmp_path / "c", together=2)
     assert [p.parent.name for p in (tmp_path / "c").glob("*/summary.json")] == ["local-seed0"]
     assert not (tmp_path / "c" / "local-full-seed0").exists()
 

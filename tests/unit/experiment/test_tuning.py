@@ -65,7 +65,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, finals: dict[int, tuple[float | Non
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Run]]:
     """The folder and the runs of a tuned comparison with two seeds."""
     folder = tmp_path_factory.mktemp("tuned") / "c"
-    return folder, compare(plan("fedprox", seeds=(0, 1)), folder)
+    return folder, list(compare(plan("fedprox", seeds=(0, 1)), out=folder))
 
 
 # ---- what is tried --------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_validation_data_choose_and_test_data_do_not(monkeypatch: pytest.MonkeyP
     """Trial 2 has the highest test accuracy, trial 3 the highest validation accuracy: it is trial 3, and the figures of
     trial 2 on test data are nowhere."""
     planted(monkeypatch, {0: (0.5, 0.6), 1: (0.7, 0.918273), 2: (0.8, 0.25)})
-    compare(plan(), tmp_path / "c")
+    compare(plan(), out=tmp_path / "c")
     found = read_tuned(tmp_path / "c")
 
     assert [(one.trial, one.validation, one.untuned) for one in found] == [(3, 0.8, 0.5)] * 3
@@ -170,8 +170,8 @@ def test_every_method_has_the_same_number_of_trials(monkeypatch: pytest.MonkeyPa
     """References, safe forms and methods without fields too; a default that is best is kept, also of equals."""
     planted(monkeypatch, {0: (0.5, 0.5), 1: (0.5, 0.6), 2: (None, 0.1)})
     comparing = plan("fedper", "ifca-cam", safe=True)
-    monkeypatch.setattr(compare_module, "_runs", lambda *_, **__: [])
-    compare(comparing, tmp_path / "c")
+    monkeypatch.setattr(compare_module, "execute_all", lambda *_, **__: [])
+    compare(comparing, out=tmp_path / "c")
 
     found = {one.method: (one.trials, one.failed, one.trial) for one in read_tuned(tmp_path / "c")}
     assert found == dict.fromkeys(comparing.names, (3, 1, 1))
@@ -186,7 +186,7 @@ def test_every_method_has_the_same_number_of_trials(monkeypatch: pytest.MonkeyPa
 def test_where_all_trials_fail_the_setting_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The runs are then made as without tuning, which a caveat states."""
     planted(monkeypatch, {0: (None, 0.1), 1: (None, 0.1)})
-    runs = compare(plan(tune=2), tmp_path / "c")
+    runs = compare(plan(tune=2), out=tmp_path / "c")
     found = read_tuned(tmp_path / "c")
     assert [run.summary["config"]["training"]["lr"] for run in runs] == [0.002] * 3
     assert [(one.trial, one.failed, one.validation) for one in found] == [(0, 2, None)] * 3
@@ -274,11 +274,11 @@ def test_a_kill_while_tuning_changes_nothing(whole: tuple[Path, list[Run]], tmp_
         again.append((name, number, line["round"]))
 
     with pytest.raises(Stop):
-        compare(comparing, folder, on_trial=stop)
+        compare(comparing, out=folder, on_trial=stop)
     (folder / "tuning" / "fedavg").mkdir()
     (folder / "tuning" / "fedavg" / "copy.py").write_text("")  # a kill before the sweep's own file
     resumed = comparison_from(read_toml(folder / "compare.toml"), "c")
-    compare(resumed, folder, resume=True, on_trial=note)
+    compare(resumed, out=folder, resume=True, on_trial=note)
 
     assert again[:6] == [("local-full", 1, 3), ("local-full", 1, 4), *(("local-full", 2, t) for t in range(1, 5))]
     assert len(again) == 6 + 2 * 3 * 4
@@ -287,14 +287,14 @@ def test_a_kill_while_tuning_changes_nothing(whole: tuple[Path, list[Run]], tmp_
     for place in whole[0].rglob("*-seed*"):
         assert lines_in(folder / place.relative_to(whole[0])) == lines_in(place)
     before = {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
-    compare(resumed, folder, resume=True)
+    compare(resumed, out=folder, resume=True)
     assert {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()} == before
 
 
 @pytest.mark.thorough
 def test_in_memory_as_in_a_folder(tmp_path: Path) -> None:
     """Without a folder the same settings are chosen, and nothing is left on disk."""
-    kept, passing = (compare(plan(tune=2), out) for out in (tmp_path / "c", None))
+    kept, passing = (compare(plan(tune=2), out=out) for out in (tmp_path / "c", None))
     assert [run.summary["config"] for run in kept] == [run.summary["config"] for run in passing]
     assert [p.name for p in tmp_path.iterdir()] == ["c"]
 
@@ -317,7 +317,7 @@ def test_what_cannot_be_tuned_is_refused() -> None:
 def test_what_cannot_begin_leaves_no_folder(tmp_path: Path) -> None:
     """As without tuning: an error before the first round of the first trial."""
     with pytest.raises(ModelError, match="'tail'"):
-        compare(plan(model=ModelSettings("linear", "tail")), tmp_path / "c")
+        compare(plan(model=ModelSettings("linear", "tail")), out=tmp_path / "c")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -326,33 +326,33 @@ def test_saved_data_without_validation_samples_leave_no_folder(tmp_path: Path) -
     dataclasses.replace(SMALL["data"], validation=0.0).federation(0).save(tmp_path / "data")
     saved = dataclasses.replace(plan(tune=1), data=DataSettings(data=str(tmp_path / "data")))
     with pytest.raises(ConfigError, match="tune = 1 goes by validation accuracy"):
-        compare(saved, tmp_path / "c")
+        compare(saved, out=tmp_path / "c")
     assert not (tmp_path / "c").exists()
 
 
 def test_a_damaged_file_of_choices_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Text that is not JSON, and entries that are no choices; choices by other trials."""
     planted(monkeypatch, {0: (0.5, 0.5)})
-    compare(plan(tune=1), tmp_path / "c")
+    compare(plan(tune=1), out=tmp_path / "c")
     kept = (tmp_path / "c" / "tuning.json").read_text()
     for text in ("[{", '[{"method": "local"}]'):
         (tmp_path / "c" / "tuning.json").write_text(text)
         with pytest.raises(RunFolderError, match="remove it, then make it again: fedkin resume"):
-            compare(plan(tune=1), tmp_path / "c", resume=True)
+            compare(plan(tune=1), out=tmp_path / "c", resume=True)
     (tmp_path / "c" / "tuning.json").write_text(kept)
     for changed in (plan(tune=2), plan(tune=1, seeds=(1,))):
         with pytest.raises(RunFolderError, match=r"Local was tuned with 1 trial on seed 0 in .*c, and now it would be"):
-            compare(changed, tmp_path / "c", resume=True)
+            compare(changed, out=tmp_path / "c", resume=True)
     assert (tmp_path / "c" / "tuning.json").read_text() == kept
 
 
 def test_a_method_that_is_added_later_is_tuned_alone(tmp_path: Path) -> None:
     """The choices of the others stay, and the result is that of a comparison of all."""
-    compare(plan("ifca", tune=2), tmp_path / "c")
+    compare(plan("ifca", tune=2), out=tmp_path / "c")
     trials = list((tmp_path / "c" / "tuning" / "ifca").rglob("*.jsonl"))
     before = {path: path.stat().st_mtime_ns for path in trials}
-    compare(plan("fedprox", "ifca", tune=2), tmp_path / "c", resume=True)
-    whole = compare(plan("fedprox", "ifca", tune=2), tmp_path / "whole")
+    compare(plan("fedprox", "ifca", tune=2), out=tmp_path / "c", resume=True)
+    whole = compare(plan("fedprox", "ifca", tune=2), out=tmp_path / "whole")
     assert {path: path.stat().st_mtime_ns for path in trials} == before != {}
     found, wanted = (read_tuned(tmp_path / name) for name in ("c", "whole"))
     assert [dataclasses.replace(one, seconds=0.0) for one in found] == [

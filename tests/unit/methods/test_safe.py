@@ -390,7 +390,7 @@ def test_a_comparison_with_safe_forms(tmp_path: Path) -> None:
         *("local", "local-full", "fedavg", "fedavg-safe", "fedprox", "fedprox-safe", "Cautious", "Cautious-safe")
     ]
     assert plan.settings("fedprox-safe", 0).method == Safe(inner=get_method("fedprox").__class__(mu=0.5), mode="best")
-    runs = {run.title: run for run in compare(plan, tmp_path / "c")}
+    runs = {run.title: run for run in compare(plan, out=tmp_path / "c")}
     assert set(runs) >= {"FedProx-safe (best)", "Cautious-safe (sure)", "FedAvg-safe"}
     table = read_toml(tmp_path / "c" / "compare.toml")
     again = comparison_from(table, "compare.toml")

@@ -290,7 +290,7 @@ def test_a_private_comparison(tmp_path: Path) -> None:
         privacy=Privacy(noise_multiplier=2.0),
         compute=Compute(engine="loop"),
     )
-    runs = compare(plan, tmp_path / "c")
+    runs = compare(plan, out=tmp_path / "c")
     assert all(run.summary["privacy"]["epsilon"] > 0 for run in runs)
     table = read_toml(tmp_path / "c" / "fesem-seed0" / "config.toml")
     found = settings_from(table)

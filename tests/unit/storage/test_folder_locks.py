@@ -317,12 +317,12 @@ def test_a_comparison_locks_its_folder_and_its_runs(tmp_path: Path) -> None:
         for place in (tmp_path / "a", tmp_path / "a" / f"{name}-seed{seed}"):
             seen.append(getattr(owner(place / NAME), "pid", None))
 
-    compare(plan_of_two(), tmp_path / "a", on_round=look)
+    compare(plan_of_two(), out=tmp_path / "a", on_round=look)
     assert seen
     assert set(seen) == {os.getpid()}
     assert not list((tmp_path / "a").rglob(NAME))
     with holding(tmp_path / "a"), pytest.raises(FolderBusyError, match="is being written by process"):
-        compare(plan_of_two(), tmp_path / "a", resume=True)
+        compare(plan_of_two(), out=tmp_path / "a", resume=True)
 
 
 def test_a_sweep_locks_its_folder(tmp_path: Path) -> None:

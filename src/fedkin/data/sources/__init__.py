@@ -5,12 +5,13 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedkin.core.errors import ConfigError, DataError, meant, typed
 from fedkin.data.checks import Scaling
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
-from fedkin.data.sources.csvfile import PARQUET
+from fedkin.data.sources.csvfile import PARQUET, of_frame
 from fedkin.data.sources.digits import read_digits
 from fedkin.data.sources.files import listed, stem
 from fedkin.data.sources.functions import read_function
@@ -20,9 +21,12 @@ from fedkin.data.sources.images import has_client_folders, is_image_folder, read
 from fedkin.data.sources.npz import read_npz
 from fedkin.data.sources.papers import BY_CLIENT, KNOWN, is_known, read_known
 from fedkin.data.sources.reading import Reading
-from fedkin.data.sources.tables import read_tables
+from fedkin.data.sources.tables import from_table, read_tables
 from fedkin.data.synthetic import planted_dataset
 from fedkin.user_code.loading import is_import_path
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 __all__ = [
     "KNOWN",
@@ -50,7 +54,7 @@ _SHEETS = frozenset({".xls", ".xlsx", ".xlsm", ".ods"})
 
 
 def load(
-    spec: str | Path | Sequence[str | Path],
+    spec: str | Path | Sequence[str | Path] | DataFrame,
     *,
     target: str | None = None,
     client: str | None = None,
@@ -68,7 +72,7 @@ def load(
             npz file; an ``.npz`` file; a table (``.csv``, ``.tsv``, ``.txt``, also with ``.gz``, or ``.parquet``), or
             several (one per client), also in one ``.zip`` file; ``package.module:function`` or
             ``./file.py:function``, which gives the data; a name from `KNOWN`, or ``NAME:FOLDER``; ``hf:NAME`` or
-            ``hf:FOLDER``, see `read_hub`.
+            ``hf:FOLDER``, see `read_hub`; a DataFrame of pandas, which is a table.
         target: tables: the column with the class.
         client: tables: the column with the client; npz: the array with it.
         binary: tables: two classes, target > 0 and the rest.
@@ -83,7 +87,8 @@ def load(
         DataError: nothing there, or it cannot be used as data.
         ConfigError: an option is missing or does not belong to this kind of data; a function gave a whole federation.
     """
-    found = read(spec, Reading(target, client, binary, tuple(drop), image_size, scaling, site, encoding))
+    how = Reading(target, client, binary, tuple(drop), image_size, scaling, site, encoding)
+    found = from_table(of_frame(spec), how) if hasattr(spec, "itertuples") else read(spec, how)
     if isinstance(found, Federation):
         raise ConfigError(f"{spec} gives a federation, which is shared out already; fedkin.run takes it as it is")
     return found

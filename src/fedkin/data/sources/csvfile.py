@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedkin.core.errors import ConfigError, DataError, meant
 from fedkin.core.machine import no_collection
@@ -15,6 +16,9 @@ from fedkin.data.conversion import Conversion, convert
 from fedkin.data.limits import Budget
 from fedkin.data.sources.files import listed, read_bytes
 from fedkin.data.standalone import RawError, read_lines
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _Read = tuple[tuple[str, ...], list[tuple[int, list[str]]], set[str]]
 """A file: its header, its rows with their numbers, and the columns that it declares to be texts."""
@@ -113,6 +117,15 @@ def read_csv(paths: Sequence[Path], name: str, encoding: str | None = None) -> T
             table.file.append(number)
             table.places.append(f"{path.name}, {unit} {line}")
     return table
+
+
+def of_frame(frame: DataFrame) -> Table:
+    """Return the rows of a DataFrame of pandas; a value is the text that a csv file would hold."""
+    known = frame.astype(object).where(frame.notna(), None)
+    rows = [[text_of(value) for value in row] for row in known.itertuples(index=False, name=None)]
+    texts = frozenset(str(column) for column, kind in frame.dtypes.items() if "str" in str(kind))
+    names = tuple(map(str, frame.columns))
+    return Table(names, rows, [0] * len(rows), [f"row {i}" for i in frame.index], "table", texts)
 
 
 def _read_parquet(path: Path, budget: Budget) -> _Read:

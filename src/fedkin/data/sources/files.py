@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import DataError
+from fedkin.data.arrays import numbered_texts
 from fedkin.data.card import MAX_CLASSES
 from fedkin.data.checks import NAMELESS
 from fedkin.data.limits import Budget
@@ -82,16 +83,20 @@ def decoded(values: Array, where: str) -> Array:
         ) from error
 
 
-def class_numbers(values: Array, where: str, site: bool = False) -> tuple[Tensor, tuple[str, ...] | None]:
-    """Return labels as int64 tensor, with class names if they were texts.
+def class_numbers(
+    values: Array, where: str, site: bool = False, names: Sequence[str] | None = None
+) -> tuple[Tensor, tuple[str, ...] | None]:
+    """Return labels as int64 tensor, with class names if they were texts or are known.
 
     Args:
         values: whole numbers from 0, or texts, ``[n]`` or ``[n, 1]``.
         where: put in front of messages.
         site: these are the labels of one site, which may have few samples and large labels.
+        names: of the classes, in order. Default: the texts, sorted.
 
     Raises:
-        DataError: more than one label per sample, negative, fractional, infinite, or absurdly large labels.
+        DataError: more than one label per sample, negative, fractional, infinite, or absurdly large labels, or texts
+            that are not among the names.
     """
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
@@ -100,8 +105,7 @@ def class_numbers(values: Array, where: str, site: bool = False) -> tuple[Tensor
     if len(values) == 0:
         raise DataError(f"{where}: no labels; expected at least one")
     if values.dtype.kind in "US":
-        names, numbers = np.unique(decoded(values, where), return_inverse=True)
-        return torch.from_numpy(numbers.astype(np.int64)), tuple(str(name) for name in names)
+        return numbered_texts(decoded(values, where), where, names)
     if values.dtype.kind not in "iufb":
         raise DataError(f"{where}: labels must be whole numbers or texts, got an array of {values.dtype}")
     numbers = values.astype(np.float64)
@@ -118,7 +122,7 @@ def class_numbers(values: Array, where: str, site: bool = False) -> tuple[Tensor
             f"{where}: the largest label is {int(values.max())} with only {len(values)} samples; "
             "number the classes 0, 1, 2, ..."
         )
-    return torch.from_numpy(values.astype(np.int64)), None
+    return torch.from_numpy(values.astype(np.int64)), None if names is None else tuple(names)
 
 
 def numbered(values: Array) -> tuple[Tensor, tuple[str, ...]]:

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import DataError
+from fedkin.data.arrays import array_of
 from fedkin.data.checks import check_client_names
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
 from fedkin.data.pixels import Array, numbers, pixels
 from fedkin.data.preparation import Preparation, image_preparation
-from fedkin.data.sources.files import channels_first, class_numbers, listed
+from fedkin.data.sources.files import channels_first, class_numbers
 from fedkin.user_code.loading import find
 
 _EXPECTED = (
@@ -51,7 +52,7 @@ def read_function(spec: str) -> Dataset | Federation:
     if isinstance(found, dict):
         return _client_by_client(list(found.values()), tuple(map(str, found)), name, spec)
     if _is_pair(found) and _is_pair_of_arrays(tuple(found)):
-        return _joined([(_array(found[0], spec, "inputs"), _array(found[1], spec, "labels"))], None, name, spec)
+        return _joined([(array_of(found[0], spec, "inputs"), array_of(found[1], spec, "labels"))], None, name, spec)
     if isinstance(found, list | tuple) and (not _is_pair(found) or all(_is_client(part) for part in found)):
         return _client_by_client(found, tuple(f"client {k}" for k in range(len(found))), name, spec)
     raise DataError(f"{spec}: {_EXPECTED}; got {_what(found)}")
@@ -66,7 +67,7 @@ def _client_by_client(parts: Sequence[Any], names: tuple[str, ...], name: str, s
         if isinstance(part, torch.utils.data.Dataset):
             found.append(_pairs(part, where))
         elif _is_pair(part):
-            found.append((_array(part[0], where, "inputs"), _array(part[1], where, "labels")))
+            found.append((array_of(part[0], where, "inputs"), array_of(part[1], where, "labels")))
         else:
             raise DataError(f"{where}: {_EXPECTED}; got {_what(part)}")
     return _joined(found, names, name, spec)
@@ -128,8 +129,8 @@ def _pairs(data: Any, where: str) -> tuple[Array, Array]:
         item = data[i]
         if not isinstance(item, list | tuple) or len(item) != 2:
             raise DataError(f"{where}, sample {i}: expected (input, label), got {_what(item)}")
-        inputs.append(_array(item[0], f"{where}, sample {i}", "input"))
-        labels.append(_array(item[1], f"{where}, sample {i}", "label"))
+        inputs.append(array_of(item[0], f"{where}, sample {i}", "input"))
+        labels.append(array_of(item[1], f"{where}, sample {i}", "label"))
         if inputs[i].shape != inputs[0].shape:
             raise DataError(
                 f"{where}, sample {i}: an input of shape {list(inputs[i].shape)}, the first has "
@@ -156,24 +157,6 @@ def _is_client(part: Any) -> bool:
 
 def _is_pair_of_arrays(part: Any) -> bool:
     return isinstance(part, tuple) and len(part) == 2 and all(isinstance(p, Tensor | np.ndarray) for p in part)
-
-
-def _array(values: Any, where: str, what: str) -> Array:
-    try:
-        found = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{where}: {what} cannot be made an array: {error}") from error
-    if found.dtype.kind != "O":
-        return found
-    kinds = sorted({type(value).__name__ for value in found.flat})
-    of_labels = what.startswith("label")
-    if of_labels and kinds == ["str"]:
-        return found.astype(str)
-    wanted = "numbers, or one of texts alone" if of_labels else "numbers"
-    raise DataError(
-        f"{where}: {what} must be an array of {wanted}, got {_what(values)} that holds Python objects "
-        f"({listed(kinds)}); give all of them one type, for example by astype"
-    )
 
 
 def _what(thing: object) -> str:

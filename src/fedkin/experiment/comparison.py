@@ -1,0 +1,115 @@
+"""The result of a comparison: its runs, and the table, figures and page that show them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from fedkin.core import ConfigError
+from fedkin.core.errors import counted, nearest
+from fedkin.report import charts, tables
+from fedkin.report.folder import Run, data_of
+from fedkin.report.frames import require_pandas
+from fedkin.report.headline import Headline, headline
+from fedkin.report.page import comparison_page, several_runs
+from fedkin.report.page_data import PageData
+from fedkin.report.tuning import Tuned, tuning_note, tuning_warnings
+from fedkin.storage.files import write_atomic
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+_SHOWN = 8  # methods in the text of a result
+
+
+@dataclass(frozen=True, repr=False)
+class ComparisonResult:
+    """Result of a comparison, shown as a table in a notebook; iteration yields its runs.
+
+    Attributes:
+        runs: the runs, seed by seed in the order of the methods.
+        reference: display name of the method that the others are compared with.
+        tuned: how the methods were tuned; empty if they were not.
+        private: whether the runs had a privacy option.
+    """
+
+    runs: Sequence[Run]
+    reference: str = "Local"
+    tuned: Sequence[Tuned] = ()
+    private: bool = False
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self.runs)
+
+    def __repr__(self) -> str:
+        counts = (len(self.rows), len({run.seed for run in self}), max(len(run.rounds) for run in self))
+        sizes = map(counted, counts, ("method", "seed", "round"))
+        means = [f"{row.title} {row.accuracy.mean:.3f}" for row in self.rows if row.accuracy is not None]
+        shown = ", ".join(means[:_SHOWN]) + (f" and {len(means) - _SHOWN} more" if len(means) > _SHOWN else "")
+        return f"ComparisonResult({', '.join(sizes)}, {data_of(self.runs[0].summary)},\n  accuracy: {shown})"
+
+    def _repr_html_(self) -> str:
+        return tables.to_html(self.table())
+
+    @cached_property
+    def content(self) -> PageData:
+        """The content of the page."""
+        report = several_runs(self.runs, self.reference)
+        caveats = tuning_warnings(self.tuned, self.private, report.first.fair) if self.tuned else []
+        return replace(report, tuned=self.tuned, warnings=[*report.warnings, *caveats])
+
+    @cached_property
+    def rows(self) -> list[tables.Row]:
+        """The methods in numbers."""
+        page = self.content
+        return tables.comparison_rows(page.runs, self.reference, page.findings.get(self.reference), page.first.metric)
+
+    @cached_property
+    def lead(self) -> Headline:
+        """The rounds of the figures, and the runs that diverged."""
+        return headline(self.content.runs, self.content.first, tuning_note(self.tuned))
+
+    def table(self) -> tables.Grid:
+        """Return the table that ``fedkin compare`` prints; ``print`` shows it as text, a notebook as a table."""
+        return tables.comparison_table(self.rows, self.reference, self.lead)
+
+    def to_frame(self, kind: Literal["runs", "clients", "rounds"] = "runs") -> DataFrame:
+        """Return a pandas DataFrame (``pip install "fedkin[pandas]"``).
+
+        "runs" has a row for each method and seed, with the columns ``method``, ``seed`` and those of
+        `fedkin.FinalMetrics`; "clients" and "rounds" are the frames of all runs (`fedkin.Result.to_frame`) in one.
+
+        Raises:
+            ConfigError: another kind, or pandas is not installed.
+        """
+        pandas = require_pandas()
+        if kind == "runs":
+            return pandas.DataFrame([{"method": run.title, "seed": run.seed, **run.final} for run in self])
+        return pandas.concat([run.to_frame(kind) for run in self], ignore_index=True)
+
+    def figure(self, path: Path | str, name: str = "final-accuracies") -> Path:
+        """Write a figure of the page as ``.svg`` or ``.png``, and return its path.
+
+        Names are "final-accuracies", "accuracy-over-rounds", "gains", "distribution" and others of the page.
+
+        Raises:
+            ConfigError: there is no such figure, with the names of all, or another kind of file.
+        """
+        path, drawn = Path(path), {one.name: one for found in self.content.figures.values() for one in found}
+        if name not in drawn:
+            raise ConfigError(f"there is no figure {name!r}{nearest(name, drawn)}")
+        if path.suffix not in (".svg", ".png"):
+            raise ConfigError(f"a figure is a file that ends in .svg or .png, got {str(path)!r}")
+        spec = drawn[name].titled
+        write_atomic(path, charts.png(spec) if path.suffix == ".png" else charts.svg(spec).encode())
+        return path
+
+    def report(self, path: Path | str) -> Path:
+        """Write the page of the comparison, one HTML file that loads nothing, and return its path."""
+        with tempfile.TemporaryDirectory() as folder:
+            write_atomic(Path(path), comparison_page(folder, self.content, None, self.reference).read_bytes())
+        return Path(path)
