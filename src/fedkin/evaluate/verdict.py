@@ -146,15 +146,9 @@ def judge(comparison: Against | Sequence[Against], same_clients: bool | None = N
     one = bool(same_clients) or len(seeds) == 1
     counted = counts([a.changed for a in seeds], one)
     up, down = clear_clients(counted) if one else ((), ())
-    return Conclusion(
-        difference=found,
-        harmed=harmed_range(counted),
-        of="clients" if one else "client results",
-        gaining=up,
-        losing=down,
-        collapsed=all(a.collapsed for a in seeds),
-        same_answers=sum(a.same_answers for a in seeds) if all(a.same_answers for a in seeds) else 0,
-    )
+    of, same = "clients" if one else "client results", [a.same_answers for a in seeds]
+    collapsed = all(a.collapsed for a in seeds)
+    return Conclusion(found, harmed_range(counted), of, up, down, collapsed, sum(same) * all(same))
 
 
 def verdict(
