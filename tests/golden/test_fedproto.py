@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import plain
 from fedkin.core import Batch, Bundle, ConfigError, Net, Samples, Training
-from fedkin.evaluate import tally
+from fedkin.core.samples import tally
 from fedkin.functional.prototypes import prototype_loss
 from fedkin.methods.fedproto import FedProto
 from fedkin.methods.local import Local

@@ -11,10 +11,10 @@ from torch import Tensor
 
 import plain
 from fedkin.core import Batch, Bundle, Client, ConfigError, Net, Samples, Train, Training
+from fedkin.core.samples import tally
 from fedkin.core.seeds import generator
 from fedkin.core.train import Loss
 from fedkin.engines.loop import batches, sgd
-from fedkin.evaluate import tally
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.per_fedavg import PerFedAvg, meta_gradient, meta_loss, split
 from toys import (

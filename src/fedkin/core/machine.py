@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import os
 import threading
 from collections.abc import Iterator
@@ -15,54 +14,40 @@ _position = threading.Lock()  # of files that are read without preadv, as on Win
 
 
 def cores(root: Path = Path("/")) -> int:
-    """Return the number of cores that this process may use: whole ones, at least one.
-
-    Args:
-        root: of the files in which the system states the limits of control groups, as of containers.
-    """
+    """Return the number of whole cores that this process may use, at least 1; the system's files are in ``root``."""
     there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, int(min(there, _limits(root)[0])))
+    return max(1, int(min([there, *_limits(root)[0]])))
 
 
 def memory(root: Path = Path("/")) -> int:
-    """Return the bytes of memory that this process may use; 0 where the system does not say.
-
-    Args:
-        root: as of `cores`.
-    """
+    """Return the bytes of memory that this process may use, 0 where the system does not say; ``root`` as of `cores`."""
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
-    return int(min(there, _limits(root)[1]))
+    return min([there, *_limits(root)[1]])
 
 
 @cache
-def _limits(root: Path) -> tuple[float, float]:
-    """Return the cores and the bytes of memory that control groups (Linux, versions 1 and 2) leave to this process.
+def _limits(root: Path) -> tuple[list[float], list[int]]:
+    """Return all limits of cores and of bytes of memory by control groups (Linux, versions 1 and 2) of this process.
 
-    The smallest limit of a group and of those around it counts. A container sees its own group at the place of the
-    outermost one, whatever path it is told.
+    Groups around its own limit it as well. A container sees its own group in place of the outermost one.
     """
-    processors = bytes_ = math.inf
-    try:
-        groups = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
-    except OSError:
-        return processors, bytes_
-    for _, controllers, path in groups:
+    processors, sizes = list[float](), list[int]()
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
         for name in {controllers, *controllers.split(",")}:
             outermost = root / "sys/fs/cgroup" / name
             place = outermost / path.strip("/")
             for group in (place, *place.parents[: len(place.parts) - len(outermost.parts)]):
-                quotas = _numbers(group, "cpu.max"), _numbers(group, "cpu.cfs_quota_us", "cpu.cfs_period_us")
-                processors = min([processors, *(q[0] / q[1] for q in quotas if len(q) == 2 and q[0] > 0)])
-                bytes_ = min([bytes_, *_numbers(group, "memory.max"), *_numbers(group, "memory.limit_in_bytes")])
-    return processors, bytes_
+                for files in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+                    quota = " ".join(_text(group / file) for file in files).split()
+                    processors += [int(quota[0]) / int(quota[1])] if len(quota) == 2 and quota[0].isdigit() else []
+                texts = (_text(group / file).strip() for file in ("memory.max", "memory.limit_in_bytes"))
+                sizes += [int(text) for text in texts if text.isdigit()]
+    return processors, sizes
 
 
-def _numbers(group: Path, *files: str) -> list[float]:
-    """Return the numbers in files of a control group, one after another; none where a file is not there."""
-    try:
-        return [float(word.replace("max", "inf")) for name in files for word in (group / name).read_text().split()]
-    except OSError:
-        return []
+def _text(file: Path) -> str:
+    return file.read_text() if file.is_file() else ""
 
 
 def open_to_read(path: Path) -> int:

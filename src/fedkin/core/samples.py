@@ -98,6 +98,11 @@ class Batch:
     y: Tensor
 
 
+def tally(true: Tensor, guessed: Tensor, classes: int) -> Tensor:
+    """Return the numbers of samples, guesses and right ones of each class, int64 ``[3, C]``, of labels ``[n]``."""
+    return torch.stack([torch.bincount(t, minlength=classes) for t in (true, guessed, true[true == guessed])])
+
+
 _BITS = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1])  # of a byte, the highest first
 
 

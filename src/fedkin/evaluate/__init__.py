@@ -31,7 +31,7 @@ from fedkin.evaluate.rounds import (
     stop_round,
     to_target,
 )
-from fedkin.evaluate.scores import ClientScore, adjusted_rand, only_class, score, scores, summarise, tally
+from fedkin.evaluate.scores import ClientScore, adjusted_rand, only_class, score, scores, summarise
 from fedkin.evaluate.verdict import Against, Conclusion, Spread, against, details, judge, judge_all, spread, verdict
 
 __all__ = [
@@ -81,7 +81,6 @@ __all__ = [
     "spread",
     "stop_round",
     "summarise",
-    "tally",
     "to_target",
     "verdict",
 ]

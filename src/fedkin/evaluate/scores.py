@@ -50,26 +50,8 @@ class ClientScore:
         return {"round": round, **fields}
 
 
-def tally(true: Tensor, predicted: Tensor, classes: int) -> Tensor:
-    """Return, for each class, the numbers of its samples, of its predictions and of its correct ones: int64 ``[3, C]``.
-
-    ``true`` and ``predicted`` are integer ``[n]`` with values in ``0..classes-1``.
-
-    Raises:
-        DataError: the lengths differ or a label is out of range.
-    """
-    if true.shape != predicted.shape or true.dim() != 1:
-        raise DataError(f"expected two label vectors of one length, got {list(true.shape)} and {list(predicted.shape)}")
-    both = torch.stack([true, predicted]).to(torch.int64)
-    if both.numel() and (int(both.min()) < 0 or int(both.max()) >= classes):
-        raise DataError(f"labels must lie in 0..{classes - 1}, got {int(both.min())}..{int(both.max())}")
-    return torch.stack([torch.bincount(t, minlength=classes) for t in (*both, both[0][both[0] == both[1]])])
-
-
 def only_class(parts: Tensor) -> int | None:
-    """Return the class that is predicted for every sample of every client, of `tally` ``[m, 3, C]``; None if there are
-    several, or no samples.
-    """
+    """Return the class that is predicted for all samples of all clients, of `tally` ``[m, 3, C]``; None if none is."""
     said = parts[:, 1].any(0).nonzero().flatten().tolist()
     return int(said[0]) if len(said) == 1 else None
 
@@ -106,7 +88,7 @@ def scores(
 
     Args:
         clients: their ids.
-        test: `tally` of their test parts, integer ``[m, 3, C]``.
+        test: `fedkin.core.samples.tally` of their test parts, integer ``[m, 3, C]``.
         validation: the same for their validation parts; zeros for a client that has none.
         train_counts: their training samples per class, integer ``[m, C]``.
         few_below: a class with 1..few_below-1 training samples here is *few*, with none *unseen*.

@@ -316,11 +316,11 @@ def opened(path: Path | str, table: dict[str, Any]) -> RunFolder:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread of this process computes, and torch in it alone, in its usual modes: the same sums whatever the
-    machine and the program around it, and the cores are the workers'.
+    """One thread in this process, in torch's usual modes: the same sums whatever the machine and the program around,
+    and the cores are the workers'.
 
-    Other threads wait: they would share torch's global generator, its number of threads, and its tracing of modules.
-    Inside of it, the same thread and threads that run in a copy of its context go on.
+    Other threads wait, but for those in a copy of this one's context: torch's random numbers, number of threads and
+    tracing of modules are the process's.
     """
     if _INSIDE.get():
         yield

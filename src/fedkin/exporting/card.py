@@ -75,7 +75,7 @@ def tested(found: Tensor, evaluated: Tensor | None, trained: Tensor) -> dict[str
     """Return the result of the exported model on the test part.
 
     Args:
-        found: its samples, predictions and correct ones by class, `fedkin.evaluate.tally` ``[3, C]``.
+        found: its samples, predictions and correct ones by class, `fedkin.core.samples.tally`.
         evaluated: those of the run's evaluation of the same round, None if there was none.
         trained: the client's training samples by class ``[C]``, whose most frequent class is a constant answer.
     """

@@ -14,8 +14,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedkin.core import Bundle, ConfigError, EngineError, Net, RunFolderError
+from fedkin.core.samples import tally
 from fedkin.data import standalone
-from fedkin.evaluate import tally
 from fedkin.exporting import card as cards
 from fedkin.exporting import loader
 from fedkin.exporting.export_source import ExportSource, Taken

@@ -19,10 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from chains import CLASSES, SHAPE, SMALL, Make, chains, data_for, made, one_of_each, sequence
 from fedkin.core import Bundle, ClientData, MethodError, Net, Samples, Training
+from fedkin.core.samples import tally
 from fedkin.engines import Engine, Gradient, Job, Loop, Stacked, Task, Workers
 from fedkin.engines.passes import CompiledPasses, RememberingClient, compiled_passes, evaluating
 from fedkin.engines.steps import layers_of
-from fedkin.evaluate import tally
 from fedkin.methods import CAM, IFCA, METHODS, FedAvg
 from fedkin.methods.pfa import sparsity
 from fedkin.models.start import factory

@@ -14,11 +14,11 @@ from torch import nn
 
 from fedkin import Training, run
 from fedkin.data import planted_groups
-from fedkin.experiment.run import Result
+from fedkin.experiment.result import Result
 from fedkin.methods import DAPFL, IFCA, FedAvg, FedPer, PerFedAvg
 
 
-def played(method: Any, engine: str = "loop", model: Any = "mlp", on_round: Any = None) -> Result:
+def played(method: Any, engine: Any = "loop", model: Any = "mlp", on_round: Any = None) -> Result:
     """Three rounds of four clients, whose data are made here."""
     federation = planted_groups(clients=4, groups=2, samples=30)
     training = Training(steps=2, batch_size=5, lr=0.1)

@@ -18,7 +18,7 @@ from torch import nn
 
 import fedkin
 from fedkin.core import ConfigError, EngineError, ModelError, RunFolderError
-from fedkin.evaluate import tally
+from fedkin.core.samples import tally
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import settings_from
