@@ -60,7 +60,7 @@ def case(rng: random.Random, place: Path) -> None:
 
 # ---- kinds of files -----------------------------------------------------------------------------------------------
 def table(rng: random.Random, place: Path) -> tuple[Path, dict[str, str]]:
-    """A csv file: bytes changed, other encodings, odd fields, quotes and numbers."""
+    """A csv file, perhaps packed: bytes changed, other encodings, odd fields, quotes and numbers."""
     odd = [
         "",
         "nan",
@@ -83,13 +83,21 @@ def table(rng: random.Random, place: Path) -> tuple[Path, dict[str, str]]:
     sign = rng.choice(",,,;\t")
     text = "\n".join(sign.join(row) for row in [["x", "t", "y", "c"], *rows]) + "\n"
     content = text.encode(rng.choice(["utf-8", "utf-8", "utf-8-sig", "utf-16", "cp1252", "utf-32"]), errors="replace")
-    (place / "t.csv").write_bytes(raw(rng, content) if rng.random() < 0.7 else content)
-    how = dict(TABLE)
+    content = raw(rng, content) if rng.random() < 0.7 else content
+    name, how = rng.choice(["t.csv", "t.txt", "t.tsv.gz", "t.zip"]), dict(TABLE)
+    if name == "t.tsv.gz":
+        content = gzip.compress(content)
+    elif name == "t.zip":
+        archive = io.BytesIO()
+        with zipfile.ZipFile(archive, "w", rng.choice([zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])) as file:
+            file.writestr(rng.choice(["t.csv", "a/t.txt", "t", "../t.csv"]), content)
+        content = archive.getvalue()
+    (place / name).write_bytes(raw(rng, content) if name.endswith(("gz", "zip")) and rng.random() < 0.5 else content)
     if rng.random() < 0.3:
         how["encoding"] = rng.choice(
             ["cp1252", "latin1", "utf-16", "utf-8", "nothing", "hex", "idna", "utf-7", "punycode"]
         )
-    return place / "t.csv", how
+    return place / name, how
 
 
 def parquet(rng: random.Random, place: Path) -> tuple[Path, dict[str, str]]:

@@ -173,15 +173,15 @@ def test_one_class_is_refused_as_by_inspect(command: str, fedkin: Command) -> No
     ("command", "said"),
     [
         ("inspect --data nowhere.csv", "no data called 'nowhere.csv'"),
-        ("inspect --data a.txt", "expected a"),
-        ("inspect --data a.txt --target y", "and a.txt is not one"),
+        ("inspect --data a.doc", "expected a"),
+        ("inspect --data a.doc --target y", "and a.doc is not one"),
         ("inspect --data nowhere --target y", "no data called 'nowhere'"),
         ("inspect digits --clients 2000", "2000 clients cannot share the 1797 samples"),
         ("inspect digits --binary", "digits is a built-in data set"),
     ],
 )
 def test_what_cannot_be_read_is_a_finding(command: str, said: str, fedkin: Command) -> None:
-    Path("a.txt").write_text("hello")
+    Path("a.doc").write_text("hello")
     done = fedkin(command)
     assert (done.code, done.err) == (2, "")
     assert said in done.out

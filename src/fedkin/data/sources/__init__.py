@@ -206,7 +206,7 @@ def _members(archive: Path) -> list[Path]:
     try:
         with zipfile.ZipFile(archive) as file:
             inside = [archive / name for name in file.namelist() if not name.endswith("/")]
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
         raise DataError(f"{archive}: cannot be read as a zip file ({error}); fetch it again") from error
     # a name that leads out of the archive is not read
     inside = [

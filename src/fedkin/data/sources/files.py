@@ -46,7 +46,7 @@ def read_bytes(path: Path, budget: Budget | None = None, factor: int = 1) -> byt
             budget.take(path, disk, factor * disk)
             found = path.read_bytes()
         return found
-    except (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, RuntimeError) as error:  # a password
+    except (OSError, EOFError, LookupError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: cannot be read, it may be cut short or damaged ({error}); fetch it again") from error
 
 
