@@ -3,7 +3,7 @@
     python bench/no_harm.py                 # some minutes on one core; lines go to bench/results/no_harm.jsonl
     python bench/no_harm.py --limits        # what breaks the rule; lines go to bench/results/no_harm_limits.jsonl
     python bench/no_harm.py --noise         # one noisy choice; lines go to bench/results/no_harm_noise.jsonl
-    python bench/no_harm.py --few           # four clients, who share no prior; lines go to bench/results/no_harm_few.jsonl
+    python bench/no_harm.py --few           # four clients without a prior; lines go to bench/results/no_harm_few.jsonl
     python bench/no_harm.py --table         # the tables of docs/results/no-harm.md
 
 Every client has two models with Gaussian logits in ten classes: signal on the true class plus a standard normal number

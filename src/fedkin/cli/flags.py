@@ -133,7 +133,8 @@ class RunsSettings:
     safe: bool = False
     """Also compare the safe form of every method (NAME-safe): each client mixes it with a model trained alone."""
     tune: int = 0
-    """Trials per method on validation data, of its step size and own fields; the best setting is used. 0: none."""
+    """Trials per method on validation data, of its step size and own fields; the best setting is used, and the data are
+    the same in all seeds. 0: none."""
 
 
 @dataclass(frozen=True)

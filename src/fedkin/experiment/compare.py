@@ -16,7 +16,7 @@ from torch import nn
 
 from fedkin.core import ConfigError, Method, Net, RunFolderError
 from fedkin.core.errors import typed
-from fedkin.data import Dataset, Federation, federate
+from fedkin.data import Dataset, Federation, federate, is_shelf
 from fedkin.engines.stacked_together import Starter
 from fedkin.experiment.comparison import ComparisonResult
 from fedkin.experiment.listing import TRIALS
@@ -62,7 +62,8 @@ class Comparison(Setup):
         safe: whether the safe form of every method but the local references is compared as well (``NAME-safe``, see
             `fedkin.methods.Safe`); it has the fields that ``own`` gives its method.
         tune: number of settings that are tried for each method, its own among them, on validation data of the first
-            seed; the best is used for all seeds. 0: none.
+            seed; the best is used for all seeds. 0: none. The data are then those of the first seed in all seeds: else
+            test samples of the others would be among the samples that the choice is made on.
     """
 
     methods: tuple[str, ...]
@@ -110,6 +111,8 @@ class Comparison(Setup):
             raise ConfigError(f"tune must be a number of trials, or 0, got {self.tune}")
         if self.tune and not self.data.resolved().validation > 0:
             raise ConfigError("tuning chooses on validation data: --validation must be above 0, such as 0.1")
+        if self.tune and self.data.data_seed is None and not is_shelf(self.data.data):
+            object.__setattr__(self, "data", dataclasses.replace(self.data, data_seed=self.seeds[0]))
         for name in self.names if self.tune else ():
             self.sweep(name)  # what is wrong with one is found before anything runs
 

@@ -11,7 +11,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -25,7 +25,7 @@ from fedkin.data import Federation
 from fedkin.engines.stacked_together import Starter
 from fedkin.evaluate import Spread, spread
 from fedkin.evaluate.divergence import sentence
-from fedkin.evaluate.rounds import RULE, over, spans
+from fedkin.evaluate.rounds import RULE, final_by_client, over, spans
 from fedkin.experiment.execute import OnRound
 from fedkin.experiment.prepare import require_validation
 from fedkin.experiment.run import run_settings
@@ -197,7 +197,8 @@ class Sweep:
 class Trial:
     """One setting: its validation accuracy over seeds (the headline: mean over clients and the rounds of
     `fedkin.evaluate.rounds.window`), a fraction, or why it failed; over which rounds, and what it is in the last one;
-    and its test accuracy, which is not used for the choice."""
+    and its test accuracy, which is not used for the choice; of its first seed, validation accuracy by client and the
+    megabytes sent up and down."""
 
     number: int
     values: Values
@@ -206,6 +207,8 @@ class Trial:
     test: Spread | None = None
     rounds: str = RULE
     last: Spread | None = None
+    by_client: Mapping[int, float] = field(default_factory=dict)
+    megabytes: float | None = None
 
 
 def run_sweep(
@@ -338,6 +341,8 @@ class _Score:
     test: float | None
     last: float | None
     rounds: str
+    by_client: Mapping[int, float]
+    megabytes: float
 
 
 def _scored(
@@ -367,7 +372,9 @@ def _scored(
     if result.final.validation is None:  # data of a further seed
         raise ConfigError("a sweep chooses on validation data, and no client has any; raise --validation")
     last = (result.summary["last"] or {}).get("validation")
-    return _Score(result.final.validation, result.final.accuracy, last, result.final.rounds)
+    by_client = final_by_client(result.clients, len(result.rounds), "validation_accuracy")
+    sent = (result.summary["bytes_up"] + result.summary["bytes_down"]) / 1e6
+    return _Score(result.final.validation, result.final.accuracy, last, result.final.rounds, by_client, sent)
 
 
 def _trial(number: int, values: Values, scores: Sequence[_Score | str]) -> Trial:
@@ -382,6 +389,8 @@ def _trial(number: int, values: Values, scores: Sequence[_Score | str]) -> Trial
         test=spread([score.test for score in found]),
         rounds=spans([score.rounds for score in found]),
         last=spread([score.last for score in found]),
+        by_client=found[0].by_client,
+        megabytes=found[0].megabytes,
     )
 
 

@@ -5,12 +5,14 @@ The folder ``tuning`` of a comparison holds a sweep for each method. What was ch
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 from fedkin.core import Method, RunFolderError
@@ -32,14 +34,17 @@ however small the gradient is; common values are a tenth of SGD's."""
 
 
 def space_of(method: Method, given: Mapping[str, Any], optimizer: Optimizer = "sgd") -> Space:
-    """Return what is varied of a method: the step size, and the fields that it and those it wraps state (`tuned`).
+    """Return what is varied of a method: the step size, the fields that it and those it wraps state (`tuned`), and the
+    momentum of SGD.
 
     Args:
         method: the method.
         given: fields that the user has set, which stay; those of a wrapped method under ``inner``.
         optimizer: the clients' optimizer, which decides the range of the step size.
     """
-    return space_from({"training.lr": _LR[optimizer], **_fields(method, given, "method.")}, type(method).__name__)
+    momentum = {"training.momentum": [0.0, 0.5, 0.9]} if optimizer == "sgd" else {}
+    found = {"training.lr": _LR[optimizer], **_fields(method, given, "method."), **momentum}
+    return space_from(found, type(method).__name__)
 
 
 def _fields(method: Method, given: Mapping[str, Any], prefix: str) -> dict[str, Any]:
@@ -123,6 +128,8 @@ def _tuned(sweep: Sweep, out: Path, federation: Federation, on_trial: OnTrial | 
         shutil.rmtree(out, ignore_errors=True)
     trials = run_sweep(sweep, out, resume=begun, on_trial=on_trial, federation=federation, together=together)
     best = chosen(trials)
+    if best is not None and not _beats(best.by_client, trials[0].by_client):
+        best = trials[0]
     values = sweep.start() if best is None else best.values
     return Tuned(
         sweep.base.code.attribute,
@@ -136,7 +143,14 @@ def _tuned(sweep: Sweep, out: Path, federation: Federation, on_trial: OnTrial | 
         _validation(trials[0]),
         sum(_seconds(out / trial_name(t.number, sweep.seeds[0])) for t in trials),
         [] if best is None else at_ends(sweep, values),
+        None if best is None else best.megabytes,
     )
+
+
+def _beats(after: Mapping[int, float], before: Mapping[int, float]) -> bool:
+    """Return whether validation accuracies of clients are above others by more than one standard error."""
+    gains = [after[i] - before[i] for i in after if i in before]
+    return len(gains) < 2 or mean(gains) > stdev(gains) / math.sqrt(len(gains))
 
 
 def _validation(trial: Trial) -> float | None:

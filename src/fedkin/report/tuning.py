@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedkin.core.errors import RunFolderError, counted, typed
 from fedkin.evaluate.warnings import Warning
-from fedkin.report.tables import DASH, Grid
+from fedkin.report.tables import DASH, Grid, short
 from fedkin.storage.files import write_atomic
 
 FILE = "tuning.json"
@@ -32,6 +32,7 @@ class Tuned:
         untuned: that of the first trial; None if it failed.
         seconds: seconds of all trials, rounds and evaluations.
         ends: a clause for each chosen number that lies at an end of its range.
+        megabytes: sent up and down in the chosen trial.
     """
 
     method: str
@@ -45,6 +46,7 @@ class Tuned:
     untuned: float | None
     seconds: float
     ends: Sequence[str] = ()
+    megabytes: float | None = None
 
     @property
     def text(self) -> str:
@@ -101,6 +103,7 @@ def tuning_table(found: Sequence[Tuned]) -> Grid:
             str(one.trial or DASH),
             _percent(one.validation),
             _percent(one.untuned),
+            DASH if one.megabytes is None else short(one.megabytes),
             f"{one.seconds:,.1f}",
         )
         for one in found
@@ -109,11 +112,12 @@ def tuning_table(found: Sequence[Tuned]) -> Grid:
     note = (
         f"{counted(trials, 'trial')} of every method on validation data of seed {seed}; trial 1 is the comparison's "
         "own setting; validation, untuned: validation accuracy of the chosen setting (the highest of all trials, "
-        "therefore biased upwards) and of trial 1; seconds: of all trials, evaluations included"
+        "therefore biased upwards) and of trial 1, which is kept unless it is beaten by one paired standard error over "
+        "clients; MB: sent up and down in the chosen trial; seconds: of all trials, evaluations included"
     )
     failed = [f"{one.failed} of {one.title}" for one in found if one.failed]
     note += f"; failed or diverged: {', '.join(failed)}" if failed else ""
-    columns = ("method", "chosen", "trial", "validation %", "untuned %", "seconds")
+    columns = ("method", "chosen", "trial", "validation %", "untuned %", "MB", "seconds")
     return Grid("Tuning", columns, rows, note=note, words=2)
 
 

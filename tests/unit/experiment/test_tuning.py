@@ -18,6 +18,7 @@ from fedkin.core import ConfigError, ModelError, RunFolderError, Training
 from fedkin.core.train import Optimizer
 from fedkin.experiment import compare as compare_module
 from fedkin.experiment import sweep as sweep_module
+from fedkin.experiment import tuning as tuning_module
 from fedkin.experiment.compare import Comparison, compare, comparison_from
 from fedkin.experiment.listing import listed
 from fedkin.experiment.run import run_settings
@@ -54,9 +55,10 @@ def planted(monkeypatch: pytest.MonkeyPatch, finals: dict[int, tuple[float | Non
 
     def run(settings: Any, out: Path, **_: Any) -> SimpleNamespace:
         validation, accuracy = finals[int(out.name[:3])]
-        summary = {"last": {"round": 4, "validation": validation}} | ({} if validation else {"diverged": 2})
+        summary = {"last": {"round": 4, "validation": validation}, "bytes_up": 1, "bytes_down": 1}
+        summary |= {} if validation else {"diverged": 2}
         final = SimpleNamespace(rounds="round 4", validation=validation, accuracy=accuracy)
-        return SimpleNamespace(final=final, summary=summary, rounds=[])
+        return SimpleNamespace(final=final, summary=summary, rounds=[], clients=[])
 
     monkeypatch.setattr(sweep_module, "run_settings", run)
 
@@ -96,10 +98,11 @@ def test_the_range_of_the_step_size_is_that_of_the_optimizer() -> None:
 def test_a_field_that_is_set_stays() -> None:
     """Of a method and of the one inside a safe form."""
     comparing = plan("fedprox", "da-pfl", safe=True, own={"fedprox": {"mu": 0.05}})
-    assert set(comparing.sweep("fedprox").space) == {"training.lr"}
-    assert set(comparing.sweep("fedprox-safe").space) == {"training.lr"}
+    common = {"training.lr", "training.momentum"}
+    assert set(comparing.sweep("fedprox").space) == common
+    assert set(comparing.sweep("fedprox-safe").space) == common
     assert comparing.sweep("fedprox-safe").base.method.inner.mu == 0.05  # type: ignore[attr-defined]
-    assert set(comparing.sweep("da-pfl-safe").space) == {"training.lr", "method.inner.lam", "method.inner.sigma"}
+    assert set(comparing.sweep("da-pfl-safe").space) == {*common, "method.inner.lam", "method.inner.sigma"}
 
 
 def test_a_sobol_sequence_covers_the_space() -> None:
@@ -125,6 +128,23 @@ def test_a_sweep_without_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         run_sweep(dataclasses.replace(made, sampler="tpe"), tmp_path / "t")
     with pytest.raises(ConfigError, match=r"method\.beta is not set"):
         Sweep(small("pfedcs"), {"method.beta": Range(1, 3, whole=True)}, 2, sampler="sobol")
+
+
+def test_tuning_fixes_the_data_of_all_seeds() -> None:
+    """Else what one seed holds out is tested in others; a data seed that is set stays."""
+    assert plan("fedprox", seeds=(3, 4)).data.data_seed == 3
+    data = dataclasses.replace(SMALL["data"], data_seed=7)
+    assert plan("fedprox", seeds=(3, 4), data=data).data.data_seed == 7
+    assert plan("fedprox", tune=0, seeds=(3, 4)).data.data_seed is None
+
+
+@pytest.mark.parametrize(
+    ("gains", "beats"), [([0.02, 0.0], False), ([0.02, -0.01], False), ([0.03, 0.01], True), ([0.1], True)]
+)
+def test_the_default_stays_unless_it_is_clearly_beaten(gains: list[float], beats: bool) -> None:
+    """By one paired standard error over clients: of gains 3 and 1 the mean is 2 and the error 1."""
+    before = dict.fromkeys(range(5), 0.5)
+    assert tuning_module._beats({i: 0.5 + g for i, g in enumerate(gains)}, before) == beats
 
 
 # ---- the choice -----------------------------------------------------------------------------------------------------
@@ -170,7 +190,7 @@ def test_every_method_has_the_same_number_of_trials(monkeypatch: pytest.MonkeyPa
     """References, safe forms and methods without fields too; a default that is best is kept, also of equals."""
     planted(monkeypatch, {0: (0.5, 0.5), 1: (0.5, 0.6), 2: (None, 0.1)})
     comparing = plan("fedper", "ifca-cam", safe=True)
-    monkeypatch.setattr(compare_module, "execute_all", lambda *_, **__: [])
+    monkeypatch.setattr(compare_module, "execute_all", lambda runs, *_: runs)
     compare(comparing, out=tmp_path / "c")
 
     found = {one.method: (one.trials, one.failed, one.trial) for one in read_tuned(tmp_path / "c")}
@@ -234,7 +254,9 @@ def test_tables_and_page_state_the_choice(whole: tuple[Path, list[Run]]) -> None
     tuned = read_tuned(folder)
     one = tuned[-1]
     grid = tuning_table(tuned)
-    assert grid.rows[-1][:2] == ("FedProx", f"lr {one.chosen['training.lr']}, mu {one.chosen['method.mu']}")
+    assert grid.rows[-1][:2] == ("FedProx", one.text)
+    assert grid.columns[-2] == "MB"
+    assert float(grid.rows[-1][-2]) == pytest.approx(one.megabytes, rel=0.05)
     assert grid.rows[-1][-1] == f"{one.seconds:,.1f}"
     for name in ("table.md", "report.html"):
         text = (folder / name).read_text()
