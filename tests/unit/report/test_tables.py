@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from rich.console import Console
+from scipy.stats import t
 
 from fedkin.core.errors import ConfigError
 from fedkin.evaluate import paired, spread
 from fedkin.report import tables
 from fedkin.report.folder import by_title
 from fedkin.report.headline import headline
+from fedkin.report.page import several_runs
 from fedkin.report.rows import same_clients
 
 
@@ -185,6 +187,30 @@ def test_a_range_has_both_ends(made):
 def config(**data):
     """A summary with these settings of the data."""
     return {"config": {"data": {"data": "digits", "partition": "dirichlet", **data}}}
+
+
+def test_all_of_a_comparison_have_the_same_intervals(made):
+    """Six methods whose seeds agree: rows made alone and rows of the page have the intervals of the whole table, which
+    are narrower than that of a method by itself; and those for these clients follow the tested fraction."""
+    rng = np.random.default_rng(3)
+    jitter = {t: {i: float(g) for i, g in enumerate(rng.normal(0, 0.08, 20))} for t in "ABCDEF"}
+    runs = [made("Local", s, clients=20, top=0.6) for s in range(3)]
+    for title, own in jitter.items():
+        turned = [{i: own[(i + 7 * s) % 20] for i in own} for s in range(3)]
+        runs += [made(title, s, clients=20, top=0.63, gains=turned[s]) for s in range(3)]
+    runs = [replace(run, summary={**run.summary, **config(partition="natural", test=0.5)}) for run in runs]
+    alone = {row.title: row.finding for row in tables.comparison_rows(by_title(runs))}
+    page = several_runs(runs).findings["Local"]
+    one = {row.title: row.finding for row in tables.comparison_rows(by_title(runs[:6]))}
+    assert set(page) == set(jitter)
+    for title, found in page.items():
+        assert found == alone[title]
+        assert (found.comparisons, found.these.mean) == (6, found.difference.mean)
+    a, b = page["A"].difference, one["A"].difference
+    assert a.mean == b.mean
+    assert a.high < b.high
+    spread = np.std([x.mean for x in tables.comparison_rows(by_title(runs))[1].against], ddof=1)
+    assert page["A"].these.high - a.mean == pytest.approx(t.ppf(0.975, 2) * spread * (1 / 3 + 1) ** 0.5)
 
 
 @pytest.mark.parametrize(
