@@ -32,7 +32,7 @@ class ReportFlags(FigureFlags):
     folder: Annotated[Positional[Path], tyro.conf.arg(metavar="FOLDER")]
     """A run folder, or the folder of a comparison."""
     figures: Path | None = None
-    """Also write every figure as SVG and every table as CSV into this folder."""
+    """Also write every figure as SVG and PDF and every table as CSV into this folder."""
     local: Path | None = None
     """Of a run: folder of its reference (Local, on the same data and seed), for gains. A run of a comparison finds
     its own."""

@@ -246,8 +246,9 @@ def simulate(
             )
             try:
                 result = execute(e, federation, simulation, folder, on_round=on_round, banks=banks, extra=extra)
-            except Exception:
-                if folder is not None and not resume and not folder.checkpoint.path.exists():
+            except Exception as error:
+                again = resume or isinstance(error, (OSError, MemoryError))  # these may go well another time
+                if folder is not None and not again and not folder.checkpoint.path.exists():
                     remove(folder.path)  # to go on with it would repeat the error
                 raise
             states, place = simulation.states(result.server.acks), result.folder

@@ -7,6 +7,7 @@ all charts is `config`: plain axes, one for light and one for dark; colours are 
 from __future__ import annotations
 
 import contextlib
+import re
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -25,6 +26,7 @@ MAP = {
 VERSION = "6.4"
 """Version of Vega-Lite: a newer one may draw differently, so it is changed together with a check of the pictures."""
 _ALL = "window.vegaEmbed = vegaEmbed; window.vega = vega; window.vegaLite = vegaLite;"
+_WIDE = 560  # pixels of plots that may be narrower: in others marks have places of their own
 _NOWHERE: list[str] = []  # data lie inside a chart: nothing is loaded from an address
 
 
@@ -52,6 +54,25 @@ def svg(spec: Spec, *, dark: bool = False) -> str:
     made: str = vl_convert.vegalite_to_svg(
         _in_theme(spec, dark), vl_version=VERSION, config=config(dark=dark), allowed_base_urls=_NOWHERE
     )
+    return made
+
+
+def pdf(spec: Spec, inches: float, plot: int) -> bytes:
+    """Return the chart for a paper, as a PDF of a page with the size of the chart.
+
+    Args:
+        spec: the chart.
+        inches: width of the page.
+        plot: pixels between the ends of the horizontal axis at most, from which the size of the letters follows.
+    """
+    width = spec.get("width")
+    text = svg({**spec, "width": min(width, plot)} if isinstance(width, int) and width >= _WIDE else spec)
+
+    def scaled(drawn: re.Match[str]) -> str:
+        factor = 72 * inches / float(drawn[1])
+        return f' width="{72 * inches:.2f}" height="{factor * float(drawn[2]):.2f}"'
+
+    made: bytes = vl_convert.svg_to_pdf(re.sub(r' width="([\d.]+)" height="([\d.]+)"', scaled, text, count=1))
     return made
 
 

@@ -1,4 +1,4 @@
-"""Every figure of a report as an SVG file, every table as a CSV file."""
+"""Every figure of a report as an SVG file and as PDF files for papers, every table as a CSV file."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from fedkin.report.client_data import Part
 from fedkin.report.headline import headline
 from fedkin.report.tuning import tuning_note, tuning_table
 from fedkin.storage.files import write_atomic
+
+COLUMNS = {"one-column": (3.3, 220), "two-columns": (6.9, 560)}
+"""Widths of figures in papers: inches of the page, and pixels of the plot at most."""
 
 
 def write_files(folder: Path | str, report: page_data.PageData, reference: str = "Local") -> list[Path]:
@@ -36,8 +39,11 @@ def write_files(folder: Path | str, report: page_data.PageData, reference: str =
     for name, part in zip(names, report.parts, strict=True):
         drawn += [(f"{one.name}-{name}" if several else one.name, one) for one in part.figures]
     for name, figure in drawn:
-        paths.append(folder / f"{name}.svg")
-        write_atomic(paths[-1], charts.svg(figure.titled).encode("utf-8"))
+        drawings = {f"{name}.svg": charts.svg(figure.spec).encode("utf-8")}
+        drawings |= {f"{name}-{columns}.pdf": charts.pdf(figure.spec, *size) for columns, size in COLUMNS.items()}
+        for file, drawing in drawings.items():
+            paths.append(folder / file)
+            write_atomic(paths[-1], drawing)
     if several:
         compared = tables.comparison_rows(report.runs, reference, report.findings.get(reference), report.first.metric)
         lead = headline(report.runs, report.first, tuning_note(report.tuned))

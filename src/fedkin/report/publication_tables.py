@@ -107,7 +107,8 @@ def write_tables(
 def paper_table(
     rows: Sequence[Row], reference: str = "Local", decimals: int = 1, extra: Headline | None = None
 ) -> Grid:
-    """Return methods side by side: mean ± std over seeds, difference to the reference with its interval, mean rank.
+    """Return methods side by side: mean ± std over seeds, difference to the reference with its interval, mean rank. The
+    title is a caption, the note says what every column is.
 
     Args:
         rows: as from :func:`fedkin.report.tables.comparison_rows`.
@@ -134,12 +135,28 @@ def paper_table(
     )
     bold = frozenset((i, columns.index(BOLD[extra.first.metric])) for i, row in enumerate(rows) if row.best)
     caption = balanced_note(extra.first, rows) + _caption(rows, reference, level, extra)
-    return Grid("Comparison", columns, cells, bold, caption[:1].upper() + caption[1:])
+    return Grid(_short(rows, reference, level, extra), columns, cells, bold, caption[:1].upper() + caption[1:])
+
+
+def _runs(rows: Sequence[Row]) -> str:
+    seeds = sorted({row.seeds for row in rows})
+    return "one seed" if seeds == [1] else f"{seeds[0]} seeds" if len(seeds) == 1 else "each method's own seeds"
+
+
+def _short(rows: Sequence[Row], reference: str, level: float, extra: Headline) -> str:
+    """Return a caption of one or two lines; runs that diverged make it longer, as the mark would mean nothing."""
+    sign = "" if {row.seeds for row in rows} == {1} else "± over "
+    parts = [
+        f"Test accuracy: mean over clients {over(extra.rounds)}, {sign}{_runs(rows)}",
+        f"difference to {reference}: points, {100 * level:g} % interval",
+        *(["bold: not clearly below the highest"] if any(row.best for row in rows) else []),
+        *extra.notes,
+    ]
+    return "; ".join(parts)
 
 
 def _caption(rows: Sequence[Row], reference: str, level: float, extra: Headline) -> str:
     seeds = sorted({row.seeds for row in rows})
-    runs = "one seed" if seeds == [1] else f"{seeds[0]} seeds" if len(seeds) == 1 else "each method's own seeds"
     shared = {row.difference.seeds for row in rows if row.difference} or set(seeds)  # a reference may lack runs
     luck = "clients of this one seed" if seeds == [1] else "clients of the one seed in common"
     if shared - {1}:
@@ -147,7 +164,7 @@ def _caption(rows: Sequence[Row], reference: str, level: float, extra: Headline)
         luck += "; over clients alone where there is one seed in common" if 1 in shared else ""
     spread = "" if seeds == [1] else " (± standard deviation)"
     parts = [
-        f"accuracy: mean over clients {over(extra.rounds)}, {runs}{spread}{majority_note(rows)}",
+        f"accuracy: mean over clients {over(extra.rounds)}, {_runs(rows)}{spread}{majority_note(rows)}",
         "last: accuracy in the last round alone",
         "worst 10 %: as accuracy, over the worst tenth of the clients",
         f"difference: points of {NAMED[extra.first.metric]} above {reference}, paired by seed and client, with its "
@@ -180,15 +197,16 @@ def latex(text: str) -> str:
 
 
 def to_latex(grid: Grid, origin: Origin | None = None, label: str = "tab:comparison") -> str:
-    """Return the table as a LaTeX ``table`` (packages: booktabs), the note as caption, its origin in comments."""
+    """Return the table as a LaTeX ``table`` (packages: booktabs), its title as caption, note and origin in comments."""
 
     def cell(text: str, bold: bool) -> str:
         return f"\\textbf{{{latex(text)}}}" if bold else latex(text)
 
     lines = [f"% {' '.join(line.split())}" for line in (origin.lines() if origin else ())]
+    lines += [f"% {part}" for part in grid.note.split("; ")]
     lines += ["% needs \\usepackage{booktabs}", r"\begin{table}[t]"]
     lines += [r"\centering\scriptsize\setlength{\tabcolsep}{3pt}"]  # eight columns fit a page of LaTeX's article
-    lines += [f"\\caption{{{latex(grid.note)}.}}", f"\\label{{{label}}}"]
+    lines += [f"\\caption{{{latex(grid.title)}.}}", f"\\label{{{label}}}"]
     lines += [f"\\begin{{tabular}}{{{'l' * grid.words}{'r' * (len(grid.columns) - grid.words)}}}", r"\toprule"]
     lines += [" & ".join(map(latex, grid.columns)) + r" \\", r"\midrule"]
     for i, row in enumerate(grid.rows):

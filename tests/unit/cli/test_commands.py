@@ -617,7 +617,7 @@ def test_a_tuned_comparison_shows_what_was_chosen(fedkin: Command, small: str) -
     assert re.fullmatch(
         r"8 of 12: FedProx, trial 2 of 2: lr [\d.]+, mu [\d.]+, 2 rounds, validation accuracy [\d.]+ %, .* s", lines[7]
     )
-    assert lines[8].startswith("9 of 12: Local, seed 0, 2 rounds, accuracy ")
+    assert lines[8].startswith("9 of 12: FedProx, seed 0, 2 rounds, accuracy ")
     below = done.out.split("\nTuning\n")[1]
     for title, one in found.items():
         lr = one["chosen"]["training.lr"]

@@ -55,8 +55,15 @@ def test_the_page_of_a_comparison_is_written_again(fedkin: Command, copy: Path, 
         "comparison.csv",
         "clients-local.csv",
     } <= names
+    facts = {"Traffic until it beats training alone", "is highest with", "Final accuracy: up to"}
     for path in (tmp_path / "f").glob("*.svg"):
         assert ET.fromstring(path.read_text(encoding="utf-8")).tag.endswith("svg")
+        assert not [fact for fact in facts if fact in path.read_text(encoding="utf-8")]  # headlines are for the page
+        for columns, inches in (("one-column", 3.3), ("two-columns", 6.9)):
+            page = path.with_name(f"{path.stem}-{columns}.pdf").read_bytes()
+            assert page.startswith(b"%PDF")
+            (box,) = re.findall(rb"/MediaBox ?\[0 0 ([\d.]+) [\d.]+\]", page)
+            assert float(box) == pytest.approx(72 * inches, abs=0.5)
     with (tmp_path / "f" / "clients-ifca.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["client"] for row in rows] == ["0", "1", "2", "3"]
