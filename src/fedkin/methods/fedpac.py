@@ -65,8 +65,7 @@ class FedPAC(Method):
 
     def deliver(self, s: Bundle, r: Round) -> Download:
         """Send the body to every client, and to each its own head; the mean head until it has taken part."""
-        taught = (s.heads != r.w0[r.net.head]).any(1)
-        return to_all(body=s.body) | to_each(head=rows_or_mean(s.heads, taught, r))
+        return to_all(body=s.body) | to_each(head=rows_or_mean(s.heads, s.heads, r.w0[r.net.head], r))
 
     def client_update(self, c: Client) -> Work:
         """Train the head, then the body on `prototype_loss`; return both and statistics of the features.

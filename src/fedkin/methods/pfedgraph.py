@@ -53,7 +53,7 @@ class PFedGraph(Method):
 
     def deliver(self, s: Bundle, r: Round) -> Download:
         """Send each client its mixed model, and the mean of these to a client that has not taken part yet."""
-        return to_each(model=rows_or_mean(s.bank, s.pulls.any(1), r))
+        return to_each(model=rows_or_mean(s.bank, s.pulls, 0.0, r))
 
     def client_update(self, c: Client) -> Work:
         """Train the received model on `aligned_loss`, or without a pull if there is none, and return it."""
