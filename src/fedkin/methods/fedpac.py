@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, head_loss, to_all, to_each
 from fedkin.core.rows import grow, put, squared_distances
-from fedkin.functional.newcomers import rows_or_mean
+from fedkin.functional.divisions import rows_or_mean
 from fedkin.functional.prototypes import class_average, no_prototypes, prototype_loss
 from fedkin.functional.retraining import require_head_last
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedkin.core import Batch, Bundle, Client, Download, Method, Net, Round, Train, Work, to_each
 from fedkin.core.rows import gram, grow, put
-from fedkin.functional.newcomers import rows_or_mean
+from fedkin.functional.divisions import rows_or_mean
 
 
 @dataclass(frozen=True)
