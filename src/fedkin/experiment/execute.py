@@ -253,7 +253,7 @@ def _result(
         "fedkin": __version__,
         "config": e.table,
         **extra,
-        **_noted(e, server, extra, [line for line in kept["rounds"] if line["evaluated"]]),
+        **_noted(e, server.state, extra, [line for line in kept["rounds"] if line["evaluated"]]),
         **({"privacy": e.setup.privacy.summary(total(kept["rounds"]))} if e.setup.privacy.asked else {}),
     }
     if folder is not None:
@@ -283,12 +283,10 @@ def _stopped(plan: Plan, rounds: Sequence[Mapping[str, Any]], chosen: Mapping[st
     return {"stopped": f"after round {last} of {plan.rounds}: {why}"}
 
 
-def _noted(
-    e: Experiment, server: Server, extra: Mapping[str, Any], evaluated: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
+def _noted(e: Experiment, s: Bundle, extra: Mapping[str, Any], scored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the notes of the data, the method's caveat, and whether the run asks for another moment than it has."""
-    notes = [*extra.get("notes", ()), *filter(None, [e.method.caveat(e.net, server.state)])]
-    if e.plan.evaluate == "trained" and evaluated and not any("accuracy_delivered" in line for line in evaluated):
+    notes = [*extra.get("notes", ()), *filter(None, [e.method.caveat(e.net, s)])]
+    if e.plan.evaluate == "trained" and scored and not any("accuracy_delivered" in line for line in scored):
         notes.append(
             f'evaluate = "trained" changes nothing for {e.title}, which shows no model of the moment after local '
             "training: scored is what its clients would predict with now"

@@ -64,3 +64,20 @@ def mean_of(bank: Tensor, ids: Tensor, r: Round) -> Tensor:
         return r.but(ids=ids).mean(bank[ids])
     weight = torch.zeros(len(bank), dtype=torch.float64).index_copy_(0, ids, r.but(ids=ids).weight)
     return r.mean(bank, weight)
+
+
+def rows_or_mean(bank: Tensor, record: Tensor, blank: Tensor | float, r: Round) -> Tensor:
+    """Return the rows of ``r.ids``, ``[m, P]``; for clients that have not taken part yet the mean of all that have.
+
+    The common start would not fit models that others have trained; while nobody has taken part rows stay as they are.
+
+    Args:
+        bank, record: a row for each client, ``[K, P]`` and ``[K, Q]``; that of the record is ``blank`` until then.
+        blank: ``[Q]``, or one number.
+        r: the round, whose rule and weights make the mean.
+    """
+    rows, new = bank[r.ids], (record[r.ids] == blank).all(1)
+    if bool(new.any()):  # only then are all rows read, one at a time, as there may be many
+        seen = torch.tensor([bool((row != blank).any()) for row in record]).nonzero()[:, 0]
+        rows[new] = mean_of(bank, seen, r) if len(seen) else rows[new]
+    return rows

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, head_loss, to_all, to_each
 from fedkin.core.rows import grow, put, squared_distances
-from fedkin.functional.newcomers import rows_or_mean
+from fedkin.functional.divisions import rows_or_mean
 from fedkin.functional.prototypes import class_average, no_prototypes, prototype_loss
 from fedkin.functional.retraining import require_head_last
 
@@ -65,8 +65,7 @@ class FedPAC(Method):
 
     def deliver(self, s: Bundle, r: Round) -> Download:
         """Send the body to every client, and to each its own head; the mean head until it has taken part."""
-        taught = (s.heads != r.w0[r.net.head]).any(1)
-        return to_all(body=s.body) | to_each(head=rows_or_mean(s.heads, taught, r))
+        return to_all(body=s.body) | to_each(head=rows_or_mean(s.heads, s.heads, r.w0[r.net.head], r))
 
     def client_update(self, c: Client) -> Work:
         """Train the head, then the body on `prototype_loss`; return both and statistics of the features.

@@ -48,8 +48,8 @@ class PACFL(Method):
     threshold: float = 13.0
     """Largest angle, in degrees, at which two clusters are joined: 0 joins equal clients alone, 90 all."""
     measure: Measure = "vectors"
-    """The angle of two clients: the smallest angle of two of their vectors, as in the authors' program, or the smallest
-    principal angle of the subspaces that all vectors of each span, which is 0 where these fill half of the space."""
+    """The angle of two clients: the smallest of two of their vectors, as in the authors' program, or the smallest
+    principal angle of the subspaces that all vectors of each span."""
     linkage: Linkage = "average"
     """The angle of two clusters: that of their nearest clients, of their farthest, or the mean over all pairs."""
 

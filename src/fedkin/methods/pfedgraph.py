@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedkin.core import Batch, Bundle, Client, Download, Method, Net, Round, Train, Work, to_each
 from fedkin.core.rows import gram, grow, put
-from fedkin.functional.newcomers import rows_or_mean
+from fedkin.functional.divisions import rows_or_mean
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class PFedGraph(Method):
 
     def deliver(self, s: Bundle, r: Round) -> Download:
         """Send each client its mixed model, and the mean of these to a client that has not taken part yet."""
-        return to_each(model=rows_or_mean(s.bank, s.pulls.any(1), r))
+        return to_each(model=rows_or_mean(s.bank, s.pulls, 0.0, r))
 
     def client_update(self, c: Client) -> Work:
         """Train the received model on `aligned_loss`, or without a pull if there is none, and return it."""
