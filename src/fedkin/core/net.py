@@ -373,8 +373,8 @@ class Net:
         except Exception as e:  # a network is its author's code
             if isinstance(e, RuntimeError) and w.dtype != x.dtype and w.is_floating_point() and x.is_floating_point():
                 raise MethodError(f"the model is {_kind(w)}, its inputs are {_kind(x)}: use .float()") from None
-            if not x.is_cpu or torch._C._functorch.maybe_current_level() is not None:
-                raise  # an engine knows a failure of a device or of a transform by its class
+            if not x.is_cpu or torch._C._functorch.maybe_current_level() is not None or x.shape[1:] != self.shape:
+                raise  # engines know a failure of a device or of a transform by its class; or it is the caller's
             raise ModelError(f"{self._name} fails on {self._fault(x, e)}") from e
         if isinstance(out, Tensor):
             return out
