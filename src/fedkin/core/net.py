@@ -97,7 +97,6 @@ class Net:
         self._second_head = None if second else head
         self._part: Part | None = None
         self._samples = self._first_pass(samples)
-        self.dtype = self._samples.dtype
         self.channels_last = self._try_layouts()
 
     # ---- values -----------------------------------------------------------------------------------------------
@@ -374,7 +373,9 @@ class Net:
             if isinstance(e, RuntimeError) and w.dtype != x.dtype and w.is_floating_point() and x.is_floating_point():
                 raise MethodError(f"the model is {_kind(w)}, its inputs are {_kind(x)}: use .float()") from None
             if not x.is_cpu or torch._C._functorch.maybe_current_level() is not None:
-                raise  # an engine knows a failure of a device or of a transform by its class
+                raise  # engines know a failure of a device or of a transform by its class
+            if (x.shape[1:], x.dtype) != (self.shape, self.dtype):
+                raise  # the caller's fault
             raise ModelError(f"{self._name} fails on {self._fault(x, e)}") from e
         if isinstance(out, Tensor):
             return out
@@ -504,6 +505,7 @@ class Net:
             tried = [x] if x.is_floating_point() else [x, x.float()]
         faults = list[ModelError]()
         for x in tried:
+            self.dtype = x.dtype
             given = x.clone(memory_format=torch.contiguous_format)
             try:
                 with torch.no_grad():

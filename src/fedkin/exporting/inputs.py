@@ -215,7 +215,9 @@ def _try(model: loader.Model, place: Path) -> None:
     try:
         with torch.no_grad():
             out = model.program(torch.ones(1, *model.shape, dtype=model.dtype))
-    except loader.FAULTS as e:
+    except loader.ExportError:
+        raise
+    except Exception as e:  # the network may be the user's code
         raise RunFolderError(
             f"{place}: an input of shape {list(model.shape)} cannot go through its model ({type(e).__name__}: "
             f"{' '.join(str(e).split())[:300]}); export the model again"

@@ -298,7 +298,8 @@ class Model:
         """Return logits ``[n, C]`` of inputs ``[n, *shape]``, prepared as in training.
 
         Raises:
-            ExportError: inputs of another shape, values that are not finite, or fractions for a model of whole numbers.
+            ExportError: inputs of another shape, values that are not finite, fractions for a model of whole numbers, or
+                inputs on which the network fails.
         """
         x = torch.as_tensor(x)
         if tuple(x.shape[1:]) != self.shape or x.dim() != len(self.shape) + 1:
@@ -310,8 +311,11 @@ class Model:
         x = x.to(self.dtype)
         if self.card["input"]["channels_last"]:
             x = _channels_last(x)
-        with torch.no_grad():
-            parts = [self.program(part) for part in x.split(CHUNK)]
+        try:
+            with torch.no_grad():
+                parts = [self.program(part) for part in x.split(CHUNK)]
+        except Exception as e:  # a network of the user's code may raise anything
+            raise ExportError(f"the network fails on these inputs: {type(e).__name__}: {_line(e)}") from e
         return torch.cat(parts) if parts else torch.zeros(0, len(self.labels))
 
     def program(self, x: Tensor) -> Tensor:

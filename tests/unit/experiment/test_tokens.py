@@ -151,6 +151,8 @@ def test_an_exported_model_takes_words(tmp_path: Path) -> None:
     torch.testing.assert_close(program(x[:7]), logits[:7])
     with pytest.raises(Exception, match="hold fractions; this model takes whole numbers"):
         found.model.logits(x + 0.5)
+    with pytest.raises(Exception, match="fails on these inputs: IndexError: index out of range"):
+        found.model.logits(x + 9)
     assert join(result, (x[:40].numpy(), texts()[1][:40])).accuracy
 
 
