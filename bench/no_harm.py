@@ -3,6 +3,7 @@
     python bench/no_harm.py                 # some minutes on one core; lines go to bench/results/no_harm.jsonl
     python bench/no_harm.py --limits        # what breaks the rule; lines go to bench/results/no_harm_limits.jsonl
     python bench/no_harm.py --noise         # one noisy choice; lines go to bench/results/no_harm_noise.jsonl
+    python bench/no_harm.py --few           # four clients, who share no prior; lines go to bench/results/no_harm_few.jsonl
     python bench/no_harm.py --table         # the tables of docs/results/no-harm.md
 
 Every client has two models with Gaussian logits in ten classes: signal on the true class plus a standard normal number
@@ -38,6 +39,7 @@ from fedkin.functional.safe_share import (
     LEAST,
     choose,
     choose_alone,
+    choose_few,
     counted,
     gains,
     left_out,
@@ -53,6 +55,7 @@ from fedkin.privacy.noise import Keyed, noisy_choice
 LINES = Path(__file__).parent / "results" / "no_harm.jsonl"
 LIMITS = Path(__file__).parent / "results" / "no_harm_limits.jsonl"
 NOISY = Path(__file__).parent / "results" / "no_harm_noise.jsonl"
+FEW = Path(__file__).parent / "results" / "no_harm_few.jsonl"
 CLASSES, CORRELATION, SHARP, TRUTH = 10, 0.8, 2.5, 10_000
 HELD = (5, 10, 20, 50, 200, 500)
 DRAWS = {5: 100, 20: 100, 200: 10}
@@ -174,6 +177,7 @@ def chosen(samples: list[tuple[Tensor, Tensor, Tensor]], gained: Tensor, liars: 
         "alone": torch.zeros(k, dtype=torch.int64),
         "own log-likelihood": own.argmax(1),
         "by itself": torch.tensor([choose_alone(row, BOUNDS["likely"]) for row in flat]),
+        "held-out accuracy": torch.tensor([choose_few(*one) for one in samples]),
         "best": torch.tensor([choose(row, table, BOUNDS["best"]) for row in r]),
         "likely": torch.tensor([choose(row, table, BOUNDS["likely"]) for row in r]),
         "sure": torch.tensor([tested(*one, int(j), 0.05) for one, j in zip(samples, others, strict=True)]),
@@ -259,6 +263,22 @@ def with_noise() -> Iterator[dict[str, Any]]:
             yield from summary(kind, clients, draws, held=(10,), truth=4000, noise=EPSILONS)
 
 
+def of_four() -> Iterator[dict[str, Any]]:
+    """Yield a line for each kind of federation of four clients, number of held-out samples and rule."""
+    for kind in PLANTED:
+        yield from summary(kind, 4, 100, held=(5, 10, 20, 50), truth=4000)
+
+
+def few_table(lines: list[dict[str, Any]]) -> str:
+    """Return a row for each kind of federation of four clients and number of held-out samples."""
+    by = {(x["federation"], x["held"], x["rule"]): x for x in lines}
+    rules = ("method", "by itself", "held-out accuracy", "sure", "oracle")
+    text = f"| federation, held-out samples | {' | '.join(rules)} |\n| --- |{' --: |' * len(rules)}\n"
+    for kind, n in dict.fromkeys((x["federation"], x["held"]) for x in lines):
+        text += f"| {kind}, {n} | {' | '.join(_cell(by[kind, n, rule]) for rule in rules)} |\n"
+    return text
+
+
 def noise_table(lines: list[dict[str, Any]]) -> str:
     """Return a row for each kind and size of federation: without others' reports, with noisy ones, with numbers."""
     by = {(x["federation"], x["clients"], x["rule"]): x for x in lines}
@@ -302,16 +322,18 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--limits", action="store_true")
     parser.add_argument("--noise", action="store_true")
+    parser.add_argument("--few", action="store_true")
     flags = parser.parse_args()
     if flags.table:
-        for path, made in ((LINES, tables), (LIMITS, limits_table), (NOISY, noise_table)):
+        for path, made in ((LINES, tables), (LIMITS, limits_table), (NOISY, noise_table), (FEW, few_table)):
             print(made([json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]))
         return
     torch.set_num_threads(1)
-    for asked, path, lines in ((flags.limits, LIMITS, limits), (flags.noise, NOISY, with_noise)):
+    others = ((flags.limits, LIMITS, limits), (flags.noise, NOISY, with_noise), (flags.few, FEW, of_four))
+    for asked, path, lines in others:
         if asked:
             path.write_text("".join(json.dumps(line) + "\n" for line in lines()), encoding="utf-8")
-    if flags.limits or flags.noise:
+    if flags.limits or flags.noise or flags.few:
         return
     with LINES.open("w", encoding="utf-8") as file:
         for kind in PLANTED:

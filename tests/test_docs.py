@@ -50,8 +50,8 @@ def section(name: str, title: str) -> str:
 
 
 def cells(line: str) -> list[str]:
-    """The cells of a row of a table; ``\\|`` is a bar inside a cell."""
-    return [c.strip().replace("\\|", "|") for c in re.split(r"(?<!\\)\|", line.strip())[1:-1]]
+    """The cells of a row of a table."""
+    return [c.strip() for c in line.strip().split("|")[1:-1]]
 
 
 def table(name: str, title: str) -> list[list[str]]:
@@ -129,6 +129,35 @@ def test_the_catalogue_says_what_a_method_gives_and_reveals(name: str) -> None:
     assert method.family in FAMILIES
     assert method.reveals
     assert name == "local" or method.paper
+
+
+@EVERY
+def test_equations_are_mathematics(name: str) -> None:
+    """Formulas stand between dollars, in what GitHub and the site both read: no bar, which divides a table; no escape
+    that Markdown would take for its own; no underscore that could begin an emphasis. What is left in code are names."""
+    text = re.sub(r"```.*?```", "", text_of(name), flags=re.S)
+    for formula in re.findall(r"\$([^$]*)\$", re.sub(r"`[^`]*`", "", text)):
+        assert not re.search(r"[|*]|\\[^A-Za-z]|(?<![A-Za-z0-9])_", formula), formula
+    for _, equation, *_ in table(name, "Equations and code"):
+        for code in re.findall(r"`([^`]+)`", equation):
+            assert re.fullmatch(r'--[\w -]+|\w+(="\w+")?', code), code
+
+
+def test_no_page_escapes_a_bar() -> None:
+    """Viewers of Markdown differ in what a bar behind a backslash looks like inside a table."""
+    assert [p.name for p in (ROOT / "docs").rglob("*.md") if "\\|" in p.read_text(encoding="utf-8")] == []
+
+
+def test_commands_fit_a_narrow_page() -> None:
+    """Lines of shell blocks have up to 76 columns: a page on the site, or half a screen, shows them whole."""
+    wide = [
+        f"{page.relative_to(ROOT)}: {line}"
+        for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+        for block in re.findall(r"^ *```sh\n(.*?)^ *```", page.read_text(encoding="utf-8"), re.M | re.S)
+        for line in block.splitlines()
+        if len(line) > 76
+    ]
+    assert wide == []
 
 
 def test_there_is_no_page_without_a_method() -> None:
@@ -333,6 +362,9 @@ def test_inspect_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     source = "\n".join(p.read_text(encoding="utf-8") for p in package.glob("*.py"))
     codes = set(re.findall(r'(?:Finding|_error|refused)\(\s*"([a-z-]+)"', source))
     codes |= set(re.findall(r'"([a-z]+-column)" if date', source)) | {"too-many-texts"}
+    codes |= set(re.findall(r'\("([a-z]+)", f, ', source))
+    conversion = (package.parent / "data" / "conversion.py").read_text(encoding="utf-8")
+    codes |= set(re.findall(r'Conversion\([^"]*"([a-z-]+)"', conversion))
     table = text.split("## Findings")[1].split("\n## ")[0]
     told = set(re.findall(r"`([a-z-]+)`", table))
     assert codes == told

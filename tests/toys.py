@@ -67,6 +67,12 @@ def apart(got: object, other: object, least: float) -> None:
     assert float((a - b).abs().max()) >= least
 
 
+def tallied(matrix: Tensor) -> Tensor:
+    """Numbers of samples, predictions and correct ones by class ``[..., 3, C]`` of confusion matrices ``[..., C, C]``,
+    whose rows are true classes."""
+    return torch.stack([matrix.sum(-1), matrix.sum(-2), matrix.diagonal(0, -2, -1)], -2)
+
+
 # ---- networks ------------------------------------------------------------------------------------------------------
 def vector_net(*start: float) -> Net:
     """A network that is a vector: its flat vector is ``start``, its one logit ``<w, x>``; it is all head."""

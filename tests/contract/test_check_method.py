@@ -69,6 +69,37 @@ def test_an_honest_method_passes() -> None:
     check_method(Honest(), engines=[Workers(2)])
 
 
+@dataclass(frozen=True)
+class Momentum(Method):
+    """FedAvg with momentum at the server (Hsu et al. 2019), which goes further than the mean: also with statistics."""
+
+    beta: float = 0.9
+    """Part of the last step that is repeated."""
+    lr: float = 1.0
+    """Factor on the step."""
+
+    def init(self, r: Round) -> Bundle:
+        return Bundle(model=r.w0, velocity=torch.zeros_like(r.w0))
+
+    def distribute(self, s: Bundle, r: Round) -> Download:
+        return to_all(model=s.model)
+
+    def client_update(self, c: Client) -> Work:
+        w = yield Train(c.received.model)
+        return Bundle(model=w)
+
+    def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        v = self.beta * s.velocity + s.model - r.mean(up.model)
+        return Bundle(model=s.model - self.lr * v, velocity=v)
+
+
+@pytest.mark.parametrize("method", [Momentum(), Momentum(0.99), Momentum(0.9, lr=2.0), Momentum(0.0, lr=3.0)])
+def test_momentum_at_the_server_is_no_fault(method: Method) -> None:
+    """Running variances of a network may become negative by it, and no rule depends on that."""
+    rules = ["runs", "resume", "odd federations", "pure steps"]
+    check_method(method, engines=(Loop(),), rules=rules)
+
+
 def sends(value: Any) -> Any:
     def client_update(self: Method, c: Client) -> Work:
         w = yield Train(c.received.model)

@@ -183,7 +183,7 @@ VARIANTS: dict[str, Method] = {
     "pfa never": PFA(after=4),
     "pfa kmeans": PFA(after=1, grouping="kmeans", channels=3),
     "pfa many": PFA(clusters=9, after=1),
-    "pacfl vectors": PACFL(measure="vectors", vectors=1, threshold=40, linkage="complete"),
+    "pacfl spans": PACFL(measure="smallest", vectors=1, threshold=40, linkage="complete"),
     "fedala": FedALA(),  # in full: above with fewer passes
     "fedavg-ft": FedAvgFT(),  # in full: above with fewer passes
     "fedavg-ensemble": Ensemble(),  # in full: above with fewer models

@@ -2,7 +2,7 @@
 
 Batches, steps and their order are the same; sums are taken in another order. After three or four rounds no number may
 be further from the loop's than 1e-5 (`Stacked.tolerance`), relative to its size where that is above 1; what is counted
-or chosen (cohorts, clusters, confusion matrices) must be equal. The largest distance that was seen is 1.7e-6 (FedFomo,
+or chosen (cohorts, clusters, counts per class) must be equal. The largest distance that was seen is 1.7e-6 (FedFomo,
 which divides by small distances), for most methods it is below 2e-7.
 """
 

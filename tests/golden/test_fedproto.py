@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import plain
 from fedkin.core import Batch, Bundle, ConfigError, Net, Samples, Training
+from fedkin.core.samples import tally
 from fedkin.functional.prototypes import prototype_loss
 from fedkin.methods.fedproto import FedProto
 from fedkin.methods.local import Local
@@ -190,8 +191,8 @@ def test_restricted_to_classes_nobody_sent_uses_the_head() -> None:
 
 
 def test_figures_are_each_client_s_own() -> None:
-    """The authors' program never resets its counters between clients and mixes head and prototypes. Here the confusion
-    matrix of every client counts its own test samples, once by prototypes and once, as "head", by its head."""
+    """The authors' program never resets its counters between clients and mixes head and prototypes. Here the counts
+    of every client are of its own test samples, once by prototypes and once, as "head", by its head."""
     shards = federation()
     ours = run(FedProto(lam=3.0), mlp(), shards, rounds_=5)
     net, differ = mlp(), 0
@@ -200,7 +201,7 @@ def test_figures_are_each_client_s_own() -> None:
         z, logits = net.features_and_logits(model, test.x)
         by_prototype = ((z[:, None] - ours.state.prototypes).square().sum(2)).argmin(1)
         for name, guess in (("test", by_prototype), ("head.test", logits.argmax(1))):
-            assert torch.equal(found[name], torch.bincount(test.y * 3 + guess, minlength=9).view(3, 3))
+            assert torch.equal(found[name], tally(test.y, guess, 3))
         differ += int((by_prototype != logits.argmax(1)).sum())
     assert differ > 0
 
@@ -302,6 +303,6 @@ def test_an_independent_program_gives_the_same(weighted: bool) -> None:
         z, y = plain.features(models[i], data.test.x.double()), data.test.y
         able = sorted(set(data.train.y.tolist())) if weighted else range(3)
         guess = torch.tensor([min(able, key=lambda c: float((row - prototypes[c]).norm())) for row in z])
-        assert torch.equal(found.reports[-1].evaluation[i].test, torch.bincount(3 * y + guess, minlength=9).view(3, 3))
+        assert torch.equal(found.reports[-1].evaluation[i].test, tally(y, guess, 3))
         by_head += int((plain.logits(models[i], data.test.x.double()).argmax(1) != guess).sum())
     assert by_head > 3

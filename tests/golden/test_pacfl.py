@@ -159,11 +159,17 @@ def test_the_defaults_find_rotated_images(clients: int) -> None:
 @pytest.mark.parametrize(
     ("method", "said"),
     [
-        (PACFL(threshold=40), "one cluster among 3 clients by its threshold of 40 degrees, so it is FedAvg here"),
-        (PACFL(threshold=2), "single clients among 3 clients by its threshold of 2 degrees, so it is Local here"),
+        (
+            PACFL(threshold=40),
+            "one cluster of all 3 clients, so it is FedAvg here; try a smaller threshold than 40 degrees",
+        ),
+        (
+            PACFL(threshold=2),
+            "a cluster for each of 3 clients, so it is Local here; try a larger threshold than 2 degrees",
+        ),
         (PACFL(threshold=9), ""),
         (Safe(PACFL(threshold=40)), "one cluster"),
-        (CAM(PACFL(threshold=2)), "single clients"),
+        (CAM(PACFL(threshold=2)), "a cluster for each"),
     ],
 )
 def test_clusters_that_separate_nobody_or_everybody_are_a_caveat(method: Method, said: str) -> None:
@@ -172,7 +178,7 @@ def test_clusters_that_separate_nobody_or_everybody_are_a_caveat(method: Method,
     data = Federation([ClientData(part, part, part) for part in parts], 2)
     found = fedkin.run(method, data, "linear", rounds=1, compute=Compute(engine="loop"))
     notes = found.summary.get("notes", [])
-    assert bool(said) == any(note.startswith("PACFL found") and said in note for note in notes)
+    assert bool(said) == any(note.startswith("PACFL made") and said in note for note in notes)
     assert said or not notes
 
 

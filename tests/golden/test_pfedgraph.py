@@ -70,9 +70,10 @@ def test_a_part_of_the_clients() -> None:
 
 @pytest.mark.parametrize(("uniform", "wanted"), [(False, [-1 / 2, 0]), (True, [0, 0])])
 def test_who_has_not_taken_part_starts_from_the_mean_of_the_others(uniform: bool, wanted: list[float]) -> None:
-    """n = (1, 1, 3, 1): clients 1 and 3 keep (1, 0) and (-1, 0): (1 - 3)/4 = -1/2, or 0 if all weigh the same. Client 2,
-    there from the start, and client 4, which joins, get that mean to train and to predict with, as it is in each round;
-    neither counts in it. Client 1, who did take part, keeps its own."""
+    """n = (1, 1, 3, 1): clients 1 and 3 keep (1, 0) and (-1, 0): (1 - 3)/4 = -1/2, or 0 if all weigh the same.
+
+    Client 2, there from the start, and client 4, which joins, get that mean to train and to predict with, as it is in
+    each round; neither counts in it. Client 1, who did take part, keeps its own."""
     hand = three(PFedGraph(spread=0.5), (1, 1, 3, 1), (*ENDS, (0.0, 2.0)), present=3, uniform=uniform)
     close(hand.download([1]).row(0).model, [0, 0])  # nobody has: the common start
     hand.play([0, 2])

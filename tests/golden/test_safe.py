@@ -36,6 +36,7 @@ from fedkin.functional.safe_share import (
     BOUNDS,
     choose,
     choose_alone,
+    choose_few,
     counted,
     gains,
     left_out,
@@ -207,6 +208,28 @@ def test_the_choice_by_itself() -> None:
     assert choose_alone(torch.tensor([0.6, 0, 0, 0, 0.4]).double(), 0.5) == 0
 
 
+@pytest.mark.parametrize(
+    ("gained", "lost", "same", "expected"),
+    [(2, 0, 6, 3), (1, 0, 7, 0), (5, 2, 1, 3), (4, 2, 2, 0), (0, 3, 5, 0), (7, 0, 0, 0), (8, 0, 0, 3), (0, 0, 8, 0)],
+)
+def test_the_choice_of_few_clients(gained: int, lost: int, same: int, expected: int) -> None:
+    """Held-out accuracy better by more than one standard error, on eight samples or more: b - c > sqrt(b + c).
+
+    Gained: p = .9, q = .1, right from lambda = 3/4 on (.7; at 1/2 the first class wins the tie). Lost: the reverse,
+    right up to 1/4. 2 > 1.41, 1 = 1, 3 > 2.65, 2 < 2.45; 7 of 7 samples are too few."""
+    p = torch.tensor([0.9] * gained + [0.1] * lost + [0.8] * same).double()
+    q = torch.tensor([0.1] * gained + [0.9] * lost + [0.8] * same).double()
+    y = torch.ones(len(p), dtype=torch.int64)
+    assert choose_few(torch.stack([1 - p, p], 1), torch.stack([1 - q, q], 1), y) == expected
+
+
+def test_repeated_held_out_samples_count_once() -> None:
+    """The first of equal ones stays; an equal input with another label is another sample."""
+    x, y = torch.tensor([[1.0, 2.0], [0.0, 0.0], [1.0, 2.0], [1.0, 2.0]]), torch.tensor([0, 1, 0, 1])
+    found = Samples(x, y).distinct()
+    assert (found.x.tolist(), found.y.tolist()) == ([[1.0, 2.0], [0.0, 0.0], [1.0, 2.0]], [0, 1, 1])
+
+
 def test_no_client_counts_more_than_twice_the_median() -> None:
     """n = 5, 10, 10, 100: the median is 10, so the last counts as 20, its l and h divided by 5. Even numbers of
     clients: (10 + 14)/2 = 12, at most 24."""
@@ -251,8 +274,10 @@ class Majority(Averaging, Method):
 
 
 def client(validation: list[int], received: Bundle | None = None, own: list[float] | None = None) -> Client:
-    """A client of a network whose vector is its logits, with held-out samples of these classes."""
-    held = Samples(torch.ones(len(validation), 1), torch.tensor(validation, dtype=torch.int64))
+    """A client of a network whose vector is its logits at inputs of 1, with held-out samples of these classes, all
+    different in their last bits."""
+    inputs = 1 + (torch.arange(len(validation)) - len(validation) // 2)[:, None] * 2.0**-23
+    held = Samples(inputs.float(), torch.tensor(validation, dtype=torch.int64))
     state = Bundle() if own is None else Bundle(alone=torch.tensor(own))
     return Client(0, held, held, logit_net(2), Training(), received or Bundle(), state)
 
@@ -291,7 +316,7 @@ def test_a_method_that_reads_held_out_samples_is_judged_on_others(mode: Literal[
     chosen = predicted_with(method, client(classes, own=[0.0, 0.0]))
     assert chosen["inner.model"].tolist() == [0.0, 4.0]
     assert float(chosen.share) == 0
-    turned = predicted_with(method, client([1, 1] * 6, own=[0.0, 0.0]))
+    turned = predicted_with(method, client([1, 1] * 8, own=[0.0, 0.0]))
     assert float(turned.share) > 0
 
 
@@ -306,12 +331,15 @@ def test_a_client_with_nothing_to_say_sends_zeros(samples: int, own: list[float]
 
 
 def test_a_client_without_samples_takes_the_shared_prior() -> None:
-    """n = 0: r = w. All others gain at 1, and so does it; by itself it takes 1/4 ("likely")."""
+    """n = 0: r = w. All others gain at 1, and so does it. Without a prior it stays alone; where nothing is sent it
+    takes 1/4 ("likely")."""
     table = torch.tensor([[0.0, 0.0, 0.1, 0.3]] * 5).double()
     shared = Bundle(prior=torch.tensor([0.0, 0.0, 0.0, 0.1, 0.9]).double(), gains=table)
     assert float(predicted_with(Safe(inner=Fixed()), client([], shared, [0.0, 0.0])).share) == 1.0
-    assert float(predicted_with(Safe(inner=Fixed()), client([], None, [0.0, 0.0])).share) == 0.25
-    assert float(predicted_with(Safe(inner=Fixed(), mode="best"), client([], None, [0.0, 0.0])).share) == 0.5
+    for mode, silent in (("likely", 0.25), ("best", 0.5)):
+        assert float(predicted_with(Safe(inner=Fixed(), mode=mode), client([], None, [0.0, 0.0])).share) == 0.0
+        alone = Safe(inner=Fixed(), mode=mode, send_numbers=False)
+        assert float(predicted_with(alone, client([], None, [0.0, 0.0])).share) == silent
 
 
 def test_a_client_that_has_not_trained_predicts_by_the_method() -> None:
@@ -580,7 +608,7 @@ def test_one_that_is_unlike_the_others_stays_alone() -> None:
         shards.append(ClientData(*parts))
     how = {"participation": 1.0, "rounds_": 8, "training": Training(epochs=3, batch_size=5, lr=0.3)}
     safe = run(Safe(inner=FedAvg()), mlp(), shards, **how).reports[-1].evaluation
-    share = {n: [int(b[n].diagonal().sum()) / 60 for b in safe.values()] for n in ("test", "method.test", "alone.test")}
+    share = {n: [int(b[n][2].sum()) / 60 for b in safe.values()] for n in ("test", "method.test", "alone.test")}
     assert share["method.test"][12] < 0.3 < 0.55 < share["alone.test"][12]
     assert share["test"][12] > share["alone.test"][12] - 0.05
     assert sum(share["test"]) >= sum(share["method.test"])
@@ -594,14 +622,14 @@ def _task(n: int, seed: int, turn: int) -> Samples:
 
 def test_the_model_right_after_training_is_mixed_as_well() -> None:
     """In runs that score clients at that moment, the view "trained" takes the place of what is delivered."""
-    method, c = Safe(inner=Fixed()), client([1] * 6, own=[0.0, 0.5])
+    method, c = Safe(inner=Fixed()), client([1] * 8, own=[0.5, 0.0])
     views = method.views(c)
     assert set(views) == {"trained", "start", "method", "alone"}
     assert float(predicted_with(method, c).share) > 0
     assert float(views["trained"].share) == 0  # this model is wrong on all samples, so the client would stay alone
     x, shown = torch.ones(1, 1), {n: method.predict(c.net, b, torch.ones(1, 1))[0] for n, b in views.items()}
-    close(shown["alone"], [0.0, 0.5])
-    close(shown["trained"], [0.0, 0.5])
+    close(shown["alone"], [0.5, 0.0])
+    close(shown["trained"], [0.5, 0.0])
     close(shown["method"], [0.0, 2.0])
     close(shown["start"], c.net(c.w0, x)[0])
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedkin.core.errors import ConfigError, DataError
+from fedkin.core.samples import tally
 from fedkin.evaluate import (
     Against,
     Answers,
@@ -19,7 +20,6 @@ from fedkin.evaluate import (
     adjusted_rand,
     against,
     best,
-    confusion,
     details,
     difference,
     final,
@@ -27,6 +27,7 @@ from fedkin.evaluate import (
     gain_over,
     judge,
     latest,
+    only_class,
     score,
     scores,
     spread,
@@ -37,6 +38,7 @@ from fedkin.evaluate import (
 )
 from fedkin.evaluate.rounds import BEST, RULE, over, span, spans, window
 from fedkin.evaluate.warnings import collapsed
+from toys import tallied
 
 
 def client(correct: int, n: int, validation: float | None = None, f1: float | None = None, **groups) -> ClientScore:
@@ -63,29 +65,32 @@ def client(correct: int, n: int, validation: float | None = None, f1: float | No
 # ---- one client
 
 
-def test_confusion_counts_rows_true_columns_predicted():
-    """Three samples of class 0, one taken for class 2: row 0 is (2, 0, 1)."""
-    matrix = confusion(torch.tensor([0, 0, 0, 1]), torch.tensor([0, 0, 2, 1]), 3)
-    assert matrix.tolist() == [[2, 0, 1], [0, 1, 0], [0, 0, 0]]
-    assert matrix.dtype == torch.int64
+def of_matrix(client, test, validation, counts, **limits):
+    """The score of a client with these confusion matrices, rows true."""
+    held = None if validation is None else tallied(validation)
+    return score(client, tallied(test), held, counts, **limits)
 
 
-def test_confusion_of_nothing_is_zero():
-    """No samples give a matrix of zeros, not an error."""
+def test_a_tally_counts_samples_predictions_and_correct_ones():
+    """Three samples of class 0, one taken for class 2, and one of class 1."""
+    found = tally(torch.tensor([0, 0, 0, 1]), torch.tensor([0, 0, 2, 1]), 3)
+    assert found.tolist() == [[3, 1, 0], [2, 1, 1], [2, 1, 0]]
+    assert found.dtype == torch.int64
+
+
+def test_a_tally_of_nothing_is_zero():
+    """No samples give zeros, not an error."""
     empty = torch.zeros(0, dtype=torch.int64)
-    assert confusion(empty, empty, 2).tolist() == [[0, 0], [0, 0]]
+    assert tally(empty, empty, 2).tolist() == [[0, 0]] * 3
 
 
-def test_confusion_refuses_labels_out_of_range():
-    """A label outside 0..C-1 is named, not wrapped into another cell."""
-    with pytest.raises(DataError, match=r"0\.\.1, got 0\.\.2"):
-        confusion(torch.tensor([0, 1]), torch.tensor([0, 2]), 2)
-
-
-def test_confusion_refuses_different_lengths():
-    """True and predicted labels must pair up."""
-    with pytest.raises(DataError, match="one length"):
-        confusion(torch.tensor([0, 1]), torch.tensor([0]), 2)
+def test_the_only_class_that_is_predicted():
+    """Of all clients with samples; none where two clients are each given another one, or nobody is tested."""
+    parts = torch.stack([tallied(torch.tensor(m)) for m in ([[0, 2], [0, 1]], [[0, 0], [0, 0]], [[1, 0], [1, 0]])])
+    assert only_class(parts[:2]) == 1
+    assert only_class(parts[2:]) == 0
+    assert only_class(parts) is None
+    assert only_class(parts[1:2]) is None
 
 
 def test_macro_f1_is_over_the_union_of_true_and_predicted_classes():
@@ -95,7 +100,7 @@ def test_macro_f1_is_over_the_union_of_true_and_predicted_classes():
     """
     true = torch.tensor([0] * 5 + [1] * 5)
     predicted = torch.tensor([0] * 4 + [7] + [1] * 5)
-    result = score(3, confusion(true, predicted, 10), None, torch.ones(10, dtype=torch.int64))
+    result = score(3, tally(true, predicted, 10), None, torch.ones(10, dtype=torch.int64))
     assert result.accuracy == pytest.approx(0.9)
     assert result.macro_f1 == pytest.approx(17 / 27)
     assert round(result.macro_f1, 5) == 0.62963
@@ -104,7 +109,7 @@ def test_macro_f1_is_over_the_union_of_true_and_predicted_classes():
 def test_macro_f1_of_perfect_predictions_is_one():
     """All right over two of ten classes: 1, although eight classes never occur."""
     labels = torch.tensor([0, 1, 1])
-    result = score(0, confusion(labels, labels, 10), None, torch.ones(10, dtype=torch.int64))
+    result = score(0, tally(labels, labels, 10), None, torch.ones(10, dtype=torch.int64))
     assert result.macro_f1 == 1.0
 
 
@@ -114,7 +119,7 @@ def test_classes_are_few_medium_many_or_unseen_by_training_counts():
     test = torch.diag(torch.tensor([0, 1, 2, 3, 4, 5]))
     test[0, 5] = 2  # unseen class: two samples, both taken for the many class
     test[5, 3] = 5  # many class: five right, five taken for a medium class
-    result = score(0, test, None, counts)
+    result = of_matrix(0, test, None, counts)
     assert result.unseen == (0, 2)
     assert result.few == (3, 3)
     assert result.medium == (7, 7)
@@ -124,7 +129,7 @@ def test_classes_are_few_medium_many_or_unseen_by_training_counts():
 
 def test_limits_of_the_groups_are_parameters():
     """With few_below=2 and many_above=4, counts 1, 2, 4, 5 are few, medium, medium, many."""
-    result = score(
+    result = of_matrix(
         0,
         torch.eye(4, dtype=torch.int64),
         None,
@@ -138,17 +143,17 @@ def test_limits_of_the_groups_are_parameters():
 def test_balanced_accuracy_is_the_mean_recall_of_the_classes_tested():
     """23 of 25 samples are of class 1: always predicting it has 92 % accuracy and a balanced accuracy of 1/2; a class
     that is not tested does not count."""
-    constant = score(0, torch.tensor([[0, 2, 0], [0, 23, 0], [0, 0, 0]]), None, torch.tensor([9, 80, 0]))
+    constant = of_matrix(0, torch.tensor([[0, 2, 0], [0, 23, 0], [0, 0, 0]]), None, torch.tensor([9, 80, 0]))
     assert (constant.accuracy, constant.balanced) == (0.92, 0.5)
-    better = score(0, torch.tensor([[1, 1, 0], [4, 19, 0], [0, 0, 0]]), None, torch.tensor([9, 80, 0]))
+    better = of_matrix(0, torch.tensor([[1, 1, 0], [4, 19, 0], [0, 0, 0]]), None, torch.tensor([9, 80, 0]))
     assert better.balanced == pytest.approx((1 / 2 + 19 / 23) / 2)
     assert better.accuracy == pytest.approx(20 / 25)
-    assert score(0, torch.zeros(2, 2, dtype=torch.int64), None, torch.tensor([1, 1])).balanced is None
+    assert of_matrix(0, torch.zeros(2, 2, dtype=torch.int64), None, torch.tensor([1, 1])).balanced is None
 
 
 def test_a_stray_prediction_of_another_class_halves_macro_f1_but_not_balanced_accuracy():
     """All ten test samples are of class 0, nine are found: macro-F1 is (18/19 + 0) / 2, balanced accuracy 9/10."""
-    result = score(0, torch.tensor([[9, 1], [0, 0]]), None, torch.tensor([10, 3]))
+    result = of_matrix(0, torch.tensor([[9, 1], [0, 0]]), None, torch.tensor([10, 3]))
     assert result.macro_f1 == pytest.approx(9 / 19)
     assert result.balanced == result.accuracy == 0.9
 
@@ -156,35 +161,35 @@ def test_a_stray_prediction_of_another_class_halves_macro_f1_but_not_balanced_ac
 def test_the_constant_answer_is_chosen_in_training_and_counted_in_test():
     """Class 1 is the most frequent in training, 4 of 10 test samples are of it; what was predicted has no say."""
     test = torch.tensor([[6, 0], [4, 0]])
-    assert score(0, test, None, torch.tensor([5, 7])).majority == 4
-    assert score(0, test, None, torch.tensor([7, 7])).majority == 6  # the first of equals
-    assert score(0, test, None, torch.tensor([0, 0])).majority is None  # counts that a client keeps to itself
+    assert of_matrix(0, test, None, torch.tensor([5, 7])).majority == 4
+    assert of_matrix(0, test, None, torch.tensor([7, 7])).majority == 6  # the first of equals
+    assert of_matrix(0, test, None, torch.tensor([0, 0])).majority is None  # counts that a client keeps to itself
 
 
 def test_contradicting_limits_are_refused():
     """A class cannot be few and many at once."""
     with pytest.raises(ConfigError, match="few_below=90, many_above=80"):
-        score(0, torch.eye(1, dtype=torch.int64), None, torch.tensor([1]), few_below=90)
+        of_matrix(0, torch.eye(1, dtype=torch.int64), None, torch.tensor([1]), few_below=90)
 
 
 def test_validation_is_scored_apart_from_test():
     """Validation 3 of 4 right does not touch the test part."""
     validation = torch.tensor([[2, 1], [0, 1]])
-    result = score(0, torch.eye(2, dtype=torch.int64), validation, torch.tensor([1, 1]))
+    result = of_matrix(0, torch.eye(2, dtype=torch.int64), validation, torch.tensor([1, 1]))
     assert (result.n_validation, result.validation_accuracy) == (4, 0.75)
     assert (result.n_test, result.accuracy) == (2, 1.0)
 
 
 def test_a_client_without_test_samples_has_no_accuracy():
     """Nothing to count gives None, not zero."""
-    result = score(0, torch.zeros(2, 2, dtype=torch.int64), None, torch.tensor([1, 1]))
+    result = of_matrix(0, torch.zeros(2, 2, dtype=torch.int64), None, torch.tensor([1, 1]))
     assert (result.n_test, result.accuracy, result.macro_f1, result.validation_accuracy) == (0, None, None, None)
 
 
-@pytest.mark.parametrize("test", [torch.zeros(2, 3, dtype=torch.int64), -torch.eye(2, dtype=torch.int64)])
-def test_bad_matrices_are_refused_by_name(test):
+@pytest.mark.parametrize("test", [torch.zeros(2, 3, dtype=torch.int64), -torch.ones(3, 2, dtype=torch.int64)])
+def test_bad_parts_are_refused_by_name(test):
     """A wrong shape or a negative count names the client and the part."""
-    with pytest.raises(DataError, match="client 5: the test confusion matrix"):
+    with pytest.raises(DataError, match="client 5: the test part"):
         score(5, test, None, torch.tensor([1, 1]))
 
 
@@ -194,8 +199,8 @@ def test_scores_of_many_are_those_of_each_alone():
     shares = rng.random((60, 12)) < rng.random((60, 1))
     test = torch.from_numpy(rng.integers(0, 9, (60, 12, 12)) * shares[:, :, None] * shares[:, None])
     validation, counts = test.flip(0), torch.from_numpy(rng.integers(0, 120, (60, 12)) * shares)
-    together = scores(range(60), test, validation, counts)
-    assert together == [score(i, test[i], validation[i], counts[i]) for i in range(60)]
+    together = scores(range(60), tallied(test), tallied(validation), counts)
+    assert together == [of_matrix(i, test[i], validation[i], counts[i]) for i in range(60)]
     for i, one in enumerate(together):
         right, of = test[i].diagonal(), test[i].sum(1)
         there = of > 0
@@ -205,7 +210,7 @@ def test_scores_of_many_are_those_of_each_alone():
 
 def test_a_score_becomes_a_json_line():
     """The line carries round and client and survives JSON unchanged."""
-    line = score(4, torch.eye(2, dtype=torch.int64), None, torch.tensor([1, 100])).line(7)
+    line = of_matrix(4, torch.eye(2, dtype=torch.int64), None, torch.tensor([1, 100])).line(7)
     assert json.loads(json.dumps(line)) == line
     assert (line["round"], line["client"], line["few"], line["many"]) == (7, 4, [1, 1], [1, 1])
 
@@ -248,7 +253,7 @@ def test_a_constant_answer_is_right_for_one_class_of_a_test_part():
     assert summarise([*scores, client(1, 2)])["majority_balanced"] == pytest.approx(0.5), "counts are not known"
     assert summarise([client(1, 2)])["majority_balanced"] is None
     test = torch.tensor([[3, 1, 0], [0, 2, 0], [0, 0, 0]])
-    assert score(0, test, None, torch.tensor([5, 7, 1])).test_classes == 2
+    assert of_matrix(0, test, None, torch.tensor([5, 7, 1])).test_classes == 2
 
 
 def test_class_groups_are_pooled_over_clients():

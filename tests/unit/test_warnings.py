@@ -194,3 +194,20 @@ def test_a_collapse_to_another_reference_is_no_training_alone() -> None:
     one = {0: Answers(b"\xf0", 8, "x", "aa")}
     (found,) = careful.collapsed("M", against({0: 0.5}, {0: 0.5}, answers=(one, one)), "Ditto")
     assert found.text == "M equals Ditto for every client: the two do the same. Check its settings."
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "said"),
+    [
+        ([0.8, 0.69, 0.8], True),
+        ([0.3, 0.8, None], True),
+        ([0.8, 0.71, 0.75], False),
+        ([0.8, None], False),
+        ([0.8], False),
+        ([None], False),
+        ([], False),
+    ],
+)
+def test_a_seed_that_lies_far_from_the_others(accuracies: list[float | None], said: bool) -> None:
+    """More than ten points between two seeds; seeds without a figure do not count."""
+    assert kinds(careful.unsteady(accuracies)) == (["unsteady"] if said else [])

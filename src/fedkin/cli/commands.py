@@ -31,7 +31,7 @@ from fedkin.data import Dataset, Federation
 from fedkin.evaluate import to_target
 from fedkin.evaluate.divergence import advice
 from fedkin.evaluate.divergence import sentence as diverged_sentence
-from fedkin.experiment.compare import Comparison, compare, comparison_from, run_name
+from fedkin.experiment.compare import Comparison, as_made, compare, comparison_from, run_name
 from fedkin.experiment.execute import OnRound, is_last
 from fedkin.experiment.listing import whole_of
 from fedkin.experiment.planned import ALWAYS
@@ -163,7 +163,7 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
     require(names)
     runs_at_once = at_once(show.together, plan.compute)
     tracked = TrackedRuns(names, folder, runs_at_once)
-    order, trials, rounds = plan.runs(), len(plan.names) * plan.tune, plan.run.rounds
+    order, trials, rounds = as_made(plan.runs()), len(plan.names) * plan.tune, plan.run.rounds
     log = screen.RunLog(quiet=quiet, runs=trials + len(order))
     done = screen.RoundsDone(rounds, runs_at_once)
     with screen.bar((trials + len(order)) * rounds, "comparison", quiet=quiet) as bar:

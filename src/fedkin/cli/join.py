@@ -65,6 +65,8 @@ def join_command(args: list[str]) -> int:
     note = f"Its data alone, {counted(drill.round, 'round')} as the run had: {100 * drill.local[drill.round]:.1f} %"
     if drill.global_model is not None:
         note += f"; global model as it is: {100 * drill.global_model:.1f} %"
+    if drill.constant is not None:
+        note += f"; always predicting its most frequent class: {100 * drill.constant:.1f} %"
     screen.say(note)
     if flags.out is not None:
         screen.say(f"\nChart and figures: {flags.out}")

@@ -1,7 +1,8 @@
 """A torch module seen as a pure function of one flat vector.
 
-The vector is ``[head | body | buffers]``: trainable parameters first, then float buffers (running statistics) as an
-untrained tail. Integer buffers stay out. So ``w[net.params]`` is the part for distances and proximal terms,
+The vector is ``[head | body | buffers]``: trained parameters first, then float buffers (running statistics) as an
+untrained tail. Integer buffers stay out, and so does what is fixed: parameters with ``requires_grad = False``, and the
+buffers of layers without others. So ``w[net.params]`` is the part for distances and proximal terms,
 ``w[net.body]`` is the body with its running statistics, and averaging vectors averages buffers with the weights of the
 parameters.
 """
@@ -45,6 +46,7 @@ class Net:
         norms: mask ``[P]`` of all normalisation layers, with their running statistics.
         classes: C, the number of logits.
         shape: shape of one input.
+        fixed: what is not trained, by name: constants of the network, which no method sees.
         dtype: type of the inputs: int64 where the data are whole numbers and the network takes them, else float32.
         channels_last: whether inputs are best held in that layout.
 
@@ -54,8 +56,8 @@ class Net:
         name: of the network, for messages. Default: its class.
 
     Raises:
-        ModelError: no head was found, the named head does not exist or shares parameters with another layer, some
-            parameters are frozen, or the network cannot take such inputs.
+        ModelError: no head was found, the named head does not exist, is fixed or shares parameters with another layer,
+            or the network cannot take such inputs.
     """
 
     def __init__(
@@ -74,7 +76,6 @@ class Net:
         self._module = self._build("init", 0)
         self._name = name or f"the network {type(self._module).__name__}"
         _require_ordinary(self._module)
-        _require_trainable(self._module)
         self.head_name = head or _last_linear(self._module, classes)
         self._head = _submodule(self._module, self.head_name)
         self._index()
@@ -270,7 +271,7 @@ class Net:
 
     def _layer_names(self) -> list[str]:
         """Return the names of the modules with parameters of their own, in the order of registration; the head last."""
-        names = dict.fromkeys(n.rpartition(".")[0] for n, _ in self._module.named_parameters())
+        names = dict.fromkeys(n.rpartition(".")[0] for n, _ in self._module.named_parameters() if n not in self.fixed)
         return [n for n in names if n and n != self.head_name] + [self.head_name]
 
     def _mask(self, names: Collection[str]) -> Tensor:
@@ -413,16 +414,28 @@ class Net:
             return self._factory()
 
     def _index(self) -> None:
-        params = dict(self._module.named_parameters())
+        self._still_modules = still = _still(self._module)
+        every = dict(self._module.named_parameters())
+        trained = [n for n, p in every.items() if p.requires_grad] or every  # none are: it was last used to predict
+        self.fixed = {n: p.detach() for n, p in every.items() if n not in trained}
+        params = {n: p for n, p in every.items() if n not in self.fixed}
         inside = [n for n in params if n.startswith(self.head_name + ".")]
         for name, p in self._head.named_parameters():
-            if (full := f"{self.head_name}.{name}") not in params:
+            if (full := f"{self.head_name}.{name}") in self.fixed:
+                raise ModelError(
+                    f"the head's {full!r} is not trained (requires_grad = False); the head must be: set requires_grad ="
+                    " True, or name another module with head="
+                )
+            if full not in params:
                 other = next(n for n, t in params.items() if t is p)
                 raise ModelError(
                     f"the head's {full!r} is the same parameter as {other!r}; the head must have parameters of its own:"
                     " give it a copy, or name another module with head="
                 )
         buffers = {n: b for n, b in self._module.named_buffers() if b.is_floating_point()}
+        owner = {n: self._module.get_submodule(n.rpartition(".")[0]) for n in buffers}
+        self.fixed |= {n: b for n, b in buffers.items() if owner[n] in still}
+        buffers = {n: b for n, b in buffers.items() if n not in self.fixed}
         self.names = inside + [n for n in params if n not in inside] + list(buffers)
         tensors = {**params, **buffers}
         self._n_head, self._n_params = len(inside), len(params)
@@ -439,7 +452,9 @@ class Net:
         linear = [n for n, m in self._module.named_modules() if isinstance(m, nn.Linear)]
         of_linear = [f"{n}.{part}" for n in linear for part in ("weight", "bias")]
         self._linear = [span[name] for name in of_linear if name in span]
-        self._norms = [m for m in self._module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        self._norms = [
+            m for m in self._module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m not in still
+        ]
         self._recurrent = [m for m in self._module.modules() if isinstance(m, nn.RNNBase)]
 
     def _split(self, w: Tensor, sizes: list[int], what: str) -> Sequence[Tensor]:
@@ -474,7 +489,7 @@ class Net:
         body = training and (self._only is None or self._only.meets(self.body))
         for m in self._module.modules():
             own = any(p is not None for p in m._parameters.values())
-            m.training = training and (id(m._parameters) in moved if own else body)
+            m.training = training and m not in self._still_modules and (id(m._parameters) in moved if own else body)
 
     def _first_pass(self, samples: Tensor | None) -> Tensor:
         """Return two inputs that the network takes: samples of the data, or numbers that may be features or indices.
@@ -501,7 +516,7 @@ class Net:
             if tuple(out.shape) != (2, self.classes) or not out.is_floating_point():
                 raise ModelError(f"{self._name} {self._expected(f'{_kind(out)} {list(out.shape)} for B = 2')}")
             return x
-        raise next((e for e in faults if "type" not in str(e.__cause__)), faults[0])  # of which type it should be
+        raise next((e for e in faults if "type" not in str(e.__cause__)), faults[0])  # not which type is wanted
 
     def _try_layouts(self) -> bool:
         """Return whether channels_last works (a module may use ``view`` after a convolution), by two inputs."""
@@ -568,18 +583,19 @@ def _contiguous_where_torch_fails(norm: nn.GroupNorm, args: tuple[Tensor]) -> tu
     return (x.contiguous(),) if fails and norm.weight is not None and norm.weight.requires_grad else None
 
 
-def _require_trainable(module: nn.Module) -> None:
-    """Raise `ModelError` if some parameters are frozen: methods train, send and average all of them.
+def _still(module: nn.Module) -> set[nn.Module]:
+    """Return the modules without a trained parameter, or around which there is none; none if that is all of them."""
+    found = set[nn.Module]()
 
-    With all of them frozen the module was last used for predictions, and is trained.
-    """
-    frozen = [n for n, p in module.named_parameters() if not p.requires_grad]
-    if frozen and any(p.requires_grad for p in module.parameters()):
-        few = ", ".join(map(repr, frozen[:3])) + (f" and {len(frozen) - 3} more" if len(frozen) > 3 else "")
-        raise ModelError(
-            f"the network has frozen parameters (requires_grad = False): {few}; fedkin trains all parameters. Set "
-            "requires_grad = True, or compute the outputs of the frozen layers once and take them as the inputs"
-        )
+    def walk(m: nn.Module, around: bool) -> None:
+        inside = [p.requires_grad for p in m.parameters()]
+        still = not any(inside) if inside else around
+        found.update({m} if still else ())
+        for child in m.children():
+            walk(child, still)
+
+    walk(module, False)
+    return set() if module in found else found
 
 
 def _require_ordinary(module: nn.Module) -> None:

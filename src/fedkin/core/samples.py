@@ -37,6 +37,14 @@ class Samples:
         """Return every ``step``-th sample, beginning with that of index ``first``."""
         return Samples(self.x[first::step], self.y[first::step])
 
+    def distinct(self) -> Samples:
+        """Return each sample once, in the order of their first places."""
+        first: dict[tuple[bytes, int], int] = {}
+        for i, (x, y) in enumerate(zip(self.x.cpu().flatten(1).contiguous().numpy(), self.y.tolist(), strict=True)):
+            first.setdefault((x.tobytes(), y), i)
+        places = torch.tensor([*first.values()], dtype=torch.int64, device=self.y.device)
+        return self if len(first) == len(self) else Samples(self.x[places], self.y[places])
+
     def digest(self) -> bytes:
         """Return 16 bytes that change when any sample, or the order of samples, changes.
 
@@ -88,6 +96,11 @@ class Batch:
 
     x: Tensor
     y: Tensor
+
+
+def tally(true: Tensor, guessed: Tensor, classes: int) -> Tensor:
+    """Return the numbers of samples, guesses and right ones of each class, int64 ``[3, C]``, of labels ``[n]``."""
+    return torch.stack([torch.bincount(t, minlength=classes) for t in (true, guessed, true[true == guessed])])
 
 
 _BITS = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1])  # of a byte, the highest first

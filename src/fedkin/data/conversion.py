@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from fedkin.data.card import MAX_CATEGORIES, numbers_of, whole_label
+from fedkin.data.card import MAX_CATEGORIES, numbers_of
 from fedkin.data.standalone import MISSING
 
 MOSTLY = 0.9  # part of a column's values that are numbers for it to be one of numbers
 _PADDED = re.compile(r"[+-]?0\d")
 _WHOLE = re.compile(r"(0|-?[1-9]\d{0,17})(\.0*)?", re.ASCII)  # of 64 bits
-_ZEROS = re.compile(r"\.0*$")
 _COMMA = re.compile(r"[+-]?\d+(,\d{3})*([.,]\d+)?")
-_MANY, _FEW_ROWS = 20, 30  # a target of more values with fewer rows each (the median) looks like a measurement
+_MANY, _FEW_ROWS = 20, 30  # a target of more values, half of them with fewer rows, looks like a measurement
 
 
 @dataclass(frozen=True)
@@ -26,70 +25,65 @@ class Conversion:
     """What the texts of a column are read as.
 
     Attributes:
-        numbers: float64 ``[n]``, NaN where a field is missing or not a number; None: the column is one of texts.
-        odd: rows of a column of numbers whose field is neither a number nor empty; it counts as missing.
-        padded: a text with leading zeros, which makes a column of numbers one of texts.
-        same: two different texts that are, or would be, the same number.
+        numbers: float64 ``[n]``, NaN where a field is not a number; None: the column is one of texts.
+        odd: rows with a text in a column of numbers, where it counts as missing, or of texts that are mostly numbers.
+        code: where texts were merged or left out, or look like numbers and are none: the code of the finding.
+        note: the finding as a sentence, with what to do after its semicolon.
     """
 
     numbers: npt.NDArray[np.float64] | None
     odd: tuple[int, ...] = ()
-    padded: str | None = None
-    same: tuple[str, str] | None = None
-
-    def note(self, name: str, texts: Sequence[str], places: Sequence[str], *, target: bool = False) -> str | None:
-        """Return a sentence if texts were merged or left out, or if a column of numbers is read as texts.
-
-        Args:
-            name: of the column.
-            texts: its fields.
-            places: of its rows.
-            target: whether it is the one with the class.
-        """
-        if self.odd:
-            shown = ", ".join(f"{texts[i]!r} ({places[i]})" for i in self.odd[:3]) + ", ..." * (len(self.odd) > 3)
-            what = "makes classes of texts" if target else "counts as missing"
-            mend = "correct it" if target else "correct it, or leave the field empty"
-            return f"'{name}' holds numbers, and a text among them {what}: {shown}; {mend}"
-        whole = target and whole_numbers(texts)
-        if whole and len({*map(whole_label, texts)}) == len({*texts}):
-            return None
-        if self.padded is not None:
-            return f"'{name}' is read as texts, since {self.padded} has leading zeros; leave them out if it is a number"
-        if self.same is None:
-            return None
-        numbers = f"'{name}': {' and '.join(self.same)} are the same number, "
-        return numbers + (
-            "so the column is read as texts; write equal numbers alike"
-            if self.numbers is None or (target and not whole)
-            else "and read as one; put a letter in front if they are codes"
-        )
+    code: str = ""
+    note: str = ""
 
 
-def convert(texts: Sequence[str]) -> Conversion:
+def convert(texts: Sequence[str], name: str, places: Sequence[str]) -> Conversion:
     """Return what a column is read as, by counting its different values before and after the conversion.
 
-    It is one of numbers if nine tenths of its values are (`MOSTLY`), none of them has leading zeros, and different
-    texts stay different: 1.1 and 1.10 are two texts. But 1 and 1.0 are one number, and so are any of more different
-    texts than can become inputs.
+    It is one of numbers if nine tenths of its values are, none of them has leading zeros, and different texts stay
+    different: 1.1 and 1.10 are two texts. But 1 and 1.0 are one number, and so are texts of a column with more
+    different ones than can become inputs.
+
+    Args:
+        texts: the fields.
+        name, places: the column and the place of each row, for the note.
     """
     rows = Counter(texts)
-    known = [text for text in rows if text.lower() not in MISSING]
-    found, odd = numbers_of(known), set[str]()
-    if found is None:
-        odd = {text for text in known if numbers_of([text]) is None}
+    empty = {text for text in rows if len(text) < 5 and text.lower() in MISSING}
+    known = [text for text in rows if text not in empty] if empty else [*rows]
+    number, comma = dict(zip(known, numbers_of(known) or (), strict=False)), None
+    odd, shown, as_texts = tuple[int, ...](), "", f"'{name}' is read as texts, since"
+    if not number:
+        number = {text: found[0] for text in known if (found := numbers_of([text])) is not None}
+        comma = next((text for text in known if text not in number and _COMMA.fullmatch(text)), None)
+        like = sum(rows[text] for text in known if text in number or (comma and _COMMA.fullmatch(text)))
+        odd = tuple(i for i, text in enumerate(texts) if text not in number and text not in empty)
+        shown = ", ".join(f"{texts[i]!r} ({places[i]})" for i in odd[:3]) + ", ..." * (len(odd) > 3)
         given = sum(rows[text] for text in known)
-        known = [text for text in known if text not in odd]
-        if sum(rows[text] for text in known) < MOSTLY * given or any(map(_COMMA.fullmatch, odd)):
-            return Conversion(None)
-        found = numbers_of(known) or []
-    number = dict(zip(known, found, strict=True))
-    padded, same = next((text for text in known if _PADDED.match(text)), None), _same(number)
-    codes = None if same is None else _same({_plain(text, value): value for text, value in number.items()})
-    if padded or (codes and len(known) <= MAX_CATEGORIES):
-        return Conversion(None, padded=padded, same=codes)
-    numbers, same = np.array([number.get(text, np.nan) for text in texts], dtype=np.float64), codes or same
-    return Conversion(numbers, tuple(i for i, text in enumerate(texts) if text in odd) if odd else (), same=same)
+        if like < MOSTLY * given:
+            what = f"{as_texts} {len(odd):,} of its {given:,} values are not numbers: {shown}; leave such fields empty"
+            return Conversion(None, odd, "text-in-numbers", what) if like > given / 2 else Conversion(None)
+    if comma:
+        mend = "write 1.5 for 1,5 if it is a decimal comma, 1500 for 1,500 if it separates thousands"
+        return Conversion(None, (), "numbers-as-texts", f"{as_texts} numbers have a comma, such as {comma}; {mend}")
+    if padded := next(filter(_PADDED.match, number), None):
+        mend = "leave them out if it is a number"
+        return Conversion(None, (), "same-number", f"{as_texts} {padded} has leading zeros; {mend}")
+    first: dict[float, str] = {}
+    pairs = [(first[value], text) for text, value in number.items() if first.setdefault(value, text) != text]
+    codes = next((p for p in pairs if number[p[0]] and len({re.sub(r"\.0*$", "", text) for text in p}) > 1), None)
+    if codes and len(number) <= MAX_CATEGORIES:
+        note = f"{as_texts} {' and '.join(codes)} would be one number; write equal numbers alike"
+        return Conversion(None, (), "same-number", note)
+    numbers = np.fromiter(map((dict.fromkeys(rows, np.nan) | number).__getitem__, texts), np.float64, len(texts))
+    if odd:
+        note = f"'{name}' holds numbers, and a text among them counts as missing: {shown}; correct it, or leave the "
+        return Conversion(numbers, odd, "text-in-numbers", note + "field empty")
+    if pairs:
+        pair = " and ".join(codes or pairs[0])
+        note = f"'{name}': {pair} are read as one number; put a letter in front if they are codes"
+        return Conversion(numbers, (), "same-number", note)
+    return Conversion(numbers)
 
 
 def whole_numbers(texts: Iterable[str]) -> bool:
@@ -97,25 +91,10 @@ def whole_numbers(texts: Iterable[str]) -> bool:
     return all(map(_WHOLE.fullmatch, set(texts)))
 
 
-def looks_measured(rows: Mapping[str, int]) -> bool:
-    """Return whether whole numbers look like a measurement: many of them, close together, in few rows each.
-
-    Args:
-        rows: number of rows of each text.
-    """
-    values = [float(text) for text in rows]
-    many = len(rows) > _MANY and max(values) - min(values) < 5 * len(rows)
-    return many and float(np.median([*rows.values()])) < _FEW_ROWS
-
-
-def _plain(text: str, value: float) -> str:
-    """Return a text without what no writer of numbers means to say: a point with nothing after it, the sign of zero."""
-    return _ZEROS.sub("", text) if value else "0"
-
-
-def _same(number: dict[str, float]) -> tuple[str, str] | None:
-    """Return two texts with the same number."""
-    if len(set(number.values())) == len(number):
-        return None
-    first: dict[float, str] = {}
-    return next(((first[value], text) for text, value in number.items() if first.setdefault(value, text) != text), None)
+def looks_measured(texts: Sequence[str]) -> bool:
+    """Return whether a target looks like a measurement: many whole numbers, close together, in few rows each."""
+    rows = Counter(texts)
+    if len(rows) <= _MANY or not whole_numbers(rows):
+        return False
+    near = max(map(float, rows)) - min(map(float, rows)) < 5 * len(rows)
+    return near and float(np.median([*rows.values()])) < _FEW_ROWS

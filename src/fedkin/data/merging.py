@@ -88,7 +88,7 @@ def _merged(columns: Mapping[str, Column]) -> Column:
         raise DataError(f"column '{name}' is empty in every row of every site; leave it out at all of them")
     gaps = any(column.gaps for column in columns.values())
     texts = {text for column in filled.values() for text in column.categories}
-    together = convert(sorted(texts))
+    together = convert(sorted(texts), name, sorted(texts))
     if together.numbers is not None and not together.odd:
         return Column(name, "number", gaps)
     _same_kind(name, {site: column.kind == "number" for site, column in filled.items()})

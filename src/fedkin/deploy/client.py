@@ -85,7 +85,7 @@ class ClientService:
         self.account = Account(folder, client, self.limits.max_epsilon, self.limits.max_metadata_epsilon)
         self._job: tuple[str, Job] | None = None
         self._asked: tuple[RequestHead, Settings] | None = None
-        self._reported: dict[str, tuple[int, Tensor]] = {}  # by run: the last evaluated round, the matrix reported
+        self._reported: dict[str, tuple[int, Tensor]] = {}  # by run: the last evaluated round, the counts reported
         self._over: set[tuple[str, str]] = set()  # runs and kinds of messages for which the budget was exceeded
 
     def answer(self, of: WireMessage) -> WireMessage:
@@ -212,7 +212,7 @@ class ClientService:
 
     # ---- parts ----------------------------------------------------------------------------------------------------
     def _evaluation(self, head: RequestHead, of: WireMessage, job: Job, kept: Kept) -> Tensor | None:
-        """Return the confusion matrix ``[C, C]`` that was reported of the round whose model is kept.
+        """Return the counts per class ``[3, C]`` that were reported of the round whose model is kept.
 
         A process that was restarted since then evaluates again, with an equal result; not after private training, which
         would train with different noise.

@@ -51,7 +51,7 @@ def take_home(
         head: head of the message that asks for it.
         job: the run at this host.
         model: model that the client predicts with.
-        reported: confusion matrix ``[C, C]`` on the test part as reported to the server, if that is known.
+        reported: counts per class ``[3, C]`` on the test part as reported to the server, if that is known.
 
     Raises:
         ConfigError: the method predicts with user-defined code.

@@ -91,6 +91,8 @@ def chain_of(net: Net) -> tuple[Layer, ...]:
     """
     if net.buffers.start < net.buffers.stop:
         raise NotAChain("it has running statistics")
+    if net.fixed:
+        raise NotAChain("a part of it is fixed")
     try:
         graph = fx.Tracer().trace(net.module)
     except Exception as e:  # anything that a user's forward does with a proxy for a tensor

@@ -58,9 +58,10 @@ def choose(engine: str | Engine, workers: int, job: Job) -> tuple[Engine, str]:
 def _could_be_stacked(job: Job) -> bool:
     """Return whether there is a GPU, and training that can be stacked.
 
-    Recurrent layers on a GPU are computed by a library as a whole, which cannot be stacked.
+    Recurrent layers on a GPU are computed by a library as a whole, which cannot be stacked; what is fixed of a network
+    stays on the host.
     """
-    if not torch.cuda.is_available() or job.private is not None or job.net.cumulative:
+    if not torch.cuda.is_available() or job.private is not None or job.net.cumulative or job.net.fixed:
         return False
     return not any(isinstance(m, nn.RNNBase) for m in job.net.module.modules())
 

@@ -11,16 +11,14 @@ from torch import Tensor
 
 from fedkin.core import Bundle, Client, Method, MethodError, Net, Samples, Work
 from fedkin.core.method import at_moment
-from fedkin.core.samples import ClientData, packed
+from fedkin.core.samples import ClientData, packed, tally
 from fedkin.engines.drive import check_tensors, named
 from fedkin.engines.tasks import Job, Task
 
-Logits = Callable[[Bundle, Samples], Tensor]
-"""``(what is predicted with, samples) -> logits`` ``[n, C]``, on the host; n > 0."""
-Guesses = Callable[[Bundle, Samples], Tensor]
-"""``(what is predicted with, samples) -> the class of each sample``, ``[n]``, as `predicted` gives it; n > 0."""
+Pass = Callable[[Bundle, Samples], Tensor]
+"""``(what is predicted with, samples) ->`` logits ``[n, C]`` or classes ``[n]`` as of `predicted`; n > 0."""
 Expected = Callable[[Sequence[tuple[Bundle, Samples]]], None]
-"""Is given the calls of `Guesses` that will follow, so that an engine can make those of many clients at once."""
+"""Is given the calls for classes that will follow, so that an engine can make those of many clients at once."""
 
 
 def logits_of(method: Method, net: Net, b: Bundle, x: Tensor) -> Tensor:
@@ -46,18 +44,13 @@ def predicted(logits: Tensor) -> Tensor:
 
 
 def evaluate(
-    job: Job,
-    task: Task,
-    shard: ClientData,
-    client: Client,
-    logits: Logits,
-    guesses: Guesses,
-    expected: Expected | None = None,
+    job: Job, task: Task, shard: ClientData, client: Client, logits: Pass, guesses: Pass, asks: Expected | None = None
 ) -> Work:
-    """Return confusion matrices, int64 ``[C, C]``, the class counts and the number of samples without a prediction.
+    """Return counts per class of each part, the class counts and the number of samples without a prediction.
 
-    Rows of a matrix are true classes, columns predicted ones. ``unpredicted []`` is the number of test and validation
-    samples for which the model's logits hold NaN, which are in column 0.
+    Counts of a part are int64 ``[3, C]``: for each class its samples, its predictions and the correct ones of these.
+    ``unpredicted []`` is the number of test and validation samples for which the model's logits hold NaN, which count
+    as predictions of class 0.
 
     Of what `personalize` gave, a ``cluster`` (a client that chose its cluster itself) is passed on, and the numbers in
     `Method.client_notes`, each as ``note.NAME []``, float64. From round `Job.outcomes` on, the outcome of every test
@@ -69,9 +62,9 @@ def evaluate(
     models = yield from _models(job, client)
     parts = (("test", shard.test), ("validation", shard.validation))
     whole = ("", "test") if job.sends_outcomes(task.round) else None  # of these the logits themselves are looked at
-    if expected is not None:
+    if asks is not None:
         asked = [(b, data) for name, b in models.items() for part, data in parts if (name, part) != whole]
-        expected([(b, data) for b, data in asked if len(data)])
+        asks([(b, data) for b, data in asked if len(data)])
         yield ()
     out, lost = Bundle(counts=client.counts()), 0
     own = models.get("delivered", models[""])
@@ -81,14 +74,12 @@ def evaluate(
     for name, b in models.items():
         for part, data in parts:
             numbers = logits(b, data) if (name, part) == whole and len(data) else None
-            if numbers is not None:
-                guessed = predicted(numbers)
-            else:
-                guessed = guesses(b, data) if len(data) else data.y
+            found = guesses(b, data) if numbers is None and len(data) else data.y
+            guessed = found if numbers is None else predicted(numbers)
             if missing := int((guessed < 0).sum()) if len(data) else 0:
                 lost += missing if not name else 0
                 guessed = guessed.clamp(min=0)
-            out[f"{name}.{part}" if name else part] = _confusion(data.y, guessed, job.net.classes)
+            out[f"{name}.{part}" if name else part] = tally(data.y, guessed, job.net.classes)
             if (name, part) == whole:
                 out |= _outcomes(guessed, numbers, data)
     return out.but(unpredicted=torch.tensor(lost))
@@ -131,21 +122,8 @@ def _notes(method: Method, own: Bundle) -> Bundle:
     return Bundle({f"note.{name}": own[name].double() for name in method.client_notes})
 
 
-def _confusion(true: Tensor, guessed: Tensor, classes: int) -> Tensor:
-    """Return the confusion matrix, int64 ``[C, C]``, of two vectors of labels ``[n]``."""
-    if not len(true):
-        return torch.zeros(classes, classes, dtype=torch.int64)
-    cells = torch.add(guessed, true, alpha=classes)
-    return torch.bincount(cells, minlength=classes * classes).view(classes, classes)
-
-
 def _outcomes(guessed: Tensor, logits: Tensor | None, data: Samples) -> Bundle:
     """Return which test samples were classified correctly, so that two runs can be compared sample by sample.
-
-    Args:
-        guessed: the class of each sample ``[n]``.
-        logits: ``[n, C]``, of which these are; None where n is 0.
-        data: the n samples.
 
     Returns:
         ``right`` uint8 ``[ceil(n / 8)]``: a bit for each sample in the order of the test part, the highest bit of a

@@ -251,6 +251,8 @@ def _alike(a: Net, b: Net) -> bool:
     """Return whether two networks compute the same function of their vectors, as far as can be seen."""
     if (a.shape, a.classes, a.head_name, a.names) != (b.shape, b.classes, b.head_name, b.names):
         return False
+    if list(a.fixed) != list(b.fixed) or not all(torch.equal(t, b.fixed[n]) for n, t in a.fixed.items()):
+        return False
     return len(a.networks) == len(b.networks) and all(
         _same_modules(one.module, other.module) for one, other in zip(a.networks, b.networks, strict=True)
     )

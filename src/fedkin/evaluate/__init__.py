@@ -1,6 +1,6 @@
 """Quality of a federation's models, and comparison with a reference: pure functions on counts and numbers.
 
-``scores``  one client in one round (from confusion matrices), and the summary over clients
+``scores``  one client in one round (from counts per class), and the summary over clients
 ``choice``  the headline metric: accuracy, or balanced accuracy where a constant answer is nearly always right
 ``rounds``  the final figures of a run: mean over its last fifth, last round, best round by validation, cost to a target
 ``intervals`` confidence interval of a single accuracy
@@ -31,7 +31,7 @@ from fedkin.evaluate.rounds import (
     stop_round,
     to_target,
 )
-from fedkin.evaluate.scores import ClientScore, adjusted_rand, confusion, score, scores, summarise
+from fedkin.evaluate.scores import ClientScore, adjusted_rand, only_class, score, scores, summarise
 from fedkin.evaluate.verdict import Against, Conclusion, Spread, against, details, judge, judge_all, spread, verdict
 
 __all__ = [
@@ -58,7 +58,6 @@ __all__ = [
     "choose",
     "clear_clients",
     "client_p",
-    "confusion",
     "counts",
     "details",
     "difference",
@@ -75,6 +74,7 @@ __all__ = [
     "majority_class",
     "marked",
     "most_differing",
+    "only_class",
     "score",
     "scores",
     "seed_effect",

@@ -50,20 +50,10 @@ class ClientScore:
         return {"round": round, **fields}
 
 
-def confusion(true: Tensor, predicted: Tensor, classes: int) -> Tensor:
-    """Return the confusion matrix, int64 ``[classes, classes]``: rows are true classes, columns predicted ones.
-
-    ``true`` and ``predicted`` are integer ``[n]`` with values in ``0..classes-1``.
-
-    Raises:
-        DataError: the lengths differ or a label is out of range.
-    """
-    if true.shape != predicted.shape or true.dim() != 1:
-        raise DataError(f"expected two label vectors of one length, got {list(true.shape)} and {list(predicted.shape)}")
-    both = torch.stack([true, predicted]).to(torch.int64)
-    if both.numel() and (int(both.min()) < 0 or int(both.max()) >= classes):
-        raise DataError(f"labels must lie in 0..{classes - 1}, got {int(both.min())}..{int(both.max())}")
-    return torch.bincount(both[0] * classes + both[1], minlength=classes * classes).reshape(classes, classes)
+def only_class(parts: Tensor) -> int | None:
+    """Return the class that is predicted for all samples of all clients, of `tally` ``[m, 3, C]``; None if none is."""
+    said = parts[:, 1].any(0).nonzero().flatten().tolist()
+    return int(said[0]) if len(said) == 1 else None
 
 
 def score(
@@ -98,7 +88,7 @@ def scores(
 
     Args:
         clients: their ids.
-        test: confusion matrices of their test parts, integer ``[m, C, C]``, rows true, columns predicted.
+        test: `fedkin.core.samples.tally` of their test parts, integer ``[m, 3, C]``.
         validation: the same for their validation parts; zeros for a client that has none.
         train_counts: their training samples per class, integer ``[m, C]``.
         few_below: a class with 1..few_below-1 training samples here is *few*, with none *unseen*.
@@ -106,20 +96,20 @@ def scores(
             (30 and 80 as in DA-PFL, Table IV).
 
     Raises:
-        DataError: a matrix is not ``[C, C]`` or holds a negative count.
+        DataError: a part is not ``[3, C]`` or has a negative count.
         ConfigError: the two limits contradict each other.
     """
     if not 1 <= few_below <= many_above + 1:
         raise ConfigError(
             f"expected 1 <= few_below <= many_above + 1, got few_below={few_below}, many_above={many_above}"
         )
-    _check_matrices(clients, train_counts.shape[1], test=test, validation=validation)
-    matrix, counts = test.numpy(), train_counts.numpy()  # small sums, which numpy begins faster than torch
-    right, total = matrix.diagonal(0, 1, 2), matrix.sum(2)
-    valid, held = validation.numpy().diagonal(0, 1, 2).sum(1).tolist(), validation.numpy().sum((1, 2)).tolist()
+    _check_parts(clients, train_counts.shape[1], test=test, validation=validation)
+    counts = train_counts.numpy()  # small sums, which numpy begins faster than torch
+    total, predicted, right = test.numpy().swapaxes(0, 1)
+    held, _, valid = validation.numpy().sum(2).T.tolist()
     kind = (counts > 0).astype(np.int64) + (counts >= few_below) + (counts > many_above)
     groups = [_pairs(*(np.where(kind == k, n, 0).sum(1) for n in (right, total))) for k in range(4)]
-    f1, balanced = _mean_ratios(2 * right, matrix.sum(1) + total), _mean_ratios(right, total)
+    f1, balanced = _mean_ratios(2 * right, predicted + total), _mean_ratios(right, total)
     n_test, correct = total.sum(1).tolist(), right.sum(1).tolist()
     most = total[np.arange(len(total)), counts.argmax(1)].tolist()  # of the class that `majority_class` returns
     known: list[bool] = (counts.sum(1) > 0).tolist()
@@ -149,16 +139,13 @@ def _pairs(right: Counts, total: Counts) -> list[tuple[int, int]]:
     return list(zip(right.tolist(), total.tolist(), strict=True))
 
 
-def _check_matrices(clients: Sequence[int], classes: int, **parts: Tensor) -> None:
+def _check_parts(clients: Sequence[int], classes: int, **parts: Tensor) -> None:
     for name, given in parts.items():
-        if tuple(given.shape[1:]) != (classes, classes):
-            raise DataError(
-                f"client {clients[0]}: the {name} confusion matrix must be [{classes}, {classes}], "
-                f"got {list(given.shape[1:])}"
-            )
+        if tuple(given.shape[1:]) != (3, classes):
+            raise DataError(f"client {clients[0]}: the {name} part must be [3, {classes}], got {list(given.shape[1:])}")
         if given.numel() and int(given.min()) < 0:
             client = clients[int(given.flatten(1).amin(1).argmin())]
-            raise DataError(f"client {client}: the {name} confusion matrix has negative counts")
+            raise DataError(f"client {client}: the {name} part has negative counts")
 
 
 def _mean_ratios(right: Counts, of: Counts) -> list[float | None]:

@@ -182,16 +182,8 @@ def judge(
     one = bool(same_clients) or len(seeds) == 1
     counted, unit = counts([a.changed for a in seeds], one), "clients" if one else "client results"
     up, down = clear_clients(counted) if one else ((), ())
-    return Conclusion(
-        difference=found,
-        harmed=harmed_range(counted),
-        of=unit,
-        gaining=up,
-        losing=down,
-        collapsed=all(a.collapsed for a in seeds),
-        same_answers=sum(a.same_answers for a in seeds) if all(a.same_answers for a in seeds) else 0,
-        these=these,
-    )
+    same, collapsed = [a.same_answers for a in seeds], all(a.collapsed for a in seeds)
+    return Conclusion(found, harmed_range(counted), unit, up, down, collapsed, sum(same) * all(same), these)
 
 
 def verdict(

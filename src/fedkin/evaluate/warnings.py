@@ -25,6 +25,8 @@ SMALLER = 0.95
 """Cohorts are smaller than planned if they have on average less than this fraction of the planned clients."""
 OFTEN = 0.2
 """A client was refused often if it was refused in more than this fraction of its rounds."""
+APART = 0.1
+"""Seeds of a method are not alike if its accuracy differs by more than this (a fraction) between two of them."""
 _NAMED = 8
 _NOT_ITS_UPLOAD = ("evaluation: ", "survey: ", "cannot be read without the upload of ")
 """Beginnings of reasons for a refusal that is not of a client's own upload."""
@@ -183,6 +185,15 @@ def clusters(usual: Sequence[int], title: str = "") -> list[Warning]:
     who = f"{title}: cluster" if title else "Cluster"
     return [Warning("one cluster", f"{who} {label} holds {size} of {total} clients: nearly all clients train one "
                                    "common model.")]  # fmt: skip
+
+
+def unsteady(accuracies: Sequence[float | None]) -> list[Warning]:
+    """Warn if a method's accuracy differs by more than `APART` between seeds; ``accuracies`` are by seed."""
+    known = [a for a in accuracies if a is not None]
+    if not known or max(known) - min(known) <= APART:
+        return []
+    return [Warning("unsteady", f"Accuracy is {100 * min(known):.1f} % in one seed and {100 * max(known):.1f} % in "
+                                "another. Verdicts assume seeds that are alike: run more of them.")]  # fmt: skip
 
 
 def seeds(count: int) -> list[Warning]:

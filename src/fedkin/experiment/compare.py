@@ -14,7 +14,7 @@ from typing import Any
 import tomli_w
 from torch import nn
 
-from fedkin.core import ConfigError, FedkinError, Method, Net, RunFolderError
+from fedkin.core import ConfigError, Method, Net, RunFolderError
 from fedkin.core.errors import typed
 from fedkin.data import Dataset, Federation, federate
 from fedkin.engines.stacked_together import Starter
@@ -145,7 +145,7 @@ class Comparison(Setup):
         return compared(self.methods, self.safe)
 
     def runs(self) -> list[tuple[str, int]]:
-        """Name and seed of every run, in the order in which they are made."""
+        """Name and seed of every run, in the order of the table."""
         return [(name, seed) for seed in self.seeds for name in self.names]
 
     def settings(self, name: str, seed: int) -> Settings:
@@ -477,11 +477,19 @@ def _runs(
                 callback = partial(on_round, name, seed)
                 return as_run(make(name, seed, out=place, resume=begun, on_round=callback, start=start))
 
-            return execute_all([partial(one, name, seed) for name, seed in order], runs_at_once)
-        except (FedkinError, TypeError):  # the latter of an argument that `run` does not have
+            made = execute_all([partial(one, name, seed) for name, seed in as_made(order)], runs_at_once)
+            by_run = dict(zip(as_made(order), made, strict=True))
+            return [by_run[run] for run in order]
+        except Exception:
             if folder is not None and not resume:
                 _withdraw(folder, set(files))
             raise
+
+
+def as_made(order: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Return runs, name and seed of each, in the order in which they are made: what may fail before references."""
+    seeds = [seed for _, seed in order]
+    return sorted(order, key=lambda run: (seeds.index(run[1]), run[0] in ALWAYS))
 
 
 def _begin(folder: Path, files: Mapping[str, bytes]) -> None:

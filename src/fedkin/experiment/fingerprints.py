@@ -17,9 +17,10 @@ from fedkin.storage.toml import plain
 
 
 def network_mark(net: Net) -> str:
-    """Return a fingerprint of a network's layers, of which is the head, and of the initial values."""
-    layers = json.dumps([[n, list(t.shape)] for n, t in net.unflatten(net.w0).items()])
-    return hashlib.blake2b(layers.encode() + net.w0.numpy().tobytes(), digest_size=16).hexdigest()
+    """Return a fingerprint of a network's layers, of which is the head, of the initial values and of what is fixed."""
+    layers = json.dumps([[n, list(t.shape)] for n, t in (*net.unflatten(net.w0).items(), *net.fixed.items())])
+    values = b"".join(t.contiguous().numpy().tobytes() for t in (net.w0, *net.fixed.values()))
+    return hashlib.blake2b(layers.encode() + values, digest_size=16).hexdigest()
 
 
 def network_marks(net: Net) -> dict[str, str]:

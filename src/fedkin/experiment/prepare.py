@@ -280,6 +280,11 @@ def require_validation(federation: Federation, setting: str) -> None:
 
 
 def _laid_out(net: Net, shard: ClientData) -> ClientData:
-    train, held, tested = (Samples(net.layout(d.x), d.y) for d in (shard.train, shard.validation, shard.test))
+    # what torch.inference_mode made cannot be trained on
+    parts = [
+        Samples(*(t.clone() if t.is_inference() else t for t in (d.x, d.y)))
+        for d in (shard.train, shard.validation, shard.test)
+    ]
+    train, held, tested = (Samples(net.layout(d.x), d.y) for d in parts)
     drift = None if shard.drift is None else (shard.drift[0], _laid_out(net, shard.drift[1]))
     return replace(shard, train=train, validation=held, test=tested, drift=drift)

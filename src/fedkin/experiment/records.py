@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import stack
-from fedkin.evaluate import adjusted_rand, scores, summarise
+from fedkin.evaluate import adjusted_rand, only_class, scores, summarise
 from fedkin.server import RoundReport
 from fedkin.server.rounds import chosen
 from fedkin.server.upload_checks import OUTCOMES
@@ -100,6 +100,8 @@ def lines_of(report: RoundReport, people: Participants, described: set[int] | No
         line |= _views(report, clients)
         if lost := [i for i, b in report.evaluation.items() if int(b.get("unpredicted", 0))]:
             line["unpredicted"] = lost
+        elif (said := only_class(together.test)) is not None:
+            line["only_class"] = said
     if report.unevaluated:
         line["unevaluated"] = {str(i): reason for i, reason in sorted(report.unevaluated.items())}
     if report.limited:
@@ -142,9 +144,9 @@ def _views(report: RoundReport, clients: list[dict[str, Any]]) -> dict[str, floa
     for line, b in zip(clients, report.evaluation.values(), strict=True):
         for name in b:
             view, _, part = name.rpartition(".")
-            if view and part == "test" and int(b[name].sum()):
-                value = int(b[name].diagonal().sum()) / int(b[name].sum())
-                line[f"accuracy_{view}"] = value
+            if view and part == "test" and bool(b[name].any()):
+                n, _, right = b[name].sum(1).tolist()
+                line[f"accuracy_{view}"] = value = right / n
                 found.setdefault(f"accuracy_{view}", []).append(value)
     return {name: math.fsum(values) / len(values) for name, values in found.items()}
 

@@ -34,7 +34,7 @@ from fedkin.privacy.budget import Privacy
 from fedkin.server import Attack, RoundReport, Simulation, join_rounds, needs
 from fedkin.storage.client_states import Kept, States
 from fedkin.storage.folders import room
-from fedkin.storage.lock import writing
+from fedkin.storage.lock import remove, writing
 from fedkin.storage.row_store import SUPPORTED, Banks
 from fedkin.storage.toml import read_toml
 
@@ -43,6 +43,7 @@ IN_MEMORY = 256 << 20
 writes all of them."""
 
 
+@one_thread()
 def run(
     method: Method | str,
     federation: Federation,
@@ -161,6 +162,7 @@ def run(
         return simulate(experiment, federation, out=out, resume=resume, on_round=each_round, engine=engine)
 
 
+@one_thread()
 def run_settings(
     settings: Settings,
     federation: Federation | None = None,
@@ -242,7 +244,12 @@ def simulate(
                 attack=setup.attack,
                 store=store,
             )
-            result = execute(e, federation, simulation, folder, on_round=on_round, banks=banks, extra=extra)
+            try:
+                result = execute(e, federation, simulation, folder, on_round=on_round, banks=banks, extra=extra)
+            except Exception:
+                if folder is not None and not resume and not folder.checkpoint.path.exists():
+                    remove(folder.path)  # to go on with it would repeat the error
+                raise
             states, place = simulation.states(result.server.acks), result.folder
             result.finished = FinishedRun(e, job, federation, joins, result.server, states, place)
             return result

@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 
 import tomli_w
 
-from fedkin.core import ConfigError, FedkinError, MethodError, ModelError, RunFolderError
+from fedkin.core import ConfigError, MethodError, ModelError, RunFolderError
 from fedkin.core.errors import nearest, typed
 from fedkin.data import Federation
 from fedkin.engines.stacked_together import Starter
@@ -244,7 +244,7 @@ def run_sweep(
         _begin(sweep, out, resume)
         try:
             done = _trials(sweep, out, federations, on_trial, runs_at_once)
-        except FedkinError:
+        except Exception:
             if not resume:
                 _withdraw(sweep, out)
             raise

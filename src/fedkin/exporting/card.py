@@ -67,6 +67,7 @@ def network_of(net: Net, name: str) -> dict[str, Any]:
         "name": name,
         "head": net.head_name,
         "parameters": [[n, list(shape)] for n, (_, shape) in net.places().items()],
+        "fixed": list(net.fixed),
     }
 
 
@@ -74,8 +75,8 @@ def tested(found: Tensor, evaluated: Tensor | None, trained: Tensor) -> dict[str
     """Return the result of the exported model on the test part.
 
     Args:
-        found: its confusion matrix ``[C, C]``, rows true classes.
-        evaluated: the matrix of the run's evaluation of the same round, None if there was none.
+        found: its samples, predictions and correct ones by class, `fedkin.core.samples.tally`.
+        evaluated: those of the run's evaluation of the same round, None if there was none.
         trained: the client's training samples by class ``[C]``, whose most frequent class is a constant answer.
     """
     of = score(0, found, None, trained)
@@ -85,9 +86,9 @@ def tested(found: Tensor, evaluated: Tensor | None, trained: Tensor) -> dict[str
         "accuracy": of.accuracy,
         "balanced": of.balanced,
         "majority": of.majority,
-        "confusion": found.tolist(),
+        "per_class": dict(zip(("samples", "predicted", "correct"), found.tolist(), strict=True)),
         "as_evaluated": None if evaluated is None else bool(torch.equal(found, evaluated)),
-        "correct_as_evaluated": None if evaluated is None else int(evaluated.diagonal().sum()),
+        "correct_as_evaluated": None if evaluated is None else int(evaluated[2].sum()),
     }
 
 

@@ -15,6 +15,7 @@ from fedkin.core.errors import counted
 from fedkin.core.samples import ClientData
 from fedkin.engines import Loop
 from fedkin.evaluate import interval, score
+from fedkin.evaluate.choice import majority_class
 from fedkin.experiment.execute import one_thread
 from fedkin.experiment.result import FinishedRun
 from fedkin.exporting.finished import Run, finished, name_of
@@ -43,6 +44,7 @@ class Drill:
         clusters: its cluster after these rounds.
         local: accuracy of training on its data alone, by rounds; the last entry is as many rounds as the run had.
         global_model: accuracy of the model that the run sends to all clients; None where there is none.
+        constant: accuracy of always predicting its most frequent training class; None without training samples.
         notes: caveats to read before the figures: few test samples, copies of training samples, data unlike those of
             the run.
     """
@@ -62,6 +64,7 @@ class Drill:
     clusters: Mapping[int, int | None]
     local: Mapping[int, float]
     global_model: float | None
+    constant: float | None
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -73,7 +76,8 @@ class Drill:
         own = [{"round": a, "accuracy": 100 * v, "way": f"joins {self.title}"} for a, v in self.accuracy.items()]
         alone = [{"round": a, "accuracy": 100 * self.local[a], "way": "its data alone"} for a in self.accuracy]
         flat = {f"its data alone, {counted(self.round, 'round')}": self.local[self.round]}
-        flat |= {} if self.global_model is None else {"global model as it is": self.global_model}
+        more = {"global model as it is": self.global_model, "its most frequent class, always": self.constant}
+        flat |= {way: value for way, value in more.items() if value is not None}
         lines = [{"accuracy": 100 * v, "way": way} for way, v in flat.items()]
         y: dict[str, Any] = {"field": "accuracy", "type": "quantitative", "title": "accuracy on its test part, %"}
         y |= {"scale": {"domain": [0, 100]}}
@@ -140,6 +144,7 @@ def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5), *, encoding: 
         clusters={a: way.clusters[a] for a in rounds_of_own},
         local=_alone(p, shard, sorted({*after, p.server.round})),
         global_model=_global(p, shard),
+        constant=_constant(shard),
         notes=notes_on(p, new),
     )
 
@@ -234,8 +239,13 @@ def _global(p: FinishedRun, shard: ClientData) -> float | None:
     return float(right.double().mean())
 
 
-def _accuracy(confusion: Tensor) -> float:
-    return float(confusion.diagonal().sum() / confusion.sum())
+def _constant(shard: ClientData) -> float | None:
+    most = majority_class(shard.train.y.bincount().tolist())
+    return None if most is None else float((shard.test.y == most).double().mean())
+
+
+def _accuracy(counts: Tensor) -> float:
+    return float(counts[2].sum() / counts[0].sum())
 
 
 def _of(labels: Tensor | None, client: int) -> int | None:

@@ -70,6 +70,7 @@ class _Network(msgspec.Struct):
     head: _Text
     by_name: bool
     parameters: Annotated[list[_Parameter], Meta(min_length=1, max_length=100_000)]
+    fixed: Annotated[list[_Text], Meta(max_length=100_000)] = []
 
 
 class _Rule(msgspec.Struct):

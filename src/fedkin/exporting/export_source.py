@@ -56,8 +56,8 @@ class Taken:
         name: name of the client.
         shard: data of the client; None if ``client`` is None.
         ranges: ranges of the training data, see `fedkin.exporting.ranges`; None: they are not exported.
-        evaluated: the confusion matrix ``[C, C]`` on its test part from the run's evaluation of the same round, rows
-            true classes; None: there was no such evaluation.
+        evaluated: counts per class ``[3, C]`` on its test part from the run's evaluation of the same round; None: there
+            was no such evaluation.
     """
 
     bundle: Bundle

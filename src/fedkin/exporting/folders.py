@@ -14,6 +14,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedkin.core import Bundle, ConfigError, EngineError, Net, RunFolderError
+from fedkin.core.samples import tally
 from fedkin.data import standalone
 from fedkin.exporting import card as cards
 from fedkin.exporting import loader
@@ -96,7 +97,7 @@ def _named(net: Net, b: Bundle) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     ``network``: a flat vector ``[P]``; ``networks``: rows ``[k, P]``, stored as ``[k, *shape]``; ``plain``: as it is.
     """
-    stored, kinds = dict[str, Tensor](), dict[str, str]()
+    stored, kinds = {f"fixed.{n}": t.contiguous().clone() for n, t in net.fixed.items()}, dict[str, str]()
     for name, t in b.items():
         flat = t.dim() in (1, 2) and t.shape[-1] == net.size and t.dtype == torch.float32
         kinds[name] = ("plain", "network", "networks")[t.dim() if flat else 0]
@@ -126,15 +127,15 @@ def _model_of(taken: Taken) -> str:
 
 
 def _tried(origin: ExportSource, taken: Taken, model: loader.Model, *, custom: bool) -> Tensor:
-    """Return the exported model's confusion matrix on the client's test part; ``custom``: user code made its network.
+    """Return the exported model's `tally` on the client's test part; ``custom``: user code made its network.
 
     Raises:
         EngineError: its logits are not those of the run's own code.
     """
     assert taken.shard is not None  # a client's model
-    net, test, c = origin.net, taken.shard.test, origin.net.classes
+    net, test = origin.net, taken.shard.test
     if not len(test):
-        return torch.zeros(c, c, dtype=torch.int64)
+        return tally(test.y, test.y, net.classes)
     with torch.no_grad():
         wanted = torch.cat([origin.method.predict(net, taken.bundle, x) for x in net.layout(test.x).split(256)])
     if bool(wanted.isnan().any()):
@@ -156,7 +157,7 @@ def _tried(origin: ExportSource, taken: Taken, model: loader.Model, *, custom: b
             f"{_model_of(taken)} does not give the run's logits (they differ by up to {apart:.2g}); nothing was "
             f"written. {hint}"
         )
-    return torch.bincount(test.y * c + got.argmax(1), minlength=c * c).view(c, c)
+    return tally(test.y, got.argmax(1), net.classes)
 
 
 def _printable(value: Any) -> Any:

@@ -200,6 +200,7 @@ class Model:
         self.networks: dict[str, list[nn.Module]] = {}
         self._seen: list[Tensor] = []
         self._parameters = [(str(name), tuple(shape)) for name, shape in card["network"]["parameters"]]
+        self._fixed = {name: stored[f"fixed.{name}"] for name in card["network"].get("fixed", ())}
         for name, kind in card["tensors"].items():
             if kind == "plain":
                 self.tensors[name] = stored[name]
@@ -387,7 +388,7 @@ class Model:
         network = self._make().eval()
         sizes = [torch.Size(shape).numel() for _, shape in self._parameters]
         views = {n: part.view(s) for (n, s), part in zip(self._parameters, flat.split(sizes), strict=True)}
-        _set_tensors(network, views)
+        _set_tensors(network, views | self._fixed)
         for module in network.modules():
             for name, buffer in list(module.named_buffers(recurse=False)):
                 if buffer.is_meta:  # a counter of batches, which prediction does not read

@@ -105,7 +105,7 @@ def _require_same(net: Net, plan: dict[str, Any]) -> None:
     """Raise `_Strange` unless the description gives exactly the network's logits."""
     made = Network(plan).eval()
     values = net.unflatten(net.w0)
-    missing, strange = made.load_state_dict(values, strict=False)
+    missing, strange = made.load_state_dict(values | net.fixed, strict=False)
     lacks = [name for name in missing if not name.endswith("num_batches_tracked")]
     if lacks or strange:
         raise _Strange(f"{lacks} {strange}")

@@ -3,7 +3,7 @@
 A client predicts with ``p = lambda p_method + (1 - lambda) p_alone``. The likelihood of its held-out samples, which
 trained neither model, is one for lambda; the clients share its prior. From top to bottom: the numbers that a client
 sends (`numbers`), what the server makes of those of all clients (`counted`, `posteriors`, `prior_of`, `gains`,
-`left_out`), and how a client chooses (`too_far`, `choose`, `choose_alone`, `tested`).
+`left_out`), and how a client chooses (`too_far`, `choose`, `choose_alone`, `choose_few`, `tested`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ EPS = 0.01  # each probability is mixed with this much of the uniform one, so th
 LEAST = 5  # minimum number of samples of a client that sends numbers, and of clients that share a prior
 STEPS = 50  # of the shared prior's fixed-point iteration
 SHRINK = 10  # samples without gain by which each mean gain is shrunk
+FEW = 8  # held-out samples below which a client stays alone where no prior is shared
 BOUNDS = {"best": 1 / 2, "likely": 1 / 5}  # chance of going too far that a client accepts
 _TIE = 1e-9
 
@@ -193,6 +194,21 @@ def choose_alone(r: Tensor, bound: float) -> int:
     """
     fits = (r @ GRID + 1 / 8 + _TIE >= GRID) & (too_far(r) <= bound + _TIE)
     return int(fits.nonzero().max())
+
+
+def choose_few(p: Tensor, q: Tensor, y: Tensor) -> int:
+    """Return j of the lambda = G_j with the most hits on held-out samples, if it has more than lambda = 0 by over one
+    standard error of the difference, else 0; the choice of a client of a federation that is too small to share a prior.
+
+    With b samples that only the mixture gets right and c that only the model alone does, that is b - c > sqrt(b + c).
+
+    Args:
+        p, q, y: as in `numbers`.
+    """
+    right = mixtures(p, q).argmax(2) == y
+    gained, lost = (right & ~right[0]).sum(1), (right[0] & ~right).sum(1)
+    j = int(_first_largest((gained - lost).double()))
+    return j if len(y) >= FEW and int(gained[j] - lost[j]) > math.sqrt(int(gained[j] + lost[j])) else 0
 
 
 def tested(p: Tensor, q: Tensor, y: Tensor, j: int, delta: float) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -18,7 +17,6 @@ from fedkin.inspection.finding import EXAMPLES, Finding, first
 
 FAR = 1e6  # ratio of a column's width to the median
 _DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}")
-_COMMA = re.compile(r"[+-]?\d+(,\d{3})*([.,]\d+)?")
 TOLD = 0.99  # balanced accuracy of a column alone from which it gives the class away
 _FEW_OF_A_CLASS = 3
 _FEW_CODES, _ALIKE = 10, 0.6  # of a column that a client may write in codes; rows of two clients with values of both
@@ -98,37 +96,30 @@ def client_numbers(fields: Fields) -> list[Finding]:
 
 def codes_of_clients(fields: Fields) -> list[Finding]:
     """Return findings on columns of few values in which a client has other values than the largest client has."""
-    if fields.client is None:
-        return []
-    found = []
+    found: list[Finding] = []
     for f in fields.inputs:
-        there = f.codes >= 0
-        counts = np.zeros((len(fields.client_names), f.distinct))
-        if f.distinct <= MAX_CATEGORIES:
-            np.add.at(counts, (fields.client[there], f.codes[there]), 1)
-        rows, values = counts.sum(axis=1), (counts > 0).sum(axis=1)
-        judged = (rows >= FEWEST_ROWS) & (values > 1) & (values <= _FEW_CODES)
-        if not judged.any():
+        if fields.client is None or not 2 < f.distinct <= MAX_CATEGORIES:
             continue
+        counts = np.zeros((len(fields.client_names), f.distinct))
+        np.add.at(counts, (fields.client[f.codes >= 0], f.codes[f.codes >= 0]), 1)
+        has, rows = counts > 0, np.maximum(counts.sum(axis=1), 1)
+        judged = (rows >= FEWEST_ROWS) & (has.sum(axis=1) > 1) & (has.sum(axis=1) <= _FEW_CODES)
         usual = int(np.argmax(judged * rows))
-        rows = np.maximum(rows, 1)
-        alike = (counts @ (counts[usual] > 0) / rows + (counts > 0) @ counts[usual] / rows[usual]) / 2
-        others = np.flatnonzero(judged & (alike <= _ALIKE))
-        if len(others):
+        alike = (counts @ has[usual] / rows + has @ counts[usual] / rows[usual]) / 2
+        clients = [usual, *np.flatnonzero(judged & (alike <= _ALIKE))]
+        if judged[usual] and len(clients) > 1:
             written = dict(zip(f.codes.tolist(), f.texts or [f"{v:g}" for v in f.numbers], strict=True))
-            shown = [
-                f"{first([written[v] for v in np.flatnonzero(counts[k])], 3)} at {fields.client_names[k]}"
-                for k in (usual, *others)
-            ]
+            shown = [f"{'/'.join(written[v] for v in np.flatnonzero(has[k]))} at {fields.client_names[k]}"
+                     for k in clients]  # fmt: skip
             found.append(
                 Finding(
                     "codes-differ",
                     "warning",
-                    f"{f.name} is written in different values at different clients: {first(shown, 3)}",
+                    f"{f.name} has other values at some clients: {first(shown, 3)}",
                     "if they are other codes or units of the same thing, a shared model takes them for other things",
                     "write the values alike at all clients, or drop the column",
                     columns=(f.name,),
-                    clients=tuple(fields.client_names[k] for k in (usual, *others)),
+                    clients=tuple(fields.client_names[k] for k in clients[:100]),
                 )
             )
     return found
@@ -170,22 +161,22 @@ def odd_numbers(fields: Fields) -> list[Finding]:
     return found
 
 
-def conversions(table: Table, inputs: Sequence[str], target: str | None) -> list[Finding]:
-    """Return findings on columns of which texts are left out, merged, or kept although they look like numbers."""
+def conversions(table: Table, fields: Fields) -> list[Finding]:
+    """Return findings on columns whose texts were merged or left out, or look like numbers and are none."""
     found = []
-    for name in (*([target] if target in table.columns else []), *inputs):
-        made, texts = table.converted(name), table.column(name, "inputs")
-        note = made.note(name, texts, table.places, target=name == target)
-        if note is not None:
-            what, _, todo = note.partition("; ")
+    for f in fields.inputs:
+        made = table.converted(f.name)
+        if made.code:
+            many = made.code == "numbers-as-texts" and f.distinct > MAX_CATEGORIES
+            what, _, todo = made.note.partition("; ")
             found.append(
                 Finding(
-                    "text-in-numbers" if made.odd else "numbers-as-texts" if made.numbers is None else "same-number",
-                    "warning" if made.odd else "note",
+                    made.code,
+                    "error" if many else "note" if made.code == "same-number" else "warning",
                     what,
                     "a model sees what a text is read as, not the text",
                     todo,
-                    columns=(name,),
+                    columns=(f.name,),
                     rows=tuple(table.places[i] for i in made.odd[:EXAMPLES]),
                 )
             )
@@ -197,7 +188,7 @@ def texts(fields: Fields) -> list[Finding]:
     found = []
     for f in fields.inputs:
         date = _dated(f)
-        if f.kind != "text" or (not date and (_unique(f) or f.distinct <= MAX_CATEGORIES)) or _with_comma(f):
+        if f.kind != "text" or (not date and (_unique(f) or f.distinct <= MAX_CATEGORIES)):
             continue
         found.append(
             Finding(
@@ -216,40 +207,11 @@ def texts(fields: Fields) -> list[Finding]:
     return found
 
 
-def commas(fields: Fields) -> list[Finding]:
-    """Return findings on columns of numbers that are read as texts, since they are written with commas."""
-    found = []
-    for f in fields.inputs:
-        if (example := _with_comma(f)) is None:
-            continue
-        found.append(
-            Finding(
-                "numbers-as-texts",
-                "error" if f.distinct > MAX_CATEGORIES else "warning",
-                f"{f.name} looks like numbers with a comma, such as {example}",
-                f"they are read as texts, one input for each of its {f.distinct:,} values, none near another"
-                + (f"; at most {MAX_CATEGORIES} can be" if f.distinct > MAX_CATEGORIES else ""),
-                "write 1.5 for 1,5 if it is a decimal comma, 1500 for 1,500 if it separates thousands",
-                columns=(f.name,),
-            )
-        )
-    return found
-
-
-def _with_comma(f: Field) -> str | None:
-    """Return an example from a column whose texts are nearly all numbers, some with a comma; None for others."""
-    if f.kind != "text" or f.texts is None:
-        return None
-    there = [t for t, missing in zip(f.texts, f.missing, strict=True) if not missing]
-    written = [t for t in there if _COMMA.fullmatch(t)]
-    return next((t for t in written if "," in t), None) if len(written) >= MOSTLY * len(there) else None
-
-
 def ids(fields: Fields) -> list[Finding]:
     """Return findings on columns that number or name the rows."""
     found = []
     for f in fields.inputs:
-        if not _unique(f) or not (_numbering(f) or (f.kind == "text" and not _dated(f))) or _with_comma(f):
+        if not _unique(f) or not (_numbering(f) or (f.kind == "text" and not _dated(f))):
             continue
         refused = f.kind == "text" and f.distinct > MAX_CATEGORIES
         found.append(
@@ -333,11 +295,10 @@ def _tells(f: Field, label: Indices) -> bool:
         return False
     for codes in (f.codes + 1, f.missing.astype(np.int64)):  # an empty field counts as a value
         pairs, rows = np.unique(codes * len(n) + label, return_counts=True)
-        rising = np.argsort(rows, kind="stable")
-        best = dict(
-            zip((pairs[rising] // len(n)).tolist(), rising.tolist(), strict=True)
-        )  # the last of a value is left
-        most = np.fromiter(best.values(), np.int64)
+        order = np.lexsort((rows, pairs // len(n)))
+        most = order[
+            np.flatnonzero(np.diff(pairs[order] // len(n), append=-1))
+        ]  # the most frequent class of each value
         right = np.bincount(pairs[most] % len(n), rows[most], len(n)) / np.maximum(n, 1)
         values = np.bincount(pairs[most] % len(n), minlength=len(n))
         if right[classes].mean() >= TOLD and (values[classes] <= n[classes] / 2).all():

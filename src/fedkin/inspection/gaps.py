@@ -11,69 +11,45 @@ from fedkin.core.errors import counted
 from fedkin.inspection.fields import FEWEST_ROWS, Field, Fields
 from fedkin.inspection.finding import Finding, first, percent
 
-_NINES = re.compile(r"-?9+")
+_NINES = re.compile(r"-9|-?99+")
 MUCH_MISSING = 0.2  # share of the rows from which gaps are a warning
 
 
-def zeros(fields: Fields) -> list[Finding]:
-    """Return findings on columns of positive numbers far from 0 in which 0 is frequent.
+def stand_ins(fields: Fields) -> list[Finding]:
+    """Return findings on numbers that may stand for missing values.
 
-    A zero there may stand for a missing value.
+    These are frequent zeros in columns of positive numbers far from 0, and numbers of nines, such as -999, far from
+    all others.
     """
-    found = []
+    found: list[tuple[str, Field, float]] = []
     for f in fields.inputs:
         values = f.numbers[np.isfinite(f.numbers)]
-        if f.kind != "number" or f.distinct < FEWEST_ROWS or (values < 0).any():
+        if f.kind != "number" or len(np.unique(values)) < 3:
             continue
-        others, share = values[values > 0], float((values == 0).mean())
+        others = values[values > 0]
         # the smallest other value is far above 0, measured by how much the values differ among themselves
-        if share and len(others) and others.min() > max(others.std(), 0.2 * np.median(others)):
-            found.append((f, share))
-    if not found:
-        return []
-    found.sort(key=lambda pair: -pair[1])
-    zero = np.flatnonzero(found[0][0].numbers == 0)
+        if f.distinct >= FEWEST_ROWS and values.min() == 0 and len(others):
+            found += [("zeros", f, 0)] if others.min() > max(others.std(), 0.2 * np.median(others)) else []
+        for end in (values.min(), values.max()):
+            others = values[values != end]
+            far = end < 0 <= others.min() or np.abs(others - end).min() > np.ptp(others)
+            found += [("sentinel", f, end)] if far and _NINES.fullmatch(f"{end:.15g}") else []
     return [
         Finding(
-            "zeros",
-            "note",
-            "0 may stand for a missing value: "
-            + first([f"{f.name} is 0 in {percent(share)} of the rows" for f, share in found]),
-            "the other values are far from 0, so a model takes these for the lowest there are",
+            code,
+            "note" if code == "zeros" else "warning",
+            f"{value:g} may stand for a missing value: {f.name} is {value:g} in "
+            f"{percent(float((f.numbers == value).mean()))} of the rows",
+            "the other values are far from it, so a model takes these for the lowest or the highest there are",
             "leave these fields empty if nothing was measured",
-            columns=tuple(f.name for f, _ in found),
-            rows=fields.at(zero),
+            columns=(f.name,),
+            clients=()
+            if fields.client is None
+            else tuple(fields.client_names[k] for k in np.unique(fields.client[f.numbers == value])[:100]),
+            rows=fields.at(np.flatnonzero(f.numbers == value)),
         )
+        for code, f, value in found
     ]
-
-
-def sentinels(fields: Fields) -> list[Finding]:
-    """Return findings on numbers of nines, such as -999, far below or above all other values of a column."""
-    found = []
-    for f in fields.inputs:
-        values = np.unique(f.numbers[np.isfinite(f.numbers)])
-        if f.kind != "number" or len(values) < 3:
-            continue
-        for end, others in ((values[0], values[1:]), (values[-1], values[:-1])):
-            nines = _NINES.fullmatch(f"{end:.15g}") and (end < 0 or len(f"{end:g}") > 1)
-            if nines and (end < 0 <= others[0] or np.abs(others - end).min() > np.ptp(others)):
-                at = np.flatnonzero(f.numbers == end)
-                found.append(
-                    Finding(
-                        "sentinel",
-                        "warning",
-                        f"{f.name} is {end:g} in {counted(len(at), 'row')}, the other values are {others[0]:g} to "
-                        f"{others[-1]:g}",
-                        "such a number often stands for a missing value, and a model takes it for a measured one",
-                        "leave these fields empty if nothing was measured",
-                        columns=(f.name,),
-                        clients=()
-                        if fields.client is None
-                        else tuple(fields.client_names[k] for k in np.unique(fields.client[at])),
-                        rows=fields.at(at),
-                    )
-                )
-    return found
 
 
 def missing(fields: Fields) -> list[Finding]:

@@ -270,8 +270,9 @@ def _columns(dataset: Dataset) -> Fields | None:
 
 
 def _of_clients(found: Fields) -> list[Finding]:
-    """Return findings on columns of a table that differ between clients in a way that gives the client away."""
-    return [*columns.constant_at_client(found), *columns.client_numbers(found), *gaps.missing(found)]
+    """Return findings on columns of a table that give the client away, and on missing values."""
+    given_away = [*columns.constant_at_client(found), *columns.client_numbers(found)]
+    return [*given_away, *gaps.missing(found), *gaps.stand_ins(found)]
 
 
 def _of_numbers(dataset: Dataset, found: Fields | None) -> list[Finding]:
@@ -294,9 +295,7 @@ def _of_numbers(dataset: Dataset, found: Fields | None) -> list[Finding]:
         numbers = replace(found, inputs=tuple(f for f, k in zip(found.inputs, kinds, strict=True) if k == "number"))
     return [
         *columns.constant(found),
-        *(_of_clients(numbers) if dataset.table is not None else ()),
-        *(columns.codes_of_clients(found) if dataset.table is not None else ()),
-        *(gaps.sentinels(numbers) if dataset.table is not None else ()),
+        *((*_of_clients(numbers), *columns.codes_of_clients(found)) if dataset.table is not None else ()),
         *columns.ids(numbers),
         *columns.leaks(found),
         *columns.scales(numbers, standardised=dataset.table is not None),

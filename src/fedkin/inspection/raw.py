@@ -14,7 +14,8 @@ from fedkin.data.checks import NAMELESS, Indices
 from fedkin.data.pixels import Array
 from fedkin.data.shelf import is_shelf
 from fedkin.data.sources import SOURCES, Reading, csv_files, is_function
-from fedkin.data.sources.csvfile import PARQUET, Table, read_csv
+from fedkin.data.sources.csvfile import Table, read_csv
+from fedkin.data.sources.files import stem
 from fedkin.data.sources.hub import PREFIX, open_hub, table_of
 from fedkin.data.sources.idx import is_idx_folder
 from fedkin.data.sources.images import is_image_folder
@@ -109,8 +110,7 @@ def kind_of(data: str | Path) -> Kind:
 def _tables(paths: list[Path], path: Path, how: Reading) -> Raw:
     before = (f"{paths[0].name}, the first of {len(paths)} files:",) if len(paths) > 1 else ()
     more = (f"the others: {first([p.name for p in paths[1:]], 3 * EXAMPLES)}",) if len(paths) > 1 else ()
-    plain = paths[0].suffix.lower() not in PARQUET
-    seen = _lines(paths[0]) if plain else ()
+    seen = _lines(paths[0]) if paths[0].suffix.lower() in (".csv", ".tsv", ".txt") else ()
     try:
         table = read_csv(paths, path.name, how.encoding)
     except FedkinError as error:
@@ -147,19 +147,18 @@ def _judged(table: Table, how: Reading, paths: Sequence[Path], seen: tuple[str, 
     inputs = tuple(Field.read(c, table) for c in table.columns if c not in left)
     ids, names = _clients(table, client, paths)
     fields = Fields(inputs, label, ids, names, table.places)
+    plain = replace(fields, inputs=tuple(f for f in inputs if table.converted(f.name).code != "numbers-as-texts"))
     wrong += [
         *columns.constant(fields),
         *columns.constant_at_client(fields),
         *columns.client_numbers(fields),
         *columns.codes_of_clients(fields),
         *gaps.missing(fields),
-        *gaps.zeros(fields),
-        *gaps.sentinels(fields),
+        *gaps.stand_ins(fields),
         *columns.odd_numbers(fields),
-        *columns.conversions(table, [f.name for f in inputs], None if how.binary else target),
-        *columns.texts(fields),
-        *columns.commas(fields),
-        *columns.ids(fields),
+        *columns.conversions(table, fields),
+        *columns.texts(plain),
+        *columns.ids(plain),
         *columns.leaks(fields),
         *columns.scales(fields, standardised=True),
     ]
@@ -187,7 +186,7 @@ def _clients(table: Table, client: str | None, paths: Sequence[Path]) -> tuple[I
         names, ids = numbered(table.column(client, "client"))
         return ids, tuple(name or NAMELESS for name in names)
     if len(paths) > 1:
-        return np.array(table.file, dtype=np.int64), tuple(p.stem for p in paths)
+        return np.array(table.file, dtype=np.int64), tuple(map(stem, paths))
     return None, ()
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 
 from fedkin.core.errors import counted, meant
 from fedkin.data.card import MAX_CLASSES, numbers_of
 from fedkin.data.checks import NAMELESS, Indices
-from fedkin.data.conversion import looks_measured, whole_numbers
+from fedkin.data.conversion import looks_measured
 from fedkin.data.sources.csvfile import Table
 from fedkin.inspection.fields import Field
 from fedkin.inspection.finding import EXAMPLES, Finding, first
@@ -46,7 +44,9 @@ def check_target(table: Table, target: str | None, binary: bool) -> tuple[Indice
             _error(
                 "missing-target",
                 f"{counted(len(rows), 'row')} without a value of the target {target}",
-                "a row without a class can neither be trained on nor tested",
+                table.differences
+                if target in table.lacking
+                else "a row without a class can neither be trained on nor tested",
                 "remove these rows, or fill in the class",
                 columns=(target,),
                 rows=_places(table, rows),
@@ -117,7 +117,7 @@ def _labels(field: Field, binary: bool, table: Table) -> tuple[Indices | None, l
     fractions = ~np.isfinite(values) | (values != np.floor(values))
     broken = np.flatnonzero(fractions & (len(field.odd) == 0))
     refused = len(broken) > 0 or field.distinct > MAX_CLASSES
-    if not refused and not (whole_numbers(texts) and looks_measured(Counter(texts))):
+    if not (refused or looks_measured(texts)):
         return field.codes, []
     numbers = "texts" if len(field.odd) else "numbers"
     finding = Finding(

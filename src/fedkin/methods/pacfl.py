@@ -121,11 +121,10 @@ class PACFL(Method):
         found, clients = len(s.centres), len(s.labels)
         if clients < 2 or 1 < found < clients:
             return ""
-        count, other, mend = ("one cluster", "FedAvg", "smaller") if found == 1 else ("single clients", "Local", "larger")
-        return (
-            f"PACFL found {count} among {clients} clients by its threshold of {self.threshold:g} degrees, so it is "
-            f"{other} here; try a {mend} threshold"
-        )
+        what, mend = f"one cluster of all {clients} clients, so it is FedAvg here", "smaller"
+        if found > 1:
+            what, mend = f"a cluster for each of {clients} clients, so it is Local here", "larger"
+        return f"PACFL made {what}; try a {mend} threshold than {self.threshold:g} degrees"
 
 
 def principal_vectors(x: Tensor, count: int) -> Tensor:

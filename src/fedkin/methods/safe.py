@@ -24,6 +24,7 @@ from fedkin.functional.safe_share import (
     LEAST,
     choose,
     choose_alone,
+    choose_few,
     counted,
     left_out,
     numbers,
@@ -259,7 +260,7 @@ class Safe(Method):
         if not self.send_numbers:  # the server of such a run does not ask
             raise ConfigError("asked for numbers about held-out samples in a run with send_numbers = false")
         b = yield from through(self.inner.personalize(self._inside(c)))
-        _, held = self.parts(c.validation)
+        held = self.parts(c.validation)[1].distinct()
         if len(held) < LEAST or "alone" not in c.state:
             held = held.every(1, first=len(held))  # none of them
         likelihood, hits = numbers(*self._predicted(c, b, held.x), held.y)
@@ -299,10 +300,12 @@ class Safe(Method):
         """Return j of the client's lambda = G_j for a model ``b`` of the wrapped method."""
         if "alone" not in c.state:
             return len(GRID) - 1  # it has trained nothing that it could fall back on
-        _, held = self.parts(c.validation)
+        held = self.parts(c.validation)[1].distinct()
         p, q = self._predicted(c, b, held.x)
         if self.mode == "sure":  # the others' lambda; none received: 1/2
             return tested(p, q, held.y, int(c.received.get("others", torch.tensor(2))), self.delta)
+        if self.send_numbers and "prior" not in c.received and c.choice_noise is None:
+            return choose_few(p, q, held.y)
         likelihood, _ = numbers(p, q, held.y)
         r, bound = posterior(likelihood, c.received.get("prior", FLAT)), BOUNDS[self.mode]
         return choose(r, c.received.gains, bound) if "gains" in c.received else choose_alone(r, bound)

@@ -17,6 +17,7 @@ from fedkin.report.figures import (
     Figure,
     Groups,
     coloured,
+    leader,
     percent,
     thinned,
     x_axis,
@@ -190,7 +191,9 @@ def final_accuracies(groups: Groups, reference: str = "Local", first: Choice | N
 def _ranking(order: Sequence[str], means: Mapping[str, float], reference: str, kind: str = "") -> str:
     if not order:
         return "No method has a final accuracy"
-    fact = f"{order[0]} is highest with {100 * means[order[0]]:.1f} %{kind}"
+    top = f"{100 * means[order[0]]:.1f} %{kind}"
+    best = leader({title: 100 * mean for title, mean in means.items()}, apart=1.0)
+    fact = f"{best} is highest with {top}" if best else f"Final accuracy: up to {top}"
     others = [title for title in order if title != reference]
     if reference in means and others:
         above = sum(means[title] > means[reference] for title in others)

@@ -17,14 +17,14 @@ from fedkin.report.standings import Standing
 from fedkin.report.wording import SIGNS, against, cut, listed, named, share, short_mb, signed, tight
 
 _HEADS = {
-    "one seed": "one seed", "small tests": "small test parts", "rising": "still rising",
+    "one seed": "one seed", "small tests": "small test parts", "rising": "still rising", "unsteady": "unlike seeds",
     "constant": "no better than a constant", "never": "clients without training", "refused": "refused uploads",
     "abandoned": "abandoned rounds", "diverged": "diverged", "smaller cohorts": "smaller cohorts",
     "one cluster": "one group for nearly all", "data": "remark on the data",
     "end of range": "tuned to the end of a range", "tuning failed": "not tuned: all trials failed",
     "privacy of tuning": "privacy without tuning",
 }  # fmt: skip
-_BY_NAME = ("rising", "diverged", "one cluster", "end of range", "tuning failed")
+_BY_NAME = ("rising", "unsteady", "diverged", "one cluster", "end of range", "tuning failed")
 _MOST_HEADS = 4
 
 

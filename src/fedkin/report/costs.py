@@ -17,6 +17,7 @@ from fedkin.report.figures import (
     axis_ends,
     coloured,
     dashed,
+    leader,
     percent,
     prominent,
     thinned,
@@ -29,6 +30,8 @@ from fedkin.report.wording import cut, short_mb
 
 NOTHING = 0.001
 """A method that sends less than this fraction of the largest traffic has no line over bytes."""
+MORE = 1.1
+"""A title names the method with the largest cost where it is this many times the second largest."""
 KINDS = ("few", "medium", "many", "unseen")
 _KIND_SHADES = {"few": "var(--loss)", "medium": "var(--same)", "many": "var(--ink)", "unseen": "var(--gain)"}
 _KIND_SHAPES = {"few": "triangle-down", "medium": "circle", "many": "square", "unseen": "cross"}
@@ -67,9 +70,8 @@ def classes(groups: Groups) -> Figure | None:
         ],
     }  # fmt: skip
     few = {row["series"]: row["value"] for row in rows if row["kind"] == "few"}
-    best = max(few, key=lambda t: few[t]) if few else None
     fact = "Accuracy by how many samples of a class a client has"
-    if best is not None:
+    if best := leader(few, apart=1.0):
         fact = f"{best}: {few[best]:.1f} % on classes of which a client has few samples"
         fact += ", the highest" if len(few) > 1 else ""
     caption = (
@@ -95,8 +97,9 @@ def over_bytes(groups: Groups) -> Figure | None:
         lines[title] = [{"series": title, "mb": mb, "value": percent(level)} for mb in (0.0, most)]
     front = _front({title: (mb, lines[title][-1]["value"]) for title, mb in sent.items()})
     total = {t: runs[0].bytes or 0 for t, runs in groups.items()}
-    busiest = max(total, key=lambda t: total[t])
-    fact = f"{busiest} sends {'the most: ' if len(total) > 1 else ''}{short_mb(total[busiest] / 1e6)} MB"
+    fact = f"Accuracy over traffic: up to {short_mb(max(total.values()) / 1e6)} MB"
+    if busiest := leader(total, times=MORE):
+        fact = f"{busiest} sends {'the most: ' if len(total) > 1 else ''}{short_mb(total[busiest] / 1e6)} MB"
     caption = "What a byte buys: the higher a line lies on the left, the sooner its accuracy is there."
     caption += " Bold: no other method ends with a higher accuracy for as few bytes." if len(sent) > 1 else ""
     if silent:
@@ -194,8 +197,9 @@ def seconds(groups: Groups) -> Figure | None:
         },
     }  # fmt: skip
     total = {t: sum(row["seconds"] for row in rows if row["series"] == t) for t in groups}
-    slowest = max(total, key=lambda t: total[t])
-    fact = f"{slowest} takes {'the longest: ' if len(total) > 1 else ''}{total[slowest]:,.1f} s"
+    fact = f"Time of all rounds: up to {max(total.values()):,.1f} s"
+    if slowest := leader(total, times=MORE):
+        fact = f"{slowest} takes {'the longest: ' if len(total) > 1 else ''}{total[slowest]:,.1f} s"
     caption = "Wall-clock time of all rounds; it belongs to the machine, unlike all other figures of this page."
     return Figure("time", fact, caption, spec)
 

@@ -62,6 +62,18 @@ def best_first(groups: Groups, metric: str = "accuracy") -> list[str]:
     return sorted(groups, key=lambda t: -(found.mean if (found := finals[t]) else -1.0))
 
 
+def leader(values: Mapping[str, float], *, apart: float = 0.0, times: float = 1.0) -> str:
+    """Return the name with the largest value, for a title; "" where the second is so close that it says nothing.
+
+    Args:
+        values: name -> its value, as it is shown.
+        apart, times: least difference and least ratio to the second largest value.
+    """
+    first, *rest = sorted(values, key=lambda name: -values[name]) or [""]
+    near = rest and (values[first] - values[rest[0]] < apart or values[first] < times * values[rest[0]])
+    return "" if near else first
+
+
 def prominent(groups: Groups) -> list[str]:
     """Return the methods that have colours, best first: all of up to twelve, else the best eight and the references."""
     order = best_first(groups)

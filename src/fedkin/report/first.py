@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fedkin.evaluate import Choice, Constant, choose, difference, majority_class
+from fedkin.evaluate.rounds import evaluated
 from fedkin.report.folder import Run
 from fedkin.storage.json_lines import Record
 
@@ -83,15 +84,15 @@ def unlearned(groups: Mapping[str, Sequence[Run]], first: Choice, same: bool | N
     answers = {one.answer for one in constants}
     (answer,) = answers if len(answers) == 1 else (None,)
     always = "always giving a client's most frequent class" if answer is None else f"always answering “{answer}”"
+    lasts = [evaluated(run.rounds)[-1] for runs in groups.values() for run in runs]
+    only = len({line.get("only_class") for line in lasts} | {None}) == 2 and all("only_class" in line for line in lasts)
     total = sum(one.n_test for one in constants)
     rare = total - sum(one.right for one in constants)
     who = "No method predicts" if len(groups) > 1 else f"{next(iter(groups))} does not predict"
     other = "another class" if answer is None else "another outcome"
-    return (
-        f"{who} this outcome clearly better than {always}.",
-        f"Only {rare:,} of {total:,} test samples ({100 * rare / total:.3g}%) have {other}."
-        if rare < total / 2 else f"That answer is right for {total - rare:,} of {total:,} test samples.",
-    )  # fmt: skip
+    reason = f"{rare:,} of {total:,} test samples ({100 * rare / total:.3g}%) have {other}."
+    reason = f"All predictions are of one class; {reason}" if only else f"Only {reason}" if rare < total / 2 else reason
+    return f"{who} this outcome clearly better than {always}.", reason
 
 
 def _constant_figures(run: Run, first: Choice) -> dict[int, float]:

@@ -158,7 +158,8 @@ def _warnings(
         base = next(iter(compared.values()), {}).get(title, {})
         by_seed = {p.run.seed: _own(p, base.get(p.run.seed), headline) for p in own}
         prefix = f"{title}: " if len(groups) > 1 else ""
-        found += [careful.Warning(w.kind, prefix + w.text) for w in _of_seeds(by_seed, [run.seed for run in runs])]
+        warned = _of_seeds(by_seed, [r.seed for r in runs]) + careful.unsteady([r.final.get("accuracy") for r in runs])
+        found += [careful.Warning(w.kind, prefix + w.text) for w in warned]
     notes = dict.fromkeys(note for runs in groups.values() for run in runs for note in run.summary.get("notes") or ())
     return [*careful.data(notes), *_joined(found), *careful.seeds(max(len(runs) for runs in groups.values()))]
 

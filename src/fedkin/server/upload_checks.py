@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from fedkin.core import Bundle, Client, Download, Method, MethodError, Net, Samples, Training, stack
 from fedkin.core.bundle import require_tensors
@@ -92,7 +93,7 @@ class ScoreForm:
     """What evaluations of a round hold, and between which numbers.
 
     Attributes:
-        names: of its tensors, see `scored`; class counts ``[C]``, confusion matrices ``[C, C]``, samples without a
+        names: of its tensors, see `scored`; class counts ``[C]``, counts of parts ``[3, C]``, samples without a
             prediction ``[]`` and a cluster ``[]``, all int64; notes ``[]``, float64.
         classes: C.
         notes: `Method.client_notes`: the range of each note.
@@ -109,18 +110,20 @@ class ScoreForm:
     @cached_property
     def tensors(self) -> dict[str, tuple[torch.dtype, torch.Size, float, float]]:
         """Type, shape, least and largest number of each tensor, in the same order in every process."""
-        square = torch.Size([self.classes, self.classes])
-        shapes = {"counts": square[:1], "cluster": square[:0], "unpredicted": square[:0]}
+        one = torch.Size([])
+        shapes = {"counts": torch.Size([self.classes]), "cluster": one, "unpredicted": one}
+        most = {"cluster": _CLUSTERS, "unpredicted": self.most}
         notes = {f"note.{name}": range for name, range in sorted(self.notes.items())}
-        found = {n: (torch.float64, square[:0], *range) for n, range in notes.items()}
+        found = {n: (torch.float64, one, *range) for n, range in notes.items()}
         for name in sorted(self.names - {*notes}):
-            found[name] = (torch.int64, shapes.get(name, square), 0, _CLUSTERS if name == "cluster" else _COUNTS)
+            shape = shapes.get(name, torch.Size([3, self.classes]))
+            found[name] = (torch.int64, shape, 0, most.get(name, _COUNTS))
         return found
 
     @cached_property
-    def of_samples(self) -> list[str]:
-        """Names of the tensors whose sum is a number of evaluated samples."""
-        return [n for n in self.tensors if n not in ("counts", "cluster") and not n.startswith("note.")]
+    def parts(self) -> list[str]:
+        """Names of the counts of parts."""
+        return [n for n in self.tensors if n not in ("counts", "cluster", "unpredicted") and not n.startswith("note.")]
 
 
 def false_scores(answers: Mapping[int, Bundle], form: ScoreForm, sizes: Mapping[int, int] | None) -> dict[int, str]:
@@ -147,7 +150,7 @@ def _plausible(answers: Mapping[int, Bundle], form: ScoreForm, sizes: Mapping[in
         least, largest = torch.aminmax(together[name])
         if not (low <= float(least) and float(largest) <= high):
             return False
-    if any(int(together[n].view(len(answers), -1).sum(1).max()) > form.most for n in form.of_samples):
+    if any(_false_part(together[n], form.most) for n in form.parts):
         return False
     counted = together["counts"].sum(1).tolist()
     return sizes is None or all(n in (0, sizes[i]) for i, n in zip(sorted(answers), counted, strict=True))
@@ -170,22 +173,32 @@ def false_score(answer: Bundle, form: ScoreForm, size: int | None = None) -> str
             return f"{name} is {float(t):g}, expected {low:g} to {high:g}"
         if not low <= t.min() <= t.max() <= high:
             return f"{name} holds numbers below 0 or too large"
-        if name in form.of_samples and int(t.sum()) > form.most:
-            return f"{name} is of {int(t.sum())} samples, at most {form.most} are taken"
+        if name in form.parts and (why := _false_part(t, form.most)):
+            return f"{name} {why}"
     told_of = int(answer.counts.sum())
     if size is not None and told_of not in (0, size):
         return f"counts are of {told_of} training samples, the client joined with {size}"
     return _false_outcomes(answer) if told else None
 
 
+def _false_part(part: Tensor, most: int) -> str:
+    """Return what is wrong with the counts of a part ``[..., 3, C]``, or of one of several; "" if nothing is."""
+    samples, said, right = part.unbind(-2)
+    if (n := int(samples.sum(-1).max())) > most:
+        return f"is of {n} samples, at most {most} are taken"
+    if not torch.equal(samples.sum(-1), said.sum(-1)) or bool((right > torch.minimum(samples, said)).any()):
+        return "has not one prediction for each sample, or more correct ones of a class than samples or predictions"
+    return ""
+
+
 def _false_outcomes(answer: Bundle) -> str | None:
-    """Return why the outcomes of single test samples do not fit the confusion matrix, or None if they do."""
-    n, correct = int(answer.test.sum()), int(answer.test.diagonal().sum())
+    """Return why the outcomes of single test samples do not fit the counts per class, or None if they do."""
+    n, _, correct = answer.test.sum(1).tolist()
     for name, size in zip(OUTCOMES, (-(-n // 8), 16, 8), strict=True):
         t = answer[name]
         if t.dtype != torch.uint8 or list(t.shape) != [size]:
             return f"{name} is {t.dtype} {list(t.shape)}, expected torch.uint8 [{size}] for {n} test samples"
     bits = unpacked(answer.right)
     if bits[n:].any() or int(bits.sum()) != correct:
-        return f"right has {int(bits[:n].sum())} of {n} bits set, expected {correct} as in the confusion matrix"
+        return f"right has {int(bits[:n].sum())} of {n} bits set, expected {correct} as in the counts per class"
     return None

@@ -209,10 +209,10 @@ server needs only one weighted mean of the uploads, or one for each of fixed gro
 [secure aggregation](robust-and-private.md#secure-aggregation) can hide single uploads from it. Where the answer is no,
 the server must see the upload of each client, or means that are often over one or two clients.
 
-In evaluated rounds a client also sends the confusion matrices [C, C] of its validation and test parts and its class
-counts [C], where clients choose a cluster that choice, and the numbers that the method notes on each client (the share
-of a safe form). In the last round it sends one bit for each test
-sample, correct or not in the order of the test part, a digest of 16 bytes of that part, and one of 8 bytes of the
+In evaluated rounds a client also sends, of its validation and of its test part, the numbers of samples, predictions and
+correct predictions of each class [3, C], and its class counts [C], where clients choose a cluster that choice, and the
+numbers that the method notes on each client (the share of a safe form). In the last round it sends one bit for each
+test sample, correct or not in the order of the test part, a digest of 16 bytes of that part, and one of 8 bytes of the
 logits for it, so that two runs can be compared sample by sample. In runs with
 [privacy options](robust-and-private.md#privacy) (`metadata_epsilon`, `noise_multiplier`), and where the owner of a host
 limits reports of counts, neither these bits and digests nor exact class counts are sent.

@@ -112,13 +112,13 @@ def _healthy(trial: TrialRun, setting: Setting) -> None:
                 raise RuleBroken(
                     f"the logits of client {i} hold NaN {at}, for {lost} samples, though models are finite"
                 )
-            for name, confusion in found.items():
+            for name, counts in found.items():
                 part = name.rpartition(".")[2]
                 if part not in ("test", "validation"):
                     continue
                 n = len(getattr(setting.shards[i], part))
-                if int(confusion.sum()) != n or bool((confusion < 0).any()):
-                    raise RuleBroken(f"client {i} has {n} {part} samples {at}, {int(confusion.sum())} were predicted")
+                if counts[:2].sum(1).tolist() != [n, n] or bool((counts < 0).any()):
+                    raise RuleBroken(f"client {i} has {n} {part} samples {at}, {int(counts[1].sum())} were predicted")
 
 
 def _sound(m: Moment) -> None:

@@ -187,11 +187,11 @@ def test_the_card_has_the_figures_of_a_constant_answer(fedkin: Command) -> None:
     for name, starts in (("a", "Balanced accuracy, the mean over its classes, is "), ("b", "Right on ")):
         place = Path(f"run/exports/client-{name}")
         card, text = json.loads((place / "card.json").read_text()), (place / "README.md").read_text()
-        matrix, test = card["test"]["confusion"], card["test"]
-        recalls = [row[k] / sum(row) for k, row in enumerate(matrix)]
+        counts, test = card["test"]["per_class"], card["test"]
+        recalls = [right / of for right, of in zip(counts["correct"], counts["samples"], strict=True)]
         assert test["balanced"] == pytest.approx(sum(recalls) / 2)
         most = max(range(2), key=lambda k: card["trained_on"]["per_class"][k])
-        assert test["majority"] == sum(matrix[most])
+        assert test["majority"] == counts["samples"][most]
         said = text.partition(", seed 0. ")[2].partition("\n")[0]
         assert said.startswith(starts)
         assert f"ight on {test['correct']} of {test['n']} test samples of this client" in said

@@ -270,7 +270,8 @@ OUTCOME = (
 
 def outcome() -> Outcome:
     """An outcome of which only the verdicts are shown."""
-    found: Any = SimpleNamespace(verdicts=OUTCOME, styles=("green", "dim"), which="")
+    nothing = SimpleNamespace(unlearned=None)
+    found: Any = SimpleNamespace(verdicts=OUTCOME, styles=("green", "dim"), which="", report=nothing)
     return found  # type: ignore[no-any-return]
 
 

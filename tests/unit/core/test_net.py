@@ -335,20 +335,6 @@ def test_a_head_that_shares_parameters_is_refused() -> None:
         Net(TiedHead, (3,), 2)
 
 
-def test_frozen_parameters_are_refused() -> None:
-    """Some frozen: named, at most three of them. All frozen, as a module used for predictions: trained."""
-
-    def frozen(count: int) -> nn.Module:
-        made = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
-        for p in list(made.parameters())[:count]:
-            p.requires_grad_(False)
-        return made
-
-    with pytest.raises(ModelError, match=r"frozen parameters .*: '0.weight', '0.bias', '2.weight' and 1 more; "):
-        Net(lambda: frozen(4), (3,), 2)
-    assert torch.equal(Net(lambda: frozen(6), (3,), 2).w0, Net(lambda: frozen(0), (3,), 2).w0)
-
-
 def test_a_second_network_of_the_same_kind_has_the_named_head() -> None:
     """No layer of it is linear, so that it could not be found otherwise."""
     net = Net(lambda: nn.Sequential(nn.Conv1d(1, 2, 4), nn.Flatten()), (1, 4), 2, head="0")

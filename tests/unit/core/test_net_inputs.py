@@ -159,7 +159,7 @@ def test_what_is_no_logits(what: Callable[[Tensor], object], got: str) -> None:
 
 def test_one_output_for_two_classes() -> None:
     """A sigmoid is another way of training, so its head gets one more output and not a new name."""
-    with pytest.raises(ModelError, match="one output for two classes.*two outputs, and leave out the sigmoid"):
+    with pytest.raises(ModelError, match=r"one output for two classes.*two outputs, and leave out the sigmoid"):
         Net(lambda: nn.Sequential(nn.Linear(4, 1), nn.Sigmoid()), (4,), 2)
 
 
@@ -203,16 +203,16 @@ def test_a_second_argument() -> None:
         def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
             return super().forward(x)
 
-    with pytest.raises(ModelError, match="missing 1 required positional argument: 'mask'.*one tensor of such inputs"):
+    with pytest.raises(ModelError, match=r"missing 1 required positional argument: 'mask'.*one tensor of such inputs"):
         Net(Masked, (4,), 3, samples=WORDS)
 
 
 def test_too_few_rows_of_an_embedding() -> None:
     """The message says how many the inputs need, where a network is made and later."""
-    with pytest.raises(ModelError, match="index out of range in self.*a row for each of the numbers, at least 9 [+] 1"):
+    with pytest.raises(ModelError, match=r"index out of range in self.*a row for each of the numbers, at least 9 \+ 1"):
         Net(lambda: Words(5), (4,), 3, samples=WORDS)
     net = Net(lambda: Words(10), (4,), 3, samples=WORDS)
-    with pytest.raises(ModelError, match="at least 12 [+] 1"):
+    with pytest.raises(ModelError, match=r"at least 12 \+ 1"):
         net(net.w0, WORDS + 3)
 
 

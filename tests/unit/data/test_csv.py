@@ -146,8 +146,11 @@ def test_target_is_needed(table: Path) -> None:
             r"give numbers instead of texts such as 't0' \(t.csv, line 2\), or .* --drop x",
         ),
         ("x,y\n" + "".join(f"2020-01-{i},0\n" for i in range(51)), "they look like dates: give the days since"),
-        ("x,y\n" + "".join(f'"{i},5",0\n' for i in range(51)), "they look like numbers with a decimal comma"),
-        ("x,y\n" + "".join(f'"{i},500",0\n' for i in range(51)), "write 1234 for 1,234 if it separates thousands"),
+        ("x,y\n" + "".join(f'"{i},5",0\n' for i in range(51)), "write 1.5 for 1,5 if it is a decimal comma"),
+        (
+            "x,y\n" + "".join(f'"{i},500",0\n' for i in range(51)),
+            "1500 for 1,500 if it separates thousands, or ",
+        ),
         ("x,y\n" + "".join(f"1,{i}\n" for i in range(1001)), "target 'y' has 1001 different values, at most 1000"),
     ],
 )

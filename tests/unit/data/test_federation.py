@@ -61,7 +61,7 @@ def test_not_finite_is_named(value: float) -> None:
 
 def test_types() -> None:
     """Inputs must be float32, labels int64, and both must be as long."""
-    with pytest.raises(DataError, match="inputs must be float32, got float64"):
+    with pytest.raises(DataError, match="inputs must be float32 or int64, got float64"):
         Federation((shard(train=Samples(torch.zeros(1, 2).double(), torch.zeros(1, dtype=torch.int64))),), classes=2)
     with pytest.raises(DataError, match="labels must be int64, got int32"):
         Federation((shard(train=Samples(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int32))),), classes=2)

@@ -280,6 +280,115 @@ def test_a_fault_of_a_whole_column_names_no_lines(tmp_path: Path) -> None:
     assert one(look_at(write(tmp_path / "d.csv", mostly(table()))), "missing-values").rows == ()
 
 
+def drawn(n: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).random(n)
+
+
+@pytest.mark.parametrize(("n", "deaths"), [(240, 0.03), (240, 0.5), (1500, 0.01)])
+@pytest.mark.parametrize(
+    "leak",
+    [
+        lambda dead, u: "died" if dead else "home",
+        lambda dead, u: dead,
+        lambda dead, u: 40 * dead + round(9 * u, 3),  # a threshold among many values
+        lambda dead, u: round(-dead - 0.5 * u, 4),
+        lambda dead, u: f"{u:.1f}" if dead else "",  # filled in for the dead alone
+        lambda dead, u: round(u, 5) if dead else "",
+    ],
+)
+def test_a_column_gives_the_class_away_however_rare_the_class_is(
+    n: int, deaths: float, leak: Callable[[int, float], Any], tmp_path: Path
+) -> None:
+    """Half of the rows, three in a hundred or one; columns of chance are no leak, however many values they have."""
+    dead = [int(i < deaths * n) for i in np.random.default_rng(2).permutation(n)]
+    rows = [
+        {"leak": leak(d, u), "few": int(5 * v), "some": int(n / 5 * v), "many": round(w + d, 5), "ill": d}
+        for d, u, v, w in zip(dead, drawn(n), drawn(n, 1), drawn(n, 3) * 4, strict=True)
+    ]
+    found = inspect(write(tmp_path / "a.csv", rows), IID(), clients=2, target="ill")
+    assert one(found, "target-leak").columns == ("leak",)
+
+
+def test_a_nearly_perfect_column_gives_the_class_away(tmp_path: Path) -> None:
+    """Three classes, of which the rarest has 4 %; one row in two hundred is wrong. With one in ten it is
+    a good predictor."""
+    label = [0] * 600 + [1] * 360 + [2] * 100
+    for wrong, said in ((200, True), (10, False)):
+        rows = [{"x": f"c{(y + (i % wrong == 7)) % 3}", "ill": y} for i, y in enumerate(label)]
+        found = inspect(write(tmp_path / "a.csv", rows), IID(), clients=2, target="ill")
+        assert ("target-leak" in [f.code for f in found.findings]) == said
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("patient", lambda i: 1000 + i - (i % 20 == 0), True),  # every twentieth has the number of the one before
+        ("patient", lambda i: f"P{i - (i == 5)}", True),
+        ("patient_id", lambda i: 31 * (i // 2) % 7919, True),  # two visits each
+        ("patient_id", lambda i: f"P{i // 2}", True),
+        ("case", lambda i: "" if i % 30 == 3 else 1000 + i, True),
+        ("ward_no", lambda i: i % 7, False),
+        ("steps", lambda i: 7919 * i % 100_003, False),
+        ("visits", lambda i: i % 40, False),
+    ],
+)
+def test_ids_of_which_some_come_again(name: str, value: Callable[[int], Any], said: bool, tmp_path: Path) -> None:
+    rows = column(name, lambda i, r: value(i))(table())
+    found = look_at(write(tmp_path / "a.csv", rows))
+    assert [f.columns for f in found.findings if f.code == "id-column"] == ([(name,)] if said else [])
+
+
+OF_HOSPITAL: dict[str, tuple[Callable[[int, Row], Any], bool]] = {
+    "other letters": (lambda i, r: ("mw" if r["hospital"] == "west" else "MF")[i // 4 % 2], True),
+    "other numbers": (lambda i, r: (i // 4 % 2) + (r["hospital"] == "west"), True),
+    "numbers and letters": (lambda i, r: ("12" if r["hospital"] == "west" else "MF")[i // 4 % 2], True),
+    "capitals": (lambda i, r: ("yes", "no", "YES", "NO")[i // 4 % 2 + 2 * (r["hospital"] == "west")], True),
+    "units": (lambda i, r: (1 + i // 4 % 3) * (1000 if r["hospital"] == "west" else 1), True),
+    "two languages at two each": (lambda i, r: ("ja", "nein", "yes", "no")[i // 4 % 2 + i % 2 * 2], True),
+    "a rare code at one": (lambda i, r: "c" if i == 2 else "ab"[i // 4 % 2], False),
+    "fewer at one": (lambda i, r: i // 4 % (2 if r["hospital"] == "west" else 3), False),
+    "another mixture": (lambda i, r: "ab"[i // 4 % 9 > (1 if r["hospital"] == "west" else 7)], False),
+    "many numbers": (lambda i, r: 40 + 7 * i % 43, False),
+}
+
+
+@pytest.mark.parametrize("name", OF_HOSPITAL)
+def test_codes_that_differ_between_clients(name: str, tmp_path: Path) -> None:
+    """Found by the inspection and in passing; the clients are named, with their codes."""
+    value, said = OF_HOSPITAL[name]
+    path = write(tmp_path / "a.csv", column("sex", value)(table()))
+    found = look_at(path)
+    assert [f.columns for f in found.findings if f.code == "codes-differ"] == ([("sex",)] if said else [])
+    if said:
+        assert " at west" in one(found, "codes-differ").what
+    data = load(path, target="ill", client="hospital")
+    assert ("codes-differ" in [f.code for f in glance(data, federate(data, Natural()))]) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (lambda i, r: -999 if r["hospital"] == "west" and i % 3 else r["weight"], ("west",)),
+        (lambda i, r: 9999 if i % 9 == 1 else r["weight"], ("north", "south", "west", "east")),
+        (lambda i, r: -9 if i == 2 else i % 7, ("west",)),
+        (lambda i, r: 99 if i == 2 else i % 7, ("west",)),
+        (lambda i, r: -99.0 if i == 2 else 1000 * i, ("west",)),
+        (lambda i, r: 40 + i % 60, None),  # ages up to 99
+        (lambda i, r: i % 120 - 60, None),
+        (lambda i, r: 999 - i, None),
+    ],
+)
+def test_numbers_of_nines_that_may_stand_for_missing_values(
+    value: Callable[[int, Row], Any], said: tuple[str, ...] | None, tmp_path: Path
+) -> None:
+    """At one client or at all, found by the inspection and in passing."""
+    path = write(tmp_path / "a.csv", column("weight", value)(table()))
+    found = [f for f in look_at(path).findings if f.code == "sentinel"]
+    assert [set(f.clients) for f in found] == ([] if said is None else [set(said)])
+    data = load(path, target="ill", client="hospital")
+    assert ("sentinel" in [f.code for f in glance(data, federate(data, Natural()))]) == (said is not None)
+
+
 def without_client(i: int, row: Row) -> str:
     return "" if i < 20 else str(row["hospital"])
 

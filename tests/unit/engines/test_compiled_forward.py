@@ -19,10 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from chains import CLASSES, SHAPE, SMALL, Make, chains, data_for, made, one_of_each, sequence
 from fedkin.core import Bundle, ClientData, MethodError, Net, Samples, Training
+from fedkin.core.samples import tally
 from fedkin.engines import Engine, Gradient, Job, Loop, Stacked, Task, Workers
 from fedkin.engines.passes import CompiledPasses, RememberingClient, compiled_passes, evaluating
 from fedkin.engines.steps import layers_of
-from fedkin.evaluate.scores import confusion
 from fedkin.methods import CAM, IFCA, METHODS, FedAvg
 from fedkin.methods.pfa import sparsity
 from fedkin.models.start import factory
@@ -250,7 +250,7 @@ def test_engines_evaluate_alike(make: Make, shape: tuple[int, ...], monkeypatch:
     assert len(asked) == 6
     for b, shard in zip(alone, shards, strict=True):
         for name, data in (("test", shard.test), ("validation", shard.validation)):
-            assert torch.equal(b[name], confusion(data.y, exact(make, net, sent.model, data.x)[1].argmax(1), CLASSES))
+            assert torch.equal(b[name], tally(data.y, exact(make, net, sent.model, data.x)[1].argmax(1), CLASSES))
 
 
 def same(a: list[Bundle], b: list[Bundle]) -> bool:

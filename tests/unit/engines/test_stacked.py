@@ -215,12 +215,12 @@ def test_clients_without_training_data_keep_what_they_were_sent() -> None:
 
 
 def test_a_chosen_cluster_is_passed_on() -> None:
-    """Evaluation gives the same cluster as the loop's, and confusion matrices of all samples."""
+    """Evaluation gives the same cluster as the loop's, and counts of all samples."""
     j = job(get_method("ifca"))
     got, _ = answered(j, tasks(j, "evaluate", centres=torch.stack([j.net.fresh(i) for i in range(3)])))
     for i, answer in got.items():
         assert set(answer.reply) == {"counts", "unpredicted", "cluster", "test", "validation"}
-        assert int(answer.reply.test.sum()) == len(j.shards[i].test)
+        assert int(answer.reply.test[0].sum()) == len(j.shards[i].test)
 
 
 def test_noise_on_what_clients_say_is_the_loops() -> None:
@@ -765,7 +765,7 @@ def diverged(self: Method, net: Net, b: Bundle, x: Tensor) -> Tensor:
     ],
 )
 def test_clients_of_one_model_are_scored_without_their_programs(m: Method, alone: bool, programs: list[int]) -> None:
-    """Class counts, confusion matrices, samples without a prediction and states are the loop's, of a client without
+    """Class counts, counts of parts, samples without a prediction and states are the loop's, of a client without
     validation samples as well; with further views, or a model of their own, clients are asked one by one."""
     j = job(m)
     asked = [replace(t, state=Bundle(model=j.net.w0 + 0.1)) for t in tasks(j, "evaluate", model=j.net.w0)]
@@ -786,7 +786,7 @@ def test_clients_are_asked_where_models_or_the_round_are_of_another_kind(program
     assert len(programs) == 6
 
 
-def test_clients_without_samples_to_evaluate_have_matrices_of_zeros(programs: list[int]) -> None:
+def test_clients_without_samples_to_evaluate_have_counts_of_zeros(programs: list[int]) -> None:
     """All of them: there is nothing to predict."""
     none = samples(0, 9, "test", 0)
     j = job(FedAvg(), shards=[ClientData(samples(0, i, "train", 4), none, none) for i in range(2)])

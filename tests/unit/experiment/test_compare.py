@@ -261,6 +261,60 @@ def test_bad_settings_leave_no_folder(changes: dict[str, Any], kind: type, messa
     assert list(tmp_path.iterdir()) == []
 
 
+FAILS = """from dataclasses import dataclass
+import fedkin
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(64, 10)
+
+    def forward(self, x):
+        if self.training:
+            raise RuntimeError("oh")
+        return self.linear(x.flatten(1))
+
+@dataclass(frozen=True)
+class Mine(fedkin.Method):
+    def init(self, r):
+        return fedkin.Bundle(model=r.w0)
+    def distribute(self, s, r):
+        return fedkin.to_all(model=s.model)
+    def client_update(self, c):
+        w = yield fedkin.Train(c.received.model)
+        return fedkin.Bundle(model=w)
+    def aggregate(self, s, r, up):
+        return fedkin.Bundle(model=r.maen(up.model))
+"""
+
+
+@pytest.mark.parametrize(
+    "case", ["settings of the data", "a method's code", "a network's code", "a later seed's method"]
+)
+def test_a_comparison_that_fails_at_its_start_leaves_no_folder(case: str, tmp_path: Path) -> None:
+    """Also where the fault is in what the rounds do: a method without what it needs, code of the user's own. What was
+    asked for is run before the references, and there is nothing that could be resumed with the same fault."""
+    (tmp_path / "mine.py").write_text(FAILS)
+    own = f"{tmp_path / 'mine.py'}"
+    model = {"model": ModelSettings(f"{own}:Net")} if case.startswith("a network") else {}
+    method = "oracle" if case.startswith("settings") else "fedper" if model else f"{own}:Mine"
+    seeds = {"seeds": (3, 4)} if "later" in case else {}
+    with pytest.raises(Exception, match=r"no true group|maen|oh"):
+        compare(plan(method, **model, **seeds), tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
+def test_references_are_run_last_and_stand_first(tmp_path: Path) -> None:
+    """In each seed; the runs are returned in the order of the table."""
+    made: dict[tuple[str, int], None] = {}
+    runs = compare(plan("fedper", seeds=(3, 4)), on_round=lambda name, seed, *_: made.setdefault((name, seed)))
+    assert [name for name, _ in made] == ["fedper", "local", "local-full", "fedavg"] * 2
+    assert [(run.title, run.seed) for run in runs] == [
+        (title, seed) for seed in (3, 4) for title in ("Local", "Local (full)", "FedAvg", "FedPer")
+    ]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

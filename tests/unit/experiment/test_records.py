@@ -12,6 +12,7 @@ from fedkin.core import Bundle
 from fedkin.data import Federation, planted_groups
 from fedkin.experiment.records import lines_of
 from fedkin.server import RoundReport
+from toys import tallied
 
 
 def federation() -> Federation:
@@ -46,7 +47,7 @@ def evaluated(right: int, wrong: int, **more: torch.Tensor) -> Bundle:
     test, validation = torch.zeros(3, 3, dtype=torch.int64), torch.zeros(3, 3, dtype=torch.int64)
     test[0, 0], test[0, 1] = right, wrong
     validation[2, 2] = 1
-    return Bundle(counts=torch.tensor([4, 0, 5]), test=test, validation=validation, **more)
+    return Bundle(counts=torch.tensor([4, 0, 5]), test=tallied(test), validation=tallied(validation), **more)
 
 
 def test_a_plain_round() -> None:
@@ -127,13 +128,22 @@ def test_outcomes_of_test_samples_are_hexadecimal() -> None:
     assert {"right", "test_digest", "logits_digest"}.isdisjoint(other)
 
 
+def test_the_only_class_that_is_predicted_is_of_finite_logits() -> None:
+    """One class for every test sample of all clients; not where samples have no prediction and count as class 0."""
+    every = {0: evaluated(3, 0), 2: evaluated(1, 0)}
+    assert lines_of(report(evaluation=every), federation()).rounds[0]["only_class"] == 0
+    lost = {**every, 2: evaluated(1, 0, unpredicted=torch.tensor(1))}
+    for other in (lost, {**every, 2: evaluated(0, 1)}, {0: evaluated(2, 1)}):
+        assert "only_class" not in lines_of(report(evaluation=other), federation()).rounds[0]
+
+
 def test_further_views_have_names_of_their_own() -> None:
     """What a method shows beside its model stands as accuracy_NAME, per client and as the mean over clients."""
-    view = torch.tensor([[1, 1, 0], [0, 0, 0], [0, 0, 0]])
+    view, right = tallied(torch.tensor([[1, 1, 0], [0, 0, 0], [0, 0, 0]])), tallied(torch.diag(torch.tensor([1, 0, 0])))
     none = torch.zeros(3, 3, dtype=torch.int64)
     evaluation = {
         0: evaluated(1, 0, **{"before.test": view, "before.validation": view}),
-        1: evaluated(1, 0, **{"before.test": view.diagonal().diag(), "before.validation": view}),
+        1: evaluated(1, 0, **{"before.test": right, "before.validation": view}),
         2: evaluated(1, 0, **{"before.test": none, "before.validation": view}),
     }
     lines = lines_of(report(evaluation=evaluation), federation())

@@ -42,7 +42,7 @@ def chosen(folder: Path) -> int:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_best_round_predicts_what_was_reported(name: str, tmp_path: Path) -> None:
-    """For every client, the confusion matrix and figures of the evaluation of that round, which is not the last; the
+    """For every client, the counts and figures of the evaluation of that round, which is not the last; the
     card says which it is, and its figures."""
     run_settings(settings(name), out=tmp_path / "run")
     best, data = chosen(tmp_path / "run"), settings(name).data.federation(0)

@@ -65,6 +65,20 @@ def test_fedavg_gives_the_global_model_and_then_trains_it() -> None:
     assert (drill.cluster, drill.weights, drill.mates) == (None, None, ())
 
 
+def test_the_constant_answer_is_that_of_the_most_frequent_training_class() -> None:
+    """Of 100 samples 70 are of class 0: the share of class 0 in its test part, by hand, whatever the run's clients had;
+    it is in the figures, on the chart, and 1 where all samples are of one class."""
+    result, rng = after_run(fedkin.methods.FedAvg()), np.random.default_rng(0)
+    y = rng.permutation(np.arange(100) >= 70).astype(int)
+    new = rng.normal(size=(100, 2)).astype(np.float32), y
+    drill = join(result, new, after=(0,))
+    test = fedkin.Federation.from_arrays([new], classes=2).clients[0].test.y
+
+    assert drill.constant == drill.to_json()["constant"] == float((test == 0).double().mean()) > 0.5
+    assert 100 * drill.constant in [line["accuracy"] for line in drill.chart()["layer"][1]["data"]["values"]]
+    assert join(result, (new[0], 0 * y + 1), after=(0,)).constant == 1.0
+
+
 def test_dapfl_tells_whom_a_newcomer_learns_from() -> None:
     """Weights of clients, largest first, that are those of a mixture."""
     drill = join(after_run(fedkin.methods.DAPFL()), one(0, 99), after=(0, 1))

@@ -487,5 +487,31 @@ def test_small_traffic_is_not_rounded_to_nothing(made):
     for line in (line for run in runs for line in run.rounds):
         line |= {"bytes_up": 100_000, "bytes_down": 100_000, "bytes_evaluation": 50_000}
     figure = costs.over_bytes(by_title(runs))
-    assert figure.fact.endswith("sends the most: <1 MB")
+    assert figure.fact.endswith("<1 MB")
     assert "sent up to <1 MB more" in figure.caption
+
+
+@pytest.mark.parametrize(
+    ("values", "limits", "named"),
+    [
+        ({"A": 95.1, "B": 95.0}, {"apart": 1.0}, ""),
+        ({"A": 94.0, "B": 95.0}, {"apart": 1.0}, "B"),
+        ({"A": 15.0, "B": 15.0, "C": 2.0}, {"times": 1.1}, ""),
+        ({"A": 10.0, "B": 11.1, "C": 2.0}, {"times": 1.1}, "B"),
+        ({"A": 0.0, "B": 0.0}, {"apart": 1.0}, ""),
+        ({"A": 3.0}, {"times": 1.1}, "A"),
+        ({}, {"apart": 1.0}, ""),
+    ],
+)
+def test_a_title_names_the_first_only_where_it_is_clearly_first(
+    values: dict[str, float], limits: dict[str, float], named: str
+) -> None:
+    """By a point of accuracy, or a tenth of a cost; alone it is always named."""
+    assert figures.leader(values, **limits) == named
+
+
+def test_titles_of_methods_that_are_alike_name_none(made) -> None:
+    """Equal traffic, and accuracies half a point apart."""
+    groups = by_title([made("A", top=0.600), made("B", top=0.595)])
+    facts = [accuracy.final_accuracies(groups).fact, costs.over_bytes(groups).fact]
+    assert not [fact for fact in facts if re.search(r"\b[AB]\b|highest|most", fact)]

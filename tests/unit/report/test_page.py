@@ -150,6 +150,14 @@ def test_warnings_stand_before_the_charts(folder):
     assert text.index("One seed only") < text.index('data-chart="gains"')
 
 
+def test_a_method_whose_seeds_are_unlike_has_a_caveat(made):
+    """Twelve points between two seeds of M: said of M alone, on the page of a comparison."""
+    runs = [made(t, s, top=a) for t, tops in (("Local", (0.7, 0.72)), ("M", (0.8, 0.68))) for s, a in enumerate(tops)]
+    found = [w.text for w in page.several_runs(runs).warnings if w.kind == "unsteady"]
+    assert len(found) == 1
+    assert found[0].startswith("M: Accuracy is 68.0 % in one seed and 80.0 % in another.")
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
     """No summary, no page."""
     with pytest.raises(RunFolderError, match=r"no summary\.json"):

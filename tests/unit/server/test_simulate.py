@@ -162,7 +162,7 @@ def test_an_evaluation_changes_no_state() -> None:
     assert s.ledgers[0].committed == {}
     w = s.states(torch.tensor([1, 0, 0, 0, 0, 0]))[0].model
     assert not torch.equal(w, network("mlp").w0)
-    assert before[0].test.sum() == after[0].test.sum() == 4
+    assert before[0].test[0].sum() == after[0].test[0].sum() == 4
 
 
 def test_restored_clients_go_on_from_their_states() -> None:

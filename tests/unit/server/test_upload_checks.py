@@ -121,8 +121,8 @@ def test_a_probe_has_the_form_of_an_upload() -> None:
 
 SCORE = Bundle(
     counts=torch.tensor([4, 5]),
-    test=torch.tensor([[5, 1], [2, 1]]),
-    validation=torch.zeros(2, 2, dtype=torch.int64),
+    test=torch.tensor([[6, 3], [7, 2], [5, 1]]),
+    validation=torch.zeros(3, 2, dtype=torch.int64),
     right=torch.tensor([0b11101100, 0b10000000], dtype=torch.uint8),
     test_digest=torch.zeros(16, dtype=torch.uint8),
     logits_digest=torch.zeros(8, dtype=torch.uint8),
@@ -166,7 +166,7 @@ def test_honest_outcomes_are_not_refused() -> None:
     ],
 )
 def test_false_outcomes_are_refused(name: str, value: Tensor, reason: str) -> None:
-    """Bits that do not fit the test part or its confusion matrix, and a digest of another length."""
+    """Bits that do not fit the test part or its counts, and a digest of another length."""
     assert (false_score(SCORE.but(**{name: value}), LAST) or "").startswith(reason)
 
 
@@ -199,10 +199,13 @@ def test_an_evaluation_has_as_many_samples_as_the_plan_takes_at_most() -> None:
 
 NOTED = PLAIN.but(**{"note.share": torch.tensor(0.5).double(), "cluster": torch.tensor(2)})
 WRONG: dict[str, tuple[str, Tensor]] = {
-    "a count below 0": ("test", torch.tensor([[5, 1], [-1, 4]])),
+    "a count below 0": ("test", torch.tensor([[6, 3], [10, -1], [5, -1]])),
     "a large count": ("counts", torch.tensor([10**12 + 9, 0])),
     "a large cluster": ("cluster", torch.tensor(10**6 + 1)),
-    "too many samples": ("validation", torch.tensor([[9, 0], [0, 1]])),
+    "too many samples": ("validation", torch.tensor([[9, 1], [9, 1], [9, 1]])),
+    "a prediction too many": ("test", torch.tensor([[6, 3], [7, 3], [5, 1]])),
+    "more correct ones than samples": ("test", torch.tensor([[6, 3], [7, 2], [7, 1]])),
+    "more correct ones than predictions": ("validation", torch.tensor([[1, 0], [0, 1], [1, 0]])),
     "other counts": ("counts", torch.tensor([4, 6])),
     "another shape": ("test", torch.zeros(3, 3, dtype=torch.int64)),
     "another type": ("cluster", torch.tensor(2, dtype=torch.int32)),

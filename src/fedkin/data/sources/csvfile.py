@@ -20,6 +20,8 @@ from fedkin.data.standalone import RawError, read_lines
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+_Read = tuple[tuple[str, ...], list[tuple[int, list[str]]], set[str]]
+"""A file: its header, its rows with their numbers, and the columns that it declares to be texts."""
 PARQUET = frozenset({".parquet", ".pq"})
 _FIELD, _ROW = 64, 240  # bytes of memory for a field, which becomes a text of its own, and for a row
 _ROW_NUMBERS = re.compile(r"__index_level_\d+__")
@@ -38,7 +40,8 @@ class Table:
         places: file and line of each row, for messages.
         name: for messages.
         texts: columns that a file declares to be texts, whatever they look like.
-        lacking: columns that some files lack, with the names of these files; they are empty there.
+        lacking: columns that some files lack, and are empty there, with the name of the first of these files.
+        differences: the same as a sentence; "" if all files have the same columns.
     """
 
     columns: tuple[str, ...]
@@ -47,7 +50,8 @@ class Table:
     places: list[str]
     name: str
     texts: frozenset[str] = frozenset()
-    lacking: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    lacking: Mapping[str, str] = field(default_factory=dict)
+    differences: str = ""
     _converted: dict[str, Conversion] = field(default_factory=dict)
 
     def column(self, name: str, use: str) -> list[str]:
@@ -63,15 +67,9 @@ class Table:
     def converted(self, name: str) -> Conversion:
         """Return what a column is read as."""
         if name not in self._converted:
-            self._converted[name] = Conversion(None) if name in self.texts else convert(self.column(name, "inputs"))
+            texts = self.column(name, "inputs")
+            self._converted[name] = Conversion(None) if name in self.texts else convert(texts, name, self.places)
         return self._converted[name]
-
-    def differences(self) -> str | None:
-        """Return which files lack which columns; None if all have the same."""
-        if not self.lacking:
-            return None
-        shown = listed([f"{column} ({listed(files, 3)})" for column, files in self.lacking.items()])
-        return f"columns that are not in all files count as missing where they are not: {shown}"
 
     def records(self) -> list[dict[str, str]]:
         """Return the rows by column, as `Preparation.apply` takes them."""
@@ -93,34 +91,32 @@ def read_csv(paths: Sequence[Path], name: str, encoding: str | None = None) -> T
     """
     if encoding is not None and all(path.suffix.lower() in PARQUET for path in paths):
         raise ConfigError(f"{name}: encoding is for csv files; a parquet file states how its texts are stored")
-    having: dict[str, set[int]] = {}  # column -> numbers of the files that have it
-    rows, file, places, texts, budget = list[list[str]](), list[int](), list[str](), set[str](), Budget()
-    for number, path in enumerate(paths):
-        packed = path.suffix.lower() in PARQUET
-        if packed:
-            header, body, declared = _read_parquet(path, budget)
-            texts |= declared
-        else:
-            header, body = _read_one(path, budget, encoding)
-        for column in header:
-            having.setdefault(column, set()).add(number)
-        unit = "row" if packed else "line"
-        order = [header.index(column) if column in header else -1 for column in having]
+    budget = Budget()
+    files = [_read_parquet(p, budget) if p.suffix.lower() in PARQUET else _read_one(p, budget, encoding) for p in paths]
+    having = [set(header) for header, _, _ in files]
+    columns = tuple(dict.fromkeys(column for header, _, _ in files for column in header))
+    budget.take(name, 0, 8 * sum(len(body) * (len(columns) - len(header)) for header, body, _ in files))
+    lacking = {c: [path.name for path, own in zip(paths, having, strict=True) if c not in own] for c in columns}
+    lacking = {column: names for column, names in lacking.items() if names}
+    shown = listed([f"{column} ({listed(names, 3)})" for column, names in lacking.items()])
+    table = Table(
+        columns=columns, rows=[], file=[], places=[], name=name,
+        texts=frozenset(column for *_, texts in files for column in texts),
+        lacking={column: names[0] for column, names in lacking.items()},
+        differences=f"columns that some files lack count as missing there: {shown}" if lacking else "",
+    )  # fmt: skip
+    for number, (path, (header, body, _)) in enumerate(zip(paths, files, strict=True)):
+        unit = "row" if path.suffix.lower() in PARQUET else "line"
+        order = [header.index(column) if column in having[number] else -1 for column in columns]
         for line, row in body:
             if len(row) != len(header):
                 raise DataError(f"{path}, line {line}: {len(row)} fields, the header has {len(header)}")
-            row.append("")  # what a column holds that the file lacks
-            rows.append([row[i].strip() for i in order])
-            file.append(number)
-            places.append(f"{path.name}, {unit} {line}")
-    for row in rows:
-        row += [""] * (len(having) - len(row))
-    lacking = {
-        column: tuple(path.name for number, path in enumerate(paths) if number not in those)
-        for column, those in having.items()
-        if len(those) < len(paths)
-    }
-    return Table(tuple(having), rows, file, places, name, frozenset(texts), lacking)
+            row.append("")  # the field of a column that the file lacks
+            row[:] = [row[i].strip() for i in order]
+            table.rows.append(row)
+            table.file.append(number)
+            table.places.append(f"{path.name}, {unit} {line}")
+    return table
 
 
 def of_frame(frame: DataFrame) -> Table:
@@ -132,11 +128,8 @@ def of_frame(frame: DataFrame) -> Table:
     return Table(names, rows, [0] * len(rows), [f"row {i}" for i in frame.index], "table", texts)
 
 
-def _read_parquet(path: Path, budget: Budget) -> tuple[tuple[str, ...], list[tuple[int, list[str]]], set[str]]:
-    """Return the rows of a parquet file, counted from 1, and its columns of texts.
-
-    A value is the text that a csv file would hold.
-    """
+def _read_parquet(path: Path, budget: Budget) -> _Read:
+    """Return a parquet file, its rows counted from 1; a value is the text that a csv file would hold."""
     try:
         arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
@@ -164,13 +157,13 @@ def _read_parquet(path: Path, budget: Budget) -> tuple[tuple[str, ...], list[tup
     return names, [(n, list(row)) for n, row in enumerate(zip(*columns, strict=True), start=1)], texts
 
 
-def _read_one(path: Path, budget: Budget, encoding: str | None) -> tuple[tuple[str, ...], list[tuple[int, list[str]]]]:
+def _read_one(path: Path, budget: Budget, encoding: str | None) -> _Read:
     content = read_bytes(path, Budget(budget.left / 1e9))
     rows = content.count(b"\n") + content.count(b"\r")
     fields = rows + sum(map(content.count, (b",", b";", b"\t")))
     disk = path.stat().st_size if path.is_file() else len(content)
     budget.take(path, disk, len(content) + _ROW * rows + _FIELD * fields)
     try:
-        return read_lines(path, encoding, content)
+        return *read_lines(path, encoding, content), set()
     except RawError as error:
         raise DataError(str(error)) from error

@@ -220,7 +220,7 @@ def read_array(path: Path) -> Array:
         with path.open("rb") as raw:
             size = path.stat().st_size
             count, width = header(raw, path, path.name, size)
-            Budget().take(path, size, count * (width + 4))
+            Budget().take(path, size, count * width)
             raw.seek(0)
             found: Array = np.load(raw, allow_pickle=False)
             return found
@@ -231,7 +231,7 @@ def read_array(path: Path) -> Array:
 def check_archive(path: Path, raw: IO[bytes]) -> None:
     """Raise `DataError` if the arrays of an npz file, by their headers, take more memory than the limit.
 
-    Each array counts as it is and as float32, which the inputs of a network are.
+    Each array counts as it is and as inputs of a network.
     """
     disk, memory = path.stat().st_size, 0
     with zipfile.ZipFile(raw) as archive:
@@ -241,12 +241,12 @@ def check_archive(path: Path, raw: IO[bytes]) -> None:
                 continue
             with archive.open(info) as member:
                 count, width = header(member, path, info.filename, info.file_size)
-            memory += count * (width + 4)
+            memory += count * width
     Budget().take(path, disk, memory)
 
 
 def header(raw: IO[bytes], path: Path, name: str, size: int) -> tuple[int, int]:
-    """Return the number of values of an npy file and bytes of each, by its header, before anything is allocated.
+    """Return the number of values of an npy file, and the bytes of each as it is and as an input, by its header.
 
     Args:
         raw: at its start.
@@ -274,7 +274,7 @@ def header(raw: IO[bytes], path: Path, name: str, size: int) -> tuple[int, int]:
             f"{path}: the header of {name} promises {' x '.join(map(str, shape))} values of {dtype}, "
             f"{size_of(count * max(width, 1))}; there are {size_of(max(there, 0))}. It is damaged, fetch it again"
         )
-    return count, width
+    return count, width + (8 if dtype.kind in "iu" and width > 1 else 4)
 
 
 def _short(error: Exception) -> str:

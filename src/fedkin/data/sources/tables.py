@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -37,14 +36,7 @@ from fedkin.data.standalone import MISSING
 Values = npt.NDArray[np.float64]
 Owners = npt.NDArray[np.int64]
 
-_LOOKS = {  # what texts look like -> what to do about it
-    "they look like numbers with a comma: write 1234 for 1,234 if it separates thousands, 1.234 if it is a decimal "
-    "comma": re.compile(r"[+-]?\d{1,3}(,\d{3})*(\.\d+)?"),
-    "they look like numbers with a decimal comma: write 2.3 for 2,3": re.compile(r"[+-]?\d+([.,]\d+)?"),
-    "they look like dates: give the days since some day as a number": re.compile(
-        r"\d{4}-\d{1,2}-\d{1,2}.*|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*"
-    ),
-}
+_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}.*|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*")
 
 
 def read_tables(paths: Sequence[Path], how: Reading, *, name: str, card: Card | None = None) -> Dataset:
@@ -111,7 +103,6 @@ def from_table(
     )
     x, preparation = _by_all_rows(rows, _owners(table, ids, card) if rows.own else None)
     y, n = numbered_classes(table, found), len(x) - tests
-    notes = () if card is not None else conversion_notes(table, features, found)
     return Dataset(
         x=x[:n],
         y=y[:n],
@@ -124,23 +115,22 @@ def from_table(
         labels=found.labels,
         preparation=preparation,
         table=rows,
-        notes=notes,
+        notes=() if card is not None else _notes(table, features, found),
     )
 
 
-def conversion_notes(table: Table, features: Sequence[str], found: Card) -> tuple[str, ...]:
-    """Return what is to be known of the inputs and the classes that were made of texts."""
-    target, notes = found.target or "", [table.differences()]
-    rows = Counter(table.column(target, "target"))
-    if not found.binary:
-        notes.append(table.converted(target).note(target, table.column(target, "target"), table.places, target=True))
-    if found.numeric and looks_measured(rows):
+def _notes(table: Table, features: Sequence[str], found: Card) -> tuple[str, ...]:
+    """Return what is to be known of inputs and classes that were made of texts."""
+    target, fields = found.target or "", table.column(found.target or "", "target")
+    notes = [table.differences, *(table.converted(column).note for column in features)]
+    if found.numeric and found.classes < (texts := len(set(fields))):
+        notes.append(f"{texts} different texts of the target '{target}' are {found.classes} classes, since 2.0 is 2")
+    if found.numeric and looks_measured(fields):
         notes.append(
-            f"the target '{target}' has {len(rows)} different numbers and looks like a measurement, and fedkin "
+            f"the target '{target}' has {found.classes} different numbers and looks like a measurement, and fedkin "
             "classifies: cut it into a few classes, or ask whether it is above 0 with --binary"
         )
-    notes += [table.converted(c).note(c, table.column(c, "inputs"), table.places) for c in features]
-    return tuple(note for note in notes if note is not None)
+    return tuple(filter(None, notes))
 
 
 def table_card(paths: Sequence[Path], how: Reading, *, name: str, texts: Sequence[str] = ()) -> Card:
@@ -181,7 +171,7 @@ def _features(table: Table, target: str | None, client: str | None, drop: Sequen
     ]:
         table.column(column, use)
         if column in table.lacking and use in ("target", "client"):
-            raise DataError(f"{table.lacking[column][0]}: no column '{column}' for the {use}; {table.differences()}")
+            raise DataError(f"{table.lacking[column]}: no column '{column}' for the {use}; {table.differences}")
     if client == target:
         raise ConfigError(
             f"{table.name}: '{target}' is named as target and as client column; name the column with the class in "
@@ -221,8 +211,8 @@ def _labels(table: Table, target: str, binary: bool, as_texts: bool) -> tuple[tu
     if binary:
         if found is None:
             raise DataError(
-                f"{table.name}: binary needs a target of numbers, '{target}' holds texts, which are classes as they "
-                "are; leave binary out"
+                f"{table.name}: binary needs a target of numbers, '{target}' holds texts such as "
+                f"{_strange(table, target)}, which are classes as they are; leave binary out, or correct them"
             )
         bad = np.flatnonzero(~np.isfinite(found))
         if len(bad):
@@ -332,14 +322,18 @@ def _column(table: Table, name: str, as_text: bool) -> Column:
 
 def _advice(table: Table, name: str, texts: Sequence[str]) -> str:
     """Return what to do about a column of texts that are probably not categories."""
-    fields = table.column(name, "inputs")
-    strange = next((i for i, t in enumerate(fields) if t.lower() not in MISSING and numbers_of([t]) is None), None)
-    if strange is None:
-        return "they are numbers, but declared as texts, or with leading zeros, as codes have: give plain numbers"
-    for kind, looks in _LOOKS.items():
-        if all(looks.fullmatch(text) for text in texts if text):
-            return kind
-    return f"give numbers instead of texts such as '{fields[strange]}' ({table.places[strange]})"
+    if note := table.converted(name).note:
+        return note
+    if all(_DATE.fullmatch(text) for text in texts if text):
+        return "they look like dates: give the days since some day as a number"
+    strange = _strange(table, name)
+    return f"give numbers instead of texts such as {strange}" if strange else "the file declares numbers to be texts"
+
+
+def _strange(table: Table, name: str) -> str | None:
+    """Return the first field that is not a number, with its place."""
+    fields = zip(table.column(name, "inputs"), table.places, strict=True)
+    return next((f"'{t}' ({p})" for t, p in fields if t.lower() not in MISSING and numbers_of([t]) is None), None)
 
 
 def _values(table: Table, name: str) -> Values | None:
@@ -347,9 +341,9 @@ def _values(table: Table, name: str) -> Values | None:
     found = table.converted(name)
     if found.numbers is None:
         return None
-    fields, missing = table.column(name, "inputs"), set(found.odd)
-    odd = [i for i in np.flatnonzero(~np.isfinite(found.numbers)) if fields[i].lower() not in MISSING]
-    odd = [i for i in odd if i not in missing]
+    fields = table.column(name, "inputs")
+    none = MISSING | {fields[i].lower() for i in found.odd}
+    odd = [i for i in np.flatnonzero(~np.isfinite(found.numbers)) if fields[i].lower() not in none]
     if odd:
         raise DataError(
             f"{table.places[odd[0]]}: '{name}' is {fields[odd[0]]}; give a finite number or leave the field empty"
