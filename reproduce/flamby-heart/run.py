@@ -40,7 +40,8 @@ def main() -> None:
         start = args.out / f"start-{seed}.safetensors"
         save_file(flamby_start(seed).state_dict(), start)
         compare(
-            replace(plan, seeds=(seed,), model=replace(plan.model, init_weights=str(start))), out=args.out / f"seed{seed}"
+            replace(plan, seeds=(seed,), model=replace(plan.model, init_weights=str(start))),
+            out=args.out / f"seed{seed}",
         )
         print(f"seed {seed}: {args.out / f'seed{seed}'}")
 

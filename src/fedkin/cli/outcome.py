@@ -19,7 +19,6 @@ from fedkin.experiment.settings import DataSettings, OnData, digest
 from fedkin.inspection import glance
 from fedkin.report import references, tables
 from fedkin.report.folder import Run
-from fedkin.report.headline import Headline
 from fedkin.report.page import comparison_page
 from fedkin.report.page_data import PageData
 from fedkin.report.publication_tables import Origin, write_tables
@@ -157,7 +156,6 @@ class Outcome:
         which: how Local and Local (full) differ; empty where they were not both run.
         report: content of the page; ``reference`` is the title of the reference method.
         page: path of the page.
-        lead: the rounds of the figures, and the runs that diverged.
     """
 
     table: tables.Grid
@@ -167,7 +165,6 @@ class Outcome:
     report: PageData
     reference: str
     page: Path
-    lead: Headline
 
 
 def write_outcome(plan: Comparison, folder: Path, runs: Sequence[Run], decimals: int) -> Outcome:
@@ -186,7 +183,7 @@ def write_outcome(plan: Comparison, folder: Path, runs: Sequence[Run], decimals:
     text += "".join(f"- {sentence}\n" for sentence in sentences) + (f"\n{which}\n" if which else "")
     write_tables(folder, rows, origin, reference, decimals, text, lead)
     page = comparison_page(folder, report, command, reference)
-    return Outcome(made.table(), verdicts, styles, which, report, reference, page, lead)
+    return Outcome(made.table(), verdicts, styles, which, report, reference, page)
 
 
 def _judged_by(report: PageData, reference: str) -> tuple[str, ...]:

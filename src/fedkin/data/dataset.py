@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError, counted
 from fedkin.core.samples import Samples
-from fedkin.data.arrays import array_of
+from fedkin.data.arrays import array_of, channels_first, class_numbers, numbered
 from fedkin.data.checks import Indices, check_samples
 from fedkin.data.pixels import numbers
 from fedkin.data.preparation import Preparation, Rows
@@ -127,8 +127,6 @@ class Dataset:
         Raises:
             DataError: an array that cannot be used.
         """
-        from fedkin.data.sources.files import channels_first, class_numbers, numbered  # the readers import this module
-
         made: dict[str, object] = {}
         for name in ("x", "y", "client", "test_client", "groups", "unit", "test_unit"):
             given = getattr(self, name)
@@ -143,7 +141,7 @@ class Dataset:
                 made[name], names = numbered(values)
                 made |= {"client_names": names} if name == "client" else {}
             else:
-                made[name] = torch.tensor(values)  # a test below refuses fractions
+                made[name] = torch.tensor(values)  # `_check_ids` refuses fractions
         for name, value in made.items():
             object.__setattr__(self, name, value)
         if self.classes == 0 and len(self.y):

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from fedkin.core import DataError, RunFolderError
+from fedkin.data.arrays import channels_first
 from fedkin.data.columns import raw_rows
 from fedkin.data.preparation import Preparation
 from fedkin.data.sources import csv_files
 from fedkin.data.sources.csvfile import read_csv
-from fedkin.data.sources.files import channels_first, listed
+from fedkin.data.sources.files import listed
 from fedkin.data.sources.npz import read_array, read_arrays
 from fedkin.data.standalone import unusual_inputs, unusual_rows
 from fedkin.exporting import loader

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import DataError
-from fedkin.data.arrays import array_of
+from fedkin.data.arrays import array_of, channels_first, class_numbers
 from fedkin.data.checks import check_client_names
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
 from fedkin.data.pixels import Array, numbers, pixels
 from fedkin.data.preparation import Preparation, image_preparation
-from fedkin.data.sources.files import channels_first, class_numbers
 from fedkin.user_code.loading import find
 
 _EXPECTED = (

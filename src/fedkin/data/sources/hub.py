@@ -18,13 +18,14 @@ from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError, meant
 from fedkin.core.samples import Samples
+from fedkin.data.arrays import class_numbers, numbered
 from fedkin.data.columns import text_of
 from fedkin.data.dataset import Dataset
 from fedkin.data.image_files import images_of
 from fedkin.data.pixels import Array, numbers
 from fedkin.data.preparation import Preparation, image_preparation
 from fedkin.data.sources.csvfile import Table
-from fedkin.data.sources.files import class_numbers, listed, numbered
+from fedkin.data.sources.files import listed
 from fedkin.data.sources.reading import Reading, drop_flag
 from fedkin.data.sources.tables import from_table
 

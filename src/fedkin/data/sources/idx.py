@@ -15,11 +15,12 @@ import numpy.typing as npt
 
 from fedkin.core.errors import DataError
 from fedkin.core.samples import Samples
+from fedkin.data.arrays import class_numbers, numbered
 from fedkin.data.dataset import Dataset
 from fedkin.data.limits import Budget
 from fedkin.data.pixels import AS_FLOATS, pixels
 from fedkin.data.preparation import image_preparation
-from fedkin.data.sources.files import class_numbers, listed, numbered, read_bytes
+from fedkin.data.sources.files import listed, read_bytes
 from fedkin.data.sources.npz import read_arrays
 
 _BYTES = 0x08

@@ -28,11 +28,12 @@ from torch import Tensor
 
 from fedkin.core.errors import DataError, meant
 from fedkin.core.samples import Samples
+from fedkin.data.arrays import channels_first, class_numbers, decoded, numbered
 from fedkin.data.dataset import Dataset
 from fedkin.data.limits import Budget, size_of
 from fedkin.data.pixels import Array, numbers, pixels
 from fedkin.data.preparation import Preparation, image_preparation
-from fedkin.data.sources.files import channels_first, class_numbers, decoded, listed, numbered
+from fedkin.data.sources.files import listed
 
 _ZIP_FAULTS = (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError)
 """What `zipfile` raises for archives that are damaged, encrypted or packed in another way."""
