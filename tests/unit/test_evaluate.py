@@ -744,12 +744,6 @@ def test_a_verdict_gives_the_range_of_harmed_clients(harmed, of, expected):
     assert details(found) == expected
 
 
-def test_a_verdict_of_balanced_accuracy_says_so():
-    """The metric is named where it is not accuracy."""
-    text = verdict("M", shifted(*[0.04] * 18, *[-0.05] * 2), metric="balanced accuracy")
-    assert text == "M: ahead of Local in this one run by 3.1 points of balanced accuracy (likely +1.8 to +4.4)"
-
-
 def test_collapse_needs_every_seed():
     """Identical in one seed only is not a collapse."""
     assert "predicts exactly" in verdict("M", [same(), same()])

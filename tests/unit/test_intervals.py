@@ -391,7 +391,7 @@ def test_the_real_case() -> None:
 
 def test_identical_to_the_reference() -> None:
     """Every client equal to the last digit in every seed; nothing is known of single samples."""
-    assert verdict("M", seeds(np.zeros((3, 20)))) == "M: the same accuracy as Local for every client"
+    assert verdict("M", seeds(np.zeros((3, 20)))) == "M: the same result as Local for every client"
     found = difference(gains(np.zeros((3, 20))))
     assert (found.word, found.low, found.high, found.tail) == ("identical", 0.0, 0.0, 0.5)
 

@@ -191,7 +191,6 @@ def verdict(
     comparison: Against | Sequence[Against] | Conclusion,
     reference: str = "Local",
     same_clients: bool | None = None,
-    metric: str = "accuracy",
 ) -> str:
     """Return one line: the word of :attr:`fedkin.evaluate.Difference.word`, the mean gain and its likely range.
 
@@ -205,7 +204,6 @@ def verdict(
         comparison: one per seed, or the result of `judge`.
         reference: display name of the reference.
         same_clients: as for `judge`.
-        metric: name of what the gains are of.
 
     Raises:
         ConfigError: no comparison was given.
@@ -218,15 +216,12 @@ def verdict(
         if not finding.collapsed:
             n = finding.same_answers
             known = (
-                f"right answers as {reference} on {n} test samples"
-                if n
-                else f"{metric} as {reference} for every client"
+                f"right answers as {reference} on {n} test samples" if n else f"result as {reference} for every client"
             )
             return f"{method}: the same {known}"
         chosen = ": held-out samples showed no client a gain" if stays_alone(method, reference) else ""
         return f"{method}: predicts exactly as {reference} for every client{chosen}"
-    of = "" if metric == "accuracy" else f" of {metric}"
-    by, mean, likely = f"by {_points(abs(found.mean))}{of}", f"{_points(found.mean, sign=True)}{of}", _likely(found)
+    by, mean, likely = f"by {_points(abs(found.mean))}", _points(found.mean, sign=True), _likely(found)
     said = {
         "better": f"better than {reference} {by} ({likely})",
         "worse": f"worse than {reference} {by} ({likely})",

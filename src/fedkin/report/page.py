@@ -108,10 +108,12 @@ def comparison_page(folder: Path | str, report: PageData, command: str | None, r
     findings = report.findings.get(reference, {})
     rows = tables.comparison_rows(report.runs, reference, findings, report.first.metric)
     order = _order(rows, report.first.metric)
-    lists = {}
+    lists, metric = {}, NAMED[report.first.metric].capitalize()
     for other in (reference, *references.others(reference)):
         texts = [report.sentence(title, other) for title in order if title != reference]
-        lists[f"Against {other}"] = [text for text in texts if text is not None]
+        lists[f"{NAMED[report.first.metric].capitalize()} against {other}"] = [
+            text for text in texts if text is not None
+        ]
     grid = tables.comparison_table(rows, reference, headline(report.runs, report.first, tuning_note(report.tuned)))
     body = markup.verdicts(lists) + markup.note(references.which_is_which(report.runs))
     body += markup.table(grid, "comparison")

@@ -65,7 +65,7 @@ class PageData:
         if found is None:
             return None
         lost = any(run.diverged is not None for run in self.runs[title])
-        line = verdict(title, found, reference, metric=NAMED[self.first.metric])
+        line = verdict(title, found, reference)
         return f"{line}{'; its training diverged' if lost else ''}"
 
     def sentence(self, title: str, reference: str) -> str | None:

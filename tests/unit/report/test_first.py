@@ -166,7 +166,7 @@ def test_the_page_of_a_comparison_begins_with_balanced_accuracy(runs, tmp_path):
         'A: <span class="g">better than training alone by 10 points of balanced accuracy</span>.'
     )
     assert '<p class="lede">Accuracy is not a fair headline (zurich: always predicting yes is right in 90%). ' in text
-    assert "<h3>Against Local</h3>\n<ul>\n<li>A: better than Local by 10.0 points of balanced accuracy" in text
+    assert "<h3>Balanced accuracy against Local</h3>\n<ul>\n<li>A: better than Local by 10.0 points (" in text
 
 
 def test_the_page_of_a_comparison_begins_with_accuracy_where_it_is_fair(made, tmp_path):
