@@ -170,6 +170,7 @@ def run_settings(
     out: Path | str | None = None,
     resume: bool = False,
     on_round: OnRound | None = None,
+    engine: Engine | None = None,
 ) -> Result:
     """Make the run that settings describe; other arguments and errors as of `run`.
 
@@ -179,7 +180,7 @@ def run_settings(
     federation = settings.data.federation(settings.run.seed) if federation is None else federation
     experiment = Experiment.prepare(settings, federation, title)
     sources = settings.sources()
-    return simulate(experiment, federation, out=out, resume=resume, on_round=on_round, sources=sources)
+    return simulate(experiment, federation, out=out, resume=resume, on_round=on_round, engine=engine, sources=sources)
 
 
 def simulate(
