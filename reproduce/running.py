@@ -127,9 +127,9 @@ def folder_of(cell: Cell, runs: Path = RUNS) -> Path:
 def _one(cell: Cell, plan: Plan, store: _Federations, wanted: set[str]) -> None:
     """Run or resume one cell and append its line."""
     settings = to_run(cell.settings, plan.root, plan.engine, plan.workers)
-    start = None
+    engine = None
     if shared_samples.gains(settings):
-        settings, start = to_run(cell.settings, plan.root, "loop", 0), shared_samples.start
+        settings, engine = to_run(cell.settings, plan.root, "loop", 0), shared_samples.SharedLogits()
     folder = folder_of(cell, plan.runs)
 
     def on_round(report: RoundReport, line: dict[str, Any]) -> None:
@@ -141,7 +141,7 @@ def _one(cell: Cell, plan: Plan, store: _Federations, wanted: set[str]) -> None:
     if not (folder / "summary.json").is_file():
         federation = store.get(settings)
         try:
-            run_settings(settings, federation, out=folder, resume=begun, on_round=on_round, start=start)
+            run_settings(settings, federation, out=folder, resume=begun, on_round=on_round, engine=engine)
         except (
             RunFolderError
         ) as e:  # started with data at another place or by another version: its rounds cannot be used
@@ -149,7 +149,7 @@ def _one(cell: Cell, plan: Plan, store: _Federations, wanted: set[str]) -> None:
                 raise
             plan.say(f"{cell.path}: started again, {e}")
             shutil.rmtree(folder)
-            run_settings(settings, federation, out=folder, on_round=on_round, start=start)
+            run_settings(settings, federation, out=folder, on_round=on_round, engine=engine)
     line = line_of(cell, folder, wanted)
     append(file_of(cell.table, plan.results), line)
     figures = line["final"]

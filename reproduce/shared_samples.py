@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Client, Samples
-from fedkin.engines.loop import LoopSession
+from fedkin.engines.loop import Loop, LoopSession
 from fedkin.engines.passes import RememberingClient
-from fedkin.engines.tasks import Engine, Job, Session
+from fedkin.engines.tasks import Job
 from fedkin.engines.turns import Turn
 from fedkin.experiment.settings import Settings
 
@@ -34,9 +34,15 @@ def gains(settings: Settings) -> bool:
     return alone and settings.data.resolved().partition == "dapfl" and settings.name in _ASKED
 
 
-def start(engine: Engine, job: Job) -> Session:
-    """Return a session of the engine `Loop` that computes logits of shared samples once."""
-    return LoopSession(job, partial(_Turn, known=KnownLogits([shard.train for shard in job.shards])))
+class SharedLogits(Loop):
+    """The engine `Loop`, but that logits of shared samples are computed once; summaries call it the same."""
+
+    def __str__(self) -> str:
+        return "one client after another"
+
+    def start(self, job: Job) -> LoopSession:
+        """Return a session on a job."""
+        return LoopSession(job, partial(_Turn, known=KnownLogits([shard.train for shard in job.shards])))
 
 
 class _Turn(Turn):

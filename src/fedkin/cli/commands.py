@@ -39,7 +39,6 @@ from fedkin.experiment.result import Result
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.search_space import Values
 from fedkin.experiment.settings import RunSettings, Settings, settings_from
-from fedkin.experiment.together import at_once
 from fedkin.experiment.trackers import TrackedRuns, Tracking, read_ids, require
 from fedkin.experiment.tuning import trial_place
 from fedkin.methods import get_title
@@ -107,8 +106,6 @@ def _resume(folder: Path, rounds: int | None, show: ShowCompare) -> int:
             return _compare(plan, folder, show, again=True)
         if not (folder / "config.toml").is_file():
             raise RunFolderError(f"{folder} is not a run folder: it has no config.toml, compare.toml, sweep.toml")
-        if show.together:
-            raise ConfigError(f"{folder} is a single run, and --together {show.together} is for several; omit it")
         return _resume_run(folder, rounds, show)
     except KeyboardInterrupt:
         return _stopped(folder)
@@ -161,18 +158,16 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
     quiet = show.quiet or show.json
     names: tuple[str, ...] = show.track or tuple(read_ids(folder))
     require(names)
-    runs_at_once = at_once(show.together, plan.compute)
-    tracked = TrackedRuns(names, folder, runs_at_once)
+    tracked = TrackedRuns(names, folder)
     order, trials, rounds = as_made(plan.runs()), len(plan.names) * plan.tune, plan.run.rounds
     log = screen.RunLog(quiet=quiet, runs=trials + len(order))
-    done = screen.RoundsDone(rounds, runs_at_once)
     with screen.bar((trials + len(order)) * rounds, "comparison", quiet=quiet) as bar:
 
         def on_round(name: str, seed: int, report: Any, line: dict[str, Any]) -> None:
             settings, place = plan.settings(name, seed), folder / run_name(name, seed)
             title, number = settings.title, trials + order.index((name, seed))
             which = f"{title}, seed {seed}" if len(plan.seeds) > 1 else title
-            bar.at(line, f"{which:<20}", done.before(number, line["round"]))
+            bar.at(line, f"{which:<20}", number * rounds)
             if names:
                 tracked.round(place, title, read_toml(place / "config.toml") if plan.tune else settings.table(), line)
             if is_last(plan.run, line, lines := Lines(place / "rounds.jsonl")):
@@ -184,7 +179,7 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
             sweep, at = sweep_of(name), plan.names.index(name) * count + number
             what, place = f"{sweep.base.title}, trial {number + 1} of {count}", trial_place(folder, sweep, number)
             shown = {**line, "accuracy": None}  # no test accuracy of a trial is shown
-            bar.at(shown, f"{what:<20}", done.before(at, line["round"]))
+            bar.at(shown, f"{what:<20}", at * rounds)
             what += f": {setting_text(values)}"
             if names:
                 tracked.round(place, what, sweep.settings(values, seed).table(), line)
@@ -199,9 +194,8 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
                 notice(found, federation)
 
         made = compare(
-            plan, out=folder, resume=again, on_round=on_round, progress=False,
-            on_data=on_data, on_trial=on_trial, together=runs_at_once,
-        )  # fmt: skip
+            plan, out=folder, resume=again, on_round=on_round, progress=False, on_data=on_data, on_trial=on_trial
+        )
         runs = [replace(run, at_best=show.at_best) for run in made]
         tracked.end()
     found = write_outcome(plan, folder, runs, show.decimals)

@@ -58,14 +58,6 @@ class DetailFlags:
 
 
 @dataclass(frozen=True)
-class TogetherFlags:
-    """How several runs are made."""
-
-    together: int = 0
-    """Number of runs at a time, whose clients train in common stacks (for a GPU). Default: 8 on a GPU, else 1."""
-
-
-@dataclass(frozen=True)
 class Show(Shown):
     """Output."""
 
@@ -74,7 +66,7 @@ class Show(Shown):
 
 
 @dataclass(frozen=True)
-class ShowTracked(Show):
+class ShowSweep(Show):
     """Output."""
 
     preset: str | None = None
@@ -84,17 +76,12 @@ class ShowTracked(Show):
 
 
 @dataclass(frozen=True)
-class ShowRun(ShowTracked, DetailFlags, FigureFlags):
+class ShowRun(ShowSweep, DetailFlags, FigureFlags):
     """Output."""
 
 
 @dataclass(frozen=True)
-class ShowSweep(ShowTracked, TogetherFlags):
-    """Output."""
-
-
-@dataclass(frozen=True)
-class ShowCompare(Show, TogetherFlags, DetailFlags, FigureFlags):
+class ShowCompare(Show, DetailFlags, FigureFlags):
     """Output."""
 
     decimals: int = 1
@@ -108,7 +95,7 @@ class ShowCompare(Show, TogetherFlags, DetailFlags, FigureFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResumeFlags(Shown, TogetherFlags, DetailFlags, FigureFlags):
+class ResumeFlags(Shown, DetailFlags, FigureFlags):
     """Resume an interrupted run, comparison or sweep, with the same result as without the interruption."""
 
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
@@ -218,9 +205,7 @@ def resume_flags(args: list[str]) -> tuple[Path, int | None, ShowCompare]:
         ConfigError: a value is out of range.
     """
     got = read(ResumeFlags, args, "fedkin resume", "a folder, such as runs/fedavg-20260131-120000")
-    shown = {
-        f.name: getattr(got, f.name) for kind in (Shown, TogetherFlags, DetailFlags) for f in dataclasses.fields(kind)
-    }
+    shown = {f.name: getattr(got, f.name) for kind in (Shown, DetailFlags) for f in dataclasses.fields(kind)}
     return got.folder, got.rounds, ShowCompare(**shown, round=got.round, decimals=got.decimals)
 
 

@@ -39,32 +39,6 @@ class Screen(Console):
 out, err = Screen(), Screen(stderr=True)
 
 
-class RoundsDone:
-    """Number of rounds that several runs have done, some of which are under way at a time.
-
-    Args:
-        rounds: those of each run.
-        at_once: maximum number of runs under way.
-    """
-
-    def __init__(self, rounds: int, at_once: int = 1) -> None:
-        self._rounds, self._at_once = rounds, at_once
-        self._done: dict[int, int] = {}
-
-    def before(self, number: int, round: int) -> int:
-        """Note that a run, counted from 0, has done a round; return the number of rounds that others have done.
-
-        Runs end in about the order in which they began: those long before the last one count as a whole.
-        """
-        self._done[number] = round
-        last = max(self._done)
-        return sum(
-            self._rounds if n <= last - self._at_once else self._done.get(n, self._rounds)
-            for n in range(last + 1)
-            if n != number
-        )
-
-
 class RunLog:
     """One line per finished run on standard error, where no live bar is shown: for the log of a job.
 

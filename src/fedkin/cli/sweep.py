@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.cli import screen
-from fedkin.cli.flags import ShowCompare, ShowSweep, sweep_flags
+from fedkin.cli.flags import Shown, sweep_flags
 from fedkin.cli.live import followed
 from fedkin.cli.outcome import chosen_folder, tell_clients
 from fedkin.core.errors import typed
 from fedkin.experiment.execute import is_last
 from fedkin.experiment.search_space import Values
 from fedkin.experiment.sweep import Sweep, chosen, run_sweep, sweep_from, sweep_table, trial_name
-from fedkin.experiment.together import at_once
 from fedkin.experiment.trackers import TrackedRuns, read_ids, require
 from fedkin.storage.json_lines import Lines
 from fedkin.storage.toml import read_toml
@@ -32,22 +31,19 @@ def sweep_command(args: list[str]) -> int:
         return play(sweep, folder, show, show.track)
 
 
-def resume_sweep(folder: Path, show: ShowCompare) -> int:
+def resume_sweep(folder: Path, show: Shown) -> int:
     """Continue a sweep from its folder."""
     path = folder / "sweep.toml"
     return play(sweep_from(read_toml(path), str(path)), folder, show, tuple(read_ids(folder)), again=True)
 
 
-def play(
-    sweep: Sweep, folder: Path, show: ShowSweep | ShowCompare, track: Sequence[str] = (), *, again: bool = False
-) -> int:
+def play(sweep: Sweep, folder: Path, show: Shown, track: Sequence[str] = (), *, again: bool = False) -> int:
     """Run a sweep, report every trial to trackers, and show the results."""
     require(track)
-    runs_at_once = at_once(show.together, sweep.base.compute)
-    tracked = TrackedRuns(track, folder, runs_at_once)
+    tracked = TrackedRuns(track, folder)
     quiet = show.quiet or show.json
     rounds, title, total = sweep.base.run.rounds, sweep.base.title, sweep.size * len(sweep.seeds)
-    log, done = screen.RunLog(quiet=quiet, runs=total), screen.RoundsDone(rounds, runs_at_once)
+    log = screen.RunLog(quiet=quiet, runs=total)
     try:
         with screen.bar(total * rounds, "sweep", quiet=quiet) as bar:
 
@@ -55,14 +51,14 @@ def play(
                 setting = " ".join(f"{n.partition('.')[2]}={v}" for n, v in values.items())
                 place, at = folder / trial_name(number, seed), number * len(sweep.seeds) + sweep.seeds.index(seed)
                 shown = {**line, "accuracy": None}  # a sweep must not look at test accuracy
-                bar.at(shown, f"{number + 1} of {count}: {setting}", done.before(at, line["round"]))
+                bar.at(shown, f"{number + 1} of {count}: {setting}", at * rounds)
                 settings = sweep.settings(values, seed)
                 tracked.round(place, setting, settings.table(), line)
                 if is_last(settings.run, line, lines := Lines(place / "rounds.jsonl")):
                     clients = Lines(place / "clients.jsonl")
                     log.finished(f"{title}, {setting}, seed {seed}", lines, clients, at + 1, "validation")
 
-            trials = run_sweep(sweep, folder, resume=again, on_trial=on_trial, together=runs_at_once)
+            trials = run_sweep(sweep, folder, resume=again, on_trial=on_trial)
             tracked.end()
     except KeyboardInterrupt:
         there = (folder / "sweep.toml").exists()

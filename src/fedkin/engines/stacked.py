@@ -10,7 +10,6 @@ With dropout they are other draws than the loop's, and depend on which clients s
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import time
@@ -97,32 +96,21 @@ class Stacked:
 class StackedSession:
     """Stacks at work on one job.
 
-    Args:
-        beside: a session with an equal engine, with which it shares the device, recordings and limits of stacks.
-        runs: maximum number of such sessions at a time.
-
     Attributes:
         notes: what was not stacked, and why; each sentence once.
         convolutions: the ways of computing them, with the times by which they were chosen.
     """
 
-    def __init__(self, job: Job, engine: Stacked, beside: StackedSession | None = None, runs: int = 1) -> None:
-        self._job, self._engine, self._runs = job, engine, runs
-        self._net = job.net  # of stacks
-        self.notes: list[str] = [] if beside is None else beside.notes
-        self._place: Place = Place(engine.device, engine.memory, engine.tf32) if beside is None else beside._place
-        recorded = engine.graphs and self._place.cuda
-        self._run: SegmentRunner = Graphs(self._place, self.say) if recorded else eagerly
-        self.convolutions: ConvolutionChoice = (
-            ConvolutionChoice(self._place, engine.products, self.say) if beside is None else beside.convolutions
-        )
+    def __init__(self, job: Job, engine: Stacked) -> None:
+        self._job, self._engine = job, engine
+        self.notes: list[str] = []
+        self._place = Place(engine.device, engine.memory, engine.tf32)
+        self._run: SegmentRunner = Graphs(self._place, self.say) if engine.graphs and self._place.cuda else eagerly
+        self.convolutions = ConvolutionChoice(self._place, engine.products, self.say)
         self._refused: set[Kind] = set()  # kinds without their step sizes
         self._most: dict[Kind, int] = {}
         self._copies = DeviceCopies(self._place)
         self._trained: WeakTensorKeyDictionary = WeakTensorKeyDictionary()  # results of stacks
-        if beside is not None:
-            self._run, self._copies, self._trained = beside._run, beside._copies, beside._trained
-            self._refused, self._most = beside._refused, beside._most
         self._joint = JointPasses(self._place, self._classes)
         self._scores = CommonScores(job, self._place, self._classes)
         self._left = self._room_for_uploads()  # bytes of them that may stay on the device
@@ -135,7 +123,7 @@ class StackedSession:
         Clients with many samples come first, so that clients of a stack take similar times.
         """
         todo = sorted(tasks, key=lambda t: -len(self._job.shards[t.client].train))
-        at_once, self._stay = _at_once(self._job.net.size, self._runs), self._may_stay(todo)
+        at_once, self._stay = _at_once(self._job.net.size), self._may_stay(todo)
         try:
             for i in range(0, len(todo), at_once):
                 yield from self._together(todo[i : i + at_once])
@@ -217,7 +205,7 @@ class StackedSession:
             return None
         finally:
             self._job.net.release()
-            self._place.data.unname(self._job)
+            self._place.data.unname()
 
     def _together(self, tasks: Sequence[Task]) -> list[Answer]:
         """Carry out the steps of some clients, their programs advanced together."""
@@ -226,12 +214,12 @@ class StackedSession:
         turns = [DeviceTurn(self._job, task, self) for task in tasks]
         for turn in turns:
             for part, data in turn.parts():
-                self._place.data.name(data, (turn.task.client, part, turn.changes), self._job)
+                self._place.data.name(data, (turn.task.client, part, turn.changes))
         try:
             with self._place.at_work():
                 replies = lockstep([naming(turn) for turn in turns], lambda asked: self._train(turns, asked))
         finally:
-            self._place.data.unname(self._job)
+            self._place.data.unname()
         self._job.net.release()
         self._joint.forget()
         return [self._answer(turn, reply) for turn, reply in zip(turns, replies, strict=True)]
@@ -241,11 +229,7 @@ class StackedSession:
         """Return the bytes of uploads that may stay on the device; 0 where the host has to see single ones."""
         job = self._job
         fits = job.means_only and job.method.sends_as_trained and job.private is None
-        return self._place.room() // _UPLOADS // self._runs if fits else 0
-
-    def _for_uploads(self) -> int:
-        """Return the bytes on the device that stacks leave to uploads."""
-        return self._left
+        return self._place.room() // _UPLOADS if fits else 0
 
     def _may_stay(self, tasks: Sequence[Task]) -> bool:
         """Return whether the uploads of these tasks stay on the device, where their mean is taken."""
@@ -278,19 +262,15 @@ class StackedSession:
     def _train(self, turns: Sequence[Turn], asked: Sequence[tuple[int, Train]]) -> list[Tensor]:
         """Return the results of all these requests, in their order; requests of one kind share stacks."""
         self._foresee()
-        todo: list[OneRequest] = []
+        todo: list[_One] = []
+        kinds: dict[Kind, list[int]] = {}
         for i, request in asked:
             c = turns[i].client
             with named(turns[i].task):
                 draws = turns[i].draws(request)
-            todo.append(OneRequest(turns[i], StackRequest(request, c.data, c.training, draws), self._stay))
-        return self._carried_out(todo)
-
-    def _carried_out(self, todo: Sequence[OneRequest]) -> list[Tensor]:
-        """Return the results of requests of several kinds, in their order."""
-        kinds: dict[Kind, list[int]] = {}
-        for i, one in enumerate(todo):
-            kinds.setdefault(self._kind(one), []).append(i)
+            one = _One(turns[i], StackRequest(request, c.data, c.training, draws))
+            kinds.setdefault(one.asked.kind(), []).append(len(todo))
+            todo.append(one)
         trained: list[Tensor] = [torch.empty(0)] * len(todo)
         for kind, places in kinds.items():
             places.sort(key=lambda at: -todo[at].asked.steps)
@@ -299,10 +279,7 @@ class StackedSession:
                 trained[at] = w
         return trained
 
-    def _kind(self, one: OneRequest) -> Kind:
-        return one.asked.kind()
-
-    def _of_a_kind(self, kind: Kind, ones: Sequence[OneRequest]) -> list[Tensor]:
+    def _of_a_kind(self, kind: Kind, ones: Sequence[_One]) -> list[Tensor]:
         done: list[Tensor] = []
         if (why := self._unfit(ones[0].asked)) is not None:
             self.say(why)
@@ -321,7 +298,7 @@ class StackedSession:
                 if not short:
                     self._stop_if_failed(e)
                     why = _why(e)
-            self._net.release()
+            self._job.net.release()
             if short:  # by now nothing holds what the failed stack had taken
                 self._shrink(kind, size)
             elif why is not None:
@@ -347,13 +324,13 @@ class StackedSession:
             return f"a vector of several networks with running statistics ({few}) is trained client by client"
         return f"running statistics that depend on a count of batches ({few}) are trained client by client"
 
-    def _stack_of(self, kind: Kind, ones: Sequence[OneRequest]) -> int:
+    def _stack_of(self, kind: Kind, ones: Sequence[_One]) -> int:
         """Return the number of these requests in the next stack: what fits, without a small rest."""
         most = self._most.get(kind) if ones[0].asked.steps else len(ones)  # without data there is nothing to measure
         if most is None:
             products = self._products(kind, ones[: self._engine.clients or None])
-            largest = bytes_of(ones[0].asked, self._net, self._place, longest=_longest(ones), products=products)
-            most = self._most[kind] = max(1, (self._place.room() - self._for_uploads()) // max(1, largest))
+            largest = bytes_of(ones[0].asked, self._job.net, self._place, longest=_longest(ones), products=products)
+            most = self._most[kind] = max(1, (self._place.room() - self._left) // max(1, largest))
         most = min(most, self._engine.clients or most)
         stacks = math.ceil(len(ones) / most)
         return math.ceil(len(ones) / stacks)
@@ -372,60 +349,40 @@ class StackedSession:
         self._most[kind] = size // 2
         self._place.forget()
 
-    def _products(self, kind: Kind, ones: Sequence[OneRequest]) -> AsProducts:
-        return self.convolutions.of(kind, ones[0].asked, self._net, len(ones), _longest(ones))
+    def _products(self, kind: Kind, ones: Sequence[_One]) -> AsProducts:
+        return self.convolutions.of(kind, ones[0].asked, self._job.net, len(ones), _longest(ones))
 
-    def _stack(self, kind: Kind, ones: Sequence[OneRequest]) -> list[Tensor]:
-        """Train requests in one stack; the rows of the result lie in the order of runs and their clients."""
+    def _stack(self, kind: Kind, ones: Sequence[_One]) -> list[Tensor]:
+        """Train requests in one stack; the rows of the result lie in the order of the clients."""
         started, products = time.perf_counter(), self._products(kind, ones)
-        order = sorted(range(len(ones)), key=lambda i: (ones[i].run, ones[i].turn.task.client))
-        asked, stay = [ones[i].asked for i in order], [ones[i].stay for i in order]
-        rows = train(asked, self._net, self._place, self._run, products=products, stay=any(stay))
-        if any(stay) and not all(stay):
-            rows = self._parted(rows, stay)
-        for stack in {id(row._base): row._base for row in rows}.values():
-            if stack is not None:
-                self._trained[stack] = True
+        order = sorted(range(len(ones)), key=lambda i: ones[i].turn.task.client)
+        asked = [ones[i].asked for i in order]
+        rows = train(asked, self._job.net, self._place, self._run, products=products, stay=self._stay)
+        if rows[0]._base is not None:
+            self._trained[rows[0]._base] = True
         trained = [row for _, row in sorted(zip(order, rows, strict=True), key=lambda found: found[0])]
         seconds, steps = time.perf_counter() - started, max(1, sum(one.asked.steps for one in ones))
         for one in ones:
             one.turn.seconds += seconds * one.asked.steps / steps
         return trained
 
-    def _parted(self, rows: Sequence[Tensor], stay: Sequence[bool]) -> list[Tensor]:
-        """Return the rows of a stack on the device, with those of runs whose vectors do not stay there on the host."""
-        found: list[Tensor] = []
-        for staying, some in itertools.groupby(zip(stay, rows, strict=True), key=lambda pair: pair[0]):
-            part = [row for _, row in some]
-            found += part if staying else self._place.down(torch.stack(part))
-        return found
-
-    def _alone(self, one: OneRequest) -> Tensor:
+    def _alone(self, one: _One) -> Tensor:
         """Train one request as in the loop, errors included."""
         with named(one.turn.task):
-            return one.turn.train(one.asked.request, one.asked.draws, trainer(one.turn.job))
+            return one.turn.train(one.asked.request, one.asked.draws, trainer(self._job))
 
 
 @dataclass(frozen=True)
-class OneRequest:
-    """Request of one client.
-
-    Attributes:
-        turn: the client's step.
-        asked: the request with all that it needs.
-        stay: whether the trained vector may stay on the device.
-        run: number of the run, of those that share a stack.
-    """
+class _One:
+    """Request of one client."""
 
     turn: Turn
     asked: StackRequest
-    stay: bool
-    run: int = 0
 
 
-def _at_once(parameters: int, runs: int = 1) -> int:
-    """Return the number of client programs that each of some runs may have under way at a time."""
-    return max(1, min(_PROGRAMS, max(_LEAST, memory() // _HOST) // (_VECTORS * 4 * parameters * runs)))
+def _at_once(parameters: int) -> int:
+    """Return the number of client programs that may be under way at a time."""
+    return max(1, min(_PROGRAMS, max(_LEAST, memory() // _HOST) // (_VECTORS * 4 * parameters)))
 
 
 def _why(e: Exception) -> str:
@@ -434,6 +391,6 @@ def _why(e: Exception) -> str:
     return text.splitlines()[0].split(". ")[0] if text else type(e).__name__
 
 
-def _longest(ones: Sequence[OneRequest]) -> int:
+def _longest(ones: Sequence[_One]) -> int:
     """Return the number of samples of the largest client, beyond which no batch goes."""
     return max(len(one.asked.data) for one in ones)

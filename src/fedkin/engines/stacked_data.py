@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Samples
-from fedkin.engines.tasks import Job
 
 PartName: TypeAlias = tuple[int, str, int]
 """A client, the part of its data ("train", "validation" or "test"), and how often its data have changed."""
@@ -29,20 +28,20 @@ class DeviceData:
     def __init__(self, up: Callable[[Tensor], Tensor], most: int) -> None:
         self._up, self._most, self.left = up, most, most
         # samples are held as long as they are named: else others may come to have their `id`
-        self._named: dict[int, tuple[Samples, tuple[str, PartName], Job]] = {}
-        self._kept: dict[tuple[str, PartName], Samples] = {}
+        self._named: dict[int, tuple[Samples, PartName]] = {}
+        self._kept: dict[PartName, Samples] = {}
 
-    def name(self, data: Samples, part: PartName, job: Job) -> None:
-        """Note which part of a job's data these samples are, until `unname`; jobs of equal data share what is kept."""
-        self._named[id(data)] = data, (job.data, part), job
+    def name(self, data: Samples, part: PartName) -> None:
+        """Note which part these samples are, until `unname`."""
+        self._named[id(data)] = data, part
 
-    def unname(self, job: Job) -> None:
-        """Release the samples of a job that have names; what is on the device stays."""
-        self._named = {name: found for name, found in self._named.items() if found[2] is not job}
+    def unname(self) -> None:
+        """Release the samples that have names; what is on the device stays."""
+        self._named.clear()
 
     def of(self, data: Samples) -> Samples:
         """Return samples on the device, their inputs in torch's usual order; kept there if they have a name."""
-        _, part, _ = self._named.get(id(data), (None, None, None))
+        _, part = self._named.get(id(data), (None, None))
         if part is not None and part in self._kept:
             return self._kept[part]
         x = data.x

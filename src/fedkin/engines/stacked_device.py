@@ -44,7 +44,6 @@ class Place:
         self.cuda = self.device.type == "cuda"
         self._memory, self.tf32 = memory, tf32
         self.recorded = 0
-        self._seeded = list[Tensor]()
         self.data = DeviceData(self.up, self._free() // 2)
 
     # ---- there and back ---------------------------------------------------------------------------------------------
@@ -185,22 +184,6 @@ class Place:
         if self.cuda:
             with torch.cuda.device(self.device):
                 torch.cuda.manual_seed(number)
-        self._seeded = self.generators()
-
-    def drew(self) -> bool:
-        """Return whether anything was drawn here since the generator was set the last time."""
-        return any(not torch.equal(a, b) for a, b in zip(self._seeded, self.generators(), strict=False))
-
-    def settings(self) -> Callable[[], None]:
-        """Return a call that puts all of torch's settings that `at_work` changes back as they are now."""
-        precision, threads, states = _precision(), torch.get_num_threads(), self.generators()
-
-        def restore() -> None:
-            precision()
-            torch.set_num_threads(threads)
-            self.restore(states)
-
-        return restore
 
     def forget(self) -> None:
         """Release the device's memory."""

@@ -38,8 +38,8 @@ class CommonScores:
         shards = [shard.at(task.round) for task, shard in zip(tasks, found, strict=True)]
         for task, whole, shard in zip(tasks, found, shards, strict=True):
             changes = whole.changes(task.round)
-            self._place.data.name(shard.test, (task.client, "test", changes), self._job)
-            self._place.data.name(shard.validation, (task.client, "validation", changes), self._job)
+            self._place.data.name(shard.test, (task.client, "test", changes))
+            self._place.data.name(shard.validation, (task.client, "validation", changes))
         return answers_of(tasks, joint_scores(self._job.net.classes, shards, partial(self._guessed, model)))
 
     def _guessed(self, model: Bundle, parts: Sequence[Samples]) -> Tensor:

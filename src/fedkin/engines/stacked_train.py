@@ -19,7 +19,7 @@ from fedkin.engines.loop import orders
 from fedkin.engines.stacked_conv import AsProducts, with_products
 from fedkin.engines.stacked_device import Place, failed
 from fedkin.engines.stacked_loss import MeanEntropy
-from fedkin.engines.stacked_plan import Segment, StackPlan, plan, steps_of
+from fedkin.engines.stacked_plan import StackPlan, plan, steps_of
 from fedkin.engines.stacked_rows import DeviceSamples, SegmentBatches, StackRows
 from fedkin.engines.terms import Terms
 from fedkin.engines.turns import Draws
@@ -77,14 +77,14 @@ class Steps:
     """Step of all rows at once, for requests of one kind.
 
     Attributes:
-        key: equal for steps of one network that compute the same in the same way, whatever the step size (but that of a
-            separate proximal step).
+        key: equal for steps that compute the same in the same way, whatever the step size (but that of a separate
+            proximal step).
         part: the hull of the part that moves.
     """
 
     def __init__(self, first: StackRequest, net: Net, place: Place, *, products: AsProducts = False) -> None:
         request = first.request
-        self.key = (*(first.kind() if request.prox_after else first.kind()[:-1]), products, net)
+        self.key = (*(first.kind() if request.prox_after else first.kind()[:-1]), products)
         self.part, self._project = request.moves.hull, request.project
         terms = replace(Terms.of(request, first.training, net), linear=None, center=None)  # those are of the rows
         constant: dict[str, Any] = {name: place.up(t) for name, t in vars(terms).items() if isinstance(t, Tensor)}
@@ -194,19 +194,12 @@ def _carry_out(
         who = s.rows if isinstance(s.rows, slice) else place.sent(s.rows)
         part, here = rows.at(who), slice(s.first, s.first + s.steps * s.m * s.size)
         batches = SegmentBatches(samples, *(t[here].view(s.steps, s.m, s.size) for t in (index, beside)))
-        sizes = _step_sizes(stack, s)
-        lr: float | Tensor = sizes[0]
-        if training.epoch_decay != 1.0 or len(set(sizes)) > 1:
-            lr = place.sent(torch.tensor(sizes, dtype=rows.w.dtype)[:, None])
+        lr: float | Tensor = training.lr
+        if training.epoch_decay != 1.0:
+            sizes = [[training.lr * training.epoch_decay**e] for e in s.epochs]
+            lr = place.sent(torch.tensor(sizes, dtype=rows.w.dtype))
         run(steps, part, batches, lr)
         rows.put(who, part)
-
-
-def _step_sizes(stack: Sequence[StackRequest], s: Segment) -> list[float]:
-    """Return the step size of each row of a segment."""
-    rows = range(s.m) if isinstance(s.rows, slice) else s.rows.tolist()
-    settings = [stack[i].training for i in rows]
-    return [training.lr * training.epoch_decay**e for training, e in zip(settings, s.epochs, strict=True)]
 
 
 def _samples(stack: Sequence[StackRequest], todo: StackPlan, place: Place) -> tuple[DeviceSamples, Tensor, Tensor]:

@@ -52,7 +52,6 @@ class Job:
         evaluate: which of a client's models is scored and kept.
         rounds: number of rounds of the run, for its schedule of step sizes.
         means_only: nothing of the run looks at single uploads but their check and `Round.mean`: no rule, no attack.
-        data: fingerprint of the clients' data; jobs with an equal one may share copies of them.
     """
 
     method: Method
@@ -68,7 +67,6 @@ class Job:
     evaluate: Moment = "delivered"
     rounds: int = 1
     means_only: bool = False
-    data: str = ""
 
     def sends_outcomes(self, round: int) -> bool:
         """Return whether evaluations of a round send the outcome of every test sample."""

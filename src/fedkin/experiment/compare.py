@@ -17,7 +17,6 @@ from torch import nn
 from fedkin.core import ConfigError, Method, Net, RunFolderError
 from fedkin.core.errors import typed
 from fedkin.data import Dataset, Federation, federate, is_shelf
-from fedkin.engines.stacked_together import Starter
 from fedkin.experiment.comparison import ComparisonResult
 from fedkin.experiment.listing import TRIALS
 from fedkin.experiment.planned import ALWAYS, compared
@@ -27,7 +26,6 @@ from fedkin.experiment.result import Result
 from fedkin.experiment.run import run, run_settings
 from fedkin.experiment.settings import OnData, RunSettings, Settings, Setup, setup_from
 from fedkin.experiment.sweep import Sweep
-from fedkin.experiment.together import at_once, execute_all
 from fedkin.experiment.tuning import OnTuning, tune_all, tuning_sweep
 from fedkin.inspection import require_two_classes
 from fedkin.methods import canonical, get_method, get_title, settings_in
@@ -354,8 +352,7 @@ def compare(
         progress: as of `fedkin.run`.
         settings: further arguments of `fedkin.run`, such as ``rounds=20``, ``model="small-cnn"``,
             ``training=fedkin.Training(lr=0.1)``. With a `Comparison`: ``on_data``, called with the data of the first
-            seed, ``on_trial``, called after each round of a trial, and ``together``, the maximum number of runs that
-            train in common stacks (`fedkin.experiment.together.at_once`).
+            seed, and ``on_trial``, called after each round of a trial.
 
     Raises:
         RunFolderError: ``out`` exists already, or another process is writing into it.
@@ -391,19 +388,18 @@ def _compare_described(
     *,
     on_data: OnData | None = None,
     on_trial: OnTuning | None = None,
-    together: int = 0,
 ) -> ComparisonResult:
-    runs_at_once, files = at_once(together, plan.compute), plan.sources()
+    files = plan.sources()
     data = _by_seed(lambda seed: plan.data.federation(seed, on_data if seed == plan.seeds[0] else None))
     require_two_classes(data(plan.seeds[0]))  # bad data before anything is written
     if plan.tune:
         require_validation(data(plan.seeds[0]), f"tune = {plan.tune}")
 
     def begin() -> Make:
-        chosen = _chosen(plan, folder, data(plan.seeds[0]), on_trial, runs_at_once)
+        chosen = _chosen(plan, folder, data(plan.seeds[0]), on_trial)
         return lambda name, seed, **how: run_settings(chosen[name](seed), data(seed), **how)
 
-    return result_of(plan, runs({**files, "compare.toml": plan.toml().encode()}, begin, runs_at_once), folder)
+    return result_of(plan, runs({**files, "compare.toml": plan.toml().encode()}, begin), folder)
 
 
 def _compare_given(
@@ -414,7 +410,7 @@ def _compare_given(
     runs: Callable[..., list[Run]],
     **settings: Any,
 ) -> ComparisonResult:
-    def make(name: str, seed: int, *, start: Starter | None, **how: Any) -> Result:
+    def make(name: str, seed: int, **how: Any) -> Result:
         title, method = methods[name]
         return run(method, data(seed), seed=seed, title=title, progress=False, **how, **settings)
 
@@ -459,7 +455,6 @@ def _runs(
     on_round: OnRound,
     files: Mapping[str, bytes],
     begin: Callable[[], Make],
-    runs_at_once: int = 1,
 ) -> list[Run]:
     """Execute runs, name and seed of each in order, in a folder that holds these files, its plan last.
 
@@ -474,15 +469,13 @@ def _runs(
         try:
             make = begin()
 
-            def one(name: str, seed: int, start: Starter | None) -> Run:
+            made: dict[tuple[str, int], Run] = {}
+            for name, seed in as_made(order):
                 place = None if folder is None else folder / run_name(name, seed)
                 begun = resume and place is not None and (place / "config.toml").is_file()
                 callback = partial(on_round, name, seed)
-                return as_run(make(name, seed, out=place, resume=begun, on_round=callback, start=start))
-
-            made = execute_all([partial(one, name, seed) for name, seed in as_made(order)], runs_at_once)
-            by_run = dict(zip(as_made(order), made, strict=True))
-            return [by_run[run] for run in order]
+                made[name, seed] = as_run(make(name, seed, out=place, resume=begun, on_round=callback))
+            return [made[run] for run in order]
         except Exception:
             if folder is not None and not resume:
                 _withdraw(folder, set(files))
@@ -511,13 +504,13 @@ def _begin(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _chosen(
-    plan: Comparison, folder: Path | None, federation: Federation, on_trial: OnTuning | None, runs_at_once: int
+    plan: Comparison, folder: Path | None, federation: Federation, on_trial: OnTuning | None
 ) -> Mapping[str, Callable[[int], Settings]]:
     """Return for each method a function that gives its settings for a seed, after the trials of all if it is tuned."""
     if not plan.tune:
         return {name: partial(plan.settings, name) for name in plan.names}
     sweeps = {name: plan.sweep(name) for name in plan.names}
-    values = tune_all(sweeps, folder, federation, on_trial, runs_at_once)
+    values = tune_all(sweeps, folder, federation, on_trial)
     return {name: partial(sweep.settings, values[name]) for name, sweep in sweeps.items()}
 
 

@@ -6,9 +6,8 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import Any, Protocol
 
 import torch
@@ -34,8 +33,7 @@ from fedkin.storage.toml import differences, read_toml
 from fedkin.version import __version__
 
 OnRound = Callable[[RoundReport, dict[str, Any]], None]
-_TURNS = Lock()
-_INSIDE: ContextVar[bool] = ContextVar("inside one_thread", default=False)
+_TURNS = RLock()  # a run may make another run
 
 
 class StatefulTransport(Transport, Protocol):
@@ -317,14 +315,9 @@ def one_thread() -> Iterator[None]:
     """One thread in this process, in torch's usual modes: the same sums whatever the machine and the program around,
     and the cores are the workers'.
 
-    Other threads wait, but for those in a copy of this one's context: torch's random numbers, number of threads and
-    tracing of modules are the process's.
+    Other threads wait: torch's random numbers, number of threads and tracing of modules are the process's.
     """
-    if _INSIDE.get():
-        yield
-        return
     with _TURNS:
-        _INSIDE.set(True)
         threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
         torch.set_num_threads(1)
         torch.set_default_dtype(torch.float32)
@@ -334,4 +327,3 @@ def one_thread() -> Iterator[None]:
         finally:
             torch.set_default_dtype(dtype)
             torch.set_num_threads(threads)
-            _INSIDE.set(False)

@@ -19,7 +19,6 @@ from fedkin.core.machine import memory
 from fedkin.core.method import Moment
 from fedkin.data import Federation
 from fedkin.engines import Engine, Gradient, choose, gradients, resolved, why_not_compiled
-from fedkin.engines.stacked_together import Starter
 from fedkin.experiment.execute import OnRound, execute, one_thread, opened
 from fedkin.experiment.extend import complete, continued, extend
 from fedkin.experiment.listing import whole_of
@@ -171,18 +170,17 @@ def run_settings(
     out: Path | str | None = None,
     resume: bool = False,
     on_round: OnRound | None = None,
-    start: Starter | None = None,
+    engine: Engine | None = None,
 ) -> Result:
     """Make the run that settings describe; other arguments and errors as of `run`.
 
     Args:
         federation: the data that the settings name, where they have been read already.
-        start: as of `simulate`.
     """
     federation = settings.data.federation(settings.run.seed) if federation is None else federation
     experiment = Experiment.prepare(settings, federation, title)
     sources = settings.sources()
-    return simulate(experiment, federation, out=out, resume=resume, on_round=on_round, sources=sources, start=start)
+    return simulate(experiment, federation, out=out, resume=resume, on_round=on_round, engine=engine, sources=sources)
 
 
 def simulate(
@@ -194,7 +192,6 @@ def simulate(
     on_round: OnRound | None = None,
     engine: Engine | None = None,
     sources: Mapping[str, bytes] | None = None,
-    start: Starter | None = None,
 ) -> Result:
     """Execute an experiment on this machine, with all clients in one place.
 
@@ -204,10 +201,6 @@ def simulate(
         out, resume, on_round: as of `run`.
         engine: another one than the settings name.
         sources: files of user-defined code that the experiment's table names: file name -> content.
-        start: starts the engine's session, for runs that train together; by default the engine itself does.
-
-    Raises:
-        NotStackedError: the engine does not train together with other runs; nothing has been written.
     """
     e, setup, clients = experiment, experiment.setup, len(federation)
     in_files = _in_files(setup.compute.state, e.net, clients)
@@ -219,11 +212,10 @@ def simulate(
     extra |= {"notes": notes} if notes else {}
     with one_thread(), ExitStack() as to_the_end:
         gradient = _gradient(setup.compute.gradient, out if resume else None)
-        job = replace(e.job(e.laid_out(federation.clients)), gradient=gradient, means_only=_means_only(setup),
-                      data=e.marks["data"])  # fmt: skip
+        job = replace(e.job(e.laid_out(federation.clients)), gradient=gradient, means_only=_means_only(setup))
         chosen, why = choose(engine or setup.compute.engine, setup.compute.workers, job)
         extra["computed"] = f"{why}; {gradients(chosen, job)}"
-        with closing(chosen.start(job) if start is None else start(chosen, job)) as session:
+        with closing(chosen.start(job)) as session:
             folder = None  # made last: whatever is wrong with the settings has been said by now
             if out is not None:
                 to_the_end.enter_context(writing(Path(out)))

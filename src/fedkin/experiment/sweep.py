@@ -13,7 +13,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -22,12 +21,11 @@ import tomli_w
 from fedkin.core import ConfigError, MethodError, ModelError, RunFolderError
 from fedkin.core.errors import nearest, typed
 from fedkin.data import Federation
-from fedkin.engines.stacked_together import Starter
 from fedkin.evaluate import Spread, spread
 from fedkin.evaluate.divergence import sentence
 from fedkin.evaluate.rounds import RULE, final_by_client, over, spans
-from fedkin.experiment.execute import OnRound
 from fedkin.experiment.prepare import require_validation
+from fedkin.experiment.result import FinalMetrics
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.search_space import (
     Range,
@@ -42,7 +40,6 @@ from fedkin.experiment.search_space import (
     space_from,
 )
 from fedkin.experiment.settings import Settings, decisive, settings_from
-from fedkin.experiment.together import at_once, execute_all
 from fedkin.inspection import require_two_classes
 from fedkin.report.cells import cells
 from fedkin.report.tables import DASH, Grid, percent, to_markdown
@@ -218,7 +215,6 @@ def run_sweep(
     resume: bool = False,
     on_trial: OnTrial | None = None,
     federation: Federation | None = None,
-    together: int = 0,
 ) -> list[Trial]:
     """Run every setting; all are judged by validation data alone.
 
@@ -231,22 +227,20 @@ def run_sweep(
         resume: continue in ``out``.
         on_trial: called after each round.
         federation: data of the first seed, if they are read already.
-        together: maximum number of runs that train in common stacks, see `fedkin.experiment.together.at_once`. With the
-            sampler "tpe" they are the seeds of one trial.
 
     Raises:
         RunFolderError: ``out`` exists already, holds another sweep, or is being written by another process.
         ConfigError: a setting is out of range, or no client has validation data.
         DataError: the data cannot be used.
     """
-    first, runs_at_once = sweep.seeds[0], at_once(together, sweep.base.compute)
+    first = sweep.seeds[0]
     federations = {first: sweep.base.data.federation(first) if federation is None else federation}
     require_two_classes(federations[first])
     require_validation(federations[first], "a sweep")
     with writing(out), room(out):
         _begin(sweep, out, resume)
         try:
-            done = _trials(sweep, out, federations, on_trial, runs_at_once)
+            done = _trials(sweep, out, federations, on_trial)
         except Exception:
             if not resume:
                 _withdraw(sweep, out)
@@ -255,37 +249,20 @@ def run_sweep(
     return done
 
 
-def _trials(
-    sweep: Sweep, out: Path, federations: dict[int, Federation], on_trial: OnTrial | None, runs_at_once: int
-) -> list[Trial]:
+def _trials(sweep: Sweep, out: Path, federations: dict[int, Federation], on_trial: OnTrial | None) -> list[Trial]:
     known = [
         _renamed(line["values"], lambda name: CodeRef.read(name, out).name) for line in Lines(out / "trials.jsonl")
     ]
-    done, failed = list[Trial](), set[int]()
-
-    def run(number: int, values: Values, seed: int, start: Starter | None) -> _Score | str:
-        if number in failed:
-            return ""
+    done: list[Trial] = []
+    for number in range(sweep.size):
+        values = _values(sweep, number, known, done)
         if number >= len(known):  # before it is run: after a kill the same setting goes on
             known.append(values)
             kept = (_renamed(v, lambda name: CodeRef(name).portable) for v in known)
             lines = (json.dumps({"number": n, "values": v}) + "\n" for n, v in enumerate(kept))
             write_atomic(out / "trials.jsonl", "".join(lines).encode())
-        if seed not in federations:
-            federations[seed] = sweep.base.data.federation(seed)
-        told = None if on_trial is None else (lambda _, line: on_trial(number, sweep.size, values, seed, line))
-        score = _scored(sweep, out / trial_name(number, seed), number, values, seed, federations[seed], told, start)
-        if isinstance(score, str):
-            failed.add(number)
-        return score
-
-    follows = sweep.trials > 0 and sweep.sampler == "tpe"  # each trial depends on those before it
-    while len(done) < sweep.size:
-        batch = range(len(done), len(done) + 1 if follows or runs_at_once == 1 else sweep.size)
-        tried = {number: _values(sweep, number, known, done) for number in batch}
-        runs = [partial(run, number, values, seed) for number, values in tried.items() for seed in sweep.seeds]
-        scores = iter(execute_all(runs, runs_at_once))
-        done += [_trial(number, values, list(islice(scores, len(sweep.seeds)))) for number, values in tried.items()]
+        told = None if on_trial is None else partial(on_trial, number, sweep.size, values)
+        done.append(_trial(sweep, out, number, values, federations, told))
     return done
 
 
@@ -333,64 +310,49 @@ def _renamed(values: Mapping[str, Any], rename: Callable[[str], str]) -> Values:
     return {name: rename(value) if name == NETWORK else value for name, value in values.items()}
 
 
-@dataclass(frozen=True)
-class _Score:
-    """Figures of one run, as of `Trial`."""
-
-    validation: float
-    test: float | None
-    last: float | None
-    rounds: str
-    by_client: Mapping[int, float]
-    megabytes: float
-
-
-def _scored(
+def _trial(
     sweep: Sweep,
-    place: Path,
+    out: Path,
     number: int,
     values: Values,
-    seed: int,
-    federation: Federation,
-    on_round: OnRound | None,
-    start: Starter | None,
-) -> _Score | str:
-    """Run one setting with one seed, or continue it; return its figures, or why it failed."""
-    begun = (place / "config.toml").is_file()
-    try:
-        result = run_settings(
-            sweep.settings(values, seed), federation=federation, out=place, resume=begun, on_round=on_round, start=start
-        )
-    except MethodError as e:
-        return f"seed {seed}: {e}"
-    except (ConfigError, ModelError) as e:
-        if number == 0:  # nothing was trained yet: more likely a mistake in what all trials have in common
-            raise
-        return f"seed {seed}: {e}"
-    if (lost := result.summary.get("diverged")) is not None:
-        return f"seed {seed}: {sentence(lost, result.rounds)}"
-    if result.final.validation is None:  # data of a further seed
-        raise ConfigError("a sweep chooses on validation data, and no client has any; raise --validation")
-    last = (result.summary["last"] or {}).get("validation")
-    by_client = final_by_client(result.clients, len(result.rounds), "validation_accuracy")
-    sent = (result.summary["bytes_up"] + result.summary["bytes_down"]) / 1e6
-    return _Score(result.final.validation, result.final.accuracy, last, result.final.rounds, by_client, sent)
-
-
-def _trial(number: int, values: Values, scores: Sequence[_Score | str]) -> Trial:
-    """Return a trial with the figures of its runs, or with the first failure."""
-    found = [score for score in scores if not isinstance(score, str)]
-    if len(found) < len(scores):
-        return Trial(number, values, None, next(score for score in scores if isinstance(score, str) and score))
+    federations: dict[int, Federation],
+    on_line: Callable[[int, dict[str, Any]], None] | None,
+) -> Trial:
+    """Run one setting with every seed, or continue it; after a seed that fails no further one begins."""
+    finals, last, sent = list[FinalMetrics](), list[float | None](), list[float]()
+    by_client: list[Mapping[int, float]] = []
+    for seed in sweep.seeds:
+        if seed not in federations:
+            federations[seed] = sweep.base.data.federation(seed)
+        place = out / trial_name(number, seed)
+        begun = (place / "config.toml").is_file()
+        told = None if on_line is None else (lambda _, line, seed=seed: on_line(seed, line))
+        try:
+            settings = sweep.settings(values, seed)
+            result = run_settings(settings, federation=federations[seed], out=place, resume=begun, on_round=told)
+        except MethodError as e:
+            return Trial(number, values, None, f"seed {seed}: {e}")
+        except (ConfigError, ModelError) as e:
+            if number == 0:  # nothing was trained yet: more likely a mistake in what all trials have in common
+                raise
+            return Trial(number, values, None, f"seed {seed}: {e}")
+        if (lost := result.summary.get("diverged")) is not None:
+            return Trial(number, values, None, f"seed {seed}: {sentence(lost, result.rounds)}")
+        if result.final.validation is None:  # data of a further seed
+            raise ConfigError("a sweep chooses on validation data, and no client has any; raise --validation")
+        finals.append(result.final)
+        last.append((result.summary["last"] or {}).get("validation"))
+        by_client.append(final_by_client(result.clients, len(result.rounds), "validation_accuracy"))
+        sent.append((result.summary["bytes_up"] + result.summary["bytes_down"]) / 1e6)
     return Trial(
         number,
         values,
-        spread([score.validation for score in found]),
-        test=spread([score.test for score in found]),
-        rounds=spans([score.rounds for score in found]),
-        last=spread([score.last for score in found]),
-        by_client=found[0].by_client,
-        megabytes=found[0].megabytes,
+        spread([one.validation for one in finals]),
+        test=spread([one.accuracy for one in finals]),
+        rounds=spans([one.rounds for one in finals]),
+        last=spread(last),
+        by_client=by_client[0],
+        megabytes=sent[0],
     )
 
 

@@ -188,28 +188,27 @@ class Tracking:
 
 
 class TrackedRuns:
-    """The trackers of several runs, one after another or some at a time; ``folder`` is that of them all."""
+    """The trackers of several runs, one after another; ``folder`` is that of them all."""
 
-    def __init__(self, names: Sequence[str], folder: Path, at_once: int = 1) -> None:
-        self._names, self._folder, self._at_once = tuple(names), folder, at_once
-        self._open: dict[Path, Tracking] = {}
+    def __init__(self, names: Sequence[str], folder: Path) -> None:
+        self._names, self._folder = tuple(names), folder
+        self._now: tuple[Path, Tracking] | None = None
 
     def round(self, place: Path, title: str, table: Mapping[str, Any], line: Mapping[str, Any]) -> None:
         """Log a round of the run in ``place``."""
         if not self._names:
             return
-        if place not in self._open:
-            for other in [p for p in self._open if self._at_once == 1 or (p / "summary.json").is_file()]:
-                self._open.pop(other).end()
+        if self._now is None or self._now[0] != place:
+            self.end()
             write_atomic(self._folder / FILE, (json.dumps(dict.fromkeys(self._names), indent=2) + "\n").encode())
-            self._open[place] = Tracking(self._names, place, title, table)
-        self._open[place].round(line)
+            self._now = place, Tracking(self._names, place, title, table)
+        self._now[1].round(line)
 
     def end(self) -> None:
-        """Log the end of the runs that are not noted as ended yet."""
-        for tracking in self._open.values():
-            tracking.end()
-        self._open.clear()
+        """Log the end of the run that began last."""
+        if self._now is not None:
+            self._now[1].end()
+        self._now = None
 
 
 def require(names: Sequence[str]) -> None:

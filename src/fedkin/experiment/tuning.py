@@ -74,7 +74,6 @@ def tune_all(
     folder: Path | None,
     federation: Federation,
     on_trial: OnTuning | None = None,
-    together: int = 1,
 ) -> dict[str, Values]:
     """Tune methods, one after another, and return what was chosen for each.
 
@@ -84,7 +83,6 @@ def tune_all(
             not tuned again; None: a temporary one.
         federation: data of the sweeps' seed.
         on_trial: called after each round of a trial.
-        together: maximum number of trials that train in common stacks.
 
     Raises:
         RunFolderError: the folder's file ``tuning.json`` is damaged or was made with another number of trials or seed,
@@ -100,7 +98,7 @@ def tune_all(
                 _require_same(known[own], sweep, folder)
                 continue
             told = None if on_trial is None else partial(on_trial, name)
-            known[own] = _tuned(sweep, Path(place) / own, federation, told, together)
+            known[own] = _tuned(sweep, Path(place) / own, federation, told)
     found = {name: known[sweep.base.code.attribute] for name, sweep in sweeps.items()}
     if folder is not None and list(found.values()) != before:
         write_tuned(folder, list(found.values()))
@@ -121,12 +119,12 @@ def trial_place(folder: Path, sweep: Sweep, number: int) -> Path:
     return folder / TRIALS / sweep.base.code.attribute / trial_name(number, sweep.seeds[0])
 
 
-def _tuned(sweep: Sweep, out: Path, federation: Federation, on_trial: OnTrial | None, together: int) -> Tuned:
+def _tuned(sweep: Sweep, out: Path, federation: Federation, on_trial: OnTrial | None) -> Tuned:
     """Run the trials of a method, or continue them, and return what was chosen by validation accuracy."""
     begun = (out / "sweep.toml").is_file()
     if not begun:  # what a kill has left before the first trial
         shutil.rmtree(out, ignore_errors=True)
-    trials = run_sweep(sweep, out, resume=begun, on_trial=on_trial, federation=federation, together=together)
+    trials = run_sweep(sweep, out, resume=begun, on_trial=on_trial, federation=federation)
     best = chosen(trials)
     if best is not None and not _beats(best.by_client, trials[0].by_client):
         best = trials[0]

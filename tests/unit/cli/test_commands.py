@@ -386,7 +386,7 @@ def test_client_code_that_fails(engine: str, fedkin: Command, small: str, monkey
     ],
     ids=["aggregate", "init", "client"],
 )
-@pytest.mark.parametrize("command", ["run {}", "compare {} --together 1"])
+@pytest.mark.parametrize("command", ["run {}", "compare {}"])
 def test_a_step_of_a_users_file_that_fails(
     command: str, good: str, bad: str, words: str, line: int, fedkin: Command, small: str
 ) -> None:

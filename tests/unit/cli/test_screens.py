@@ -43,15 +43,6 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     return text
 
 
-def test_rounds_of_runs_at_a_time_add_up() -> None:
-    """One after another they are those of the runs before. Two at a time the rounds of both count, and runs long before
-    as a whole, also where they ended early; a run that was finished before counts as well."""
-    one, two = screen.RoundsDone(10), screen.RoundsDone(10, 2)
-    assert [one.before(number, round) for number, round in ((0, 1), (0, 2), (1, 1), (3, 1))] == [0, 0, 10, 30]
-    shown = ((0, 1), (1, 1), (0, 2), (1, 2), (2, 1), (1, 3), (4, 1))
-    assert [two.before(number, round) for number, round in shown] == [0, 1, 1, 2, 12, 11, 40]
-
-
 def test_a_bar_shows_brackets_in_the_names_of_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are no markup, which would hide them."""
     text = io.StringIO()

@@ -873,13 +873,13 @@ def test_samples_are_kept_by_client_and_part() -> None:
     """Other tensors of the same part move no more; samples without a name are not kept, nor are names beyond a turn."""
     place = Elsewhere("cpu", 0.0, False)
     place.ups = []
-    first, again, run = samples(0, 0, "train", 9), samples(0, 0, "train", 9), job(FedAvg())
+    first, again = samples(0, 0, "train", 9), samples(0, 0, "train", 9)
     for data in (first, again):
-        place.data.name(data, (0, "train", 0), run)
+        place.data.name(data, (0, "train", 0))
         assert torch.equal(place.data.of(data).x, data.x)
     assert place.ups.count(9 * WIDTH) == 1
-    place.data.name(again, (1, "train", 0), run)
-    place.data.unname(run)
+    place.data.name(again, (1, "train", 0))
+    place.data.unname()
     for _ in range(2):
         place.data.of(again)
     assert place.ups.count(9 * WIDTH) == 3
@@ -893,7 +893,7 @@ def test_no_more_data_are_kept_than_there_is_room_for() -> None:
     parts = [samples(0, i, "train", 9) for i in range(3)]
     for _ in range(2):
         for i, part in enumerate(parts):
-            place.data.name(part, (i, "train", 0), job(FedAvg()))
+            place.data.name(part, (i, "train", 0))
             assert torch.equal(place.data.of(part).x, part.x)
     assert place.ups.count(9 * WIDTH) == 4
     assert place.data.left == 1

@@ -385,11 +385,6 @@ def test_only_runs_get_more_rounds(tmp_path: Path, fedkin: Command) -> None:
         BAD_INPUT,
         "fedkin: c is a comparison, and --rounds 4 is for a single run; omit it\n",
     )
-    done = fedkin("resume c/fedavg-seed0 --together 4")
-    assert (done.code, done.err) == (
-        BAD_INPUT,
-        "fedkin: c/fedavg-seed0 is a single run, and --together 4 is for several; omit it\n",
-    )
     (tmp_path / "c" / "fedavg-seed0" / "clients.json").write_text("{}")
     done = fedkin("resume c/fedavg-seed0 --rounds 4")
     assert done.code == BAD_INPUT

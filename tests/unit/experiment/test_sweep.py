@@ -203,6 +203,14 @@ def test_a_setting_that_diverges_is_passed_over(monkeypatch: pytest.MonkeyPatch,
     assert sweep_table(plan, trials).rows[1] == ("0.2", "failed", "–")
 
 
+def test_after_a_seed_that_fails_no_further_one_of_its_setting_begins(tmp_path: Path) -> None:
+    """Real runs, whose step size is too large by far; the next setting is tried with every seed."""
+    trials = run_sweep(sweep({"training.lr": (0.01, 1e30, 0.1)}, seeds=(0, 1)), tmp_path / "s")
+    assert [bool(trial.failed) for trial in trials] == [False, True, False]
+    begun = {place.parent.name for place in (tmp_path / "s").glob("*/config.toml")}
+    assert begun == {"000-seed0", "000-seed1", "001-seed0", "002-seed0", "002-seed1"}
+
+
 @pytest.mark.parametrize(
     ("scores", "shown", "end"),
     [

@@ -210,22 +210,18 @@ def test_a_run_that_fails_is_closed_without_final_figures(tmp_path: Path) -> Non
         assert found.Tags()["scalars"] == ["accuracy"]
 
 
-def test_runs_at_a_time_are_closed_when_they_have_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of runs two at a time, the one with a summary ends when another begins; with one at a time, the one before."""
+def test_runs_are_closed_when_the_next_one_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each once, the last one at the end."""
     ended: list[str] = []
     monkeypatch.setattr(Tracking, "round", lambda self, line: None)
     monkeypatch.setattr(Tracking, "end", lambda self: ended.append(self._folder.name))
-    for at_once, wanted in ((2, ["b", "a", "c"]), (1, ["a", "b", "a", "b", "c"])):
-        runs = TrackedRuns(("tensorboard",), tmp_path, at_once)
-        ended.clear()
-        for name in ("a", "b", "a", "b", "c"):
-            if name == "c":
-                (tmp_path / "b").mkdir(exist_ok=True)
-                (tmp_path / "b" / "summary.json").touch()
-            runs.round(tmp_path / name, name, {}, {"round": 1})
-        runs.end()
-        runs.end()
-        assert ended == wanted
+    runs = TrackedRuns(("tensorboard",), tmp_path)
+    for name in ("a", "a", "b", "c"):
+        runs.round(tmp_path / name, name, {}, {"round": 1})
+    assert ended == ["a", "b"]
+    runs.end()
+    runs.end()
+    assert ended == ["a", "b", "c"]
 
 
 def test_a_tracker_that_fails_is_named_once_and_changes_nothing(
