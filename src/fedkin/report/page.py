@@ -111,9 +111,7 @@ def comparison_page(folder: Path | str, report: PageData, command: str | None, r
     lists, metric = {}, NAMED[report.first.metric].capitalize()
     for other in (reference, *references.others(reference)):
         texts = [report.sentence(title, other) for title in order if title != reference]
-        lists[f"{NAMED[report.first.metric].capitalize()} against {other}"] = [
-            text for text in texts if text is not None
-        ]
+        lists[f"{metric} against {other}"] = [text for text in texts if text is not None]
     grid = tables.comparison_table(rows, reference, headline(report.runs, report.first, tuning_note(report.tuned)))
     body = markup.verdicts(lists) + markup.note(references.which_is_which(report.runs))
     body += markup.table(grid, "comparison")
