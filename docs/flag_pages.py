@@ -17,7 +17,6 @@ from fedkin.cli.flags import ResumeFlags, RunsSettings, ShowCompare, ShowRun, Sh
 from fedkin.cli.hosts import AuthorityFlags, LinkFlags, NodeKeyFlags, ServerFlags, StatusFlags
 from fedkin.cli.inspect import Looking
 from fedkin.cli.join import JoinFlags
-from fedkin.cli.new import NewFlags
 from fedkin.cli.nodes import Submission
 from fedkin.cli.parts import flags_of, renamed, texts_of
 from fedkin.cli.report import ReportFlags
@@ -38,7 +37,6 @@ COMMANDS: Mapping[str, tuple[type, ...]] = {
     "join": (JoinFlags,),
     "runs": (RunsFlags,),
     "report": (ReportFlags,),
-    "new method": (NewFlags,),
     "check": (CheckFlags,),
     "keys authority": (AuthorityFlags,),
     "keys server": (ServerFlags,),

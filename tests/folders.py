@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load, save
 
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import Settings, settings_from
-from fedkin.storage.tensors import checksum
+from fedkin.storage.line_files import LineFiles
+from fedkin.storage.summary import with_digests
 
 LINES = ("rounds", "clients", "relations")
 FILES = {
@@ -92,22 +91,13 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def without_digests(folder: Path, there: Path) -> Path:
-    """A copy of a folder as older versions wrote it: no digests in summary, checkpoint and lines of seconds."""
-    shutil.copytree(folder, there)
-    if (there / "summary.json").exists():
-        summary = json.loads((there / "summary.json").read_text())
-        del summary["digests"]
-        (there / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    lines = [{k: v for k, v in line.items() if k != "sum"} for line in records(there, "timing")]
-    (there / "timing.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for name in ("checkpoint.safetensors", "best.safetensors"):
-        if (there / name).exists():
-            with safe_open(there / name, framework="pt") as file:
-                meta = {k: v for k, v in file.metadata().items() if not k.startswith(("digest.", "about.", "checksum"))}
-            tensors = load((there / name).read_bytes())
-            (there / name).write_bytes(save(tensors, metadata={**meta, "checksum": checksum(tensors, meta)}))
-    return there
+def sealed(path: Path, summary: dict[str, Any] | None = None) -> Path:
+    """The folder with a summary, by default its own, that has the digests of the files as they are."""
+    file = path / "summary.json"
+    found = json.loads(file.read_text(encoding="utf-8")) if summary is None else summary
+    found = {name: value for name, value in found.items() if name != "digests"}
+    file.write_text(json.dumps(with_digests(found, LineFiles(path).digests())), encoding="utf-8")
+    return path
 
 
 def texts_of(path: Path) -> dict[str, str]:

@@ -305,6 +305,12 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.S)
 
 
+def titled(page: str) -> list[tuple[str, str]]:
+    """The files of a page of ``docs``: the name and the text of each block of Python with a title."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return re.findall(r'```python title="([^"]+)"\n(.*?)```', text, re.S)
+
+
 def printed(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """What all python of a page, as one script in this folder, prints."""
     return run_script("\n".join(blocks(page, "python")), folder, monkeypatch)
@@ -334,6 +340,22 @@ def test_a_written_method_gets_to_a_table(tmp_path: Path, monkeypatch: pytest.Mo
     assert "Neighbours & " in Path("runs/neighbours/table.tex").read_text()
     assert main([*sweep, *short, "--clients", "4"]) == 0
     assert Path("runs/sharpness/sweep.csv").read_text().count("\n") >= 4
+
+
+def test_the_template_of_a_method_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both files as they stand: the method keeps rules of the contract and trains, the numbers by hand are its own."""
+    monkeypatch.chdir(tmp_path)
+    files = dict(titled("write-a-method.md"))
+    assert set(files) == {"my_method.py", "test_my_method.py"}
+    for name, text in files.items():
+        Path(name).write_text(text)
+    assert main(["check", "./my_method.py:MyMethod", "--rules", "declared", "runs", "--quiet"]) == 0
+    short = ["--clients", "3", "--rounds", "1", "--engine", "loop", "--quiet", "--out", "run"]
+    assert main(["run", "./my_method.py:MyMethod", "--mu", "0.1", *short]) == 0
+    monkeypatch.syspath_prepend(str(tmp_path))
+    tests = runpy.run_path("test_my_method.py")
+    assert sorted(name for name in tests if name.startswith("test_")) == ["test_the_contract", "test_the_mean_by_hand"]
+    tests["test_the_mean_by_hand"]()
 
 
 def test_a_comparison_grows_and_is_read_as_the_pages_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

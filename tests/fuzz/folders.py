@@ -4,7 +4,7 @@
 
 Each step copies a folder, damages one file, and calls one command. It must end with code 0, or with code 2 and a line
 that names the folder. A command that goes on with a run and ends with code 0 must have given the lines of the undamaged
-run, bit for bit, unless the folder is of an older version, whose lines have no digests.
+run, bit for bit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import tomli_w
 from fedkin.cli import main
 from fedkin.cli.exit_codes import BAD_INPUT, OK
 from fedkin.experiment.run import run_settings
-from folders import lines_in, small, without_digests
+from folders import lines_in, small
 
 COMMANDS = {
     "report": ["report", "damaged", "--quiet"],
@@ -51,8 +51,7 @@ class Stopped(BaseException):
 
 # ---- folders ------------------------------------------------------------------------------------------------------
 def made(place: Path) -> dict[str, Path]:
-    """Folders to damage, by what they are: finished and interrupted, states in memory and in files, and the same as
-    older versions wrote them, without digests."""
+    """Folders to damage, by what they are: finished and interrupted, states in memory and in files."""
     found = {}
     for state in ("memory", "file"):
         settings = small("da-pfl", run={"rounds": 5, "eval_every": 1}, compute={"state": state})
@@ -61,8 +60,6 @@ def made(place: Path) -> dict[str, Path]:
             with contextlib.suppress(Stopped):
                 run_settings(settings, out=folder, on_round=None if kind == "finished" else _stop)
             found[folder.name] = folder
-            older = f"{folder.name}, older"
-            found[older] = without_digests(folder, place / older)
     return found
 
 
@@ -186,7 +183,7 @@ def step(draw: Draw, folders: dict[str, Path], place: Path) -> str:
         assert file.name in last or "damaged" in last or file.name == "config.toml" or name == "status", (
             f"{said}: {last}"
         )
-    elif name == "resume" and "older" not in kind:
+    elif name == "resume":
         assert lines_in(damaged) == lines_in(folders["finished, memory"]), f"{said} gave other lines"
     return said
 

@@ -29,7 +29,6 @@ _COMMANDS = {
     "demo": "demo.demo_command",
     "report": "report.report_command",
     "runs": "runs.runs_command",
-    "new": "new.new_command",
     "export": "export.export_command",
     "predict": "export.predict_command",
     "join": "join.join_command",
@@ -54,8 +53,7 @@ Results  runs [FOLDER]          list runs with accuracy, state; --open: a page
          export RUN --client 7  a client's model: weights, card, loader
          predict EXPORT FILE    labels of rows, images or arrays by that model
          join RUN --data PATH   how a new client would fare after training
-Methods  new method NAME        a file, a test and a page for a custom method
-         check METHOD           test a method against the contract
+Methods  check METHOD           test a method against the contract
 Hosts    keys KIND FOLDER       certificates and keys: authority, server, node
          link [FOLDER]          the server that nodes connect to
          node --data PATH ..    a client on its own host; its data stay there

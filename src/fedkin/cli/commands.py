@@ -51,7 +51,6 @@ from fedkin.report.wording import listed
 from fedkin.storage.folders import require_folder, taken
 from fedkin.storage.json_lines import Lines
 from fedkin.storage.lock import remove, writing
-from fedkin.storage.summary import understood
 from fedkin.storage.toml import read_toml
 from fedkin.user_code.reference import CodeRef
 
@@ -252,9 +251,8 @@ def _finish(result: Result, show: ShowRun | ShowCompare, tracking: Tracking, cod
     """Write the page and print the results; ``code``: the method as it was named, by default as the folder has it."""
     assert result.folder is not None
     run = replace(read_run(result.folder), at_best=show.at_best)
-    with understood(result.folder, run.checked):
-        report, reference = one_run(run, sibling(result.folder))
-        page = run_page(result.folder, run, report, reference)
+    report, reference = one_run(run, sibling(result.folder))
+    page = run_page(result.folder, run, report, reference)
     tracking.end()
     if show.json:
         screen.write(json.dumps(_summary(run, show), indent=2))

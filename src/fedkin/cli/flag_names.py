@@ -33,7 +33,6 @@ _DECLARED: Mapping[str, tuple[str, ...]] = {
     "export": ("cli/export.py",),
     "predict": ("cli/export.py",),
     "join": ("cli/join.py",),
-    "new": ("cli/new.py",),
 }
 """Command -> files with the classes whose fields are its flags, perhaps with others."""
 _OF_METHOD = ("run", "sweep", "check")

@@ -28,7 +28,7 @@ from fedkin.server import Plan, RoundReport, RunSettings, Server, Transport, beg
 from fedkin.server import rounds as run_rounds
 from fedkin.storage.json_lines import Written
 from fedkin.storage.row_store import Banks
-from fedkin.storage.summary import understood, with_digests
+from fedkin.storage.summary import with_digests
 from fedkin.storage.toml import differences, read_toml
 from fedkin.version import __version__
 
@@ -154,13 +154,10 @@ def _executed(
         if banks is not None:
             del kept["clients"]
         kept = {name: folder.lines.read(name) for name in kept}
-    checked = folder is None or not folder.lines.unchecked
-    where = Path() if folder is None else folder.path
-    with understood(where, checked):
-        held = best(kept["rounds"])
-        counted = total(kept["rounds"])
-        ended = stop_round(kept["rounds"], e.plan.stop_after) is not None
-        described = None if e.setup.privacy.asked else _with_counts(kept.get("clients"), folder)
+    held = best(kept["rounds"])
+    counted = total(kept["rounds"])
+    ended = stop_round(kept["rounds"], e.plan.stop_after) is not None
+    described = None if e.setup.privacy.asked else _with_counts(kept.get("clients"), folder)
     if folder is not None:
         folder.keep_best(_round(held))
     for report in () if ended else _rounds(e, transport, server):
@@ -190,8 +187,7 @@ def _executed(
             on_round(report, lines.rounds[0])
         if ended:
             break
-    with understood(where, checked):
-        return _result(e, people, kept, server, folder, extra)
+    return _result(e, people, kept, server, folder, extra)
 
 
 def is_last(run: RunSettings, line: Mapping[str, Any], rounds: Iterable[Mapping[str, Any]]) -> bool:
@@ -257,7 +253,7 @@ def _result(
     if folder is not None:
         if "made_by" not in e.table:
             summary.setdefault("command", f"fedkin run {typed(folder.path / 'config.toml')}")
-        folder.write("summary", with_digests(summary, folder.lines.digests(), folder.lines.unchecked))
+        folder.write("summary", with_digests(summary, folder.lines.digests()))
     return Result(
         title=e.title,
         seed=e.plan.seed,

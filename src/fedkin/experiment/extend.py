@@ -217,7 +217,6 @@ def _prepare(folder: RunFolder, longer: Settings | ProgramSettings, plan: Plan) 
         "about": json.dumps(decisive(longer.table()), sort_keys=True),
         "files": files,
         "best": at_best,
-        "unchecked": folder.lines.unchecked,
     }
     write_atomic(folder.path / EXTENDING, json.dumps(record).encode())
 
@@ -276,7 +275,6 @@ def complete(folder: RunFolder) -> None:
         record = json.loads((folder.path / EXTENDING).read_bytes())
         config, files = str(record["config"]), {str(name): (str(a), str(b)) for name, (a, b) in record["files"].items()}
         texts = {"config": str(record["mark"]), **about_texts({"config": str(record["about"])})}
-        texts |= {"unchecked": str(record["unchecked"])} if record["unchecked"] else {}
         best = digest_texts({name: str(digest) for name, digest in record["best"].items()})
     except FileNotFoundError:
         return

@@ -302,11 +302,9 @@ def _gradient(asked: Gradient, resumed: Path | str | None) -> Gradient:
     Raises:
         ConfigError: that is not possible on this machine.
     """
-    noted = None if resumed is None else RunFolder.gradient(resumed)
-    if resumed is None or (noted is None and not RunFolder(Path(resumed)).checkpoint.path.exists()):
+    if resumed is None or not RunFolder(Path(resumed)).checkpoint.path.exists():
         return resolved(asked)
-    # a run with rounds that wrote nothing down is of a fedkin whose "auto" was "explicit"
-    began = (noted or "explicit") if asked == "auto" else asked
+    began = RunFolder.gradient(resumed) if asked == "auto" else asked
     if began not in get_args(Gradient):
         raise RunFolderError(f"{Path(resumed) / COMPUTED} names gradients {began!r}, which this fedkin does not know")
     if began == "compiled" and (why := why_not_compiled()):

@@ -105,17 +105,15 @@ class RunFolder:
         return cls(path)
 
     @staticmethod
-    def gradient(path: Path | str) -> str | None:
-        """Return how the run in a folder began to find gradients; None: its fedkin wrote none down.
+    def gradient(path: Path | str) -> str:
+        """Return how the run in a folder began to find gradients.
 
         Raises:
-            RunFolderError: the file is damaged.
+            RunFolderError: the file is missing or damaged.
         """
         file = Path(path) / COMPUTED
         try:
             return str(json.loads(file.read_bytes())["gradient"])
-        except FileNotFoundError:
-            return None
         except (OSError, ValueError, TypeError, KeyError) as e:
             raise RunFolderError(f"{file} is damaged ({e}); restore the folder from a copy") from e
 

@@ -14,7 +14,7 @@ from fedkin.evaluate import Answers, answers_of, best, diverged, final, final_by
 from fedkin.report.frames import frame
 from fedkin.storage.folders import require_folder
 from fedkin.storage.json_lines import Lines, Record
-from fedkin.storage.summary import understood, without_digests
+from fedkin.storage.summary import without_digests
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -36,8 +36,6 @@ class Run:
         summary: content of ``summary.json``.
         folder: folder that it was read from; None for a run in memory.
         at_best: figures are of the round with the highest validation accuracy, instead of means over the last rounds.
-        checked: whether its lines were compared with the digests that were written with them; folders of older versions
-            have none.
     """
 
     title: str
@@ -47,7 +45,6 @@ class Run:
     relations: Iterable[Record] = ()
     summary: Record = field(default_factory=dict)
     folder: Path | None = None
-    checked: bool = False
     at_best: bool = False
 
     def __repr__(self) -> str:
@@ -243,19 +240,17 @@ def read_run(folder: Path | str) -> Run:
         raise RunFolderError(
             f"{path} must hold an object, got {type(summary).__name__}; write it again: fedkin resume {typed(folder)}"
         )
-    summary, checked = without_digests(folder, summary)
+    summary = without_digests(folder, summary)
     clients = Lines(folder / "clients.jsonl")
-    with understood(folder, checked):
-        return Run(
-            title=str(summary.get("title") or summary.get("method") or folder.name),
-            seed=int(summary.get("seed") or 0),
-            rounds=list(Lines(folder / "rounds.jsonl")),
-            clients=clients if _size(clients.path) > LARGE else list(clients),
-            relations=Lines(folder / "relations.jsonl"),
-            summary=summary,
-            folder=folder,
-            checked=checked,
-        )
+    return Run(
+        title=str(summary["title"]),
+        seed=int(summary["seed"]),
+        rounds=list(Lines(folder / "rounds.jsonl")),
+        clients=clients if _size(clients.path) > LARGE else list(clients),
+        relations=Lines(folder / "relations.jsonl"),
+        summary=summary,
+        folder=folder,
+    )
 
 
 def _size(path: Path) -> int:

@@ -22,7 +22,7 @@ _ABOUT = "about."  # prefix of a fingerprint's name, for the fingerprinted value
 _BANK = "bank."  # prefix of the name of a bank that is in a file
 _AGAIN = "start the run again in another folder"
 SECOND = "second network"
-"""Fingerprint that checkpoints of older versions lack; theirs cannot be compared."""
+"""Name of the fingerprint of a second network."""
 FILES = "roster.file"
 """The tensor with the numbers of clients' files, where their states are stored in files."""
 
@@ -74,8 +74,6 @@ class Checkpoint:
                 f"{self.path} is a checkpoint of format {texts.get('format')!r}, expected {_FORMAT!r}; {_AGAIN}"
             )
         for name, mark in marks.items():
-            if name == SECOND and name not in texts:
-                continue
             if texts.get(name) != mark:
                 how = _differ(texts.get(_ABOUT + name), about.get(name))
                 raise RunFolderError(
@@ -154,7 +152,6 @@ def banks_of(texts: Mapping[str, str]) -> Texts:
 
 
 def _differ(there: str | None, here: str | None) -> str:
-    """Return the differences between two fingerprinted values, as far as checkpoints contain them."""
-    if there is None or here is None:
-        return "in what is not written down (the folder is of an older version)"
-    return differences(json.loads(there), json.loads(here)) or "sizes and names are the same, values are not"
+    """Return the differences between two fingerprinted values; None is one without any."""
+    found = differences(json.loads(there or "{}"), json.loads(here or "{}"))
+    return found or "sizes and names are the same, values are not"

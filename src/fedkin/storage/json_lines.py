@@ -114,7 +114,7 @@ def lines_of(path: Path) -> Iterator[Line]:
     if not path.exists():
         return
     keys, there, at, end = KEYS.get(path.name, ()), set[tuple[Any, ...]](), 0, 0
-    digest, signed = Digest(), False
+    digest = Digest()
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
             try:
@@ -126,7 +126,8 @@ def lines_of(path: Path) -> Iterator[Line]:
                     there.clear()
                 if keys and (key := tuple(record[k] for k in keys)) in there:
                     raise ValueError(f"{', '.join(f'{k} {v}' for k, v in zip(keys, key, strict=True))} is there twice")
-                signed = path.name == "timing.jsonl" and _signed(raw, record, digest, signed)
+                if path.name == "timing.jsonl":
+                    _require_signed(raw, record, digest)
             except (ValueError, TypeError, RecursionError) as e:
                 if not raw.endswith(b"\n"):
                     return
@@ -149,23 +150,17 @@ def _record(raw: bytes, keys: tuple[str, ...]) -> Record:
     return found
 
 
-def _signed(raw: bytes, record: Record, digest: Digest, before: bool) -> bool:
-    """Return whether a line has a digest, as all have after the first that has one; removes it from the record.
+def _require_signed(raw: bytes, record: Record, digest: Digest) -> None:
+    """Check the digest at the end of a line, add the line to the digest, and remove it from the record.
 
     Raises:
         ValueError: it does not fit, or is missing.
     """
-    if "sum" not in record:
-        if before:
-            raise ValueError("its digest is missing")
-        digest.add(raw)
-        return False
     text, mark, _ = raw.rpartition(_SUM)
     if not mark or digest.signed(text + b"}") + b"\n" != raw:
         raise ValueError("its digest does not fit: this line or one before it was changed or removed")
     digest.add(raw)
     del record["sum"]
-    return True
 
 
 def require_intact(path: Path, recorded: object) -> None:

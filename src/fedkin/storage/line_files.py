@@ -13,19 +13,13 @@ from fedkin.storage.json_lines import Digest, Lines, Record, lines_of, require_i
 NAMES = ("rounds", "clients", "relations", "timing")
 """The files are ``NAME.jsonl``."""
 _DIGEST = "digest."  # prefix of a file's name, in the texts of a checkpoint
-_UNCHECKED = "unchecked"
 
 
 class LineFiles:
-    """The files of lines in a run folder, with their digests.
-
-    Attributes:
-        unchecked: the round up to which an older version wrote the lines, without digests.
-    """
+    """The files of lines in a run folder, with their digests."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.unchecked = 0
         self._digests: dict[str, Digest] = {}
         self._written: dict[str, str] = {}  # digests in the checkpoint, by name
 
@@ -70,14 +64,11 @@ class LineFiles:
             if self.path(name).stat().st_size > ends[name]:
                 os.truncate(self.path(name), ends[name])
         require_rounds(self.path("rounds"), until, beyond=True)
-        if self._written:
-            require_rounds(self.path("timing"), until, beyond=True)
+        require_rounds(self.path("timing"), until, beyond=True)
         for name, end in ends.items():
             path = self.path(name)
             if path.exists() and path.stat().st_size != end:
                 os.truncate(path, end)
-            if end and name not in self._written:
-                _end_line(path)
             self._digests.pop(name, None)
         for half in self._folder.glob(HALF_WRITTEN):
             half.unlink(missing_ok=True)
@@ -88,23 +79,20 @@ class LineFiles:
 
     def texts(self) -> dict[str, str]:
         """Return the texts of a checkpoint about the lines so far."""
-        older = {_UNCHECKED: str(self.unchecked)} if self.unchecked else {}
-        return older | digest_texts(self.digests())
+        return digest_texts(self.digests())
 
     def require(self, texts: Mapping[str, str]) -> None:
-        """Compare the files with the texts of a checkpoint; a checkpoint of an older version has no digests.
+        """Compare the files with the texts of a checkpoint.
 
         Raises:
             RunFolderError: lines of its rounds have changed since they were written.
         """
-        digests = {name.removeprefix(_DIGEST): found for name, found in texts.items() if name.startswith(_DIGEST)}
-        for name, digest in digests.items():
-            require_intact(self._folder / name, digest)
-        self.unchecked = int(texts.get(_UNCHECKED, 0 if digests else texts["round"]))
-        self._written = {name.removesuffix(".jsonl"): digest for name, digest in digests.items()}
+        self._written = {name: texts.get(f"{_DIGEST}{name}.jsonl", "") for name in NAMES if name != "timing"}
+        for name, digest in self._written.items():
+            require_intact(self.path(name), digest)
 
     def _end(self, name: str, until: int) -> int:
-        """Return the end of the lines up to a round, in bytes: from the checkpoint, or the lines where it is older."""
+        """Return the end of the lines up to a round, in bytes: from the checkpoint, or from the lines themselves."""
         if name in self._written:
             return int(self._written[name].partition(" ")[0])
         return max((end for line, end in lines_of(self.path(name)) if line["round"] <= until), default=0)
@@ -119,11 +107,3 @@ class LineFiles:
 def digest_texts(digests: Mapping[str, str]) -> dict[str, str]:
     """Return digests by the files' names as texts of a checkpoint."""
     return {_DIGEST + name: digest for name, digest in digests.items()}
-
-
-def _end_line(path: Path) -> None:
-    """End the last line of a file that an editor has left without a line break."""
-    with path.open("rb+") as file:
-        file.seek(-1, os.SEEK_END)
-        if file.read(1) != b"\n":
-            file.write(b"\n")

@@ -19,7 +19,7 @@ FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
 FLOWERS = {"token", "token-file", "isolation"}  # of Flower's programs, which docstrings in hosts name
 COMMANDS = (
     "run fedavg", "compare local", "sweep fedprox", "resume", "check", "list", "inspect", "demo", "report", "export",
-    "predict", "join", "keys", "link", "status", "node", "submit", "runs", "new",
+    "predict", "join", "keys", "link", "status", "node", "submit", "runs",
 )  # fmt: skip
 
 

@@ -42,9 +42,7 @@ def test_no_flag_of_a_comparison_is_refused() -> None:
     assert refusal(["compare", "fedavg", "da-pfl", *flags]) is None
 
 
-@pytest.mark.parametrize(
-    "command", ["check local", "inspect", "resume", "runs", "report", "export", "predict", "join", "new"]
-)
+@pytest.mark.parametrize("command", ["check local", "inspect", "resume", "runs", "report", "export", "predict", "join"])
 def test_no_flag_of_the_help_is_refused(command: str, fedkin: Command) -> None:
     """Commands with their flags in one class: all that their help shows."""
     flags = set(SHOWN.findall(fedkin(f"{command} --help-all").out)) - {"help", "help-all"}

@@ -14,7 +14,7 @@ from fedkin.cli.flags import RunsSettings, ShowCompare, ShowRun, compare_flags, 
 from fedkin.cli.parts import flags_of, renamed
 from fedkin.core import ConfigError, Method, Training
 from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings, Setup, settings_from
-from fedkin.methods import METHODS, FedGH, get_method
+from fedkin.methods import METHODS, FedGH, FedProx, get_method
 from thorough import OF_EVERY_KIND, thorough_except
 
 COMMON = {**parts_of(Setup()), "show": ShowRun()}
@@ -50,6 +50,16 @@ def test_no_two_common_settings_have_one_flag(parts: dict[str, Any]) -> None:
     names = [flag for name, part in parts.items() for flag in flags_of(part, renamed(name, parts)).values()]
 
     assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("name", ["FedProx", "fedprox", "Fed_Prox", "FEDPROX"])
+def test_methods_go_by_their_papers_names(name: str, fedkin: Command, small: str) -> None:
+    """On the command line and in configs, which keep the catalogue's name."""
+    assert fedkin(f"run {name} {small} --mu 0.3 --quiet --out run").code == 0
+    assert 'name = "fedprox"' in Path("run/config.toml").read_text()
+    Path("other.toml").write_text(f'[method]\nname = "{name}"\nmu = 0.3\n')
+    settings, _ = run_flags(["other.toml"])
+    assert (settings.name, settings.method) == ("fedprox", FedProx(mu=0.3))
 
 
 @pytest.mark.parametrize("name", thorough_except(METHODS, OF_EVERY_KIND))

@@ -83,7 +83,7 @@ def test_the_words_are_read_as_the_help_says() -> None:
     assert asked == Toy(Path("runs"), "c1", Path("x"), 3, "png", ("a", "b"), gate=False)
 
 
-COMMANDS = ["resume", "runs", "report", "export", "predict", "join", "new", "link", "node", "submit", "status"]
+COMMANDS = ["resume", "runs", "report", "export", "predict", "join", "link", "node", "submit", "status"]
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "keys authority", "keys node", "inspect"])

@@ -102,23 +102,13 @@ def test_asking_for_what_is_missing_makes_no_folder(tmp_path: Path, monkeypatch:
     assert not (tmp_path / "a").exists()
 
 
-def test_a_folder_of_an_older_fedkin_goes_on_with_written_out_passes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has no computed.json, and its auto was the passes written out."""
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "llvmlite", None)
-        interrupted(settings_of(), tmp_path / "a")
-    (tmp_path / "a" / COMPUTED).unlink()
-    assert "gradients written out" in resume(tmp_path / "a").summary["computed"]
-    run_settings(settings_of("explicit"), out=tmp_path / "b")
-    assert lines_in(tmp_path / "a") == lines_in(tmp_path / "b")
-
-
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"gradient": "by hand"}'])
 def test_a_damaged_note_is_named(content: str, tmp_path: Path) -> None:
     interrupted(settings_of(), tmp_path / "a")
     (tmp_path / "a" / COMPUTED).write_text(content)
+    with pytest.raises(RunFolderError, match=COMPUTED):
+        resume(tmp_path / "a")
+    (tmp_path / "a" / COMPUTED).unlink()
     with pytest.raises(RunFolderError, match=COMPUTED):
         resume(tmp_path / "a")
 

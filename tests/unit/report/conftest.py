@@ -1,12 +1,13 @@
 """Small made-up runs for the report tests."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedkin.report.folder import Run
+from fedkin.storage.line_files import LineFiles
+from folders import sealed
 
 
 def make_run(
@@ -98,11 +99,11 @@ def folder(tmp_path):
         run = make_run(**settings)
         path = tmp_path / name
         path.mkdir()
-        for file, lines in (("rounds", run.rounds), ("clients", run.clients), ("relations", run.relations)):
-            if file not in without:
-                text = "".join(json.dumps(line) + "\n" for line in lines)
-                (path / f"{file}.jsonl").write_text(text, encoding="utf-8")
-        (path / "summary.json").write_text(json.dumps(run.summary), encoding="utf-8")
-        return path
+        lines = {"rounds": run.rounds, "clients": run.clients, "relations": run.relations}
+        timing = [{"round": line["round"]} for line in run.rounds]
+        LineFiles(path).append(
+            {**{name: found for name, found in lines.items() if name not in without}, "timing": timing}
+        )
+        return sealed(path, {"rounds": len(timing), **run.summary})
 
     return write

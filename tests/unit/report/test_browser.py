@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fedkin.report import page
+from folders import sealed
 
 ROOM = 'document.querySelector("#chart-weights").chart.view.data("cells")'
 
@@ -71,7 +72,7 @@ def report(folder) -> Path:
     (run / "clients.jsonl").write_text("".join(json.dumps(line) + "\n" for line in clients))
     summary = json.loads((run / "summary.json").read_text())
     summary["clients"] = {"count": 4, "names": ["zurich", "bern", "</script><b>", "aarau"], "groups": [0, 1, 0, 1]}
-    (run / "summary.json").write_text(json.dumps(summary))
+    sealed(run, summary)
     return page.write_page(run, folder("local", title="Local", top=0.7))
 
 

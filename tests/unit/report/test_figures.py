@@ -12,6 +12,7 @@ from fedkin.core.errors import DataError
 from fedkin.report import accuracy, charts, client_table, clusters, costs, curves, figures, naming, spreads, weights
 from fedkin.report.folder import Run, by_title
 from fedkin.report.standings import ClientGain
+from fedkin.storage.line_files import LineFiles
 
 
 def values(figure: figures.Figure) -> list[dict]:
@@ -270,8 +271,9 @@ def test_kinds_of_classes_bytes_and_seconds(made, folder):
     assert [(row["kind"], row["value"]) for row in values(costs.classes(groups))] == [("medium", 50.0), ("many", 90.0)]
     assert [row["mb"] for row in values(costs.over_bytes(groups))] == [3.0, 6.0, 9.0]
     assert costs.seconds(groups) is None
-    path = folder()
-    (path / "timing.jsonl").write_text('{"round": 1, "server_s": 1.5}\n{"round": 2, "server_s": 2, "exchange_s": 3}\n')
+    path = folder(rounds=0)
+    lines = [{"round": 1, "server_s": 1.5}, {"round": 2, "server_s": 2, "exchange_s": 3}]
+    LineFiles(path).append({"timing": lines})
     rows = values(costs.seconds({"A": [Run("A", folder=path)]}))
     assert {row["part"]: row["seconds"] for row in rows} == {
         "server": 3.5,

@@ -9,6 +9,7 @@ import pytest
 from fedkin.core.errors import ConfigError, RunFolderError
 from fedkin.report import accuracy, charts, client_data, page
 from fedkin.report.folder import read_run
+from folders import sealed
 
 
 def heading(text: str) -> str:
@@ -80,7 +81,7 @@ def test_everything_is_escaped_and_nothing_comes_from_elsewhere(folder):
     run = folder("m", title=name, relations="clusters", config={"method": {"name": name}})
     summary = json.loads((run / "summary.json").read_text())
     summary["clients"] = {"count": 4, "names": [name] * 4}
-    (run / "summary.json").write_text(json.dumps(summary))
+    sealed(run, summary)
     local = folder("local", title="Local", top=0.7)
     command = "fedkin run 'a<b' && echo"
     text = without_library(page.write_page(run, local, command=command).read_text(encoding="utf-8"))
@@ -116,7 +117,7 @@ def test_true_groups_are_read_from_the_summary(folder):
     path = folder("grouped", relations="clusters")
     summary = json.loads((path / "summary.json").read_text())
     summary["clients"] = {"groups": [0, 1, 0, 1]}
-    (path / "summary.json").write_text(json.dumps(summary))
+    sealed(path, summary)
     assert read_run(path).groups == [0, 1, 0, 1]
     assert page.write_page(path).exists()
 
@@ -128,6 +129,7 @@ def test_a_page_of_100_clients_and_200_rounds_stays_small(folder):
     lines = [{"round": r, "kind": "weights", "rows": {str(i): everybody for i in range(r % 3, 100, 3)}}
              for r in range(1, 201)]  # fmt: skip
     (path / "relations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    sealed(path)
     written = page.write_page(path)
     assert written.stat().st_size < 5_000_000
     (part,) = data(written.read_text(encoding="utf-8"))["parts"]
@@ -142,6 +144,7 @@ def test_warnings_stand_before_the_charts(folder):
     path = folder("m", title="M", **alike)
     lines = [{"round": r, "kind": "clusters", "labels": [1, 1, 1, 1]} for r in (1, 2)]
     (path / "relations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    sealed(path)
     text = without_library(page.write_page(path, folder("local", title="Local", **alike)).read_text(encoding="utf-8"))
     (caveats,) = re.findall(r'<details class="caveats".*?</details>', text, re.DOTALL)
     for said in ("M equals Local for every client", "Cluster 1 holds 4 of 4 clients", "One seed only"):

@@ -16,7 +16,8 @@ from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.report.folder import read_run
 from fedkin.storage.json_lines import KEYS, Digest, Lines
-from folders import assert_same_run, content, without_digests
+from fedkin.storage.tensors import pack, unpack
+from folders import assert_same_run, content
 from folders import small as settings_of
 
 Harm = Callable[[list[bytes]], list[bytes]]
@@ -112,34 +113,31 @@ def test_a_changed_summary_is_refused_and_written_again(made: Path, tmp_path: Pa
     assert "b/summary.json has changed since it was written" in done.err
     assert "fedkin resume b" in done.err
     assert fedkin("resume b --quiet").code == OK
-    assert read_run(tmp_path / "b").checked
     assert read_run(tmp_path / "b").final == read_run(made).final
 
 
-def test_folders_of_older_versions_can_be_read(made: Path, tmp_path: Path, fedkin: Command) -> None:
-    """Without digests a folder is reported, and a note says that only the order of its lines was checked."""
-    without_digests(made, tmp_path / "b")
+@pytest.mark.parametrize("damage", [None, {}, [], {"summary.json": "0"}])
+def test_a_summary_without_its_digests_is_refused_and_written_again(
+    damage: object, made: Path, tmp_path: Path, fedkin: Command
+) -> None:
+    """Every summary has them; resuming the finished run writes them again."""
+    shutil.copytree(made, tmp_path / "b")
+    path = tmp_path / "b" / "summary.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "digests": damage}))
     done = fedkin("report b --quiet")
-    assert done.code == OK
-    assert done.err.startswith("b was written by a version of fedkin without digests")
-    assert not fedkin(f"report {made} --quiet").err
-
-
-def test_folders_of_older_versions_get_digests_when_they_go_on(made: Path, tmp_path: Path) -> None:
-    """Resumed once, an older folder has digests in its summary, and equals one that had them from the start."""
-    resume(without_digests(made, tmp_path / "b"))
-    assert "digests" in json.loads((tmp_path / "b" / "summary.json").read_text())
-    assert not read_run(tmp_path / "b").checked, "its lines were never compared with digests"
-    assert_same_run(tmp_path / "b", made)
+    assert (done.code, done.out) == (BAD_INPUT, "")
+    assert done.err.startswith("fedkin: b/summary.json has changed since it was written")
+    assert fedkin("resume b --quiet").code == OK
+    assert read_run(tmp_path / "b").summary == read_run(made).summary | {"command": "fedkin run b/config.toml"}
 
 
 @pytest.mark.parametrize("harm", ["a line twice", "two lines the other way round"])
 @pytest.mark.parametrize("file", KEYS)
-def test_order_and_doubles_are_seen_without_digests(
+def test_order_and_doubles_are_named_by_their_line(
     file: str, harm: str, made: Path, tmp_path: Path, fedkin: Command
 ) -> None:
-    """Doubled lines and lines out of order are refused in folders of older versions, too, with the line's number."""
-    without_digests(made, tmp_path / "b")
+    """Doubled lines and lines out of order are refused with the line's number."""
+    shutil.copytree(made, tmp_path / "b")
     lines = (tmp_path / "b" / file).read_bytes().splitlines(keepends=True)
     other = [lines[-1], *lines[:-1]] if harm != "a line twice" else HARMS[harm](lines)  # lines of one round may change
     (tmp_path / "b" / file).write_bytes(b"".join(other))
@@ -149,26 +147,17 @@ def test_order_and_doubles_are_seen_without_digests(
         assert f"fedkin: b/{file}: line " in done.err
 
 
-def test_more_rounds_do_not_check_what_an_older_version_wrote(made: Path, tmp_path: Path) -> None:
-    """An older folder whose run gets more rounds is still one whose first lines were never compared with digests."""
-    folder = without_digests(made, tmp_path / "b")
-    resume(folder, rounds=6)
-    assert "digests" in json.loads((folder / "summary.json").read_text())
-    assert not read_run(folder).checked
-
-
-@pytest.mark.parametrize("line", ['{"round": 2}', '{"round": 2, "evaluated": true, "accuracy": [1]}'])
-def test_wrong_values_without_digests_are_no_traceback(line: str, made: Path, tmp_path: Path, fedkin: Command) -> None:
-    """Lines of older versions that miss entries, or hold other kinds of values, are refused in one line."""
-    path = without_digests(made, tmp_path / "b") / "rounds.jsonl"
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join([lines[0], line, *lines[2:]]) + "\n")
-    for command in ("report b --quiet", "resume b --quiet", "report b --quiet"):
-        done = fedkin(command)
-        assert done.code == BAD_INPUT or (command.startswith("report") and line == '{"round": 2}'), command
-        if done.code == BAD_INPUT:
-            assert done.err.startswith("fedkin: b was written by a version of fedkin without digests, and its lines")
-            assert done.err.count("\n") == 1
+def test_a_checkpoint_without_digests_is_refused(made: Path, tmp_path: Path, fedkin: Command) -> None:
+    """Lines that no digest covers could be any: the run does not go on from them."""
+    shutil.copytree(made, tmp_path / "b")
+    path = tmp_path / "b" / "checkpoint.safetensors"
+    texts, tensors = unpack(path, "")
+    path.write_bytes(pack(tensors, {name: text for name, text in texts.items() if not name.startswith("digest.")}))
+    before = content(tmp_path / "b")
+    done = fedkin("resume b --quiet")
+    assert (done.code, done.out) == (BAD_INPUT, "")
+    assert done.err.startswith("fedkin: b/rounds.jsonl: its digest is damaged")
+    assert content(tmp_path / "b") == before
 
 
 @pytest.mark.parametrize(
@@ -192,15 +181,6 @@ def test_bytes_that_are_no_text_are_named_by_their_line(raw: bytes, tmp_path: Pa
         list(Lines(path))
     path.write_bytes(b'{"round": 1}\n' + raw)
     assert list(Lines(path)) == [{"round": 1}]
-
-
-def test_a_last_line_without_its_end_is_ended_before_another_follows(tmp_path: Path) -> None:
-    """Where an editor took the last line end away, a folder without digests goes on with a line of its own."""
-    folder = RunFolder.create(tmp_path / "a", "")
-    (folder.path / "rounds.jsonl").write_text('{"round": 1}\n{"round": 2}')
-    folder.lines.cut(2)
-    folder.lines.append({"rounds": [{"round": 3}]})
-    assert folder.lines.read("rounds") == [{"round": 1}, {"round": 2}, {"round": 3}]
 
 
 def test_a_digest_is_that_of_the_file(tmp_path: Path) -> None:
