@@ -17,7 +17,7 @@ from fedkin.evaluate.choice import Choice, Constant, choose, majority_class
 from fedkin.evaluate.divergence import diverged
 from fedkin.evaluate.harm import Counts, Harmed, clear_clients, client_p, counts, harmed, harmed_range, most_differing
 from fedkin.evaluate.intervals import interval
-from fedkin.evaluate.marks import marked
+from fedkin.evaluate.marks import marked, not_below
 from fedkin.evaluate.paired import Difference, difference, gain_over, seed_effect
 from fedkin.evaluate.rounds import (
     GROUPED,
@@ -74,6 +74,7 @@ __all__ = [
     "majority_class",
     "marked",
     "most_differing",
+    "not_below",
     "only_class",
     "score",
     "scores",

@@ -26,11 +26,13 @@ def marked(means: Mapping[str, float], tails: Mapping[str, float | None]) -> set
     Returns:
         The marked methods; empty if all of them would be marked.
     """
-    if not means:
-        return set()
-    highest = max(means.values())
+    least = min((means[title] for title in not_below(means, tails)), default=0.0)
+    found = {title for title, mean in means.items() if mean >= least}
+    return found if len(found) < len(means) else set()
+
+
+def not_below(means: Mapping[str, float], tails: Mapping[str, float | None]) -> set[str]:
+    """Return the methods that are not significantly below the highest, which is one of them; as for `marked`."""
     limit = min(LEAST, WRONG / max(1, len(means) - 1))
     below = {title for title, tail in tails.items() if tail is not None and tail < limit}
-    kept = [mean for title, mean in means.items() if mean == highest or title not in below]
-    found = {title for title, mean in means.items() if mean >= min(kept)}
-    return found if len(found) < len(means) else set()
+    return {title for title, mean in means.items() if mean == max(means.values()) or title not in below}

@@ -128,9 +128,9 @@ class Safe(Method):
     def init(self, r: Round) -> Bundle:
         """Return the wrapped method's state and empty banks of clients' numbers."""
         s = Bundle(self.inner.init(r).under("inner"))
+        none = torch.empty(0, dtype=torch.int64)
         if not self.send_numbers:
             return s
-        none = torch.empty(0, dtype=torch.int64)
         exact = {"likelihood": torch.empty(0, 4, dtype=torch.float64), "hits": torch.empty(0, 4, dtype=torch.int64)}
         reports = exact if r.metadata_epsilon is None else {"choice": none}
         # asked: the round that all reports are of; 0: the models have changed since
@@ -177,8 +177,7 @@ class Safe(Method):
 
         Of noisy choices w alone can be made.
         """
-        given = self.inner.deliver(s.inside("inner"), r).under("inner")
-        reporting = self._reporting(s)
+        given, reporting = self.inner.deliver(s.inside("inner"), r).under("inner"), self._reporting(s)
         if len(reporting) < LEAST:
             return given
         if r.metadata_epsilon is not None:
@@ -288,13 +287,12 @@ class Safe(Method):
 
     def personalize(self, c: Client) -> Work:
         """Return the wrapped method's model, the model alone and lambda, chosen on the held-out samples."""
-        b = yield from through(self.inner.personalize(self._inside(c)))
-        return self._mixed(c, b)
+        return self._mixed(c, (yield from through(self.inner.personalize(self._inside(c)))))
 
     def _mixed(self, c: Client, b: Bundle) -> Bundle:
-        share = GRID[self._choice(c, b)].float()
         seen = {name: b[name] for name in ("cluster", *self.inner.client_notes) if name in b}
-        return Bundle({**b.under("inner"), "alone": c.state.get("alone", c.w0), **seen, "share": share})
+        own = {"alone": c.state.get("alone", c.w0), "share": GRID[self._choice(c, b)].float()}
+        return Bundle({**b.under("inner"), **own, **seen})
 
     def _choice(self, c: Client, b: Bundle) -> int:
         """Return j of the client's lambda = G_j for a model ``b`` of the wrapped method."""
@@ -306,8 +304,7 @@ class Safe(Method):
             return tested(p, q, held.y, int(c.received.get("others", torch.tensor(2))), self.delta)
         if self.send_numbers and "prior" not in c.received and c.choice_noise is None:
             return choose_few(p, q, held.y)
-        likelihood, _ = numbers(p, q, held.y)
-        r, bound = posterior(likelihood, c.received.get("prior", FLAT)), BOUNDS[self.mode]
+        r, bound = posterior(numbers(p, q, held.y)[0], c.received.get("prior", FLAT)), BOUNDS[self.mode]
         return choose(r, c.received.gains, bound) if "gains" in c.received else choose_alone(r, bound)
 
     def views(self, c: Client) -> dict[str, Bundle]:

@@ -117,7 +117,7 @@ def comparison_page(folder: Path | str, report: PageData, command: str | None, r
     body += markup.table(grid, "comparison")
     body += markup.table(tuning_table(report.tuned), "tuning") if report.tuned else ""
     body += _losing(report, reference)
-    tied = [row.title for row in rows if row.best and order and row.title != order[0]]
+    tied = [row.title for row in rows if row.tied and order and row.title != order[0]]
     return _write(Path(folder), Scene(report, reference, order, [t for t in order if t in tied]), body, command)
 
 

@@ -19,6 +19,7 @@ from fedkin.evaluate import (
     gain_over,
     judge_all,
     marked,
+    not_below,
     seed_effect,
     spread,
 )
@@ -35,6 +36,7 @@ class Row:
         metrics: every metric that a run of it has.
         rank: mean over the seeds that all methods ran of its rank by the headline metric, from 1; equals share a rank.
         best: it is marked, as by :func:`fedkin.evaluate.marked`.
+        tied: it is not clearly below the highest, as by :func:`fedkin.evaluate.not_below`.
     """
 
     title: str
@@ -48,6 +50,7 @@ class Row:
     metrics: Mapping[str, Spread] = field(default_factory=dict)
     rank: float | None = None
     best: bool = False
+    tied: bool = False
 
     @property
     def gain(self) -> Spread | None:
@@ -78,7 +81,7 @@ def comparison_rows(
         metric: the headline metric, which gains, intervals, marks and ranks are of.
     """
     same, ranks = same_clients(groups), _ranks(groups, metric)
-    top, base = _top(groups, same, metric), {run.seed: run for run in groups.get(reference, ())}
+    (top, tied), base = _top(groups, same, metric), {run.seed: run for run in groups.get(reference, ())}
     compared = {t: tuple(comparisons(base, runs, metric).values()) for t, runs in groups.items() if t != reference}
     if findings is None:
         findings = judge_all({t: seeds for t, seeds in compared.items() if seeds}, same, test_share(groups))
@@ -103,6 +106,7 @@ def comparison_rows(
                 metrics=metrics,
                 rank=ranks.get(title),
                 best=title in top,
+                tied=title in tied,
             )
         )
     return rows
@@ -171,11 +175,11 @@ def _ranks(groups: Mapping[str, Sequence[Run]], metric: str) -> dict[str, float]
     return {title: sum(places) / len(places) for title, places in ranks.items()}
 
 
-def _top(groups: Mapping[str, Sequence[Run]], same: bool | None, metric: str) -> set[str]:
-    """Return the marked methods: those not significantly below the highest by a metric, and all above them."""
+def _top(groups: Mapping[str, Sequence[Run]], same: bool | None, metric: str) -> tuple[set[str], set[str]]:
+    """Return the marked methods, and those not significantly below the highest by a metric, which are among them."""
     means = {t: s.mean for t, runs in groups.items() if (s := spread([r.final.get(metric) for r in runs]))}
     if not means:
-        return set()
+        return set(), set()
     highest = max(means, key=lambda t: means[t])
     below: dict[str, list[dict[int, float]]] = {}
     for title in means.keys() - {highest}:
@@ -183,7 +187,8 @@ def _top(groups: Mapping[str, Sequence[Run]], same: bool | None, metric: str) ->
         gains = [_gains(others[run.seed], run, metric) for run in groups[highest] if run.seed in others]
         below |= {title: known} if (known := [g for g in gains if g]) else {}
     effect = seed_effect(below.values(), same)
-    return marked(means, {t: difference(g, same_clients=same, seed_effect=effect).tail for t, g in below.items()})
+    tails = {t: difference(g, same_clients=same, seed_effect=effect).tail for t, g in below.items()}
+    return marked(means, tails), not_below(means, tails)
 
 
 def _gains(base: Run, run: Run, metric: str) -> dict[int, float]:

@@ -36,8 +36,9 @@ def planted(monkeypatch: pytest.MonkeyPatch, finals: dict[float, dict[str, float
         if isinstance(final, Exception):
             raise final
         figures = {"rounds": "rounds 3 to 4", "validation": None, **{n: v for n, v in final.items() if n != "diverged"}}
-        summary = {"last": {"round": 4, "validation": 0.5}} | {n: v for n, v in final.items() if n == "diverged"}
-        return SimpleNamespace(final=SimpleNamespace(**figures), summary=summary, rounds=[])
+        summary = {"last": {"round": 4, "validation": 0.5}, "bytes_up": 1, "bytes_down": 1}
+        summary |= {n: v for n, v in final.items() if n == "diverged"}
+        return SimpleNamespace(final=SimpleNamespace(**figures), summary=summary, rounds=[], clients=[])
 
     monkeypatch.setattr(module, "run_settings", run)
 
