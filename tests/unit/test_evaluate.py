@@ -400,17 +400,6 @@ def test_a_missed_round_has_the_mean_of_the_others():
     assert found["worst_decile"] == pytest.approx((0.2 + 0.4 + 0.5) / 3)
 
 
-def test_lines_of_older_versions_keep_the_figures_of_their_rounds():
-    """Their clients' lines lack figures that the rounds have, such as the number of test classes."""
-    lines = [{**line, "clients": 2, "balanced": 0.3, "majority": 0.4} for line in rounds(*[0.2] * 10)]
-    lines[8]["clients"] = 1
-    own = [{"round": t, "client": i, "n_test": 10, "correct": 6, "accuracy": 0.6, "majority": 5}
-           for t, i in ((9, 0), (10, 0), (10, 1))]  # fmt: skip
-    found = final(lines, clients=lambda: own)
-    assert found["accuracy"] == pytest.approx(0.6)
-    assert (found["balanced"], found["majority"]) == (pytest.approx(0.3), pytest.approx(0.4))
-
-
 @pytest.mark.parametrize("told", [{"absent": [1]}, {"unevaluated": {"1": "no answer"}}])
 def test_other_clients_are_missing_in_other_rounds(told: dict[str, object]):
     """Of three clients 2 was gone in the averaged rounds and 1 before them: two were there in each round."""

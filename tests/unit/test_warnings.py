@@ -99,13 +99,6 @@ def test_protection_that_the_rule_does_not_read(rule: Kind, given: dict[str, flo
     assert [w.text for w in careful.protection(*Aggregation.unread({"rule": rule, **given}))] == said
 
 
-def test_settings_of_another_version_are_read() -> None:
-    """A rule and a setting that this version does not know; and none at all."""
-    newer = {"rule": "bulyan", "norm_bound": 2.0, "trust": 3}
-    assert Aggregation.unread(newer) == ("bulyan", {"norm_bound": 2.0})
-    assert careful.protection(*Aggregation.unread({})) == []
-
-
 def test_a_run_that_ended_before_the_drift() -> None:
     """Data drift from round 4 on: three rounds do not show it, four do."""
     (found,) = careful.drift(lines(0.1, 0.2, 0.3), 4)

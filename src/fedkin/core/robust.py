@@ -76,10 +76,7 @@ class Aggregation:
 
     @classmethod
     def unread(cls, table: Mapping[str, Any]) -> tuple[str, dict[str, float]]:
-        """Return the rule of a run's table of settings, and what it sets and its rule does not read, by name.
-
-        The table may be one of another version.
-        """
+        """Return the rule of a run's table of settings, and what it sets and its rule does not read, by name."""
         usual = vars(cls())
         given = {**usual, **table}
         names = [name for name in ("byzantine_fraction", "norm_bound") if given[name] != usual[name]]

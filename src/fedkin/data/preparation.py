@@ -137,8 +137,6 @@ class Preparation:
         Raises:
             DataError: other keys or types than those of `to_json`, or parts that do not fit each other.
         """
-        if isinstance(found, dict):
-            found = {"taken": [], **found}  # folders written before there was such a list
         table = dict(_keys(found, cls, where))
         pairs = [_all(pair, str, where, "taken") for pair in _list(table["taken"], where, "taken")]
         if any(len(pair) != 2 for pair in pairs):

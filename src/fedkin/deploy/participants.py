@@ -43,7 +43,7 @@ class Member:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Member:
-        """Read the values that `to_json` returned; those of former versions lack some."""
+        """Read the values that `to_json` returned."""
         spent = None if found.get("spent") is None else SpentRecord.from_json(found["spent"])
         public, signature = str(found.get("public", "")), str(found.get("signature", ""))
         return cls(str(found["client"]), str(found["key"]), public, signature, spent)
@@ -103,7 +103,7 @@ class Members:
             found = json.loads(path.read_text(encoding="utf-8"))
             card = None if found["card"] is None else Card.from_json(found["card"])
             listed = [Member.from_json(m) for m in found["clients"]]
-            return cls(path, str(found["run"]), card, listed, int(found.get("session", 0)))  # former files have none
+            return cls(path, str(found["run"]), card, listed, int(found["session"]))
         except (ValueError, KeyError, TypeError, AttributeError) as e:
             raise RunFolderError(f"{path} is damaged ({e}); restore it, or start the run in another folder") from e
 

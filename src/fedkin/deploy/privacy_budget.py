@@ -34,7 +34,6 @@ from fedkin.storage.lock import awaited
 
 log = logging.getLogger("fedkin.site")
 _FORMAT = 2
-_WITHOUT_DIGEST = 1  # the format before, which is read and written anew with the next entry
 _DELTA = 1e-5  # a limit holds at this delta at least: a server could choose one with which any epsilon is small
 
 
@@ -214,9 +213,9 @@ class Account:
             return {}
         try:
             found = json.loads(self.path.read_text(encoding="utf-8"))
-            if found["format"] not in (_FORMAT, _WITHOUT_DIGEST):
+            if found["format"] != _FORMAT:
                 raise ValueError(f"format {found['format']}")
-            if found["format"] == _FORMAT and found["digest"] != _digest(found["runs"]):
+            if found["digest"] != _digest(found["runs"]):
                 raise ValueError("its digest does not fit")
             return {str(run): _used(line) for run, line in found["runs"].items()}
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
@@ -371,7 +370,7 @@ def _used(line: Mapping[str, Any]) -> Used:
     if not 0 <= released < math.inf:
         raise ValueError(f"told {released}")
     counts = None if line["counts"] is None else tuple(int(n) for n in line["counts"])
-    choice = None if line.get("choice") is None else int(line["choice"])  # accounts of before have none
+    choice = None if line["choice"] is None else int(line["choice"])
     return Used(str(line["mark"]), counts, released, choice, steps, int(line["answers"]))
 
 

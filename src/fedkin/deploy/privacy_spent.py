@@ -81,7 +81,7 @@ class Spending:
         found: dict[int, dict[float, int]] = {}
         for i, record in sorted(self.records.items()):
             before = counted.get(i, {})
-            if _less(record.all(), before):  # a former version stored no records: the client lost its own meanwhile
+            if _less(record.all(), before):  # the records here are an older copy, and the client lost its own
                 self.records[i] = record = replace(record, before=before)
             more = {rate: n - before.get(rate, 0) for rate, n in record.all().items()}
             if any(more.values()):

@@ -37,7 +37,7 @@ def answers_of(line: Mapping[str, Any]) -> Answers | None:
     """Read a client's line of the last evaluated round (``right``, ``test_digest``, ``logits_digest``, ``n_test``).
 
     Returns:
-        The client's answers; None where the line has none, as in folders of older versions.
+        The client's answers; None where the line has none: of an earlier round, or with privacy.
 
     Raises:
         DataError: the bits are not hexadecimal, or not one for each test sample.

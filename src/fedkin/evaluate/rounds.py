@@ -119,8 +119,7 @@ def final(
     averaged = window(by_round, total) if chosen is None else [chosen]
     lines = [by_round[t] for t in averaged]
     if _some_missing(by_round, averaged) and (there := _of_all(clients(), averaged)):
-        known = ({name: value for name, value in figures.items() if value is not None} for figures in there)
-        lines = [{**line, **figures} for line, figures in zip(lines, known, strict=True)]
+        lines = [{**line, **figures} for line, figures in zip(lines, there, strict=True)]
     some = [m for m in (*GROUPED, *OTHER_MOMENT) if any(_number(line.get(m)) is not None for line in lines)]
     result: dict[str, Any] = {metric: _mean(line.get(metric) for line in lines) for metric in (*METRICS, *some)}
     result["rounds"] = span(averaged)
@@ -167,12 +166,11 @@ def _combined(lines: Sequence[Line]) -> tuple[ClientScore, dict[str, float | Non
         right, of = ([(line.get(name) or (0, 0))[k] for line in lines] for k in (0, 1))
         return sum(right) / len(lines), sum(of) / len(lines)
 
-    classes = mean("test_classes")  # None in folders of older versions
     score = ClientScore(
         client=int(lines[0]["client"]), n_test=mean("n_test") or 0, correct=mean("correct") or 0,
         accuracy=mean("accuracy"), macro_f1=mean("macro_f1"), balanced=mean("balanced"),
-        majority=mean("majority") if classes else None,
-        test_classes=classes or 0, n_validation=mean("n_validation") or 0,
+        majority=mean("majority"),
+        test_classes=mean("test_classes") or 0, n_validation=mean("n_validation") or 0,
         validation_accuracy=mean("validation_accuracy"), few=pair("few"), medium=pair("medium"), many=pair("many"),
         unseen=pair("unseen"),
     )  # fmt: skip

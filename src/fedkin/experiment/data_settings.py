@@ -213,7 +213,6 @@ class DataSettings:
         """
         if is_shelf(self.data):
             own = [n for n in plain(self) if getattr(self, n) != getattr(DataSettings(), n) and n != "data"]
-            own = [n for n in own if (n, self.partition) != ("partition", "dirichlet")]  # as older run folders have it
             if own:
                 raise ConfigError(f"{self.data} holds a federation that is shared out already; leave out {own[0]}")
             return Federation.open(self.data)

@@ -208,19 +208,12 @@ def digest(table: Mapping[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(decisive(table), sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-_NEWER = ("optimizer", "schedule", "lr_decay_every")
-"""Settings of training that older run folders lack: they decide nothing where they have their defaults."""
-
-
 def decisive(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that decide the results, of a run's table, in plain values."""
     compute = table.get("compute", {})
     kept = {name: value for name, value in table.items() if name not in ("hosts", "compute")}
     if isinstance(compute, Mapping) and "gradient" in compute:
         kept["compute"] = {"gradient": compute["gradient"]}
-    if isinstance(training := table.get("training"), Mapping):
-        usual = plain(Training())
-        kept["training"] = {n: v for n, v in training.items() if n not in _NEWER or v != usual[n]}
     # wherever the folder with a copy of code is
     found: dict[str, Any] = whole(named(kept, lambda name: CodeRef(name).portable))
     return found
@@ -270,11 +263,6 @@ def setup_from(table: Mapping[str, Any], where: str, also: tuple[str, ...] = (),
     usual = Setup()
     known = (*also, *(f.name for f in fields(Setup)))
     for name, part in table.items():
-        if name == "recipe":
-            raise ConfigError(
-                f"{where} was written for an earlier fedkin: [recipe] is [training] now, and [run] is divided into "
-                "[run], [aggregation], [attack], [privacy] and [compute]; run it anew, or with the fedkin that wrote it"
-            )
         if name not in known:
             raise ConfigError(f"{where}: unknown table [{name}]{nearest(name, known)}")
         if not isinstance(part, Mapping):

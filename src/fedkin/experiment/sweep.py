@@ -282,13 +282,11 @@ def _begin(sweep: Sweep, out: Path, resume: bool) -> None:
     text = tomli_w.dumps(sweep.table()).encode()
     if not resume and taken(out):
         raise RunFolderError(f"{out} exists already; name another with --out, or: fedkin resume {typed(out)}")
-    if resume and (out / "sweep.toml").read_bytes() != text:
-        before = read_toml(out / "sweep.toml")
-        if decisive(before) != decisive(sweep.table()):  # folders of older versions lack newer settings
-            other = differences(before, sweep.table()) or "sweep.toml has another form"
-            raise RunFolderError(
-                f"{out} holds another sweep: {other}; resume it as it was begun: fedkin resume {typed(out)}"
-            )
+    if resume and decisive(before := read_toml(out / "sweep.toml")) != decisive(sweep.table()):
+        raise RunFolderError(
+            f"{out} holds another sweep: {differences(before, sweep.table())}; resume it as it was begun: "
+            f"fedkin resume {typed(out)}"
+        )
     if not resume:
         try:
             for file, content in sweep.sources().items():  # before the table that names them

@@ -127,7 +127,7 @@ def at_best(p: FinishedRun) -> tuple[FinishedRun, dict[str, Any]]:
 
 def _not_kept(folder: RunFolder) -> str:
     """Return the reason, and the remedy."""
-    why = "it was started with an older version of fedkin, or got more rounds later (--rounds); run it again:"
+    why = "the run got more rounds later (--rounds); run it again:"
     if folder.states.exists() or folder.bank_files.exists():
         why = "models of single clients are in files (state = 'file'), which later rounds overwrite; run it again with"
         why += " everything in the checkpoint, with equal results:"

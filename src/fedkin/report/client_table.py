@@ -40,9 +40,9 @@ class ClientTable:
         count: K.
         final: accuracy in the last evaluated round by client, a fraction.
         n_test: number of test samples by client.
-        labels: training samples by class, by client; empty in folders of older versions.
+        labels: training samples by class, by client; empty in runs with privacy.
         majority: accuracy of always predicting the client's most frequent training class, by client, a fraction; empty
-            in folders of older versions.
+            where training counts are not known.
         rounds: evaluated rounds ``[T]``; accuracy: float32 ``[K, T]``, NaN where a client was not evaluated.
         took: number of rounds whose upload was used, by client; refused: rounds in which it was refused.
         clusters: membership over rounds.

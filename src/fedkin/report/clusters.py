@@ -32,7 +32,7 @@ class Clusters:
     Attributes:
         rounds: rounds of the columns, ``[T]``.
         labels: int ``[K, T]``, -1 where not known: the clusters that the server used.
-        count: number of clusters at the end, including empty ones; 0 in folders of older versions.
+        count: number of clusters at the end, including empty ones.
     """
 
     rounds: list[int]

@@ -16,14 +16,14 @@ NAMED = {"accuracy": "accuracy", "balanced": "balanced accuracy"}
 
 def majority(line: Record) -> tuple[int, int] | None:
     """Return the number of test samples of the client's most frequent training class, and of all its test samples; None
-    for lines of older versions, and where training counts are not known or nothing was tested."""
+    where training counts are not known or nothing was tested."""
     right, n_test = line.get("majority"), line.get("n_test")
     return None if right is None or not n_test else (int(right), int(n_test))
 
 
 def constants_of(run: Run) -> list[Constant]:
-    """Return the result of always predicting the most frequent training class at each client, by number; empty for
-    folders of versions that did not record it, and without clients whose training counts are not known."""
+    """Return the result of always predicting the most frequent training class at each client, by number; empty without
+    clients whose training counts are known."""
     right: dict[int, tuple[int, int]] = {}
     answers: dict[int, str] = {}
     for line in run.clients:
@@ -42,8 +42,6 @@ def first_of(groups: Mapping[str, Sequence[Run]]) -> Choice:
     Clients with names are the same in all seeds: their test samples are added up. Others are different clients in each
     seed.
 
-    Accuracy is the headline where a run lacks balanced accuracy, as those of older versions do.
-
     Args:
         groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.
     """
@@ -52,10 +50,7 @@ def first_of(groups: Mapping[str, Sequence[Run]]) -> Choice:
     for run in runs:
         if not found.get(run.seed):
             found[run.seed] = constants_of(run)
-    chosen = choose(_joined(found) if any(run.names for run in runs) else _apart(found))
-    finals = [run.final for run in runs]
-    lacking = any(f.get("balanced") is None for f in finals if f.get("accuracy") is not None)
-    return Choice("accuracy", chosen.one_sided, chosen.tested) if lacking else chosen
+    return choose(_joined(found) if any(run.names for run in runs) else _apart(found))
 
 
 def unlearned(groups: Mapping[str, Sequence[Run]], first: Choice, same: bool | None) -> tuple[str, str] | None:

@@ -67,13 +67,7 @@ class Run:
 
     @cached_property
     def final(self) -> dict[str, Any]:
-        """Final figures, from the lines of the rounds; without any, the figures that the run wrote.
-
-        Folders of older versions contain a mean over other rounds; all displayed figures follow one rule.
-        """
-        written = self.summary.get("final")
-        if not self.rounds and isinstance(written, dict):
-            return dict(written)
+        """Final figures, from the lines of the rounds."""
         return final(self.rounds, self.chosen, lambda: self.clients)
 
     @cached_property
@@ -122,7 +116,7 @@ class Run:
 
     @property
     def answers(self) -> dict[int, Answers]:
-        """Single test samples by client in the last evaluated round; empty in folders of older versions, and where the
+        """Single test samples by client in the last evaluated round; empty where the run records none, and where the
         figures are of another round.
 
         Raises:
@@ -219,7 +213,7 @@ def data_of(summary: Record) -> str:
 
 
 def read_run(folder: Path | str) -> Run:
-    """Read a run folder; ``summary.json`` must be there, the ``.jsonl`` files may be missing.
+    """Read the folder of a finished run.
 
     Raises:
         RunFolderError: the folder or its summary is missing, or a file is damaged.

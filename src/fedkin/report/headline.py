@@ -87,14 +87,7 @@ def rounds_of(runs: Iterable[Run]) -> str:
     Of several runs whose figures are of their best rounds it is `BEST`, also where all have the same.
     """
     known = [run for run in runs if run.final.get("accuracy") is not None]
-    return BEST if len(known) > 1 and known[0].at_best else spans(map(_rounds, known))
-
-
-def _rounds(run: Run) -> str:
-    """Return the averaged rounds of one run; folders of version 0.1 that lost their rounds state them as numbers."""
-    first, last = run.final.get("first_round"), run.final.get("last_round")
-    known = span(sorted({int(first), int(last)})) if first is not None and last is not None else RULE
-    return str(run.final.get("rounds") or known)
+    return BEST if len(known) > 1 and known[0].at_best else spans(run.final["rounds"] for run in known)
 
 
 def _since(seeds: Mapping[int, int], several: bool) -> str:

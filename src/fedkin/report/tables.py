@@ -198,8 +198,7 @@ def final_table(run: Run, first: Choice = ACCURACY) -> Grid:
         run: the run.
         first: the headline metric.
     """
-    written = run.summary.get("best")
-    chosen = best(run.rounds) or (written if isinstance(written, dict) else None) or {}
+    chosen = best(run.rounds) or {}
     mean = rounds_of([run])
     # a mean over one round equals that round; each round has one column
     shown = {mean: run.final}

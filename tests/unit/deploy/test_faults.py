@@ -412,18 +412,6 @@ def test_a_restarted_server_may_have_a_wrong_clock(tmp_path: Path, monkeypatch: 
     assert same_server(ours, simulated(s))
 
 
-def test_a_run_folder_without_a_session_goes_on(tmp_path: Path) -> None:
-    """That of a former version: the next start is numbered by the time, as there."""
-    s = settings("fedrep")
-    post, before, path = stopped(s, tmp_path, 2), session_of(tmp_path), tmp_path / "run" / "clients.json"
-    written = json.loads(path.read_text())
-    del written["session"]
-    path.write_text(json.dumps(written))
-    ours = on_hosts(s, tmp_path, post)
-    assert session_of(tmp_path) > before
-    assert same_server(ours, simulated(s))
-
-
 def test_clients_that_know_a_later_start_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedkin.core import RunFolderError
 from fedkin.data import SiteData
 from fedkin.deploy.client import ClientService
 from fedkin.deploy.messages import Clerk
@@ -187,16 +188,15 @@ def test_a_damaged_account_stops_private_answers(describe: WireMessage, tmp_path
     assert '"told": 0.0' in site.account.path.read_text()
 
 
-def test_an_account_of_an_older_version_counts_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One without a digest is read, and has one after the next entry."""
-    monkeypatch.setattr(Account, "words", lambda *_: "")
+@pytest.mark.parametrize("format", [1, 2, 3, "2", None])
+def test_an_account_without_its_digest_is_damaged(format: object, tmp_path: Path) -> None:
+    """Whatever format it says it has: no entry counts that a digest does not cover."""
     mine = Account(tmp_path, "c0")
     mine.spend("a", 1.0, {0.1: 3}, 1e-5)
-    whole = json.loads(mine.path.read_text())
-    mine.path.write_text(json.dumps({"format": 1, "runs": whole["runs"]}))
-    mine.spend("a", 1.0, {0.1: 1}, 1e-5)
-    assert steps(mine) == 4
-    assert json.loads(mine.path.read_text()).keys() == {"format", "digest", "runs"}
+    runs = json.loads(mine.path.read_text())["runs"]
+    mine.path.write_text(json.dumps({"format": format, "runs": runs}))
+    with pytest.raises(RunFolderError, match=r"is damaged .*restored from a backup"):
+        mine.load()
 
 
 def test_a_link_to_a_missing_disk_is_not_an_empty_account(tmp_path: Path) -> None:

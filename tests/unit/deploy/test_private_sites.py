@@ -350,7 +350,7 @@ def test_a_server_that_comes_back_after_a_disk_was_lost(swapped: int, tmp_path: 
 
 
 def test_a_run_folder_without_reports_goes_on(tmp_path: Path) -> None:
-    """That of a former version: the lines of the rounds are what is known."""
+    """`clients.json` is an older copy: the lines of the rounds are what is known."""
     s, post = private("fedavg"), Direct(sites(tmp_path))
 
     def on_round(report: Any, line: Any) -> None:
@@ -373,7 +373,7 @@ def test_a_run_folder_without_reports_goes_on(tmp_path: Path) -> None:
 def test_damaged_reports_in_a_run_folder_are_not_used(spent: Any, tmp_path: Path) -> None:
     """The file is named, and what to do."""
     clients = [{"client": "c0", "key": "", "spent": spent}]
-    (tmp_path / "clients.json").write_text(json.dumps({"run": "r", "card": None, "clients": clients}))
+    (tmp_path / "clients.json").write_text(json.dumps({"run": "r", "session": 1, "card": None, "clients": clients}))
     with pytest.raises(RunFolderError, match=r"clients\.json is damaged .*restore it"):
         Members.load(tmp_path)
 

@@ -104,7 +104,8 @@ def test_all_statements_on_single_clients_are_of_the_last_round(made) -> None:
 
 def test_nothing_learned_comes_before_who_gained(made) -> None:
     """Every method is right for 192 of 200 samples, as the constant answer is: that is the headline, whoever gained."""
-    runs = [eight(made, "Local", 0.96, right=[192] * 8), eight(made, "M", 0.96, {0: 0.01}, right=[192] * 8)]
+    given = {"right": [192] * 8, "balanced": 0.5}
+    runs = [eight(made, "Local", 0.96, **given), eight(made, "M", 0.96, {0: 0.01}, **given)]
     for run in runs:
         for line in run.clients:
             line["majority"] = 192
@@ -113,10 +114,10 @@ def test_nothing_learned_comes_before_who_gained(made) -> None:
         "No method predicts this outcome clearly better than always giving a client's most frequent class. "
         "Only 64 of 1,600 test samples (4%) have another class."
     )
-    better = [runs[0], eight(made, "M", 0.99, {0: 0.001}, right=[192] * 8)]
+    better = [runs[0], eight(made, "M", 0.99, {0: 0.001}, right=[192] * 8, balanced=0.53)]
     for line in better[1].clients:
         line["majority"] = 192
-    assert said(scene(better), "M").startswith("M: 3 points above")
+    assert said(scene(better), "M").startswith("M: 3 points of balanced accuracy above")
 
 
 def test_a_diverged_training_comes_before_its_effect(made) -> None:

@@ -8,7 +8,6 @@ import pytest
 from fedkin.core.errors import ConfigError, RunFolderError
 from fedkin.report.client_table import client_table_of
 from fedkin.report.folder import Run, by_title, read_run
-from fedkin.report.headline import rounds_of
 from fedkin.storage.files import write_atomic
 from fedkin.storage.json_lines import Lines
 
@@ -26,7 +25,7 @@ def test_single_test_samples_are_those_of_the_last_round(folder):
     run = read_run(folder(answers="d"))
     assert (run.answers[1].right, run.answers[1].n, run.answers[1].digest) == (b"\xff\x80", 11, "d1")
     assert run.test_parts == {i: (10 + i, f"d{i}") for i in range(4)}
-    assert read_run(folder("older")).answers == {}
+    assert read_run(folder("private")).answers == {}
     stale = [{"round": 3, "client": 0, "n_test": 4}, {**run.clients[-4], "round": 2}]
     assert Run("M", clients=stale).answers == {}
     assert Run("M", clients=stale[::-1]).answers == {}
@@ -76,12 +75,9 @@ def test_a_damaged_summary_is_named(tmp_path):
 
 
 def test_final_figures_are_computed_from_the_rounds(made):
-    """A folder of an older version holds a mean over other rounds: the lines win, so that all figures follow one rule;
-    without lines, what was written is taken."""
-    old = {"accuracy": 0.25, "first_round": 1, "last_round": 10}
-    assert made(top=0.8, final=old).final["accuracy"] == pytest.approx(0.8)
-    assert made(rounds=0, final=old).final == old
-    assert rounds_of([made(rounds=0, final=old)]) == "rounds 1 to 10"
+    """All displayed figures follow one rule, whatever the summary says."""
+    assert made(top=0.8, final={"accuracy": 0.25}).final["accuracy"] == pytest.approx(0.8)
+    assert made(rounds=0, final={"accuracy": 0.25}).final["accuracy"] is None
 
 
 def test_a_client_s_figure_is_over_the_rounds_of_the_run(made):

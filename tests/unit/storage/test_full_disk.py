@@ -201,7 +201,7 @@ def test_states_and_models_of_single_clients_are_private(state: str, tmp_path: P
 
 
 def test_folders_that_were_open_are_closed(tmp_path: Path) -> None:
-    """A run that goes on in a folder of an older version takes the rights of others away."""
+    """A run that goes on in a folder that others may read takes their rights away."""
     made = small("fedper", run={"rounds": 3}, compute={"state": "file"})
     run_settings(made, out=tmp_path / "a")
     (tmp_path / "a" / "states").chmod(0o755)
