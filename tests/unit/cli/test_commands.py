@@ -82,10 +82,10 @@ def test_help_fits_one_screen(fedkin: Command) -> None:
 
     assert len(lines) < 24
     assert max(map(len, lines)) <= 80
-    shown = [line[9:].split()[0] for line in lines[1:20]]
+    shown = [line[9:].split()[0] for line in lines[1:19]]
     source = Path(package.__file__).with_name("cli") / "__init__.py"
     known = re.findall(r'^    "(\w+)": "\w+\.\w+_command",$', source.read_text(encoding="utf-8"), re.MULTILINE)
-    assert len(known) == 19
+    assert len(known) == 18
     assert sorted(shown) == sorted(known)
 
 
@@ -922,11 +922,3 @@ def test_a_saved_federation_has_clients_of_its_own(fedkin: Command) -> None:
     fedkin("compare fedavg --data saved --rounds 1 --out b")
     assert "partition" not in read_toml(Path("b/compare.toml"))["data"]
     assert all("partition" not in read_toml(file)["data"] for file in Path("b").glob("*/config.toml"))
-
-
-def test_a_run_on_a_saved_federation_of_before_goes_on(fedkin: Command) -> None:
-    """Folders that say partition = "dirichlet" of such data are still of the same run."""
-    package.federate(package.load("digits"), package.Dirichlet(alpha=0.5), clients=3, seed=3).save("saved")
-    done = fedkin("run fedavg --data saved --partition dirichlet --rounds 2 --out a")
-    assert done.code == 0
-    assert fedkin("resume a --rounds 4").code == 0
