@@ -239,7 +239,8 @@ def simulate(
             try:
                 result = execute(e, federation, simulation, folder, on_round=on_round, banks=banks, extra=extra)
             except Exception as error:
-                again = resume or isinstance(error, (OSError, MemoryError))  # these may go well another time
+                passing = any(isinstance(e, (OSError, MemoryError)) for e in (error, error.__cause__))
+                again = resume or passing  # it may go well another time
                 if folder is not None and not again and not folder.checkpoint.path.exists():
                     remove(folder.path)  # to go on with it would repeat the error
                 raise
