@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import fedkin.cli
-from fedkin.cli import screen
 from fedkin.cli.flags import run_flags
+from fedkin.experiment import progress
 from fedkin.experiment.run import resume, run_settings
 from folders import lines_in
 
@@ -87,7 +87,7 @@ def test_stopped_in_a_round(
         assert sys.__stdout__ is not None
         assert sys.__stderr__ is not None
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-        screen.Bar.at = wait_at_twenty  # type: ignore[method-assign]
+        progress.Bar.at = wait_at_twenty  # type: ignore[method-assign]
         code = fedkin.cli.main([*RUN, "--out", "a"])
         sys.stdout.flush()
         sys.stderr.flush()

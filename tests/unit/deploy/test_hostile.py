@@ -352,7 +352,7 @@ def test_an_evaluation_on_more_samples_than_a_client_may_claim_is_refused(tmp_pa
         answer = post.ask(who, of)
         if (who, of.head["kind"]) != ("c1", "evaluate"):
             return answer
-        b = bundle(answer).but(test=torch.full((10, 10), 11))
+        b = bundle(answer).but(test=torch.full((3, 10), 110))
         return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, b)
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))

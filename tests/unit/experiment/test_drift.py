@@ -61,7 +61,7 @@ def test_a_round_trains_and_evaluates_on_its_own_data(engine: str) -> None:
     run(
         method, found, "linear", TRAINING, rounds=4, eval_every=1, compute=Compute(engine=engine, workers=2),  # type: ignore[arg-type]
         on_round=lambda report, _: tested.update(
-            {report.round: [b[p].sum(1) for b in report.evaluation.values() for p in ("test", "validation")]}
+            {report.round: [b[p][0] for b in report.evaluation.values() for p in ("test", "validation")]}
         ),
     )  # fmt: skip
     for t in range(1, 5):

@@ -81,12 +81,12 @@ def test_the_page_has_a_list_against_each_and_the_remark_once(made, tmp_path):
     text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
     lists = {
         title: re.findall(r"<li>([^:]+): ", body)
-        for title, body in re.findall(r"<h3>(Against [^<]+)</h3>\n<ul>\n(.*?)</ul>", text, re.DOTALL)
+        for title, body in re.findall(r"<h3>(Accuracy against [^<]+)</h3>\n<ul>\n(.*?)</ul>", text, re.DOTALL)
     }
     assert lists == {
-        "Against Local": ["M", "FedAvg", "Local (full)"],
-        "Against Local (full)": ["M", "FedAvg"],
-        "Against FedAvg": ["M", "Local (full)"],
+        "Accuracy against Local": ["M", "FedAvg", "Local (full)"],
+        "Accuracy against Local (full)": ["M", "FedAvg"],
+        "Accuracy against FedAvg": ["M", "Local (full)"],
     }
     assert text.count("only in the rounds it is sampled for") == 1
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)

@@ -30,7 +30,7 @@ def test_needs_are_those_of_a_run(name: str) -> None:
     assert bool(states) == bool(found.state)
     kept = trial.moments[-1].server.state
     banks = sum(t.nbytes for t in kept.values() if t.dim() == 2 and t.shape[0] == 6 and t.shape[1] != 6)
-    if name not in ("fedfomo", "cfic"):  # of uploads alone; a distribution for each group, as many as clients
+    if name not in ("fedfomo", "cfic", "pacfl"):  # of uploads alone; groups or clusters, as many as clients
         assert found.row >= banks // 6
     if name != "fesem-cam":  # a bank for its warm-up, which in a run of four rounds is over after the first
         assert found.server(6) <= kept.nbytes + 8 * P
