@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 import time
@@ -17,6 +18,7 @@ from fedkin.evaluate import diverged, final
 from fedkin.experiment import progress
 from fedkin.report.tables import Grid, to_rich
 
+_QUOTED = re.compile(r"(?<!\w)'[^'\n]*'(?!\w)")
 WIDEST = 100
 """Columns of output at most, however wide the window is."""
 
@@ -117,11 +119,11 @@ def note(text: str) -> None:
 
 
 def _wrapped(text: str, console: Console) -> str:
-    """Return a text with line ends where a word would go beyond the width of a console."""
-    lines = text.split("\n")
+    """Return a text with line ends where a word, or a name in a shell's quotes, would go beyond a console's width."""
+    lines = _QUOTED.sub(lambda name: name[0].replace(" ", "\0"), text).split("\n")
     return "\n".join(
         textwrap.fill(line, console.width, break_long_words=False, break_on_hyphens=False) for line in lines
-    )
+    ).replace("\0", " ")
 
 
 def write(text: str) -> None:

@@ -340,3 +340,13 @@ def test_several_seeds_have_one_flag(command: str, fedkin: Command) -> None:
 
     assert re.search(r"--seed\b(?!s)", out) is None
     assert re.search(r"^--seeds +\S.* \[0\]$", out, re.MULTILINE)
+
+
+def test_a_name_in_quotes_is_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a command can be copied; an apostrophe opens no name."""
+    monkeypatch.setattr(screen, "out", Console(file=(text := io.StringIO()), width=40))
+    screen.paragraph("the client's run of the last night goes on: fedkin status 'my own link'")
+    assert text.getvalue().splitlines() == [
+        "the client's run of the last night goes",
+        "on: fedkin status 'my own link'",
+    ]
