@@ -1,6 +1,6 @@
 """Draws the tables of the tutorials: `python docs/examples/hospitals.py` writes docs/examples/hospitals.
 
-Nobody's records: every value is drawn, by `random` alone, whose numbers are the same in every version of Python.
+No real patient's records: every value is drawn by `random` alone, whose numbers are the same in all versions of Python.
 """
 
 from __future__ import annotations

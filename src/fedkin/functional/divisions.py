@@ -69,7 +69,7 @@ def mean_of(bank: Tensor, ids: Tensor, r: Round) -> Tensor:
 def rows_or_mean(bank: Tensor, record: Tensor, blank: Tensor | float, r: Round) -> Tensor:
     """Return the rows of ``r.ids``, ``[m, P]``; for clients that have not taken part yet the mean of all that have.
 
-    The common start would not fit models that others have trained; while nobody has taken part rows stay as they are.
+    The common start would not fit models that others have trained; while no client has taken part, rows stay unchanged.
 
     Args:
         bank, record: a row for each client, ``[K, P]`` and ``[K, Q]``; that of the record is ``blank`` until then.
