@@ -12,7 +12,7 @@ MINUTES ?= 4
 # tests start many programs, and each would compile fedkin anew where the environment forbids to keep compiled modules
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test test-all test-hosts test-hosts-short fuzz lint types layers docs check lock licences audit clean
+.PHONY: help demo test test-all test-hosts test-hosts-short fuzz lint types layers docs check budget lock licences audit clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 12
@@ -65,6 +65,9 @@ docs: $(STAMP)  ## the documentation site, in site/; needs no network
 	PYTHONPATH=docs $(BIN)/zensical build --strict --clean
 
 check: lint types layers test  ## all of it
+
+budget: $(STAMP)  ## lowers budget.toml to what is counted, after a change that frees room
+	$(BIN)/python -m tests.budget
 
 lock: $(STAMP)  ## makes lock/ anew after a change of pyproject.toml or constraints.txt; needs the package index
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python lock/make.py
