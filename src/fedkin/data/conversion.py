@@ -27,13 +27,12 @@ class Conversion:
     Attributes:
         numbers: float64 ``[n]``, NaN where a field is not a number; None: the column is one of texts.
         odd: rows with a text in a column of numbers, where it counts as missing, or of texts that are mostly numbers.
-        code: where texts were merged or left out, or look like numbers and are none: the code of the finding.
-        note: the finding as a sentence, with what to do after its semicolon.
+        note: where texts were merged or left out, or look like numbers and are none: a sentence that says so, with what
+            to do after its semicolon.
     """
 
     numbers: npt.NDArray[np.float64] | None
     odd: tuple[int, ...] = ()
-    code: str = ""
     note: str = ""
 
 
@@ -62,27 +61,27 @@ def convert(texts: Sequence[str], name: str, places: Sequence[str]) -> Conversio
         given = sum(rows[text] for text in known)
         if like < MOSTLY * given:
             what = f"{as_texts} {len(odd):,} of its {given:,} values are not numbers: {shown}; leave such fields empty"
-            return Conversion(None, odd, "text-in-numbers", what) if like > given / 2 else Conversion(None)
+            return Conversion(None, odd, what) if like > given / 2 else Conversion(None)
     if comma:
         mend = "write 1.5 for 1,5 if it is a decimal comma, 1500 for 1,500 if it separates thousands"
-        return Conversion(None, (), "numbers-as-texts", f"{as_texts} numbers have a comma, such as {comma}; {mend}")
+        return Conversion(None, note=f"{as_texts} numbers have a comma, such as {comma}; {mend}")
     if padded := next(filter(_PADDED.match, number), None):
         mend = "leave them out if it is a number"
-        return Conversion(None, (), "same-number", f"{as_texts} {padded} has leading zeros; {mend}")
+        return Conversion(None, note=f"{as_texts} {padded} has leading zeros; {mend}")
     first: dict[float, str] = {}
     pairs = [(first[value], text) for text, value in number.items() if first.setdefault(value, text) != text]
     codes = next((p for p in pairs if number[p[0]] and len({re.sub(r"\.0*$", "", text) for text in p}) > 1), None)
     if codes and len(number) <= MAX_CATEGORIES:
         note = f"{as_texts} {' and '.join(codes)} would be one number; write equal numbers alike"
-        return Conversion(None, (), "same-number", note)
+        return Conversion(None, note=note)
     numbers = np.fromiter(map((dict.fromkeys(rows, np.nan) | number).__getitem__, texts), np.float64, len(texts))
     if odd:
         note = f"'{name}' holds numbers, and a text among them counts as missing: {shown}; correct it, or leave the "
-        return Conversion(numbers, odd, "text-in-numbers", note + "field empty")
+        return Conversion(numbers, odd, note + "field empty")
     if pairs:
         pair = " and ".join(codes or pairs[0])
         note = f"'{name}': {pair} are read as one number; put a letter in front if they are codes"
-        return Conversion(numbers, (), "same-number", note)
+        return Conversion(numbers, note=note)
     return Conversion(numbers)
 
 

@@ -4,8 +4,8 @@ found = fedkin.inspect("hospitals/", target="outcome")
 print([f.what for f in found.of("warning")])
 
 ``finding``     Finding and Inspection: the results
-``raw``         files as they are: tables, archives, images, even where they cannot be read
-``fields``      columns as values; ``columns``, ``gaps`` and ``roles`` judge them; ``pictures`` image files
+``sources``     what kind of source it is, and its first lines
+``fields``      columns as values; ``columns`` what gives clients or classes away
 ``majority``    the most frequent class of each client; ``advice`` on the partition
 ``shares``      clients and classes; ``duplicates`` samples that occur more than once
 ``look``        all of it, in order; and what can be found in passing, before a run

@@ -1,4 +1,4 @@
-"""Findings on single columns of a table, or of rows of numbers."""
+"""Findings on columns that tell clients, classes or rows apart: what a shared model should not see."""
 
 from __future__ import annotations
 
@@ -11,33 +11,13 @@ from fedkin.core.errors import counted
 from fedkin.data.card import MAX_CATEGORIES
 from fedkin.data.checks import Indices, is_nameless
 from fedkin.data.conversion import MOSTLY
-from fedkin.data.sources.csvfile import Table
 from fedkin.inspection.fields import FEWEST_ROWS, Field, Fields
-from fedkin.inspection.finding import EXAMPLES, Finding, first
+from fedkin.inspection.finding import Finding, first
 
-FAR = 1e6  # ratio of a column's width to the median
-_DATE = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}")
 TOLD = 0.99  # balanced accuracy of a column alone from which it gives the class away
 _FEW_OF_A_CLASS = 3
 _FEW_CODES, _ALIKE = 10, 0.6  # of a column that a client may write in codes; rows of two clients with values of both
 _ID = re.compile(r"(^|[_\W])(id|uuid|guid|index|idx|key|nr|no|number)$", re.IGNORECASE)
-
-
-def constant(fields: Fields) -> list[Finding]:
-    """Return findings on columns with one value in every row."""
-    names = [f.name for f in fields.inputs if f.distinct == 1 and not f.missing.any()]
-    if not names or len(fields.inputs[0].missing) < 2:
-        return []
-    return [
-        Finding(
-            "constant-column",
-            "warning",
-            f"{counted(len(names), 'column')} with the same value in every row: {first(names)}",
-            "a constant carries no information on the class; it may be a field that was never filled in",
-            "drop it, or find out why it does not vary",
-            columns=tuple(names),
-        )
-    ]
 
 
 def constant_at_client(fields: Fields) -> list[Finding]:
@@ -57,8 +37,7 @@ def constant_at_client(fields: Fields) -> list[Finding]:
         for i in np.flatnonzero((low == high) & (low >= 0) & (size >= FEWEST_ROWS)) if f.distinct > 2 else ():
             row = order[start[i]]
             name = fields.client_names[fields.client[row]]
-            value = f.texts[row] if f.texts is not None else f"{f.numbers[row]:g}"
-            shown.append(f"{f.name} is {value} at {name}")
+            shown.append(f"{f.name} is {f.shown(row)} at {name}")
             columns.append(f.name)
             clients.add(name)
     if not shown:
@@ -108,7 +87,7 @@ def codes_of_clients(fields: Fields) -> list[Finding]:
         alike = (counts @ has[usual] / rows + has @ counts[usual] / rows[usual]) / 2
         clients = [usual, *np.flatnonzero(judged & (alike <= _ALIKE))]
         if judged[usual] and len(clients) > 1:
-            written = dict(zip(f.codes.tolist(), f.texts or [f"{v:g}" for v in f.numbers], strict=True))
+            written = {code: f.shown(row) for code, row in zip(*np.unique(f.codes, return_index=True), strict=True)}
             shown = [f"{'/'.join(written[v] for v in np.flatnonzero(has[k]))} at {fields.client_names[k]}"
                      for k in clients]  # fmt: skip
             found.append(
@@ -141,122 +120,48 @@ def _of_client(f: Field, fields: Fields) -> bool:
     return len(np.unique(client)) == len(np.unique(codes)) == pairs
 
 
-def odd_numbers(fields: Fields) -> list[Finding]:
-    """Return findings on values that are not finite."""
-    found = []
-    for f in fields.inputs:
-        wild = np.flatnonzero(np.isinf(f.numbers) | (np.isnan(f.numbers) & ~f.missing if f.texts is None else False))
-        if len(wild):
-            found.append(
-                Finding(
-                    "non-finite",
-                    "error",
-                    f"{counted(len(wild), 'value')} of {f.name} that are not finite numbers",
-                    "one such value turns a model's weights into NaN, and the reader refuses it",
-                    "correct these fields, or leave them empty",
-                    columns=(f.name,),
-                    rows=fields.at(wild),
-                )
-            )
-    return found
-
-
-def conversions(table: Table, fields: Fields) -> list[Finding]:
-    """Return findings on columns whose texts were merged or left out, or look like numbers and are none."""
-    found = []
-    for f in fields.inputs:
-        made = table.converted(f.name)
-        if made.code:
-            many = made.code == "numbers-as-texts" and f.distinct > MAX_CATEGORIES
-            what, _, todo = made.note.partition("; ")
-            found.append(
-                Finding(
-                    made.code,
-                    "error" if many else "note" if made.code == "same-number" else "warning",
-                    what,
-                    "a model sees what a text is read as, not the text",
-                    todo,
-                    columns=(f.name,),
-                    rows=tuple(table.places[i] for i in made.odd[:EXAMPLES]),
-                )
-            )
-    return found
-
-
-def texts(fields: Fields) -> list[Finding]:
-    """Return findings on dates, and texts that cannot become inputs."""
-    found = []
-    for f in fields.inputs:
-        date = _dated(f)
-        if f.kind != "text" or (not date and (_unique(f) or f.distinct <= MAX_CATEGORIES)):
-            continue
-        found.append(
-            Finding(
-                "date-column" if date else "too-many-texts",
-                "error" if f.distinct > MAX_CATEGORIES else "warning",
-                f"{f.name} holds {'dates' if date else 'texts'}, {f.distinct:,} different ones",
-                f"each text becomes an input of its own, at most {MAX_CATEGORIES} of a column; "
-                + ("for a model no date is near another" if date else "a text that comes once teaches nothing"),
-                "turn it into numbers that matter (age in days, year, weekday) or drop it"
-                if date
-                else "group the texts into fewer, or drop the column",
-                columns=(f.name,),
-                rows=fields.at(f.odd),
-            )
-        )
-    return found
-
-
-def ids(fields: Fields) -> list[Finding]:
-    """Return findings on columns that number or name the rows."""
-    found = []
-    for f in fields.inputs:
-        if not _unique(f) or not (_numbering(f) or (f.kind == "text" and not _dated(f))):
-            continue
-        refused = f.kind == "text" and f.distinct > MAX_CATEGORIES
-        found.append(
-            Finding(
-                "id-column",
-                "error" if refused else "warning",
-                f"{f.name} has {f.distinct:,} different values in {len(f.codes):,} rows: it looks like the number or "
-                "the name of a row",
-                "a model can learn single rows by it, and rows of one client or class often have neighbouring numbers"
-                + (f"; the reader takes at most {MAX_CATEGORIES} different texts" if refused else ""),
-                "drop it",
-                columns=(f.name,),
-            )
-        )
-    return found
-
-
-def scales(fields: Fields, *, standardised: bool) -> list[Finding]:
-    """Return findings on columns whose numbers vary far more than those of the others.
-
-    Args:
-        standardised: whether the reader brings columns to one scale, as it does for tables.
-    """
-    wide = [(f.name, _spread(f)) for f in fields.inputs if f.kind == "number"]
-    wide = [(name, s) for name, s in wide if s > 0]
-    if len(wide) < 2:
+def missing_at_client(fields: Fields) -> list[Finding]:
+    """Return findings on columns that one client fills in and another never does."""
+    if fields.client is None:
         return []
-    middle = float(np.median([s for _, s in wide]))
-    smallest = min(s for _, s in wide)
-    reference = smallest if len(wide) == 2 else middle
-    names = [name for name, s in wide if s >= FAR * reference]
-    if not names:
+    sizes = np.bincount(fields.client, minlength=len(fields.client_names))
+    shown, columns, clients = [], [], set()
+    for f in fields.inputs:
+        lacking = np.bincount(fields.client[f.missing], minlength=len(sizes))
+        never = np.flatnonzero((lacking == sizes) & (sizes > 0))
+        if len(never) and f.distinct:
+            names = [fields.client_names[k] for k in never]
+            shown.append(f"{f.name} at {first(names, 3)}")
+            columns.append(f.name)
+            clients.update(names)
+    if not shown:
         return []
     return [
         Finding(
-            "scale",
-            "note" if standardised else "warning",
-            f"{first(names)}: values vary a million times more than those of the other columns",
-            "fedkin standardises columns, so this alone does no harm; often it is another unit, or a code for a "
-            "missing value such as 999999"
-            if standardised
-            else "such a column drowns the others, and steps of SGD diverge",
-            "look at the largest values" if standardised else "bring the columns to one scale",
-            columns=tuple(names),
+            "missing-at-client",
+            "warning",
+            f"{counted(len(shown), 'column')} that some client never fills in: {first(shown)}",
+            "such a column shows which client a row is from, and a shared model may learn that instead of the class",
+            "drop the column, or compare a run without it",
+            columns=tuple(columns),
+            clients=tuple(sorted(clients)),
         )
+    ]
+
+
+def ids(fields: Fields) -> list[Finding]:
+    """Return findings on columns that number the rows; more than 50 different texts are refused by the reader."""
+    return [
+        Finding(
+            "id-column",
+            "warning",
+            f"{f.name} has {f.distinct:,} different values in {len(f.codes):,} rows: it looks like the number of a row",
+            "a model can learn single rows by it, and rows of one client or class often have neighbouring numbers",
+            "drop it",
+            columns=(f.name,),
+        )
+        for f in fields.inputs
+        if _unique(f) and _numbering(f)
     ]
 
 
@@ -303,7 +208,7 @@ def _tells(f: Field, label: Indices) -> bool:
         values = np.bincount(pairs[most] % len(n), minlength=len(n))
         if right[classes].mean() >= TOLD and (values[classes] <= n[classes] / 2).all():
             return True
-    if f.kind != "number" or f.missing.any():
+    if f.texts or f.missing.any():
         return False
     parts = sorted((np.sort(f.numbers[label == c]) for c in classes), key=np.mean)
     gaps = [
@@ -311,13 +216,6 @@ def _tells(f: Field, label: Indices) -> bool:
         for a, b in pairwise(parts)
     ]  # twice the balanced accuracy of the best threshold between two classes, less 1
     return bool(min(gaps) >= 2 * TOLD - 1)
-
-
-def _dated(f: Field) -> bool:
-    """Return whether nearly all fields are dates."""
-    if f.kind != "text" or f.texts is None:
-        return False
-    return sum(bool(_DATE.match(f.texts[i])) for i in f.odd.tolist()) > 0.9 * len(f.odd)
 
 
 def _unique(f: Field) -> bool:
@@ -328,12 +226,7 @@ def _unique(f: Field) -> bool:
 def _numbering(f: Field) -> bool:
     """Return whether these are whole numbers that are consecutive, in order, or are called a number."""
     values = f.numbers[~f.missing]
-    if f.kind != "number" or not np.isfinite(values).all() or (values != np.floor(values)).any():
+    if f.texts or not len(values) or (values != np.floor(values)).any():
         return False
     span = values.max() - values.min() + 1
     return bool(_ID.search(f.name)) or span <= 1.5 * len(values) or bool((np.diff(values) >= 0).all())
-
-
-def _spread(f: Field) -> float:
-    values = f.numbers[np.isfinite(f.numbers)]
-    return float(values.std()) if len(values) else 0.0

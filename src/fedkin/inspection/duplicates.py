@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedkin.core.errors import counted
 from fedkin.data.checks import Indices
+from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
 from fedkin.data.shard import PARTS
 from fedkin.inspection.fields import Fields, Mask
@@ -24,7 +25,7 @@ FEW = 0.01  # up to this share of the samples, copies are a note: they move no a
 FEW_INPUTS = 0.5  # fewer different inputs than this share: equal ones need not be copies (where columns are not known)
 CHANCE = 0.1  # this many of the equal pairs are chance: dependent columns make ten times as many as independent ones
 _TEST = PARTS.index("test")
-_COPIES = ("label-conflict", "duplicates-between-clients", "duplicates-in-client")
+COPIES = frozenset({"label-conflict", "duplicates-between-clients", "duplicates-in-client"})
 
 
 @dataclass(frozen=True)
@@ -244,24 +245,28 @@ def _conflicts(rows: HashedSamples, few: bool) -> list[Finding]:
     ]
 
 
-def with_lines(findings: tuple[Finding, ...], fields: Fields) -> tuple[Finding, ...]:
-    """Return findings on copies with the lines of their files, which show more than numbers of samples."""
-    if fields.label is None or not fields.inputs:
-        return findings
-    codes = np.stack([f.codes for f in fields.inputs], axis=1)
-    group = np.unique(hash_rows(torch.from_numpy(codes.astype(np.float32))), return_inverse=True)[1]
-    order = np.argsort(group, kind="stable")
-    pairs = np.stack([order[:-1], order[1:]], axis=1)[np.diff(group[order]) == 0]  # neighbours in a group of equal rows
-    apart = {"label-conflict": fields.label, "duplicates-between-clients": fields.client}
+def with_lines(findings: tuple[Finding, ...], dataset: Dataset, places: Sequence[str]) -> tuple[Finding, ...]:
+    """Return findings on copies in a table with the lines of their files, which show more than numbers of samples.
+
+    Args:
+        findings: of the inspection.
+        dataset: with its table.
+        places: file and line of each row of the table.
+    """
+    assert dataset.table is not None
+    rows = torch.from_numpy(np.nan_to_num(dataset.table.raw[: len(dataset)]).astype(np.float32))
+    order = np.argsort(hash_rows(rows), kind="stable")
+    same = (rows[order[:-1]] == rows[order[1:]]).all(dim=1).numpy()
+    pairs = np.stack([order[:-1], order[1:]], axis=1)[same]  # neighbours in a group of equal rows
+    client = None if dataset.client is None else dataset.client.numpy()
+    ids = {"label-conflict": dataset.y.numpy(), "duplicates-between-clients": client, "duplicates-in-client": client}
     found = []
     for f in findings:
-        chosen = pairs
-        if f.code in apart and (ids := apart[f.code]) is not None:
-            chosen = pairs[ids[pairs[:, 0]] != ids[pairs[:, 1]]]
-        if f.code == "duplicates-in-client" and fields.client is not None:
-            chosen = pairs[fields.client[pairs[:, 0]] == fields.client[pairs[:, 1]]]
-        lines = tuple(f"{fields.places[a]} = {fields.places[b]}" for a, b in chosen[:EXAMPLES].tolist())
-        found.append(replace(f, rows=lines) if f.code in _COPIES and lines else f)
+        chosen, of = pairs, ids.get(f.code)
+        if of is not None:
+            chosen = pairs[(of[pairs[:, 0]] == of[pairs[:, 1]]) == (f.code == "duplicates-in-client")]
+        lines = tuple(f"{places[a]} = {places[b]}" for a, b in chosen[:EXAMPLES].tolist())
+        found.append(replace(f, rows=lines) if f.code in COPIES and lines else f)
     return tuple(found)
 
 

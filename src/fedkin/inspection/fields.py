@@ -1,8 +1,7 @@
-"""Columns of a table, or of rows of numbers, as values."""
+"""Columns of a data set, as values."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,51 +9,38 @@ import numpy as np
 import numpy.typing as npt
 
 from fedkin.data.checks import Indices
-from fedkin.data.sources.csvfile import Table
-from fedkin.data.standalone import MISSING
-from fedkin.inspection.finding import EXAMPLES, ColumnSummary, first
+from fedkin.data.dataset import Dataset
+from fedkin.inspection.finding import ColumnSummary, first
 
 Mask = npt.NDArray[np.bool_]
 FEWEST_ROWS = 20  # with fewer, any column may look like an id or like the target by chance
+_MOST_VALUES = 20_000_000  # of rows of numbers whose columns are looked at one by one
 
 
 @dataclass(frozen=True)
 class Field:
-    """Column of a table.
+    """Column of a table, or of rows of numbers.
 
     Attributes:
         name: as in the header.
-        numbers: float64 ``[n]``, NaN where the field is empty or not a number.
-        missing: whether each field is empty, ``[n]``.
-        texts: the fields as they were read, ``[n]``; None for rows of numbers.
+        numbers: float64 ``[n]``, NaN where the field is empty; of texts their places among ``texts``.
+        texts: the different texts; empty for a column of numbers.
     """
 
     name: str
     numbers: npt.NDArray[np.float64]
-    missing: Mask
-    texts: Sequence[str] | None = None
-
-    @classmethod
-    def read(cls, name: str, table: Table, role: str = "input") -> Field:
-        """Return a column of a table as its reader has it; a client may be called NA."""
-        texts, found = table.column(name, role), table.converted(name).numbers
-        nothing = {""} if role == "client" else MISSING
-        missing = np.array([t.lower() in nothing for t in texts], dtype=np.bool_)
-        return cls(name, np.full(len(texts), np.nan) if found is None or role == "client" else found, missing, texts)
+    texts: tuple[str, ...] = ()
 
     @cached_property
-    def odd(self) -> Indices:
-        """Rows whose field is neither empty nor read as a number."""
-        return np.flatnonzero(np.isnan(self.numbers) & ~self.missing)
+    def missing(self) -> Mask:
+        """Whether each field is empty, ``[n]``."""
+        return np.isnan(self.numbers)
 
     @cached_property
     def codes(self) -> Indices:
         """Number of each different value, int64 ``[n]``; -1 where there is none."""
-        codes = np.full(len(self.missing), -1, dtype=np.int64)
-        if self.texts is not None and len(self.odd):
-            codes[~self.missing] = numbered([t for t, m in zip(self.texts, self.missing, strict=True) if not m])[1]
-        else:
-            codes[~self.missing] = np.unique(self.numbers[~self.missing], return_inverse=True)[1]
+        codes = np.full(len(self.numbers), -1, dtype=np.int64)
+        codes[~self.missing] = np.unique(self.numbers[~self.missing], return_inverse=True)[1]
         return codes
 
     @property
@@ -62,52 +48,52 @@ class Field:
         """Number of different values, the empty field not counted."""
         return int(self.codes.max(initial=-1)) + 1
 
-    @property
-    def kind(self) -> str:
-        """Kind of the column, see `ColumnSummary`."""
-        given = int((~self.missing).sum())
-        if not given:
-            return "empty"
-        if not len(self.odd):
-            return "number"
-        return "mixed" if len(self.odd) < given else "text"
+    def shown(self, row: int) -> str:
+        """Return the value of a row as text."""
+        value = float(self.numbers[row])
+        return self.texts[int(value)] if self.texts else f"{value:g}"
 
-    def summary(self, role: str) -> ColumnSummary:
+    def summary(self) -> ColumnSummary:
         """Return a summary to show."""
-        if self.kind == "number":
-            values = f"{np.nanmin(self.numbers):.4g} to {np.nanmax(self.numbers):.4g}"
-        else:
-            values = first(sorted({t for t, m in zip(self.texts or (), self.missing, strict=True) if not m}))
-        return ColumnSummary(self.name, role, self.kind, self.distinct, float(self.missing.mean()), values)
+        kind = "text" if self.texts else "number"
+        ends = f"{np.nanmin(self.numbers):.4g} to {np.nanmax(self.numbers):.4g}" if self.distinct else ""
+        values = first([t for t in self.texts if t]) if self.texts else ends
+        return ColumnSummary(self.name, kind, self.distinct, float(self.missing.mean()), values)
 
 
 @dataclass(frozen=True)
 class Fields:
-    """Columns of a table.
+    """Columns of a data set.
 
     Attributes:
         inputs: what a network would see.
-        label: number of each row's class, int64 ``[n]``; None where it is not known.
+        label: number of each row's class, int64 ``[n]``.
         client: number of each row's client, int64 ``[n]``; None where there are none.
         client_names: their names.
-        places: file and line of each row; empty for rows of numbers.
     """
 
     inputs: tuple[Field, ...]
-    label: Indices | None = None
+    label: Indices
     client: Indices | None = None
     client_names: tuple[str, ...] = ()
-    places: Sequence[str] = ()
-
-    def at(self, rows: Indices) -> tuple[str, ...]:
-        """Return the places of the first of these rows; none if they are most rows: it is the column that is meant."""
-        if 2 * len(rows) > max((len(f.missing) for f in self.inputs), default=len(rows)):
-            return ()
-        return tuple(self.places[i] if self.places else f"sample {i}" for i in rows[:EXAMPLES].tolist())
 
 
-def numbered(texts: Sequence[str]) -> tuple[tuple[str, ...], Indices]:
-    """Return the different texts in alphabetical order, and the number of each text among them, ``[n]``."""
-    names = tuple(sorted(set(texts)))
-    place_of = {name: i for i, name in enumerate(names)}
-    return names, np.array([place_of[text] for text in texts], dtype=np.int64)
+def fields_of(dataset: Dataset) -> Fields | None:
+    """Return the columns of a table, or of inputs that are plain rows of numbers; the official test part is left out.
+
+    None for other inputs: pixels have no meaning one by one.
+    """
+    if len(dataset.shape) != 1 or dataset.x.numel() > _MOST_VALUES:
+        return None
+    if dataset.table is None:
+        x = dataset.x.numpy().astype(np.float64)
+        return Fields(tuple(Field(f"input {j}", x[:, j]) for j in range(x.shape[1])), dataset.y.numpy())
+    raw, made = dataset.table.raw[: len(dataset)], []
+    for j, column in enumerate(dataset.table.columns):
+        values = raw[:, j].copy()
+        if "" in column.categories:
+            values[values == column.categories.index("")] = np.nan
+        made.append(Field(column.name, values, column.categories))
+    client = None if dataset.client is None else dataset.client.numpy()
+    names = dataset.client_names or tuple(f"client {k}" for k in range(0 if client is None else int(client.max()) + 1))
+    return Fields(tuple(made), dataset.y.numpy(), client, names)

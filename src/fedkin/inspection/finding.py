@@ -16,7 +16,7 @@ class Finding:
     """Something in the data that looks wrong.
 
     Attributes:
-        code: kind of finding, in words joined by dashes, such as ``constant-column``; it stays the same.
+        code: kind of finding, in words joined by dashes, such as ``constant-at-client``; it stays the same.
         severity: ``error``: cannot be trained on; ``warning``: results will mislead or suffer; ``note``: worth knowing.
         what: what was seen, with its figures.
         why: why it matters.
@@ -38,19 +38,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """Summary of one column of a table.
+    """Summary of one input column of a table.
 
     Attributes:
         name: as in the header.
-        role: what it is used for: ``input``, ``target`` or ``client``.
-        kind: ``number``, ``text``, ``mixed`` (mostly numbers, some texts) or ``empty``.
+        kind: ``number`` or ``text``.
         distinct: number of different values.
         missing: share of the rows without a value.
         values: the range of numbers, or the first texts.
     """
 
     name: str
-    role: str
     kind: str
     distinct: int
     missing: float

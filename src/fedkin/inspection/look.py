@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from fedkin.core.errors import FedkinError, counted
-from fedkin.data.card import MAX_CLASSES
 from fedkin.data.checks import Indices
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
@@ -20,20 +19,22 @@ from fedkin.data.progress import heard
 from fedkin.data.shard import PARTS
 from fedkin.data.shelf import Shelf
 from fedkin.data.sites import Sharing, fetched, share_out
-from fedkin.inspection import columns, gaps
+from fedkin.data.sources import csv_files
+from fedkin.data.sources.csvfile import read_csv
+from fedkin.data.sources.hub import open_hub
+from fedkin.data.sources.npz import likely_clients_of
+from fedkin.inspection import columns
 from fedkin.inspection.advice import partition_advice
-from fedkin.inspection.duplicates import alike, duplicates, read_rows, with_lines
-from fedkin.inspection.fields import Field, Fields
-from fedkin.inspection.finding import ClientSummary, Finding, Inspection, ordered
+from fedkin.inspection.duplicates import COPIES, alike, duplicates, read_rows, with_lines
+from fedkin.inspection.fields import Fields, fields_of
+from fedkin.inspection.finding import ClientSummary, Finding, Inspection, first, ordered
 from fedkin.inspection.majority import advice_of, one_sided_of, summary_of
-from fedkin.inspection.pictures import narrow
-from fedkin.inspection.raw import WORDS, Raw, look_at, refused
 from fedkin.inspection.shares import classes_of, clients_of, nameless_of, naturals_of, parts_of, units_of
+from fedkin.inspection.sources import WORDS, as_read, first_look, kind_of, npz_of, refused
 
 Step = Callable[[str], None]
 QUICK = 300_000
 """Numbers in all inputs together up to which columns and copies are checked in passing: a tenth of a second."""
-_MOST_VALUES = 20_000_000  # of rows of numbers whose columns are looked at one by one
 
 
 def look(
@@ -56,71 +57,63 @@ def _look(data: str | Path | Dataset | Federation, how: Sharing, own_clients: bo
     if isinstance(data, Federation):
         return _shared(Inspection(data.name, "a federation"), data, [], tell)
     if isinstance(data, Dataset):
-        return _read(Inspection(data.name, "a data set"), data, Raw("unknown"), how, own_clients, tell)
+        return _read(Inspection(data.name, "a data set"), data, how, own_clients, tell)
     tell("looking at the files")
-    raw = look_at(data, how.reading())
-    seen = Inspection(str(data), WORDS[raw.kind], seen=raw.seen, columns=raw.columns)
+    kind = kind_of(data)
+    seen = Inspection(str(data), WORDS[kind], seen=first_look(data, kind))
     tell("reading")
     try:
-        if raw.kind == "federation":
+        if kind == "federation":
             return _shared(seen, Federation.open(data), [], tell)
+        if kind == "hub":
+            seen = replace(seen, seen=open_hub(str(data), how.reading()).description())
         # copies are found at any scale, if it is the same for all clients
         found = fetched(data, replace(how, scaling="pooled"))
         if how.scaling != "pooled":
             fetched(data, how)  # would a run be refused?
     except FedkinError as error:
-        return _failed(
-            seen, raw, [] if any(f.severity == "error" for f in raw.findings) else [refused("refused", error)]
-        )
+        return replace(seen, findings=(refused("refused", error),))
     if isinstance(found, Federation):
-        return _shared(seen, found, list(raw.findings), tell)
-    return _read(seen, found, raw, how, own_clients, tell)
+        return _shared(seen, found, [], tell)
+    seen = _read(seen, found, how, own_clients, tell)
+    if kind == "npz" and found.client is None and (ids := likely_clients_of(npz_of(Path(data)))):
+        unused = Finding(
+            "ids-not-used",
+            "note",
+            f"{counted(len(ids), 'array')} with a value for each sample, not used: {first(ids)}",
+            "if it names the client of each sample, clients need not be made up",
+            f"--client-column {ids[0]}, if it does",
+            columns=ids,
+        )
+        seen = replace(seen, findings=ordered([*seen.findings, unused]))
+    if kind == "table" and found.table is not None and COPIES & {f.code for f in seen.findings}:
+        table = read_csv(csv_files([Path(data)]), "", how.encoding)  # again, for the lines of copies
+        seen = replace(seen, findings=with_lines(seen.findings, found, table.places))
+    return seen
 
 
-def _failed(seen: Inspection, raw: Raw, more: list[Finding]) -> Inspection:
-    """Return an inspection of a table or of images that the reader refuses."""
-    found = ordered([*raw.findings, *more])
-    rows = raw.fields
-    if rows is None or rows.label is None or len(raw.class_names) > MAX_CLASSES:
-        samples = len(rows.places) if rows is not None else None
-        return replace(seen, samples=samples, read=samples, findings=found)
-    client = rows.client if rows.client is not None else np.zeros(len(rows.label), dtype=np.int64)
-    names = rows.client_names or ("all rows",)
-    counts = np.zeros((len(names), len(raw.class_names)), dtype=np.int64)
-    np.add.at(counts, (client, rows.label), 1)
-    return replace(
-        seen,
-        samples=len(rows.label),
-        read=len(rows.label),
-        classes=raw.class_names,
-        class_samples=tuple(counts.sum(axis=0).tolist()),
-        sharing="not shared out, since the data cannot be read",
-        clients=tuple(
-            ClientSummary(n, int(c.sum()), 0, 0, tuple(c.tolist())) for n, c in zip(names, counts, strict=True)
-        ),
-        findings=found,
-    )
-
-
-def _read(seen: Inspection, dataset: Dataset, raw: Raw, how: Sharing, own_clients: bool, tell: Step) -> Inspection:
+def _read(seen: Inspection, dataset: Dataset, how: Sharing, own_clients: bool, tell: Step) -> Inspection:
     """Go on with the data that were read."""
     if own_clients and dataset.client is not None:
         how = replace(how, partition=None)
     partition = how.partition_of(dataset)
     how = replace(how, partition=partition, min_samples=None)
     test = dataset.official_test
+    tell("looking at the inputs")
+    inputs = fields_of(dataset)
     seen = replace(
         seen,
-        kind="a data set" if raw.kind == "unknown" else seen.kind,
         read=len(dataset) + (0 if test is None else len(test)),
         inputs=_inputs(dataset),
         classes=dataset.labels or tuple(map(str, range(dataset.classes))),
+        columns=tuple(f.summary() for f in inputs.inputs) if inputs is not None and dataset.table is not None else (),
     )
-    found = [*raw.findings, *naturals_of(dataset, partition, how.split), *units_of(dataset, partition, how.split)]
-    inputs = raw.fields if raw.columns else _columns(dataset)
-    if not raw.columns:
-        tell("looking at the inputs")
-        found += _of_numbers(dataset, inputs)
+    found = [
+        *map(as_read, dataset.notes),
+        *naturals_of(dataset, partition, how.split),
+        *units_of(dataset, partition, how.split),
+        *_of_columns(dataset, inputs),
+    ]
     tell("sharing out")
     try:
         federation = share_out(dataset, how)
@@ -142,8 +135,6 @@ def _read(seen: Inspection, dataset: Dataset, raw: Raw, how: Sharing, own_client
     sharing_text = f"{partition.name} ({_settings(partition)}){more}, {counted(len(federation), 'client')}{kept}"
     chance = None if inputs is None else alike(inputs)
     seen = _shared(replace(seen, sharing=sharing_text), federation, found, tell, chance, how)
-    if raw.fields is not None:
-        seen = replace(seen, findings=with_lines(seen.findings, raw.fields))
     return replace(seen, advice=(partition_advice(seen, dataset, partition), *seen.advice))
 
 
@@ -161,12 +152,7 @@ def _shared(
     counts: Indices = np.array([c.counts for c in clients])
     names = tuple(c.name for c in clients)
     tell("looking for copies")
-    known = {f.code for f in before} & {"missing-client"}  # with the rows of the table
-    found = [
-        *before,
-        *(f for f in labels if f.code not in known),
-        *duplicates(read_rows(federation, names), by_chance),
-    ]
+    found = [*before, *labels, *duplicates(read_rows(federation, names), by_chance)]
     kind = _type(federation.clients[0].train.x)
     return replace(
         seen,
@@ -208,8 +194,8 @@ def labels_of(
 def glance(found: Dataset | Federation, federation: Federation) -> tuple[Finding, ...]:
     """Return the findings of an inspection in data that a run has read anyway, errors first: no file is read for it.
 
-    Labels and clients; of data of up to `QUICK` numbers columns and copies as well. Findings that need the files (texts
-    in columns of numbers, images of several sizes) are left out. A federation on disk is not looked at.
+    Labels and clients; of data of up to `QUICK` numbers columns and copies as well. A federation on disk is not looked
+    at.
 
     Args:
         found: the data as they were read; a federation if they were shared out already.
@@ -220,11 +206,11 @@ def glance(found: Dataset | Federation, federation: Federation) -> tuple[Finding
     _, clients, labels = labels_of(federation)
     if int(federation.sizes().sum()) * math.prod(federation.shape) > QUICK:
         return ordered(labels)
-    inputs = _columns(found) if isinstance(found, Dataset) else None
+    inputs = fields_of(found) if isinstance(found, Dataset) else None
     rows = read_rows(federation, tuple(c.name for c in clients))
     return ordered(
         [
-            *(_of_numbers(found, inputs) if isinstance(found, Dataset) else ()),
+            *(_of_columns(found, inputs) if isinstance(found, Dataset) else ()),
             *labels,
             *duplicates(rows, None if inputs is None else alike(inputs)),
         ]
@@ -251,32 +237,8 @@ def _type(x: torch.Tensor) -> str:
     return "int64" if x.dtype == torch.int64 else "float32"
 
 
-def _columns(dataset: Dataset) -> Fields | None:
-    """Return the columns of a table in memory, or of inputs that are plain rows of numbers.
-
-    None for other inputs: pixels have no meaning one by one.
-    """
-    client = None if dataset.client is None else dataset.client.numpy()
-    names = dataset.client_names or tuple(f"client {k}" for k in range(0 if client is None else int(client.max()) + 1))
-    if len(dataset.shape) != 1 or dataset.x.numel() > _MOST_VALUES:
-        return None
-    if dataset.table is not None:  # texts are numbered there
-        raw = dataset.table.raw[: len(dataset)]
-        made = [Field(c.name, raw[:, j], np.isnan(raw[:, j])) for j, c in enumerate(dataset.table.columns)]
-        return Fields(tuple(made), dataset.y.numpy(), client, names)
-    x = dataset.x.numpy().astype(np.float64)
-    nothing = np.zeros(len(x), dtype=np.bool_)
-    return Fields(tuple(Field(f"input {j}", x[:, j], nothing) for j in range(x.shape[1])), dataset.y.numpy())
-
-
-def _of_clients(found: Fields) -> list[Finding]:
-    """Return findings on columns of a table that give the client away, and on missing values."""
-    given_away = [*columns.constant_at_client(found), *columns.client_numbers(found)]
-    return [*given_away, *gaps.missing(found), *gaps.stand_ins(found)]
-
-
-def _of_numbers(dataset: Dataset, found: Fields | None) -> list[Finding]:
-    """Return findings on inputs that were not read from a file of text."""
+def _of_columns(dataset: Dataset, inputs: Fields | None) -> list[Finding]:
+    """Return findings on inputs that give the client or the class away, or are all the same."""
     if not bool((dataset.x != dataset.x.flatten()[0]).any()) and len(dataset) > 1:
         return [
             Finding(
@@ -287,16 +249,13 @@ def _of_numbers(dataset: Dataset, found: Fields | None) -> list[Finding]:
                 "check that the right array or folder was given",
             )
         ]
-    if found is None:
-        return narrow(dataset)
-    numbers = found
-    if dataset.table is not None:
-        kinds = [c.kind for c in dataset.table.columns]
-        numbers = replace(found, inputs=tuple(f for f, k in zip(found.inputs, kinds, strict=True) if k == "number"))
+    if inputs is None:
+        return []
     return [
-        *columns.constant(found),
-        *((*_of_clients(numbers), *columns.codes_of_clients(found)) if dataset.table is not None else ()),
-        *columns.ids(numbers),
-        *columns.leaks(found),
-        *columns.scales(numbers, standardised=dataset.table is not None),
+        *columns.constant_at_client(inputs),
+        *columns.client_numbers(inputs),
+        *columns.codes_of_clients(inputs),
+        *columns.missing_at_client(inputs),
+        *columns.ids(inputs),
+        *columns.leaks(inputs),
     ]

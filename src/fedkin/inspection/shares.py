@@ -94,7 +94,7 @@ def clients_of(
 
 
 def nameless_of(summaries: tuple[ClientSummary, ...]) -> list[Finding]:
-    """Return a finding on samples whose field of the client is empty; `roles.check_client` names the rows of tables."""
+    """Return a finding on samples whose field of the client is empty."""
     return [
         Finding(
             "missing-client",

@@ -71,7 +71,6 @@ def columns_grid(found: Found) -> Grid:
     cells = tuple(
         (
             c["name"],
-            c["role"],
             c["kind"],
             c["values"][:60],
             f"{c['distinct']:,}",
@@ -79,7 +78,7 @@ def columns_grid(found: Found) -> Grid:
         )
         for c in found["columns"]
     )
-    return Grid("Columns", ("column", "used as", "kind", "values", "different", "missing %"), cells, words=4)
+    return Grid("Columns", ("column", "kind", "values", "different", "missing %"), cells, words=3)
 
 
 def clients_grid(found: Found) -> Grid:

@@ -16,9 +16,9 @@ ROWS = "\n".join(f"{i * 37 % 101},{i % 5},{i % 7 * 13 % 7},{i % 2}" for i in ran
 
 
 def damaged(name: str = "a.csv") -> None:
-    """A table with a constant column."""
-    rows = [f"{row},7" for row in ROWS.splitlines()]
-    Path(name).write_text("\n".join(["a,b,c,y,unit", *rows, ""]))
+    """A table with a column that gives the class away."""
+    rows = [f"{row},{'un'[i % 2]}" for i, row in enumerate(ROWS.splitlines())]
+    Path(name).write_text("\n".join(["a,b,c,y,outcome", *rows, ""]))
 
 
 def test_healthy_data(fedkin: Command, tmp_path: Path) -> None:
@@ -36,8 +36,8 @@ def test_what_looks_wrong_decides_the_exit_code(flags: str, code: int, fedkin: C
     damaged()
     done = fedkin("inspect a.csv --target y --partition iid --clients 2" + flags)
     assert (done.code, done.err) == (code, "")
-    assert "warning: 1 column with the same value in every row: unit" in done.out
-    assert ("error: there is no column 'x'" in done.out) == ("--target x" in flags)
+    assert ("warning: outcome alone determines the class" in done.out) != ("--target x" in flags)
+    assert ("error: a: no column 'x'" in done.out) == ("--target x" in flags)
 
 
 def test_a_page_with_pictures(fedkin: Command) -> None:
@@ -54,8 +54,8 @@ def test_json_is_all_there_is(fedkin: Command) -> None:
     done = fedkin("inspect --data a.csv --target y --partition iid --clients 2 --json --strict")
     found = json.loads(done.out)
     assert (done.code, found["usable"]) == (2, False)
-    assert "constant-column" in [f["code"] for f in found["findings"]]
-    assert [c["name"] for c in found["columns"]] == ["y", "a", "b", "c", "unit"]
+    assert "target-leak" in [f["code"] for f in found["findings"]]
+    assert [c["name"] for c in found["columns"]] == ["a", "b", "c", "outcome"]
     assert len(found["clients"]) == 2
 
 

@@ -425,5 +425,5 @@ def test_one_long_text_among_many_rows(tmp_path: Path) -> None:
     found = look(file, Sharing(Natural(), target="y"))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert found.columns[1].distinct == 3
+    assert [c.distinct for c in found.columns] == [3]
     assert most < 100_000_000  # 8 GB as an array of texts

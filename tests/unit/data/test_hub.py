@@ -216,7 +216,7 @@ def test_splits_that_are_not_used(tmp_path: Path) -> None:
     data = load(f"hf:{tmp_path}/d")
     assert (data.notes, federate(data, IID(), clients=3).notes) == ((said,), (said,))
     found = inspect(f"hf:{tmp_path}/d", IID(), clients=3)
-    assert [f.what for f in found.findings if f.code == "split-not-used"] == [said]
+    assert [f.what for f in found.findings if f.code == "as-read"] == [said]
     assert said in found.seen
     assert load(f"hf:{saved(tmp_path / 'e', rows(60), rows(20))}").notes == ()
 

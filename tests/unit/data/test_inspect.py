@@ -68,14 +68,8 @@ def test_nothing_is_said_of_a_healthy_table(tmp_path: Path) -> None:
     assert found.findings == ()
     assert found.usable(strict=True)
     assert (found.samples, found.classes, sum(found.class_samples)) == (240, ("0", "1"), 240)
-    assert {c.name: (c.role, c.kind) for c in found.columns} == {
-        "ill": ("target", "number"),
-        "hospital": ("client", "text"),
-        "age": ("input", "number"),
-        "pressure": ("input", "number"),
-        "weight": ("input", "number"),
-        "smoker": ("input", "text"),
-    }
+    kinds = {"age": "number", "pressure": "number", "weight": "number", "smoker": "text"}
+    assert {c.name: c.kind for c in found.columns} == kinds
     assert sorted(c.name for c in found.clients) == sorted(HOSPITALS)
     assert all((c.train, c.validation, c.test) == (42, 6, 12) and sum(c.counts) == 60 for c in found.clients)
     assert found.seen[0] == "age,pressure,weight,smoker,hospital,ill"
@@ -88,7 +82,7 @@ def test_nothing_is_said_of_healthy_images(tmp_path: Path) -> None:
     images(tmp_path, Image)
     found = inspect(tmp_path, IID(), clients=2)
     assert found.findings == ()
-    assert found.seen == ("cat/: 30 images", "dog/: 30 images")
+    assert found.seen == ("cat/", "dog/")
     assert found.inputs.startswith("images of 1 x 4 x 6")
 
 
@@ -130,7 +124,6 @@ def copied(rows: list[Row]) -> list[Row]:
 
 TABLES: dict[str, tuple[Damage, str, str, dict[str, Any]]] = {
     # name: (damage, code, severity, flags)
-    "constant column": (column("unit", lambda i, r: "mmHg"), "constant-column", "warning", {}),
     "one hospital never measured it": (
         column("weight", lambda i, r: 0 if r["hospital"] == "west" else r["weight"]),
         "constant-at-client",
@@ -149,26 +142,12 @@ TABLES: dict[str, tuple[Damage, str, str, dict[str, Any]]] = {
         "warning",
         {},
     ),
-    "missing values": (
-        column("weight", lambda i, r: "" if i % 3 == 0 else r["weight"]),
-        "missing-values",
-        "warning",
-        {},
-    ),
-    "a few missing values": (
-        column("weight", lambda i, r: "?" if i % 30 == 0 else r["weight"]),
-        "missing-values",
-        "note",
-        {},
-    ),
     "missing at one client": (
         column("weight", lambda i, r: "" if r["hospital"] == "west" else r["weight"]),
         "missing-at-client",
         "warning",
         {},
     ),
-    "empty column": (column("note", lambda i, r: "NA"), "empty-column", "error", {}),
-    "zeros for unknown": (column("pressure", lambda i, r: 0 if i % 9 == 0 else r["pressure"]), "zeros", "note", {}),
     "client too small": (north_alone, "client-left-out", "warning", {}),
     "small client kept": (north_alone, "small-client", "warning", {"partition": Natural(min_samples=1)}),
     "one class at a client": (
@@ -194,38 +173,14 @@ TABLES: dict[str, tuple[Damage, str, str, dict[str, Any]]] = {
         {},
     ),
     "a numbering": (column("patient", lambda i, r: 1000 + i), "id-column", "warning", {}),
-    "names of the rows": (column("patient", lambda i, r: f"P{i}"), "id-column", "error", {}),
-    "infinite": (column("weight", lambda i, r: "inf" if i == 7 else r["weight"]), "non-finite", "error", {}),
-    "text in numbers": (
-        column("weight", lambda i, r: "heavy" if i == 7 else r["weight"]),
-        "text-in-numbers",
-        "warning",
-        {},
-    ),
-    "dates": (
-        column("seen", lambda i, r: f"20{i % 20 + 10}-0{i % 9 + 1}-{i % 19 + 10}"),
-        "date-column",
-        "error",
-        {},
-    ),
-    "free text": (column("remark", lambda i, r: f"remark {i // 2}"), "too-many-texts", "error", {}),
-    "another unit": (column("cells", lambda i, r: (i * 7919 % 240) * 1e9 + 0.5), "scale", "note", {}),
-    "a client per row": (column("hospital", lambda i, r: f"h{i // 2}"), "many-clients", "warning", {}),
     "no client": (column("hospital", lambda i, r: "" if i < 20 else r["hospital"]), "missing-client", "warning", {}),
-    "no class": (column("ill", lambda i, r: "" if i == 3 else r["ill"]), "missing-target", "error", {}),
-    "a measurement as class": (column("ill", lambda i, r: i % 7 + 0.5), "continuous-target", "error", {}),
-    "whole measurements as class": (column("ill", lambda i, r: i % 100), "continuous-target", "warning", {}),
     "rare class": (column("ill", lambda i, r: int(i % 20 == 0)), "unbalanced-classes", "warning", {}),
+    "a text among numbers": (column("weight", lambda i, r: "heavy" if i == 7 else r["weight"]), "as-read", "note", {}),
+    "infinite": (column("weight", lambda i, r: "inf" if i == 7 else r["weight"]), "refused", "error", {}),
+    "no class": (column("ill", lambda i, r: "" if i == 3 else r["ill"]), "refused", "error", {}),
+    "a measurement as class": (column("ill", lambda i, r: i % 7 + 0.5), "refused", "error", {}),
+    "wrong client column": (lambda rows: rows, "refused", "error", {"client": "hopsital"}),
     "one class only": (column("ill", lambda i, r: 1), "one-class", "error", {}),
-    "wrong target": (lambda rows: rows, "unknown-target", "error", {"target": "il"}),
-    "no target": (lambda rows: rows, "no-target", "error", {"target": None}),
-    "wrong client column": (lambda rows: rows, "unknown-client-column", "error", {"client": "hopsital"}),
-    "binary of texts": (
-        column("ill", lambda i, r: "yes" if r["ill"] else "no"),
-        "target-texts",
-        "error",
-        {"binary": True},
-    ),
 }
 
 
@@ -264,20 +219,7 @@ def test_a_number_of_the_client_was_not_left_out(tmp_path: Path) -> None:
     assert codes(varied(table())) == (["constant-at-client"],) * 2
     numbered = column("code", lambda i, r: HOSPITALS.index(r["hospital"]))(table())
     unnamed = column("hospital", without_client)(numbered)  # their rows have the numbers of several
-    assert codes(unnamed) == (["missing-client", "client-number"], ["client-number", "missing-client"])
-
-
-def test_a_fault_of_a_whole_column_names_no_lines(tmp_path: Path) -> None:
-    """Lines 2 to 6 of a column of dates tell nothing; of a column with single texts they do."""
-    dated = column("seen", lambda i, r: f"20{i % 20 + 10}-0{i % 9 + 1}-{i % 19 + 10}")
-    assert one(look_at(write(tmp_path / "a.csv", dated(table()))), "date-column").rows == ()
-    halves = column("ill", lambda i, r: i % 7 + 0.5)
-    assert one(look_at(write(tmp_path / "b.csv", halves(table()))), "continuous-target").rows == ()
-    one_half = column("ill", lambda i, r: 0.5 if i == 3 else r["ill"])
-    found = one(look_at(write(tmp_path / "c.csv", one_half(table()))), "continuous-target")
-    assert found.rows == ("c.csv, line 5",)
-    mostly = column("weight", lambda i, r: "" if i % 4 else r["weight"])
-    assert one(look_at(write(tmp_path / "d.csv", mostly(table()))), "missing-values").rows == ()
+    assert codes(unnamed) == (["client-number", "missing-client"],) * 2
 
 
 def drawn(n: int, seed: int = 0) -> Any:
@@ -323,9 +265,7 @@ def test_a_nearly_perfect_column_gives_the_class_away(tmp_path: Path) -> None:
     ("name", "value", "said"),
     [
         ("patient", lambda i: 1000 + i - (i % 20 == 0), True),  # every twentieth has the number of the one before
-        ("patient", lambda i: f"P{i - (i == 5)}", True),
         ("patient_id", lambda i: 31 * (i // 2) % 7919, True),  # two visits each
-        ("patient_id", lambda i: f"P{i // 2}", True),
         ("case", lambda i: "" if i % 30 == 3 else 1000 + i, True),
         ("ward_no", lambda i: i % 7, False),
         ("steps", lambda i: 7919 * i % 100_003, False),
@@ -365,30 +305,6 @@ def test_codes_that_differ_between_clients(name: str, tmp_path: Path) -> None:
     assert ("codes-differ" in [f.code for f in glance(data, federate(data, Natural()))]) == said
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (lambda i, r: -999 if r["hospital"] == "west" and i % 3 else r["weight"], ("west",)),
-        (lambda i, r: 9999 if i % 9 == 1 else r["weight"], ("north", "south", "west", "east")),
-        (lambda i, r: -9 if i == 2 else i % 7, ("west",)),
-        (lambda i, r: 99 if i == 2 else i % 7, ("west",)),
-        (lambda i, r: -99.0 if i == 2 else 1000 * i, ("west",)),
-        (lambda i, r: 40 + i % 60, None),  # ages up to 99
-        (lambda i, r: i % 120 - 60, None),
-        (lambda i, r: 999 - i, None),
-    ],
-)
-def test_numbers_of_nines_that_may_stand_for_missing_values(
-    value: Callable[[int, Row], Any], said: tuple[str, ...] | None, tmp_path: Path
-) -> None:
-    """At one client or at all, found by the inspection and in passing."""
-    path = write(tmp_path / "a.csv", column("weight", value)(table()))
-    found = [f for f in look_at(path).findings if f.code == "sentinel"]
-    assert [set(f.clients) for f in found] == ([] if said is None else [set(said)])
-    data = load(path, target="ill", client="hospital")
-    assert ("sentinel" in [f.code for f in glance(data, federate(data, Natural()))]) == (said is not None)
-
-
 def without_client(i: int, row: Row) -> str:
     return "" if i < 20 else str(row["hospital"])
 
@@ -398,7 +314,6 @@ def test_a_client_may_be_called_na(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", column("hospital", lambda i, r: ("NA", "none", "?")[i % 3])(table()))
     found = look_at(path)
     assert found.findings == ()
-    assert [c.missing for c in found.columns if c.role == "client"] == [0.0]
     assert sorted(c.name for c in found.clients) == ["?", "NA", "none"]
 
 
@@ -407,7 +322,6 @@ def test_rows_without_a_client_are_one_client_with_a_name(tmp_path: Path) -> Non
     path = write(tmp_path / "a.csv", column("hospital", without_client)(table()))
     found = look_at(path)
     assert "they are one client, '(empty)'" in one(found, "missing-client").why
-    assert one(found, "missing-client").rows[0] == "a.csv, line 2"
     assert "(empty)" in [c.name for c in found.clients]
     data = load(path, target="ill", client="hospital")
     federation = federate(data, Natural())
@@ -428,30 +342,12 @@ def test_samples_without_a_subject_are_one_client_with_a_name(tmp_path: Path) ->
 
 
 def test_findings_say_where(tmp_path: Path) -> None:
-    """Columns, clients and lines of the file; near misses of names."""
-    rows = column("weight", lambda i, r: "inf" if i == 7 else r["weight"])(table())
-    found = look_at(write(tmp_path / "a.csv", rows))
-    finding = one(found, "non-finite")
-    assert (finding.columns, finding.rows) == (("weight",), ("a.csv, line 9",))
-    assert found.samples == 240  # what can be seen is shown, although a run would stop
-    assert [c.name for c in found.clients] == sorted(HOSPITALS)
-    assert sum(found.class_samples) == 240
-
-    rows = doubted(table())
-    finding = one(look_at(write(tmp_path / "b.csv", rows)), "label-conflict")
+    """Clients and lines of the file; near misses of names."""
+    finding = one(look_at(write(tmp_path / "b.csv", doubted(table()))), "label-conflict")
     assert finding.clients == ("north",)
     assert "b.csv, line 2 = b.csv, line 242" in finding.rows
-
-    finding = one(look_at(write(tmp_path / "c.csv", table()), target="il"), "unknown-target")
+    finding = one(look_at(write(tmp_path / "c.csv", table()), target="il"), "refused")
     assert "did you mean 'ill'?" in finding.what
-
-
-def test_thousands_of_classes_are_not_counted_by_client(tmp_path: Path) -> None:
-    """A measurement as target of 1,200 rows: said, and no table of clients by classes is made."""
-    rows = column("ill", lambda i, r: i + 0.5)(table(1200))
-    found = look_at(write(tmp_path / "a.csv", rows))
-    assert one(found, "continuous-target").severity == "error"
-    assert (found.samples, found.clients) == (1200, ())
 
 
 def test_copies_are_counted_exactly(tmp_path: Path) -> None:
@@ -487,10 +383,10 @@ def test_a_broken_file_is_a_finding_with_its_first_lines(tmp_path: Path) -> None
     path = tmp_path / "a.csv"
     path.write_text("a,b,ill\n1,2,0\n1,2\n")
     found = look_at(path, client=None)
-    assert one(found, "unreadable-table").what.endswith("line 3: 2 fields, the header has 3")
+    assert one(found, "refused").what.endswith("line 3: 2 fields, the header has 3")
     assert found.seen == ("a,b,ill", "1,2,0", "1,2")
     path.write_bytes(b"a,ill\n\xff\xfe,0\n1,1\n")
-    assert one(look_at(path, client=None), "unreadable-table").severity == "error"
+    assert one(look_at(path, client=None), "refused").severity == "error"
     assert not inspect(tmp_path / "nothing.csv").usable()
 
 
@@ -504,61 +400,18 @@ def images(folder: Path, Image: Any) -> None:
             Image.fromarray(rng.integers(0, 256, (4, 6)).astype(np.uint8)).save(folder / label / f"{i}.png")
 
 
-def test_images_in_a_small_part_of_the_range(tmp_path: Path) -> None:
-    """12 bits in files of 16: the upper 8 bits, which are read, are 0 to 15."""
-    Image = pytest.importorskip("PIL.Image", reason="needs Pillow, the extra 'images'")
-    rng = np.random.default_rng(0)
-    for bits in (12, 16):
-        for label in ("cat", "dog"):
-            (tmp_path / str(bits) / label).mkdir(parents=True)
-            for i in range(30):
-                pixels = rng.integers(0, 2**bits, (4, 6)).astype(np.uint16)
-                Image.fromarray(pixels).save(tmp_path / str(bits) / label / f"{i}.png")
-    finding = one(inspect(tmp_path / "12", IID(), clients=2), "narrow-range")
-    assert finding.what == "all pixels of all images lie between 0 and 0.0588, of a range from 0 to 1"
-    assert "narrow-range" not in [f.code for f in inspect(tmp_path / "16", IID(), clients=2).findings]
-    data = load(tmp_path / "12")
-    assert "narrow-range" in [f.code for f in glance(data, federate(data, IID(), clients=2))]
-
-
-IMAGES = ["mixed-image-sizes", "mixed-image-modes", "unreadable-image", "files-ignored", "label-conflict"]
-
-
-@pytest.mark.parametrize("code", IMAGES)
-def test_the_fault_of_damaged_images_is_named(code: str, tmp_path: Path) -> None:
-    """Mixed sizes, mixed modes, a file cut short, files of a kind that is not read, one image in two classes."""
+def test_images_that_a_run_refuses_or_that_are_in_two_classes(tmp_path: Path) -> None:
+    """Mixed sizes and a file cut short are errors; one image in two classes is a warning."""
     Image = pytest.importorskip("PIL.Image", reason="needs Pillow, the extra 'images'")
     images(tmp_path, Image)
     odd = tmp_path / "dog" / "3.png"
-    if code == "mixed-image-sizes":
-        Image.new("L", (5, 4)).save(odd)
-    elif code == "mixed-image-modes":
-        Image.new("RGBA", (6, 4), (1, 2, 3, 4)).save(odd)
-    elif code == "unreadable-image":
-        odd.write_bytes(odd.read_bytes()[:50])
-    elif code == "files-ignored":
-        odd = odd.rename(odd.with_suffix(".webp"))
-    else:
-        odd.write_bytes((tmp_path / "cat" / "8.png").read_bytes())
-    found = inspect(tmp_path, IID(), clients=2)
-    finding = one(found, code)
-    assert finding.severity == ("error" if code in ("mixed-image-sizes", "unreadable-image") else "warning")
-    if code != "label-conflict":
-        assert any("dog/3." in row for row in finding.rows)
-    if finding.severity == "error":  # classes are known by the folders all the same
-        assert (found.classes, found.class_samples) == (("cat", "dog"), (30, 30))
-        with pytest.raises(fedkin.FedkinError):
-            fedkin.load(tmp_path)
-
-
-def test_clients_of_images_are_told_although_one_cannot_be_read(tmp_path: Path) -> None:
-    Image = pytest.importorskip("PIL.Image", reason="needs Pillow, the extra 'images'")
-    for clinic in ("b", "a"):
-        images(tmp_path / clinic, Image)
-    (tmp_path / "b" / "cat" / "0.png").write_bytes(b"")
-    found = inspect(tmp_path)
-    assert one(found, "unreadable-image").rows[0].startswith("b/cat/0.png")
-    assert [(c.name, c.counts) for c in found.clients] == [("a", (30, 30)), ("b", (30, 30))]
+    whole = odd.read_bytes()
+    odd.write_bytes((tmp_path / "cat" / "8.png").read_bytes())
+    assert one(inspect(tmp_path, IID(), clients=2), "label-conflict").severity == "warning"
+    Image.new("L", (5, 4)).save(odd)
+    assert "--image-size" in one(inspect(tmp_path, IID(), clients=2), "refused").todo
+    odd.write_bytes(whole[:50])
+    assert "3.png" in one(inspect(tmp_path, IID(), clients=2), "refused").what
 
 
 # ---- arrays and federations -----------------------------------------------------------------------------------------
@@ -579,16 +432,12 @@ def test_arrays(tmp_path: Path) -> None:
     x = arrays()["x"]
     x[17, 2] = np.nan
     np.savez(path, **arrays(x=x))
-    finding = one(inspect(path), "non-finite")
-    assert (finding.severity, finding.rows) == ("error", ("x[17]",))
+    assert one(inspect(path), "refused").severity == "error"
 
     x = arrays()["x"]
-    x[:, 1], x[:, 3], x[:, 4] = 5.0, x[:, 3] * 1e8, arrays()["y"]
+    x[:, 4] = arrays()["y"]
     np.savez(path, **arrays(x=x))
-    found = inspect(path)
-    assert one(found, "constant-column").columns == ("input 1",)
-    assert one(found, "scale").severity == "warning"
-    assert one(found, "target-leak").columns == ("input 4",)
+    assert one(inspect(path), "target-leak").columns == ("input 4",)
 
     np.savez(path, **arrays(y=np.arange(240) % 3 * 2))
     assert one(inspect(path), "empty-class").what == "2 classes without any sample: 1, 3"
@@ -599,7 +448,7 @@ def test_arrays(tmp_path: Path) -> None:
     np.savez(path, a=np.zeros(3))
     assert "it holds a" in one(inspect(path), "refused").what
     path.write_bytes(b"PK\3\4")
-    assert one(inspect(path), "unreadable-archive").severity == "error"
+    assert one(inspect(path), "refused").severity == "error"
 
 
 def test_a_test_part_that_holds_training_samples(tmp_path: Path) -> None:
@@ -828,7 +677,6 @@ def test_heart_disease(shared_data: Path) -> None:
     found = inspect(shared_data / "heart-disease", target="target")
     finding = one(found, "constant-at-client")
     assert finding.what.endswith("chol is 0 at switzerland")
-    assert one(found, "missing-values").columns[0] == "ca"
     assert one(found, "duplicates-in-client").clients == ("hungarian", "va")
     assert found.usable()
 

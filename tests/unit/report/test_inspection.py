@@ -38,7 +38,7 @@ def found(clients: int = 3, classes: int = 4, **changed: Any) -> dict[str, Any]:
             for k, row in enumerate(counts)
         ],
         "columns": [
-            {"name": "a", "role": "input", "kind": "number", "distinct": 7, "missing": 0.25, "values": "1 to 9"}
+            {"name": "a", "kind": "number", "distinct": 7, "missing": 0.25, "values": "1 to 9"}
         ],
         "findings": [
             {
