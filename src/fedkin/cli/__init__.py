@@ -12,7 +12,6 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from fedkin.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, OK
-from fedkin.cli.flag_names import HELP_FLAGS, refusal
 from fedkin.version import __version__
 
 _BY_GROUP = ("check", "compare", "inspect", "run", "sweep")  # commands with a short help and a long one
@@ -126,7 +125,7 @@ def _limited(args: list[str]) -> Iterator[list[str]]:
 
 def _command(args: list[str]) -> int:
     first = args[0] if args else ""
-    if first in ("", "help", *HELP_FLAGS):
+    if first in ("", "help", "-h", "--help", "--help-all"):
         print(_HELP)  # noqa: T201 - the command's own output
         return OK
     if first == "--version":
@@ -155,7 +154,7 @@ def _commands(name: str) -> Callable[[list[str]], int]:
 
 
 def _refusal(args: list[str]) -> str | None:
-    """Return the answer to an unknown command or flag, which does not wait for torch; None if there is none."""
+    """Return the answer to an unknown command, which does not wait for torch; None if there is none."""
     if args[0] not in _COMMANDS:
         meant = get_close_matches(args[0], _COMMANDS, n=1, cutoff=0.5)
         return f"unknown command {args[0]!r}; " + (
@@ -163,7 +162,7 @@ def _refusal(args: list[str]) -> str | None:
         )
     if args[0] in _HOSTS and sys.platform == "win32":
         return f"fedkin {args[0]} needs Linux or macOS; on Windows use it in WSL (Windows Subsystem for Linux)"
-    return refusal(args)
+    return None
 
 
 def _say(error: Exception, code: int) -> int:

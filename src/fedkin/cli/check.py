@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from fedkin.cli import screen
-from fedkin.cli.flag_names import HELP_FLAGS
-from fedkin.cli.parts import parse, summary
+from fedkin.cli.parts import HELP_FLAGS, parse, summary
 from fedkin.core import ConfigError
 from fedkin.core.errors import counted
 from fedkin.methods import get_method, get_title

@@ -11,10 +11,9 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from fedkin.cli.figures import FigureFlags
-from fedkin.cli.flag_names import HELP_FLAGS
 from fedkin.cli.live import PageFlags
 from fedkin.cli.options import options
-from fedkin.cli.parts import parse, summary
+from fedkin.cli.parts import HELP_FLAGS, parse, summary
 from fedkin.core import ConfigError, Training
 from fedkin.core.method import PRESET_TABLES
 from fedkin.data import absolute

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedkin.cli import screen
-from fedkin.cli.flag_names import HELP_FLAGS
+from fedkin.cli.parts import HELP_FLAGS
 from fedkin.core import ConfigError, Method
 from fedkin.core.method import FAMILIES
 from fedkin.data import KNOWN, PARTITIONS, PROTOCOLS, SOURCES

@@ -13,7 +13,6 @@ import tyro
 
 from fedkin.cli import screen
 from fedkin.cli.parts import texts_of
-from fedkin.cli.wrong_flags import read_flags
 
 T = TypeVar("T")
 _POSITIONAL = get_args(tyro.conf.Positional[int])[1]
@@ -36,8 +35,7 @@ def options(
     if {"-h", "--help"} & set(args):
         screen.write(options_help(kind, prog, description))
         raise SystemExit(0)
-    got: T = read_flags(kind, args, prog, config=config, console_outputs=sys.stderr is not None)
-    return got
+    return tyro.cli(kind, args=args, prog=prog, config=config, console_outputs=sys.stderr is not None)
 
 
 def options_help(kind: type, prog: str, description: str | None = None) -> str:

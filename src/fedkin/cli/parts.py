@@ -17,10 +17,16 @@ from typing import Annotated, Any, get_type_hints
 import tyro
 
 from fedkin.cli import screen
-from fedkin.cli.flag_names import FLAGS
-from fedkin.cli.wrong_flags import read_flags
 from fedkin.core import Method
 
+FLAGS: Mapping[str, Mapping[str, str]] = {
+    "aggregation": {"rule": "aggregation", "secure": "secure-aggregation"},
+    "attack": {"kind": "attack", "fraction": "attack-fraction"},
+    "privacy": {"delta": "dp-delta"},
+    "training": {"clip": "clip-norm"},
+}
+"""Flags of fields whose names say too little without their group; all others have the field's name."""
+HELP_FLAGS = ("-h", "--help", "--help-all")
 COMMON = ("data", "clients", "alpha", "model", "epochs", "lr", "rounds", "participation", "seed", "seeds", "out")
 """Flags that the short help explains."""
 _WIDTH, _LABEL = 80, 14  # columns of the short help, and of the names in it
@@ -50,10 +56,10 @@ def parse(
         screen.write(short_help(parts, prog, description))
         raise SystemExit(0)
     columns: list[Any] = [(name, form.kind, field(default=form.default)) for name, form in forms.items()]
-    got = read_flags(
+    got: Any = tyro.cli(
         _made("flags", columns, description),
-        ["--help" if a == "--help-all" else a for a in args],
-        prog,
+        args=["--help" if a == "--help-all" else a for a in args],
+        prog=prog,
         description=description,
         config=config,
         console_outputs="--help-all" in args or sys.stderr is not None,

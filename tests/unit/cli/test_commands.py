@@ -483,7 +483,7 @@ def test_resume_takes_one_folder_and_what_is_shown(more: str, word: str, fedkin:
     done = fedkin(f"resume a {more}")
 
     assert (done.code, done.out) == (2, "")
-    assert re.search(rf"(not a flag|no flag).* {word}\b", done.err, re.DOTALL)
+    assert f"Unrecognized options: {word}" in done.err
 
 
 def test_resume_of_a_stopped_run(fedkin: Command, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -777,7 +777,7 @@ def test_demo_takes_no_other_flags(fedkin: Command) -> None:
     done = fedkin("demo --rounds 3")
 
     assert (done.code, done.out) == (2, "")
-    assert done.err == "fedkin: fedkin demo has no flag --rounds; fedkin demo --help shows all\n"
+    assert "Unrecognized options: --rounds" in done.err
     assert "Other data and settings: fedkin compare." in fedkin("demo --help").out.replace("\n", " ")
 
 
