@@ -12,8 +12,8 @@ from typing import Any
 
 import tomli_w
 
+from fedkin.capabilities.presets import TABLES
 from fedkin.core import ConfigError
-from fedkin.core.method import PRESET_TABLES
 from fedkin.data.sources.papers import KNOWN, data_root
 from fedkin.experiment.settings import Settings, settings_from
 from fedkin.methods import get_method
@@ -102,8 +102,8 @@ def _preset(row: Row) -> Sections:
     if row.preset not in presets:
         raise ConfigError(f"row {row.key}: {row.method} has no preset {row.preset!r}; it has {', '.join(presets)}")
     chosen = presets[row.preset]
-    own = {key: value for key, value in chosen.items() if key not in PRESET_TABLES}
-    return {**{name: chosen[name] for name in PRESET_TABLES if name in chosen}, "method": {row.method: own}}
+    own = {key: value for key, value in chosen.items() if key not in TABLES}
+    return {**{name: chosen[name] for name in TABLES if name in chosen}, "method": {row.method: own}}
 
 
 @cache

@@ -10,12 +10,12 @@ from typing import Annotated, Any, TypeVar
 
 import tyro
 
+from fedkin.capabilities.presets import TABLES, presets_of
 from fedkin.cli.figures import FigureFlags
 from fedkin.cli.live import PageFlags
 from fedkin.cli.options import options
 from fedkin.cli.parts import HELP_FLAGS, parse, summary
 from fedkin.core import ConfigError, Training
-from fedkin.core.method import PRESET_TABLES
 from fedkin.data import absolute
 from fedkin.experiment.compare import Comparison, comparison_parts, known, meant
 from fedkin.experiment.planned import compared
@@ -282,16 +282,15 @@ def _with_preset(base: Settings, args: list[str]) -> Settings:
     for arg, following in zip(args, [*args[1:], ""], strict=True):
         name = arg.partition("=")[2] if arg.startswith("--preset=") else following if arg == "--preset" else ""
         if name:
-            presets = base.method.presets_for(vars(base.method))
+            presets = presets_of(base.method)
             if name not in presets:
                 raise ConfigError(
                     f"{base.name} has no preset {name!r}; it has {', '.join(presets) or 'none'}{_whose(name, base)}"
                 )
-            own = {k: v for k, v in presets[name].items() if k not in PRESET_TABLES}
+            own = {k: v for k, v in presets[name].items() if k not in TABLES}
             method = fill(base.method, own, f"preset {name}", checked=False)
             tables = {
-                t: fill(getattr(base, t), presets[name].get(t, {}), f"preset {name}", checked=False)
-                for t in PRESET_TABLES
+                t: fill(getattr(base, t), presets[name].get(t, {}), f"preset {name}", checked=False) for t in TABLES
             }
             return dataclasses.replace(base, method=method, **tables)
     return base
@@ -300,7 +299,7 @@ def _with_preset(base: Settings, args: list[str]) -> Settings:
 def _whose(preset: str, base: Settings) -> str:
     """Return a hint that names the other methods of the same class which have the preset."""
     alike = {n: m for n, make in METHODS.items() if type(m := make()) is type(base.method)}
-    have = [n for n, m in alike.items() if preset in m.presets_for(vars(m))]
+    have = [n for n, m in alike.items() if preset in presets_of(m)]
     return "".join(f" (fedkin run {n} --preset {preset})" for n in have)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fedkin.capabilities import Uploads, has
+from fedkin.capabilities.presets import presets_of
+from fedkin.capabilities.sums import sums_suffice
 from fedkin.cli import screen
 from fedkin.cli.parts import HELP_FLAGS
 from fedkin.core import ConfigError, Method
@@ -48,14 +51,15 @@ def _methods() -> None:
 
 
 def _learns(method: Method) -> str:
-    return method.reveals + (" (sums suffice)" if method.secure_aggregation else "")
+    shown = has(method, Uploads) or Uploads()
+    return shown.reveals + (" (sums suffice)" if sums_suffice(method) else "")
 
 
 def _papers() -> None:
     rows = []
     for name, make in METHODS.items():
         method = make()
-        presets = ", ".join(method.presets_for(vars(method)))
+        presets = ", ".join(presets_of(method))
         rows.append((name, f"{method.title}. {_sentence(method.paper)}" + (f"\nPresets: {presets}" if presets else "")))
     _show("Papers", "method", tuple(rows))
 

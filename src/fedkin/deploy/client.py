@@ -148,7 +148,7 @@ class ClientService:
     def _survey(self, head: RequestHead, of: WireMessage) -> WireMessage:
         epsilon, delta = self._privacy(head).metadata_epsilon, self._privacy(head).delta
         hidden = epsilon is not None and self.limits.max_metadata_epsilon is not None
-        if self.limits.keep_scores and "consult" in bundle(of) and not hidden:  # figures of models on held-out samples
+        if self.limits.keep_scores and head.kind == "consult" and not hidden:  # figures of models on held-out samples
             raise Withheld("no figures before an evaluation leave: this node was started with --keep-scores")
         kept, job = self._kept(head), self._job_of(head)
         if epsilon is not None:
@@ -317,6 +317,7 @@ class ClientService:
         "hello": _hello,
         "describe": _describe,
         "survey": _survey,
+        "consult": _survey,
         "update": _update,
         "evaluate": _evaluate,
         "keep": _keep,

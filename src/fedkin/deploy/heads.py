@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from fedkin.deploy.wire_format import Count, Listed, WireError, WireMessage, convert
 
-Kind = Literal["hello", "describe", "survey", "update", "evaluate", "keep"]
+Kind = Literal["hello", "describe", "survey", "consult", "update", "evaluate", "keep"]
 Seconds = Annotated[float, Meta(gt=0, le=1e6)]
 Number = Annotated[int, Meta(ge=0, le=2**31)]
 Tensors = Annotated[tuple[Listed, ...], Meta(max_length=10_000)]
@@ -210,6 +210,7 @@ ANSWERS: dict[Kind, type[Accepted]] = {
     "hello": Hello,
     "describe": Description,
     "survey": Evaluated,
+    "consult": Evaluated,
     "update": Updated,
     "evaluate": Evaluated,
     "keep": Accepted,

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Uploads, has
 from fedkin.core import ConfigError, Method, Net, RunFolderError
 from fedkin.data import Card
 from fedkin.data.card import MAX_CATEGORIES
@@ -114,13 +115,14 @@ class PrivacyLimits:
         Raises:
             ConfigError: the method's uploads have some.
         """
+        shown = has(method, Uploads)
         for figures, kept, flags in (
             ("scores", self.keep_scores, "--keep-scores"),
             ("counts", self.hides_counts, "--max-metadata-epsilon or --max-epsilon"),
         ):
-            if kept and figures in method.sends_exact:
+            if kept and shown is not None and figures in shown.exact:
                 raise ConfigError(
-                    f"uploads of {type(method).__name__} hold exact {figures} ({method.also_sends}); this node was "
+                    f"uploads of {type(method).__name__} hold exact {figures} ({shown.also}); this node was "
                     f"started with {flags}"
                 )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import tomli_w
 
+from fedkin.capabilities.needs import require_optimizer
 from fedkin.core import ConfigError
 from fedkin.deploy.channel import Channel
 from fedkin.deploy.joining import Clock
@@ -106,7 +107,7 @@ def _require_possible(settings: Settings) -> None:
     """Raise `ConfigError` if the method, or the clients' data, do not allow what the settings ask for."""
     settings.privacy.require_method(settings.method)
     plan_of(settings).require(settings.method, settings.hosts.min_clients)
-    settings.method.require_optimizer(settings.training.optimizer)
+    require_optimizer(settings.method, settings.training.optimizer)
     if settings.run.stop_after is not None and not settings.data.resolved().validation > 0:
         raise ConfigError(
             f"[run] stop_after = {settings.run.stop_after} watches validation accuracy; set [data] validation above 0, "

@@ -270,7 +270,7 @@ class Fleet:
 
     def _unaccounted(self, i: int, m: Message, got: WireMessage | str) -> str | None:
         """Return why an answer cannot be used because it lacks the private training spent; None if it can be used."""
-        if self._spending is None or m.step not in ("survey", "update", "evaluate"):
+        if self._spending is None or m.step not in ("survey", "consult", "update", "evaluate"):
             return None
         return self._spending.record(i, got)
 

@@ -14,7 +14,7 @@ import torch
 from fedkin.core import Method
 from fedkin.version import __version__
 
-_PARTS = ("core", "functional", "engines", "models", "data")
+_PARTS = ("core", "capabilities", "functional", "engines", "models", "data")
 
 
 def versions(method: Method) -> dict[str, str]:

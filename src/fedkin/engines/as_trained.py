@@ -1,4 +1,4 @@
-"""Check of methods that declare `Method.sends_as_trained`: their programs do not look at trained vectors."""
+"""Check of methods that declare `RobustMeans.alone`: their programs do not look at trained vectors."""
 
 from __future__ import annotations
 

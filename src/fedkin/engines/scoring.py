@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedkin.capabilities.views import client_notes, views_of
 from fedkin.core import Bundle, Client, Method, MethodError, Net, Samples, Work
 from fedkin.core.method import at_moment
 from fedkin.core.samples import ClientData, packed, tally
@@ -53,8 +54,8 @@ def evaluate(
     as predictions of class 0.
 
     Of what `personalize` gave, a ``cluster`` (a client that chose its cluster itself) is passed on, and the numbers in
-    `Method.client_notes`, each as ``note.NAME []``, float64. From round `Job.outcomes` on, the outcome of every test
-    sample is added, see `_outcomes`.
+    `fedkin.capabilities.Views.notes`, each as ``note.NAME []``, float64. From round `Job.outcomes` on, the outcome of
+    every test sample is added, see `_outcomes`.
 
     Where the calls of ``guesses`` are to be made known, the program stops once for nothing, so that the programs of
     other clients come as far.
@@ -90,7 +91,7 @@ def sent_model(method: Method, client: Client) -> Bundle | None:
 
     Views of one client are enough to see: the server refuses evaluations with other ones than a synthetic client has.
     """
-    if type(method).personalize is not Method.personalize or method.client_notes or method.views(client):
+    if type(method).personalize is not Method.personalize or client_notes(method) or views_of(method, client):
         return None
     return Bundle(model=client.received.model)
 
@@ -107,19 +108,19 @@ def _models(job: Job, client: Client) -> Generator[Any, Any, dict[str, Bundle]]:
     found = method.personalize(client)
     own = (yield from found) if isinstance(found, Generator) else found
     own = check_tensors(own, "client code must return")
-    return at_moment(own, method.views(client), job.evaluate)
+    return at_moment(own, views_of(method, client), job.evaluate)
 
 
 def _notes(method: Method, own: Bundle) -> Bundle:
     """Return the numbers about the client that the method declares, of the result of its `personalize`."""
-    for name in method.client_notes:
+    for name in client_notes(method):
         if name not in own or own[name].dim():
             found = f"one of shape {list(own[name].shape)}" if name in own else f"{sorted(own)}"
             raise MethodError(
                 f"personalize of {type(method).__name__} must return a number {name!r}, which is in client_notes; "
                 f"got {found}"
             )
-    return Bundle({f"note.{name}": own[name].double() for name in method.client_notes})
+    return Bundle({f"note.{name}": own[name].double() for name in client_notes(method)})
 
 
 def _outcomes(guessed: Tensor, logits: Tensor | None, data: Samples) -> Bundle:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from fedkin.capabilities import RobustMeans, has
 from fedkin.core import Bundle, ConfigError, EngineError, Samples, Train
 from fedkin.core.machine import memory
 from fedkin.core.sides import chunked
@@ -228,7 +229,12 @@ class StackedSession:
     def _room_for_uploads(self) -> int:
         """Return the bytes of uploads that may stay on the device; 0 where the host has to see single ones."""
         job = self._job
-        fits = job.means_only and job.method.sends_as_trained and job.private is None
+        fits = (
+            job.means_only
+            and (means := has(job.method, RobustMeans)) is not None
+            and means.alone
+            and job.private is None
+        )
         return self._place.room() // _UPLOADS if fits else 0
 
     def _may_stay(self, tasks: Sequence[Task]) -> bool:

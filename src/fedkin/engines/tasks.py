@@ -15,7 +15,7 @@ from fedkin.core.samples import ClientData
 from fedkin.engines.steps import Gradient
 from fedkin.privacy.dp_sgd import Private, PrivateSteps
 
-Step = Literal["describe", "survey", "update", "evaluate", "keep"]
+Step = Literal["describe", "survey", "consult", "update", "evaluate", "keep"]
 CountNoise = Callable[[int, Tensor], Tensor]
 """``(client, its class counts) -> those it sends``. Every call gives the same ones: a second draw of noise would undo a
 part of what the first one hides."""
@@ -116,7 +116,7 @@ class Session(Protocol):
         """Carry out the tasks, in any order.
 
         The tensors of an answer are not written to again; those of one map may lie side by side in one piece of memory.
-        Uploads lie on the host, or where `Method.sends_as_trained` and `Job.means_only` hold on the engine's device.
+        Uploads lie on the host, or where `RobustMeans.alone` and `Job.means_only` hold on the engine's device.
         """
 
     def close(self) -> None:

@@ -12,10 +12,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from fedkin.capabilities.asks import asks
 from fedkin.core import (
     Bundle,
     Client,
     ClientError,
+    ConfigError,
     FedkinError,
     MethodError,
     ModelError,
@@ -177,7 +179,8 @@ class Turn:
                     f"{name!r} has {len(rows)}"
                 )
         number = self._count if request.batches is None else request.batches
-        step = "evaluate" if self.task.step == "keep" else self.task.step  # what is kept is what was evaluated
+        # names of streams: what is kept is what was evaluated, and both questions draw from one
+        step = {"keep": "evaluate", "consult": "survey"}.get(self.task.step, self.task.step)
         stream = (step, self.task.round, self.task.client, number)
         private = None
         if self.job.private is not None:  # by its count, never the number: no noise may be used twice
@@ -223,7 +226,10 @@ def _describe(turn: Turn) -> Bundle:
 
 
 def _survey(turn: Turn) -> Work | Bundle:
-    return turn.job.method.answer(turn.client)
+    question = asks(turn.job.method, "round" if turn.task.step == "survey" else "evaluation")
+    if question is None:
+        raise ConfigError(f"{turn.job.method.title} has no question of the kind {turn.task.step!r}")
+    return question.answer(turn.job.method, turn.client)
 
 
 def _update(turn: Turn) -> Work:
@@ -241,6 +247,7 @@ def _keep(turn: Turn) -> Work:
 _STEPS: dict[Step, Callable[[Turn], Work | Bundle]] = {
     "describe": _describe,
     "survey": _survey,
+    "consult": _survey,
     "update": _update,
     "evaluate": _evaluate,
     "keep": _keep,

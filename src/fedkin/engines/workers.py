@@ -160,7 +160,7 @@ class WorkersSession:
                 answers = self._receive(key.data, now)
                 self._feed(now)
                 yield from answers
-        if now.elsewhere and step in ("update", "survey", "evaluate"):
+        if now.elsewhere and step in ("update", "survey", "consult", "evaluate"):
             self._post.arena(step).learn(step, now.elsewhere)
 
     def close(self) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 import tomli_w
 from torch import nn
 
+from fedkin.capabilities.needs import require_optimizer
+from fedkin.capabilities.sums import require_secure
 from fedkin.core import ConfigError, Method, Net, RunFolderError
 from fedkin.core.errors import typed
 from fedkin.data import Dataset, Federation, federate, is_shelf
@@ -153,8 +155,8 @@ class Comparison(Setup):
         """Return the settings of one run."""
         method = fill(get_method(name), self.given(name), f"[method.{name}]")
         if self.aggregation.secure:
-            method.require_secure()
-        method.require_optimizer(self.training.optimizer)
+            require_secure(method)
+        require_optimizer(method, self.training.optimizer)
         groups = self.groups() | {
             "run": dataclasses.replace(self.run, seed=seed),
             "privacy": _privacy_for(self.privacy, method),

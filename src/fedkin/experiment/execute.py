@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from fedkin.capabilities.logs import caveat_of
 from fedkin.core import Bundle, FedkinError, Method, MethodError, RunFolderError
 from fedkin.core.code_lines import user_frames, user_line
 from fedkin.core.errors import typed
@@ -279,7 +280,7 @@ def _stopped(plan: Plan, rounds: Sequence[Mapping[str, Any]], chosen: Mapping[st
 
 def _noted(e: Experiment, s: Bundle, extra: Mapping[str, Any], scored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the notes of the data, the method's caveat, and whether the run asks for another moment than it has."""
-    notes = [*extra.get("notes", ()), *filter(None, [e.method.caveat(e.net, s)])]
+    notes = [*extra.get("notes", ()), *filter(None, [caveat_of(e.method, e.net, s)])]
     if e.plan.evaluate == "trained" and scored and not any("accuracy_delivered" in line for line in scored):
         notes.append(
             f'evaluate = "trained" changes nothing for {e.title}, which shows no model of the moment after local '

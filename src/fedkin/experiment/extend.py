@@ -1,7 +1,7 @@
 """More rounds for a run that has ended or was interrupted: its folder becomes that of a longer run.
 
 The rounds that are done must be the first rounds of the longer run, bit for bit. Training gives them unless the method
-depends on the number of rounds (`fedkin.core.Method.follows_total`) or its step sizes do (the schedule "cosine").
+depends on the number of rounds (`fedkin.capabilities.Needs.total`) or its step sizes do (the schedule "cosine").
 Evaluations do not: a run is evaluated in each of its last ten rounds, and by default about 25 times in all. Lines of
 evaluations that the longer run would not make are taken out again; where it would make one that was not made, the
 interval of the shorter run is kept.
@@ -12,12 +12,9 @@ What is changed is written down in ``extending.json`` first, so that a kill in b
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import os
-import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +22,8 @@ from typing import Any, TypeVar
 
 import tomli_w
 
+from fedkin.capabilities.asks import sends_scores
+from fedkin.capabilities.needs import needs_of
 from fedkin.core import ConfigError, Method, RunFolderError
 from fedkin.core.errors import counted
 from fedkin.evaluate import stop_round
@@ -175,27 +174,10 @@ def _why_not(there: Settings | ProgramSettings) -> str:
     """Return what of a run depends on its number of rounds; "" if nothing does."""
     if there.training.schedule == "cosine":
         return "its step sizes depend on their number (the schedule 'cosine')"
-    if there.privacy.metadata_epsilon is not None and there.method.noisy_scores:
+    if there.privacy.metadata_epsilon is not None and sends_scores(there.method) == "noisy":
         return "clients report a choice with noise in the last of them alone (metadata_epsilon)"
-    why = _follows_total(there.method)
+    why = needs_of(there.method).total
     return f"{type(there.method).__name__} depends on their number ({why})" if why else ""
-
-
-def _follows_total(method: Method) -> str:
-    """Return why a method's rounds depend on the number of rounds; "" if they do not."""
-    why = method.follows_total
-    if why is None and re.search(r"\.total\b", _source(type(method))):
-        why = 'its source reads .total; a method that does not depend on it has follows_total = ""'
-    inner = (_follows_total(value) for value in vars(method).values() if isinstance(value, Method))
-    return why or next((found for found in inner if found), "")
-
-
-def _source(kind: type[Method]) -> str:
-    """Return the source of a method's module; one without source may read anything."""
-    try:
-        return inspect.getsource(sys.modules[kind.__module__])
-    except (OSError, TypeError, KeyError):
-        return "r.total"
 
 
 def _prepare(folder: RunFolder, longer: Settings | ProgramSettings, plan: Plan) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from fedkin.capabilities.needs import needs_of, require_optimizer
 from fedkin.core import ClientData, ConfigError, Method, Net, Samples
 from fedkin.core.errors import nearest
 from fedkin.data import Dataset, Federation
@@ -148,14 +149,14 @@ class Experiment:
         samples: Tensor | None,
     ) -> Experiment:
         plan.require(method, clients)
-        method.require_optimizer(setup.training.optimizer)
+        require_optimizer(method, setup.training.optimizer)
         make = factory(start.model, of.shape, of.classes, start.init_weights)
         second = _second(method, of)
         net = Net(
             make, of.shape, of.classes, head=start.head, seed=setup.run.seed, second=second, samples=samples,
             name=start.model if isinstance(start.model, str) else None,
         )  # fmt: skip
-        if method.second_network is not None:
+        if needs_of(method).second is not None:
             _ = net.second  # made now, so that what does not fit is seen before anything is trained
         if setup.training.batch_size == 1 and net.batchnorm:
             raise ConfigError(
@@ -254,7 +255,7 @@ def _second(method: Method, of: DataShape) -> Callable[[], nn.Module] | None:
     Raises:
         ConfigError: it is not a network of the catalogue. A method's settings must not choose code to be run.
     """
-    name = method.second_network
+    name = needs_of(method).second
     if name and name not in MODELS:
         raise ConfigError(
             f"the second network of {method.title} must be a network of the catalogue (fedkin list models), or be left "

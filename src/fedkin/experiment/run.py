@@ -13,6 +13,7 @@ from typing import Any, Literal, cast, get_args
 
 import tomli_w
 
+from fedkin.capabilities.needs import needs_of
 from fedkin.core import Aggregation, ConfigError, Method, Net, RunFolderError, Training
 from fedkin.core.errors import typed
 from fedkin.core.machine import memory
@@ -346,7 +347,7 @@ def _undecided(e: Experiment, federation: Federation) -> list[str]:
     """Return a note on a method that decides by validation samples where no client has any; none on references, which
     every comparison has."""
     name = e.table.get("method", {}).get("name")
-    if not e.method.reads_validation or name in ALWAYS or bool(federation.sizes()[:, 1].any()):
+    if not needs_of(e.method).validation or name in ALWAYS or bool(federation.sizes()[:, 1].any()):
         return []
     return [
         f"{e.title} decides at each client by its validation samples, and no client has any, so it has nothing to go "

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Grouped, has
 from fedkin.core import Aggregation, Bundle, ConfigError, DataError, Method
 from fedkin.core.errors import counted
 from fedkin.core.samples import ClientData
@@ -165,7 +166,7 @@ def _joined(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> _Way:
     server = Server(state, start, p.server.sizes.clone(), described, p.server.acks.clone())
     last = max(1, *after)  # at least one round, which shows the mixture that the client receives
     plan = _alone_in(c.plan, start + last)
-    grouped = type(c.method).relations is not Method.relations
+    grouped = has(c.method, Grouped) is not None
     weights: Tensor | None = None
     with one_thread():
         session = Loop().start(replace(p.job, shards=[*(p.job.shards[i] for i in range(new)), shard]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fedkin.capabilities.presets import preset
 from fedkin.core import ConfigError, Method
 from fedkin.core.errors import nearest
 from fedkin.methods.apfl import APFL as APFL
@@ -113,8 +114,8 @@ METHODS: dict[str, Callable[[], Method]] = {
     "pacfl": PACFL,
     "fedsoft": FedSoft,
     "ifca-cam": lambda: CAM(inner=IFCA()),
-    "ifca-cam-eq6": lambda: CAM.preset("paper", inner=IFCA()),
-    "fesem-cam": lambda: CAM.preset("paper", inner=FeSEM(lam=0.01)),
+    "ifca-cam-eq6": lambda: preset(CAM, "paper", inner=IFCA()),
+    "fesem-cam": lambda: preset(CAM, "paper", inner=FeSEM(lam=0.01)),
     "oracle": Oracle,
     "fedavg-safe": lambda: Safe(inner=FedAvg()),
 }

@@ -8,7 +8,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import PrivateSums, RobustMeans, Uploads, Views
 from fedkin.core import Batch, Bundle, Client, Download, Method, Net, Round, Train, Work, cross_entropy, to_all
+from fedkin.core.method import in_range
 from fedkin.core.train import Loss
 
 
@@ -18,10 +20,6 @@ class APFL(Method):
 
     paper = "Deng, Kamani, Mahdavi: Adaptive Personalized Federated Learning, arXiv 2003.13461, 2020"
     family = "personal model"
-    reveals = "its copy of the global model; its personal model and its weight stay"
-    also_sends = ""
-    robust = True
-    secure_aggregation = True
     tuned: ClassVar = {"mixing": "0..1"}
 
     mixing: float = 0.5
@@ -31,7 +29,7 @@ class APFL(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("mixing", at_least=0, at_most=1)
+        in_range(self, "mixing", at_least=0, at_most=1)
 
     def init(self, r: Round) -> Bundle:
         """Return the common start as the global model."""
@@ -45,10 +43,10 @@ class APFL(Method):
         """Train the copy w of the global model, the personal model v and its weight alpha on the same batches."""
         w, v, alpha = c.received.model, self._own(c), self._alpha(c)
         if self.adapt == "round":
-            step = Train(alpha, loss=loss_of_alpha, aux=Bundle(w=w, v=v), project=in_range, steps=1)
+            step = Train(alpha, loss=loss_of_alpha, aux=Bundle(w=w, v=v), project=between, steps=1)
             alpha = yield step.but(optimizer="sgd", momentum=0.0, weight_decay=0.0)
         if self.adapt == "step":
-            z = yield Train(torch.cat([w, v, alpha]), loss=joint_loss, models=2, project=in_range)
+            z = yield Train(torch.cat([w, v, alpha]), loss=joint_loss, models=2, project=between)
             alpha = z[2 * c.net.size :]
         else:
             z = yield Train(torch.cat([w, v]), loss=joint_loss, models=2, aux=Bundle(alpha=alpha))
@@ -76,13 +74,20 @@ class APFL(Method):
         """Return the mixture alpha v + (1 - alpha) w with the newest global model."""
         return Bundle(model=self._mixture(c, c.received.model))
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the global model as "global" and the mixture right after the last training as "trained"."""
         w = c.state.get("trained", c.received.model)
         return {
             "global": Bundle(model=c.received.model),
             "trained": Bundle(model=self._mixture(c, w)),
         }
+
+    can = (
+        RobustMeans(),
+        PrivateSums(),
+        Uploads("its copy of the global model; its personal model and its weight stay"),
+        Views(_views),
+    )
 
 
 # ---- the mixture ----------------------------------------------------------------------------------------------------
@@ -122,6 +127,6 @@ def loss_of_alpha(net: Net, alpha: Tensor, batch: Batch, aux: Bundle) -> Tensor:
     return cross_entropy(net, mixture(net, aux.w, aux.v, alpha), batch, Bundle())
 
 
-def in_range(z: Tensor) -> Tensor:
+def between(z: Tensor) -> Tensor:
     """Return ``z [..., n]`` with its last number, alpha, between 0 and 1."""
     return torch.cat([z[..., :-1], z[..., -1:].clamp(0, 1)], dim=-1)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, TypeAlias
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Asks, Capability, Grouped, Logs, Presets, RobustMeans, Uploads, Views
+from fedkin.capabilities.groups import require_clusters
+from fedkin.capabilities.needs import needs_of
+from fedkin.capabilities.views import views_of
 from fedkin.core import (
     Bundle,
     Client,
@@ -27,6 +31,7 @@ from fedkin.core import (
     to_all,
     to_each,
 )
+from fedkin.core.method import in_range
 from fedkin.core.rows import grow, put
 from fedkin.functional.damping import moved_by_share
 
@@ -79,13 +84,6 @@ class CAM(Method):
 
     paper = "Ma, Zhou, Long, Jiang, Zhang: Structured FL through Clustered Additive Modeling, NeurIPS 2023"
     family = "clusters"
-    reveals = "its copies of a global and a cluster model, and what the wrapped method shows"
-    also_sends = property(lambda m: m.inner.also_sends)
-    follows_total = property(lambda m: "" if m.warmup is not None else "its warm-up, where not set, is 3 of 10 rounds")
-    robust = True
-    reads_validation = property(lambda m: m.inner.reads_validation)
-    presets: ClassVar = {"paper": {"training": _TABLES}}  # around methods that the paper does not wrap
-
     inner: Method
     """The clustered method that is wrapped."""
     warmup: int | None = None
@@ -118,14 +116,9 @@ class CAM(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.inner.require_clusters(of_models=self.warmup_of == "cluster")
+        require_clusters(self.inner, of_models=self.warmup_of == "cluster")
         if self.warmup is not None:
-            self.check("warmup", at_least=0)
-
-    @classmethod
-    def presets_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-        """Return the presets for the wrapped method in ``given``, or the class's own if there are none."""
-        return _PRESETS.get(type(given.get("inner")).__name__, cls.presets)
+            in_range(self, "warmup", at_least=0)
 
     def init(self, r: Round) -> Bundle:
         """Return the common start as h and the wrapped method's state, with empty banks if f is warmed up."""
@@ -155,16 +148,17 @@ class CAM(Method):
         s = s.but(**{name: grow(s[name], len(r.roster), row) for name, row in new.items() if name in s})
         return s.but(**self.inner.admit(s.inside("inner"), self._inside(r)).under("inner"))
 
-    def survey(self, s: Bundle, r: Round) -> Download | None:
-        """Ask what the wrapped method asks, and send h with it (Eq. 2); nothing during a warm-up."""
-        if self._warming(s, r) or (asked := self.inner.survey(s.inside("inner"), self._inside(r))) is None:
-            return None
-        given = torch.tensor([bool(asked.row(i)) for i in range(len(r.ids))])  # h goes to those who are asked (Eq. 2)
-        return to_each(given=given, model=s.model.expand(len(given), -1)) | asked.under("inner")
+    def _asks(self, own: Asks) -> Asks:
+        """Return the wrapped method's question, with h (Eq. 2); nothing is asked during a warm-up."""
+        inside = own.inside(CAM._within, CAM._inside)
 
-    def collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        """Pass the answers of a survey to the wrapped method."""
-        return s.but(**self.inner.collect(s.inside("inner"), self._inside(r), up).under("inner"))
+        def question(m: CAM, s: Bundle, r: Round) -> Download | None:
+            if m._warming(s, r) or (asked := inside.question(m, s, r)) is None:
+                return None
+            given = torch.tensor([bool(asked.row(i)) for i in range(len(r.ids))])  # h goes to those who are asked
+            return to_each(given=given, model=s.model.expand(len(given), -1)) | asked
+
+        return replace(inside, question=question)
 
     def sample(self, s: Bundle, r: Round) -> Tensor | Bundle:
         """Return the wrapped method's cohort; a uniform one during a warm-up."""
@@ -198,22 +192,6 @@ class CAM(Method):
         # the wrapped method's own step groups clients and makes cluster models by r.group_mean: Eq. 6 or Eq. 11
         return s.but(**self.inner.aggregate(s.inside("inner"), self._inside(r), mine).under("inner")) if mine else s
 
-    def refuses(self, r: Round, up: Bundle) -> str | None:
-        """Return the wrapped method's reason to refuse its part of an upload."""
-        return self.inner.refuses(r, up.inside("inner")) if up.inside("inner") else None
-
-    def relations(self, s: Bundle, r: Round) -> Tensor | None:
-        """Return the wrapped method's clusters, int64 ``[K]``."""
-        return self.inner.relations(s.inside("inner"), self._inside(r))
-
-    def cluster_count(self, s: Bundle, r: Round) -> int | None:
-        """Return the wrapped method's number of clusters."""
-        return self.inner.cluster_count(s.inside("inner"), self._inside(r))
-
-    def notes(self, s: Bundle) -> dict[str, float]:
-        """Return the wrapped method's notes."""
-        return self.inner.notes(s.inside("inner"))
-
     def describe(self, c: Client) -> Bundle:
         """Return the wrapped method's description of the client."""
         return self.inner.describe(c)
@@ -225,10 +203,6 @@ class CAM(Method):
             return inside
         seen = {field.name: getattr(inside, field.name) for field in fields(Client)}
         return _Beside(**seen, alone=inside, partner=c.logits(c.received.model))
-
-    def answer(self, c: Client) -> Work | Bundle:
-        """Return the wrapped method's answer, measured on h + f_k with `choose_on` "sum" (Eq. 2)."""
-        return self.inner.answer(self._within(c))
 
     def client_update(self, c: Client) -> Work:
         """Train h and f, each with the other's logits added (Eqs. 5 and 8); in a warm-up one of them alone."""
@@ -254,14 +228,37 @@ class CAM(Method):
         b = ready(self.inner.personalize(self._within(c)))
         return Bundle(model=c.received.model, **b.under("inner"), **({"cluster": b.cluster} if "cluster" in b else {}))
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the wrapped method's views, each with h added."""
-        seen = self.inner.views(self._within(c)) if c.received.inside("inner") else {}
+        seen = views_of(self.inner, self._within(c)) if c.received.inside("inner") else {}
         return {name: Bundle(model=c.received.model, **b.under("inner")) for name, b in seen.items()}
 
     def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:
         """Return the sum of the logits of h and f, ``[B, C]``; in a warm-up those of the one model."""
         return net(b.alone, x) if "alone" in b else net(b.model, x) + self.inner.predict(net, b.inside("inner"), x)
+
+    @property
+    def can(self) -> tuple[Capability, ...]:
+        """What the wrapped method can do, with h added."""
+        total = "" if self.warmup is not None else "its warm-up, where not set, is 3 of 10 rounds"
+        needs, presets = needs_of(self.inner), {"paper": {"training": _TABLES}}  # around others than the paper's
+        found: list[Capability] = [
+            RobustMeans(),
+            Views(CAM._views),
+            replace(needs, total=needs.total or total),
+            Presets(_PRESETS.get(type(self.inner).__name__, presets)),
+        ]
+        for one in self.inner.can:
+            if isinstance(one, Uploads):
+                shown = "its copies of a global and a cluster model, and what the wrapped method shows"
+                found.append(replace(one.inside(), reveals=shown))
+            elif isinstance(one, Asks):
+                found.append(self._asks(one))
+            elif isinstance(one, Grouped):
+                found.append(one.inside(CAM._inside))
+            elif isinstance(one, Logs):
+                found.append(one.inside())
+        return tuple(found)
 
 
 # ---- round and client as the wrapped method sees them ---------------------------------------------------------------

@@ -8,10 +8,19 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Grouped, Logs, Presets, RobustMeans, Uploads
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all, uniform_cohort
+from fedkin.core.method import in_range
 from fedkin.core.rows import grow
 
 _UNKNOWN, _BALANCED = -2, -1
+
+
+_PRESETS: Table = {
+    # "five local iterations" are taken for epochs, an inference: the paper's models and defaults are FLGo's
+    "paper": {"register": "lazy", "training": {"epochs": 5, "batch_size": 64, "lr": 0.01}},
+}
 
 
 @dataclass(frozen=True)
@@ -20,14 +29,6 @@ class CFIC(Method):
 
     paper = "Yang, Ma, Fan, Xie: Cluster Federated Learning with Intra-Cluster Correction, CMC 84(2), 2025"
     family = "one global model"
-    reveals = "its dominant label and its model"
-    also_sends = property(lambda m: "" if m.register == "eager" else "its label, with its first model")
-    sends_exact = property(lambda m: frozenset() if m.register == "eager" else frozenset({"counts"}))
-    robust = True
-    presets: ClassVar = {
-        # "five local iterations" are taken for epochs, an inference: the paper's models and defaults are FLGo's
-        "paper": {"register": "lazy", "training": {"epochs": 5, "batch_size": 64, "lr": 0.01}},
-    }
     tuned: ClassVar = {"beta": [0.03, 0.1, 0.3, 1.0]}
 
     memory: float = 0.9
@@ -49,9 +50,9 @@ class CFIC(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("memory", at_least=0, below=1)
-        self.check("beta", at_least=0)
-        self.check("beta_decay", above=0, at_most=1)
+        in_range(self, "memory", at_least=0, below=1)
+        in_range(self, "beta", at_least=0)
+        in_range(self, "beta_decay", above=0, at_most=1)
 
     def describe(self, c: Client) -> Bundle:
         """Return the client's label feature (Eq. 2) with `register` "eager"."""
@@ -104,24 +105,39 @@ class CFIC(Method):
         ratio = h.norm() / (mean - s.model)[r.net.params].norm().clamp(min=1e-30)
         return Bundle(model=mean - h, h=h, label=label, ratio=ratio)  # Eq. 5
 
-    def refuses(self, r: Round, up: Bundle) -> str | None:
+    def _refuses(self, r: Round, up: Bundle) -> str | None:
         """Return a reason if the label is out of range."""
         bad = "label" in up and not _BALANCED <= int(up.label) < r.net.classes
         return f"label is {int(up.label)}, expected {_BALANCED} to {r.net.classes - 1}" if bad else None
 
-    def relations(self, s: Bundle, r: Round) -> Tensor:
+    def _labels(self, s: Bundle, r: Round) -> Tensor:
         """Return the label group of each client, int64 ``[K]``; -1 where it is unknown."""
         label = torch.where(s.label == _BALANCED, r.net.classes, s.label)
         return torch.where(label == _UNKNOWN, -1, label)
 
-    def cluster_count(self, s: Bundle, r: Round) -> int:
+    def _count(self, s: Bundle, r: Round) -> int:
         """Return the number of groups: one per label, and the last for clients with equal shares of all labels."""
         return r.net.classes + 1
 
-    def notes(self, s: Bundle) -> dict[str, float]:
+    def _numbers(self, s: Bundle) -> dict[str, float]:
         """Return the norm of the correction h as a multiple of the norm of FedAvg's step."""
         # healthy between 0.5 and 3; above 8 the correction outweighs what the clients learned
         return {"correction_to_step": float(s.ratio)} if self.correction else {}
+
+    can = property(
+        lambda m: (
+            RobustMeans(),
+            Uploads(
+                "its dominant label and its model",
+                "" if m.register == "eager" else "its label, with its first model",
+                frozenset() if m.register == "eager" else frozenset({"counts"}),
+                refuses=CFIC._refuses,
+            ),
+            Grouped(CFIC._labels, CFIC._count),
+            Logs(CFIC._numbers),
+            Presets(_PRESETS),
+        )
+    )
 
 
 def _units(steps: Tensor, params: slice) -> Tensor:

@@ -8,12 +8,23 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Grouped, Logs, Presets, RobustMeans, Uploads
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_each
+from fedkin.core.method import in_range
 from fedkin.core.rows import grow, put
 from fedkin.functional.divisions import fork, largest_within_reach, mean_of, more_like_second
 from fedkin.functional.linkage import bipartition, cosines, lengths
 
 _MEASURED = 5  # rounds that determine the scale of relative thresholds
+
+
+_PRESETS: Table = {
+    "code": {  # the authors' notebook, EMNIST over 10 clients; it weighs all clients equally
+        "linkage": "complete",
+        "training": {"epochs": 1, "batch_size": 128, "lr": 0.1, "lr_decay": 0.99, "momentum": 0.9},
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -28,17 +39,6 @@ class CFL(Method):
 
     paper = "Sattler, Müller, Samek: Clustered Federated Learning, IEEE TNNLS 32(8), 2021"
     family = "clusters"
-    reveals = "its model"
-    also_sends = ""
-    robust = True
-    secure_aggregation = False
-    groups_models = True
-    presets: ClassVar = {
-        "code": {  # the authors' notebook, EMNIST over 10 clients; it weighs all clients equally
-            "linkage": "complete",
-            "training": {"epochs": 1, "batch_size": 128, "lr": 0.1, "lr_decay": 0.99, "momentum": 0.9},
-        },
-    }
     tuned: ClassVar = {"eps1": "log:0.04..4", "eps2": "log:0.16..16"}
 
     eps1: float = 0.4
@@ -60,8 +60,8 @@ class CFL(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("eps1", "eps2", "after"):
-            self.check(name, at_least=0)
-        self.check("gamma", at_least=0, below=1)
+            in_range(self, name, at_least=0)
+        in_range(self, "gamma", at_least=0, below=1)
 
     def init(self, r: Round) -> Bundle:
         """Return one cluster at the common start, without divisions."""
@@ -115,7 +115,7 @@ class CFL(Method):
         Clients at a fork take the next side of their way (Algorithm 4). Every cluster with participants is tested by
         the two criteria and divided where they hold (Algorithm 1); then each moves to the mean of its members' models.
         """
-        home = self.relations(s, r)[r.ids] >= 0  # those at no fork
+        home = self._labels(s, r)[r.ids] >= 0  # those at no fork
         update = (up.model - self._starts(s, r.ids))[:, r.net.params]
         s = self._walk(s, r.ids[~home], update[~home])
         if not bool(home.any()):
@@ -139,7 +139,7 @@ class CFL(Method):
 
     def _divide(self, s: Bundle, r: Round, c: int) -> Bundle:
         """Return the state with cluster c measured and, if it is at rest while a member is not, divided in two."""
-        members = (self.relations(s, r) == c).nonzero().flatten()
+        members = (self._labels(s, r) == c).nonzero().flatten()
         ids = members[s.fresh[members]]
         mean, longest = mean_of(s.updates, ids, r).double().norm(), s.long[ids].max()
         s = s.but(norms=put(s.norms, torch.tensor([c]), torch.stack([mean, longest])))
@@ -165,15 +165,23 @@ class CFL(Method):
             norms=torch.cat([s.norms, torch.zeros(1, 2)]),
         )
 
-    def relations(self, s: Bundle, r: Round) -> Tensor:
+    def _labels(self, s: Bundle, r: Round) -> Tensor:
         """Return the cluster of each client, int64 ``[K]``; -1 for a client at a fork."""
         return torch.where(fork(s.splits, s.labels, s.passed) < 0, s.labels, -1)
 
-    def cluster_count(self, s: Bundle, r: Round) -> int:
+    def _count(self, s: Bundle, r: Round) -> int:
         """Return the number of clusters."""
         return len(s.centres)
 
-    def notes(self, s: Bundle) -> dict[str, float]:
+    def _numbers(self, s: Bundle) -> dict[str, float]:
         """Return the number of clusters, and both norms of the cluster nearest to a division."""
         mean, longest = max(s.norms.tolist(), key=lambda n: n[1] / max(n[0], 1e-30))  # the nearest to a division
         return {"clusters": len(s.centres), "mean_update": mean, "longest_update": longest}
+
+    can = (
+        RobustMeans(),
+        Uploads("its model"),
+        Grouped(_labels, _count, of_models=True),
+        Logs(_numbers),
+        Presets(_PRESETS),
+    )

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import PrivateSums, RobustMeans, Uploads
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all, to_each
 from fedkin.core.rows import grow, put, weighted_mean
 from fedkin.functional.grouping import ward_groups
@@ -26,10 +27,6 @@ class ClusteredSampling(Method):
 
     paper = "Fraboni, Vidal, Kameni, Lorenzi: Clustered Sampling, Low-Variance and Improved Representativity, ICML 2021"
     family = "one global model"
-    reveals = "its model"
-    also_sends = ""
-    robust = True
-    secure_aggregation = property(lambda m: m.by == "size")
 
     by: Literal["similarity", "size"] = "similarity"
     """Property that clients of one slot share: the direction of their last updates (Algorithm 2), or their number of
@@ -92,7 +89,7 @@ class ClusteredSampling(Method):
         """Return how often each of ``r.ids`` was drawn; once where no client was drawn."""
         return r.drawn.get("times", torch.ones_like(r.ids))
 
-    def pools(self, s: Bundle, r: Round) -> Bundle:
+    def _pools(self, s: Bundle, r: Round) -> Bundle:
         """Return one pool, each client weighing as often as it was drawn."""
         return Bundle(group=torch.zeros_like(r.ids), weight=self._times(r))
 
@@ -115,6 +112,14 @@ class ClusteredSampling(Method):
         moved = up.model[:, r.net.params] - s.model[r.net.params]
         updates = put(s.updates, r.ids, moved)
         return s_new.but(updates=updates, unlike=renewed(s.unlike, r.ids, unlikeness(updates, r.ids, self.measure)))
+
+    can = property(
+        lambda m: (
+            RobustMeans(),
+            *((PrivateSums(ClusteredSampling._pools),) if m.by == "size" else ()),
+            Uploads("its model"),
+        )
+    )
 
 
 # ---- the distributions of the slots ---------------------------------------------------------------------------------

@@ -8,7 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Presets, Uploads, Views
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
+from fedkin.core.method import in_range
 from fedkin.functional.prototypes import class_average
 from fedkin.functional.retraining import (
     as_head,
@@ -23,6 +26,8 @@ from fedkin.functional.retraining import (
     with_bias,
 )
 
+_PRESETS: Table = {"code": {"training": {"epochs": 10, "lr": 0.1, "batch_size": 32}}}
+
 
 @dataclass(frozen=True)
 class CReFF(Method):
@@ -30,10 +35,6 @@ class CReFF(Method):
 
     paper = "Shang, Lu, Huang, Wang: Federated Learning on Heterogeneous and Long-Tailed Data, IJCAI 2022"
     family = "one global model"
-    reveals = "its model, which classes it has and a gradient of the classifier for each"
-    also_sends = "which classes it has and a gradient of the classifier for each"
-    secure_aggregation = False
-    presets: ClassVar = {"code": {"training": {"epochs": 10, "lr": 0.1, "batch_size": 32}}}
     tuned: ClassVar = {"matching_lr": "log:0.01..1", "crt_lr": "log:1e-3..0.1"}
 
     features: int = 100
@@ -56,10 +57,10 @@ class CReFF(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         for field in ("features", "repeats", "real_batch", "crt_epochs", "crt_batch"):
-            self.check(field, at_least=1)
-        self.check("matching_steps", at_least=0)
-        self.check("matching_lr", above=0)
-        self.check("crt_lr", above=0)
+            in_range(self, field, at_least=1)
+        in_range(self, "matching_steps", at_least=0)
+        in_range(self, "matching_lr", above=0)
+        in_range(self, "crt_lr", above=0)
 
     def init(self, r: Round) -> Bundle:
         """Return the common start, a random classifier and normally distributed federated features ``[C, M, d]``."""
@@ -104,6 +105,15 @@ class CReFF(Method):
         """Return the global model's body with the retrained classifier."""
         return Bundle(model=torch.cat([c.received.head, c.received.model[c.net.body]]))
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the global model with its averaged classifier as the view "averaged"."""
         return {"averaged": Bundle(model=c.received.model)}
+
+    can = (
+        Uploads(
+            "its model, which classes it has and a gradient of the classifier for each",
+            "which classes it has and a gradient of the classifier for each",
+        ),
+        Views(_views),
+        Presets(_PRESETS),
+    )

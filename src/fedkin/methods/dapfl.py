@@ -13,12 +13,27 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Presets, RobustMeans, Uploads
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all, to_each
+from fedkin.core.method import in_range
 from fedkin.core.rows import grow, put, squared_distances
 
 _BLOCK = 1 << 20  # pairs of clients whose common classes are counted in one step
 _PART = 1 << 14  # pairs of clients whose affinities are computed in one step
 _ROUNDED = 1 - 1e-12
+
+
+_PRESETS: Table = {
+    "paper": {},
+    "code": {  # the settings of the authors' program, without its bug (all clients' models in one storage)
+        "distance": "l2",
+        "include_self": True,
+        "equal": "one",
+        "prox": "after",
+        "training": {"momentum": 0.5, "weight_decay": 1e-4, "decay_biases": False, "epoch_decay": 0.9},
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -28,19 +43,6 @@ class DAPFL(Method):
     title = "DA-PFL"
     paper = "Yang, Feng, Guo, Wang, Ding, Fang, Liao: DA-PFL, Dynamic Affinity Aggregation, arXiv 2403.09284"
     family = "mixture"
-    reveals = "its class counts and its model"
-    also_sends = ""
-    robust = True
-    presets: ClassVar = {
-        "paper": {},
-        "code": {  # the settings of the authors' program, without its bug (all clients' models in one storage)
-            "distance": "l2",
-            "include_self": True,
-            "equal": "one",
-            "prox": "after",
-            "training": {"momentum": 0.5, "weight_decay": 1e-4, "decay_biases": False, "epoch_decay": 0.9},
-        },
-    }
     tuned: ClassVar = {"lam": "log:0.1..10", "sigma": "log:0.1..10"}
 
     lam: float = 1.0
@@ -71,14 +73,14 @@ class DAPFL(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("lam", at_least=0)
-        self.check("eps", above=0)
-        self.check("floor", above=0, at_most=1)
+        in_range(self, "lam", at_least=0)
+        in_range(self, "eps", above=0)
+        in_range(self, "floor", above=0, at_most=1)
         if isinstance(self.sigma, str):
             if self.sigma != "median":
                 raise ConfigError(f'sigma of DAPFL must be a number above 0 or "median", got {self.sigma!r}')
         else:
-            self.check("sigma", above=0)
+            in_range(self, "sigma", above=0)
 
     def describe(self, c: Client) -> Bundle:
         """Return the client's class counts ``[C]`` (S_i)."""
@@ -166,6 +168,8 @@ class DAPFL(Method):
     def personalize(self, c: Client) -> Bundle:
         """Return the client's own model; the common start if it has never trained."""
         return Bundle(model=c.state.get("model", c.w0))
+
+    can = (RobustMeans(), Uploads("its class counts and its model"), Presets(_PRESETS))
 
 
 # ---- affinity of two clients (Eqs. 3-6) -----------------------------------------------------------------------------

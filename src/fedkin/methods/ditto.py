@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedkin.capabilities import Presets, PrivateSums, RobustMeans, Uploads, Views
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all
+from fedkin.core.method import in_range
+
+_PRESETS: Table = {
+    "code": {
+        "coupled_steps": True,
+        "training": {"steps": 2, "batch_size": 16, "lr": 0.05},
+    },  # the Fashion-MNIST script
+}
 
 
 @dataclass(frozen=True)
@@ -14,16 +24,6 @@ class Ditto(Method):
 
     paper = "Li, Hu, Beirami, Smith: Ditto, Fair and Robust Federated Learning Through Personalization, ICML 2021"
     family = "personal model"
-    reveals = "its copy of the global model; its personal model stays"
-    also_sends = property(lambda m: "two gradients of the same batches (coupled_steps)" if m.coupled_steps else "")
-    robust = True
-    secure_aggregation = True
-    presets: ClassVar = {
-        "code": {
-            "coupled_steps": True,
-            "training": {"steps": 2, "batch_size": 16, "lr": 0.05},
-        },  # the Fashion-MNIST script
-    }
     tuned: ClassVar = {"lam": [0.1, 1.0, 2.0]}  # the grid of the paper
 
     lam: float = 1.0
@@ -35,9 +35,9 @@ class Ditto(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("lam", at_least=0)
+        in_range(self, "lam", at_least=0)
         if self.personal_epochs is not None:
-            self.check("personal_epochs", at_least=1)
+            in_range(self, "personal_epochs", at_least=1)
             if self.coupled_steps:
                 raise ConfigError("coupled_steps gives both models the same batches; leave personal_epochs out")
 
@@ -66,6 +66,19 @@ class Ditto(Method):
         """Return the personal model v; the common start if the client has never trained."""
         return Bundle(model=c.state.get("model", c.w0))
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the global model as the view "global"."""
         return {"global": Bundle(model=c.received.model)}
+
+    can = property(
+        lambda m: (
+            RobustMeans(),
+            PrivateSums(),
+            Uploads(
+                "its copy of the global model; its personal model stays",
+                "two gradients of the same batches (coupled_steps)" if m.coupled_steps else "",
+            ),
+            Views(Ditto._views),
+            Presets(_PRESETS),
+        )
+    )

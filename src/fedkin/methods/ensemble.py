@@ -9,7 +9,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import RobustMeans, Uploads
 from fedkin.core import Bundle, Client, Download, Method, Net, Round, Train, Work, to_all, to_each, uniform_cohort
+from fedkin.core.method import in_range
 
 
 @dataclass(frozen=True)
@@ -18,10 +20,6 @@ class Ensemble(Method):
 
     paper = "Ma, Zhou, Long, Jiang, Zhang: Structured FL through Clustered Additive Modeling, NeurIPS 2023 (baseline)"
     family = "one global model"
-    reveals = "its models, one for each member it was drawn for"
-    also_sends = ""
-    robust = True
-    secure_aggregation = False
     tuned = property(lambda m: {"mu": "log:0.01..1"} if m.mu else {})  # FedAvg+ has no proximal term
 
     members: int = 5
@@ -48,8 +46,8 @@ class Ensemble(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("members", at_least=1)
-        self.check("mu", at_least=0)
+        in_range(self, "members", at_least=1)
+        in_range(self, "mu", at_least=0)
 
     def init(self, r: Round) -> Bundle:
         """Return the members' independent random starts ``[members, P]``."""
@@ -104,3 +102,5 @@ class Ensemble(Method):
         if self.vote == "logits" or len(z) == 1:
             return z.mean(0)
         return z.log_softmax(2).logsumexp(0)  # up to a constant the log of the mean probability
+
+    can = (RobustMeans(), Uploads("its models, one for each member it was drawn for"))

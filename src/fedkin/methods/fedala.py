@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import PrivateSums, RobustMeans, Uploads, Views
 from fedkin.core import Batch, Bundle, Client, Download, Method, Net, Round, Train, Work, cross_entropy, to_all
+from fedkin.core.method import in_range
 from fedkin.core.train import Loss
 
 
@@ -20,10 +22,6 @@ class FedALA(Method):
 
     paper = "Zhang, Hua, Wang, Song, Xue, Ma, Guan: FedALA, Adaptive Local Aggregation for Personalized FL, AAAI 2023"
     family = "personal model"
-    reveals = "its model"
-    also_sends = ""
-    robust = True
-    secure_aggregation = True
     tuned: ClassVar = {"share": "0.1..1", "mix_lr": "log:0.1..10"}
 
     layers: int = 1
@@ -37,10 +35,10 @@ class FedALA(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("layers", at_least=1)
-        self.check("share", above=0, at_most=1)
-        self.check("mix_lr", above=0)
-        self.check("first_epochs", at_least=1)
+        in_range(self, "layers", at_least=1)
+        in_range(self, "share", above=0, at_most=1)
+        in_range(self, "mix_lr", above=0)
+        in_range(self, "first_epochs", at_least=1)
 
     def init(self, r: Round) -> Bundle:
         """Return the common start as the global model."""
@@ -67,7 +65,7 @@ class FedALA(Method):
         weights[top] = c.state.get("mix", weights[top])
         epochs = 1 if "mix" in c.state else self.first_epochs
         steps = epochs * math.ceil(self.share * len(c.data) / c.training.batch_size)
-        learn = Train(weights, loss=mixture_loss, aux=Bundle(own=own, new=new), only=top, project=in_range)
+        learn = Train(weights, loss=mixture_loss, aux=Bundle(own=own, new=new), only=top, project=between)
         learn = learn.but(steps=steps, lr=self.mix_lr, optimizer="sgd", momentum=0.0, weight_decay=0.0)  # Eq. 5
         weights = yield learn
         return mixture(own, new, weights), weights[top]
@@ -81,10 +79,12 @@ class FedALA(Method):
         model, _ = yield from self._mixed(c)
         return Bundle(model=model)
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the global model as "global" and the client's model after its last training as "trained"."""
         trained = c.state.get("model", c.received.model)
         return {"global": Bundle(model=c.received.model), "trained": Bundle(model=trained)}
+
+    can = (RobustMeans(), PrivateSums(), Uploads("its model"), Views(_views))
 
 
 # ---- the mixture ----------------------------------------------------------------------------------------------------
@@ -103,6 +103,6 @@ def loss_of_weights(f: Loss, net: Net, weights: Tensor, batch: Batch, aux: Bundl
     return f(net, mixture(aux.own, aux.new, weights), batch, Bundle())
 
 
-def in_range(weights: Tensor) -> Tensor:
+def between(weights: Tensor) -> Tensor:
     """Return the weights between 0 and 1 (the paper's sigma)."""
     return weights.clamp(0, 1)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Logs, Presets, RobustMeans, Uploads
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all, to_each
+from fedkin.core.method import in_range
 from fedkin.core.rows import grow, put
 from fedkin.functional.pairs import cosines_from, distances_from, median_above_zero, renewed, widened
 
 _BLOCK = 1 << 20  # pairs of clients handled in one step
+
+
+_PRESETS: Table = {
+    "flgo": {"variant": "heur", "server_step": 1e4, "step_decay": 0.1, "decay_every": 30},
+    "pfllib": {"sigma": 1.0, "server_step": 1.0, "over": "participants"},
+}
 
 
 @dataclass(frozen=True)
@@ -22,14 +30,6 @@ class FedAMP(Method):
 
     paper = "Huang, Chu, Zhou, Wang, Liu, Pei, Zhang: Personalized Cross-Silo Federated Learning, AAAI 2021"
     family = "mixture"
-    reveals = "its model"
-    also_sends = ""
-    robust = True
-    secure_aggregation = False
-    presets: ClassVar = {
-        "flgo": {"variant": "heur", "server_step": 1e4, "step_decay": 0.1, "decay_every": 30},
-        "pfllib": {"sigma": 1.0, "server_step": 1.0, "over": "participants"},
-    }
     tuned = property(lambda m: {"lam": "log:0.1..10"} | ({"scale": "log:2.5..250"} if m.variant == "heur" else {}))
 
     variant: Literal["distance", "heur"] = "distance"
@@ -66,25 +66,18 @@ class FedAMP(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("lam", at_least=0)
-        self.check("step_decay", above=0, at_most=1)
-        self.check("decay_every", at_least=1)
-        self.check("scale", at_least=0)
+        in_range(self, "lam", at_least=0)
+        in_range(self, "step_decay", above=0, at_most=1)
+        in_range(self, "decay_every", at_least=1)
+        in_range(self, "scale", at_least=0)
         if self.server_step is not None:
-            self.check("server_step", above=0)
+            in_range(self, "server_step", above=0)
         if self.self_weight is not None:
-            self.check("self_weight", at_least=0, at_most=1)
+            in_range(self, "self_weight", at_least=0, at_most=1)
         if not isinstance(self.sigma, str):
-            self.check("sigma", above=0)
+            in_range(self, "sigma", above=0)
         elif self.sigma not in ("median", "first"):
             raise ConfigError(f'sigma of FedAMP must be a number above 0, "median" or "first", got {self.sigma!r}')
-
-    @classmethod
-    def presets_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-        """Return the presets for the ``variant`` in ``given``."""
-        variant = given.get("variant")
-        fits = {None, variant}  # a preset without a variant is for both
-        return cls.presets if variant is None else {n: p for n, p in cls.presets.items() if p.get("variant") in fits}
 
     def init(self, r: Round) -> Bundle:
         """Return an empty bank of models; sigma is unknown until models have been sent."""
@@ -188,10 +181,19 @@ class FedAMP(Method):
         """Return the client's own model; the common start if it has never trained."""
         return Bundle(model=c.state.get("model", c.w0))
 
-    def notes(self, s: Bundle) -> dict[str, float]:
+    def _numbers(self, s: Bundle) -> dict[str, float]:
         """Return scale and step of the weights, the pull, and how often these had to be limited."""
         wanted = ("pull", "clamped") if self.variant == "heur" else ("sigma", "step", "guarded", "pull", "clamped")
         return {name: float(s[name]) for name in wanted}
+
+    can = property(
+        lambda m: (
+            RobustMeans(),
+            Uploads("its model"),
+            Logs(FedAMP._numbers),
+            Presets({n: p for n, p in _PRESETS.items() if p.get("variant", m.variant) == m.variant}),
+        )
+    )
 
 
 # ---- weights from distances and from cosines ------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedkin.capabilities import PrivateSums, RobustMeans, Uploads, Views
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
 
 
@@ -13,11 +14,6 @@ class FedAvg(Method):
 
     paper = "McMahan, Moore, Ramage, Hampson, Agüera y Arcas: Communication-Efficient Learning, AISTATS 2017"
     family = "one global model"
-    reveals = "its model"
-    also_sends = ""
-    robust = True
-    secure_aggregation = True
-    sends_as_trained = True
 
     after_training: bool = False
     """Also evaluate each client's model right after its own training (FedAvg-local); keeps one model per client."""
@@ -40,6 +36,8 @@ class FedAvg(Method):
         """Return the models' mean, weighted by samples: sum_k n_k / n w_k (McMahan et al., Algorithm 1)."""
         return Bundle(model=r.mean(up.model))
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the model after the client's last training as the view "local", with `after_training`."""
         return {"local": Bundle(model=c.state.get("local", c.received.model))} if self.after_training else {}
+
+    can = (RobustMeans(alone=True), PrivateSums(), Uploads("its model"), Views(_views))

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from fedkin.capabilities import Presets, PrivateSums, RobustMeans, Uploads, Views
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
+from fedkin.core.method import in_range
+
+_PRESETS: Table = {
+    "head": {"part": "head", "tune_epochs": 10},  # as Collins et al. (ICML 2021) fine-tune FedAvg
+}
 
 
 @dataclass(frozen=True)
@@ -15,15 +22,6 @@ class FedAvgFT(Method):
     title = "FedAvg + FT"
     paper = "Cheng, Chadha, Duchi: Fine-tuning is Fine in Federated Learning, arXiv 2108.07313"
     family = "personal model"
-    reveals = "its model"
-    also_sends = ""
-    trains_to_predict = property(lambda m: m.tune_epochs > 0)
-    robust = True
-    secure_aggregation = True
-    sends_as_trained = True
-    presets: ClassVar = {
-        "head": {"part": "head", "tune_epochs": 10},  # as Collins et al. (ICML 2021) fine-tune FedAvg
-    }
     tuned: ClassVar = {"tune_epochs": "int:1..10"}
 
     tune_epochs: int = 5
@@ -35,9 +33,9 @@ class FedAvgFT(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("tune_epochs", at_least=0)
+        in_range(self, "tune_epochs", at_least=0)
         if self.tune_lr is not None:
-            self.check("tune_lr", above=0)
+            in_range(self, "tune_lr", above=0)
 
     def init(self, r: Round) -> Bundle:
         """Return the common start as the global model."""
@@ -64,6 +62,16 @@ class FedAvgFT(Method):
             w = yield Train(w, only=only, epochs=self.tune_epochs, lr=self.tune_lr)
         return Bundle(model=w)
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the global model before fine-tuning as the view "global"."""
         return {"global": Bundle(model=c.received.model)} if self.tune_epochs else {}
+
+    can = property(
+        lambda m: (
+            RobustMeans(alone=True),
+            PrivateSums(),
+            Uploads("its model"),
+            Views(FedAvgFT._views, trains=m.tune_epochs > 0),
+            Presets(_PRESETS),
+        )
+    )

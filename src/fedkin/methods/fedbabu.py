@@ -8,7 +8,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Presets, PrivateSums, RobustMeans, Uploads, Views
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
+from fedkin.core.method import in_range
+
+_PRESETS: Table = {
+    "code": {"finetune_lr": 1e-3, "training": {"lr": 0.1, "momentum": 0.9, "batch_size": 50}},
+}
 
 
 @dataclass(frozen=True)
@@ -17,14 +24,6 @@ class FedBABU(Method):
 
     paper = "Oh, Kim, Yun: FedBABU, Toward Enhanced Representation for Federated Image Classification, ICLR 2022"
     family = "personal part"
-    reveals = "its body"
-    also_sends = ""
-    trains_to_predict = property(lambda m: m.finetune_epochs > 0)
-    robust = True
-    secure_aggregation = True
-    presets: ClassVar = {
-        "code": {"finetune_lr": 1e-3, "training": {"lr": 0.1, "momentum": 0.9, "batch_size": 50}},
-    }
     tuned: ClassVar = {"finetune_epochs": "int:1..10"}
 
     part: Literal["full", "head", "body"] = "full"
@@ -36,9 +35,9 @@ class FedBABU(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("finetune_epochs", at_least=0)
+        in_range(self, "finetune_epochs", at_least=0)
         if self.finetune_lr is not None:
-            self.check("finetune_lr", above=0)
+            in_range(self, "finetune_lr", above=0)
 
     def init(self, r: Round) -> Bundle:
         """Return the body of the common start."""
@@ -71,6 +70,16 @@ class FedBABU(Method):
             w = yield Train(w, only=only, epochs=self.finetune_epochs, lr=lr)
         return Bundle(model=w)
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the common model before fine-tuning as the view "global"."""
         return {"global": Bundle(model=self._model(c))} if self.finetune_epochs else {}
+
+    can = property(
+        lambda m: (
+            RobustMeans(),
+            PrivateSums(),
+            Uploads("its body"),
+            Views(FedBABU._views, trains=m.finetune_epochs > 0),
+            Presets(_PRESETS),
+        )
+    )

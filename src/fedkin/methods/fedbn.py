@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from torch import Tensor
 
+from fedkin.capabilities import Logs, Presets, PrivateSums, RobustMeans, Uploads, Views
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Net, Round, Train, Work, to_all
+
+_PRESETS: Table = {
+    "code": {"training": {"lr": 0.01, "batch_size": 32}, "run": {"weighting": "uniform"}},  # the digits
+}
 
 
 @dataclass(frozen=True)
@@ -16,13 +22,6 @@ class FedBN(Method):
 
     paper = "Li, Jiang, Zhang, Kamp, Dou: FedBN, Federated Learning on Non-IID Features via Local BN, ICLR 2021"
     family = "personal part"
-    reveals = property(lambda m: f"its model without {'normalisation layers' if m.keep == 'layers' else 'statistics'}")
-    also_sends = ""
-    robust = True
-    secure_aggregation = True
-    presets: ClassVar = {
-        "code": {"training": {"lr": 0.01, "batch_size": 32}, "run": {"weighting": "uniform"}},  # the digits
-    }
 
     keep: Literal["layers", "statistics"] = "layers"
     """What stays on a client: whole normalisation layers, or their running statistics alone; scales and shifts are then
@@ -55,11 +54,11 @@ class FedBN(Method):
         """Return the common layers with the client's own normalisation layers; those of the start until it trained."""
         return Bundle(model=self._model(c, c.received.shared))
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the model after the client's last training as the view "trained"."""
         return {"trained": Bundle(model=self._model(c, c.state.get("trained", c.received.shared)))}
 
-    def caveat(self, net: Net, s: Bundle) -> str:
+    def _caveat(self, net: Net, s: Bundle) -> str:
         """Return that nothing stays on clients, if the network has no such layers: the paper presumes batch norm."""
         if self._own(net).any():
             return ""
@@ -81,3 +80,14 @@ class FedBN(Method):
         if self.keep == "statistics":
             norms[: net.buffers.start] = False
         return norms
+
+    can = property(
+        lambda m: (
+            RobustMeans(),
+            PrivateSums(),
+            Uploads(f"its model without {'normalisation layers' if m.keep == 'layers' else 'statistics'}"),
+            Views(FedBN._views),
+            Logs(caveat=FedBN._caveat),
+            Presets(_PRESETS),
+        )
+    )

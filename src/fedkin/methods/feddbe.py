@@ -9,8 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedkin.capabilities import Presets, PrivateSums, RobustMeans, Uploads, Views
+from fedkin.capabilities.presets import Table
 from fedkin.core import Batch, Bundle, Client, Download, Method, ModelError, Net, Round, Train, Work, to_all
+from fedkin.core.method import in_range
 from fedkin.functional.retraining import as_head, as_matrix, feature_size, require_head_last
+
+_PRESETS: Table = {
+    "code": {"training": {"epochs": 1, "batch_size": 10, "lr": 0.005}},  # TsingZ0/DBE, Fashion-MNIST
+}
 
 
 @dataclass(frozen=True)
@@ -22,13 +29,6 @@ class FedDBE(Method):
         "Space (DBE), NeurIPS 2023"
     )
     family = "personal part"
-    reveals = "its model and, once, its mean feature"
-    also_sends = "its mean feature in the first round, and batch means in its loss"
-    robust = True
-    secure_aggregation = True
-    presets: ClassVar = {
-        "code": {"training": {"epochs": 1, "batch_size": 10, "lr": 0.005}},  # TsingZ0/DBE, Fashion-MNIST
-    }
     tuned: ClassVar = {"kappa": "log:5..500"}
 
     kappa: float = 50.0
@@ -36,7 +36,7 @@ class FedDBE(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("kappa", at_least=0)
+        in_range(self, "kappa", at_least=0)
 
     def init(self, r: Round) -> Bundle:
         """Return the common start; the common mean feature is not known yet."""
@@ -80,13 +80,23 @@ class FedDBE(Method):
         """Return the global model with the client's vector in the bias of its head."""
         return Bundle(model=with_vector(c.net, c.received.model, self._bias(c)))
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the global model as "generic" and the model after the client's last training as "trained"."""
         trained = c.state.get("trained", c.received.model)
         return {
             "generic": Bundle(model=c.received.model),
             "trained": Bundle(model=with_vector(c.net, trained, self._bias(c))),
         }
+
+    can = (
+        RobustMeans(),
+        PrivateSums(),
+        Uploads(
+            "its model and, once, its mean feature", "its mean feature in the first round, and batch means in its loss"
+        ),
+        Views(_views),
+        Presets(_PRESETS),
+    )
 
 
 def debiased_loss(net: Net, v: Tensor, batch: Batch, aux: Bundle) -> Tensor:

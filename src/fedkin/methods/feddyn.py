@@ -7,8 +7,24 @@ from typing import ClassVar, Literal
 
 import torch
 
+from fedkin.capabilities import Logs, Presets, PrivateSums, RobustMeans, Uploads
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all, to_each
+from fedkin.core.method import in_range
 from fedkin.core.rows import grow, put
+
+_PRESETS: Table = {
+    "code": {  # alpemreacar/FedDyn, its script for CIFAR-10
+        "reg": 0.01,
+        "adaptive": True,
+        "clip": 10.0,
+        "eval_model": "all-mean",
+        "training": {"epochs": 5, "batch_size": 50, "lr": 0.1, "weight_decay": 1e-3},
+    },
+    "cfic-table": {  # WwZzz/easyFL, with which CFIC's authors probably compare
+        "training": {"epochs": 5, "batch_size": 64, "lr": 0.01},
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -17,22 +33,6 @@ class FedDyn(Method):
 
     paper = "Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: Dynamic Regularization (FedDyn), ICLR 2021"
     family = "one global model"
-    reveals = "its model"
-    also_sends = ""
-    robust = True
-    secure_aggregation = property(lambda m: m.eval_model != "all-mean")
-    presets: ClassVar = {
-        "code": {  # alpemreacar/FedDyn, its script for CIFAR-10
-            "reg": 0.01,
-            "adaptive": True,
-            "clip": 10.0,
-            "eval_model": "all-mean",
-            "training": {"epochs": 5, "batch_size": 50, "lr": 0.1, "weight_decay": 1e-3},
-        },
-        "cfic-table": {  # WwZzz/easyFL, with which CFIC's authors probably compare
-            "training": {"epochs": 5, "batch_size": 64, "lr": 0.01},
-        },
-    }
     tuned: ClassVar = {"reg": [0.001, 0.01, 0.1]}  # the grid of the paper
 
     reg: float = 0.1
@@ -50,8 +50,8 @@ class FedDyn(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("reg", above=0)
-        self.check("clip", at_least=0)
+        in_range(self, "reg", above=0)
+        in_range(self, "clip", at_least=0)
 
     def init(self, r: Round) -> Bundle:
         """Return the common start and h = 0."""
@@ -103,7 +103,7 @@ class FedDyn(Method):
             return s.but(bank=bank, shown=r.mean(bank, torch.ones(len(bank))))
         return s
 
-    def pools(self, s: Bundle, r: Round) -> Bundle:
+    def _pools(self, s: Bundle, r: Round) -> Bundle:
         """Return one pool with equal weights: the server needs the plain mean of all uploads."""
         return Bundle(group=torch.zeros_like(r.ids), weight=r.but(uniform=True).weight)
 
@@ -111,7 +111,17 @@ class FedDyn(Method):
         """Send the model that `eval_model` names to every client."""
         return to_all(model=s.get("shown", s.model))
 
-    def notes(self, s: Bundle) -> dict[str, float]:
+    def _numbers(self, s: Bundle) -> dict[str, float]:
         """Return the distance of the server's model from the mean of the participants' models."""
         # how far the server's model is from the mean of the participants' models
         return {"server_to_mean": float(s.h.norm()) / self.reg}
+
+    can = property(
+        lambda m: (
+            RobustMeans(),
+            *((PrivateSums(FedDyn._pools),) if m.eval_model != "all-mean" else ()),
+            Uploads("its model"),
+            Logs(FedDyn._numbers),
+            Presets(_PRESETS),
+        )
+    )

@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedkin.capabilities import PrivateSums, RobustMeans, Uploads
 from fedkin.core import Batch, Bundle, Client, Download, Method, Net, Round, Train, Work, to_all
+from fedkin.core.method import in_range
 
 
 @dataclass(frozen=True)
@@ -18,11 +20,7 @@ class FedEM(Method):
 
     paper = "Marfoq, Neglia, Bellet, Kameni, Vidal: Federated Multi-Task Learning under a Mixture, NeurIPS 2021"
     family = "mixture"
-    reveals = "its copies of all models"
-    also_sends = "models trained on samples weighted by its losses and shares"
     export_rule: ClassVar = {"kind": "vote", "of": "probabilities"}
-    robust = True
-    secure_aggregation = True
     tuned: ClassVar = {"components": "int:2..5"}
 
     components: int = 3
@@ -30,7 +28,7 @@ class FedEM(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("components", at_least=1)
+        in_range(self, "components", at_least=1)
 
     def init(self, r: Round) -> Bundle:
         """Return independent random starts ``[M, P]``: equal ones would stay equal."""
@@ -69,6 +67,12 @@ class FedEM(Method):
         """Return the log of ``sum_m pi_m p_m`` ``[B, C]``, p_m the class probabilities of model m."""
         logits = torch.stack([net(w, x) for w in b.models])
         return (logits.log_softmax(2) + b.share.log()[:, None, None]).logsumexp(0)
+
+    can = (
+        RobustMeans(),
+        PrivateSums(),
+        Uploads("its copies of all models", "models trained on samples weighted by its losses and shares"),
+    )
 
 
 def weighted_loss(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:

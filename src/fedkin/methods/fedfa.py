@@ -8,8 +8,16 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Needs, Presets, RobustMeans, Uploads
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
+from fedkin.core.method import in_range
 from fedkin.core.rows import grow
+
+_PRESETS: Table = {
+    "cfic-table": {"training": {"epochs": 5, "batch_size": 64, "lr": 0.01}},  # FLGo's; that CFIC ran on it is inferred
+    "three-rounds": {"client_momentum": 0.5, "every": 3},  # another implementation's, on FedLab
+}
 
 
 @dataclass(frozen=True)
@@ -18,17 +26,6 @@ class FedFa(Method):
 
     paper = "Huang, Li, Wang, Du, Zhang: Fairness and Accuracy in Federated Learning, arXiv 2012.10069"
     family = "one global model"
-    reveals = "its model, its training accuracy and how often it takes part"
-    also_sends = "its training accuracy"
-    sends_exact = frozenset({"scores"})
-    presumes_sgd = property(lambda m: f"client_momentum is {m.client_momentum}, not 0" if m.client_momentum else "")
-    robust = True
-    presets: ClassVar = {
-        "cfic-table": {
-            "training": {"epochs": 5, "batch_size": 64, "lr": 0.01}
-        },  # FLGo's; that CFIC ran on it is inferred
-        "three-rounds": {"client_momentum": 0.5, "every": 3},  # another implementation's, on FedLab
-    }
     tuned: ClassVar = {"accuracy_share": "0..1", "client_momentum": "0..0.95"}
 
     accuracy_share: float = 0.5
@@ -46,11 +43,11 @@ class FedFa(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("accuracy_share", at_least=0, at_most=1)
-        self.check("memory", at_least=0, below=1)
-        self.check("eta", at_least=0)
-        self.check("every", at_least=1)
-        self.check("client_momentum", at_least=0, below=1)
+        in_range(self, "accuracy_share", at_least=0, at_most=1)
+        in_range(self, "memory", at_least=0, below=1)
+        in_range(self, "eta", at_least=0)
+        in_range(self, "every", at_least=1)
+        in_range(self, "client_momentum", at_least=0, below=1)
 
     def init(self, r: Round) -> Bundle:
         """Return the common start and a server momentum of zeros."""
@@ -82,9 +79,23 @@ class FedFa(Method):
             model[params] += (1 if self.sign == "plus" else -1) * self.eta * m
         return Bundle(model=model, m=m, count=count)
 
-    def refuses(self, r: Round, up: Bundle) -> str | None:
+    def _refuses(self, r: Round, up: Bundle) -> str | None:
         """Return a reason if the accuracy is not within 0..1."""
         return None if 0 <= float(up.accuracy) <= 1 else f"accuracy is {float(up.accuracy):g}, expected 0 to 1"
+
+    can = property(
+        lambda m: (
+            RobustMeans(),
+            Uploads(
+                "its model, its training accuracy and how often it takes part",
+                "its training accuracy",
+                frozenset({"scores"}),
+                refuses=FedFa._refuses,
+            ),
+            Needs(sgd=f"client_momentum is {m.client_momentum}, not 0" if m.client_momentum else ""),
+            Presets(_PRESETS),
+        )
+    )
 
 
 def information_weights(accuracy: Tensor, count: Tensor, accuracy_share: float) -> Tensor:

@@ -13,11 +13,24 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Logs, Needs, Presets, Uploads, Views
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all, to_each
+from fedkin.core.method import in_range
 from fedkin.core.rows import grow, mix, put
 from fedkin.functional.pair_record import added, key, recalled
 
 _LARGEST = 1e6  # of a gain: a model that has diverged must not give the client that tried it a number out of bounds
+
+
+_PRESETS: Table = {
+    "code": {  # the authors' CIFAR-10 command, which keeps a fifth of a client's samples for validation
+        "norm": "l1",
+        "affinity": "normalised",
+        "run": {"evaluate": "trained"},
+        "training": {"epochs": 5, "batch_size": 50, "lr": 0.1, "lr_decay": 0.99, "weight_decay": 1e-4},
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -26,19 +39,6 @@ class FedFomo(Method):
 
     paper = "Zhang, Sapra, Fidler, Yeung, Alvarez: Personalized FL with First Order Model Optimization, ICLR 2021"
     family = "mixture"
-    reveals = "its model, and how well some others' models fit its validation data"
-    also_sends = "how well others' models fit its validation data"
-    sends_exact = frozenset({"scores"})
-    reads_validation = True
-    secure_aggregation = False
-    presets: ClassVar = {
-        "code": {  # the authors' CIFAR-10 command, which keeps a fifth of a client's samples for validation
-            "norm": "l1",
-            "affinity": "normalised",
-            "run": {"evaluate": "trained"},
-            "training": {"epochs": 5, "batch_size": 50, "lr": 0.1, "lr_decay": 0.99, "weight_decay": 1e-4},
-        },
-    }
     tuned: ClassVar = {"peers": "int:1..8", "epsilon": "0..1"}
 
     peers: int = 4
@@ -58,9 +58,9 @@ class FedFomo(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("peers", at_least=0)
-        self.check("epsilon", at_least=0, at_most=1)
-        self.check("epsilon_decay", at_least=0)
+        in_range(self, "peers", at_least=0)
+        in_range(self, "epsilon", at_least=0, at_most=1)
+        in_range(self, "epsilon_decay", at_least=0)
 
     def init(self, r: Round) -> Bundle:
         """Return empty records of uploads, affinities and mixtures."""
@@ -164,7 +164,7 @@ class FedFomo(Method):
         last["stuck"] = (up.gains <= 0).all(1).double().mean()
         return Bundle(models=models, owner=owner, known=known, affinity=affinity, **last)
 
-    def refuses(self, r: Round, up: Bundle) -> str | None:
+    def _refuses(self, r: Round, up: Bundle) -> str | None:
         """Return a reason if an id is out of range or occurs twice."""
         ids = up.ids[up.ids != -1]
         ok = bool(((ids >= 0) & (ids < len(r.roster))).all()) and len(ids.unique()) == len(ids)
@@ -178,13 +178,26 @@ class FedFomo(Method):
         """Return the mixture of the client's own model and those received."""
         return Bundle(model=self._mixed(c)[0])
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the model after the client's last training as the view "trained"."""
         return {"trained": Bundle(model=c.state.get("model", c.w0))}
 
-    def notes(self, s: Bundle) -> dict[str, float]:
+    def _numbers(self, s: Bundle) -> dict[str, float]:
         """Return the mean weight of clients' own models and the fraction of participants without any gain."""
         return {"own_weight": float(s.learned[:, 0].mean()), "stuck": float(s.stuck)}
+
+    can = (
+        Uploads(
+            "its model, and how well some others' models fit its validation data",
+            "how well others' models fit its validation data",
+            frozenset({"scores"}),
+            refuses=_refuses,
+        ),
+        Views(_views),
+        Needs(validation=True),
+        Logs(_numbers),
+        Presets(_PRESETS),
+    )
 
 
 # ---- gains, weights and choice --------------------------------------------------------------------------------------

@@ -8,8 +8,19 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Presets, Uploads, Views
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
+from fedkin.core.method import in_range
 from fedkin.functional.retraining import as_head, as_matrix, feature_size, fit, require_head_last, with_bias
+
+_PRESETS: Table = {
+    "code": {
+        "clip": 50.0,
+        "run": {"evaluate": "trained"},
+        "training": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-3, "epochs": 10, "batch_size": 64},
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -20,16 +31,6 @@ class FedGH(Method):
         "Yi, Wang, Liu, Shi, Yu: FedGH, Heterogeneous Federated Learning with Generalized Global Header, ACM MM 2023"
     )
     family = "knowledge"
-    reveals = "which classes it has and its mean feature of each"
-    also_sends = "which classes it has and its mean feature of each"
-    secure_aggregation = False
-    presets: ClassVar = {
-        "code": {
-            "clip": 50.0,
-            "run": {"evaluate": "trained"},
-            "training": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-3, "epochs": 10, "batch_size": 64},
-        },
-    }
     tuned: ClassVar = {"server_lr": "log:1e-3..0.1"}
 
     server_lr: float = 0.01
@@ -41,10 +42,10 @@ class FedGH(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("server_lr", at_least=0)
-        self.check("server_batch", at_least=1)
+        in_range(self, "server_lr", at_least=0)
+        in_range(self, "server_batch", at_least=1)
         if self.clip is not None:
-            self.check("clip", above=0)
+            in_range(self, "clip", above=0)
 
     def init(self, r: Round) -> Bundle:
         """Return the head of the common start as the header."""
@@ -78,6 +79,14 @@ class FedGH(Method):
         """Return the client's body with the current header."""
         return Bundle(model=self._start(c))
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the model after the client's last training as the view "trained"."""
         return {"trained": Bundle(model=c.state.get("model", self._start(c)))}
+
+    can = (
+        Uploads(
+            "which classes it has and its mean feature of each", "which classes it has and its mean feature of each"
+        ),
+        Views(_views),
+        Presets(_PRESETS),
+    )

@@ -11,9 +11,24 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Logs, Presets, Uploads
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
+from fedkin.core.method import in_range
 from fedkin.core.rows import gram, mix
 from fedkin.functional.simplex import shortest
+
+_PRESETS: Table = {
+    "code": {  # watml/Fed-MGDA, CIFAR-10 with batches of 10; its clients always use momentum 0.5
+        "eps": 1.0,
+        "decay": 0.89,
+        "training": {"epochs": 1, "batch_size": 10, "lr": 0.01, "momentum": 0.5},
+    },
+    "cfic-table": {  # FLGo's (WwZzz/easyFL); that CFIC's authors compare with it is inferred
+        "lambda0": "samples",
+        "training": {"epochs": 5, "batch_size": 64, "lr": 0.01},
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -23,19 +38,6 @@ class FedMGDA(Method):
     title = "FedMGDA+"
     paper = "Hu, Shaloudegi, Zhang, Yu: Federated Learning Meets Multi-Objective Optimization, IEEE TNSE 9(4), 2022"
     family = "one global model"
-    reveals = "its model"
-    also_sends = ""
-    presets: ClassVar = {
-        "code": {  # watml/Fed-MGDA, CIFAR-10 with batches of 10; its clients always use momentum 0.5
-            "eps": 1.0,
-            "decay": 0.89,
-            "training": {"epochs": 1, "batch_size": 10, "lr": 0.01, "momentum": 0.5},
-        },
-        "cfic-table": {  # FLGo's (WwZzz/easyFL); that CFIC's authors compare with it is inferred
-            "lambda0": "samples",
-            "training": {"epochs": 5, "batch_size": 64, "lr": 0.01},
-        },
-    }
     tuned: ClassVar = {"eps": "0..1", "eta": "log:0.1..10"}
 
     eps: float = 0.1
@@ -53,9 +55,9 @@ class FedMGDA(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("eps", at_least=0, at_most=1)
-        self.check("eta", above=0)
-        self.check("decay", above=0, at_most=1)
+        in_range(self, "eps", at_least=0, at_most=1)
+        in_range(self, "eta", above=0)
+        in_range(self, "decay", above=0, at_most=1)
 
     def init(self, r: Round) -> Bundle:
         """Return the common start as the global model."""
@@ -98,7 +100,9 @@ class FedMGDA(Method):
             out[moved] = shortest(products[moved][:, moved], low, high)
         return out
 
-    def notes(self, s: Bundle) -> dict[str, float]:
+    def _numbers(self, s: Bundle) -> dict[str, float]:
         """Return the norm of the common direction and its smallest inner product with an update."""
         # 0: no direction is good for all (Pareto-stationary); least_along below 0: the step goes against an update
         return {"common_length": float(s.length), "least_along": float(s.least)}
+
+    can = (Uploads("its model"), Logs(_numbers), Presets(_PRESETS))

@@ -7,7 +7,9 @@ from typing import ClassVar
 
 import torch
 
+from fedkin.capabilities import Needs, PrivateSums, RobustMeans, Uploads
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
+from fedkin.core.method import in_range
 from fedkin.functional.step_size import accumulated_step
 
 
@@ -20,11 +22,6 @@ class FedNova(Method):
         "Optimization, NeurIPS 2020"
     )
     family = "one global model"
-    reveals = "its model"
-    also_sends = ""
-    presumes_sgd = "it divides a change by the length of the SGD steps that made it"
-    robust = True
-    secure_aggregation = True
     tuned: ClassVar = {"server_momentum": "0..0.95"}
 
     server_momentum: float = 0.0
@@ -32,7 +29,7 @@ class FedNova(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("server_momentum", at_least=0, below=1)
+        in_range(self, "server_momentum", at_least=0, below=1)
 
     def init(self, r: Round) -> Bundle:
         """Return the common start, with `server_momentum` also a velocity of 0."""
@@ -61,3 +58,10 @@ class FedNova(Method):
             step[params] += self.server_momentum * s.velocity
             return Bundle(model=s.model + step, velocity=step[params].clone())
         return Bundle(model=s.model + step)
+
+    can = (
+        RobustMeans(),
+        PrivateSums(),
+        Uploads("its model"),
+        Needs(sgd="it divides a change by the length of the SGD steps that made it"),
+    )

@@ -11,7 +11,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import PrivateSums, RobustMeans, Uploads
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
+from fedkin.core.method import in_range
 
 _TITLES = {"adam": "FedAdam", "yogi": "FedYogi", "adagrad": "FedAdagrad", "momentum": "FedAvgM"}
 
@@ -26,11 +28,6 @@ class FedOpt(Method):
         "Classification, 2019"
     )
     family = "one global model"
-    reveals = "its model"
-    also_sends = ""
-    robust = True
-    secure_aggregation = True
-    sends_as_trained = True
     tuned: ClassVar = {"server_lr": "log:1e-3..10"}  # the range of the paper
 
     rule: Literal["adam", "yogi", "adagrad", "momentum"] = "adam"
@@ -58,10 +55,10 @@ class FedOpt(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("server_lr", above=0)
-        self.check("beta1", at_least=0, below=1)
-        self.check("beta2", at_least=0, below=1)
-        self.check("tau", above=0)
+        in_range(self, "server_lr", above=0)
+        in_range(self, "beta1", at_least=0, below=1)
+        in_range(self, "beta2", at_least=0, below=1)
+        in_range(self, "tau", above=0)
 
     def init(self, r: Round) -> Bundle:
         """Return the common start, m = 0 and, but for momentum, v = tau^2, the least that the paper allows."""
@@ -100,3 +97,5 @@ class FedOpt(Method):
         if self.rule == "yogi":
             return v - (1 - self.beta2) * squared * torch.sign(v - squared)
         return self.beta2 * v + (1 - self.beta2) * squared
+
+    can = (RobustMeans(alone=True), PrivateSums(), Uploads("its model"))

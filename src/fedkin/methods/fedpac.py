@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Presets, Uploads, Views
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, head_loss, to_all, to_each
+from fedkin.core.method import in_range
 from fedkin.core.rows import grow, put, squared_distances
 from fedkin.functional.divisions import rows_or_mean
 from fedkin.functional.prototypes import class_average, no_prototypes, prototype_loss
@@ -20,21 +22,20 @@ _PATIENCE = 3  # steps that need not bring the solution nearer
 _NEAREST = 16  # clients whose heads are combined at first
 
 
+_PRESETS: Table = {
+    "code": {  # JianXu95/FedPAC, options.py; the step size is that for Fashion-MNIST
+        "head_lr": 0.1,
+        "training": {"lr": 0.01, "batch_size": 50, "epochs": 5, "momentum": 0.5, "weight_decay": 5e-4},
+    },
+}
+
+
 @dataclass(frozen=True)
 class FedPAC(Method):
     """A common body with features aligned across clients; each head is the combination of heads with least error."""
 
     paper = "Xu, Tong, Huang: Personalized FL with Feature Alignment and Classifier Collaboration, ICLR 2023"
     family = "personal part"
-    reveals = "its model, its class counts, and its mean feature of each class"
-    sends_exact = frozenset({"counts"})
-    also_sends = "its class counts, its mean feature of each class, and the variance of its features"
-    presets: ClassVar = {
-        "code": {  # JianXu95/FedPAC, options.py; the step size is that for Fashion-MNIST
-            "head_lr": 0.1,
-            "training": {"lr": 0.01, "batch_size": 50, "epochs": 5, "momentum": 0.5, "weight_decay": 5e-4},
-        },
-    }
 
     lam: float = 1.0
     """Weight of the pull of features towards their class's centroid."""
@@ -45,10 +46,10 @@ class FedPAC(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("lam", at_least=0)
-        self.check("head_epochs", at_least=1)
+        in_range(self, "lam", at_least=0)
+        in_range(self, "head_epochs", at_least=1)
         if self.head_lr is not None:
-            self.check("head_lr", above=0)
+            in_range(self, "head_lr", above=0)
 
     def init(self, r: Round) -> Bundle:
         """Return the common start, no heads and no known centroids."""
@@ -94,7 +95,7 @@ class FedPAC(Method):
             known=s.known | (up.counts > 0).any(0),
         )
 
-    def refuses(self, r: Round, up: Bundle) -> str | None:
+    def _refuses(self, r: Round, up: Bundle) -> str | None:
         """Return a reason if a class count or the variance is negative."""
         if bool((up.counts < 0).any()):
             return "a class count is negative"
@@ -107,9 +108,20 @@ class FedPAC(Method):
         """Return the common body with the client's combined head."""
         return Bundle(model=self._model(c.received))
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the model after the client's last training as the view "trained"."""
         return {"trained": Bundle(model=c.state.get("trained", self._model(c.received)))}
+
+    can = (
+        Uploads(
+            "its model, its class counts, and its mean feature of each class",
+            "its class counts, its mean feature of each class, and the variance of its features",
+            frozenset({"counts"}),
+            refuses=_refuses,
+        ),
+        Views(_views),
+        Presets(_PRESETS),
+    )
 
 
 def label_moments(z: Tensor, y: Tensor, classes: int) -> tuple[Tensor, Tensor]:

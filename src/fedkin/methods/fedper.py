@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import PrivateSums, RobustMeans, Uploads, Views
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
 
 
@@ -16,10 +17,6 @@ class FedPer(Method):
 
     paper = "Arivazhagan, Aggarwal, Singh, Choudhary: Federated Learning with Personalization Layers, arXiv 1912.00818"
     family = "personal part"
-    reveals = "its body"
-    also_sends = ""
-    robust = True
-    secure_aggregation = True
 
     independent_heads: bool = False
     """Heads start at random on each client, as in the paper, instead of from the common start."""
@@ -50,6 +47,8 @@ class FedPer(Method):
         """Return the common body with the client's own head."""
         return Bundle(model=torch.cat([self._head(c), c.received.body]))
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the model after the client's last training as the view "trained"."""
         return {"trained": Bundle(model=torch.cat([self._head(c), c.state.get("trained", c.received.body)]))}
+
+    can = (RobustMeans(), PrivateSums(), Uploads("its body"), Views(_views))

@@ -8,8 +8,20 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Presets, Uploads, Views
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Net, Round, Train, Work, to_all
+from fedkin.core.method import in_range
 from fedkin.functional.prototypes import class_average, nearness, no_prototypes, prototype_loss
+
+_PRESETS: Table = {
+    "code": {"restrict_classes": True, "training": {"lr": 0.01, "momentum": 0.5, "epochs": 1, "batch_size": 4}},
+    "code-cifar10": {
+        "lam": 0.1,
+        "restrict_classes": True,
+        "training": {"lr": 0.01, "momentum": 0.5, "epochs": 1, "batch_size": 4},
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -18,18 +30,7 @@ class FedProto(Method):
 
     paper = "Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: FedProto, AAAI 2022"
     family = "knowledge"
-    reveals = "which classes it has and its mean feature of each"
-    also_sends = "which classes it has and its mean feature of each"
     export_rule: ClassVar = {"kind": "prototypes"}
-    secure_aggregation = False
-    presets: ClassVar = {
-        "code": {"restrict_classes": True, "training": {"lr": 0.01, "momentum": 0.5, "epochs": 1, "batch_size": 4}},
-        "code-cifar10": {
-            "lam": 0.1,
-            "restrict_classes": True,
-            "training": {"lr": 0.01, "momentum": 0.5, "epochs": 1, "batch_size": 4},
-        },
-    }
     tuned: ClassVar = {"lam": "log:0.1..10"}
 
     lam: float = 1.0
@@ -41,7 +42,7 @@ class FedProto(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("lam", at_least=0)
+        in_range(self, "lam", at_least=0)
 
     def init(self, r: Round) -> Bundle:
         """Return prototypes ``[C, d]`` of zeros, none of them known."""
@@ -67,7 +68,7 @@ class FedProto(Method):
         prototypes = class_average(up.means, up.weight, s.prototypes)
         return Bundle(prototypes=prototypes, known=s.known | (up.weight > 0).any(0))
 
-    def refuses(self, r: Round, up: Bundle) -> str | None:
+    def _refuses(self, r: Round, up: Bundle) -> str | None:
         """Return a reason if a class count is negative."""
         return "a class count is negative" if bool((up.weight < 0).any()) else None
 
@@ -80,7 +81,7 @@ class FedProto(Method):
         known = given.known & (c.counts() > 0) if self.restrict_classes else given.known
         return Bundle(model=self._model(c), prototypes=given.prototypes, known=known)
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the model without prototypes as "head" and with those of its last training as "trained"."""
         return {"head": Bundle(model=self._model(c)), "trained": self._with(c, c.state or c.received)}
 
@@ -88,3 +89,13 @@ class FedProto(Method):
         """Return minus the squared distances to the prototypes ``[B, C]``; the head's logits if none is known."""
         z, logits = net.features_and_logits(b.model, x)
         return nearness(z, b.prototypes, b.known) if "known" in b and bool(b.known.any()) else logits
+
+    can = (
+        Uploads(
+            "which classes it has and its mean feature of each",
+            "which classes it has and its mean feature of each",
+            refuses=_refuses,
+        ),
+        Views(_views),
+        Presets(_PRESETS),
+    )

@@ -7,7 +7,9 @@ from typing import ClassVar
 
 import torch
 
+from fedkin.capabilities import PrivateSums, RobustMeans, Uploads
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
+from fedkin.core.method import in_range
 
 
 @dataclass(frozen=True)
@@ -16,11 +18,6 @@ class FedProx(Method):
 
     paper = "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated Optimization in Heterogeneous Networks, MLSys 2020"
     family = "one global model"
-    reveals = "its model"
-    also_sends = ""
-    robust = True
-    secure_aggregation = True
-    sends_as_trained = True
     tuned: ClassVar = {"mu": [0.001, 0.01, 0.1, 0.5, 1.0]}  # the grid of the authors
 
     mu: float = 0.01
@@ -31,8 +28,8 @@ class FedProx(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("mu", at_least=0)
-        self.check("straggler_fraction", at_least=0, at_most=1)
+        in_range(self, "mu", at_least=0)
+        in_range(self, "straggler_fraction", at_least=0, at_most=1)
 
     def init(self, r: Round) -> Bundle:
         """Return the common start as the global model."""
@@ -60,3 +57,5 @@ class FedProx(Method):
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Return the mean of the trained models, weighted by samples."""
         return Bundle(model=r.mean(up.model))
+
+    can = (RobustMeans(alone=True), PrivateSums(), Uploads("its model"))

@@ -8,7 +8,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Presets, PrivateSums, RobustMeans, Uploads, Views
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, head_loss, to_all
+from fedkin.core.method import in_range
 from fedkin.functional.retraining import require_head_last
 
 _CODE = {
@@ -18,21 +21,18 @@ _CODE = {
 }
 
 
+_PRESETS: Table = {
+    "code": {**_CODE, "head_epochs": 10, "body_epochs": 1},  # CIFAR-10, two classes per client
+    "code-many-classes": {**_CODE, "head_epochs": 10, "body_epochs": 5},  # five classes per client, CIFAR-100
+}
+
+
 @dataclass(frozen=True)
 class FedRep(Method):
     """A common body and one head per client; the head is trained to the end before the body moves."""
 
     paper = "Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized FL, ICML 2021"
     family = "personal part"
-    reveals = "its body"
-    also_sends = ""
-    trains_to_predict = property(lambda m: m.final_head_epochs > 0)
-    robust = True
-    secure_aggregation = True
-    presets: ClassVar = {
-        "code": {**_CODE, "head_epochs": 10, "body_epochs": 1},  # CIFAR-10, two classes per client
-        "code-many-classes": {**_CODE, "head_epochs": 10, "body_epochs": 5},  # five classes per client, CIFAR-100
-    }
     tuned: ClassVar = {"head_epochs": "int:1..15"}
 
     head_epochs: int = 10
@@ -46,10 +46,10 @@ class FedRep(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("head_epochs", at_least=1)
-        self.check("final_head_epochs", at_least=0)
+        in_range(self, "head_epochs", at_least=1)
+        in_range(self, "final_head_epochs", at_least=0)
         if self.body_epochs is not None:
-            self.check("body_epochs", at_least=1)
+            in_range(self, "body_epochs", at_least=1)
 
     def init(self, r: Round) -> Bundle:
         """Return the body of the common start, and its head for `first_head` "average"."""
@@ -94,6 +94,16 @@ class FedRep(Method):
             head = yield self._fit(c, self.final_head_epochs)
         return Bundle(model=torch.cat([head, c.received.body]))
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the model before the final training of its head as the view "untuned"."""
         return {"untuned": Bundle(model=self._model(c))} if self.final_head_epochs else {}
+
+    can = property(
+        lambda m: (
+            RobustMeans(),
+            PrivateSums(),
+            Uploads("its body"),
+            Views(FedRep._views, trains=m.final_head_epochs > 0),
+            Presets(_PRESETS),
+        )
+    )

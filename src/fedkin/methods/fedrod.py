@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedkin.capabilities import PrivateSums, RobustMeans, Uploads, Views
 from fedkin.core import Batch, Bundle, Client, Download, Method, Net, Round, Train, Work, to_all
+from fedkin.core.method import in_range
 from fedkin.functional.retraining import require_head_last
 
 
@@ -19,11 +21,7 @@ class FedRoD(Method):
 
     paper = "Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR 2022"
     family = "personal part"
-    reveals = "its model, and with it which classes it lacks"
-    also_sends = "its class counts, which are part of its loss"
     export_rule: ClassVar = {"kind": "two heads"}
-    robust = True
-    secure_aggregation = True
     tuned: ClassVar = {"gamma": "0..2"}
 
     gamma: float = 1.0
@@ -35,8 +33,8 @@ class FedRoD(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("gamma", at_least=0)
-        self.check("hidden", at_least=1)
+        in_range(self, "gamma", at_least=0)
+        in_range(self, "hidden", at_least=1)
 
     def init(self, r: Round) -> Bundle:
         """Return the common start, and a new hypernetwork for `personal` "hyper"."""
@@ -74,7 +72,7 @@ class FedRoD(Method):
         """Return the generic model with the client's personal head."""
         return Bundle(model=c.received.model, head=self._head(c))
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the generic model as "generic" and model and head after the last training as "trained"."""
         trained = Bundle(model=c.state.trained, head=c.state.head) if c.state else self.personalize(c)
         return {"generic": Bundle(model=c.received.model), "trained": trained}
@@ -83,6 +81,13 @@ class FedRoD(Method):
         """Return the sum of the generic and the personal logits ``[B, C]``; the generic ones where there is no head."""
         z, generic = net.features_and_logits(b.model, x)
         return generic + net.classify(b.head, z) if "head" in b else generic
+
+    can = (
+        RobustMeans(),
+        PrivateSums(),
+        Uploads("its model, and with it which classes it lacks", "its class counts, which are part of its loss"),
+        Views(_views),
+    )
 
 
 def _share(c: Client) -> Tensor:

@@ -9,9 +9,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedkin.capabilities import Asks, Grouped, Presets, RobustMeans, Uploads, Views
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all, to_each
+from fedkin.core.method import in_range
 from fedkin.core.rows import grow, mix, put
 from fedkin.functional.grouping import first_argmin
+
+_PRESETS: Table = {
+    "code": {  # the authors' program on CIFAR-10 and its rotated images, 100 clients; it trains by Adam
+        "clusters": 2,
+        "lam": 0.01,
+        "per_cluster": 15,
+        "training": {"epochs": 10, "batch_size": 64},
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -20,18 +32,6 @@ class FedSoft(Method):
 
     paper = "Ruan, Joe-Wong: FedSoft, Soft Clustered Federated Learning with Proximal Local Updating, AAAI 2022"
     family = "clusters"
-    reveals = "its model, and the share of its samples that each cluster model fits best"
-    also_sends = "the share of its samples that each cluster model fits best"
-    robust = True
-    secure_aggregation = False
-    presets: ClassVar = {
-        "code": {  # the authors' program on CIFAR-10 and its rotated images, 100 clients; it trains by Adam
-            "clusters": 2,
-            "lam": 0.01,
-            "per_cluster": 15,
-            "training": {"epochs": 10, "batch_size": 64},
-        },
-    }
     tuned: ClassVar = {"clusters": "int:2..5", "lam": "log:0.01..1"}
 
     clusters: int = 3
@@ -49,12 +49,12 @@ class FedSoft(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("clusters", at_least=1)
-        self.check("lam", at_least=0)
-        self.check("sigma", above=0, at_most=1)
-        self.check("tau", at_least=1)
+        in_range(self, "clusters", at_least=1)
+        in_range(self, "lam", at_least=0)
+        in_range(self, "sigma", above=0, at_most=1)
+        in_range(self, "tau", at_least=1)
         if self.per_cluster is not None:
-            self.check("per_cluster", at_least=1)
+            in_range(self, "per_cluster", at_least=1)
 
     def init(self, r: Round) -> Bundle:
         """Return independent random centres ``[S, P]``."""
@@ -72,7 +72,7 @@ class FedSoft(Method):
         return s.but(u=grow(s.u, k, even), asked=grow(s.asked, k, torch.tensor(False)))
 
     # ---- importance: which centre fits each sample best ---------------------------------------------------------
-    def survey(self, s: Bundle, r: Round) -> Download | None:
+    def _question(self, s: Bundle, r: Round) -> Download | None:
         """Ask all available clients every `tau` rounds, and clients that have never answered, to rate the centres."""
         new = ~s.asked[r.ids]
         if (r.index - 1) % self.tau == 0:
@@ -81,13 +81,13 @@ class FedSoft(Method):
             return None
         return to_each(given=new, centres=s.centres.expand(len(new), -1, -1))
 
-    def answer(self, c: Client) -> Bundle:
+    def _answer(self, c: Client) -> Bundle:
         """Return the fraction of training samples that each centre fits best, ``[S]``."""
         losses = [F.cross_entropy(c.logits(w), c.data.y, reduction="none") for w in c.received.centres]
         best = first_argmin(torch.stack(losses, 1))
         return Bundle(share=torch.bincount(best, minlength=self.clusters) / len(best))
 
-    def collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+    def _collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Store the importances u_ks, at least `sigma` each."""
         u = up.share.double().clamp(self.sigma, 1)
         return s.but(u=put(s.u, r.ids, u), asked=put(s.asked, r.ids, torch.tensor(True)))
@@ -135,11 +135,11 @@ class FedSoft(Method):
         of_centre = r.but(ids=r.ids[client], uniform=True)  # a plain mean of those drawn for it; none: unchanged
         return s.but(centres=of_centre.group_mean(up.model[client], centre, s.centres))
 
-    def relations(self, s: Bundle, r: Round) -> Tensor:
+    def _labels(self, s: Bundle, r: Round) -> Tensor:
         """Return each client's most important centre, int64 ``[K]``; -1 for clients that have not answered."""
         return torch.where(s.asked, first_argmin(-s.u), -1)
 
-    def cluster_count(self, s: Bundle, r: Round) -> int:
+    def _count(self, s: Bundle, r: Round) -> int:
         """Return the number of centres."""
         return self.clusters
 
@@ -147,6 +147,18 @@ class FedSoft(Method):
         """Return the client's own model."""
         return Bundle(model=self._own(c))
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the client's most important centre as the view "centre"."""
         return {"centre": Bundle(model=c.received.centres[int(first_argmin(-c.received.u[None]))])}
+
+    can = (
+        RobustMeans(),
+        Uploads(
+            "its model, and the share of its samples that each cluster model fits best",
+            "the share of its samples that each cluster model fits best",
+        ),
+        Asks("round", _question, _answer, _collect),
+        Grouped(_labels, _count),
+        Views(_views),
+        Presets(_PRESETS),
+    )

@@ -8,7 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Grouped, RobustMeans, Uploads
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_each
+from fedkin.core.method import in_range
 from fedkin.core.rows import grow, put, weighted_mean
 from fedkin.functional.grouping import kmeans, lloyd
 
@@ -19,10 +21,6 @@ class FeSEM(Method):
 
     paper = "Long, Xie, Shen, Zhou, Wang, Jiang: Multi-Center Federated Learning, World Wide Web 26, 2023"
     family = "clusters"
-    reveals = "its model"
-    also_sends = ""
-    robust = True
-    groups_models = True
     tuned = property(lambda m: {"clusters": "int:2..5"} | ({"lam": [0.001, 0.01, 0.1]} if m.lam else {}))
 
     clusters: int = 3
@@ -34,8 +32,8 @@ class FeSEM(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("clusters", at_least=1)
-        self.check("lam", at_least=0)
+        in_range(self, "clusters", at_least=1)
+        in_range(self, "lam", at_least=0)
 
     def init(self, r: Round) -> Bundle:
         """Return all centres at the common start."""
@@ -89,10 +87,12 @@ class FeSEM(Method):
             return lloyd(points, sizes, r.net.select(s.centres, self.feature))[0]
         return kmeans(points, sizes, self.clusters, r.rng)
 
-    def relations(self, s: Bundle, r: Round) -> Tensor:
+    def _labels(self, s: Bundle, r: Round) -> Tensor:
         """Return the cluster of each client, int64 ``[K]``; -1 for clients not grouped yet."""
         return s.labels
 
-    def cluster_count(self, s: Bundle, r: Round) -> int:
+    def _count(self, s: Bundle, r: Round) -> int:
         """Return the number of clusters."""
         return self.clusters
+
+    can = (RobustMeans(), Uploads("its model"), Grouped(_labels, _count, of_models=True))

@@ -9,7 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedkin.capabilities import Needs, Presets, PrivateSums, RobustMeans, Uploads, Views
+from fedkin.capabilities.presets import Table
 from fedkin.core import Batch, Bundle, Client, Download, Method, Net, Round, Train, Work, to_all
+from fedkin.core.method import in_range
+
+_PRESETS: Table = {
+    # ZJU-DAI/Federated-Mutual-Learning, Args.py and Node.py
+    "code": {"training": {"lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4, "epochs": 5, "batch_size": 128}},
+}
 
 
 @dataclass(frozen=True)
@@ -21,15 +29,7 @@ class FML(Method):
         "method for heterogeneous data, models, and objectives, FITEE 24(10), 2023"
     )
     family = "personal model"
-    reveals = "its copy of the shared model; its own model stays"
-    also_sends = ""
-    robust = True
-    secure_aggregation = True
     export_rule: ClassVar = {"kind": "model"}
-    presets: ClassVar = {
-        # ZJU-DAI/Federated-Mutual-Learning, Args.py and Node.py
-        "code": {"training": {"lr": 0.01, "momentum": 0.9, "weight_decay": 5e-4, "epochs": 5, "batch_size": 128}},
-    }
 
     meme: str = ""
     """Name of the shared network (fedkin list models), for example a smaller one. Default: of the run's kind."""
@@ -40,13 +40,8 @@ class FML(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("own_ce", at_least=0, at_most=1)
-        self.check("meme_ce", at_least=0, at_most=1)
-
-    @property
-    def second_network(self) -> str:
-        """Name of the shared network."""
-        return self.meme
+        in_range(self, "own_ce", at_least=0, at_most=1)
+        in_range(self, "meme_ce", at_least=0, at_most=1)
 
     def init(self, r: Round) -> Bundle:
         """Return a random start of the shared model."""
@@ -82,13 +77,24 @@ class FML(Method):
         """Return the client's own model."""
         return Bundle(model=self._own(c))
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the shared model as "meme"."""
         return {"meme": Bundle(meme=c.received.meme)}
 
     def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:
         """Return the logits ``[B, C]`` of a client's own model, or of the shared one."""
         return net.second(b.meme, x) if "meme" in b else net(b.model, x)
+
+    can = property(
+        lambda m: (
+            RobustMeans(),
+            PrivateSums(),
+            Uploads("its copy of the shared model; its own model stays"),
+            Views(FML._views),
+            Needs(second=m.meme),
+            Presets(_PRESETS),
+        )
+    )
 
 
 def mutual_loss(net: Net, z: Tensor, batch: Batch, aux: Bundle) -> Tensor:

@@ -8,7 +8,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Grouped, RobustMeans, Uploads
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
+from fedkin.core.method import in_range
 from fedkin.core.rows import grow
 from fedkin.functional.damping import moved_by_share
 
@@ -21,9 +23,6 @@ class IFCA(Method):
 
     paper = "Ghosh, Chung, Yin, Ramchandran: An Efficient Framework for Clustered Federated Learning, NeurIPS 2020"
     family = "clusters"
-    reveals = "its model and its cluster"
-    also_sends = "the cluster it chose by its training samples"
-    robust = True
     tuned: ClassVar = {"clusters": "int:2..5"}
 
     clusters: int = 3
@@ -42,8 +41,8 @@ class IFCA(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("clusters", at_least=1)
-        self.check("init_min_share", at_least=0, at_most=1 / self.clusters)
+        in_range(self, "clusters", at_least=1)
+        in_range(self, "init_min_share", at_least=0, at_most=1 / self.clusters)
 
     def init(self, r: Round) -> Bundle:
         """Return independent random centres ``[clusters, P]``."""
@@ -106,16 +105,16 @@ class IFCA(Method):
             centres[:, r.net.body] = r.mean(up.model)[r.net.body]
         return Bundle(centres=centres, labels=labels, redraws=torch.tensor(-1))  # these starts are kept
 
-    def refuses(self, r: Round, up: Bundle) -> str | None:
+    def _refuses(self, r: Round, up: Bundle) -> str | None:
         """Return a reason if the cluster's number is out of range."""
         ok = 0 <= int(up.cluster) < self.clusters
         return None if ok else f"cluster is {int(up.cluster)}, there are {self.clusters}"
 
-    def relations(self, s: Bundle, r: Round) -> Tensor:
+    def _labels(self, s: Bundle, r: Round) -> Tensor:
         """Return each client's cluster in its last participation, int64 ``[K]``; -1 before the first."""
         return s.labels
 
-    def cluster_count(self, s: Bundle, r: Round) -> int:
+    def _count(self, s: Bundle, r: Round) -> int:
         """Return the number of clusters."""
         return self.clusters
 
@@ -124,3 +123,9 @@ class IFCA(Method):
         centres, k = self._choose(c)
         k = int(c.state.get("cluster", k))  # what it is until its next round, if it is chosen after training
         return Bundle(model=centres[k], cluster=torch.tensor(k))
+
+    can = (
+        RobustMeans(),
+        Uploads("its model and its cluster", "the cluster it chose by its training samples", refuses=_refuses),
+        Grouped(_labels, _count),
+    )

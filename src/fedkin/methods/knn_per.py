@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedkin.capabilities import Needs, PrivateSums, RobustMeans, Uploads, Views
 from fedkin.core import Bundle, Client, Download, Method, Net, Round, Train, Work, to_all
+from fedkin.core.method import in_range
 from fedkin.core.sides import chunked
 
 _GRID = tuple(i / 10 for i in range(11))  # weights to choose from
@@ -23,11 +25,6 @@ class KNNPer(Method):
     title = "kNN-Per"
     paper = "Marfoq, Neglia, Kameni, Vidal: Personalized Federated Learning through Local Memorization, ICML 2022"
     family = "personal part"
-    reveals = "its model"
-    also_sends = "the scores of predictions that depend on stored samples"
-    robust = True
-    secure_aggregation = True
-    reads_validation = property(lambda m: m.weight == "validation")
     export_rule = property(lambda m: {"kind": "neighbours", "neighbours": m.neighbours, "scale": m.scale})
     tuned: ClassVar = {"neighbours": "int:3..30", "scale": "log:0.1..10"}
 
@@ -40,10 +37,10 @@ class KNNPer(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("neighbours", at_least=1)
-        self.check("scale", above=0)
+        in_range(self, "neighbours", at_least=1)
+        in_range(self, "scale", above=0)
         if self.weight != "validation":
-            self.check("weight", at_least=0, at_most=1)
+            in_range(self, "weight", at_least=0, at_most=1)
 
     def init(self, r: Round) -> Bundle:
         """Return the common start as the global model."""
@@ -78,7 +75,7 @@ class KNNPer(Method):
         right = [(mixed(both[:, 0], both[:, 1], lam).argmax(1) == c.validation.y).sum() for lam in _GRID]
         return _GRID[int(torch.stack(right).argmax())]
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the global model as the view "global"."""
         return {"global": Bundle(model=c.received.model)}
 
@@ -93,6 +90,16 @@ class KNNPer(Method):
         """Return the class probabilities of the model and of the memory, ``[B, C]`` each."""
         z, logits = net.features_and_logits(b.model, x)
         return logits.softmax(1), memory(z, b.features, b.labels, self.neighbours, self.scale, net.classes)
+
+    can = property(
+        lambda m: (
+            RobustMeans(),
+            PrivateSums(),
+            Uploads("its model", "the scores of predictions that depend on stored samples"),
+            Views(KNNPer._views),
+            Needs(validation=m.weight == "validation"),
+        )
+    )
 
 
 def mixed(model: Tensor, memory: Tensor, weight: Tensor | float) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import PrivateSums, RobustMeans, Uploads, Views
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
 
 
@@ -20,10 +21,6 @@ class LGFedAvg(Method):
         "Learning with Local and Global Representations, 2020"
     )
     family = "personal part"
-    reveals = "its head"
-    also_sends = ""
-    robust = True
-    secure_aggregation = True
 
     def init(self, r: Round) -> Bundle:
         """Return the head of the common start."""
@@ -51,8 +48,10 @@ class LGFedAvg(Method):
         """Return the client's body with the common head."""
         return Bundle(model=self._model(c))
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the model after the client's last training as the view "trained"."""
         if not c.state:
             return {"trained": self.personalize(c)}
         return {"trained": Bundle(model=torch.cat([c.state.trained, c.state.body]))}
+
+    can = (RobustMeans(), PrivateSums(), Uploads("its head"), Views(_views))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedkin.capabilities import PrivateSums, Uploads
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
 
 
@@ -12,9 +13,6 @@ class Local(Method):
     """Every client trains alone; nothing is sent."""
 
     family = "no federation"
-    reveals = "nothing"
-    also_sends = ""
-    secure_aggregation = True  # nothing is sent, so nothing must be seen
 
     def init(self, r: Round) -> Bundle:
         """Return an empty state: there is no server model."""
@@ -37,3 +35,5 @@ class Local(Method):
     def personalize(self, c: Client) -> Bundle:
         """Return the client's own model; the common start if it has never trained."""
         return Bundle(model=c.state.get("model", c.w0))
+
+    can = (PrivateSums(), Uploads("nothing"))

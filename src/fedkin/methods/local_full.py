@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from fedkin.capabilities import Needs, PrivateSums, Uploads
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
 
 
@@ -16,10 +17,6 @@ class LocalFull(Method):
     title = "Local (full)"
     paper = "a reference row without a paper"
     family = "no federation"
-    reveals = "nothing"
-    also_sends = ""
-    reads_validation = True
-    secure_aggregation = True  # nothing is sent, so nothing must be seen
 
     def init(self, r: Round) -> Bundle:
         """Return an empty state: there is no server model."""
@@ -53,3 +50,5 @@ class LocalFull(Method):
     def personalize(self, c: Client) -> Bundle:
         """Return the best model so far; the common start if the client has never trained."""
         return Bundle(model=c.state.get("chosen", c.w0))
+
+    can = (PrivateSums(), Uploads("nothing"), Needs(validation=True))

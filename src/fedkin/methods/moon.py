@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedkin.capabilities import PrivateSums, RobustMeans, Uploads
 from fedkin.core import Batch, Bundle, Client, Download, Method, Net, Round, Train, Work, to_all
+from fedkin.core.method import in_range
 
 
 @dataclass(frozen=True)
@@ -18,10 +20,6 @@ class MOON(Method):
 
     paper = "Li, He, Song: Model-Contrastive Federated Learning (MOON), CVPR 2021"
     family = "one global model"
-    reveals = "its model"
-    also_sends = ""
-    robust = True
-    secure_aggregation = True
     tuned: ClassVar = {"mu": [0.1, 1.0, 5.0, 10.0]}  # the grid of the authors
 
     mu: float = 1.0
@@ -31,8 +29,8 @@ class MOON(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("mu", at_least=0)
-        self.check("temperature", above=0)
+        in_range(self, "mu", at_least=0)
+        in_range(self, "temperature", above=0)
 
     def init(self, r: Round) -> Bundle:
         """Return the common start as the global model."""
@@ -58,6 +56,8 @@ class MOON(Method):
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Return the mean of the trained models, weighted by samples."""
         return Bundle(model=r.mean(up.model))
+
+    can = (RobustMeans(), PrivateSums(), Uploads("its model"))
 
 
 def contrastive_loss(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:

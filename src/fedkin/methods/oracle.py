@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Grouped, PrivateSums, RobustMeans, Uploads
 from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_each
 from fedkin.core.rows import grow
 
@@ -18,11 +19,6 @@ class Oracle(Method):
     title = "Oracle clusters"
     paper = "a reference row without a paper; FedAvg is McMahan et al., AISTATS 2017"
     family = "clusters"
-    reveals = "its model and its true group"
-    also_sends = "its true group"
-    robust = True
-    secure_aggregation = True
-    groups_models = True
 
     def init(self, r: Round) -> Bundle:
         """Return an empty state: the groups are learned as clients join."""
@@ -67,11 +63,18 @@ class Oracle(Method):
         """Return each group's mean of the trained models, weighted by samples; FedAvg inside each group."""
         return s.but(models=r.group_mean(up.model, self._row(s, r), s.models))
 
-    def pools(self, s: Bundle, r: Round) -> Bundle:
+    def _pools(self, s: Bundle, r: Round) -> Bundle:
         """Return one pool for each true group."""
         return Bundle(group=self._row(s, r), weight=r.weight)
 
-    def relations(self, s: Bundle, r: Round) -> Tensor:
+    def _labels(self, s: Bundle, r: Round) -> Tensor:
         """Return the true group of each client, int64 ``[K]``."""
         empty = r.roster.size  # before any client has joined
         return r.roster.described.get("group", empty).clone()
+
+    can = (
+        RobustMeans(),
+        PrivateSums(_pools),
+        Uploads("its model and its true group", "its true group"),
+        Grouped(_labels, of_models=True),
+    )

@@ -9,7 +9,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Grouped, Logs, Presets, PrivateSums, RobustMeans, Uploads
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Net, Round, Train, Work, to_each
+from fedkin.core.method import in_range
 from fedkin.core.rows import grow, side_by_side
 from fedkin.functional.grouping import first_argmin
 from fedkin.functional.linkage import Linkage, agglomerate
@@ -21,6 +24,14 @@ _PART = 16  # and of those that they are compared with
 _RANK = 1e-6  # a direction below this fraction of the longest is rounding: vectors are sent as float32
 
 
+_PRESETS: Table = {
+    "code": {  # MMorafah/PACFL, scripts/pacfl.sh: CIFAR-10, two classes per client
+        "threshold": 4.9,
+        "training": {"lr": 0.01, "momentum": 0.5, "epochs": 10, "batch_size": 10},
+    },
+}
+
+
 @dataclass(frozen=True)
 class PACFL(Method):
     """Clusters are made once, by the angles between the main directions of clients' inputs; each is FedAvg."""
@@ -30,17 +41,6 @@ class PACFL(Method):
         "Clustered FL via Principal Angles Between Client Data Subspaces, AAAI 2023"
     )
     family = "clusters"
-    reveals = "a few principal vectors of its inputs of each class, and its model"
-    also_sends = "principal vectors of its inputs, once"
-    robust = True
-    secure_aggregation = True
-    groups_models = True
-    presets: ClassVar = {
-        "code": {  # MMorafah/PACFL, scripts/pacfl.sh: CIFAR-10, two classes per client
-            "threshold": 4.9,
-            "training": {"lr": 0.01, "momentum": 0.5, "epochs": 10, "batch_size": 10},
-        },
-    }
     tuned: ClassVar = {"threshold": "log:4..40"}
 
     vectors: int = 3
@@ -55,8 +55,8 @@ class PACFL(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("vectors", at_least=1)
-        self.check("threshold", at_least=0, at_most=90)
+        in_range(self, "vectors", at_least=1)
+        in_range(self, "threshold", at_least=0, at_most=90)
 
     def describe(self, c: Client) -> Bundle:
         """Return the client's principal vectors ``[C, p, D]``; rows of zeros where a class has fewer directions."""
@@ -104,19 +104,19 @@ class PACFL(Method):
         """Return each cluster's mean of the trained models, weighted by samples."""
         return s.but(centres=r.group_mean(up.model, s.labels[r.ids], s.centres))
 
-    def pools(self, s: Bundle, r: Round) -> Bundle:
+    def _pools(self, s: Bundle, r: Round) -> Bundle:
         """Return one pool for each cluster."""
         return Bundle(group=s.labels[r.ids], weight=r.weight)
 
-    def relations(self, s: Bundle, r: Round) -> Tensor:
+    def _labels(self, s: Bundle, r: Round) -> Tensor:
         """Return the cluster of each client, int64 ``[K]``."""
         return s.labels
 
-    def cluster_count(self, s: Bundle, r: Round) -> int:
+    def _count(self, s: Bundle, r: Round) -> int:
         """Return the number of clusters."""
         return len(s.centres)
 
-    def caveat(self, net: Net, s: Bundle) -> str:
+    def _caveat(self, net: Net, s: Bundle) -> str:
         """Return that all clients are one cluster, or each one of its own: then it is another method."""
         found, clients = len(s.centres), len(s.labels)
         if clients < 2 or 1 < found < clients:
@@ -125,6 +125,18 @@ class PACFL(Method):
         if found > 1:
             what, mend = f"a cluster for each of {clients} clients, so it is Local here", "larger"
         return f"PACFL made {what}; try a {mend} threshold than {self.threshold:g} degrees"
+
+    can = (
+        RobustMeans(),
+        PrivateSums(_pools),
+        Uploads(
+            "a few principal vectors of its inputs of each class, and its model",
+            "principal vectors of its inputs, once",
+        ),
+        Grouped(_labels, _count, of_models=True),
+        Logs(caveat=_caveat),
+        Presets(_PRESETS),
+    )
 
 
 def principal_vectors(x: Tensor, count: int) -> Tensor:

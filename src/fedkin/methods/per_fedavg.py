@@ -9,8 +9,20 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Needs, Presets, PrivateSums, RobustMeans, Uploads, Views
+from fedkin.capabilities.presets import Table
 from fedkin.core import Batch, Bundle, Client, Download, Method, Net, Round, Train, Work, cross_entropy, to_all
+from fedkin.core.method import in_range
 from fedkin.core.train import Loss
+
+_PRESETS: Table = {
+    "paper": {"outer_lr": 0.001, "training": {"batch_size": 40}},
+    "pfedcs": {  # one step size for both, as in the comparison of the PFedCS paper
+        "inner_lr": 0.005,
+        "outer_lr": 0.005,
+        "training": {"lr": 0.005, "batch_size": 100, "epochs": 5},
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -20,19 +32,6 @@ class PerFedAvg(Method):
     title = "Per-FedAvg"
     paper = "Fallah, Mokhtari, Ozdaglar: Personalized Federated Learning with Theoretical Guarantees, NeurIPS 2020"
     family = "personal model"
-    reveals = "its model"
-    also_sends = "meta-steps, which are no means over samples"
-    presumes_sgd = "its meta-steps and its adaptation are plain gradient steps"
-    robust = True
-    secure_aggregation = True
-    presets: ClassVar = {
-        "paper": {"outer_lr": 0.001, "training": {"batch_size": 40}},
-        "pfedcs": {  # one step size for both, as in the comparison of the PFedCS paper
-            "inner_lr": 0.005,
-            "outer_lr": 0.005,
-            "training": {"lr": 0.005, "batch_size": 100, "epochs": 5},
-        },
-    }
     tuned: ClassVar = {"inner_lr": "log:1e-3..0.1"}
 
     inner_lr: float = 0.01
@@ -48,11 +47,11 @@ class PerFedAvg(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("inner_lr", at_least=0)
-        self.check("delta", above=0)
-        self.check("adapt_steps", at_least=0)
+        in_range(self, "inner_lr", at_least=0)
+        in_range(self, "delta", above=0)
+        in_range(self, "adapt_steps", at_least=0)
         if self.outer_lr != "run":
-            self.check("outer_lr", above=0)
+            in_range(self, "outer_lr", above=0)
 
     def init(self, r: Round) -> Bundle:
         """Return the common start as the global model."""
@@ -79,7 +78,7 @@ class PerFedAvg(Method):
         """Return the plain mean of the models, as in the paper."""
         return Bundle(model=r.but(uniform=True).mean(up.model))
 
-    def pools(self, s: Bundle, r: Round) -> Bundle:
+    def _pools(self, s: Bundle, r: Round) -> Bundle:
         """Return one pool with equal weights."""
         return Bundle(group=torch.zeros_like(r.ids), weight=r.but(uniform=True).weight)
 
@@ -90,9 +89,18 @@ class PerFedAvg(Method):
             w = yield Train(w, steps=self.adapt_steps, lr=self.inner_lr, momentum=0.0, weight_decay=0.0)
         return Bundle(model=w)
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the global model before adaptation as the view "meta"."""
         return {"meta": Bundle(model=c.received.model)}
+
+    can = (
+        RobustMeans(),
+        PrivateSums(_pools),
+        Uploads("its model", "meta-steps, which are no means over samples"),
+        Views(_views),
+        Needs(sgd="its meta-steps and its adaptation are plain gradient steps"),
+        Presets(_PRESETS),
+    )
 
 
 # ---- the meta-gradient ----------------------------------------------------------------------------------------------

@@ -11,7 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from fedkin.capabilities import Asks, Grouped, Needs, Presets, PrivateSums, RobustMeans, Uploads
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Net, Round, Train, Work, to_all, to_each
+from fedkin.core.method import in_range
 from fedkin.core.rows import group_mean, grow, put
 from fedkin.core.sides import chunked
 from fedkin.functional.grouping import kmeans, nearest
@@ -21,19 +24,17 @@ from fedkin.functional.pairs import differences_from
 _RELU = {F.relu, F.relu_, F.relu6, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_}  # nn.ReLU calls F.relu
 
 
+_PRESETS: Table = {
+    "code": {"training": {"epochs": 5, "batch_size": 32, "lr": 0.01, "momentum": 0.5}},
+}
+
+
 @dataclass(frozen=True)
 class PFA(Method):
     """FedAvg for a while; then groups of clients on whose data the model's channels are inactive alike go on apart."""
 
     paper = "Liu, Guo, Chen: PFA, Privacy-preserving Federated Adaptation for Effective Model Personalization, WWW 2021"
     family = "clusters"
-    reveals = "how often some of the common model's channels are inactive on its data, and its model"
-    also_sends = "how often channels are silent on its training samples"
-    robust = True
-    secure_aggregation = True
-    presets: ClassVar = {
-        "code": {"training": {"epochs": 5, "batch_size": 32, "lr": 0.01, "momentum": 0.5}},
-    }
     tuned: ClassVar = {"clusters": "int:2..5"}
 
     clusters: int = 3
@@ -47,15 +48,10 @@ class PFA(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("clusters", at_least=1)
-        self.check("channels", at_least=1)
+        in_range(self, "clusters", at_least=1)
+        in_range(self, "channels", at_least=1)
         if self.after is not None:
-            self.check("after", at_least=0)
-
-    @property
-    def follows_total(self) -> str:
-        """The reason why the steps depend on the number of rounds: the default of `after`."""
-        return "it makes groups after half of the rounds where after is not set" if self.after is None else ""
+            in_range(self, "after", at_least=0)
 
     def init(self, r: Round) -> Bundle:
         """Return the common start and the channels to measure, drawn once."""
@@ -73,7 +69,7 @@ class PFA(Method):
         """Add the joining clients without a group."""
         return s.but(labels=grow(s.labels, len(r.roster), torch.tensor(-1)))
 
-    def survey(self, s: Bundle, r: Round) -> Download | None:
+    def _question(self, s: Bundle, r: Round) -> Download | None:
         """Ask clients without a group for their sparsity once the phase of FedAvg has ended."""
         asked = s.labels[r.ids] < 0
         if r.index <= (r.total // 2 if self.after is None else self.after) or not bool(asked.any()):
@@ -81,11 +77,11 @@ class PFA(Method):
         m = len(r.ids)
         return to_each(given=asked, model=s.model.expand(m, -1), channels=s.channels.expand(m, -1))
 
-    def answer(self, c: Client) -> Bundle:
+    def _answer(self, c: Client) -> Bundle:
         """Return the sparsity of the chosen channels on the client's training data, ``[channels]``."""
         return Bundle(sparsity=sparsity(c.net, c.received.model, c.data.x)[c.received.channels])
 
-    def collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+    def _collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         """Make the groups from the first answers; assign later clients to the nearest mean sparsity."""
         if len(s.centres):  # a late client: the group with the nearest mean sparsity
             return s.but(labels=put(s.labels, r.ids, nearest(up.sparsity, s.centroids)))
@@ -125,18 +121,33 @@ class PFA(Method):
         r = r.among(r.ids[known])
         return s.but(centres=r.group_mean(up.model[known], s.labels[r.ids], s.centres))
 
-    def pools(self, s: Bundle, r: Round) -> Bundle:
+    def _pools(self, s: Bundle, r: Round) -> Bundle:
         """Return one pool, or one for each group once there are groups."""
         labels = s.labels[r.ids]
         return Bundle(group=labels if len(s.centres) else torch.zeros_like(labels), weight=r.weight)
 
-    def relations(self, s: Bundle, r: Round) -> Tensor:
+    def _labels(self, s: Bundle, r: Round) -> Tensor:
         """Return the group of each client, int64 ``[K]``; -1 for clients without one."""
         return s.labels
 
-    def cluster_count(self, s: Bundle, r: Round) -> int:
+    def _count(self, s: Bundle, r: Round) -> int:
         """Return the number of groups."""
         return self.clusters
+
+    can = property(
+        lambda m: (
+            RobustMeans(),
+            PrivateSums(PFA._pools),
+            Uploads(
+                "how often some of the common model's channels are inactive on its data, and its model",
+                "how often channels are silent on its training samples",
+            ),
+            Asks("round", PFA._question, PFA._answer, PFA._collect),
+            Grouped(PFA._labels, PFA._count),
+            Needs(total="it makes groups after half of the rounds where after is not set" if m.after is None else ""),
+            Presets(_PRESETS),
+        )
+    )
 
 
 # ---- sparsity of channels -------------------------------------------------------------------------------------------

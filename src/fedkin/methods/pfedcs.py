@@ -13,11 +13,21 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Needs, Presets, RobustMeans, Uploads, Views
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, distillation, head_loss, to_all, to_each
+from fedkin.core.method import in_range
 from fedkin.core.rows import grow, put
 from fedkin.functional.grouping import two_gaussians, two_means, two_ward
 from fedkin.functional.pairs import differences_from
 from fedkin.functional.retraining import require_head_last
+
+_PRESETS: Table = {  # the paper's model of a client is the one after its last local training
+    # its four-layer network on CIFAR-10 and -100; Tiny-ImageNet
+    "paper": {"run": {"evaluate": "trained"}, "training": {"epochs": 5, "batch_size": 100, "lr": 0.005}},
+    "paper-resnet18": {"run": {"evaluate": "trained"}, "training": {"epochs": 5, "batch_size": 100, "lr": 0.1}},
+}
+_HALF = "its first stage lasts half of the rounds where beta is not set"
 
 
 @dataclass(frozen=True)
@@ -29,14 +39,6 @@ class PFedCS(Method):
         "among Similar Classifiers, AAAI 2025"
     )
     family = "personal part"
-    reveals = "its body and, in stage 1, its classifier"
-    also_sends = ""
-    robust = True
-    presets: ClassVar = {  # the paper's model of a client is the one after its last local training
-        # its four-layer network on CIFAR-10 and -100; Tiny-ImageNet
-        "paper": {"run": {"evaluate": "trained"}, "training": {"epochs": 5, "batch_size": 100, "lr": 0.005}},
-        "paper-resnet18": {"run": {"evaluate": "trained"}, "training": {"epochs": 5, "batch_size": 100, "lr": 0.1}},
-    }
     tuned: ClassVar = {"lam": "0..1", "kappa": "log:0.1..10"}
 
     beta: int | None = None
@@ -65,19 +67,13 @@ class PFedCS(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("lam", at_least=0, at_most=1)
+        in_range(self, "lam", at_least=0, at_most=1)
         for field, least in (("rho", 0), ("random_size", 1), ("kappa", 0), ("fixed", 0)):
-            self.check(field, at_least=least)
-        self.check("temperature", above=0)
+            in_range(self, field, at_least=least)
+        in_range(self, "temperature", above=0)
         for name, low in (("beta", 0), ("teacher_lr", 1e-12)):
             if getattr(self, name) is not None:
-                self.check(name, at_least=low)
-
-    @property
-    def follows_total(self) -> str:
-        """The reason why the steps depend on the number of rounds: the default of `beta`."""
-        usual = self.select != "none" and self.beta is None
-        return "its first stage lasts half of the rounds where beta is not set" if usual else ""
+                in_range(self, name, at_least=low)
 
     def init(self, r: Round) -> Bundle:
         """Return the body of the common start and an empty cache of heads."""
@@ -171,9 +167,19 @@ class PFedCS(Method):
         """Return the common body with the client's own head."""
         return Bundle(model=torch.cat([self._head(c), c.received.body]))
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the model after the client's last training as the view "trained"."""
         return {"trained": Bundle(model=torch.cat([self._head(c), c.state.get("trained", c.received.body)]))}
+
+    can = property(
+        lambda m: (
+            RobustMeans(),
+            Uploads("its body and, in stage 1, its classifier"),
+            Views(PFedCS._views),
+            Needs(total=_HALF if m.select != "none" and m.beta is None else ""),
+            Presets(_PRESETS),
+        )
+    )
 
 
 # ---- collaborators and weights (Eqs. 4-8) ---------------------------------------------------------------------------

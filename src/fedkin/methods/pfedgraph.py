@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedkin.capabilities import RobustMeans, Uploads, Views
 from fedkin.core import Batch, Bundle, Client, Download, Method, Net, Round, Train, Work, to_each
+from fedkin.core.method import in_range
 from fedkin.core.rows import gram, grow, put
 from fedkin.functional.divisions import rows_or_mean
 
@@ -21,9 +23,6 @@ class PFedGraph(Method):
     title = "pFedGraph"
     paper = "Ye, Ni, Wu, Chen, Wang: Personalized Federated Learning with Inferred Collaboration Graphs, ICML 2023"
     family = "mixture"
-    reveals = "its model"
-    also_sends = ""
-    robust = True
     tuned: ClassVar = {"spread": "log:0.08..8", "lam": "log:1e-3..0.1"}
 
     spread: float = 0.8
@@ -34,8 +33,8 @@ class PFedGraph(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("spread", above=0)
-        self.check("lam", at_least=0)
+        in_range(self, "spread", above=0)
+        in_range(self, "lam", at_least=0)
 
     def init(self, r: Round) -> Bundle:
         """Return empty records of the clients' mixed models, and of the directions that they are pulled to."""
@@ -89,9 +88,11 @@ class PFedGraph(Method):
         """Return the client's mixed model."""
         return Bundle(model=c.received.model)
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the model after the client's last training as the view "trained"."""
         return {"trained": Bundle(model=c.state.get("trained", c.received.model))}
+
+    can = (RobustMeans(), Uploads("its model"), Views(_views))
 
 
 def onto_simplex(rows: Tensor) -> Tensor:

@@ -7,7 +7,17 @@ from typing import ClassVar
 
 import torch
 
+from fedkin.capabilities import Needs, Presets, PrivateSums, RobustMeans, Uploads, Views
+from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
+from fedkin.core.method import in_range
+
+_PRESETS: Table = {
+    "code": {  # CharlieDinh/pFedMe, MNIST with a linear model; its optimiser adds 0.001 theta to every gradient
+        "inner_lr": 0.1,
+        "training": {"steps": 20, "batch_size": 20, "lr": 0.005, "weight_decay": 1e-3},
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -17,17 +27,6 @@ class PFedMe(Method):
     title = "pFedMe"
     paper = "Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes (pFedMe), NeurIPS 2020"
     family = "personal model"
-    reveals = "its copy of the global model; its personal model stays"
-    also_sends = "several gradients of the same batch"
-    presumes_sgd = "each gradient step of its solver is a request of its own, in which Adam would only see the sign"
-    robust = True
-    secure_aggregation = True
-    presets: ClassVar = {
-        "code": {  # CharlieDinh/pFedMe, MNIST with a linear model; its optimiser adds 0.001 theta to every gradient
-            "inner_lr": 0.1,
-            "training": {"steps": 20, "batch_size": 20, "lr": 0.005, "weight_decay": 1e-3},
-        },
-    }
     tuned: ClassVar = {"lam": "log:0.1..50", "inner_lr": "log:5e-3..0.5"}  # lam: the range of the paper
 
     lam: float = 15.0
@@ -44,12 +43,12 @@ class PFedMe(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("lam", above=0)
-        self.check("inner_steps", at_least=1)
-        self.check("inner_lr", above=0)
+        in_range(self, "lam", above=0)
+        in_range(self, "inner_steps", at_least=1)
+        in_range(self, "inner_lr", above=0)
         if self.outer_lr is not None:
-            self.check("outer_lr", above=0)
-        self.check("beta", above=0)
+            in_range(self, "outer_lr", above=0)
+        in_range(self, "beta", above=0)
 
     def init(self, r: Round) -> Bundle:
         """Return the common start as the global model."""
@@ -80,7 +79,7 @@ class PFedMe(Method):
         model[params] = (1 - self.beta) * s.model[params] + self.beta * model[params]
         return Bundle(model=model)
 
-    def pools(self, s: Bundle, r: Round) -> Bundle:
+    def _pools(self, s: Bundle, r: Round) -> Bundle:
         """Return one pool with equal weights."""
         return Bundle(group=torch.zeros_like(r.ids), weight=r.but(uniform=True).weight)
 
@@ -88,6 +87,15 @@ class PFedMe(Method):
         """Return the personal model theta; the global model if the client has never trained."""
         return Bundle(model=c.state.get("model", c.received.model))
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the global model as the view "global"."""
         return {"global": Bundle(model=c.received.model)}
+
+    can = (
+        RobustMeans(),
+        PrivateSums(_pools),
+        Uploads("its copy of the global model; its personal model stays", "several gradients of the same batch"),
+        Views(_views),
+        Needs(sgd="each gradient step of its solver is a request of its own, in which Adam would only see the sign"),
+        Presets(_PRESETS),
+    )

@@ -12,8 +12,24 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import (
+    Asks,
+    Capability,
+    Grouped,
+    Logs,
+    Presets,
+    PrivateSums,
+    RobustMeans,
+    Uploads,
+    Views,
+)
+from fedkin.capabilities.asks import asks
+from fedkin.capabilities.logs import numbers_of
+from fedkin.capabilities.needs import needs_of
+from fedkin.capabilities.presets import TABLES, presets_of
+from fedkin.capabilities.views import client_notes, trains_to_predict, views_of
 from fedkin.core import Bundle, Client, ConfigError, Download, Method, Net, Round, Train, Work, to_all, to_each
-from fedkin.core.method import PRESET_TABLES, through, untrained
+from fedkin.core.method import in_range, through, untrained
 from fedkin.core.rows import grow, put
 from fedkin.core.samples import Samples
 from fedkin.core.sides import chunked
@@ -44,10 +60,6 @@ class Safe(Method):
 
     paper = "Mansour, Mohri, Ro, Suresh: Three Approaches for Personalization, arXiv 2002.10619 (other rule)"
     family = "personal model"
-    robust = True
-    sends_scores = property(lambda m: m.send_numbers)
-    noisy_scores = property(lambda m: m.send_numbers and m.mode != "sure")
-    reads_validation = True
 
     inner: Method
     """The method that is wrapped."""
@@ -62,10 +74,10 @@ class Safe(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("delta", above=0, below=1)
+        in_range(self, "delta", above=0, below=1)
         if isinstance(self.inner, Safe):
             raise ConfigError(f"{self.inner.title} is a safe form already; it cannot be wrapped a second time")
-        if type(self.inner).consult is not Method.consult:
+        if asks(self.inner, "evaluation") is not None:
             raise ConfigError(f"{self.inner.title} asks its clients before evaluations itself and cannot be wrapped")
 
     @property
@@ -79,50 +91,10 @@ class Safe(Method):
         return f"{self.inner.title} mixed with a model trained alone, in a share that each client chooses."
 
     @property
-    def reveals(self) -> str:  # type: ignore[override]  # depends on the settings
-        """What the server learns about one client."""
-        more = "; how many held-out samples it has and how much better than alone it predicts them"
-        return self.inner.reveals + (more if self.send_numbers else "")
-
-    @property
-    def also_sends(self) -> str | None:
-        """What the wrapped method's clients send of their data, and the nine numbers."""
-        if self.inner.also_sends is None or not self.send_numbers:
-            return self.inner.also_sends
-        nine = "nine numbers about held-out samples (none with send_numbers = false)"
-        return " and ".join(filter(None, (self.inner.also_sends, nine)))
-
-    @property
-    def client_notes(self) -> Mapping[str, tuple[float, float]]:
-        """The client's lambda, ``share``, and the wrapped method's numbers."""
-        return {**self.inner.client_notes, "share": (0.0, 1.0)}
-
-    @property
-    def secure_aggregation(self) -> bool:
-        """Whether the wrapped method supports secure aggregation, if no client sends numbers of its own."""
-        return self.inner.secure_aggregation and not self.send_numbers
-
-    @property
     def export_rule(self) -> Mapping[str, Any] | None:
         """The mixture of the wrapped method's rule and one network; None if that has none."""
         inner = self.inner.export_rule
         return None if inner is None else {"kind": "mixture", "inner": inner}
-
-    @classmethod
-    def presets_for(cls, given: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-        """Return the presets of the wrapped method in ``given``."""
-        inner = given.get("inner")
-        found = inner.presets_for(vars(inner)) if isinstance(inner, Method) else {}
-        return {name: _of_inner(preset) for name, preset in found.items()}
-
-    def require_secure(self) -> None:
-        """Raise `ConfigError` unless means of uploads are all that the server needs."""
-        self.inner.require_secure()
-        if self.send_numbers:
-            raise ConfigError(
-                "secure aggregation cannot be used with Safe as it is set: its server must see single clients' nine "
-                "numbers about held-out samples; set send_numbers = false, and each client chooses by its samples alone"
-            )
 
     # ---- server -----------------------------------------------------------------------------------------------
     def init(self, r: Round) -> Bundle:
@@ -146,20 +118,13 @@ class Safe(Method):
         """Return the state with another one of the wrapped method."""
         return Bundle({**{name: t for name, t in s.items() if not name.startswith("inner.")}, **inner.under("inner")})
 
-    def survey(self, s: Bundle, r: Round) -> Download | None:
-        """Ask what the wrapped method asks."""
-        asked = self.inner.survey(s.inside("inner"), r)
-        return None if asked is None else asked.under("inner")
-
-    def consult(self, s: Bundle, r: Round) -> Download | None:
+    def _question(self, s: Bundle, r: Round) -> Download:
         """Send what clients predict with by the wrapped method, to be compared with their models alone."""
         noisy = {} if r.metadata_epsilon is None else {"noisy": torch.tensor(True)}
-        return self.inner.deliver(s.inside("inner"), r).under("inner") | to_all(**noisy) if self.send_numbers else None
+        return self.inner.deliver(s.inside("inner"), r).under("inner") | to_all(**noisy)
 
-    def collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        """Keep the clients' numbers, or pass the answers of a survey to the wrapped method."""
-        if "held" not in up:
-            return self._with(s, self.inner.collect(s.inside("inner"), r, up.inside("inner")))
+    def _collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        """Keep the clients' numbers."""
         if int(s.asked) != r.index:  # the first answers of a round: earlier numbers are of other models
             s = s.but(asked=torch.tensor(r.index), held=put(s.held, torch.arange(len(s.held)), torch.tensor(0)))
         return s.but(**{name: put(s[name], r.ids, up[name]) for name in _REPORTS if name in up})
@@ -200,33 +165,19 @@ class Safe(Method):
         s = s.but(asked=torch.tensor(0)) if self.send_numbers else s
         return self._with(s, self.inner.aggregate(s.inside("inner"), r, up.inside("inner")))
 
-    def pools(self, s: Bundle, r: Round) -> Bundle:
-        """Return the wrapped method's pools."""
-        return self.inner.pools(s.inside("inner"), r)
-
-    def refuses(self, r: Round, up: Bundle) -> str | None:
-        """Return a reason if a client's numbers are impossible, or the wrapped method's reason to refuse an upload."""
-        if "held" not in up:
-            return self.inner.refuses(r, up.inside("inner"))
+    def _impossible(self, r: Round, up: Bundle) -> str | None:
+        """Return a reason if a client's numbers are impossible."""
         if "choice" in up:
             return None if 0 <= int(up.choice) < len(GRID) else f"choice is {int(up.choice)}, expected 0 to 4"
         n, largest = int(up.held), int(up.hits.abs().max())
         return f"hits differ by {largest} on {n} samples" if n < 0 or largest > n else None
 
-    def relations(self, s: Bundle, r: Round) -> Tensor | None:
-        """Return the wrapped method's clusters, int64 ``[K]``."""
-        return self.inner.relations(s.inside("inner"), r)
-
-    def cluster_count(self, s: Bundle, r: Round) -> int | None:
-        """Return the wrapped method's number of clusters."""
-        return self.inner.cluster_count(s.inside("inner"), r)
-
-    def notes(self, s: Bundle) -> dict[str, float]:
-        """Return the wrapped method's notes and, of the clients that sent numbers, the mean lambda and the share at 0.
+    def _numbers(self, s: Bundle) -> dict[str, float]:
+        """Return the wrapped method's numbers and, of the clients that sent theirs, the mean lambda and the share at 0.
 
         As their numbers say; mode "sure" decides by samples that the server does not know.
         """
-        found, reporting = self.inner.notes(s.inside("inner")), self._reporting(s)
+        found, reporting = numbers_of(self.inner, s.inside("inner")), self._reporting(s)
         if len(reporting) < LEAST or self.mode == "sure" or not int(s.asked) or "choice" in s:
             return found
         prior, table = shared(s.likelihood[reporting], s.hits[reporting], s.held[reporting])
@@ -239,7 +190,7 @@ class Safe(Method):
 
         They are the same unless the method reads them: its model would be judged on samples that it was fitted to.
         """
-        return (held.every(2), held.every(2, first=1)) if self.inner.reads_validation else (held, held)
+        return (held.every(2), held.every(2, first=1)) if needs_of(self.inner).validation else (held, held)
 
     def _inside(self, c: Client) -> Client:
         """Return the client as the wrapped method sees it."""
@@ -249,15 +200,11 @@ class Safe(Method):
         """Return the wrapped method's description of the client."""
         return self.inner.describe(c)
 
-    def answer(self, c: Client) -> Work:
-        """Return the wrapped method's answer; before an evaluation the nine numbers (zeros where there are none).
+    def _answer(self, c: Client) -> Work:
+        """Return the nine numbers (zeros where there are none).
 
         In a run with `metadata_epsilon` a noisy choice instead: of the lambda that the held-out samples like best.
         """
-        if "consult" not in c.received:
-            return Bundle((yield from through(self.inner.answer(self._inside(c)))).under("inner"))
-        if not self.send_numbers:  # the server of such a run does not ask
-            raise ConfigError("asked for numbers about held-out samples in a run with send_numbers = false")
         b = yield from through(self.inner.personalize(self._inside(c)))
         held = self.parts(c.validation)[1].distinct()
         if len(held) < LEAST or "alone" not in c.state:
@@ -290,7 +237,7 @@ class Safe(Method):
         return self._mixed(c, (yield from through(self.inner.personalize(self._inside(c)))))
 
     def _mixed(self, c: Client, b: Bundle) -> Bundle:
-        seen = {name: b[name] for name in ("cluster", *self.inner.client_notes) if name in b}
+        seen = {name: b[name] for name in ("cluster", *client_notes(self.inner)) if name in b}
         own = {"alone": c.state.get("alone", c.w0), "share": GRID[self._choice(c, b)].float()}
         return Bundle({**b.under("inner"), **own, **seen})
 
@@ -307,15 +254,15 @@ class Safe(Method):
         r, bound = posterior(numbers(p, q, held.y)[0], c.received.get("prior", FLAT)), BOUNDS[self.mode]
         return choose(r, c.received.gains, bound) if "gains" in c.received else choose_alone(r, bound)
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         """Return the wrapped method's views ("trained" as a mixture), the model alone, and its model "method".
 
         The last one is not there where the wrapped method trains before it predicts.
         """
         inside = self._inside(c)
-        views = self.inner.views(inside).items()
+        views = views_of(self.inner, inside).items()
         found = {name: self._mixed(c, b) if name == "trained" else b.under("inner") for name, b in views}
-        if not self.inner.trains_to_predict and (plain := untrained(self.inner.personalize(inside))) is not None:
+        if not trains_to_predict(self.inner) and (plain := untrained(self.inner.personalize(inside))) is not None:
             found["method"] = plain.under("inner")
         return {**found, "alone": Bundle(alone=c.state.get("alone", c.w0))}
 
@@ -329,8 +276,52 @@ class Safe(Method):
             return logits
         return (share * probabilities(logits) + (1 - share) * probabilities(net(b.alone, x))).log()
 
+    @property
+    def can(self) -> tuple[Capability, ...]:
+        """What the wrapped method can do, each under ``inner.``; the nine numbers; the mixture's views."""
+        notes = {**client_notes(self.inner), "share": (0.0, 1.0)}
+        found: list[Capability] = [
+            Views(Safe._views, notes, trains=True),
+            replace(needs_of(self.inner), validation=True),
+            Presets({name: _of_inner(preset) for name, preset in presets_of(self.inner).items()}),
+        ]
+        if self.send_numbers:
+            scores: Literal["exact", "noisy"] = "exact" if self.mode == "sure" else "noisy"
+            found.append(
+                Asks("evaluation", Safe._question, Safe._answer, Safe._collect, scores, Safe._impossible),
+            )
+        log = Logs()
+        for one in self.inner.can:
+            if isinstance(one, RobustMeans):
+                found.append(RobustMeans())
+            elif isinstance(one, PrivateSums):
+                found.append(replace(one.inside(), unless=_NUMBERS if self.send_numbers else one.unless))
+            elif isinstance(one, Uploads):
+                found.append(self._uploads(one))
+            elif isinstance(one, Asks):
+                found.append(one.inside(Safe._inside, lambda m, r: r))
+            elif isinstance(one, Grouped):
+                found.append(one.inside(lambda m, r: r))
+            elif isinstance(one, Logs):
+                log = one.inside()
+        return (*found, replace(log, numbers=Safe._numbers))
+
+    def _uploads(self, own: Uploads) -> Uploads:
+        if not self.send_numbers:
+            return own.inside()
+        nine = "nine numbers about held-out samples (none with send_numbers = false)"
+        more = "; how many held-out samples it has and how much better than alone it predicts them"
+        also = " and ".join(filter(None, (own.also, nine)))
+        return replace(own.inside(), reveals=own.reveals + more, also=also)
+
+
+_NUMBERS = (
+    "its server must see single clients' nine numbers about held-out samples; set send_numbers = false, and each "
+    "client chooses by its samples alone"
+)
+
 
 def _of_inner(preset: Mapping[str, Any]) -> dict[str, Any]:
     """Return a preset of a wrapped method as one of its wrapper: its fields in a table ``inner``."""
-    tables = {name: table for name, table in preset.items() if name in PRESET_TABLES}
-    return {**tables, "inner": {name: value for name, value in preset.items() if name not in PRESET_TABLES}}
+    tables = {name: table for name, table in preset.items() if name in TABLES}
+    return {**tables, "inner": {name: value for name, value in preset.items() if name not in TABLES}}

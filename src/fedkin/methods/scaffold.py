@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
+from fedkin.capabilities import Logs, Needs, PrivateSums, RobustMeans, Uploads
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
+from fedkin.core.method import in_range
 from fedkin.functional.step_size import accumulated_step
 
 
@@ -19,18 +21,13 @@ class SCAFFOLD(Method):
         "Learning, ICML 2020"
     )
     family = "one global model"
-    reveals = "its model and its mean gradient"
-    also_sends = ""
-    presumes_sgd = "its control variates are changes divided by the sum of step sizes"
-    robust = True
-    secure_aggregation = True
 
     server_lr: float = 1.0
     """The server's step size (the paper's global step size eta_g): 1 takes the mean of the clients' models."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check("server_lr", above=0)
+        in_range(self, "server_lr", above=0)
 
     def init(self, r: Round) -> Bundle:
         """Return the common start and c = 0."""
@@ -70,10 +67,18 @@ class SCAFFOLD(Method):
         # N counts all clients that have joined, not the participants
         return Bundle(model=model, c=s.c + len(r.ids) / len(r.roster) * even.mean(up.change))
 
-    def pools(self, s: Bundle, r: Round) -> Bundle:
+    def _pools(self, s: Bundle, r: Round) -> Bundle:
         """Return one pool with equal weights: the server needs plain means of all uploads."""
         return Bundle(group=torch.zeros_like(r.ids), weight=r.but(uniform=True).weight)
 
-    def notes(self, s: Bundle) -> dict[str, float]:
+    def _numbers(self, s: Bundle) -> dict[str, float]:
         """Return the norm of c, which estimates the gradient of the mean loss."""
         return {"gradient_norm": float(s.c.norm())}
+
+    can = (
+        RobustMeans(),
+        PrivateSums(_pools),
+        Uploads("its model and its mean gradient"),
+        Needs(sgd="its control variates are changes divided by the sum of step sizes"),
+        Logs(_numbers),
+    )

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from fedkin.capabilities.asks import sends_scores
+from fedkin.capabilities.uploads import also_sent
 from fedkin.core import ConfigError, Method, MethodError, Net
 from fedkin.privacy.dp_sgd import Private, require_single_gradients
 from fedkin.privacy.noise import checked_epsilon, reports_at_joining, require_counts, says
@@ -86,13 +88,13 @@ class Privacy:
             ModelError: the network cannot be trained privately.
         """
         if self.metadata_epsilon is not None:
-            if method.sends_scores and not method.noisy_scores:
+            if sends_scores(method) == "exact":
                 raise ConfigError(
                     f"metadata_epsilon puts noise on what clients report at joining, but clients of {method.title} "
                     "also send exact figures on their held-out samples; set send_numbers = false in the method, or "
                     "leave metadata_epsilon out"
                 )
-            require_counts(method, net, nothing=method.noisy_scores)
+            require_counts(method, net, nothing=sends_scores(method) == "noisy")
         if self.noise_multiplier is None:
             return
         self.require_method(method)
@@ -111,16 +113,16 @@ class Privacy:
         Raises:
             ConfigError: clients of this method report more of their samples than private training covers.
         """
-        also_sent, name = method.also_sends, type(method).__name__
-        if self.noise_multiplier is None or also_sent == "":
+        also, name = also_sent(method), type(method).__name__
+        if self.noise_multiplier is None or also == "":
             return
-        if also_sent is None:
+        if also is None:
             raise ConfigError(
                 f"{name} does not say what its clients send in addition to trained models, so no epsilon can be "
                 'stated; if it is nothing, say also_sends = "" in the method (docs/robust-and-private.md)'
             )
         raise ConfigError(
-            f"noise_multiplier makes the training of {name} private, but its clients also send {also_sent}, which no "
+            f"noise_multiplier makes the training of {name} private, but its clients also send {also}, which no "
             "noise covers; take another method (docs/robust-and-private.md has a list) or leave noise_multiplier out"
         )
 
@@ -149,7 +151,7 @@ class Privacy:
 
 def reports(method: Method, net: Net) -> bool:
     """Return whether `metadata_epsilon` puts noise on anything: a report at joining, or a choice."""
-    return reports_at_joining(method, net) or method.noisy_scores
+    return reports_at_joining(method, net) or sends_scores(method) == "noisy"
 
 
 def _said(method: Method, net: Net) -> list[str]:

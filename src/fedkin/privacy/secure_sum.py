@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import torch
 
+from fedkin.capabilities import PrivateSums, has
+from fedkin.capabilities.sums import one_pool
 from fedkin.core import Bundle, Method, MethodError, Round
 from fedkin.core.bundle import refusal
 
@@ -51,7 +53,8 @@ def pooled(
     method: Method, s: Bundle, r: Round, least: int = LEAST
 ) -> tuple[Round, dict[int, SecureGroup], dict[int, str]]:
     """Return the round for those of ``r.ids`` that can be pooled, their pools, and why the others are left out."""
-    grouping = method.pools(s, r)
+    sums = has(method, PrivateSums)
+    grouping = one_pool(method, s, r) if sums is None else sums.pools(method, s, r)
     weight, pools, out = grouping.weight.double(), dict[int, SecureGroup](), dict[int, str]()
     for group in grouping.group.unique().tolist():
         mine = grouping.group == group

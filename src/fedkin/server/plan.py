@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from fedkin.capabilities.asks import sends_scores
+from fedkin.capabilities.means import require_robust
+from fedkin.capabilities.sums import require_secure
 from fedkin.core import Aggregation, ConfigError, Method
 from fedkin.core.cohort import cohort_size
 from fedkin.core.method import Moment
@@ -109,7 +112,7 @@ class Plan(RunSettings):
         return math.ceil(self.cohort(clients) * self.oversampling - 1e-9)
 
     def consults(self, round: int) -> bool:
-        """Return whether clients are asked (`Method.consult`) before the evaluation of this round."""
+        """Return whether clients are asked (`fedkin.capabilities.Asks`) before the evaluation of this round."""
         return self.metadata_epsilon is None or round == self.rounds
 
     def require(self, method: Method, clients: int | None = None) -> None:
@@ -118,8 +121,8 @@ class Plan(RunSettings):
         Raises:
             ConfigError: uploads are not merged, or cannot be hidden, as the plan would have it; too few clients.
         """
-        method.require_robust(self.aggregation)
-        if self.metadata_epsilon is not None and self.stop_after is not None and method.noisy_scores:
+        require_robust(method, self.aggregation)
+        if self.metadata_epsilon is not None and self.stop_after is not None and sends_scores(method) == "noisy":
             raise ConfigError(
                 f"stop_after = {self.stop_after} cannot be used with metadata_epsilon = {self.metadata_epsilon:g} and "
                 f"{type(method).__name__}: its clients report their choice in the last round, and a run that ends "
@@ -138,7 +141,7 @@ class Plan(RunSettings):
             )
         if not self.aggregation.secure:
             return
-        method.require_secure()
+        require_secure(method)
         if clients is not None and self.cohort(clients) < LEAST:
             raise ConfigError(
                 f"secure aggregation needs at least {LEAST} uploads in a round; participation = {self.participation:g} "

@@ -10,6 +10,11 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Grouped, has
+from fedkin.capabilities.asks import Before, asks
+from fedkin.capabilities.logs import numbers_of
+from fedkin.capabilities.uploads import unusable
+from fedkin.capabilities.views import client_notes
 from fedkin.core import (
     Bundle,
     Download,
@@ -29,6 +34,7 @@ from fedkin.server.plan import Plan
 from fedkin.server.shares import limited
 from fedkin.server.upload_checks import ScoreForm, bundled, false_scores, handed_out, probe, scored
 
+_ASKED: dict[Before, str] = {"round": "survey", "evaluation": "evaluation: asked before it"}
 _TOGETHER = 128  # clients evaluated in one exchange: bounds the memory that their downloads take
 
 
@@ -105,7 +111,7 @@ class RoundReport:
         seconds: wall time of the whole round and of its parts.
         cluster_count: number of clusters, including empty ones.
         bytes_evaluation: bytes that had to travel for the evaluation alone, in no other figure: to clients, and what
-            they answered before it (`Method.consult`).
+            they answered before it (`fedkin.capabilities.Asks`).
         unevaluated: why an evaluation, or the answer to a question before it, did not arrive, by id.
         limited: claimed and used number of samples of clients that claimed too large a share, by id.
     """
@@ -157,7 +163,7 @@ def _one(method: Method, net: Net, training: Training, transport: Transport, pla
     started, t = time.perf_counter(), server.round + 1
     joined, said = _admit(method, net, transport, plan, server, t)
     here = transport.available(t)
-    survey = _survey(method, training, transport, plan, server, _round(net, plan, server, t, "survey", here))
+    survey = _query(method, training, transport, plan, server, "round", _round(net, plan, server, t, "survey", here))
     r = _weighed(_sampled(method, server.state, _round(net, plan, server, t, "sample", here)), plan)
     cohort, pools, out = r.ids.tolist(), dict[int, SecureGroup](), dict[int, str]()
     if plan.aggregation.secure and cohort:
@@ -190,8 +196,8 @@ def _one(method: Method, net: Net, training: Training, transport: Transport, pla
     everyone = _round(net, plan, server, t, "evaluate", here)
     shown = _Shown()
     if plan.evaluates(t):
-        consulted = _consulted(method, training, transport, plan, server, everyone)
-        shown = _evaluated(method, training, transport, plan, server, everyone, consulted)
+        before = _query(method, training, transport, plan, server, "evaluation", everyone)
+        shown = _evaluated(method, training, transport, plan, server, everyone, before)
     ended = time.perf_counter()
     clusters, count = _grouped(method, server, everyone)
     return RoundReport(
@@ -207,7 +213,7 @@ def _one(method: Method, net: Net, training: Training, transport: Transport, pla
         bytes_up=sum(b.travelling() for b in replies.values()) + said + survey.bytes_up,
         weights=download.weights,
         clusters=clusters,
-        notes=method.notes(server.state),
+        notes=numbers_of(method, server.state),
         evaluation=shown.found,
         seconds={
             "round": merged - started,
@@ -238,7 +244,7 @@ def _checked(
         pools = {i: m.pool for i, m in messages.items() if m.pool is not None}
         return summed(pools, replies, schema, plan.bound)
     unfit = refusals(replies, schema, plan.bound)
-    why = {i: unfit.get(i) or method.refuses(r, up) for i, up in replies.items()}
+    why = {i: unfit.get(i) or unusable(method, r, up) for i, up in replies.items()}
     refused = {i: reason for i, reason in why.items() if reason}
     return {i: replies[i] for i in sorted(replies) if i not in refused}, refused
 
@@ -304,39 +310,50 @@ def _admit(method: Method, net: Net, transport: Transport, plan: Plan, server: S
     return sorted(new), said.nbytes
 
 
-@dataclass(frozen=True)
-class _Survey:
-    """Cost of a survey, clients that did not answer it, and what was sent to those that did."""
+@dataclass
+class _Answers:
+    """What a question cost, what was sent to those that answered, and why other answers are not used or missing."""
 
+    sent: dict[int, Bundle] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)
     bytes_down: int = 0
     bytes_up: int = 0
     seconds: float = 0.0
-    sent: dict[int, Bundle] = field(default_factory=dict)
 
 
-def _survey(method: Method, training: Training, transport: Transport, plan: Plan, server: Server, r: Round) -> _Survey:
-    """Send a survey if the method requests one; the answers go into the state."""
-    download = method.survey(server.state, r) if len(r.ids) else None
-    if download is None:
-        return _Survey()
-    messages = {i: m for i, m in _messages("survey", download, r, server).items() if m.body}
-    sent = time.perf_counter()
-    replies, missing = transport.exchange(messages)
-    seconds = time.perf_counter() - sent
-    refused: dict[int, str] = {}
-    if replies:
-        schema = probe(method, r.net, training, messages[min(replies)].body, survey=True)
-        unfit = refusals(replies, schema, plan.bound)
-        refused = {i: f"survey: {reason}" for i, reason in unfit.items()}
-    good = {i: replies[i] for i in sorted(replies) if i not in refused}
-    if good:
-        state = method.collect(server.state, r.but(step="collect", ids=torch.tensor(list(good))), stack(good))
-        server.state = bundled(method, "collect", state)
-    bytes_down = _travelling(messages)
-    bytes_up = sum(b.travelling() for b in replies.values())
-    return _Survey(refused, missing, bytes_down, bytes_up, seconds, {i: messages[i].body for i in replies})
+def _query(
+    method: Method, training: Training, transport: Transport, plan: Plan, server: Server, before: Before, r: Round
+) -> _Answers:
+    """Ask what the method asks before a round, or in batches before an evaluation; answers go into the state."""
+    done, question = _Answers(), asks(method, before)
+    if question is None or len(r.ids) == 0 or (before == "evaluation" and not plan.consults(r.index)):
+        return done
+    for ids in [r.ids] if before == "round" else r.ids.split(_TOGETHER):
+        part = r.but(ids=ids)
+        if (download := question.question(method, server.state, part)) is None:
+            break
+        messages = _messages("survey" if before == "round" else "consult", download, part, server)
+        if before == "round":  # an empty row is no question; before an evaluation a client may need nothing to answer
+            messages = {i: m for i, m in messages.items() if m.body}
+        done.bytes_down += _travelling(messages)
+        started = time.perf_counter()
+        replies, missing = transport.exchange(messages)
+        done.seconds += time.perf_counter() - started
+        schema = probe(method, r.net, training, messages[min(replies)].body, question=question) if replies else Bundle()
+        why = refusals(replies, schema, plan.bound)
+        if (judge := question.refuses) is not None:
+            own = {i: judge(method, part, up) for i, up in replies.items() if i not in why}
+            why |= {i: reason for i, reason in own.items() if reason}
+        done.bytes_up += sum(b.travelling() for b in replies.values())
+        done.sent |= {i: messages[i].body for i in replies}
+        done.refused |= {i: f"{_ASKED[before]}: {reason}" for i, reason in why.items()}
+        done.missing |= missing
+        good = {i: replies[i] for i in sorted(replies) if i not in why}
+        if good:
+            answered = part.but(step="collect", ids=torch.tensor(list(good)))
+            server.state = bundled(method, "collect", question.collect(method, server.state, answered, stack(good)))
+    return done
 
 
 def _sampled(method: Method, s: Bundle, r: Round) -> Round:
@@ -384,44 +401,6 @@ class _Shown:
     bytes_down: int = 0
 
 
-@dataclass
-class _Consulted:
-    """Answers before an evaluation: names of what was sent, why answers are not used or missing, bytes both ways."""
-
-    names: dict[int, frozenset[str]] = field(default_factory=dict)
-    refused: dict[int, str] = field(default_factory=dict)
-    missing: dict[int, str] = field(default_factory=dict)
-    bytes: int = 0
-
-
-def _consulted(
-    method: Method, training: Training, transport: Transport, plan: Plan, server: Server, r: Round
-) -> _Consulted:
-    """Ask clients, in batches, what the method requests about the current models; the answers go into the state."""
-    done = _Consulted()
-    if not plan.consults(r.index):
-        return done
-    for ids in r.ids.split(_TOGETHER) if len(r.ids) else ():
-        part = r.but(ids=ids)
-        if (download := method.consult(server.state, part)) is None:
-            break
-        messages = _messages("survey", download | to_all(consult=torch.tensor(True)), part, server)
-        done.bytes += _travelling(messages)
-        replies, missing = transport.exchange(messages)
-        schema = probe(method, r.net, training, messages[min(replies)].body, survey=True) if replies else Bundle()
-        unfit = refusals(replies, schema, plan.bound)
-        why = {i: unfit.get(i) or method.refuses(part, up) for i, up in replies.items()}
-        done.refused |= {i: f"evaluation: asked before it: {reason}" for i, reason in why.items() if reason}
-        done.missing |= {i: f"asked before it: {reason}" for i, reason in missing.items()}
-        done.bytes += sum(b.travelling() for b in replies.values())
-        done.names |= {i: frozenset(messages[i].body) for i in replies}
-        good = {i: replies[i] for i in sorted(replies) if i not in done.refused}
-        if good:
-            state = method.collect(server.state, part.but(step="collect", ids=torch.tensor(list(good))), stack(good))
-            server.state = bundled(method, "collect", state)
-    return done
-
-
 def _evaluated(
     method: Method,
     training: Training,
@@ -429,16 +408,18 @@ def _evaluated(
     plan: Plan,
     server: Server,
     r: Round,
-    consulted: _Consulted,
+    asked_before: _Answers,
 ) -> _Shown:
     """Evaluate every client that has joined, in batches, with the models after the round."""
-    found, false, missing = dict[int, Bundle](), dict(consulted.refused), dict(consulted.missing)
-    bytes_down = consulted.bytes
+    found, false = dict[int, Bundle](), dict(asked_before.refused)
+    missing = {i: f"asked before it: {why}" for i, why in asked_before.missing.items()}
+    bytes_down = asked_before.bytes_down + asked_before.bytes_up
     for ids in r.ids.split(_TOGETHER) if len(r.ids) else ():
         part = r.but(ids=ids)
         download = handed_out(method, "deliver", method.deliver(server.state, part))
         messages = _messages("evaluate", download, part, server)
-        there = {i: m.body.only(consulted.names.get(i, frozenset()) & m.body.keys()) for i, m in messages.items()}
+        sent = asked_before.sent  # what both send under one name travels once
+        there = {i: m.body.only(frozenset(sent.get(i, Bundle())) & m.body.keys()) for i, m in messages.items()}
         bytes_down += _travelling(messages, there)
         answers, late = transport.exchange(messages)
         missing |= late
@@ -447,7 +428,7 @@ def _evaluated(
         form = ScoreForm(
             names=scored(method, r.net, training, messages[min(answers)].body, plan.evaluate),
             classes=r.net.classes,
-            notes=method.client_notes,
+            notes=client_notes(method),
             outcomes=outcomes_due(plan.outcomes_from, r.index),
             most=plan.max_samples,
         )
@@ -535,14 +516,15 @@ def _grouped(method: Method, server: Server, r: Round) -> tuple[Tensor | None, i
     Raises:
         MethodError: a client is in a cluster beyond the last.
     """
-    labels = method.relations(server.state, r)
-    if labels is None:
+    groups = has(method, Grouped)
+    labels = None if groups is None else groups.labels(method, server.state, r)
+    if groups is None or labels is None:
         return None, 0
     known = 1 + int(labels.max()) if len(labels) else 0
-    count = method.cluster_count(server.state, r)
+    count = None if groups.count is None else groups.count(method, server.state, r)
     if count is not None and known > count:
         raise MethodError(
-            f"relations of {type(method).__name__} puts a client into cluster {known - 1}; cluster_count says that "
+            f"{type(method).__name__} puts a client into cluster {known - 1}; its count of clusters says that "
             f"there are {count}, 0 to {count - 1}"
         )
     return labels, known if count is None else count

@@ -10,6 +10,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Asks
+from fedkin.capabilities.views import client_notes, views_of
 from fedkin.core import Bundle, Client, Download, Method, MethodError, Net, Samples, Training, stack
 from fedkin.core.bundle import require_tensors
 from fedkin.core.method import Moment, at_moment
@@ -44,16 +46,16 @@ def _instance(method: Method, step: str, value: T, kind: type[T], wanted: str) -
     return value
 
 
-def probe(method: Method, net: Net, training: Training, received: Bundle, *, survey: bool = False) -> Bundle:
+def probe(method: Method, net: Net, training: Training, received: Bundle, *, question: Asks | None = None) -> Bundle:
     """Return an example of an honest client's answer: its program, run on synthetic data without training.
 
     The synthetic client has one blank sample per class and no history. Only names, shapes and dtypes of the result are
     meaningful.
 
     Args:
-        survey: the answer to a survey instead of an upload.
+        question: whose answer it is; None: an upload.
     """
-    return _answered(method, net, training, received, survey)[0]
+    return _answered(method, net, training, received, question)[0]
 
 
 def keeps(method: Method, net: Net, training: Training, received: Bundle) -> Bundle:
@@ -62,11 +64,11 @@ def keeps(method: Method, net: Net, training: Training, received: Bundle) -> Bun
 
 
 def _answered(
-    method: Method, net: Net, training: Training, received: Bundle, survey: bool = False
+    method: Method, net: Net, training: Training, received: Bundle, question: Asks | None = None
 ) -> tuple[Bundle, Client]:
     data = Samples(net.inputs(net.classes), torch.arange(net.classes))
     client = Client(0, data, data, net, training, received, Bundle())
-    work = method.answer(client) if survey else method.client_update(client)
+    work = method.client_update(client) if question is None else question.answer(method, client)
     return drive(work, lambda request: request.start.detach().clone()), client
 
 
@@ -82,9 +84,9 @@ def scored(method: Method, net: Net, training: Training, received: Bundle, momen
     data = Samples(net.inputs(net.classes), torch.arange(net.classes))
     client = Client(0, data, data, net, training, received, Bundle())
     model = drive(method.personalize(client), lambda request: request.start.detach().clone())
-    views = [f"{name}." if name else "" for name in at_moment(model, method.views(client), moment)]
+    views = [f"{name}." if name else "" for name in at_moment(model, views_of(method, client), moment)]
     parts = {view + part for view in views for part in ("test", "validation")}
-    notes = {f"note.{name}" for name in method.client_notes}
+    notes = {f"note.{name}" for name in client_notes(method)}
     return {"counts", "unpredicted", *parts, *notes, *({"cluster"} & set(model))}
 
 
@@ -96,7 +98,7 @@ class ScoreForm:
         names: of its tensors, see `scored`; class counts ``[C]``, counts of parts ``[3, C]``, samples without a
             prediction ``[]`` and a cluster ``[]``, all int64; notes ``[]``, float64.
         classes: C.
-        notes: `Method.client_notes`: the range of each note.
+        notes: `fedkin.capabilities.Views`: the range of each note.
         outcomes: whether they may hold `OUTCOMES`; a client whose owner hides them leaves both out.
         most: samples of an evaluation at most.
     """

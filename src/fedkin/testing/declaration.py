@@ -62,7 +62,7 @@ def _check_steps(cls: type[Method]) -> None:
 
 
 def _check_statements(method: Method) -> None:
-    """Check what a class states besides fields: settings without a type, a survey that is not whole, unknown names."""
+    """Check what a class states besides fields: settings without a type, unknown names."""
     cls, names = type(method), {field.name for field in dataclasses.fields(method)}  # type: ignore[arg-type]
     typed = inspect.get_annotations(cls)
     for name, value in vars(cls).items():
@@ -73,13 +73,6 @@ def _check_statements(method: Method) -> None:
                 f"{name} = {value!r} has no type, so it is not a setting; write {name}: {kind} = {value!r}, or "
                 f"{name.upper()} if it is a constant"
             )
-    asked = "consult" if cls.consult is not Method.consult else "survey"
-    survey = {name: getattr(cls, name) is not getattr(Method, name) for name in (asked, "answer", "collect")}
-    if any(survey.values()) and not all(survey.values()):
-        there, lacks = ([n for n, own in survey.items() if own is wanted] for wanted in (True, False))
-        raise RuleBroken(
-            f"{cls.__name__} has {' and '.join(there)} without {' and '.join(lacks)}: a survey needs all three"
-        )
     if cls.family and cls.family not in FAMILIES:
         raise RuleBroken(f"family = {cls.family!r} is none of {', '.join(map(repr, FAMILIES))}")
     if unknown := sorted(set(method.tuned) - names):

@@ -10,6 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from fedkin.capabilities import Uploads, has
+from fedkin.capabilities.sums import sums_suffice
 from fedkin.core import Bundle, ClientData, Method, Net, Samples, Training
 from fedkin.core.seeds import generator
 from fedkin.engines import Job, Loop
@@ -114,6 +116,7 @@ class _Wire:
         answers, missing = self.simulation.exchange(messages, enough)
         ways: dict[str, tuple[Way, Way | None]] = {
             "survey": ("asked", "answers"),
+            "consult": ("asked", "answers"),
             "update": ("sent", "sends"),
             "evaluate": ("shown", None),
         }
@@ -163,8 +166,8 @@ def page(methods: Mapping[str, Method]) -> str:
             methods[name].title,
             *(found[name].cell(way) for way in ("says", "answers", "sends")),
             f"{found[name].models('sends'):.2f}",
-            method.reveals,
-            "yes" if method.secure_aggregation else "no",
+            shown.reveals if (shown := has(method, Uploads)) else "",
+            "yes" if sums_suffice(method) else "no",
         )
         for name, method in methods.items()
     ]

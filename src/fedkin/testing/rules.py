@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedkin.capabilities.means import require_robust
+from fedkin.capabilities.sums import sums_suffice
 from fedkin.core import Aggregation, Bundle, ClientData, ConfigError, Method, Net, Round, Samples, Training, stack
 from fedkin.core.robust import Kind as RuleKind
 from fedkin.core.rows import kept_by
@@ -452,7 +454,7 @@ def robust(case: Case) -> None:
     """Check that a method with ``robust = True`` runs under the median and uses it."""
     rule = _Counted()
     try:
-        case.method.require_robust(rule)
+        require_robust(case.method, rule)
     except ConfigError:
         return
     setting = case.setting("norm")
@@ -468,7 +470,7 @@ def robust(case: Case) -> None:
 def secure_aggregation(case: Case) -> None:
     """Check that a method with ``secure_aggregation = True`` needs no more than the means of its pools."""
     method = case.method
-    if not method.secure_aggregation or case.aggregation != Aggregation():  # sums go with the mean only
+    if not sums_suffice(method) or case.aggregation != Aggregation():  # sums go with the mean only
         return
 
     def compare(s: Bundle, r: Round, up: Bundle, new: Bundle) -> None:

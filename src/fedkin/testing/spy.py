@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Client, Download, Method, Net, Round, Work
+from fedkin.core.capability import Capability, Step
 from fedkin.core.method import through
 
 Given = Mapping[str, Mapping[str, Tensor]]
@@ -62,29 +64,18 @@ def unasked(s: Bundle, r: Round, up: Bundle, new: Bundle) -> None:
 class Spy(Method):
     """Another method, with a guard around each of its steps and a look at the results of the server's steps."""
 
-    robust = True  # as far as the wrapped method is
     inner: Method
     """The wrapped method."""
     guard: Guard = unguarded
     """Context entered around every step, with the step's arguments."""
     look: Look = unseen
-    """Called with the results of ``sample``, ``distribute``, ``deliver`` and ``relations``."""
+    """Called with the results of ``sample``, ``distribute``, ``deliver``, of questions and of ``labels``."""
     merged: Merged = unasked
     """Called with the arguments and the result of ``aggregate``."""
-
-    @property
-    def secure_aggregation(self) -> bool:
-        """Whether the wrapped method supports secure aggregation."""
-        return self.inner.secure_aggregation
 
     def _server(self, s: Bundle, r: Round) -> dict[str, Mapping[str, Tensor]]:
         known = {"size": r.roster.size, "ids": r.ids, **r.roster.described}
         return {"the server's state": s, "the roster": known, "what was drawn": r.drawn}
-
-    @property
-    def client_notes(self) -> Mapping[str, tuple[float, float]]:
-        """The wrapped method's numbers of each client."""
-        return self.inner.client_notes
 
     def init(self, r: Round) -> Bundle:
         """Return the wrapped method's first state, unguarded."""
@@ -94,25 +85,6 @@ class Spy(Method):
         """Guard the wrapped method's ``admit``."""
         with self.guard("admit", self._server(s, r)):
             return self.inner.admit(s, r)
-
-    def survey(self, s: Bundle, r: Round) -> Download | None:
-        """Guard the wrapped method's ``survey`` and look at its result."""
-        with self.guard("survey", self._server(s, r)):
-            out = self.inner.survey(s, r)
-        self.look("survey", r, out)
-        return out
-
-    def consult(self, s: Bundle, r: Round) -> Download | None:
-        """Guard the wrapped method's ``consult`` and look at its result."""
-        with self.guard("consult", self._server(s, r)):
-            out = self.inner.consult(s, r)
-        self.look("consult", r, out)
-        return out
-
-    def collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        """Guard the wrapped method's ``collect``."""
-        with self.guard("collect", {**self._server(s, r), "the answers": up}):
-            return self.inner.collect(s, r, up)
 
     def sample(self, s: Bundle, r: Round) -> Tensor | Bundle:
         """Guard the wrapped method's ``sample`` and look at its result."""
@@ -142,28 +114,6 @@ class Spy(Method):
         self.merged(s, r, up, out)
         return out
 
-    def pools(self, s: Bundle, r: Round) -> Bundle:
-        """Guard the wrapped method's ``pools``."""
-        with self.guard("pools", self._server(s, r)):
-            return self.inner.pools(s, r)
-
-    def relations(self, s: Bundle, r: Round) -> Tensor | None:
-        """Guard the wrapped method's ``relations`` and look at its result."""
-        with self.guard("relations", self._server(s, r)):
-            out = self.inner.relations(s, r)
-        self.look("relations", r, out)
-        return out
-
-    def cluster_count(self, s: Bundle, r: Round) -> int | None:
-        """Guard the wrapped method's ``cluster_count``."""
-        with self.guard("cluster_count", self._server(s, r)):
-            return self.inner.cluster_count(s, r)
-
-    def notes(self, s: Bundle) -> dict[str, float]:
-        """Guard the wrapped method's ``notes``."""
-        with self.guard("notes", {"the server's state": s}):
-            return self.inner.notes(s)
-
     def _client(self, c: Client) -> dict[str, Mapping[str, Tensor]]:
         data = {"x": c.data.x, "y": c.data.y}
         held = {"x": c.validation.x, "y": c.validation.y}
@@ -173,19 +123,6 @@ class Spy(Method):
         """Guard the wrapped method's ``describe``."""
         with self.guard("describe", self._client(c)):
             return self.inner.describe(c)
-
-    def answer(self, c: Client) -> Work:
-        """Guard the wrapped method's ``answer``, from its first step to its result.
-
-        Raises:
-            RuleBroken: it replaced the client's state.
-        """
-        before = c.state
-        with self.guard("answer", self._client(c)):
-            out = yield from through(self.inner.answer(c))
-        if c.state is not before:
-            raise RuleBroken("answer gave c.state a new bundle; an answer to a survey leaves the state as it is")
-        return out
 
     def client_update(self, c: Client) -> Work:
         """Guard the wrapped method's ``client_update``, from its first step to its result."""
@@ -197,12 +134,49 @@ class Spy(Method):
         with self.guard("personalize", self._client(c)):
             return (yield from through(self.inner.personalize(c)))
 
-    def views(self, c: Client) -> dict[str, Bundle]:
-        """Guard the wrapped method's ``views``."""
-        with self.guard("views", self._client(c)):
-            return self.inner.views(c)
-
     def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:
         """Guard the wrapped method's ``predict``."""
         with self.guard("predict", {"what personalize gave": b, "the inputs": {"x": x}}):
             return self.inner.predict(net, b, x)
+
+    @property
+    def can(self) -> tuple[Capability, ...]:
+        """The wrapped method's, with a guard around each function and a look at what the server's give."""
+        return tuple(one.steps(self._watched) for one in self.inner.can)
+
+    def _watched(self, name: str, step: Step) -> Step:
+        """Return a capability's function with its guard; what it works on is told by its arguments."""
+
+        def watched(_: Method, *given: Any) -> Any:
+            if isinstance(given[0], Client):
+                return self._asked(step, given[0]) if name == "answer" else self._of_client(name, step, given[0])
+            if not isinstance(given[0], Bundle):  # a judgement on an upload, a caveat on a network
+                return step(self.inner, *given)
+            answers = {"the answers": given[2]} if len(given) == 3 else {}
+            seen = (
+                {**self._server(given[0], given[1]), **answers} if len(given) > 1 else {"the server's state": given[0]}
+            )
+            with self.guard(name, seen):
+                out = step(self.inner, *given)
+            if name in ("question", "labels"):
+                self.look(name, given[1], out)
+            return out
+
+        return watched
+
+    def _of_client(self, name: str, step: Step, c: Client) -> Any:
+        with self.guard(name, self._client(c)):
+            return step(self.inner, c)
+
+    def _asked(self, step: Step, c: Client) -> Work:
+        """Guard an answer, from its first step to its result.
+
+        Raises:
+            RuleBroken: it replaced the client's state.
+        """
+        before = c.state
+        with self.guard("answer", self._client(c)):
+            out = yield from through(step(self.inner, c))
+        if c.state is not before:
+            raise RuleBroken("answer gave c.state a new bundle; an answer to a question leaves the state as it is")
+        return out

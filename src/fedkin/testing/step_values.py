@@ -28,9 +28,9 @@ def check_step_value(step: str, r: Round, given: object) -> None:
             raise RuleBroken(f"{where} must give int64 [m], gave {_kind(given)}")
         if not 1 <= len(given) <= m:
             raise RuleBroken(f"{where} chose {len(given)} of {m} available clients")
-    elif given is None and step in ("survey", "consult", "relations"):
+    elif given is None and step in ("question", "labels"):
         return
-    elif step == "relations":
+    elif step == "labels":
         if not isinstance(given, Tensor) or given.dtype != torch.int64 or tuple(given.shape) != (k,):
             raise RuleBroken(f"{where} must give None or int64 [{k}], a cluster for each client; gave {_kind(given)}")
         if bool((given < -1).any()):

@@ -1,0 +1,36 @@
+"""What a method states about itself beyond its steps: values of `fedkin.capabilities` in ``Method.can``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol, Self, TypeVar
+
+Step = Callable[..., Any]
+"""A function of a method: takes the method first."""
+
+
+@dataclass(frozen=True)
+class Capability:
+    """One thing that a method can do. Fields that are functions take the method as their first argument."""
+
+    def steps(self, around: Callable[[str, Step], Step]) -> Self:
+        """Return a copy with each function replaced by ``around(name, function)``: for a wrapper that guards it."""
+        own = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{name: around(name, step) for name, step in own.items() if callable(step)})
+
+
+class Able(Protocol):
+    """What has capabilities: a method."""
+
+    @property
+    def can(self) -> tuple[Capability, ...]:
+        """The capabilities."""
+
+
+C = TypeVar("C", bound=Capability)
+
+
+def has(method: Able, kind: type[C]) -> C | None:
+    """Return the method's first capability of a kind; None if it has none."""
+    return next((one for one in method.can if isinstance(one, kind)), None)
