@@ -247,7 +247,7 @@ class ByHand:
         """The server's view of one step."""
         return Round(
             index=self.t if t is None else t,
-            total=self.total,
+            rounds=self.total,
             net=self.net,
             roster=self.roster,
             ids=torch.tensor(list(ids), dtype=torch.int64),

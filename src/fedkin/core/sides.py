@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedkin.core.bundle import Bundle
-from fedkin.core.errors import ModelError
+from fedkin.core.errors import MethodError, ModelError
 from fedkin.core.net import Net
 from fedkin.core.robust import Aggregation
 from fedkin.core.samples import Samples
@@ -28,7 +28,8 @@ class Client:
     Attributes:
         id: the client's number.
         data: its training part, ``x [n, *shape]``, ``y [n]``.
-        validation: its validation part.
+        validation: its validation part; empty for a method that does not state that it reads it
+            (`fedkin.capabilities.Needs`).
         net: the network, a pure function of a flat vector.
         training: how it trains unless a request says otherwise.
         received: what ``distribute`` sent to it.
@@ -136,8 +137,8 @@ class Round:
     """One step of the server in one round.
 
     Attributes:
-        index: the round, 1..total; 0 before the first.
-        total: rounds of the run.
+        index: the round, from 1; 0 before the first.
+        rounds: rounds of the run; None for a method that does not state that it reads them, see `total`.
         net: the network.
         roster: the clients that have joined.
         ids: int64 ``[m]``, ascending: those the step is about (available, sampled, answered, joining).
@@ -150,7 +151,7 @@ class Round:
     """
 
     index: int
-    total: int
+    rounds: int | None
     net: Net
     roster: Roster
     ids: Tensor
@@ -162,6 +163,20 @@ class Round:
     aggregation: Aggregation = field(default_factory=Aggregation)
     stream: str = ""
     metadata_epsilon: float | None = None
+
+    @property
+    def total(self) -> int:
+        """Rounds of the run.
+
+        Raises:
+            MethodError: the method does not state that its steps depend on them.
+        """
+        if self.rounds is None:
+            raise MethodError(
+                "r.total is read, and the method does not say so; a run of it could then be made longer, although its "
+                'rounds would be others. State why they depend on it: Needs(total="...") in can'
+            )
+        return self.rounds
 
     @property
     def size(self) -> Tensor:

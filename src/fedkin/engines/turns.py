@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedkin.capabilities.asks import asks
+from fedkin.capabilities.needs import needs_of
 from fedkin.core import (
     Bundle,
     Client,
@@ -123,10 +124,13 @@ class Turn:
         self.job, self.task, self._net = job, task, net or job.net
         shard = job.shards[task.client]
         self.shard, self.changes = shard.at(task.round), shard.changes(task.round)
+        held = self.shard.validation
+        if not needs_of(job.method).validation:
+            held = held.every(1, first=len(held))  # none of it
         self.client = self.seat(
             id=task.client,
             data=Samples(job.net.layout(self.shard.train.x), self.shard.train.y),
-            validation=Samples(job.net.layout(self.shard.validation.x), self.shard.validation.y),
+            validation=Samples(job.net.layout(held.x), held.y),
             net=self._net,
             training=job.training.in_round(task.round, job.rounds),
             received=_aligned(task.received),

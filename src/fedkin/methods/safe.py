@@ -188,9 +188,11 @@ class Safe(Method):
     def parts(self, held: Samples) -> tuple[Samples, Samples]:
         """Return a client's held-out samples that the wrapped method sees, and those by which lambda is chosen.
 
-        They are the same unless the method reads them: its model would be judged on samples that it was fitted to.
+        A method that reads them has half: its model would be judged on samples that it was fitted to.
         """
-        return (held.every(2), held.every(2, first=1)) if needs_of(self.inner).validation else (held, held)
+        if needs_of(self.inner).validation:
+            return held.every(2), held.every(2, first=1)
+        return held.every(1, first=len(held)), held  # none of them
 
     def _inside(self, c: Client) -> Client:
         """Return the client as the wrapped method sees it."""

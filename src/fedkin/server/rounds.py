@@ -13,6 +13,7 @@ from torch import Tensor
 from fedkin.capabilities import Grouped, has
 from fedkin.capabilities.asks import Before, asks
 from fedkin.capabilities.logs import numbers_of
+from fedkin.capabilities.needs import needs_of
 from fedkin.capabilities.uploads import unusable
 from fedkin.capabilities.views import client_notes
 from fedkin.core import (
@@ -144,7 +145,7 @@ def begin(method: Method, net: Net, plan: Plan) -> Server:
         ConfigError: the plan requires something that the method's server cannot do.
     """
     plan.require(method)
-    return Server(bundled(method, "init", method.init(_round(net, plan, Server(Bundle()), 0, "init", []))))
+    return Server(bundled(method, "init", method.init(_round(method, net, plan, Server(Bundle()), 0, "init", []))))
 
 
 def rounds(
@@ -163,8 +164,10 @@ def _one(method: Method, net: Net, training: Training, transport: Transport, pla
     started, t = time.perf_counter(), server.round + 1
     joined, said = _admit(method, net, transport, plan, server, t)
     here = transport.available(t)
-    survey = _query(method, training, transport, plan, server, "round", _round(net, plan, server, t, "survey", here))
-    r = _weighed(_sampled(method, server.state, _round(net, plan, server, t, "sample", here)), plan)
+    survey = _query(
+        method, training, transport, plan, server, "round", _round(method, net, plan, server, t, "survey", here)
+    )
+    r = _weighed(_sampled(method, server.state, _round(method, net, plan, server, t, "sample", here)), plan)
     cohort, pools, out = r.ids.tolist(), dict[int, SecureGroup](), dict[int, str]()
     if plan.aggregation.secure and cohort:
         r, pools, out = pooled(method, server.state, r)
@@ -193,7 +196,7 @@ def _one(method: Method, net: Net, training: Training, transport: Transport, pla
         server.acks[ids] = t
     server.round = t
     merged = time.perf_counter()
-    everyone = _round(net, plan, server, t, "evaluate", here)
+    everyone = _round(method, net, plan, server, t, "evaluate", here)
     shown = _Shown()
     if plan.evaluates(t):
         before = _query(method, training, transport, plan, server, "evaluation", everyone)
@@ -276,11 +279,11 @@ def _lowered(server: Server, r: Round) -> dict[int, tuple[int, int]]:
     return {i: (claimed, used) for i, claimed, used in pairs if claimed != used}
 
 
-def _round(net: Net, plan: Plan, server: Server, t: int, step: str, ids: list[int]) -> Round:
+def _round(method: Method, net: Net, plan: Plan, server: Server, t: int, step: str, ids: list[int]) -> Round:
     size = server.sizes if plan.max_share == 1 else limited(server.sizes, plan.max_share)
     return Round(
         index=t,
-        total=plan.rounds,
+        rounds=plan.rounds if needs_of(method).total else None,
         net=net,
         roster=Roster(size, server.described),
         ids=torch.tensor(sorted(ids), dtype=torch.int64),
@@ -305,7 +308,7 @@ def _admit(method: Method, net: Net, transport: Transport, plan: Plan, server: S
         {n: torch.cat([server.described[n], rows]) if n in server.described else rows for n, rows in described.items()}
     )
     server.acks = torch.cat([server.acks, torch.zeros(len(new), dtype=torch.int64)])
-    admitted = method.admit(server.state, _round(net, plan, server, t, "admit", list(new)))
+    admitted = method.admit(server.state, _round(method, net, plan, server, t, "admit", list(new)))
     server.state = bundled(method, "admit", admitted)
     return sorted(new), said.nbytes
 
@@ -464,7 +467,7 @@ def asked(
         answers of some clients, and why others did not answer: clients are asked in batches.
     """
     t = server.round
-    everyone = _round(net, plan, server, t, "evaluate", transport.available(t))
+    everyone = _round(method, net, plan, server, t, "evaluate", transport.available(t))
     for ids in everyone.ids.split(_TOGETHER) if len(everyone.ids) else ():
         if wanted is None or not set(ids.tolist()).isdisjoint(wanted):
             part = everyone.but(ids=ids)
@@ -476,7 +479,9 @@ def asked(
 def common(method: Method, net: Net, transport: Transport, plan: Plan, server: Server) -> Bundle:
     """Return what all clients receive alike to predict with after the server's last round."""
     t = server.round
-    return method.deliver(server.state, _round(net, plan, server, t, "evaluate", transport.available(t)[:1])).shared
+    return method.deliver(
+        server.state, _round(method, net, plan, server, t, "evaluate", transport.available(t)[:1])
+    ).shared
 
 
 def welcome(
@@ -492,7 +497,7 @@ def welcome(
     """
     _admit(method, net, transport, plan, server, server.round + 1)
     found = {i: b for got, _ in asked(method, net, transport, plan, server, "evaluate", wanted) for i, b in got.items()}
-    r = _round(net, plan, server, server.round, "evaluate", transport.available(server.round))
+    r = _round(method, net, plan, server, server.round, "evaluate", transport.available(server.round))
     labels = chosen(found, len(server.sizes))
     return found, _grouped(method, server, r)[0] if labels is None else labels
 

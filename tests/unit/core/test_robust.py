@@ -31,7 +31,7 @@ def of(rule: Aggregation, values: list[float], weights: list[float] | None = Non
 
 def round_(sizes: list[int], **more: Any) -> Round:
     ids = torch.arange(len(sizes))
-    return Round(index=3, total=9, net=vector_net(0.0), roster=Roster(torch.tensor(sizes)), ids=ids, **more)
+    return Round(index=3, rounds=9, net=vector_net(0.0), roster=Roster(torch.tensor(sizes)), ids=ids, **more)
 
 
 # ---- median -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ def client(**kwargs) -> Client:
 
 def round_(sizes: list[int], ids: list[int], **kwargs) -> Round:
     roster = Roster(torch.tensor(sizes))
-    return Round(index=3, total=9, net=vector_net(0.0), roster=roster, ids=torch.tensor(ids), **kwargs)
+    return Round(index=3, rounds=9, net=vector_net(0.0), roster=roster, ids=torch.tensor(ids), **kwargs)
 
 
 # ---- client --------------------------------------------------------------------------------------------------------
