@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 
+from fedkin.capabilities import Uploads, has
 from fedkin.core.method import FAMILIES, Method
 
 ABOUT = {
@@ -167,6 +168,6 @@ def families(methods: Mapping[str, Method]) -> str:
         lines += ["| method | name | idea | the server learns |", "| --- | --- | --- | --- |"]
         for name, m in methods.items():
             if m.family == family:
-                lines.append(f"| [{m.title}](methods/{name}.md) | `{name}` | {m.summary} | {m.reveals} |")
+                lines.append(f"| [{m.title}](methods/{name}.md) | `{name}` | {m.summary} | {has(m, Uploads).reveals} |")
         lines.append("")
     return "\n".join(lines)

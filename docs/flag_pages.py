@@ -10,6 +10,7 @@ from typing import Any
 
 import tyro
 
+from fedkin.capabilities.presets import presets_of
 from fedkin.cli.check import CheckFlags
 from fedkin.cli.demo import DemoFlags
 from fedkin.cli.export import ExportFlags, PredictFlags
@@ -137,7 +138,7 @@ def _methods(methods: Mapping[str, Method]) -> str:
             f"`--{flag}`"
             for flag in flags_of(method, renamed("method", {"method": method, **Setup().groups()})).values()
         ]
-        presets = ", ".join(f"`{p}`" for p in method.presets_for(vars(method)))
+        presets = ", ".join(f"`{p}`" for p in presets_of(method))
         rows.append(
             (f"[{method.title}](../methods/{name}.md#settings) `{name}`", " ".join(found) or "–", presets or "–")
         )

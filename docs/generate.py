@@ -9,6 +9,7 @@ import runpy
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from fedkin.capabilities.uploads import also_sent
 from fedkin.core import MethodError, Net, Training
 from fedkin.core.method import FAMILIES, Method
 from fedkin.data import ClassesPerClient, Dirichlet, federate, load
@@ -72,8 +73,8 @@ def private(methods: Mapping[str, Method]) -> str:
             noise = f"yes: a client reports its {' and '.join(reported)}" if reported else "nothing is reported"
         except MethodError:
             reported, noise = [], "no: what a client reports does not follow from class counts"
-        if method.also_sends:
-            training = f"no: a client also sends {method.also_sends}"
+        if also_sent(method):
+            training = f"no: a client also sends {also_sent(method)}"
         else:
             training = "yes, with `metadata_epsilon`" if reported else "yes"
         rows.append(f"| {method.title} | {training} | {noise} |")

@@ -12,7 +12,7 @@ from typing import Any
 
 import tomli_w
 
-from fedkin.capabilities.presets import TABLES
+from fedkin.capabilities.presets import TABLES, presets_of
 from fedkin.core import ConfigError
 from fedkin.data.sources.papers import KNOWN, data_root
 from fedkin.experiment.settings import Settings, settings_from
@@ -98,7 +98,7 @@ def _preset(row: Row) -> Sections:
         return {}
     fields = row.sections["method"][row.method]
     method = fill(get_method(row.method), fields, f"row {row.key}")
-    presets = method.presets_for(vars(method))
+    presets = presets_of(method)
     if row.preset not in presets:
         raise ConfigError(f"row {row.key}: {row.method} has no preset {row.preset!r}; it has {', '.join(presets)}")
     chosen = presets[row.preset]

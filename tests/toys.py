@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedkin.capabilities.asks import asks
 from fedkin.core import (
     Batch,
     Bundle,
@@ -288,12 +289,16 @@ class ByHand:
     def ask(self, ids: Sequence[int] | None = None) -> Bundle:
         """The survey at the start of the next round; gives the stacked answers of those who were asked."""
         ids = list(range(len(self.roster))) if ids is None else list(ids)
-        sent = self.method.survey(self.server, self.at("survey", ids, self.t + 1))
+        question = asks(self.method, "round")
+        assert question is not None
+        sent = question.question(self.method, self.server, self.at("survey", ids, self.t + 1))
         asked = [] if sent is None else [(row, i) for row, i in enumerate(ids) if sent.row(row)]
         if sent is None or not asked:
             return Bundle()
-        said = stack({i: self.method.answer(self.client(i, sent.row(row))).owned() for row, i in asked})
-        self.server = self.method.collect(self.server, self.at("collect", [i for _, i in asked], self.t + 1), said)
+        work = {i: question.answer(self.method, self.client(i, sent.row(row))) for row, i in asked}
+        said = stack({i: drive(w, lambda request: request.start).owned() for i, w in work.items()})
+        answered = self.at("collect", [i for _, i in asked], self.t + 1)
+        self.server = question.collect(self.method, self.server, answered, said)
         return said
 
     def play(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedkin.capabilities import Asks, Uploads
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
 
 
@@ -11,19 +12,16 @@ from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to
 class Twice(Method):
     """FedAvg, and a second model that is trained in the survey before each round."""
 
-    also_sends = ""
-    reveals = "its models"
-
     def init(self, r: Round) -> Bundle:
         return Bundle(model=r.w0, other=r.w0.clone())
 
-    def survey(self, s: Bundle, r: Round) -> Download:
+    def _question(self, s: Bundle, r: Round) -> Download:
         return to_all(other=s.other)
 
-    def answer(self, c: Client) -> Work:
+    def _answer(self, c: Client) -> Work:
         return Bundle(other=(yield Train(c.received.other)))
 
-    def collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
+    def _collect(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         return s.but(other=r.mean(up.other))
 
     def distribute(self, s: Bundle, r: Round) -> Download:
@@ -34,3 +32,5 @@ class Twice(Method):
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         return s.but(model=r.mean(up.model))
+
+    can = (Uploads("its models"), Asks("round", _question, _answer, _collect))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedkin import Bundle, Client, Method, Net, Round, Train, to_all
+from fedkin.capabilities import Grouped, Uploads
 from fedkin.core import Download, Work
 from fedkin.core.rows import grow
 
@@ -21,8 +22,6 @@ class Apart(Method):
     """
 
     family = "clusters"
-    reveals = "a global model, a cluster model and its cluster"
-    also_sends = "the cluster it chose by its training samples"
 
     clusters: int = 3
     """Number of cluster models."""
@@ -48,10 +47,10 @@ class Apart(Method):
         centres = r.group_mean(up.centre, up.cluster, s.centres)
         return Bundle(model=r.mean(up.model), centres=centres, labels=labels)
 
-    def relations(self, s: Bundle, r: Round) -> Tensor:
+    def _labels(self, s: Bundle, r: Round) -> Tensor:
         return s.labels
 
-    def cluster_count(self, s: Bundle, r: Round) -> int:
+    def _count(self, s: Bundle, r: Round) -> int:
         return self.clusters
 
     def personalize(self, c: Client) -> Bundle:
@@ -61,6 +60,11 @@ class Apart(Method):
     def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:
         both = torch.stack([net(b.model, x), net(b.centre, x)])
         return both.log_softmax(2).logsumexp(0)  # up to a constant the log of the mean probability
+
+    can = (
+        Uploads("a global model, a cluster model and its cluster", "the cluster it chose by its training samples"),
+        Grouped(_labels, _count),
+    )
 
 
 def _nearest(c: Client) -> int:

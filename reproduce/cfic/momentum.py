@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from fedkin import Bundle, Client, Method, Round, Train, to_all
+from fedkin.capabilities import Uploads
 from fedkin.core import Download, Work
 
 
@@ -15,8 +16,6 @@ class ServerMomentum(Method):
     """FedAvg with a momentum of unit steps of the mean model: CFIC's correction with all clients in one group."""
 
     family = "one global model"
-    reveals = "its model"
-    also_sends = ""
 
     memory: float = 0.9
     """How much of the momentum lasts into the next round."""
@@ -39,3 +38,5 @@ class ServerMomentum(Method):
         step[r.net.params] = (mean - s.model)[r.net.params]
         h = self.memory * s.h - self.beta * step / step.norm().clamp(min=1e-30)
         return Bundle(model=mean - h, h=h)
+
+    can = (Uploads("its model"),)

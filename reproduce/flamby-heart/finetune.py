@@ -8,15 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedkin import Bundle, Method, Train, to_all
+from fedkin.capabilities import PrivateSums, RobustMeans
 from fedkin.core import Client, Download, Round, Work
 
 
 @dataclass(frozen=True)
 class FedAvgFT100(Method):
     """FedAvg; to predict, each client trains a copy of the global model for a number of steps."""
-
-    robust = True
-    secure_aggregation = True
 
     tune_steps: int = 100
     """Steps of SGD on the copy, with the batch size and step size of the run."""
@@ -37,3 +35,5 @@ class FedAvgFT100(Method):
     def personalize(self, c: Client) -> Work:
         w = yield Train(c.received.model, steps=self.tune_steps)
         return Bundle(model=w)
+
+    can = (RobustMeans(), PrivateSums())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fedkin.version import __version__
 
 if TYPE_CHECKING:
-    from fedkin import data, methods, models
+    from fedkin import capabilities, data, methods, models
     from fedkin.core import (
         Aggregation,
         Bundle,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Training,
         Work,
         cross_entropy,
+        in_range,
         to_all,
         to_each,
     )
@@ -93,12 +94,14 @@ __all__ = [
     "Training",
     "Work",
     "__version__",
+    "capabilities",
     "compare",
     "cross_entropy",
     "data",
     "export",
     "federate",
     "get_method",
+    "in_range",
     "inspect",
     "load",
     "load_export",
@@ -113,6 +116,7 @@ __all__ = [
 
 _FROM = {
     "fedkin": (
+        "capabilities",
         "data",
         "methods",
         "models",
@@ -135,6 +139,7 @@ _FROM = {
         "Train",
         "Work",
         "cross_entropy",
+        "in_range",
         "to_all",
         "to_each",
     ),

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedkin.capabilities.uploads import also_sent
 from fedkin.core import Batch, Bundle, Method, Net, Samples, Train, Training
 from fedkin.engines import Answer, Job, Task
 from fedkin.engines.turns import perform
@@ -173,7 +174,7 @@ def watch(method: Method) -> None:
 def test_nothing_but_trained_vectors_tells_of_the_data(name: str) -> None:
     """Uploads, states and requests are the same on both data sets, and losses are means over samples."""
     method = PRIVATE[name]
-    assert method.also_sends == ""
+    assert also_sent(method) == ""
     watch(method)
 
 
@@ -181,14 +182,14 @@ def test_nothing_but_trained_vectors_tells_of_the_data(name: str) -> None:
 def test_who_tells_more_is_seen(name: str) -> None:
     """Nobody is refused for nothing: of every method that says so, something else depends on the data."""
     method = get_method(name)
-    assert method.also_sends
+    assert also_sent(method)
     with pytest.raises(Different):
         watch(method)
 
 
 def test_a_label_with_the_first_model_is_seen() -> None:
     """CFIC's lazy clients are told from eager ones, whose label is said at joining, where noise can cover it."""
-    assert CFIC(register="lazy").also_sends
+    assert also_sent(CFIC(register="lazy"))
     with pytest.raises(Different, match="its answer"):
         watch(CFIC(register="lazy"))
     assert says(CFIC(), network("mlp")) == ["label"]

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Grouped, RobustMeans, has
+from fedkin.capabilities.means import require_robust
 from fedkin.core import Aggregation, Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all
 from fedkin.methods import CAM, DAPFL, IFCA, METHODS, FedAvg, get_method
 from fedkin.server import Plan
@@ -58,7 +60,7 @@ def test_a_method_is_covered_unless_it_is_listed(name: str) -> None:
     """Whoever is not listed above runs under a rule and asks for it; the others are refused before anything is done."""
     method = get_method(name)
     if name not in NOT_COVERED:
-        assert method.robust
+        assert has(method, RobustMeans)
         check_method(method, engines=[], rules=["robust"])
         return
     with pytest.raises(ConfigError, match=rf"the rule 'krum' cannot be used with {type(method).__name__}: "):
@@ -83,23 +85,25 @@ def test_a_wrapper_is_covered_as_far_as_what_it_wraps() -> None:
         def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
             return s
 
-        def relations(self, s: Bundle, r: Round) -> Tensor:
+        def _labels(self, s: Bundle, r: Round) -> Tensor:
             return torch.zeros(len(r.roster), dtype=torch.int64)
 
-    CAM(inner=IFCA()).require_robust(Aggregation("median"))
-    CAM(inner=Own()).require_robust(Aggregation())
+        can = (Grouped(_labels),)
+
+    require_robust(CAM(inner=IFCA()), Aggregation("median"))
+    require_robust(CAM(inner=Own()), Aggregation())
     with pytest.raises(ConfigError, match="cannot be used with Own: its server"):
-        CAM(inner=Own()).require_robust(Aggregation("median"))
+        require_robust(CAM(inner=Own()), Aggregation("median"))
 
 
 @dataclass(frozen=True)
 class Boast(Averaging, Method):
     """Says that rules cover it, and averages without them."""
 
-    robust = True
-
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         return Bundle(model=up.model.mean(0))
+
+    can = (RobustMeans(),)
 
 
 def test_a_method_that_boasts_is_found() -> None:

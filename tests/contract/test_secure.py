@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from fedkin.capabilities import PrivateSums
+from fedkin.capabilities.sums import sums_suffice
 from fedkin.core import Aggregation, Bundle, ConfigError, Method, MethodError, Round, stack
 from fedkin.experiment.compare import Comparison
 from fedkin.methods import CFIC, METHODS, PFA, FedDyn, FedRep, FedRoD, get_method
@@ -56,13 +58,13 @@ def must_see_single_uploads(method: Method) -> None:
 
 def test_who_is_offered_it() -> None:
     """The catalogue's own word, in one place; the rule of the contract below looks whether it is true."""
-    assert [name for name in METHODS if get_method(name).secure_aggregation] == list(OFFERED)
+    assert [name for name in METHODS if sums_suffice(get_method(name))] == list(OFFERED)
 
 
 @pytest.mark.parametrize("name", AT_OTHER_SETTINGS)
 def test_offered_at_other_settings(name: str) -> None:
     """The rule 'secure aggregation' holds; that of the catalogue's own settings is checked with all other rules."""
-    assert AT_OTHER_SETTINGS[name].secure_aggregation
+    assert sums_suffice(AT_OTHER_SETTINGS[name])
     check_method(AT_OTHER_SETTINGS[name], engines=[], rules=["secure aggregation"])
 
 
@@ -92,13 +94,13 @@ def test_nobody_is_refused_for_nothing(name: str) -> None:
 class Boast(Averaging, Method):
     """Says that sums suffice, and looks at the longest upload."""
 
-    secure_aggregation = True
-
     def init(self, r: Round) -> Bundle:
         return Bundle(model=r.w0, longest=torch.tensor(0.0))
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         return Bundle(model=r.mean(up.model), longest=up.model.norm(dim=1).max())
+
+    can = (PrivateSums(),)
 
 
 def test_a_method_that_boasts_is_found() -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import plain
+from fedkin.capabilities.views import views_of
 from fedkin.core import Batch, Bundle, ConfigError, Net, Samples, Train, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches
@@ -68,7 +69,7 @@ def test_predictions_mix_with_the_newest_global_model() -> None:
     hand = two_clients()
     hand.play()
     close([float(hand.used(i).model) for i in range(2)], [0.27307, -0.00584])
-    views = [hand.method.views(hand.client(i, hand.download([i]).row(0))) for i in range(2)]
+    views = [views_of(hand.method, hand.client(i, hand.download([i]).row(0))) for i in range(2)]
     close([float(v["trained"].model) for v in views], [0.60025, -1.367])
     close(views[0]["global"].model, [0.19])
 

@@ -19,6 +19,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import plain
+from fedkin.capabilities import Grouped, Logs
+from fedkin.capabilities.asks import asks
+from fedkin.capabilities.groups import labels_of
+from fedkin.capabilities.logs import numbers_of
+from fedkin.capabilities.presets import preset as with_preset
+from fedkin.capabilities.presets import presets_of
+from fedkin.capabilities.views import views_of
 from fedkin.cli.flags import run_flags
 from fedkin.core import (
     Batch,
@@ -329,7 +336,7 @@ def test_warm_up_of_cluster_models_trains_alone_from_one_start() -> None:
     close(hand.used(1).alone, [1.5])
     hand.play()
     assert "own" not in hand.server
-    labels = hand.method.relations(hand.server, hand.at("evaluate", range(3))).tolist()
+    labels = labels_of(hand.method, hand.server, hand.at("evaluate", range(3))).tolist()
     assert labels[0] == labels[1] != labels[2]
     close(hand.server["inner.centres"].flatten().sort().values, [1.5, 20.5])
 
@@ -433,7 +440,7 @@ def test_clusters_of_models_warmed_up_alone(inner: Method) -> None:
     up = hand.play()
     assert torch.isfinite(up.model).all()
     if isinstance(inner, Oracle):
-        assert hand.method.relations(hand.server, hand.at("evaluate", range(5))).tolist() == groups
+        assert labels_of(hand.method, hand.server, hand.at("evaluate", range(5))).tolist() == groups
 
 
 @pytest.mark.parametrize("inner", [IFCA(), PFA(), FedSoft()], ids=lambda m: type(m).__name__)
@@ -460,7 +467,7 @@ def test_a_survey_measures_the_sum() -> None:
     for choose_on, share in (("sum", [0.0, 1.0]), ("cluster", [1.0, 0.0])):
         hand = ByHand(CAM(FedSoft(clusters=2), warmup=0, choose_on=choose_on), logit_net(3), [copies(1.0, 5)] * 2)
         hand.server = hand.server.but(model=h, **{"inner.centres": f})
-        sent = hand.method.survey(hand.server, hand.at("survey", [0, 1], 1))
+        sent = asks(hand.method, "round").question(hand.method, hand.server, hand.at("survey", [0, 1], 1))
         assert sent is not None
         assert sorted(sent.row(0)) == ["inner.centres", "model"]
         close(hand.ask().share, [share] * 2)
@@ -472,11 +479,11 @@ def test_nobody_is_asked_in_the_warm_up_and_only_the_asked_are_sent_the_global_m
     later, is then the only one to be sent anything."""
     method = CAM(FedSoft(clusters=2, tau=50), warmup=1)
     hand = ByHand(method, mlp(), [s.train for s in federation()], present=4)
-    assert hand.method.survey(hand.server, hand.at("survey", range(4), 1)) is None
+    assert asks(hand.method, "round").question(hand.method, hand.server, hand.at("survey", range(4), 1)) is None
     hand.play(range(4))
     assert len(hand.ask(range(4)).share) == 4
     hand.join(5)
-    sent = hand.method.survey(hand.server, hand.at("survey", range(5), 3))
+    sent = asks(hand.method, "round").question(hand.method, hand.server, hand.at("survey", range(5), 3))
     assert sent is not None
     assert [bool(sent.row(i)) for i in range(5)] == [False] * 4 + [True]
     assert torch.equal(sent.row(4).model, hand.server.model)
@@ -525,10 +532,10 @@ def test_own_models_live_inside_and_their_views_too() -> None:
     sent = hand.method.deliver(hand.server, hand.at("evaluate", [0])).row(0)
     client = hand.client(0, sent)
     close(hand.method.predict(hand.net, hand.method.personalize(client), torch.ones(1, 1)), [[2.0 + 14.0]])
-    view = hand.method.views(client)["centre"]
+    view = views_of(hand.method, client)["centre"]
     close(hand.method.predict(hand.net, view, torch.ones(1, 1)), [[2.0 + 14.0]])
     warm = ByHand(CAM(FedSoft(clusters=1), warmup=2), vector_net(0.0), [copies(1.0, 4)])
-    assert warm.method.views(warm.client(0, warm.download([0]).row(0))) == {}
+    assert views_of(warm.method, warm.client(0, warm.download([0]).row(0))) == {}
 
 
 @pytest.mark.parametrize(
@@ -555,8 +562,8 @@ def test_damping_does_not_reach_models_of_the_clients_own(order: str, update: st
 
 # ---- the program behind the paper's tables (fedbase 0.10.3) --------------------------------------------------------
 def fedbase(**fields: Any) -> CAM:
-    return CAM.preset(
-        "fedbase-0.10.3-ifca", inner=IFCA(clusters=2, choose_by="accuracy", assign="after"), warmup=0, **fields
+    return with_preset(
+        CAM, "fedbase-0.10.3-ifca", inner=IFCA(clusters=2, choose_by="accuracy", assign="after"), warmup=0, **fields
     )
 
 
@@ -580,9 +587,9 @@ TRAINING = {"steps": 10, "batch_size": 32, "lr": 0.001, "momentum": 0.9}
 def test_presets(preset: str, inner: Method, fields: tuple[str, ...]) -> None:
     """What each preset sets of warm-up, order, update and choice, in Python as on the command line; and the paper's
     recipe."""
-    made = CAM.preset(preset, inner=inner)
+    made = with_preset(CAM, preset, inner=inner)
     assert (made.warmup_of, made.order, made.update, made.choose_on) == fields
-    assert CAM.presets_for({"inner": inner})[preset]["training"] == TRAINING
+    assert presets_of(CAM(inner))[preset]["training"] == TRAINING
     name = {"IFCA": "ifca-cam", "FeSEM": "fesem-cam", "CFL": "cfl-cam"}[type(inner).__name__]
     settings, _ = run_flags([name, "--preset", preset])
     assert (method := settings.method) == replace(made, inner=method.inner)  # FeSEM-CAM's pull is not the default's
@@ -592,14 +599,16 @@ def test_presets(preset: str, inner: Method, fields: tuple[str, ...]) -> None:
 def test_presets_of_the_other_method_are_refused() -> None:
     """fedbase's settings of FeSEM-CAM are not those of IFCA-CAM; the command line says whose they are."""
     with pytest.raises(ConfigError, match=r"CAM has no preset 'fedbase-0.10.3-fesem'; it has \['fedbase-0.10.3-ifca'"):
-        CAM.preset("fedbase-0.10.3-fesem", inner=IFCA())
+        with_preset(CAM, "fedbase-0.10.3-fesem", inner=IFCA())
     with pytest.raises(ConfigError, match=r"ifca-cam has no preset .*\(fedkin run fesem-cam --preset fedbase-0.10.3-f"):
         run_flags(["ifca-cam", "--preset", "fedbase-0.10.3-fesem"])
 
 
 def test_changes_win_over_a_preset() -> None:
     """A field that is given stands."""
-    assert CAM.preset("paper", inner=FeSEM(), update="damped", warmup_of="global") == CAM(FeSEM(), update="damped")
+    assert with_preset(CAM, "paper", inner=FeSEM(), update="damped", warmup_of="global") == CAM(
+        FeSEM(), update="damped"
+    )
 
 
 def test_entries_of_the_catalogue() -> None:
@@ -670,7 +679,7 @@ class Nothing(Method):
     def distribute(self, s: Bundle, r: Round) -> Download:
         return to_all(centre=s.centre)
 
-    def relations(self, s: Bundle, r: Round) -> torch.Tensor:
+    def _labels(self, s: Bundle, r: Round) -> torch.Tensor:
         return torch.zeros(len(r.roster), dtype=torch.int64)
 
     def client_update(self, c: Client) -> Work:
@@ -682,6 +691,8 @@ class Nothing(Method):
 
     def personalize(self, c: Client) -> Bundle:
         return Bundle(model=c.received.centre)
+
+    can = (Grouped(_labels),)
 
 
 def test_a_zero_cluster_model_leaves_fedavg() -> None:
@@ -738,7 +749,7 @@ class Two(Method):
     def distribute(self, s: Bundle, r: Round) -> Download:
         return to_all(centre=r.w0)
 
-    def relations(self, s: Bundle, r: Round) -> torch.Tensor:
+    def _labels(self, s: Bundle, r: Round) -> torch.Tensor:
         return torch.zeros(len(r.roster), dtype=torch.int64)
 
     def client_update(self, c: Client) -> Work:
@@ -747,6 +758,8 @@ class Two(Method):
 
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         return s
+
+    can = (Grouped(_labels),)
 
 
 def test_wrapping_a_method_that_trains_two_models() -> None:
@@ -776,11 +789,13 @@ class OwnLoss(Method):
     def aggregate(self, s: Bundle, r: Round, up: Bundle) -> Bundle:
         return s
 
-    def notes(self, s: Bundle) -> dict[str, float]:
+    def _numbers(self, s: Bundle) -> dict[str, float]:
         return {"kept": float(len(s))}
 
     def personalize(self, c: Client) -> Bundle:
         return Bundle(model=c.received.centre)
+
+    can = (Logs(_numbers),)
 
 
 def test_wrapping_a_method_with_a_loss_of_its_own() -> None:
@@ -796,7 +811,7 @@ def test_what_is_delivered_and_noted_inside_comes_through() -> None:
     hand.t = 1
     close(hand.download([0]).row(0)["inner.centre"], [0.0])
     close(hand.used(0)["inner.model"], [1.0])
-    assert hand.method.notes(hand.server) == {"kept": 0.0}
+    assert numbers_of(hand.method, hand.server) == {"kept": 0.0}
 
 
 @pytest.mark.parametrize("inner", ["ifca", "fesem", "cfl", "pfa", "fedsoft", "oracle"])

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import plain
+from fedkin.capabilities.groups import labels_of
+from fedkin.capabilities.presets import preset, presets_of
 from fedkin.core import Bundle, Round, Samples, Training, stack, uniform_cohort
 from fedkin.methods import CFIC, FedAvg
 from fedkin.methods.cfic import even_cohort, label_feature
@@ -306,8 +308,8 @@ def test_running_statistics_are_averaged_and_take_no_part_in_the_correction() ->
 
 def test_preset_of_the_paper() -> None:
     """Labels come with the first model (Algorithm 1); batches of 64, lr .01, five local iterations (epochs)."""
-    assert CFIC.preset("paper") == CFIC(register="lazy")
-    assert Training(**CFIC.presets["paper"]["training"]) == Training(epochs=5, batch_size=64, lr=0.01)
+    assert preset(CFIC, "paper") == CFIC(register="lazy")
+    assert Training(**presets_of(CFIC())["paper"]["training"]) == Training(epochs=5, batch_size=64, lr=0.01)
 
 
 # ---- joining -------------------------------------------------------------------------------------------------------
@@ -318,14 +320,14 @@ def test_newcomers_join_the_group_of_their_label() -> None:
     hand.server = hand.server.but(h=torch.full((10,), 0.75))
     for known, groups in ((3, [2, 2, 5]), (4, [2, 2, 5, 5]), (5, [2, 2, 5, 5, 7])):
         hand.join(known)
-        assert hand.method.relations(hand.server, hand.at("evaluate", range(known))).tolist() == groups
+        assert labels_of(hand.method, hand.server, hand.at("evaluate", range(known))).tolist() == groups
         close(hand.server.h, [0.75] * 10)
 
 
 def test_lazy_registration_learns_labels_from_uploads() -> None:
     """``register="lazy"``: nothing is said on joining; the label comes with the first model."""
     hand = ByHand(CFIC(register="lazy"), mlp(), [labels(9, 0, 0), labels(0, 9, 0), labels(3, 3, 3)])
-    known = lambda: hand.method.relations(hand.server, hand.at("evaluate", range(3))).tolist()  # noqa: E731
+    known = lambda: labels_of(hand.method, hand.server, hand.at("evaluate", range(3))).tolist()  # noqa: E731
     assert known() == [-1, -1, -1]
     hand.play([1])
     assert known() == [-1, 1, -1]

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from scipy.cluster.hierarchy import fcluster, linkage
 
 import plain
+from fedkin.capabilities.groups import labels_of
+from fedkin.capabilities.logs import numbers_of
 from fedkin.core import Bundle, Client, ConfigError, Net, Train, Training
 from fedkin.functional.linkage import bipartition, cosines
 from fedkin.methods import CAM, FedAvg
@@ -51,7 +53,7 @@ class Moves:
 
     @property
     def clusters(self) -> list[int]:
-        return self.hand.method.relations(self.state, self.hand.at("evaluate", [])).tolist()
+        return labels_of(self.hand.method, self.state, self.hand.at("evaluate", [])).tolist()
 
     def served(self, *ids: int) -> list[list[float]]:
         """What these clients predict with."""
@@ -87,7 +89,7 @@ def test_the_log_says_mean_and_longest() -> None:
     """Not divided, the lengths of the mean update and of the longest are noted: 0 and 2.039608."""
     moves = Moves(CFL(), 4)
     moves.play(PAIRS)
-    notes = moves.hand.method.notes(moves.state)
+    notes = numbers_of(moves.hand.method, moves.state)
     assert notes["clusters"] == 1
     close([notes["mean_update"], notes["longest_update"]], [0, 2.039608])
 

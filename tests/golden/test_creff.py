@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import plain
+from fedkin.capabilities.presets import preset, presets_of
 from fedkin.core import Bundle, ConfigError, ModelError, Net, Samples, Training
 from fedkin.core.seeds import generator
 from fedkin.functional.retraining import (
@@ -324,8 +325,8 @@ def test_settings_in_range(field: str, value: float) -> None:
 
 def test_preset() -> None:
     """The authors' own training; everything else is already the default."""
-    assert CReFF.preset("code") == CReFF()
-    assert Training(**CReFF.presets["code"]["training"]) == Training(epochs=10, lr=0.1, batch_size=32)
+    assert preset(CReFF, "code") == CReFF()
+    assert Training(**presets_of(CReFF())["code"]["training"]) == Training(epochs=10, lr=0.1, batch_size=32)
     assert isinstance(ByHand(CReFF(), mlp(), [federation()[0].train]).server, Bundle)
 
 

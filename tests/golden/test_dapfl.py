@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import plain
+from fedkin.capabilities.presets import preset, presets_of
 from fedkin.core import Bundle, Samples, Training
 from fedkin.methods import DAPFL, FedAvg
 from fedkin.methods.dapfl import affinity
@@ -219,7 +220,7 @@ def test_mixture_by_affinity_alone() -> None:
 
 def test_mixture_of_the_authors_program() -> None:
     """Distances not squared (1, 2, sqrt 5), self included with factor 1: row 0 = .338298, .427690, .234012."""
-    code = DAPFL.preset("code")
+    code = preset(DAPFL, "code")
     alpha = [
         [0.338298095703698, 0.4276903626137169, 0.23401154168258506],
         [0.3423125324791844, 0.27076522642575973, 0.38692224109505585],
@@ -244,19 +245,19 @@ def test_equal_models_in_the_authors_program() -> None:
         [0.2249391343891922, 0.4498782687783844, 0.32518259683242345],
     ]
     models = [[0.0, 0.0], [0.0, 0.0], [0.0, 2.0]]
-    close(mixture(DAPFL.preset("code"), models), alpha, 1e-8)
-    close(given(DAPFL.preset("code"), models)[0], [0.0, 2 * 0.18737324807637204])
+    close(mixture(preset(DAPFL, "code"), models), alpha, 1e-8)
+    close(given(preset(DAPFL, "code"), models)[0], [0.0, 2 * 0.18737324807637204])
     close(mixture(DAPFL(distance="l2", include_self=True), models)[0], [0.591110, 0, 0.408890], 1e-6)
 
 
 def test_first_round_in_the_authors_program() -> None:
     """All models equal: every factor is 1, so alpha is c divided by its row sums 1.9, 2.3, 1.7, diagonal included."""
-    close(mixture(DAPFL.preset("code"), [[0.3, -1.0]] * 3), [[v / sum(row) for v in row] for row in C], 1e-12)
+    close(mixture(preset(DAPFL, "code"), [[0.3, -1.0]] * 3), [[v / sum(row) for v in row] for row in C], 1e-12)
 
 
 def test_equal_models_are_those_at_distance_zero_in_float32() -> None:
     """exp(-1e-8) is 1 in float32, exp(-1e-7) is not: models 0 and 1e-8 have factor 1, 1e-7 of both about 1e-7."""
-    alpha = mixture(DAPFL.preset("code"), [[0.0], [1e-8], [1e-7]], [[1.0] * 3] * 3)
+    alpha = mixture(preset(DAPFL, "code"), [[0.0], [1e-8], [1e-7]], [[1.0] * 3] * 3)
     close(alpha, [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]], 1e-6)
     assert bool((alpha[0, 2] > 0) & (alpha[2, 1] > 0))
 
@@ -265,7 +266,7 @@ def test_equal_models_among_large_ones() -> None:
     """Distances by inner products of rows of 10,007 are off by 1e-6; two equal rows have factor 1 all the same."""
     rows = torch.randn(5, 10_007, generator=torch.Generator().manual_seed(0))
     rows[4] = rows[0]
-    alpha = DAPFL.preset("code").mixture(rows, torch.ones(5, 5, dtype=torch.float64))
+    alpha = preset(DAPFL, "code").mixture(rows, torch.ones(5, 5, dtype=torch.float64))
     close(alpha, [[0.2] * 5] * 5, 1e-12)
 
 
@@ -366,8 +367,8 @@ def test_pull_of_the_authors_program_keeps_its_step_size(epochs: int, wanted: fl
     """Preset ``code`` with its training, one step per epoch, L = 1/2 (w - 4)^2 from 0, w^g = 1, lr .1: the step of SGD
     falls to .09 and .081, that of the pull stays .1. With weight decay 1e-4 and momentum .5: w = 0 + .4 + .1 = .5;
     v = -2 - 3.5 + .00005, w = .5 + .09 * 5.49995 + .1 * .5 = 1.0449955. A falling pull would give 1.0399955."""
-    training = Training(**{**DAPFL.presets["code"]["training"], "epochs": epochs, "lr": 0.1})
-    hand = ByHand(DAPFL.preset("code"), vector_net(0.0), [copies(4.0, 3)], training=training, loss=quadratic)
+    training = Training(**{**presets_of(DAPFL())["code"]["training"], "epochs": epochs, "lr": 0.1})
+    hand = ByHand(preset(DAPFL, "code"), vector_net(0.0), [copies(4.0, 3)], training=training, loss=quadratic)
     client = hand.client(0, Bundle(model=torch.tensor([1.0])))
     close(hand.train(next(hand.method.client_update(client)), client), [wanted])
 

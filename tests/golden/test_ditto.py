@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import plain
+from fedkin.capabilities.views import views_of
 from fedkin.core import Client, ConfigError, Net, Samples, Train, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
@@ -132,7 +133,7 @@ def test_what_is_evaluated() -> None:
     assert torch.equal(hand.used(2).model, hand.kept[2].model)
     assert torch.equal(hand.used(4).model, hand.net.w0)
     sent = hand.method.deliver(hand.server, hand.at("evaluate", [2])).row(0)
-    assert torch.equal(hand.method.views(hand.client(2, sent))["global"].model, hand.server.model)
+    assert torch.equal(views_of(hand.method, hand.client(2, sent))["global"].model, hand.server.model)
     apart(hand.kept[2].model, up.model[1], 1e-4)
     result = run(Ditto(), mlp(), federation(), joins=[1, 1, 1, 1, 3])
     assert all(any(n.startswith("global.") for n in e) for r in result.reports for e in r.evaluation.values())

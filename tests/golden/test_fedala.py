@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import plain
+from fedkin.capabilities.views import views_of
 from fedkin.core import Batch, Bundle, ConfigError, ModelError, Net, Samples, Train, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches
@@ -66,7 +67,7 @@ def test_predictions_are_mixtures_before_training() -> None:
     hand.play()
     close([hand.used(i).model.tolist() for i in range(2)], [[0.61450975, 1.05625], [0.60464203, 1.05625]])
     assert set(hand.kept[0]) == {"model"}
-    views = hand.method.views(hand.client(0, hand.download([0]).row(0)))
+    views = views_of(hand.method, hand.client(0, hand.download([0]).row(0)))
     close(views["trained"].model, [0.65, 1.075])
     close(views["global"].model, [0.6125, 1.05625])
 

@@ -14,6 +14,8 @@ import pytest
 import torch
 
 import plain
+from fedkin.capabilities.logs import numbers_of
+from fedkin.capabilities.presets import preset as with_preset
 from fedkin.cli.flags import run_flags
 from fedkin.core import Bundle, ConfigError, Method, Net, Training
 from fedkin.data import Dirichlet, federate, load
@@ -272,17 +274,31 @@ def test_too_strong_a_pull_is_held_back_and_logged() -> None:
     client = hand.client(0, Bundle(model=torch.tensor([0.25]), pull=hand.download([0, 1]).shared.pull))
     close(hand.train(next(hand.method.client_update(client)), client), [0.625])
     hand.play()
-    assert hand.method.notes(hand.server) == {"sigma": 1.0, "step": 0.01, "guarded": 0.0, "pull": 5.0, "clamped": 1.0}
+    seen = numbers_of(hand.method, hand.server)
+    assert seen == {
+        "sigma": 1.0,
+        "step": 0.01,
+        "guarded": 0.0,
+        "pull": 5.0,
+        "clamped": 1.0,
+    }
     gentle = uploaded(FedAMP(sigma=1.0, server_step=0.5), LINE)
     gentle.play()
-    assert gentle.method.notes(gentle.server)["clamped"] == 0.0
+    assert numbers_of(gentle.method, gentle.server)["clamped"] == 0.0
 
 
 def test_a_shortened_step_is_logged_and_the_pull_keeps_the_given_one() -> None:
     """alpha = 1 for three equal models: weights use 1/2, which the log tells, the pull is still lam/1."""
     hand = uploaded(FedAMP(sigma=1.0, server_step=1.0), [[2.0]] * 3, [2.0] * 3)
     hand.play()
-    assert hand.method.notes(hand.server) == {"sigma": 1.0, "step": 0.5, "guarded": 1.0, "pull": 1.0, "clamped": 0.0}
+    seen = numbers_of(hand.method, hand.server)
+    assert seen == {
+        "sigma": 1.0,
+        "step": 0.5,
+        "guarded": 1.0,
+        "pull": 1.0,
+        "clamped": 0.0,
+    }
 
 
 def test_the_step_decays() -> None:
@@ -411,7 +427,7 @@ def test_without_attention_it_is_a_pull_to_the_mean_of_the_others(net: Callable[
 @pytest.mark.parametrize("preset", ["flgo", "pfllib"])
 def test_presets_run(preset: str) -> None:
     """Both stay finite; flgo's pull of 1/10^4 is next to none, and grows tenfold every 30 rounds."""
-    method = FedAMP.preset(preset)
+    method = with_preset(FedAMP, preset)
     assert method.variant == ("heur" if preset == "flgo" else "distance")
     result = run(method, mlp(), federation(), rounds_=2)
     assert bool(torch.isfinite(result.state.bank).all())
@@ -431,7 +447,7 @@ def test_flgos_preset_is_of_heurfedamp() -> None:
     ):
         run_flags(["fedamp", "--preset", "flgo"])
     with pytest.raises(ConfigError, match=r"FedAMP has no preset 'flgo'; it has \['pfllib'\]"):
-        FedAMP.preset("flgo", variant="distance")
+        with_preset(FedAMP, "flgo", variant="distance")
 
 
 @pytest.mark.parametrize(

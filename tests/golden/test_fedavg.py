@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import plain
+from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, Samples, Training
 from fedkin.methods import FedAvg
 from toys import ByHand, close, copies, federation, mlp, mlp_with_batchnorm, quadratic, run, vector_net
@@ -57,10 +58,10 @@ def test_everybody_is_evaluated_with_the_global_model() -> None:
     up = hand.play([0, 2])
     assert torch.equal(hand.used(4).model, hand.server.model)
     sent = hand.method.deliver(hand.server, hand.at("evaluate", [2, 4]))
-    views = [hand.method.views(hand.client(i, sent.row(row)))["local"].model for row, i in enumerate((2, 4))]
+    views = [views_of(hand.method, hand.client(i, sent.row(row)))["local"].model for row, i in enumerate((2, 4))]
     assert torch.equal(views[0], up.model[1])
     assert torch.equal(views[1], hand.server.model)
-    assert FedAvg().views(hand.client(2, sent.row(0))) == {}
+    assert views_of(FedAvg(), hand.client(2, sent.row(0))) == {}
 
 
 def test_running_statistics_are_averaged_like_weights_and_counters_are_not() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import plain
+from fedkin.capabilities.presets import preset
 from fedkin.core import Bundle, ConfigError, Net, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches
@@ -136,7 +137,7 @@ def test_settings_out_of_range() -> None:
     for bad in ({"tune_epochs": -1}, {"tune_lr": 0.0}, {"tune_lr": float("inf")}, {"part": "body"}):
         with pytest.raises(ConfigError):
             FedAvgFT(**bad)
-    assert FedAvgFT.preset("head") == FedAvgFT(part="head", tune_epochs=10)
+    assert preset(FedAvgFT, "head") == FedAvgFT(part="head", tune_epochs=10)
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import plain
+from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, ConfigError, Net, Samples, Train, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches, sgd
@@ -54,7 +55,7 @@ def test_first_round() -> None:
     close(hand.server.body, [1.05625])
     assert hand.server.keys() == {"body"}
     assert hand.kept == [Bundle()] * 3
-    close(hand.method.views(hand.client(0, Bundle(hand.server)))["global"].model, [0.5, 1.05625])
+    close(views_of(hand.method, hand.client(0, Bundle(hand.server)))["global"].model, [0.5, 1.05625])
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ def test_the_part_that_is_not_tuned_stands_still(net: Callable[[], Net]) -> None
     )
     hand.play()
     rest = {"head": hand.net.body, "body": hand.net.head}
-    start = hand.method.views(hand.client(0, Bundle(hand.server)))["global"].model
+    start = views_of(hand.method, hand.client(0, Bundle(hand.server)))["global"].model
     for part, still in rest.items():
         hand.method = FedBABU(part=part)
         w = hand.used(1).model

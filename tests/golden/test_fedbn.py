@@ -23,6 +23,8 @@ from torch import Tensor, nn
 
 import fedkin
 import plain
+from fedkin.capabilities.logs import caveat_of
+from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, Method, Net, Samples, Training
 from fedkin.core.seeds import generator
 from fedkin.data import planted_groups
@@ -148,7 +150,7 @@ def test_without_norms_it_is_fedavg() -> None:
 )
 def test_a_network_without_norms_is_a_caveat(method: Method, net: Callable[[], Net], lacking: str) -> None:
     """For its rows of a table would be FedAvg's under another name; a wrapped method has its say as well."""
-    found = method.caveat(net(), Bundle())
+    found = caveat_of(method, net(), Bundle())
     assert found.startswith(lacking)
     assert ("the network has none, so it is FedAvg here" in found) == bool(lacking) == bool(found)
 
@@ -158,14 +160,14 @@ def test_the_caveat_is_a_note_of_the_run() -> None:
     data, how = planted_groups(clients=2, groups=1, samples=12), Compute(engine="loop")
     runs = [fedkin.run(method, data, "linear", rounds=1, compute=how) for method in (FedBN(), FedAvg())]
     notes = [one.summary.get("notes") for one in runs]
-    assert notes == [[FedBN().caveat(mlp(), Bundle())], None]
+    assert notes == [[caveat_of(FedBN(), mlp(), Bundle())], None]
 
 
 def test_view_after_training() -> None:
     """ "trained" is all that the client trained."""
     hand = two_clients()
     up = hand.play()
-    model = hand.method.views(hand.client(1, hand.download([1]).row(0)))["trained"].model
+    model = views_of(hand.method, hand.client(1, hand.download([1]).row(0)))["trained"].model
     close(model, [*up.shared[1].tolist(), *hand.kept[1].norms.tolist()])
 
 

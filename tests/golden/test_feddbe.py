@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 import plain
+from fedkin.capabilities.views import views_of
 from fedkin.core import Batch, Bundle, ConfigError, ModelError, Net, Samples, Training
 from fedkin.methods import FedAvg, FedDBE
 from fedkin.methods.feddbe import debiased_loss, with_vector
@@ -105,10 +106,10 @@ def test_views() -> None:
     data = [s.train for s in federation()]
     hand = ByHand(FedDBE(), mlp(), data, training=Training(batch_size=5, lr=0.1))
     up = hand.play([0, 3])
-    first = hand.method.views(hand.client(0, Bundle(model=hand.server.model)))
+    first = views_of(hand.method, hand.client(0, Bundle(model=hand.server.model)))
     assert torch.equal(first["trained"].model, up.model[0])  # after the first round, which has no vector
     up = hand.play([0, 1])
-    views = hand.method.views(hand.client(0, Bundle(model=hand.server.model)))
+    views = views_of(hand.method, hand.client(0, Bundle(model=hand.server.model)))
     assert torch.equal(views["generic"].model, hand.server.model)
     assert torch.equal(views["trained"].model, with_vector(hand.net, up.model[0], hand.kept[0].bias))
 

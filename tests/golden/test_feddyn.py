@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 import plain
+from fedkin.capabilities.presets import preset
 from fedkin.core import Batch, Bundle, Client, Net, Train, Training
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.feddyn import FedDyn
@@ -311,8 +312,8 @@ def test_nothing_is_clipped_unless_asked() -> None:
     the gradient at 10: -1. CFIC's comparison does not clip."""
     for method, wanted in (
         (FedDyn(reg=1.0), -3.0),
-        (FedDyn.preset("code", adaptive=False), -1.0),
-        (FedDyn.preset("cfic-table"), -3.0),
+        (preset(FedDyn, "code", adaptive=False), -1.0),
+        (preset(FedDyn, "cfic-table"), -3.0),
     ):
         hand = bowls(method, ((30, -1.0),), solve=None)
         hand.training = Training(steps=1, lr=0.1, batch_size=1000)

@@ -16,6 +16,9 @@ import torch
 from torch import Tensor
 
 import plain
+from fedkin.capabilities.logs import numbers_of
+from fedkin.capabilities.uploads import unusable
+from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, ConfigError, Download, Net, Round, Samples, Training
 from fedkin.functional.pair_record import key
 from fedkin.methods import Local
@@ -108,7 +111,7 @@ def test_nothing_better_than_before(fallback: str, theta: list[float]) -> None:
     same(gains, {0: -0.25, 1: -0.5, 2: 0.0, 3: -1.0})
     close(found, theta)
     same(learned(hand), {0: 1.0, 1: 0.0, 2: 0.0, 3: 0.0})
-    assert hand.method.notes(hand.server) == {"own_weight": 1.0, "stuck": 1.0}
+    assert numbers_of(hand.method, hand.server) == {"own_weight": 1.0, "stuck": 1.0}
 
 
 def test_alone() -> None:
@@ -371,11 +374,11 @@ def test_views() -> None:
     before = hand.kept[0].model.clone()
     given = hand.client(0, hand.download([0, 1]).row(0))
     would = hand.method.personalize(given).model
-    assert torch.equal(hand.method.views(given)["trained"].model, before)
+    assert torch.equal(views_of(hand.method, given)["trained"].model, before)
     _, theta = mixed(hand)
     assert would.tolist() == theta
     apart(would, before, 0.1)
-    assert torch.equal(hand.method.views(hand.client(0))["trained"].model, hand.kept[0].model)
+    assert torch.equal(views_of(hand.method, hand.client(0))["trained"].model, hand.kept[0].model)
 
 
 def test_what_is_delivered_for_an_evaluation() -> None:
@@ -401,7 +404,7 @@ def test_what_is_delivered_for_an_evaluation() -> None:
 def test_ids_that_point_at_nobody_are_refused(ids: list[int], ok: bool) -> None:
     """Three clients: ids are 0, 1, 2 or -1 for an empty place, each once."""
     hand = plane(FedFomo(), [B, C], [0.0, 0.0], [0.5, 0.0])
-    why = hand.method.refuses(hand.at("distribute", [0, 1, 2]), Bundle(ids=torch.tensor(ids)))
+    why = unusable(hand.method, hand.at("distribute", [0, 1, 2]), Bundle(ids=torch.tensor(ids)))
     assert (why is None) == ok
 
 

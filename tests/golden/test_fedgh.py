@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import plain
+from fedkin.capabilities.presets import preset, presets_of
+from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, Client, ConfigError, Net, Samples, Train, Training
 from fedkin.methods.fedgh import FedGH
 from fedkin.methods.local import Local
@@ -154,7 +156,7 @@ def test_delivered_and_trained() -> None:
     net = hand.net
     for i in (0, 1, 2):
         body = hand.kept[i].get("model", net.w0)[net.body]
-        view = hand.method.views(hand.client(i, hand.download([i]).row(0)))["trained"]
+        view = views_of(hand.method, hand.client(i, hand.download([i]).row(0)))["trained"]
         assert torch.equal(hand.used(i).model, torch.cat([hand.server.head, body]))
         assert torch.equal(view.model, hand.kept[i].model if i < 2 else hand.used(i).model)
     apart(hand.kept[0].model[net.head], hand.server.head, 1e-3)
@@ -186,11 +188,11 @@ def test_server_lr_0_is_what_the_authors_program_does() -> None:
 
 def test_clip_is_passed_on() -> None:
     """The longest gradient of the authors' program goes with the request."""
-    hand = ByHand(FedGH.preset("code"), mlp(), [federation()[0].train])
+    hand = ByHand(preset(FedGH, "code"), mlp(), [federation()[0].train])
     (asked,) = [next(hand.method.client_update(hand.client(0, hand.download([0]).row(0))))]
     assert isinstance(asked, Train)
     assert asked.clip == 50.0
-    assert Training(**FedGH.presets["code"]["training"]).momentum == 0.9
+    assert Training(**presets_of(FedGH())["code"]["training"]).momentum == 0.9
 
 
 @pytest.mark.parametrize(("field", "value"), [("server_lr", -1), ("server_batch", 0), ("clip", 0)])

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import plain
+from fedkin.capabilities.logs import numbers_of
 from fedkin.core import Net, Training
 from fedkin.core.rows import gram
 from fedkin.methods.fedavg import FedAvg
@@ -127,7 +128,7 @@ def test_no_participant_is_hurt_without_a_box() -> None:
     for eps in (1.0, 0.1):
         hand = ByHand(FedMGDA(eps=eps), net, [copies([0.0] * 6, 3)] * 9, solve=lambda q, c: q.start - g[c.id])
         d = direction(hand).double()
-        notes = hand.method.notes(hand.server)
+        notes = numbers_of(hand.method, hand.server)
         close([notes["common_length"], notes["least_along"]], [float(d.norm()), float((u @ d).min())])
         leasts[eps] = float((u @ d).min())
         if eps == 1.0:
@@ -157,7 +158,7 @@ def test_nobody_moved_leaves_the_model() -> None:
         hand = federation_of(method, [[0, 0]] * 3)
         hand.play()
         assert hand.server.model.tolist() == list(START)
-        assert hand.method.notes(hand.server) == {"common_length": 0.0, "least_along": 0.0}
+        assert numbers_of(hand.method, hand.server) == {"common_length": 0.0, "least_along": 0.0}
 
 
 def test_tiny_updates_keep_their_direction() -> None:

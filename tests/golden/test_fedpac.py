@@ -19,6 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import plain
+from fedkin.capabilities.uploads import unusable
+from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, Client, ConfigError, Samples, Train, Training
 from fedkin.core.rows import squared_distances
 from fedkin.functional.simplex import shortest
@@ -182,7 +184,7 @@ def test_views() -> None:
     """ "trained" is the client's own model after its last training."""
     hand = clients(at(1, 3), at(2, 6), heads=(13, 26), body=2.0)
     hand.play()
-    views = hand.method.views(hand.client(0, Bundle(head=hand.server.heads[0], body=hand.server.body)))
+    views = views_of(hand.method, hand.client(0, Bundle(head=hand.server.heads[0], body=hand.server.body)))
     close(views["trained"].model, [13.0] * 4 + [2.0, 0, 0, 2])
 
 
@@ -201,9 +203,9 @@ def test_what_is_refused() -> None:
     hand = clients(at(1, 3))
     up = Bundle({name: rows[0] for name, rows in hand.play().items()})
     r = hand.at("aggregate", [0])
-    assert hand.method.refuses(r, up) is None
-    assert "count" in str(hand.method.refuses(r, up.but(counts=-up.counts)))
-    assert "variance" in str(hand.method.refuses(r, up.but(variance=-up.variance)))
+    assert unusable(hand.method, r, up) is None
+    assert "count" in str(unusable(hand.method, r, up.but(counts=-up.counts)))
+    assert "variance" in str(unusable(hand.method, r, up.but(variance=-up.variance)))
     for wrong in ({"lam": -1.0}, {"head_epochs": 0}, {"head_lr": 0.0}):
         with pytest.raises(ConfigError, match=f"{next(iter(wrong))} of FedPAC must be"):
             FedPAC(**wrong)  # type: ignore[arg-type]

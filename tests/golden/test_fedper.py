@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import plain
+from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, Training
 from fedkin.methods import FedPer
 from toys import ByHand, apart, close, copies, federation, mlp, product_net, squares
@@ -98,7 +99,7 @@ def test_view_after_training() -> None:
     hand = ByHand(FedPer(), net, [s.train for s in federation()])
     up = hand.play()
     client = hand.client(1, hand.download([1]).row(0))
-    assert torch.equal(hand.method.views(client)["trained"].model, torch.cat([hand.kept[1].head, up.body[1]]))
+    assert torch.equal(views_of(hand.method, client)["trained"].model, torch.cat([hand.kept[1].head, up.body[1]]))
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import plain
+from fedkin.capabilities.presets import preset, presets_of
+from fedkin.capabilities.uploads import unusable
 from fedkin.core import Batch, Bundle, ConfigError, Net, Samples, Training
 from fedkin.core.samples import tally
 from fedkin.functional.prototypes import prototype_loss
@@ -164,9 +166,9 @@ def test_negative_counts_are_refused() -> None:
     """They would make weights that sum to nothing."""
     r = ByHand(FedProto(), mlp(), [federation()[0].train]).at("aggregate", [0])
     sent = Bundle(means=torch.zeros(3, 6), weight=torch.tensor([1, -1, 0]))
-    assert "negative" in (FedProto(weighted=True).refuses(r, sent) or "")
-    assert FedProto(weighted=True).refuses(r, sent.but(weight=torch.tensor([1, 0, 0]))) is None
-    assert FedProto().refuses(r, sent.but(weight=torch.tensor([True, False, False]))) is None
+    assert "negative" in (unusable(FedProto(weighted=True), r, sent) or "")
+    assert unusable(FedProto(weighted=True), r, sent.but(weight=torch.tensor([1, 0, 0]))) is None
+    assert unusable(FedProto(), r, sent.but(weight=torch.tensor([True, False, False]))) is None
 
 
 def test_a_client_without_class_0_predicts_by_prototypes_of_all() -> None:
@@ -247,9 +249,9 @@ def test_settings() -> None:
     """lam is not negative; presets carry the authors' training."""
     with pytest.raises(ConfigError, match="lam"):
         FedProto(lam=-1.0)
-    assert FedProto.preset("code") == FedProto(restrict_classes=True)
-    assert FedProto.preset("code-cifar10").lam == 0.1
-    for settings in FedProto.presets.values():
+    assert preset(FedProto, "code") == FedProto(restrict_classes=True)
+    assert preset(FedProto, "code-cifar10").lam == 0.1
+    for settings in presets_of(FedProto()).values():
         assert Training(**settings["training"]) == Training(epochs=1, batch_size=4, lr=0.01, momentum=0.5)
 
 

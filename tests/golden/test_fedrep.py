@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import plain
+from fedkin.capabilities.presets import preset, presets_of
+from fedkin.capabilities.views import views_of
 from fedkin.core import Batch, Bundle, ConfigError, Net, Samples, Train, Training, head_loss
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
@@ -190,9 +192,9 @@ def test_tuning_at_evaluation() -> None:
     hand.play()
     close(hand.used(0).model, [1.61343243, 1.234375])
     sent = hand.method.deliver(hand.server, hand.at("evaluate", [0])).row(0)
-    close(hand.method.views(hand.client(0, sent))["untuned"].model, [1.5, 1.234375])
+    close(views_of(hand.method, hand.client(0, sent))["untuned"].model, [1.5, 1.234375])
     close(hand.kept[0].head, [1.5])
-    assert FedRep().views(hand.client(0, sent)) == {}
+    assert views_of(FedRep(), hand.client(0, sent)) == {}
 
 
 @NETS
@@ -216,12 +218,12 @@ def test_another_method_than_fedper() -> None:
     apart(rep.state.body, per.state.body, 1e-3)
 
 
-@pytest.mark.parametrize("name", FedRep.presets)
+@pytest.mark.parametrize("name", presets_of(FedRep()))
 def test_presets(name: str) -> None:
     """The authors' settings can be made and differ from the defaults in what their program does."""
-    method = FedRep.preset(name)
+    method = preset(FedRep, name)
     assert (method.head_epochs, method.final_head_epochs, method.first_head) == (10, 10, "average")
-    assert Training(**FedRep.presets[name]["training"]).momentum == 0.5
+    assert Training(**presets_of(FedRep())[name]["training"]).momentum == 0.5
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import plain
+from fedkin.capabilities.views import views_of
 from fedkin.core import Batch, Bundle, ConfigError, Samples, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
@@ -138,7 +139,7 @@ def test_which_model_is_reported() -> None:
     hand = ByHand(FedRoD(), net, data)
     up = hand.play([0, 1, 2])
     for i, trained in ((1, up.model[1]), (4, hand.server.model)):
-        used, views = hand.used(i), hand.method.views(hand.client(i, hand.download([i]).row(0)))
+        used, views = hand.used(i), views_of(hand.method, hand.client(i, hand.download([i]).row(0)))
         assert torch.equal(used.model, hand.server.model)
         assert torch.equal(views["trained"].model, trained)
         assert torch.equal(used.head, views["trained"].head)

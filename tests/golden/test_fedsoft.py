@@ -12,6 +12,10 @@ import torch
 from torch import nn
 
 import plain
+from fedkin.capabilities.asks import asks
+from fedkin.capabilities.groups import labels_of
+from fedkin.capabilities.presets import preset
+from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, Client, ConfigError, Net, Round, Samples, Train, Training
 from fedkin.core.seeds import generator
 from fedkin.methods import Local
@@ -68,7 +72,7 @@ def test_importances() -> None:
     said = hand.ask()
     close(said.share, [[0.75, 0.25], [1.0, 0.0]])
     close(hand.server.u, U)
-    assert hand.method.relations(hand.server, hand.at("evaluate", [0, 1])).tolist() == [0, 0]
+    assert labels_of(hand.method, hand.server, hand.at("evaluate", [0, 1])).tolist() == [0, 0]
 
 
 def test_parts_in_the_centres() -> None:
@@ -97,7 +101,9 @@ def test_sigma_lifts_every_small_importance() -> None:
 def test_a_share_out_of_range_counts_as_one() -> None:
     """A client that says 50 instead of a share gets no more than 1: it cannot take all the draws."""
     hand = numbers([0.0, 1.0], [1, 1], [[0.5, 0.5]] * 2)
-    s = hand.method.collect(hand.server, hand.at("collect", [1]), Bundle(share=torch.tensor([[50.0, -3.0]])))
+    s = asks(hand.method, "round").collect(
+        hand.method, hand.server, hand.at("collect", [1]), Bundle(share=torch.tensor([[50.0, -3.0]]))
+    )
     close(s.u, [[0.5, 0.5], [1.0, 0.0001]])
 
 
@@ -127,7 +133,7 @@ def test_centres_start_apart() -> None:
 def asked(hand: ByHand, t: int) -> list[int]:
     """Who is asked in round t."""
     r = hand.at("survey", range(len(hand.roster)), t)
-    sent = hand.method.survey(hand.server, r)
+    sent = asks(hand.method, "round").question(hand.method, hand.server, r)
     return [] if sent is None else [i for i in range(len(r.ids)) if sent.row(i)]
 
 
@@ -147,9 +153,9 @@ def test_newcomers_are_asked_when_they_come() -> None:
     hand.t = 1
     hand.join(5)
     close(hand.server.u[4], [0.5, 0.5])
-    assert hand.method.relations(hand.server, hand.at("evaluate", range(5)))[4] == -1
+    assert labels_of(hand.method, hand.server, hand.at("evaluate", range(5)))[4] == -1
     assert asked(hand, 2) == [4]
-    sent = hand.method.survey(hand.server, hand.at("survey", range(5), 2))
+    sent = asks(hand.method, "round").question(hand.method, hand.server, hand.at("survey", range(5), 2))
     assert sent is not None
     assert list(sent.row(4)) == ["centres"]
     assert torch.equal(sent.row(4).centres, hand.server.centres)
@@ -157,7 +163,7 @@ def test_newcomers_are_asked_when_they_come() -> None:
     hand.ask()
     assert torch.equal(hand.server.u[:4], before)
     assert asked(hand, 3) == []
-    assert hand.method.relations(hand.server, hand.at("evaluate", range(5)))[4] >= 0
+    assert labels_of(hand.method, hand.server, hand.at("evaluate", range(5)))[4] >= 0
 
 
 def test_who_did_not_answer_is_asked_again() -> None:
@@ -290,7 +296,7 @@ def test_the_best_centre_is_evaluated_beside_the_own_model() -> None:
     hand = numbers([3.0, 5.0], [4, 2], [[0.2, 0.8], [1.0, 0.0001]])
     for i, wanted in ((0, 5.0), (1, 3.0)):
         sent = hand.method.deliver(hand.server, hand.at("evaluate", [i])).row(0)
-        close(hand.method.views(hand.client(i, sent))["centre"].model, [wanted])
+        close(views_of(hand.method, hand.client(i, sent))["centre"].model, [wanted])
 
 
 # ---- new centres ---------------------------------------------------------------------------------------------------
@@ -399,7 +405,7 @@ def test_settings_out_of_range() -> None:
 
 def test_preset_of_the_authors_program() -> None:
     """CIFAR-10 and rotated CIFAR-10: two clusters, 15 drawn for each, lam .01, every other round."""
-    m = FedSoft.preset("code")
+    m = preset(FedSoft, "code")
     assert (m.clusters, m.per_cluster, m.lam, m.tau, m.sigma) == (2, 15, 0.01, 2, 1e-4)
 
 
@@ -408,7 +414,10 @@ def test_answers_leave_the_client_as_it_is() -> None:
     hand = table()
     client = hand.client(0, Bundle(centres=hand.server.centres))
     before = client.state
-    first, second = hand.method.answer(client).share, hand.method.answer(client).share
+    first, second = (
+        asks(hand.method, "round").answer(hand.method, client).share,
+        asks(hand.method, "round").answer(hand.method, client).share,
+    )
     assert client.state is before
     assert torch.equal(first, second)
 

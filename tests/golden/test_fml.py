@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import fedkin
 import plain
+from fedkin.capabilities.views import views_of
 from fedkin.core import Batch, Bundle, ConfigError, Net, Training
 from fedkin.data.synthetic import planted_groups
 from fedkin.experiment.prepare import Experiment
@@ -100,7 +101,7 @@ def test_own_models_stay_and_the_shared_one_is_averaged() -> None:
     hand.play([1, 3])
     assert torch.equal(hand.used(0).model, before)
     assert torch.equal(hand.used(2).model, hand.net.w0)
-    x, b = data[0].x, hand.method.views(hand.client(0, Bundle(meme=hand.server.meme)))["meme"]
+    x, b = data[0].x, views_of(hand.method, hand.client(0, Bundle(meme=hand.server.meme)))["meme"]
     close(hand.method.predict(hand.net, b, x), plain.logits(hand.server.meme, x), 1e-5)
     assert not torch.equal(hand.net.second.w0, hand.net.w0)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import plain
+from fedkin.capabilities.groups import labels_of
 from fedkin.core import Batch, Bundle, Net, Samples, Training
 from fedkin.methods import IFCA, ifca
 from toys import (
@@ -60,7 +61,7 @@ def test_one_round(uniform: bool, centres: list[float]) -> None:
     hand = three_clients(uniform=uniform)
     close(hand.play().model.flatten(), [-0.5, 0.0, 6.5])
     close(hand.server.centres.flatten(), centres)
-    assert hand.method.relations(hand.server, hand.at("evaluate", range(3))).tolist() == [0, 0, 1]
+    assert labels_of(hand.method, hand.server, hand.at("evaluate", range(3))).tolist() == [0, 0, 1]
 
 
 def test_one_participant_leaves_the_other_centre() -> None:

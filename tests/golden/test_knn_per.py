@@ -17,6 +17,9 @@ import torch
 from torch import Tensor
 
 import plain
+from fedkin.capabilities.needs import needs_of
+from fedkin.capabilities.uploads import also_sent
+from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, ConfigError, Samples, Training
 from fedkin.methods import FedAvg, KNNPer
 from fedkin.methods.knn_per import memory
@@ -117,15 +120,15 @@ def test_the_global_model_is_fedavgs_and_a_view() -> None:
     assert torch.equal(ours.state.model, plain.state.model)
     assert not any(ours.clients.values())
     hand = one_client(KNNPer(), head=(1.0, 0.0, 0.0, 0.0))
-    view = hand.method.views(hand.client(0, hand.download([0]).row(0)))["global"]
+    view = views_of(hand.method, hand.client(0, hand.download([0]).row(0)))["global"]
     close(hand.method.predict(hand.net, view, X), [[0.25, 0.0]])
 
 
 def test_what_it_says_about_itself() -> None:
     """Validation samples are read only where they choose the weight; training is not private, as the store is not."""
-    assert KNNPer().reads_validation
-    assert not KNNPer(weight=0.3).reads_validation
-    assert KNNPer().also_sends
+    assert needs_of(KNNPer()).validation
+    assert not needs_of(KNNPer(weight=0.3)).validation
+    assert also_sent(KNNPer())
     assert KNNPer(neighbours=3).export_rule == {"kind": "neighbours", "neighbours": 3, "scale": 1.0}
 
 

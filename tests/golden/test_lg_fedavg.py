@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import plain
+from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, Training
 from fedkin.methods import LGFedAvg, Local
 from toys import ByHand, close, copies, federation, mlp, mlp_with_batchnorm, product_net, run, squares
@@ -87,10 +88,10 @@ def test_view_after_training() -> None:
     """ "trained" is the head and the body of the client's last training; before it the same as the model."""
     hand = ByHand(LGFedAvg(), mlp(), [s.train for s in federation()])
     first = hand.client(1, hand.download([1]).row(0))
-    assert torch.equal(hand.method.views(first)["trained"].model, mlp().w0)
+    assert torch.equal(views_of(hand.method, first)["trained"].model, mlp().w0)
     up = hand.play()
     client = hand.client(1, hand.download([1]).row(0))
-    assert torch.equal(hand.method.views(client)["trained"].model, torch.cat([up.head[1], hand.kept[1].body]))
+    assert torch.equal(views_of(hand.method, client)["trained"].model, torch.cat([up.head[1], hand.kept[1].body]))
 
 
 def test_an_independent_program_gives_the_same() -> None:

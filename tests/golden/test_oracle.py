@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import plain
+from fedkin.capabilities.groups import labels_of
 from fedkin.core import Bundle, ConfigError, Training
 from fedkin.data import federate, load
 from fedkin.data.partition import PARTITIONS
@@ -49,7 +50,7 @@ def test_groups_keep_their_true_numbers() -> None:
     hand = grouped([7, 3, 7], [1, 1, 1])
     assert len(hand.server.models) == 2
     assert upload(hand, [1.0, 2.0, 3.0], [0, 1, 2]) == {3: 2.0, 7: 2.0}
-    assert hand.method.relations(hand.server, hand.at("evaluate", range(3))).tolist() == [7, 3, 7]
+    assert labels_of(hand.method, hand.server, hand.at("evaluate", range(3))).tolist() == [7, 3, 7]
 
 
 def test_a_group_that_comes_late_starts_from_the_common_start() -> None:

@@ -21,6 +21,8 @@ from torch import Tensor, nn
 import fedkin
 import plain
 from fedkin import Compute, Federation
+from fedkin.capabilities import PrivateSums, has
+from fedkin.capabilities.logs import caveat_of
 from fedkin.core import Bundle, Client, ClientData, ConfigError, Method, Net, Samples, Train
 from fedkin.core.rows import group_mean
 from fedkin.data import IID, federate, load, plant
@@ -138,7 +140,7 @@ def test_a_secure_sum_is_made_for_each_cluster(uniform: bool, wanted: list[float
     weigh the same. In one pool all would be the mean of all, 174/9. The server needs no more than these means."""
     hand = clients(PACFL(threshold=9), 0, 8, 30, sizes=(1, 3, 5), uniform=uniform)
     r, up = hand.at("aggregate", [0, 1, 2]), Bundle(model=torch.tensor([[0.0], [8.0], [30.0]]).expand(3, 4))
-    pools = hand.method.pools(hand.server, r)
+    pools = has(hand.method, PrivateSums).pools(hand.method, hand.server, r)
     means = group_mean(up.model, pools.weight, pools.group, torch.zeros(2, 4))
     close(means[:, 0], wanted)
     assert torch.equal(hand.method.aggregate(hand.server, r, Bundle(model=means[pools.group])).centres, means)
@@ -185,7 +187,7 @@ def test_clusters_that_separate_nobody_or_everybody_are_a_caveat(method: Method,
 def test_one_client_is_no_caveat() -> None:
     """One client is one cluster of all and each one of its own."""
     hand = clients(PACFL(), 0)
-    assert hand.method.caveat(hand.net, hand.server) == ""
+    assert caveat_of(hand.method, hand.net, hand.server) == ""
 
 
 def test_joining_clients_are_placed_by_their_angles() -> None:

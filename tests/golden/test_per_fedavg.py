@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 import plain
+from fedkin.capabilities.presets import preset
+from fedkin.capabilities.views import views_of
 from fedkin.core import Batch, Bundle, Client, ConfigError, Net, Samples, Train, Training
 from fedkin.core.samples import tally
 from fedkin.core.seeds import generator
@@ -149,7 +151,7 @@ def test_steps_of_adaptation(steps: int, wanted: float) -> None:
     hand = two(both(adapt_steps=steps))
     hand.play()
     close(hand.used(0).model, [wanted])
-    view = hand.method.views(hand.client(0, hand.download([0]).row(0)))
+    view = views_of(hand.method, hand.client(0, hand.download([0]).row(0)))
     assert torch.equal(view["meta"].model, hand.server.model)
 
 
@@ -316,8 +318,8 @@ def test_settings_out_of_range(setting: dict[str, float | str]) -> None:
 
 def test_presets() -> None:
     """The usual step of 0.001; the PFedCS paper's comparison has one step size for both."""
-    assert PerFedAvg.preset("pfedcs") == PerFedAvg(inner_lr=0.005, outer_lr=0.005)
-    assert PerFedAvg.preset("paper") == PerFedAvg(outer_lr=0.001)
+    assert preset(PerFedAvg, "pfedcs") == PerFedAvg(inner_lr=0.005, outer_lr=0.005)
+    assert preset(PerFedAvg, "paper") == PerFedAvg(outer_lr=0.001)
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

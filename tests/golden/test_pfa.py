@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import plain
+from fedkin.capabilities.asks import asks
 from fedkin.core import Bundle, ConfigError, Net, Samples, Training
 from fedkin.functional.pairs import differences_from
 from fedkin.methods import CAM, FedAvg
@@ -175,7 +176,7 @@ def test_a_late_client_joins_the_nearest_group() -> None:
     hand.play(range(4))
     hand.join(6)
     assert hand.server.labels.tolist() == [0, 0, 1, 1, -1, -1]
-    sent = hand.method.survey(hand.server, hand.at("survey", range(6), hand.t + 1))
+    sent = asks(hand.method, "round").question(hand.method, hand.server, hand.at("survey", range(6), hand.t + 1))
     assert [bool(sent.row(i)) for i in range(6)] == [False] * 4 + [True] * 2
     assert torch.equal(sent.row(4).model, model)
     assert not torch.equal(hand.server.centres[0], model)

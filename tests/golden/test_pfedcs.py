@@ -22,6 +22,9 @@ from scipy.stats import norm
 from torch import Tensor, nn
 
 import plain
+from fedkin.capabilities.presets import preset as with_preset
+from fedkin.capabilities.presets import presets_of
+from fedkin.capabilities.views import views_of
 from fedkin.core import Batch, Bundle, Client, Net, Train, Training, distillation
 from fedkin.core.seeds import generator
 from fedkin.functional.pairs import differences_from
@@ -519,7 +522,7 @@ def test_two_evaluation_points() -> None:
         client = hand.client(i, hand.method.deliver(hand.server, hand.at("evaluate", [i])).row(0))
         head = client.state.get("head", hand.net.w0[hand.net.head])
         assert torch.equal(hand.used(i).model, torch.cat([head, hand.server.body]))
-        assert torch.equal(hand.method.views(client)["trained"].model, torch.cat([head, body]))
+        assert torch.equal(views_of(hand.method, client)["trained"].model, torch.cat([head, body]))
     apart(up.body[1], hand.server.body, 1e-3)
 
 
@@ -539,9 +542,9 @@ def test_gram_trick_in_float32_would_lose_the_distance() -> None:
 @pytest.mark.parametrize(("preset", "lr"), [("paper", 0.005), ("paper-resnet18", 0.1)])
 def test_presets_of_the_paper(preset: str, lr: float) -> None:
     """Batches of 100, five epochs, rho = 1, and one step size for all that is trained."""
-    assert PFedCS.preset(preset) == PFedCS(rho=1, teacher_lr=None)
-    assert Training(**PFedCS.presets[preset]["training"]) == Training(epochs=5, batch_size=100, lr=lr)
-    assert PFedCS.presets[preset]["run"] == {"evaluate": "trained"}
+    assert with_preset(PFedCS, preset) == PFedCS(rho=1, teacher_lr=None)
+    assert Training(**presets_of(PFedCS())[preset]["training"]) == Training(epochs=5, batch_size=100, lr=lr)
+    assert presets_of(PFedCS())[preset]["run"] == {"evaluate": "trained"}
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

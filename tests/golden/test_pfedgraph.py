@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 import plain
+from fedkin.capabilities.views import views_of
 from fedkin.core import Batch, Bundle, Client, ConfigError, Train, Training, cross_entropy
 from fedkin.methods import FedAvg, PFedGraph
 from fedkin.methods.pfedgraph import aligned_loss, onto_simplex
@@ -153,7 +154,7 @@ def test_clients_predict_with_their_mixed_models() -> None:
     hand = three(PFedGraph(spread=1.0))
     hand.play()
     close(hand.used(0).model, [3 / 4, 1 / 2])
-    views = hand.method.views(hand.client(0, Bundle(model=hand.server.bank[0])))
+    views = views_of(hand.method, hand.client(0, Bundle(model=hand.server.bank[0])))
     assert views["trained"].model.tolist() == list(ENDS[0])
 
 

@@ -14,6 +14,8 @@ import pytest
 import torch
 
 import plain
+from fedkin.capabilities.presets import presets_of
+from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, ConfigError, Samples, Train, Training
 from fedkin.engines import drive
 from fedkin.methods import PFedMe
@@ -102,7 +104,7 @@ def test_what_clients_predict_with() -> None:
     hand.play([0])
     assert float(hand.used(1).model) == 69 / 16
     client = hand.client(1, hand.download([1]).row(0))
-    assert torch.equal(hand.method.views(client)["global"].model, hand.server.model)
+    assert torch.equal(views_of(hand.method, client)["global"].model, hand.server.model)
 
 
 # ---- what published programs do otherwise --------------------------------------------------------------------------
@@ -113,7 +115,7 @@ def test_no_hidden_weight_decay() -> None:
     hand.training = replace(hand.training, steps=1)
     hand.server = Bundle(model=torch.tensor([8.0]))
     assert float(hand.play([1]).model) == 8.0
-    assert PFedMe.presets["code"]["training"]["weight_decay"] == 1e-3
+    assert presets_of(PFedMe())["code"]["training"]["weight_decay"] == 1e-3
 
 
 def test_a_batch_serves_all_inner_steps() -> None:

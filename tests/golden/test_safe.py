@@ -16,6 +16,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Needs, Views
+from fedkin.capabilities.asks import asks
+from fedkin.capabilities.logs import numbers_of
+from fedkin.capabilities.needs import needs_of
+from fedkin.capabilities.presets import preset, presets_of
+from fedkin.capabilities.views import views_of
 from fedkin.core import (
     Bundle,
     Client,
@@ -259,18 +265,20 @@ class Fixed(Averaging, Method):
     def personalize(self, c: Client) -> Bundle:
         return Bundle(model=torch.tensor([0.0, self.level]))
 
-    def views(self, c: Client) -> dict[str, Bundle]:
+    def _views(self, c: Client) -> dict[str, Bundle]:
         return {"trained": Bundle(model=torch.tensor([0.0, -9.0])), "start": Bundle(model=c.w0)}
+
+    can = (Views(_views),)
 
 
 @dataclass(frozen=True)
 class Majority(Averaging, Method):
     """Predicts the class that is most frequent among the held-out samples that it sees, which it thus reads."""
 
-    reads_validation = True
-
     def personalize(self, c: Client) -> Bundle:
         return Bundle(model=4.0 * c.validation.counts(2) / len(c.validation))
+
+    can = (Needs(validation=True),)
 
 
 def client(validation: list[int], received: Bundle | None = None, own: list[float] | None = None) -> Client:
@@ -287,7 +295,7 @@ def predicted_with(method: Safe, c: Client) -> Bundle:
 
 
 def told(method: Safe, c: Client) -> Bundle:
-    return drive(method.answer(c), lambda request: request.start)
+    return drive(asks(method, "evaluation").answer(method, c), lambda request: request.start)
 
 
 CONSULTED = Bundle(consult=torch.tensor(True))
@@ -394,7 +402,7 @@ def after_consulting(method: Safe, likelihood: Tensor, hits: Tensor, held: Tenso
     """The server's state once these clients have sent these numbers."""
     r = a_round(len(held))
     s = method.admit(method.init(r.but(roster=Roster(torch.zeros(0).long()), ids=r.ids[:0])), r)
-    return method.collect(s, r, Bundle(likelihood=likelihood, hits=hits, held=held)), r
+    return asks(method, "evaluation").collect(method, s, r, Bundle(likelihood=likelihood, hits=hits, held=held)), r
 
 
 def five() -> tuple[Tensor, Tensor, Tensor]:
@@ -452,7 +460,9 @@ def test_sure_is_answered_the_others_choice() -> None:
 def test_impossible_numbers_are_refused(hits: list[int], held: int, refused: bool) -> None:
     """No more hits can differ than there are samples."""
     up = Bundle(likelihood=torch.zeros(4).double(), hits=torch.tensor(hits), held=torch.tensor(held))
-    assert (Safe(inner=FedAvg()).refuses(a_round(1), up) is not None) == refused
+    assert (
+        asks(Safe(inner=FedAvg()), "evaluation").refuses(Safe(inner=FedAvg()), a_round(1), up) is not None
+    ) == refused
 
 
 def test_the_notes_say_what_clients_took() -> None:
@@ -462,9 +472,9 @@ def test_the_notes_say_what_clients_took() -> None:
     s, _ = after_consulting(method, likelihood, hits, n)
     _, posts = posteriors(likelihood)
     own = [choose(r, gains(posts, hits.double(), n.double()), 0.2) for r in posts]
-    assert method.notes(s) == {"evaluated_lambda": sum(own) / 20, "evaluated_alone": own.count(0) / 5}
+    assert numbers_of(method, s) == {"evaluated_lambda": sum(own) / 20, "evaluated_alone": own.count(0) / 5}
     assert own[:2] == [3, 0]
-    assert method.notes(method.aggregate(s, a_round(5), Bundle(model=torch.zeros(5, 2)).under("inner"))) == {}
+    assert numbers_of(method, method.aggregate(s, a_round(5), Bundle(model=torch.zeros(5, 2)).under("inner"))) == {}
 
 
 # ---- runs ----------------------------------------------------------------------------------------------------------
@@ -492,7 +502,7 @@ def test_both_parts_are_what_they_are_by_themselves(name: str) -> None:
     the wrapper, the models alone with those of Local."""
     both = run(Safe(inner=LIKE[name]), mlp(), federation(), participation=1.0)
     shards = federation()
-    if LIKE[name].reads_validation:  # then it has every second held-out sample
+    if needs_of(LIKE[name]).validation:  # then it has every second held-out sample
         shards = [replace(c, validation=c.validation.every(2)) for c in shards]
     plain = run(LIKE[name], mlp(), shards, participation=1.0)
     local = run(Local(), mlp(), federation(), participation=1.0)
@@ -623,7 +633,7 @@ def _task(n: int, seed: int, turn: int) -> Samples:
 def test_the_model_right_after_training_is_mixed_as_well() -> None:
     """In runs that score clients at that moment, the view "trained" takes the place of what is delivered."""
     method, c = Safe(inner=Fixed()), client([1] * 8, own=[0.5, 0.0])
-    views = method.views(c)
+    views = views_of(method, c)
     assert set(views) == {"trained", "start", "method", "alone"}
     assert float(predicted_with(method, c).share) > 0
     assert float(views["trained"].share) == 0  # this model is wrong on all samples, so the client would stay alone
@@ -655,13 +665,13 @@ def test_settings_out_of_range_are_refused(field: str, value: Any) -> None:
 def test_presets_are_those_of_the_wrapped_method() -> None:
     """Their fields become those of the wrapped method, their tables stay."""
     method = Safe(inner=DAPFL())
-    found = method.presets_for(vars(method))
-    assert set(found) == set(DAPFL().presets_for({}))
-    fields = {k: v for k, v in DAPFL.presets["code"].items() if k not in ("training", "run")}
+    found = presets_of(method)
+    assert set(found) == set(presets_of(DAPFL()))
+    fields = {k: v for k, v in presets_of(DAPFL())["code"].items() if k not in ("training", "run")}
     assert found["code"]["inner"] == fields
-    assert Safe.preset("code", inner=DAPFL(), mode="best") == Safe(inner=DAPFL.preset("code"), mode="best")
+    assert preset(Safe, "code", inner=DAPFL(), mode="best") == Safe(inner=preset(DAPFL, "code"), mode="best")
     with pytest.raises(ConfigError, match="Safe has no preset 'fast'"):
-        Safe.preset("fast", inner=DAPFL())
+        preset(Safe, "fast", inner=DAPFL())
 
 
 @pytest.mark.parametrize(("mode", "title"), [("likely", "FedProx-safe"), ("best", "FedProx-safe (best)")])
@@ -674,7 +684,7 @@ def test_titles(mode: Literal["best", "likely"], title: str) -> None:
 class Asking(Averaging, Method):
     """Asks its clients before evaluations."""
 
-    def consult(self, s: Bundle, r: Round) -> Download | None:
+    def _consult(self, s: Bundle, r: Round) -> Download | None:
         return to_all(model=s.model)
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fedkin.capabilities.needs import needs_of
 from fedkin.core import Method, Samples, Train, Training
 from fedkin.core.cohort import cohort_size
 from fedkin.core.seeds import generator
@@ -52,7 +53,7 @@ def test_test_and_validation_labels_change_nothing(method: Method) -> None:
     themselves, so for them only the test labels are others."""
     shards = federation()
     turn = lambda d: Samples(d.x, (d.y + 1) % 3)  # noqa: E731
-    held = (lambda d: d) if method.reads_validation else turn
+    held = (lambda d: d) if needs_of(method).validation else turn
     other = [ClientData(s.train, held(s.validation), turn(s.test), s.group) for s in shards]
     a, b = run(method, mlp(), shards), run(method, mlp(), other)
     assert a.state.keys() == b.state.keys()

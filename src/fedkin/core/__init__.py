@@ -12,7 +12,7 @@ from fedkin.core.errors import (
     PartitionError,
     RunFolderError,
 )
-from fedkin.core.method import Method, Work, finish, first, ready, uniform_cohort
+from fedkin.core.method import Method, Work, finish, first, in_range, ready, uniform_cohort
 from fedkin.core.net import Net
 from fedkin.core.robust import Aggregation
 from fedkin.core.samples import Batch, ClientData, Samples
@@ -48,6 +48,7 @@ __all__ = [
     "finish",
     "first",
     "head_loss",
+    "in_range",
     "ready",
     "stack",
     "to_all",

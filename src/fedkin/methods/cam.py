@@ -27,11 +27,11 @@ from fedkin.core import (
     cross_entropy,
     finish,
     first,
+    in_range,
     ready,
     to_all,
     to_each,
 )
-from fedkin.core.method import in_range
 from fedkin.core.rows import grow, put
 from fedkin.functional.damping import moved_by_share
 

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fedkin.capabilities import Grouped, Logs, Presets, RobustMeans, Uploads
 from fedkin.capabilities.presets import Table
-from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all, uniform_cohort
-from fedkin.core.method import in_range
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, in_range, to_all, uniform_cohort
 from fedkin.core.rows import grow
 
 _UNKNOWN, _BALANCED = -2, -1

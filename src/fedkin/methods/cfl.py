@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fedkin.capabilities import Grouped, Logs, Presets, RobustMeans, Uploads
 from fedkin.capabilities.presets import Table
-from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_each
-from fedkin.core.method import in_range
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, in_range, to_each
 from fedkin.core.rows import grow, put
 from fedkin.functional.divisions import fork, largest_within_reach, mean_of, more_like_second
 from fedkin.functional.linkage import bipartition, cosines, lengths

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fedkin.capabilities import Presets, Uploads, Views
 from fedkin.capabilities.presets import Table
-from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
-from fedkin.core.method import in_range
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, in_range, to_all
 from fedkin.functional.prototypes import class_average
 from fedkin.functional.retraining import (
     as_head,

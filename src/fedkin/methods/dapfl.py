@@ -15,8 +15,7 @@ from torch import Tensor
 
 from fedkin.capabilities import Presets, RobustMeans, Uploads
 from fedkin.capabilities.presets import Table
-from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all, to_each
-from fedkin.core.method import in_range
+from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, in_range, to_all, to_each
 from fedkin.core.rows import grow, put, squared_distances
 
 _BLOCK = 1 << 20  # pairs of clients whose common classes are counted in one step

@@ -7,8 +7,7 @@ from typing import ClassVar
 
 from fedkin.capabilities import Presets, PrivateSums, RobustMeans, Uploads, Views
 from fedkin.capabilities.presets import Table
-from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all
-from fedkin.core.method import in_range
+from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, in_range, to_all
 
 _PRESETS: Table = {
     "code": {

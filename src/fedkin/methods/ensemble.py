@@ -10,8 +10,20 @@ import torch
 from torch import Tensor
 
 from fedkin.capabilities import RobustMeans, Uploads
-from fedkin.core import Bundle, Client, Download, Method, Net, Round, Train, Work, to_all, to_each, uniform_cohort
-from fedkin.core.method import in_range
+from fedkin.core import (
+    Bundle,
+    Client,
+    Download,
+    Method,
+    Net,
+    Round,
+    Train,
+    Work,
+    in_range,
+    to_all,
+    to_each,
+    uniform_cohort,
+)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fedkin.capabilities import Logs, Presets, RobustMeans, Uploads
 from fedkin.capabilities.presets import Table
-from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all, to_each
-from fedkin.core.method import in_range
+from fedkin.core import Bundle, Client, ConfigError, Download, Method, Round, Train, Work, in_range, to_all, to_each
 from fedkin.core.rows import grow, put
 from fedkin.functional.pairs import cosines_from, distances_from, median_above_zero, renewed, widened
 

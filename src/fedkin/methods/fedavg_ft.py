@@ -7,8 +7,7 @@ from typing import ClassVar, Literal
 
 from fedkin.capabilities import Presets, PrivateSums, RobustMeans, Uploads, Views
 from fedkin.capabilities.presets import Table
-from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
-from fedkin.core.method import in_range
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, in_range, to_all
 
 _PRESETS: Table = {
     "head": {"part": "head", "tune_epochs": 10},  # as Collins et al. (ICML 2021) fine-tune FedAvg

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fedkin.capabilities import Presets, PrivateSums, RobustMeans, Uploads, Views
 from fedkin.capabilities.presets import Table
-from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
-from fedkin.core.method import in_range
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, in_range, to_all
 
 _PRESETS: Table = {
     "code": {"finetune_lr": 1e-3, "training": {"lr": 0.1, "momentum": 0.9, "batch_size": 50}},

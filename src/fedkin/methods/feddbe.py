@@ -11,8 +11,7 @@ from torch import Tensor
 
 from fedkin.capabilities import Presets, PrivateSums, RobustMeans, Uploads, Views
 from fedkin.capabilities.presets import Table
-from fedkin.core import Batch, Bundle, Client, Download, Method, ModelError, Net, Round, Train, Work, to_all
-from fedkin.core.method import in_range
+from fedkin.core import Batch, Bundle, Client, Download, Method, ModelError, Net, Round, Train, Work, in_range, to_all
 from fedkin.functional.retraining import as_head, as_matrix, feature_size, require_head_last
 
 _PRESETS: Table = {

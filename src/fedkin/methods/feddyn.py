@@ -9,8 +9,7 @@ import torch
 
 from fedkin.capabilities import Logs, Presets, PrivateSums, RobustMeans, Uploads
 from fedkin.capabilities.presets import Table
-from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all, to_each
-from fedkin.core.method import in_range
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, in_range, to_all, to_each
 from fedkin.core.rows import grow, put
 
 _PRESETS: Table = {

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from fedkin.capabilities import Logs, Needs, Presets, Uploads, Views
 from fedkin.capabilities.presets import Table
-from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all, to_each
-from fedkin.core.method import in_range
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, in_range, to_all, to_each
 from fedkin.core.rows import grow, mix, put
 from fedkin.functional.pair_record import added, key, recalled
 

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from fedkin.capabilities import Logs, Presets, Uploads
 from fedkin.capabilities.presets import Table
-from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
-from fedkin.core.method import in_range
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, in_range, to_all
 from fedkin.core.rows import gram, mix
 from fedkin.functional.simplex import shortest
 

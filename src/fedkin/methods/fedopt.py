@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from fedkin.capabilities import PrivateSums, RobustMeans, Uploads
-from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
-from fedkin.core.method import in_range
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, in_range, to_all
 
 _TITLES = {"adam": "FedAdam", "yogi": "FedYogi", "adagrad": "FedAdagrad", "momentum": "FedAvgM"}
 

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from fedkin.capabilities import Presets, Uploads, Views
 from fedkin.capabilities.presets import Table
-from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, head_loss, to_all, to_each
-from fedkin.core.method import in_range
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, head_loss, in_range, to_all, to_each
 from fedkin.core.rows import grow, put, squared_distances
 from fedkin.functional.divisions import rows_or_mean
 from fedkin.functional.prototypes import class_average, no_prototypes, prototype_loss

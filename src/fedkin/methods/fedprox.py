@@ -8,8 +8,7 @@ from typing import ClassVar
 import torch
 
 from fedkin.capabilities import PrivateSums, RobustMeans, Uploads
-from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
-from fedkin.core.method import in_range
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, in_range, to_all
 
 
 @dataclass(frozen=True)

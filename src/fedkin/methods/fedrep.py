@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fedkin.capabilities import Presets, PrivateSums, RobustMeans, Uploads, Views
 from fedkin.capabilities.presets import Table
-from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, head_loss, to_all
-from fedkin.core.method import in_range
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, head_loss, in_range, to_all
 from fedkin.functional.retraining import require_head_last
 
 _CODE = {

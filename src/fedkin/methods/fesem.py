@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from fedkin.capabilities import Grouped, RobustMeans, Uploads
-from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_each
-from fedkin.core.method import in_range
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, in_range, to_each
 from fedkin.core.rows import grow, put, weighted_mean
 from fedkin.functional.grouping import kmeans, lloyd
 

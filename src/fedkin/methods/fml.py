@@ -11,8 +11,7 @@ from torch import Tensor
 
 from fedkin.capabilities import Needs, Presets, PrivateSums, RobustMeans, Uploads, Views
 from fedkin.capabilities.presets import Table
-from fedkin.core import Batch, Bundle, Client, Download, Method, Net, Round, Train, Work, to_all
-from fedkin.core.method import in_range
+from fedkin.core import Batch, Bundle, Client, Download, Method, Net, Round, Train, Work, in_range, to_all
 
 _PRESETS: Table = {
     # ZJU-DAI/Federated-Mutual-Learning, Args.py and Node.py

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedkin.capabilities import Needs, PrivateSums, RobustMeans, Uploads, Views
-from fedkin.core import Bundle, Client, Download, Method, Net, Round, Train, Work, to_all
-from fedkin.core.method import in_range
+from fedkin.core import Bundle, Client, Download, Method, Net, Round, Train, Work, in_range, to_all
 from fedkin.core.sides import chunked
 
 _GRID = tuple(i / 10 for i in range(11))  # weights to choose from

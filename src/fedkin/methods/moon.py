@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedkin.capabilities import PrivateSums, RobustMeans, Uploads
-from fedkin.core import Batch, Bundle, Client, Download, Method, Net, Round, Train, Work, to_all
-from fedkin.core.method import in_range
+from fedkin.core import Batch, Bundle, Client, Download, Method, Net, Round, Train, Work, in_range, to_all
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from fedkin.capabilities import Grouped, Logs, Presets, PrivateSums, RobustMeans, Uploads
 from fedkin.capabilities.presets import Table
-from fedkin.core import Bundle, Client, Download, Method, Net, Round, Train, Work, to_each
-from fedkin.core.method import in_range
+from fedkin.core import Bundle, Client, Download, Method, Net, Round, Train, Work, in_range, to_each
 from fedkin.core.rows import grow, side_by_side
 from fedkin.functional.grouping import first_argmin
 from fedkin.functional.linkage import Linkage, agglomerate

@@ -11,8 +11,20 @@ from torch import Tensor
 
 from fedkin.capabilities import Needs, Presets, PrivateSums, RobustMeans, Uploads, Views
 from fedkin.capabilities.presets import Table
-from fedkin.core import Batch, Bundle, Client, Download, Method, Net, Round, Train, Work, cross_entropy, to_all
-from fedkin.core.method import in_range
+from fedkin.core import (
+    Batch,
+    Bundle,
+    Client,
+    Download,
+    Method,
+    Net,
+    Round,
+    Train,
+    Work,
+    cross_entropy,
+    in_range,
+    to_all,
+)
 from fedkin.core.train import Loss
 
 _PRESETS: Table = {

@@ -13,8 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedkin.capabilities import Asks, Grouped, Needs, Presets, PrivateSums, RobustMeans, Uploads
 from fedkin.capabilities.presets import Table
-from fedkin.core import Bundle, Client, Download, Method, Net, Round, Train, Work, to_all, to_each
-from fedkin.core.method import in_range
+from fedkin.core import Bundle, Client, Download, Method, Net, Round, Train, Work, in_range, to_all, to_each
 from fedkin.core.rows import group_mean, grow, put
 from fedkin.core.sides import chunked
 from fedkin.functional.grouping import kmeans, nearest

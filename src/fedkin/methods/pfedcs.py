@@ -15,8 +15,20 @@ from torch import Tensor
 
 from fedkin.capabilities import Needs, Presets, RobustMeans, Uploads, Views
 from fedkin.capabilities.presets import Table
-from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, distillation, head_loss, to_all, to_each
-from fedkin.core.method import in_range
+from fedkin.core import (
+    Bundle,
+    Client,
+    Download,
+    Method,
+    Round,
+    Train,
+    Work,
+    distillation,
+    head_loss,
+    in_range,
+    to_all,
+    to_each,
+)
 from fedkin.core.rows import grow, put
 from fedkin.functional.grouping import two_gaussians, two_means, two_ward
 from fedkin.functional.pairs import differences_from

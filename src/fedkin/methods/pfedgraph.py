@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedkin.capabilities import RobustMeans, Uploads, Views
-from fedkin.core import Batch, Bundle, Client, Download, Method, Net, Round, Train, Work, to_each
-from fedkin.core.method import in_range
+from fedkin.core import Batch, Bundle, Client, Download, Method, Net, Round, Train, Work, in_range, to_each
 from fedkin.core.rows import gram, grow, put
 from fedkin.functional.divisions import rows_or_mean
 

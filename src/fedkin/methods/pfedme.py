@@ -9,8 +9,7 @@ import torch
 
 from fedkin.capabilities import Needs, Presets, PrivateSums, RobustMeans, Uploads, Views
 from fedkin.capabilities.presets import Table
-from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
-from fedkin.core.method import in_range
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, in_range, to_all
 
 _PRESETS: Table = {
     "code": {  # CharlieDinh/pFedMe, MNIST with a linear model; its optimiser adds 0.001 theta to every gradient

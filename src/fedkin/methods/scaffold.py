@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from fedkin.capabilities import Logs, Needs, PrivateSums, RobustMeans, Uploads
-from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
-from fedkin.core.method import in_range
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, in_range, to_all
 from fedkin.functional.step_size import accumulated_step
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from commandline import Command
+from fedkin.capabilities.presets import preset, presets_of
 from fedkin.cli.flags import RunsSettings, ShowCompare, ShowRun, compare_flags, parts_of, run_flags, sweep_flags
 from fedkin.cli.parts import flags_of, renamed
 from fedkin.core import ConfigError, Method, Training
@@ -139,7 +140,7 @@ def test_a_field_that_is_not_set_by_default() -> None:
 def test_a_preset_changes_fields_and_training(given: list[str]) -> None:
     """da-pfl's "code" sets the fields and the training settings of the authors' program."""
     settings, _ = run_flags(["da-pfl", *given])
-    preset = type(get_method("da-pfl")).presets["code"]
+    preset = presets_of(get_method("da-pfl"))["code"]
 
     assert preset["training"]
     for name, value in preset["training"].items():
@@ -158,7 +159,7 @@ def test_a_preset_changes_the_run() -> None:
         ["fedgh", "--evaluate", "trained"],
     )]  # fmt: skip
     assert moments == ["trained", "delivered", "delivered", "trained"]
-    assert FedGH.preset("code") == FedGH(clip=50.0)
+    assert preset(FedGH, "code") == FedGH(clip=50.0)
 
 
 def test_other_flags_win_over_a_preset() -> None:

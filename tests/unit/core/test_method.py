@@ -10,6 +10,10 @@ import pytest
 import torch
 
 import fedkin.methods
+from fedkin.capabilities.groups import labels_of
+from fedkin.capabilities.logs import numbers_of
+from fedkin.capabilities.presets import preset
+from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, ConfigError, Method, MethodError, Train, Work, finish, to_all, uniform_cohort
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, FedAvg, FedProx, FeSEM, PFedCS, Safe, get_method
 from toys import ByHand, federation, mlp
@@ -96,13 +100,13 @@ def test_sigma_may_be_the_median_and_no_other_word() -> None:
 
 def test_presets() -> None:
     """Named settings; changes on top; an unknown name lists those there are."""
-    assert DAPFL.preset("paper") == DAPFL()
-    code = DAPFL.preset("code", lam=0.5)
+    assert preset(DAPFL, "paper") == DAPFL()
+    code = preset(DAPFL, "code", lam=0.5)
     assert (code.distance, code.include_self, code.prox, code.lam) == ("l2", True, "after", 0.5)
     with pytest.raises(ConfigError, match=r"no preset 'codes'.*\['code', 'paper'\]"):
-        DAPFL.preset("codes")
+        preset(DAPFL, "codes")
     with pytest.raises(ConfigError, match="none"):
-        FedAvg.preset("paper")
+        preset(FedAvg, "paper")
 
 
 def test_catalogue() -> None:
@@ -193,9 +197,9 @@ def test_four_steps_make_a_method() -> None:
     hand = ByHand(Small(), mlp(), [s.train for s in federation()])
     hand.play()
     assert hand.method.describe(hand.client(0)) == {}
-    assert hand.method.relations(hand.server, hand.at("evaluate", [0])) is None
-    assert hand.method.notes(hand.server) == {}
-    assert hand.method.views(hand.client(0)) == {}
+    assert labels_of(hand.method, hand.server, hand.at("evaluate", [0])) is None
+    assert numbers_of(hand.method, hand.server) == {}
+    assert views_of(hand.method, hand.client(0)) == {}
     assert torch.equal(hand.used(1).model, hand.server.model)
     x = hand.data[0].x
     assert torch.equal(hand.method.predict(hand.net, hand.used(1), x), hand.net(hand.server.model, x))

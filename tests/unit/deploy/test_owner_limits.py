@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from fedkin.capabilities import Uploads, has
+from fedkin.capabilities.uploads import also_sent
 from fedkin.core import ConfigError
 from fedkin.data import SiteData
 from fedkin.deploy.allowed_code import Allowed
@@ -114,9 +116,9 @@ def test_what_methods_send_exactly_is_a_part_of_what_they_send() -> None:
     """Where private training is possible nothing is; the names of figures are those that limits know."""
     for name in METHODS:
         method = get_method(name)
-        assert method.sends_exact <= {"counts", "scores"}
-        assert not method.sends_exact or method.also_sends, name
-    assert {n for n in METHODS if get_method(n).sends_exact} == {"fedfomo", "fedfa", "fedpac"}
+        assert has(method, Uploads).exact <= {"counts", "scores"}
+        assert not has(method, Uploads).exact or also_sent(method), name
+    assert {n for n in METHODS if has(get_method(n), Uploads).exact} == {"fedfomo", "fedfa", "fedpac"}
 
 
 def test_a_client_reports_a_bounded_number_of_rates() -> None:

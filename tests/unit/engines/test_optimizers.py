@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedkin.capabilities.needs import needs_of, require_optimizer
 from fedkin.core import Batch, Bundle, ConfigError, Net, Samples, Train, Training
 from fedkin.core.method import Method
 from fedkin.core.seeds import generator
@@ -156,7 +157,7 @@ def test_methods_with_formulas_for_sgd_are_refused() -> None:
 
     def refused(method: Method) -> bool:
         try:
-            method.require_optimizer("adam")
+            require_optimizer(method, "adam")
         except ConfigError:
             return True
         return False
@@ -166,9 +167,9 @@ def test_methods_with_formulas_for_sgd_are_refused() -> None:
     }  # fmt: skip
     assert refused(Safe(inner=get_method("scaffold")))
     assert not refused(FedFa(client_momentum=0.0))
-    get_method("scaffold").require_optimizer("sgd")
+    require_optimizer(get_method("scaffold"), "sgd")
     with pytest.raises(ConfigError, match=r"FedNova cannot train by optimizer = 'adam': it .*; set optimizer ="):
-        get_method("fednova").require_optimizer("adam")
+        require_optimizer(get_method("fednova"), "adam")
     with pytest.raises(ConfigError, match="SCAFFOLD cannot train by optimizer = 'adamw'"):
         Comparison(("scaffold",), training=Training(optimizer="adamw"))
     with pytest.raises(ConfigError, match="SCAFFOLD cannot train by optimizer = 'adam'"):
@@ -180,7 +181,7 @@ def test_methods_with_formulas_for_sgd_are_refused() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", [name for name in METHODS if not get_method(name).presumes_sgd])
+@pytest.mark.parametrize("name", [name for name in METHODS if not needs_of(get_method(name)).sgd])
 def test_every_other_method_trains_by_adam(name: str) -> None:
     """Two rounds in which the optimizer makes a difference, with finite numbers."""
     training = Training(epochs=1, batch_size=4, lr=0.01)

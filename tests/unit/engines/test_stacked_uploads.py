@@ -12,6 +12,7 @@ from torch import Tensor
 
 import fedkin
 import fedkin.engines.stacked as module
+from fedkin.capabilities import RobustMeans, has
 from fedkin.core import (
     Aggregation,
     Bundle,
@@ -42,7 +43,7 @@ from remote import Moves, Remote, there
 from thorough import thorough_except
 from toys import method
 
-AS_TRAINED = sorted(name for name in METHODS if METHODS[name]().sends_as_trained)
+AS_TRAINED = sorted(name for name in METHODS if (has(METHODS[name](), RobustMeans) or RobustMeans()).alone)
 
 
 class Watched(Place):

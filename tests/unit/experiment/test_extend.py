@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from commandline import Command
+from fedkin.capabilities.needs import needs_of
 from fedkin.cli.exit_codes import BAD_INPUT, OK
 from fedkin.core import ConfigError, RunFolderError, Training
 from fedkin.experiment.compare import Comparison, compare
@@ -36,7 +37,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "pfedcs": {"beta": 3},
 }
 GROUPS = {"oracle": {"partition": "cluster-dirichlet", "groups": 2}}
-FEW = {"local", "fedavg", "da-pfl", "fedfomo", *(n for n in METHODS if get_method(n).follows_total is not None)}
+FEW = {"local", "fedavg", "da-pfl", "fedfomo", *(n for n in METHODS if needs_of(get_method(n)).total is not None)}
 """No state, the server's, a bank, a decay by rounds, and all that say themselves whether they depend on the number of
 rounds. Of the others it is seen from their source whether they read it."""
 
@@ -46,7 +47,7 @@ def run_of(name: str, rounds: int, **run: Any) -> Settings:
     fields = FIELDS.get(name, {})
     tables = {"data": GROUPS[name]} if name in GROUPS else {}
     made = settings_of(name, fields, **run_tables({**HARD, "rounds": rounds, "eval_every": 4, **run}), **tables)
-    if name not in FIELDS and made.method.follows_total:  # with its stages where a short run has them
+    if name not in FIELDS and needs_of(made.method).total:  # with its stages where a short run has them
         field = {"after": 3, "warmup": 2}
         own = {k: v for k, v in field.items() if hasattr(made.method, k)}
         made = settings_of(name, own, **run_tables({**HARD, "rounds": rounds, "eval_every": 4, **run}), **tables)
@@ -219,7 +220,7 @@ def test_lines_changed_in_between_are_refused(tmp_path: Path, monkeypatch: pytes
 
 
 # ---- refused ------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", [name for name, make in METHODS.items() if make().follows_total])
+@pytest.mark.parametrize("name", [name for name, make in METHODS.items() if needs_of(make()).total])
 def test_methods_that_depend_on_the_number_of_rounds_are_refused(name: str, tmp_path: Path) -> None:
     """Stages and warm-ups that are a share of the rounds make other first rounds; the reason is told."""
     run_settings(settings_of(name, run={"rounds": 4}), out=tmp_path / "a")
@@ -241,16 +242,16 @@ def test_a_cosine_depends_on_the_number_of_rounds(tmp_path: Path) -> None:
 
 def test_methods_that_read_the_number_of_rounds_say_so() -> None:
     """Each method of the catalogue whose source reads the number of rounds says when it depends on it."""
-    assert {name for name, make in METHODS.items() if make().follows_total} >= {
+    assert {name for name, make in METHODS.items() if needs_of(make()).total} >= {
         "pfedcs",
         "pfa",
         "ifca-cam",
         "fesem-cam",
     }
-    assert get_method("pfedcs").follows_total
-    assert not settings_of("pfedcs", {"beta": 3}).method.follows_total
-    assert not settings_of("pfa", {"after": 3}).method.follows_total
-    assert get_method("fedavg").follows_total is None
+    assert needs_of(get_method("pfedcs")).total
+    assert not needs_of(settings_of("pfedcs", {"beta": 3}).method).total
+    assert not needs_of(settings_of("pfa", {"after": 3}).method).total
+    assert needs_of(get_method("fedavg")).total is None
 
 
 OWN = '''"""A method of a user."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fedkin.capabilities.presets import presets_of
 from fedkin.core import Aggregation, ConfigError, Method, Training
 from fedkin.core.method import PRESET_TABLES
 from fedkin.data import PARTITIONS
@@ -118,7 +119,7 @@ def test_every_method_survives_its_file(name: str) -> None:
 def test_presets_survive_their_file(name: str) -> None:
     """The fields, the training settings and the run of every preset can be written and read."""
     base = get_method(name)
-    for preset, table in base.presets_for(vars(base)).items():
+    for preset, table in presets_of(base).items():
         method = fill(base, {k: v for k, v in table.items() if k not in PRESET_TABLES}, preset)
         training, run = (
             fill(Training(), table.get("training", {}), preset),

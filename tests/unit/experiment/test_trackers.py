@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from fedkin.capabilities.presets import presets_of
 from fedkin.cli import main
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.trackers import FILE, TrackedRuns, Tracking, WeightsAndBiases, read_ids
@@ -189,7 +190,7 @@ def test_the_flag_tracks_a_sweep_trial_by_trial(fedkin: Any, tmp_path: Path) -> 
         assert list((tmp_path / "a" / name / "tensorboard").glob("events.*"))
         assert set(read_ids(tmp_path / "a" / name)) == {"tensorboard"}
     assert set(read_ids(tmp_path / "a")) == {"tensorboard"}
-    preset = get_method("da-pfl").presets["code"]
+    preset = presets_of(get_method("da-pfl"))["code"]
     assert read_toml(tmp_path / "a" / "sweep.toml")["method"].items() >= {
         (k, v) for k, v in preset.items() if k != "training"
     }

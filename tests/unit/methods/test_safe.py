@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from fedkin.capabilities.asks import asks
+from fedkin.capabilities.needs import needs_of
+from fedkin.capabilities.sums import require_secure
 from fedkin.cli.flags import compare_flags, run_flags
 from fedkin.core import Aggregation, Bundle, Client, ClientData, ConfigError, Method, Samples, Training
 from fedkin.data import SiteData
@@ -253,10 +256,10 @@ def test_numbers_are_not_sent_where_uploads_are_hidden() -> None:
     """Secure aggregation and both privacy options require send_numbers = false, and then only what the method does."""
     telling, silent = Safe(inner=FedAvg()), Safe(inner=FedAvg(), send_numbers=False)
     with pytest.raises(ConfigError, match="nine numbers about held-out samples; set send_numbers = false"):
-        telling.require_secure()
-    silent.require_secure()
+        require_secure(telling)
+    require_secure(silent)
     with pytest.raises(ConfigError, match="secure aggregation cannot be used with IFCA"):
-        Safe(inner=IFCA(), send_numbers=False).require_secure()
+        require_secure(Safe(inner=IFCA(), send_numbers=False))
     with pytest.raises(ConfigError, match=r"nine numbers about held-out samples \(none with send_numbers = false\)"):
         Privacy(noise_multiplier=1.0).require_method(telling)
     Privacy(noise_multiplier=1.0).require_method(silent)
@@ -319,7 +322,9 @@ def test_a_server_cannot_leave_the_noise_out() -> None:
         received = Bundle({"consult": torch.tensor(True), "inner.model": net.w0})
         state = Bundle(alone=net.w0 + 0.5)
         c = Client(0, held.train, samples, net, Training(), received, state, **more)
-        return drive(Safe(inner=FedAvg()).answer(c), lambda _: pytest.fail("no training"))
+        return drive(
+            asks(Safe(inner=FedAvg()), "round").answer(Safe(inner=FedAvg()), c), lambda _: pytest.fail("no training")
+        )
 
     answer = asked(held.validation, choice_noise=noise)
     assert {n: t.tolist() for n, t in answer.items()} == {"choice": 3, "held": 1}
@@ -332,7 +337,8 @@ def test_a_server_cannot_leave_the_noise_out() -> None:
     assert asked(held.validation).keys() == {"likelihood", "hits", "held"}
     for said, reason in ((5, "choice is 5, expected 0 to 4"), (-1, "choice is -1, expected 0 to 4"), (4, None)):
         up = Bundle(choice=torch.tensor(said), held=torch.tensor(1))
-        assert Safe(inner=FedAvg()).refuses(None, up) == reason
+        safe = Safe(inner=FedAvg())
+        assert asks(safe, "evaluation").refuses(safe, None, up) == reason
 
 
 def test_secure_aggregation_sums_the_wrapped_methods_uploads() -> None:
@@ -349,10 +355,10 @@ def test_who_says_that_it_reads_validation_data_does(method: Method) -> None:
     reads what its method reads."""
     trials = [play(method, Setting(shards=held_out(n))) for n in (1, 9)]
     learned = [{name: t for name, t in tensors(trial, rounds=()).items() if "state" in name} for trial in trials]
-    assert method.reads_validation
+    assert needs_of(method).validation
     assert difference(*learned) is not None
-    assert not CAM(inner=IFCA()).reads_validation
-    assert Safe(inner=FedAvg()).reads_validation
+    assert not needs_of(CAM(inner=IFCA())).validation
+    assert needs_of(Safe(inner=FedAvg())).validation
 
 
 # ---- names and settings --------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import fedkin
+from fedkin.capabilities import Uploads
 from fedkin.core import ConfigError, ModelError, Training
 from fedkin.data import planted_groups
 from fedkin.experiment.compare import Comparison, compare
@@ -48,10 +49,10 @@ class Own(Averaging, fedkin.Method):
 class Telling(Averaging, fedkin.Method):
     """A user-defined FedAvg whose clients say the mean of their inputs when they join."""
 
-    also_sends = ""
-
     def describe(self, c: fedkin.Client) -> fedkin.Bundle:
         return fedkin.Bundle(mean=c.data.x.mean(0))
+
+    can = (Uploads(""),)
 
 
 # ---- the accountant ------------------------------------------------------------------------------------------------
