@@ -171,21 +171,16 @@ def test_predictions_without_a_number_are_found() -> None:
             {"rate": 0.5},
             r"rate = 0\.5 has no type, so it is not a setting; write rate: float = 0\.5, or RATE if it is a",
         ),
-        ({"survey": lambda self, s, r: None}, "has survey without answer and collect: a survey needs all three"),
-        ({"answer": lambda self, c: Bundle()}, "has answer without survey and collect"),
-        ({"consult": lambda self, s, r: None}, "has consult without answer and collect"),
         ({"family": "mixtures"}, "family = 'mixtures' is none of 'no federation', 'one global model', "),
         ({"tuned": property(lambda self: {"nu": (0.1, 1.0)})}, "tuned has 'nu', which is not a field; there are none"),
     ],
-    ids=["type", "survey", "answer", "consult", "family", "tuned"],
+    ids=["type", "family", "tuned"],
 )
 def test_statements_that_have_no_effect_are_found(steps: dict[str, Any], message: str) -> None:
-    """A setting that no flag has, a question that is never asked or answered, a name that nothing knows."""
+    """A setting that no flag has, a name that nothing knows."""
     with pytest.raises(RuleBroken, match=message):
         check(broken(scale=None, **steps), "declared")
-    answered = {"answer": lambda self, c: Bundle(), "collect": lambda self, s, r, answers: s}
     check(broken(scale=None, RATE=0.5, _rate=0.5, family="mixture"), "declared")
-    check(broken(scale=None, consult=lambda self, s, r: None, **answered), "declared")
 
 
 def test_a_state_that_is_no_bundle_is_an_error() -> None:

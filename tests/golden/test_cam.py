@@ -470,7 +470,7 @@ def test_a_survey_measures_the_sum() -> None:
         sent = asks(hand.method, "round").question(hand.method, hand.server, hand.at("survey", [0, 1], 1))
         assert sent is not None
         assert sorted(sent.row(0)) == ["inner.centres", "model"]
-        close(hand.ask().share, [share] * 2)
+        close(hand.ask()["inner.share"], [share] * 2)
         close(hand.server["inner.u"], [[max(v, 1e-4) for v in share]] * 2)
 
 
@@ -481,7 +481,7 @@ def test_nobody_is_asked_in_the_warm_up_and_only_the_asked_are_sent_the_global_m
     hand = ByHand(method, mlp(), [s.train for s in federation()], present=4)
     assert asks(hand.method, "round").question(hand.method, hand.server, hand.at("survey", range(4), 1)) is None
     hand.play(range(4))
-    assert len(hand.ask(range(4)).share) == 4
+    assert len(hand.ask(range(4))["inner.share"]) == 4
     hand.join(5)
     sent = asks(hand.method, "round").question(hand.method, hand.server, hand.at("survey", range(5), 3))
     assert sent is not None
@@ -774,7 +774,6 @@ class OwnLoss(Method):
     """A clustered method that trains by another loss, delivers something of its own and takes notes."""
 
     init = Two.init
-    relations = Two.relations
 
     def distribute(self, s: Bundle, r: Round) -> Download:
         return to_each(centre=torch.zeros(len(r.ids), r.net.size))
@@ -795,7 +794,7 @@ class OwnLoss(Method):
     def personalize(self, c: Client) -> Bundle:
         return Bundle(model=c.received.centre)
 
-    can = (Logs(_numbers),)
+    can = (*Two.can, Logs(_numbers))
 
 
 def test_wrapping_a_method_with_a_loss_of_its_own() -> None:

@@ -427,8 +427,7 @@ def test_without_attention_it_is_a_pull_to_the_mean_of_the_others(net: Callable[
 @pytest.mark.parametrize("preset", ["flgo", "pfllib"])
 def test_presets_run(preset: str) -> None:
     """Both stay finite; flgo's pull of 1/10^4 is next to none, and grows tenfold every 30 rounds."""
-    method = with_preset(FedAMP, preset)
-    assert method.variant == ("heur" if preset == "flgo" else "distance")
+    method = with_preset(FedAMP, preset, variant="heur" if preset == "flgo" else "distance")
     result = run(method, mlp(), federation(), rounds_=2)
     assert bool(torch.isfinite(result.state.bank).all())
     hand = ByHand(method, mlp(), [s.train for s in federation()])

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.capabilities import Needs, Views
+from fedkin.capabilities import Asks, Needs, Views
 from fedkin.capabilities.asks import asks
 from fedkin.capabilities.logs import numbers_of
 from fedkin.capabilities.needs import needs_of
@@ -27,7 +27,6 @@ from fedkin.core import (
     Client,
     ClientData,
     ConfigError,
-    Download,
     Method,
     Roster,
     Round,
@@ -298,16 +297,13 @@ def told(method: Safe, c: Client) -> Bundle:
     return drive(asks(method, "evaluation").answer(method, c), lambda request: request.start)
 
 
-CONSULTED = Bundle(consult=torch.tensor(True))
-
-
 def test_a_client_sends_nine_numbers() -> None:
     """Six samples of class 1, of which the own model gives it 1/2 (a tie: class 0) and the method's
     e^2/(1+e^2) = .880797.
 
     l_4 = 6 log((.99 * .880797 + .005)/(.99 * .5 + .005)) = 6 log 1.753978 = 3.371227; every sample is a hit from
     lambda = 1/4 on."""
-    sent = told(Safe(inner=Fixed()), client([1] * 6, CONSULTED, own=[0.0, 0.0]))
+    sent = told(Safe(inner=Fixed()), client([1] * 6, Bundle(), own=[0.0, 0.0]))
     assert {n: tuple(t.shape) for n, t in sent.items()} == {"likelihood": (4,), "hits": (4,), "held": ()}
     close(sent.likelihood[3], 6 * math.log((0.99 / (1 + math.exp(-2)) + 0.005) / 0.5))
     assert sent.hits.tolist() == [6] * 4
@@ -319,7 +315,7 @@ def test_a_method_that_reads_held_out_samples_is_judged_on_others(mode: Literal[
     """Samples 0, 2, ... of class 1 fit the method, samples 1, 3, ... of class 0 decide: it is wrong on all six of them,
     and the model alone right (a tie: class 0). Judged on what it has seen it would win."""
     method, classes = Safe(inner=Majority(), mode=mode), [1, 0] * 6
-    sent = told(method, client(classes, CONSULTED, own=[0.0, 0.0]))
+    sent = told(method, client(classes, Bundle(), own=[0.0, 0.0]))
     assert (int(sent.held), sent.hits.tolist()) == (6, [-6] * 4)
     chosen = predicted_with(method, client(classes, own=[0.0, 0.0]))
     assert chosen["inner.model"].tolist() == [0.0, 4.0]
@@ -334,7 +330,7 @@ def test_a_method_that_reads_held_out_samples_is_judged_on_others(mode: Literal[
 def test_a_client_with_nothing_to_say_sends_zeros(samples: int, own: list[float] | None) -> None:
     """With fewer than five held-out samples, of one of which the two models' ratio would follow; and before it has
     trained a model alone, with which nothing can be compared."""
-    sent = told(Safe(inner=Fixed()), client([1] * samples, CONSULTED, own))
+    sent = told(Safe(inner=Fixed()), client([1] * samples, Bundle(), own))
     assert not any(bool(t.any()) for t in sent.values())
 
 
@@ -554,12 +550,12 @@ def test_the_prior_of_noisy_choices() -> None:
 
 
 def test_what_it_costs() -> None:
-    """In an evaluated round each of five clients sends four float64, four int64 and one: 72 bytes, is asked with one
-    byte more than FedAvg's model, and is answered w and T, 25 float64. The model travels once."""
+    """In an evaluated round each of five clients sends four float64, four int64 and one: 72 bytes, is asked with
+    FedAvg's model, and is answered w and T, 25 float64. The model travels once."""
     both = run(Safe(inner=FedAvg()), mlp(), federation(), participation=1.0)
     plain = run(FedAvg(), mlp(), federation(), participation=1.0)
     each = [a.bytes_evaluation - b.bytes_evaluation for a, b in zip(both.reports, plain.reports, strict=True)]
-    assert each == [5 * (72 + 1 + 200)] * len(each)
+    assert each == [5 * (72 + 200)] * len(each)
     silent = run(Safe(inner=FedAvg(), send_numbers=False), mlp(), federation(), participation=1.0)
     assert [r.bytes_evaluation for r in silent.reports] == [r.bytes_evaluation for r in plain.reports]
 
@@ -584,7 +580,7 @@ def test_lost_and_refused_answers_do_not_count() -> None:
 
     def touch(messages, pass_on):  # type: ignore[no-untyped-def]
         answers, missing = pass_on(messages)
-        asked = [i for i, m in messages.items() if "consult" in m.body and m.round == 2]
+        asked = [i for i, m in messages.items() if m.step == "consult" and m.round == 2]
         for i in asked[:1]:
             del answers[i]
             missing[i] = "lost"
@@ -684,8 +680,7 @@ def test_titles(mode: Literal["best", "likely"], title: str) -> None:
 class Asking(Averaging, Method):
     """Asks its clients before evaluations."""
 
-    def _consult(self, s: Bundle, r: Round) -> Download | None:
-        return to_all(model=s.model)
+    can = (Asks("evaluation", lambda m, s, r: to_all(model=s.model), lambda m, c: Bundle(), lambda m, s, r, up: s),)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from fedkin.capabilities import Uploads, has
 from fedkin.capabilities.uploads import also_sent
@@ -64,8 +63,8 @@ def test_a_run_without_numbers_answers_no_question_before_an_evaluation(tmp_path
         answer = post.ask(client, of)
         if client == "c1" and of.head["kind"] == "update":
             before = own.account.total(1e-5)
-            head = {**{n: v for n, v in of.head.items() if n != "tensors"}, "kind": "survey", "ack": of.head["seq"]}
-            asked = post.ask(client, wire_message(head, bundle(of).but(consult=torch.tensor(True))))
+            head = {**{n: v for n, v in of.head.items() if n != "tensors"}, "kind": "consult", "ack": of.head["seq"]}
+            asked = post.ask(client, wire_message(head, bundle(of)))
             codes.extend([asked.head["ok"], asked.head["code"], own.account.total(1e-5) - before])
         return answer
 

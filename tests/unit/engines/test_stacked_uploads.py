@@ -242,8 +242,8 @@ def keeps_more(self: Method, c: Client) -> Work:
 )
 def test_a_method_that_declares_more_than_it_keeps_is_refused(program: Callable[..., Work], why: str) -> None:
     """Before anything is trained, in words that name the method, what it declares and what it does."""
-    j = job(method(client_update=program, sends_as_trained=True))
-    with pytest.raises(MethodError, match=rf"declares sends_as_trained, but client_update does not .*: {why}"):
+    j = job(method(client_update=program, can=(RobustMeans(alone=True),)))
+    with pytest.raises(MethodError, match=rf"has RobustMeans\(alone=True\), but client_update does not .*: {why}"):
         updates(j, Staying().start(j))
 
 

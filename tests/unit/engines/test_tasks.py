@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedkin.capabilities import Views
 from fedkin.core import Bundle, Client, ClientError, ConfigError, Method, Net, Samples, Train, Training, Work
 from fedkin.core.method import Moment
 from fedkin.core.seeds import generator
@@ -306,7 +307,7 @@ def test_a_model_whose_logits_hold_nan_predicts_nothing() -> None:
     lost = {"personalize": lambda self, c: Bundle(model=torch.full_like(c.w0, nan))}
     j = job(method(**lost))
     out = step(j, "evaluate").reply
-    further = method(**lost, views=lambda self, c: {"more": self.personalize(c)})
+    further = method(**lost, can=(Views(lambda self, c: {"more": self.personalize(c)}),))
     assert step(job(further), "evaluate").reply.unpredicted == out.unpredicted
     assert int(out.unpredicted) == sum(len(getattr(j.shards[0], part)) for part in PARTS)
     assert out.test[1].tolist() == [len(j.shards[0].test), 0, 0]
@@ -388,7 +389,7 @@ def test_further_views_are_evaluated_under_their_names() -> None:
     """Each view has its own test and validation counts; a cluster that the client chose is passed on."""
     m = method(
         personalize=lambda self, c: Bundle(model=c.w0, cluster=torch.tensor(2)),
-        views=lambda self, c: {"zero": Bundle(model=torch.zeros_like(c.w0))},
+        can=(Views(lambda self, c: {"zero": Bundle(model=torch.zeros_like(c.w0))}),),
     )
     found = step(job(m), "evaluate").reply
     assert set(found) == {"counts", "unpredicted", "cluster", "test", "validation", "zero.test", "zero.validation"}
@@ -399,9 +400,8 @@ def test_further_views_are_evaluated_under_their_names() -> None:
 def noting(**share: Tensor) -> Method:
     """A method that declares a number of each client, with what `personalize` gives in addition to a model."""
     return method(
-        client_notes={"share": (0.0, 1.0)},
         personalize=lambda self, c: Bundle(model=c.w0, **share),
-        views=lambda self, c: {"trained": Bundle(model=c.w0)},
+        can=(Views(lambda self, c: {"trained": Bundle(model=c.w0)}, {"share": (0.0, 1.0)}),),
     )
 
 
@@ -427,7 +427,7 @@ def test_the_moment_that_is_scored() -> None:
     zero = torch.zeros(network("mlp").size)
     m = method(
         personalize=lambda self, c: Bundle(model=c.w0, cluster=torch.tensor(2)),
-        views=lambda self, c: {"trained": Bundle(model=zero), "more": Bundle(model=c.w0)},
+        can=(Views(lambda self, c: {"trained": Bundle(model=zero), "more": Bundle(model=c.w0)}),),
     )
     now, then = (step(job(m, evaluate=moment), "evaluate").reply for moment in ("delivered", "trained"))
     assert set(now) == {

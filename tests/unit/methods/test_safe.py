@@ -207,7 +207,7 @@ def test_the_noise_on_choices_is_the_hosts_own(tmp_path: Path) -> None:
     for i in range(3):
         post, ours = chosen_by(tmp_path / str(i), 0.1)
         told.append(ours.server.state.choice.tolist())
-        assert {round for _, kind, round in post.log if kind == "survey"} == {len(ours.rounds)}
+        assert {round for _, kind, round in post.log if kind == "consult"} == {len(ours.rounds)}
         for site, said in zip(post.sites.values(), told[-1], strict=True):
             ((run, used),) = site.account.load().items()
             assert (used.choice, used.released, used.counts) == (said, 0.1, None)
@@ -319,11 +319,12 @@ def test_a_server_cannot_leave_the_noise_out() -> None:
         return 3
 
     def asked(samples: Samples, **more: Any) -> Bundle:
-        received = Bundle({"consult": torch.tensor(True), "inner.model": net.w0})
+        received = Bundle({"inner.model": net.w0})
         state = Bundle(alone=net.w0 + 0.5)
         c = Client(0, held.train, samples, net, Training(), received, state, **more)
         return drive(
-            asks(Safe(inner=FedAvg()), "round").answer(Safe(inner=FedAvg()), c), lambda _: pytest.fail("no training")
+            asks(Safe(inner=FedAvg()), "evaluation").answer(Safe(inner=FedAvg()), c),
+            lambda _: pytest.fail("no training"),
         )
 
     answer = asked(held.validation, choice_noise=noise)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Grouped, PrivateSums
 from fedkin.core import (
     Aggregation,
     Bundle,
@@ -238,7 +239,7 @@ def test_numbers_that_the_server_spoilt_are_said_to_be_its_own(secure: bool) -> 
     def aggregate(self: Method, s: Bundle, r: Round, up: Bundle) -> Bundle:
         return Bundle(model=r.mean(up.model) / 0, step=torch.tensor(r.index))
 
-    method = variant(aggregate=aggregate, secure_aggregation=True)
+    method = variant(aggregate=aggregate, can=(PrivateSums(),))
     plan = Plan(2, 0.7, aggregation=Aggregation(secure=secure))
     first, second = play(method, Setting(plan=plan)).reports
     assert len(first.answered) == 4
@@ -422,9 +423,11 @@ def test_empty_clusters_are_counted(method: Method, count: int) -> None:
 def test_a_cluster_beyond_the_last_is_the_methods_fault() -> None:
     """A client in cluster 4 of 4 is named; without a count there are as many as labels need."""
     labels = lambda self, s, r: torch.full((len(r.roster),), 4)  # noqa: E731
-    assert {r.cluster_count for r in reports(method(relations=labels))} == {5}
-    wrong = method(relations=labels, cluster_count=lambda self, s, r: 4)
-    with pytest.raises(MethodError, match="a client into cluster 4; cluster_count says that there are 4, 0 to 3"):
+    assert {r.cluster_count for r in reports(method(can=(Grouped(labels),)))} == {5}
+    wrong = method(can=(Grouped(labels, lambda self, s, r: 4),))
+    with pytest.raises(
+        MethodError, match="a client into cluster 4; its count of clusters says that there are 4, 0 to 3"
+    ):
         reports(wrong)
 
 

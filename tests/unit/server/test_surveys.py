@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Asks
 from fedkin.core import Bundle, Client, Download, Method, MethodError, Round, to_all, to_each
 from fedkin.methods import FedAvg
 from fedkin.server import Plan, join_rounds
@@ -15,10 +16,11 @@ from fedkin.testing.toys import network
 from fedkin.testing.trial import Setting, TrialRun, lose, play
 
 
-def variant(**steps: Any) -> Method:
-    """FedAvg that keeps what clients answered, with other steps."""
+def variant(survey: Any = None, **steps: Any) -> Method:
+    """FedAvg that keeps what clients answered to a question, with other steps."""
     body = {n: FedAvg.__dict__[n] for n in ("distribute", "client_update")}
-    own = {"init": _init, "admit": _admit, "survey": _survey, "answer": _answer, "collect": _hear, "aggregate": _merge}
+    can = (Asks("round", survey or _survey, _answer, _hear),)
+    own = {"init": _init, "admit": _admit, "can": can, "aggregate": _merge}
     made: Method = type("Asking", (Method,), {**body, "after_training": False, **own, **steps})()
     return made
 
