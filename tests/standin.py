@@ -69,7 +69,9 @@ class _Echo(BaseHTTPRequestHandler):
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
             self.wfile.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(answer), answer))
-        elif not self.path.endswith("/hang-up"):
+        elif self.path.endswith("/hang-up"):
+            self.close_connection = True
+        else:
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)
