@@ -92,7 +92,7 @@ def test_plain_text_is_refused(link: Link, folder: Path) -> None:
     ]
     program = Program("node", command, offline.environment(folder / "node-home"), folder / "plain.log")
     try:
-        assert until(lambda: "Error" in program.log.read_text())
+        assert until(lambda: "Connection attempt failed" in program.log.read_text())
         assert statuses(link) == {"inside": statuses(link)["inside"]}
     finally:
         program.stop()

@@ -48,6 +48,7 @@ _HOP = frozenset(b"connection keep-alive transfer-encoding upgrade trailer".spli
 _HEAD = 1 << 14  # maximum bytes of a request's head: Flower's are below 1 kB
 _PIECE = 1 << 16  # bytes written at once
 _IDLE_UPSTREAM = 2.0  # seconds; the SuperLink closes idle connections after 5
+_LAST = 0.1  # seconds in which requests end when the gate does
 _FILES = 10240  # open files; macOS allows no more
 
 
@@ -122,7 +123,7 @@ class _Connection(H11Protocol):
 
     def __init__(self, gate: Gate, config: uvicorn.Config, state: ServerState) -> None:
         super().__init__(config, state, {})
-        self.gate, self.name, self.logger = gate, "", gate.log
+        self.gate, self.name, self.logger = gate, "", gate.log.getChild("http")
         self.app = lambda *_: gate.serve(self, self.cycle)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -137,6 +138,8 @@ class _Connection(H11Protocol):
         self.gate.arrives(self)
 
     def handle_events(self) -> None:
+        if self.transport.is_closing():  # what arrives within the end of TLS
+            return None
         if self.conn.their_state is h11.IDLE and (head := self.conn.trailing_data[0].partition(b"\r\n\r\n")[0]):
             if self._timer is None:
                 self._wait_for_head()
@@ -195,6 +198,7 @@ class Gate:
     ) -> None:
         self.host, self.port, self.limits = host, port, limits or Limits()
         self.log = log or logging.getLogger(__name__)
+        self.log.getChild("http").setLevel(logging.ERROR)  # what uvicorn warns of is noted here, with its sender
         self.refused: Counter[int] = Counter()
         self.failure: BaseException | None = None
         self._context, self._url, self._trust, self._keyring = context, upstream, trust, keyring
@@ -241,18 +245,10 @@ class Gate:
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _FILES)), hard))
         loop, limits, state = asyncio.get_running_loop(), self.limits, ServerState()
         loop.set_exception_handler(lambda _, about: self.log.error("%s", about))  # not on the terminal
-        config = uvicorn.Config(
-            self.serve,
-            ws="none",
-            log_config=None,
-            access_log=False,
-            timeout_keep_alive=limits.idle_seconds,
-        )
-        config.load()
-        pool = httpx.Limits(keepalive_expiry=_IDLE_UPSTREAM)
-        timeout = limits.stall_seconds
-        async with httpx.AsyncClient(verify=self._trust, trust_env=False, limits=pool, timeout=timeout) as self._client:
-            self._client.headers.clear()
+        idle, stall, pool = limits.idle_seconds, limits.stall_seconds, httpx.Limits(keepalive_expiry=_IDLE_UPSTREAM)
+        config = uvicorn.Config(self.serve, ws="none", log_config=None, access_log=False, timeout_keep_alive=idle)
+        async with httpx.AsyncClient(verify=self._trust, trust_env=False, limits=pool, timeout=stall) as self._client:
+            self._client.headers.clear()  # of httpx itself
             server = await loop.create_server(
                 lambda: _Connection(self, config, state),
                 sock=self._socket,
@@ -265,11 +261,13 @@ class Gate:
             server.close()
             for connection in list(state.connections):
                 connection.transport.abort()
+            if state.tasks:
+                await asyncio.wait(state.tasks, timeout=_LAST)
 
     def arrives(self, connection: _Connection) -> None:
         """Admit a connection as one more stranger; the oldest gives way if they are too many."""
         self._strangers[connection] = None
-        most = min(self.limits.strangers, self.limits.connections - self._known.total())
+        most = max(0, min(self.limits.strangers, self.limits.connections - self._known.total()))
         while len(self._strangers) > most:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
@@ -302,6 +300,8 @@ class Gate:
             await self._refuse(connection, cycle, RequestRefused(504, "the SuperLink took too long"))
         except httpx.HTTPError as error:
             await self._refuse(connection, cycle, RequestRefused(502, f"the SuperLink does not answer ({error})"))
+        except asyncio.CancelledError:  # the gate ends, which uvicorn would log as a fault
+            connection.transport.abort()
 
     def _admit(self, connection: _Connection) -> None:
         """Judge a request by its head; from then on the connection belongs to the node that signed it.
