@@ -59,7 +59,7 @@ def test_bodies_without_a_registered_key_take_no_memory(tmp_path: Path, key: str
         found = re.search(r"nodes reach: (\S+)", (place / "out.txt").read_text())
         assert found is not None
         family = [process.pid, *descendants(process.pid)]
-        before, answers = peak(family), list[bytes]()
+        before, answers, said = peak(family), list[bytes](), (place / "out.txt").read_text()
         headers = signed(place / "private" / key) if key else {}
         threads = [threading.Thread(target=upload, args=(found[1], trust, headers, answers)) for _ in range(6)]
         for thread in threads:
@@ -68,6 +68,10 @@ def test_bodies_without_a_registered_key_take_no_memory(tmp_path: Path, key: str
             thread.join()
         assert peak(family) - before < 120
         assert all(b" %d " % status in answer for answer in answers if answer)
+        with connected(found[1], trust) as link:
+            link.sendall(b"\0" * 99 + b"\r\n\r\n")
+            assert b" 400 " in link.recv(1 << 12)
+        assert (place / "out.txt").read_text() == said, "what strangers send is not on the operator's screen"
         log = (place / "logs" / "gate.log").read_text()
         assert log.count(f" {status} 'POST /v1/fleet/push-object") == 6
 

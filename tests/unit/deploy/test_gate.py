@@ -65,7 +65,9 @@ class Site:
         self.seen = self.link.seen
         self.authority = authority
         self.trust = client_context(authority.ca)
-        self.gate = gate_of(authority, self.link.port, keyring or Everyone(), limits, self.trust).start()
+        self.gate = gate_of(
+            authority, self.link.port, Everyone() if keyring is None else keyring, limits, self.trust
+        ).start()
 
     def close(self) -> None:
         self.gate.stop()
@@ -327,6 +329,53 @@ def test_slow_clients_are_let_go(authority: keys.Authority) -> None:
         assert site.gate.refused[408] == 2
     finally:
         site.close()
+
+
+def wrong(records: list[logging.LogRecord]) -> list[str]:
+    """What went wrong within the gate: refusals are warnings, a fault of its own is an error."""
+    return [record.getMessage() for record in records if record.levelno > logging.WARNING]
+
+
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
+
+
+@pytest.mark.parametrize("head", [b"", b"flwr-public-key: x\r\n"])
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (CHUNKED + b"zz\r\n",),
+        (CHUNKED, b"5\r\nhello, and more\r\n0\r\n\r\n"),
+        (CHUNKED, b"-5\r\nhello\r\n0\r\n\r\n"),
+        (CHUNKED, b"\0" * 200_000),
+        (CHUNKED + b"5;" + b"x" * 40_000 + b"\r\nhello\r\n0\r\n\r\n",),
+        (b"Content-Length: 5\r\n\r\nhel",),
+        (b"\0" * 200_000, b"\n" * 200_000),
+    ],
+)
+def test_a_body_that_breaks_is_no_request(
+    authority: keys.Authority, head: bytes, pieces: tuple[bytes, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Odd chunks, of nodes and of strangers, also while a refusal is on its way: the SuperLink gets no whole request,
+    the connection ends, and the gate does not stumble."""
+    site = Site(authority, replace(LIMITS, stall_seconds=0.1), Keyring() if head else Everyone())
+    try:
+        with suppress(OSError):
+            site.say(CALL + head + pieces[0], *pieces[1:])
+    finally:
+        site.close()
+    assert site.seen == []
+    assert site.gate.refused.total() > 0
+    assert wrong(caplog.records) == []
+
+
+def test_an_unsigned_request_is_not_asked_for_its_body(authority: keys.Authority) -> None:
+    """A client that waits for leave to send its body gets the refusal instead."""
+    site = Site(authority, LIMITS, Keyring())
+    try:
+        status, got = site.say(CALL + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n")
+    finally:
+        site.close()
+    assert (status, got.count(b"HTTP/1.1 ")) == (401, 1)
 
 
 def test_a_client_that_leaves_within_its_body_harms_nobody(site: Site) -> None:
@@ -629,7 +678,7 @@ def test_strangers_cost_nodes_no_request(
     assert answers.keys() == {"200 x"}, answers
     assert answers.total() > seconds
     assert strangers is waves or site.gate.refused[503] > 0
-    assert not [r for r in caplog.records if r.levelno > logging.WARNING]
+    assert wrong(caplog.records) == []
 
 
 def test_a_connection_without_a_request_ends_after_seconds(authority: keys.Authority, private: Path) -> None:
@@ -711,14 +760,21 @@ def test_a_taken_port_is_said(site: Site) -> None:
     gate.stop()
 
 
-def test_a_gate_ends_with_open_connections(authority: keys.Authority) -> None:
-    """`stop` frees the port at once and twice is no harm, whoever is still connected."""
-    site = Site(authority, LIMITS)
-    link = site.raw()
+@pytest.mark.parametrize("keyring", [Keyring(), Everyone()])
+def test_a_gate_ends_with_open_connections(
+    authority: keys.Authority, keyring: Keyring, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`stop` frees the port at once and twice is no harm, whoever is still connected, and whatever is under way."""
+    site = Site(authority, replace(LIMITS, linger_seconds=10.0), keyring)
+    links = [site.raw(), site.raw(), socket.create_connection(("127.0.0.1", site.gate.port))]
+    links[0].sendall(CALL + b"Content-Length: 9\r\n\r\nhalf")
+    time.sleep(0.1)
     started = time.monotonic()
     site.close()
     site.gate.stop()
     assert time.monotonic() - started < 3
     assert not site.gate.alive
-    link.close()
+    assert wrong(caplog.records) == []
+    for link in links:
+        link.close()
     socket.create_server(("127.0.0.1", site.gate.port)).close()
