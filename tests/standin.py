@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import ssl
+import time
 from base64 import b64encode
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -59,6 +60,8 @@ class _Echo(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self._chunks() if self.headers.get("Transfer-Encoding") else self._exactly()
         self.seen.append((self.path, {k.lower(): v for k, v in self.headers.items()}, len(body)))
+        if self.path.endswith("/slow"):
+            time.sleep(0.5)
         if self.path.endswith("/echo"):
             answer = body
         else:

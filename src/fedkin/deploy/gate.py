@@ -138,8 +138,6 @@ class _Connection(H11Protocol):
         self.gate.arrives(self)
 
     def handle_events(self) -> None:
-        if self.transport.is_closing():  # what arrives within the end of TLS
-            return None
         if self.conn.their_state is h11.IDLE and (head := self.conn.trailing_data[0].partition(b"\r\n\r\n")[0]):
             if self._timer is None:
                 self._wait_for_head()
