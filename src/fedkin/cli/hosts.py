@@ -135,15 +135,9 @@ def link_command(args: list[str]) -> int:
         fingerprint = links.find_link(flags.folder).revoke(flags.revoke)
         screen.say(f"{flags.revoke} ({fingerprint}) is shut out; it needs a new key to connect again")
         return 0
+    folders, limits = (flags.folder, flags.keys, flags.nodes), Limits(body=flags.max_body << 20)
     settings = links.LinkSettings(
-        flags.folder,
-        flags.keys,
-        flags.nodes,
-        flags.host,
-        flags.port,
-        flags.inner_port,
-        insecure_test=flags.insecure_test,
-        limits=Limits(body=flags.max_body << 20),
+        *folders, flags.host, flags.port, flags.inner_port, insecure_test=flags.insecure_test, limits=limits
     )
     screen.say("starting the SuperLink ...")
     with for_this_user():

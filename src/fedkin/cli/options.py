@@ -57,7 +57,7 @@ class _Option:
     """One file or flag of a command.
 
     Attributes:
-        label: how it is written: ``--out PATH``, ``FOLDER``, ``--no-gate``.
+        label: how it is written: ``--out PATH``, ``FOLDER``, ``--no-browser``.
         required: whether the command needs it.
     """
 

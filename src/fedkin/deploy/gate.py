@@ -33,7 +33,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from fedkin.core.errors import ConfigError, EngineError
+from fedkin.core.errors import ConfigError
 from fedkin.deploy.ports import listening
 from fedkin.deploy.signed import Keyring, Unsigned
 
@@ -46,7 +46,6 @@ _ODD = re.compile(rb"\r\n[ \t]|(?<!\r)\n|\r(?!\n|\Z)|\0")  # folded lines, lone 
 _PASSED = frozenset(b"content-type content-length accept accept-encoding user-agent".split())  # and flwr-*
 _HOP = frozenset(b"connection keep-alive transfer-encoding upgrade trailer".split())
 _HEAD = 1 << 14  # maximum bytes of a request's head: Flower's are below 1 kB
-_PIECE = 1 << 16  # bytes written at once
 _IDLE_UPSTREAM = 2.0  # seconds; the SuperLink closes idle connections after 5
 _LAST = 0.1  # seconds in which requests end when the gate does
 _FILES = 10240  # open files; macOS allows no more
@@ -337,7 +336,7 @@ class Gate:
         async with self._client.stream("POST", url, headers=kept, content=self._body(cycle)) as response:
             head = [(n.lower(), v) for n, v in response.headers.raw if n.lower() not in _HOP]
             await cycle.send({"type": "http.response.start", "status": response.status_code, "headers": head})
-            async for piece in response.aiter_raw(_PIECE):
+            async for piece in response.aiter_raw():
                 async with asyncio.timeout(self.limits.stall_seconds):
                     await cycle.send({"type": "http.response.body", "body": piece, "more_body": True})
             await cycle.send({"type": "http.response.body", "body": b""})
@@ -369,9 +368,8 @@ class Gate:
             return connection.transport.abort()
         # in the form of Flower's own errors, so that a SuperNode has the reason in its log
         text = json.dumps({"code": no.status, "detail": f"fedkin gate: {no.why}"}).encode()
-        head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(text))]
-        head.append((b"connection", b"close"))
-        await cycle.send({"type": "http.response.start", "status": no.status, "headers": head})
+        head = {b"content-type": b"application/json", b"content-length": b"%d" % len(text), b"connection": b"close"}
+        await cycle.send({"type": "http.response.start", "status": no.status, "headers": head.items()})
         await cycle.send({"type": "http.response.body", "body": text, "more_body": True})
         with suppress(TimeoutError):
             async with asyncio.timeout(self.limits.linger_seconds):
@@ -381,8 +379,3 @@ class Gate:
                     await cycle.receive()
         await cycle.send({"type": "http.response.body", "body": b""})
         return None
-
-
-def failed(gate: Gate) -> EngineError:
-    """Return the error of a gate that ended by itself."""
-    return EngineError(f"the gate on {gate.host} port {gate.port} ended: {gate.failure!r}; start the link again")

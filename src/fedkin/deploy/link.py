@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fedkin.core.errors import ConfigError, EngineError, command_line, typed
 from fedkin.deploy.control import Changes, Control
-from fedkin.deploy.gate import Gate, Limits, client_context, failed, server_context
+from fedkin.deploy.gate import Gate, Limits, client_context, server_context
 from fedkin.deploy.keys import CA, SERVER, SERVER_KEY, check_server, key_fingerprint
 from fedkin.deploy.offline import check_version, environment, program, write_connection
 from fedkin.deploy.ports import answers, free_port, listening
@@ -86,7 +86,7 @@ class LinkSettings:
     @property
     def home(self) -> Path:
         """The folder of Flower's own files."""
-        return flower_home(self.folder)
+        return self.folder / "flwr"
 
 
 class Link:
@@ -153,7 +153,7 @@ class Link:
         if not self.superlink.alive:
             raise self.superlink.ended()
         if self.gate is not None and not self.gate.alive:
-            raise failed(self.gate)
+            raise EngineError(f"the gate on {self.address} ended: {self.gate.failure!r}; start the link again")
 
     def stop(self) -> None:
         """End the gate, the SuperLink and all processes that they started; may be called twice."""
@@ -187,16 +187,9 @@ class Link:
         keys = settings.key_folder
         context, trust = server_context(keys / SERVER, keys / SERVER_KEY), client_context(keys / CA)
         self._log = _gate_log(self.logs / "gate.log")
-        self.gate = Gate(
-            settings.listen,
-            settings.port,
-            context,
-            f"https://{self.inner}",
-            trust,
-            self.keyring,
-            settings.limits,
-            self._log,
-        ).start()
+        upstream, limits = f"https://{self.inner}", settings.limits
+        gate = Gate(settings.listen, settings.port, context, upstream, trust, self.keyring, limits, self._log)
+        self.gate = gate.start()
 
     def _look(self, say: Printer) -> None:
         """Register keys that were added to the folder, and drop those that are gone or shut out.
@@ -243,7 +236,8 @@ def start_link(settings: LinkSettings) -> Link:
     """
     check_version()
     if not settings.insecure_test:
-        _check_keys(settings)
+        check_server(settings.key_folder)
+        server_context(settings.key_folder / SERVER, settings.key_folder / SERVER_KEY)
     inner = "--port" if settings.insecure_test else "--inner-port"
     listening(LOOPBACK, settings.superlink_port, inner).close()  # before anything is started
     if not settings.insecure_test:
@@ -282,27 +276,16 @@ def change_lines(changes: Changes, settings: LinkSettings) -> list[str]:
     return lines + [f"{reason}; this is tried again" for reason in changes.failed.values()]
 
 
-def flower_home(folder: Path) -> Path:
-    """Return the folder of Flower's own files in a link's folder."""
-    return folder / "flwr"
-
-
 def find_link(folder: Path) -> Control:
     """Return the operator's access to the link in a folder.
 
     Raises:
         ConfigError: the folder does not hold a link.
     """
-    home = flower_home(folder)
+    home = LinkSettings(folder).home
     if not (home / "config.toml").is_file():
         raise ConfigError(f"{folder} is not a link's folder; start one there: fedkin link {typed(folder)}")
     return Control(folder, home)
-
-
-def _check_keys(settings: LinkSettings) -> None:
-    folder = settings.key_folder
-    check_server(folder)
-    server_context(folder / SERVER, folder / SERVER_KEY)
 
 
 def _files(folder: Path) -> list[tuple[str, bytes]]:
