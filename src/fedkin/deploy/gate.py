@@ -64,7 +64,6 @@ class Limits:
         stall_seconds: without transfer of a single byte.
         linger_seconds: after a refusal. A client that still sends its body would otherwise meet a reset before it has
             read the reason. Also for the end of TLS.
-        connections: simultaneous connections of all nodes.
         strangers: simultaneous connections that have not sent a signed request yet. One more ends the oldest, so that
             idle connections cannot keep others out.
         per_key: simultaneous connections of one registered node. Flower's nodes use 3.
@@ -76,7 +75,6 @@ class Limits:
     request_seconds: float = 600.0
     stall_seconds: float = 60.0
     linger_seconds: float = 1.0
-    connections: int = 512
     strangers: int = 256
     per_key: int = 32
 
@@ -250,7 +248,7 @@ class Gate:
                 lambda: _Connection(self, config, state),
                 sock=self._socket,
                 ssl=self._context,
-                backlog=limits.connections,
+                backlog=limits.strangers,
                 ssl_handshake_timeout=limits.head_seconds,
                 ssl_shutdown_timeout=limits.linger_seconds,
             )
@@ -262,10 +260,9 @@ class Gate:
                 await asyncio.wait(state.tasks, timeout=_LAST)
 
     def arrives(self, connection: _Connection) -> None:
-        """Admit a connection as one more stranger; the oldest gives way if they are too many."""
+        """Admit a connection as one more stranger; the oldest gives way if there are too many."""
         self._strangers[connection] = None
-        most = max(0, min(self.limits.strangers, self.limits.connections - self._known.total()))
-        while len(self._strangers) > most:
+        if len(self._strangers) > self.limits.strangers:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
             self.note(503, oldest, "connection: had sent no signed request, and gave way")

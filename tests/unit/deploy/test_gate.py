@@ -729,21 +729,6 @@ def test_connections_are_limited_by_key(authority: keys.Authority, private: Path
         site.close()
 
 
-def test_a_gate_full_of_registered_nodes_refuses_more(authority: keys.Authority, private: Path) -> None:
-    """The limit for all connections holds, and is written down."""
-    site = Site(authority, replace(LIMITS, connections=1, idle_seconds=600), Keyring(private.glob("*.pub")))
-    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=300)
-    try:
-        link.request("POST", "/v1/fleet/echo", b"x", signed(private / "c0"))
-        assert link.getresponse().read() == b"x"
-        with suppress(OSError), site.raw() as more:  # reset or end of file, as the machine likes
-            assert more.recv(1) == b""
-        assert site.gate.refused[503] == 1
-    finally:
-        link.close()
-        site.close()
-
-
 def test_refusals_are_written_down(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """A line for each: who, which status, the request as it was, why; with no way to write lines of one's own."""
     with caplog.at_level(logging.WARNING):
