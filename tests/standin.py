@@ -24,8 +24,8 @@ FORBIDDEN = [
     "/v1/Fleet/a", "//v1/fleet/a", "/v1//fleet/a", "/v1/fleet//a", "/v1/fleet/a/", "/v1/fleet/../control/list-runs",
     "/v1/fleet/..", "/v1/fleet/./a", "/v1/fleet/%2e%2e/control/list-runs", "/v1/fleet/%2E%2E%2Fcontrol",
     "/v1/fleet/..%2fcontrol", "/v1%2ffleet/a", "/v1/fleet/a%00", "/v1/fleet/a;/../../control", "/v1/fleet/a?x=1",
-    "/v1/fleet/a#b", "/v1/fleet\\..\\control", "http://127.0.0.1/v1/fleet/a", "https://x/v1/control/a", "*",
-    "127.0.0.1:22", "/v1/fleet/a.b", "/v1/control/../fleet/a", "/openapi.json", "/docs",
+    "/v1/fleet/a?", "/v1/fleet/a#b", "/v1/fleet\\..\\control", "http://127.0.0.1/v1/fleet/a", "https://x/v1/control/a",
+    "*", "127.0.0.1:22", "/v1/fleet/a.b", "/v1/control/../fleet/a", "/openapi.json", "/docs",
 ]  # fmt: skip
 """Targets of requests that are not plainly a call of the fleet."""
 

@@ -41,7 +41,7 @@ if sys.platform != "win32":
     import resource
 
 # the fleet's calls are words with hyphens: all else that an address can hold (%2e, .., //, ;, ?, a host) is refused
-_FLEET = re.compile(rb"/v1/fleet(?:/[A-Za-z0-9_-]+)+")
+_CALL = re.compile(rb"POST /v1/fleet(?:/[A-Za-z0-9_-]+)+ HTTP/1\.[01]")
 _ODD = re.compile(rb"\r\n[ \t]|(?<!\r)\n|\r(?!\n|\Z)|\0")  # folded lines, lone line ends: parsers disagree about these
 _PASSED = frozenset(b"content-type content-length accept accept-encoding user-agent".split())  # and flwr-*
 _HOP = frozenset(b"connection keep-alive transfer-encoding upgrade trailer".split())
@@ -116,11 +116,11 @@ def client_context(authority: Path) -> ssl.SSLContext:
 
 
 class _Connection(H11Protocol):
-    """A connection of uvicorn's with a time for each head, and the name of the key that it belongs to."""
+    """A connection of uvicorn's with a time for each head, whose first line it keeps, and the name of its key."""
 
     def __init__(self, gate: Gate, config: uvicorn.Config, state: ServerState) -> None:
         super().__init__(config, state, {})
-        self.gate, self.name, self.logger = gate, "", gate.log.getChild("http")
+        self.gate, self.name, self.line, self.logger = gate, "", b"", gate.log.getChild("http")
         self.app = lambda *_: gate.serve(self, self.cycle)
         self._timer: asyncio.TimerHandle | None = None
 
@@ -140,6 +140,7 @@ class _Connection(H11Protocol):
                 self._wait_for_head()
             if len(head) > _HEAD or _ODD.search(head):
                 return self.send_400_response(f"a head longer than {_HEAD} bytes, or folded or oddly ended lines")
+            self.line = head.partition(b"\r\n")[0]
         return super().handle_events()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -305,8 +306,7 @@ class Gate:
                 of a registered node, 412 where a node needs to know the reason, 400 and 413 for lengths, 503 where the
                 node has too many connections.
         """
-        scope = connection.scope
-        if scope["method"] != "POST" or scope["query_string"] or not _FLEET.fullmatch(scope["raw_path"]):
+        if not _CALL.fullmatch(connection.line):
             raise RequestRefused(403, "only POST /v1/fleet/... passes this gate")
         try:
             name = self._keyring.holder(connection.headers)
@@ -357,10 +357,7 @@ class Gate:
 
     async def _refuse(self, connection: _Connection, cycle: RequestResponseCycle, no: RequestRefused) -> None:
         """Answer a request that is not passed on, unless its answer has begun already; the connection ends."""
-        scope = connection.scope
-        target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
-        what = f"{scope['method']} {target[:200].decode()} HTTP/{scope['http_version']}"
-        self.note(no.status, connection, f"{what!r}: {no.why}")
+        self.note(no.status, connection, f"{connection.line[:200].decode('latin-1')!r}: {no.why}")
         if cycle.response_started:
             return connection.transport.abort()
         # in the form of Flower's own errors, so that a SuperNode has the reason in its log
