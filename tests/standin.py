@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import ssl
+import time
 from base64 import b64encode
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -23,8 +24,8 @@ FORBIDDEN = [
     "/v1/Fleet/a", "//v1/fleet/a", "/v1//fleet/a", "/v1/fleet//a", "/v1/fleet/a/", "/v1/fleet/../control/list-runs",
     "/v1/fleet/..", "/v1/fleet/./a", "/v1/fleet/%2e%2e/control/list-runs", "/v1/fleet/%2E%2E%2Fcontrol",
     "/v1/fleet/..%2fcontrol", "/v1%2ffleet/a", "/v1/fleet/a%00", "/v1/fleet/a;/../../control", "/v1/fleet/a?x=1",
-    "/v1/fleet/a#b", "/v1/fleet\\..\\control", "http://127.0.0.1/v1/fleet/a", "https://x/v1/control/a", "*",
-    "127.0.0.1:22", "/v1/fleet/a.b", "/v1/control/../fleet/a", "/openapi.json", "/docs",
+    "/v1/fleet/a?", "/v1/fleet/a#b", "/v1/fleet\\..\\control", "http://127.0.0.1/v1/fleet/a", "https://x/v1/control/a",
+    "*", "127.0.0.1:22", "/v1/fleet/a.b", "/v1/control/../fleet/a", "/openapi.json", "/docs",
 ]  # fmt: skip
 """Targets of requests that are not plainly a call of the fleet."""
 
@@ -59,6 +60,8 @@ class _Echo(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self._chunks() if self.headers.get("Transfer-Encoding") else self._exactly()
         self.seen.append((self.path, {k.lower(): v for k, v in self.headers.items()}, len(body)))
+        if self.path.endswith("/slow"):
+            time.sleep(0.5)
         if self.path.endswith("/echo"):
             answer = body
         else:
@@ -69,7 +72,9 @@ class _Echo(BaseHTTPRequestHandler):
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
             self.wfile.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(answer), answer))
-        elif not self.path.endswith("/hang-up"):
+        elif self.path.endswith("/hang-up"):
+            self.close_connection = True
+        else:
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)

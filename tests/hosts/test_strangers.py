@@ -14,10 +14,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 
-from fedkin.deploy.gate import client_context
+from fedkin.deploy.gate import Limits, client_context
 from fedkin.deploy.link import LinkSettings, start_link
 from fedkin.deploy.programs import descendants
-from fedkin.deploy.relay import ConnectionLimits
 from linkprograms import command, node, place_for, statuses, until
 from standin import signed
 
@@ -60,7 +59,7 @@ def test_bodies_without_a_registered_key_take_no_memory(tmp_path: Path, key: str
         found = re.search(r"nodes reach: (\S+)", (place / "out.txt").read_text())
         assert found is not None
         family = [process.pid, *descendants(process.pid)]
-        before, answers = peak(family), list[bytes]()
+        before, answers, said = peak(family), list[bytes](), (place / "out.txt").read_text()
         headers = signed(place / "private" / key) if key else {}
         threads = [threading.Thread(target=upload, args=(found[1], trust, headers, answers)) for _ in range(6)]
         for thread in threads:
@@ -69,6 +68,10 @@ def test_bodies_without_a_registered_key_take_no_memory(tmp_path: Path, key: str
             thread.join()
         assert peak(family) - before < 120
         assert all(b" %d " % status in answer for answer in answers if answer)
+        with connected(found[1], trust) as link:
+            link.sendall(b"\0" * 99 + b"\r\n\r\n")
+            assert b" 400 " in link.recv(1 << 12)
+        assert (place / "out.txt").read_text() == said, "what strangers send is not on the operator's screen"
         log = (place / "logs" / "gate.log").read_text()
         assert log.count(f" {status} 'POST /v1/fleet/push-object") == 6
 
@@ -78,7 +81,7 @@ def test_idle_connections_do_not_lock_a_node_out(tmp_path: Path) -> None:
     node at that address comes online and stays."""
     place = place_for(tmp_path / "link")
     trust = client_context(place / "keys" / "ca.crt")
-    limits = ConnectionLimits(first_seconds=3600.0, idle_seconds=3600.0, strangers=64)
+    limits = Limits(head_seconds=3600.0, idle_seconds=3600, strangers=64)
     up = start_link(LinkSettings(place, host="127.0.0.1", port=0, inner_port=0, limits=limits))
     try:
         with ExitStack() as idle:
@@ -92,6 +95,6 @@ def test_idle_connections_do_not_lock_a_node_out(tmp_path: Path) -> None:
                         idle.enter_context(connected(up.address, trust))
                 assert statuses(up)["inside"] == "online"
                 assert up.gate is not None
-                assert "inside" in up.gate._known.values()
+                assert set(up.gate.refused) == {503}, "a request of the node was refused"
     finally:
         up.stop()

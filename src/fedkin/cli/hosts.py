@@ -13,7 +13,7 @@ from tyro.conf import Positional, UseAppendAction
 from fedkin.cli import screen
 from fedkin.cli.options import options
 from fedkin.core.errors import ConfigError, EngineError, nearest, typed
-from fedkin.deploy import fronts, keys
+from fedkin.deploy import keys
 from fedkin.deploy.control import SHUT_OUT
 from fedkin.deploy.offline import check_version
 from fedkin.report.tables import DASH, Grid
@@ -76,11 +76,6 @@ class LinkFlags:
     """The SuperLink's port, on this machine only; 0 takes a free one."""
     max_body: Annotated[int, tyro.conf.arg(metavar="MB")] = 8
     """Maximum request of a registered node in MB. Flower sends large models in pieces of 5 MB."""
-    gate: bool = True
-    """With --no-gate nginx or Caddy stands in front; prints a configuration for each."""
-    check_port: int = 8001
-    """The port, on this machine only, where nginx or Caddy query whether a node has signed a request; 0 takes a free
-    one."""
     insecure_test: bool = False
     """For trials on one machine: no TLS, no keys, nothing on disk. Refuses any other host."""
     revoke: str | None = None
@@ -133,30 +128,22 @@ def link_command(args: list[str]) -> int:
     """Run ``fedkin link [FOLDER]``."""
     flags = _parse(LinkFlags, args, "fedkin link")
     check_version()
-    from fedkin.deploy import link as links  # after the check: the gate needs a package that is installed with Flower
-    from fedkin.deploy.relay import ConnectionLimits
+    from fedkin.deploy import link as links  # after the check: the gate needs packages that are installed with Flower
+    from fedkin.deploy.gate import Limits
 
     if flags.revoke is not None:
         fingerprint = links.find_link(flags.folder).revoke(flags.revoke)
         screen.say(f"{flags.revoke} ({fingerprint}) is shut out; it needs a new key to connect again")
         return 0
+    folders, limits = (flags.folder, flags.keys, flags.nodes), Limits(body=flags.max_body << 20)
     settings = links.LinkSettings(
-        flags.folder,
-        flags.keys,
-        flags.nodes,
-        flags.host,
-        flags.port,
-        flags.inner_port,
-        gate=flags.gate,
-        insecure_test=flags.insecure_test,
-        limits=ConnectionLimits(body=flags.max_body << 20),
-        check_port=flags.check_port,
+        *folders, flags.host, flags.port, flags.inner_port, insecure_test=flags.insecure_test, limits=limits
     )
     screen.say("starting the SuperLink ...")
     with for_this_user():
         link = links.start_link(settings)
         try:
-            for line in _told(link, flags):
+            for line in _told(link):
                 screen.say(line)
             link.wait(screen.say)
         finally:
@@ -210,7 +197,7 @@ def nodes_table(nodes: Sequence[dict[str, Any]]) -> Grid:
     return Grid("Nodes", ("node", "status", "since (UTC)", "number"), tuple(rows), note=note, words=4)
 
 
-def _told(link: Any, flags: LinkFlags) -> list[str]:
+def _told(link: Any) -> list[str]:
     """Return the lines that a link's operator needs once it is up."""
     from fedkin.deploy.link import change_lines
 
@@ -222,8 +209,7 @@ def _told(link: Any, flags: LinkFlags) -> list[str]:
         return [warning, f"nodes reach: {link.address} (plain HTTP)", logs, stop]
     folder = settings.key_folder
     lines = change_lines(link.changes, settings)
-    if link.gate is not None:
-        lines.append(f"nodes reach: {link.address} (TLS; only POST /v1/fleet/... with a registered key passes)")
+    lines.append(f"nodes reach: {link.address} (TLS; only POST /v1/fleet/... with a registered key passes)")
     lines.append(
         f"operator:    {link.inner}, on this machine only: any user of this machine can run code on every node"
     )
@@ -235,14 +221,7 @@ def _told(link: Any, flags: LinkFlags) -> list[str]:
             "it on another machine (docs/deploy.md, The authority's key)"
         )
     lines.append(f"nodes' keys: {settings.node_folder}/NAME.pub; new ones are accepted while this runs")
-    lines += [logs, stop]
-    if link.gate is None:
-        ca, server, key = [str((folder / name).resolve()) for name in (keys.CA, keys.SERVER, keys.SERVER_KEY)]
-        inner = int(link.inner.rpartition(":")[2])
-        host = flags.host or "link.example.org"
-        for front in (fronts.nginx, fronts.caddy):
-            lines += ["", front(host, flags.port, inner, ca, server, key, flags.max_body, link.checks.port).rstrip()]
-    return lines
+    return [*lines, logs, stop]
 
 
 def _parse(flags: type[Flags], args: list[str], prog: str) -> Flags:

@@ -55,7 +55,7 @@ class _Option:
     """One file or flag of a command.
 
     Attributes:
-        label: how it is written: ``--out PATH``, ``FOLDER``, ``--no-gate``.
+        label: how it is written: ``--out PATH``, ``FOLDER``, ``--no-browser``.
         required: whether the command needs it.
     """
 

@@ -3,27 +3,88 @@
 A SuperLink serves its nodes and its operator on one port and does not authenticate the operator: any program that
 reaches this port can run code on every client. So the SuperLink listens on this machine only, and the gate is the
 public side. It passes ``POST /v1/fleet/...`` where a registered node has signed the head, and refuses all other
-requests before a body is read.
+requests before any of a body is passed on.
+
+HTTP is uvicorn's towards nodes and httpx's towards the SuperLink; the gate decides who may pass, and for how long. A
+request is written anew from its parsed parts, so that the SuperLink reads nothing that the gate read differently
+(RFC 9112, section 11.2).
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import re
 import socket
 import ssl
+import sys
 import threading
 from collections import Counter
+from collections.abc import AsyncIterator
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 import h11
+import httpx
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
-from fedkin.core.errors import ConfigError, EngineError
+from fedkin.core.errors import ConfigError
 from fedkin.deploy.ports import listening
-from fedkin.deploy.relay import PIECE, ConnectionLimits, RequestRefused, Upstream, close, relay
 from fedkin.deploy.signed import Keyring, Unsigned
+
+if sys.platform != "win32":
+    import resource
+
+# the fleet's calls are words with hyphens: all else that an address can hold (%2e, .., //, ;, ?, a host) is refused
+_CALL = re.compile(rb"POST /v1/fleet(?:/[A-Za-z0-9_-]+)+ HTTP/1\.[01]")
+_ODD = re.compile(rb"\r\n[ \t]|(?<!\r)\n|\r(?!\n|\Z)|\0")  # folded lines, lone line ends: parsers disagree about these
+_PASSED = frozenset(b"content-type content-length accept accept-encoding user-agent".split())  # and flwr-*
+_HOP = frozenset(b"connection keep-alive transfer-encoding upgrade trailer".split())
+_HEAD = 1 << 14  # maximum bytes of a request's head: Flower's are below 1 kB
+_IDLE_UPSTREAM = 2.0  # seconds; the SuperLink closes idle connections after 5
+_LAST = 0.1  # seconds in which requests end when the gate does
+_FILES = 10240  # open files; macOS allows no more
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of the gate.
+
+    Attributes:
+        body: bytes of one request. Flower sends pieces of 5 MB.
+        head_seconds: for a TLS handshake, and again for a request's head: a connection's first from its handshake on,
+            later ones from their first byte on.
+        idle_seconds: between two requests of a registered node.
+        request_seconds: for one request with its body and answer.
+        stall_seconds: without transfer of a single byte.
+        linger_seconds: after a refusal. A client that still sends its body would otherwise meet a reset before it has
+            read the reason. Also for the end of TLS.
+        strangers: simultaneous connections that have not sent a signed request yet. One more ends the oldest, so that
+            idle connections cannot keep others out.
+        per_key: simultaneous connections of one registered node. Flower's nodes use 3.
+    """
+
+    body: int = 8 << 20
+    head_seconds: float = 10.0
+    idle_seconds: int = 90
+    request_seconds: float = 600.0
+    stall_seconds: float = 60.0
+    linger_seconds: float = 1.0
+    strangers: int = 256
+    per_key: int = 32
+
+
+class RequestRefused(Exception):
+    """A request that is not passed on; ``status`` and ``why`` are the answer."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status, self.why = status, why
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
@@ -54,12 +115,63 @@ def client_context(authority: Path) -> ssl.SSLContext:
         raise ConfigError(f"{authority} is not an authority's certificate ({error})") from error
 
 
+class _Connection(H11Protocol):
+    """A connection of uvicorn's with a time for each head, whose first line it keeps, and the name of its key."""
+
+    def __init__(self, gate: Gate, config: uvicorn.Config, state: ServerState) -> None:
+        super().__init__(config, state, {})
+        self.gate, self.name, self.line, self.logger = gate, "", b"", gate.log.getChild("http")
+        self.app = lambda *_: gate.serve(self, self.cycle)
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+        return self.client[0] if self.client else "?"
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait_for_head()
+        self.gate.arrives(self)
+
+    def handle_events(self) -> None:
+        if self.conn.their_state is h11.IDLE and (head := self.conn.trailing_data[0].partition(b"\r\n\r\n")[0]):
+            if self._timer is None:
+                self._wait_for_head()
+            if len(head) > _HEAD or _ODD.search(head):
+                return self.send_400_response(f"a head longer than {_HEAD} bytes, or folded or oddly ended lines")
+            self.line = head.partition(b"\r\n")[0]
+        return super().handle_events()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.head_is_here()
+        self.gate.leaves(self)
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.transport.abort()  # within a body, where an answer may have begun: `Gate.serve` hears of it
+        else:
+            self.gate.note(400, self, f"not understood: {msg}")
+            super().send_400_response(msg)
+
+    def _wait_for_head(self) -> None:
+        self._timer = self.loop.call_later(self.gate.limits.head_seconds, self.transport.abort)
+
+    def head_is_here(self) -> None:
+        """Stop the time for a head."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 class Gate:
     """A gate that runs in its own thread, from `start` to `stop`.
 
     Args:
         context: TLS context with the gate's certificate.
-        upstream: the SuperLink behind the gate.
+        upstream: the SuperLink's URL, such as ``https://127.0.0.1:8000``.
+        trust: TLS context for the SuperLink.
         keyring: keys of the nodes that may pass; it may change while the gate runs.
 
     Attributes:
@@ -74,26 +186,26 @@ class Gate:
         host: str,
         port: int,
         context: ssl.SSLContext,
-        upstream: Upstream,
+        upstream: str,
+        trust: ssl.SSLContext,
         keyring: Keyring,
-        limits: ConnectionLimits | None = None,
+        limits: Limits | None = None,
         log: logging.Logger | None = None,
     ) -> None:
-        self.host, self.port, self.limits = host, port, limits or ConnectionLimits()
-        self.refused: Counter[str] = Counter()
+        self.host, self.port, self.limits = host, port, limits or Limits()
+        self.log = log or logging.getLogger(__name__)
+        self.log.getChild("http").setLevel(logging.ERROR)  # what uvicorn warns of is noted here, with its sender
+        self.refused: Counter[int] = Counter()
         self.failure: BaseException | None = None
-        self._context, self._upstream, self._keyring = context, upstream, keyring
-        self._log = log or logging.getLogger(__name__)
-        self._strangers: dict[asyncio.Task[None], str] = {}  # connections without a signed request so far
-        self._known: dict[asyncio.Task[None], str] = {}  # the other connections, with the names of their keys
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._ended: asyncio.Event | None = None
-        self._started = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="fedkin-gate", daemon=True)
+        self._context, self._url, self._trust, self._keyring = context, upstream, trust, keyring
+        self._strangers: dict[_Connection, None] = {}  # in the order of their arrival
+        self._known: Counter[str] = Counter()  # the other connections, by the names of their keys
         self._socket: socket.socket | None = None
+        self._ended: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name="fedkin-gate", daemon=True)
 
     def start(self) -> Gate:
-        """Start to listen and return the gate when it does.
+        """Start to listen and return the gate.
 
         Raises:
             ConfigError: the port is taken, or the host is not an address of this machine.
@@ -101,17 +213,14 @@ class Gate:
         self._socket = listening(self.host, self.port)
         self.port = self._socket.getsockname()[1]
         self._thread.start()
-        self._started.wait()
         return self
 
     def stop(self) -> None:
         """End every connection and free the port; may be called twice."""
-        if self._thread.is_alive() and self._loop is not None and self._ended is not None:
-            with suppress(RuntimeError):  # the loop may have ended already
-                self._loop.call_soon_threadsafe(self._ended.set)
+        with suppress(InvalidStateError):
+            self._ended.set_result(None)
+        if self.alive:
             self._thread.join()
-        if self._socket is not None:
-            self._socket.close()
 
     @property
     def alive(self) -> bool:
@@ -123,112 +232,144 @@ class Gate:
             asyncio.run(self._serve())
         except BaseException as error:  # kept for the supervising thread; a traceback here would go unread
             self.failure = error
-        finally:
-            self._started.set()
 
     async def _serve(self) -> None:
-        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-        accepting = asyncio.create_task(self._accept())
-        ended = asyncio.create_task(self._ended.wait())
-        self._started.set()
-        done, _ = await asyncio.wait([accepting, ended], return_when=asyncio.FIRST_COMPLETED)
-        tasks = [accepting, ended, *self._strangers, *self._known]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if accepting in done and (error := accepting.exception()) is not None:
-            raise error
-
-    async def _accept(self) -> None:
-        """Accept connections within the limits."""
+        """Serve until the gate is stopped."""
         assert self._socket is not None
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                link, address = await loop.sock_accept(self._socket)
-            except OSError as error:  # no file descriptor left, or the peer has closed
-                self._log.warning("no connection could be accepted: %s", error)
-                await asyncio.sleep(0.2)
-                continue
-            peer = str(address[0])
-            if not self._room():
-                self._note(f"{peer} 503 connection: {self.limits.connections} are open, all of registered nodes")
-                link.close()
-                continue
-            task = asyncio.create_task(self._one(link, peer))
-            self._strangers[task] = peer
-            task.add_done_callback(partial(self._forget, link))
+        if sys.platform != "win32":  # connections within their handshake are limited by time, not by number
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _FILES)), hard))
+        loop, limits, state = asyncio.get_running_loop(), self.limits, ServerState()
+        loop.set_exception_handler(lambda _, about: self.log.error("%s", about))  # not on the terminal
+        idle, stall, pool = limits.idle_seconds, limits.stall_seconds, httpx.Limits(keepalive_expiry=_IDLE_UPSTREAM)
+        config = uvicorn.Config(self.serve, ws="none", log_config=None, access_log=False, timeout_keep_alive=idle)
+        async with httpx.AsyncClient(verify=self._trust, trust_env=False, limits=pool, timeout=stall) as self._client:
+            self._client.headers.clear()  # of httpx itself
+            server = await loop.create_server(
+                lambda: _Connection(self, config, state),
+                sock=self._socket,
+                ssl=self._context,
+                backlog=limits.strangers,
+                ssl_handshake_timeout=limits.head_seconds,
+                ssl_shutdown_timeout=limits.linger_seconds,
+            )
+            await asyncio.wrap_future(self._ended)
+            server.close()
+            for connection in list(state.connections):
+                connection.transport.abort()
+            if state.tasks:
+                await asyncio.wait(state.tasks, timeout=_LAST)
 
-    def _room(self) -> bool:
-        """Return whether one more connection may be accepted; close an unauthenticated one if that makes room."""
-        limits, total = self.limits, len(self._strangers) + len(self._known)
-        if len(self._strangers) < limits.strangers and total < limits.connections:
-            return True
-        if not self._strangers:
-            return False
-        ((crowd, count),) = Counter(self._strangers.values()).most_common(1)
-        oldest = next(task for task, peer in self._strangers.items() if peer == crowd)
-        del self._strangers[oldest]
-        oldest.cancel()
-        self._note(f"{crowd} 503 connection: had sent no signed request, and gave way ({count} such from this address)")
-        return True
+    def arrives(self, connection: _Connection) -> None:
+        """Admit a connection as one more stranger; the oldest gives way if there are too many."""
+        self._strangers[connection] = None
+        if len(self._strangers) > self.limits.strangers:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            self.note(503, oldest, "connection: had sent no signed request, and gave way")
+            oldest.transport.abort()
 
-    def _admit(self, request: h11.Request) -> None:
-        """Admit a request that a registered node has signed; from then on the connection belongs to that node.
+    def leaves(self, connection: _Connection) -> None:
+        """Forget a connection that has ended, or belongs to a node from now on."""
+        self._strangers.pop(connection, None)
+        if connection.name:
+            self._known[connection.name] -= 1
+
+    def note(self, status: int, connection: _Connection, line: str) -> None:
+        """Count and log a refusal."""
+        self.refused[status] += 1
+        self.log.warning("%s %d %s", connection.peer, status, line)
+
+    async def serve(self, connection: _Connection, cycle: RequestResponseCycle) -> None:
+        """Serve one request, whose head has arrived."""
+        connection.head_is_here()
+        try:
+            self._admit(connection)
+            async with asyncio.timeout(self.limits.request_seconds):
+                await self._forward(connection, cycle)
+        except RequestRefused as error:
+            await self._refuse(connection, cycle, error)
+        except TimeoutError:
+            await self._refuse(connection, cycle, RequestRefused(408 if cycle.more_body else 504, "too slow"))
+        except httpx.TimeoutException:
+            await self._refuse(connection, cycle, RequestRefused(504, "the SuperLink took too long"))
+        except httpx.HTTPError as error:
+            await self._refuse(connection, cycle, RequestRefused(502, f"the SuperLink does not answer ({error})"))
+        except asyncio.CancelledError:  # the gate ends, which uvicorn would log as a fault
+            connection.transport.abort()
+
+    def _admit(self, connection: _Connection) -> None:
+        """Judge a request by its head; from then on the connection belongs to the node that signed it.
 
         Raises:
-            Refused: with 401 for any other request, 412 where a node needs to know the reason, 503 where the node has
-                too many connections.
+            RequestRefused: with 403 for everything that is not exactly a call of the fleet, 401 without the signature
+                of a registered node, 412 where a node needs to know the reason, 400 and 413 for lengths, 503 where the
+                node has too many connections.
         """
+        if not _CALL.fullmatch(connection.line):
+            raise RequestRefused(403, "only POST /v1/fleet/... passes this gate")
         try:
-            name = self._keyring.holder(request.headers)
+            name = self._keyring.holder(connection.headers)
         except Unsigned as error:
             # a SuperNode ends silently at 401; at 412 the reason is the last line of its log
             raise RequestRefused(412 if error.honest else 401, str(error)) from error
-        task = asyncio.current_task()
-        assert task is not None
-        if self._known.get(task) == name:
-            return
-        if sum(holder == name for holder in self._known.values()) >= self.limits.per_key:
-            raise RequestRefused(503, f"{name} has {self.limits.per_key} connections already")
-        self._strangers.pop(task, None)
-        self._known[task] = name
+        given = dict(connection.headers)
+        if b"content-length" in given and b"transfer-encoding" in given:
+            raise RequestRefused(400, "both Content-Length and Transfer-Encoding")
+        if int(given.get(b"content-length", 0)) > self.limits.body:
+            raise RequestRefused(413, f"a body larger than {self.limits.body} bytes")
+        if connection.name != name:
+            if self._known[name] >= self.limits.per_key:
+                raise RequestRefused(503, f"{name} has {self.limits.per_key} connections already")
+            self.leaves(connection)
+            connection.name = name
+            self._known[name] += 1
 
-    def _forget(self, link: socket.socket, task: asyncio.Task[None]) -> None:
-        self._strangers.pop(task, None)
-        self._known.pop(task, None)
-        link.close()  # a task cancelled before it began has not closed it
+    async def _forward(self, connection: _Connection, cycle: RequestResponseCycle) -> None:
+        """Pass a request to the SuperLink, its body as it arrives, and the answer back."""
+        kept = [(n, v) for n, v in connection.headers if n in _PASSED or n.startswith(b"flwr-")]
+        kept.append((b"x-forwarded-for", connection.peer.encode()))
+        url = self._url + connection.scope["path"]
+        async with self._client.stream("POST", url, headers=kept, content=self._body(cycle)) as response:
+            head = [(n.lower(), v) for n, v in response.headers.raw if n.lower() not in _HOP]
+            await cycle.send({"type": "http.response.start", "status": response.status_code, "headers": head})
+            async for piece in response.aiter_raw():
+                async with asyncio.timeout(self.limits.stall_seconds):
+                    await cycle.send({"type": "http.response.body", "body": piece, "more_body": True})
+            await cycle.send({"type": "http.response.body", "body": b""})
 
-    async def _one(self, link: socket.socket, peer: str) -> None:
-        """Serve one connection from its handshake to its end."""
-        loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(limit=PIECE, loop=loop)
-        writer: asyncio.StreamWriter | None = None
-        try:
-            link.setblocking(False)
-            protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-            seconds = self.limits.head_seconds
-            transport, _ = await loop.connect_accepted_socket(
-                lambda: protocol, link, ssl=self._context, ssl_handshake_timeout=seconds
-            )
-            writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-            await relay(reader, writer, peer, self._upstream, self.limits, self._admit, self._note)
-        except asyncio.CancelledError:  # it gave way, or the gate ends: no closing handshake, which takes seconds
-            if writer is not None:
-                writer.transport.abort()
-            raise
-        except OSError as error:  # also a failed handshake: no TLS, or a node that distrusts the certificate
-            if writer is None:
-                self._note(f"{peer} TLS handshake: {error}")
-        finally:
-            if writer is not None:
-                await close(writer)
+    async def _body(self, cycle: RequestResponseCycle) -> AsyncIterator[bytes]:
+        """Yield a request's body as it arrives.
 
-    def _note(self, line: str) -> None:
-        self.refused[line.split()[1]] += 1
-        self._log.warning("%s", line)
+        Raises:
+            RequestRefused: 413 beyond the limit, 400 where the client leaves before the end.
+        """
+        seen, more = 0, True
+        while more:
+            async with asyncio.timeout(self.limits.stall_seconds):
+                event = await cycle.receive()
+            if event["type"] != "http.request":
+                raise RequestRefused(400, "ended within its body")
+            seen, more = seen + len(event["body"]), event["more_body"]
+            if seen > self.limits.body:
+                raise RequestRefused(413, f"a body larger than {self.limits.body} bytes")
+            yield event["body"]
 
-
-def failed(gate: Gate) -> EngineError:
-    """Return the error of a gate that ended by itself."""
-    return EngineError(f"the gate on {gate.host} port {gate.port} ended: {gate.failure!r}; start the link again")
+    async def _refuse(self, connection: _Connection, cycle: RequestResponseCycle, no: RequestRefused) -> None:
+        """Answer a request that is not passed on, unless its answer has begun already; the connection ends."""
+        self.note(no.status, connection, f"{connection.line[:200].decode('latin-1')!r}: {no.why}")
+        if cycle.response_started:
+            return connection.transport.abort()
+        # in the form of Flower's own errors, so that a SuperNode has the reason in its log
+        text = json.dumps({"code": no.status, "detail": f"fedkin gate: {no.why}"}).encode()
+        head = {b"content-type": b"application/json", b"content-length": b"%d" % len(text), b"connection": b"close"}
+        await cycle.send({"type": "http.response.start", "status": no.status, "headers": head.items()})
+        await cycle.send({"type": "http.response.body", "body": text, "more_body": True})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.limits.linger_seconds):
+                for _ in range(32):
+                    if not cycle.more_body or cycle.disconnected:
+                        break
+                    await cycle.receive()
+        await cycle.send({"type": "http.response.body", "body": b""})
+        return None

@@ -14,14 +14,12 @@ from pathlib import Path
 
 from fedkin.core.errors import ConfigError, EngineError, command_line, typed
 from fedkin.deploy.control import Changes, Control
-from fedkin.deploy.gate import Gate, client_context, failed, server_context
-from fedkin.deploy.headchecks import HeadChecks
+from fedkin.deploy.gate import Gate, Limits, client_context, server_context
 from fedkin.deploy.keys import CA, SERVER, SERVER_KEY, check_server, key_fingerprint
 from fedkin.deploy.offline import check_version, environment, program, write_connection
 from fedkin.deploy.ports import answers, free_port, listening
 from fedkin.deploy.private import private_folder
 from fedkin.deploy.programs import Program, locked, wait_until
-from fedkin.deploy.relay import ConnectionLimits, Upstream
 from fedkin.deploy.signed import Keyring
 
 LOOPBACK = "127.0.0.1"
@@ -42,11 +40,8 @@ class LinkSettings:
         host: address on which nodes reach the gate; all IPv4 addresses of this machine if None.
         port: port of the gate, in a test of the SuperLink; 0 takes a free one.
         inner_port: port of the SuperLink on this machine; 0 takes a free one.
-        gate: False where nginx or Caddy stands in front.
-        check_port: port on this machine where nginx or Caddy query whether a node has signed a request; 0 takes a free
-            one.
         insecure_test: no TLS, no keys, nothing on disk, this machine only.
-        limits: limits of a connection through the gate.
+        limits: limits of the gate.
     """
 
     folder: Path
@@ -55,13 +50,11 @@ class LinkSettings:
     host: str | None = None
     port: int = 8443
     inner_port: int = 8000
-    gate: bool = True
     insecure_test: bool = False
-    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
-    check_port: int = 8001
+    limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        for name, port in (("port", self.port), ("inner port", self.inner_port), ("check port", self.check_port)):
+        for name, port in (("port", self.port), ("inner port", self.inner_port)):
             if not 0 <= port <= 65535:
                 raise ConfigError(f"{name} must be 0 to 65535, got {port}")
         if self.insecure_test and self.host not in (None, LOOPBACK, "localhost"):
@@ -81,16 +74,6 @@ class LinkSettings:
         return self.port if self.insecure_test else self.inner_port
 
     @property
-    def has_gate(self) -> bool:
-        """Whether fedkin's gate stands in front of the SuperLink."""
-        return self.gate and not self.insecure_test
-
-    @property
-    def has_front(self) -> bool:
-        """Whether nginx or Caddy stands in front of the SuperLink."""
-        return not self.gate and not self.insecure_test
-
-    @property
     def key_folder(self) -> Path:
         """The folder with the link's certificates and keys."""
         return self.keys or self.folder / "keys"
@@ -103,7 +86,7 @@ class LinkSettings:
     @property
     def home(self) -> Path:
         """The folder of Flower's own files."""
-        return flower_home(self.folder)
+        return self.folder / "flwr"
 
 
 class Link:
@@ -111,13 +94,12 @@ class Link:
 
     Attributes:
         settings: settings that it was started with.
-        address: ``HOST:PORT`` for nodes; the SuperLink's own without a gate.
+        address: ``HOST:PORT`` for nodes; the SuperLink's own in a test.
         inner: ``HOST:PORT`` of the SuperLink, for this machine's operator.
         control: operator's access to the SuperLink.
         changes: keys that were registered when it started.
         superlink: the program.
-        gate: the gate in front of it, if there is one.
-        checks: the server that answers nginx or Caddy, if one of them is in front.
+        gate: the gate in front of it; None in a test.
         keyring: the keys that may pass.
     """
 
@@ -126,7 +108,6 @@ class Link:
         self.control = Control(settings.folder, settings.home)
         self.changes = Changes((), (), ())
         self.gate: Gate | None = None
-        self.checks: HeadChecks | None = None
         self.keyring = Keyring()
         self.inner = f"{LOOPBACK}:{settings.superlink_port or free_port()}"
         self._log: logging.Logger | None = None
@@ -143,7 +124,7 @@ class Link:
 
     @property
     def address(self) -> str:
-        """``HOST:PORT`` for nodes: the gate's, or the SuperLink's own without a gate."""
+        """``HOST:PORT`` for nodes: the gate's, or the SuperLink's own in a test."""
         if self.gate is None:
             return self.inner
         return f"[{self.gate.host}]:{self.gate.port}" if ":" in self.gate.host else f"{self.gate.host}:{self.gate.port}"
@@ -172,14 +153,12 @@ class Link:
         if not self.superlink.alive:
             raise self.superlink.ended()
         if self.gate is not None and not self.gate.alive:
-            raise failed(self.gate)
+            raise EngineError(f"the gate on {self.address} ended: {self.gate.failure!r}; start the link again")
 
     def stop(self) -> None:
         """End the gate, the SuperLink and all processes that they started; may be called twice."""
         if self.gate is not None:
             self.gate.stop()
-        if self.checks is not None:
-            self.checks.stop()
         self.superlink.stop()
         if self._log is not None:
             for handler in list(self._log.handlers):
@@ -205,16 +184,12 @@ class Link:
         if settings.insecure_test:
             return
         self.changes = self._registered()
-        if settings.has_front:
-            self.checks = HeadChecks(settings.check_port, self.keyring).start()
-        if settings.has_gate:
-            keys = settings.key_folder
-            self._log = _gate_log(self.logs / "gate.log")
-            inside = Upstream(host, int(port), client_context(keys / CA))
-            context = server_context(keys / SERVER, keys / SERVER_KEY)
-            limits = settings.limits
-            self.gate = Gate(settings.listen, settings.port, context, inside, self.keyring, limits, self._log)
-            self.gate.start()
+        keys = settings.key_folder
+        context, trust = server_context(keys / SERVER, keys / SERVER_KEY), client_context(keys / CA)
+        self._log = _gate_log(self.logs / "gate.log")
+        upstream, limits = f"https://{self.inner}", settings.limits
+        gate = Gate(settings.listen, settings.port, context, upstream, trust, self.keyring, limits, self._log)
+        self.gate = gate.start()
 
     def _look(self, say: Printer) -> None:
         """Register keys that were added to the folder, and drop those that are gone or shut out.
@@ -261,13 +236,12 @@ def start_link(settings: LinkSettings) -> Link:
     """
     check_version()
     if not settings.insecure_test:
-        _check_keys(settings)
+        check_server(settings.key_folder)
+        server_context(settings.key_folder / SERVER, settings.key_folder / SERVER_KEY)
     inner = "--port" if settings.insecure_test else "--inner-port"
     listening(LOOPBACK, settings.superlink_port, inner).close()  # before anything is started
-    if settings.has_gate:
+    if not settings.insecure_test:
         listening(settings.listen, settings.port).close()
-    if settings.has_front:
-        listening(LOOPBACK, settings.check_port, "--check-port").close()
     private_folder(settings.folder)
     lock = locked(settings.folder, "a link", "choose another folder")
     link: Link | None = None
@@ -302,27 +276,16 @@ def change_lines(changes: Changes, settings: LinkSettings) -> list[str]:
     return lines + [f"{reason}; this is tried again" for reason in changes.failed.values()]
 
 
-def flower_home(folder: Path) -> Path:
-    """Return the folder of Flower's own files in a link's folder."""
-    return folder / "flwr"
-
-
 def find_link(folder: Path) -> Control:
     """Return the operator's access to the link in a folder.
 
     Raises:
         ConfigError: the folder does not hold a link.
     """
-    home = flower_home(folder)
+    home = LinkSettings(folder).home
     if not (home / "config.toml").is_file():
         raise ConfigError(f"{folder} is not a link's folder; start one there: fedkin link {typed(folder)}")
     return Control(folder, home)
-
-
-def _check_keys(settings: LinkSettings) -> None:
-    folder = settings.key_folder
-    check_server(folder)
-    server_context(folder / SERVER, folder / SERVER_KEY)
 
 
 def _files(folder: Path) -> list[tuple[str, bytes]]:

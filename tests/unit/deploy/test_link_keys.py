@@ -235,7 +235,6 @@ def test_a_taken_port_names_its_flag(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         for flag, settings in {
             "--inner-port": LinkSettings(tmp_path, host="127.0.0.1", port=0, inner_port=port),
-            "--check-port": LinkSettings(tmp_path, inner_port=0, gate=False, check_port=port),
             "--host or --port": LinkSettings(tmp_path, host="127.0.0.1", port=port, inner_port=0),
             "--port": LinkSettings(tmp_path, port=port, insecure_test=True),
         }.items():
