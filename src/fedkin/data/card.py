@@ -8,7 +8,6 @@ no numbers of samples.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
@@ -16,6 +15,7 @@ from typing import Any, Literal, cast
 
 from fedkin.core.errors import DataError
 from fedkin.data.standalone import MISSING, number_of
+from fedkin.display import one_line
 
 MAX_CATEGORIES = 50
 MAX_CLASSES = 1000
@@ -24,7 +24,6 @@ MAX_TEXT = 200
 _MAX_LABEL = MAX_TEXT + 5  # the target's name with " <= 0"
 _MAX_SIDE = 1_000_000
 _MAX_DIMENSIONS = 8
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 Kind = Literal["number", "text", "empty"]
 
@@ -226,7 +225,7 @@ def _text(found: object, most: int, where: str, what: str) -> str:
         raise DataError(f"{where}: {what}: expected a text, got {type(found).__name__}")
     if len(found) > most:
         raise DataError(f"{where}: {what}: {found[:20]!a}... has {len(found)} characters, at most {most} are allowed")
-    if _CONTROL.search(found):
+    if one_line(found) != found:
         raise DataError(f"{where}: {what}: {found!a} holds a control character, such as a line break; remove it")
     return found
 

@@ -274,26 +274,6 @@ def _read(place: Path, name: str, kind: Any) -> Any:
     try:
         msgspec.convert(found, kind)
     except (ValueError, OverflowError, RecursionError) as e:
-        reason = ascii(str(e)[:1].lower() + str(e)[1:])[1:-1]
+        reason = str(e)[:1].lower() + str(e)[1:]
         raise RunFolderError(f"{file}: {reason[:300]}; it is damaged, export the model again") from e
-    if name == "ranges.json":
-        _require_printable({**found, "columns": None}, file)
-    elif name != "preparation.json":  # texts of columns come from data, and are escaped where they are printed
-        _require_printable(found, file)
     return found
-
-
-def _require_printable(found: Any, file: Path) -> None:
-    """Raise `RunFolderError` if a text has control characters."""
-    waiting = [found]  # not by msgspec: patterns of msgspec 0.22 here led to a double free at exit
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, str) and loader.CONTROL.search(one):
-            raise RunFolderError(
-                f"{file}: expected texts without control characters, got {ascii(one)[:60]}; it is damaged, export the "
-                "model again"
-            )
-        if isinstance(one, dict):
-            waiting += [*one, *one.values()]
-        elif isinstance(one, list):
-            waiting += one

@@ -38,6 +38,7 @@ The page:
 
 Other files:
 
+``console``     the console of everything that is printed
 ``tables``      comparison, final figures, clients; as rich table, Markdown, text and HTML
 ``publication_tables`` tables for publications: Markdown, LaTeX, CSV
 ``export``      every figure as SVG, every table as CSV

@@ -14,6 +14,7 @@ from typing import Any
 
 import vl_convert
 
+from fedkin.display import printable_parts
 from fedkin.report import palette
 from fedkin.storage.files import cache_folder, write_atomic
 
@@ -85,7 +86,7 @@ def png(spec: Spec, *, dark: bool = False, scale: float = 2.0) -> bytes:
 
 
 def _in_theme(spec: Spec, dark: bool) -> Spec:
-    made: Spec = palette.resolved(spec, "dark" if dark else "light")
+    made: Spec = palette.resolved(printable_parts(spec), "dark" if dark else "light")
     return made
 
 

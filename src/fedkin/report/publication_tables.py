@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError
+from fedkin.display import printable
 from fedkin.evaluate.rounds import over
 from fedkin.report.cells import cells
 from fedkin.report.first import NAMED
@@ -190,7 +191,7 @@ def _difference(row: Row, decimals: int) -> str:
 
 def latex(text: str) -> str:
     """Return a text with LaTeX's special characters escaped; a minus before a number becomes a minus sign."""
-    escaped = "".join(_LATEX.get(sign, sign) for sign in text)
+    escaped = "".join(_LATEX.get(sign, sign) for sign in printable(text))
     if escaped.startswith(("[", "*")):  # after the end of a row these would be read as its options
         escaped = f"{{{escaped[0]}}}{escaped[1:]}"
     return re.sub(r"(?<![\w-])-(?=\d)", "$-$", escaped)
