@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+from rich.text import Text
 
 from fedkin.cli import screen
 from fedkin.cli.flags import read
@@ -158,7 +159,7 @@ def predict_command(args: list[str]) -> int:
             f"fedkin export {typed(flags.export)} --client 0"
         )
     model = load_export(flags.export, flags.network)
-    with screen.err.status("reading") as status, heard(lambda text: status.update(text or "predicting")):
+    with screen.err.status("reading") as status, heard(lambda text: status.update(Text(text or "predicting"))):
         found = model.predict_file(flags.file, flags.encoding, flags.array)
     if flags.out is not None:
         write_atomic(flags.out, write_csv(found))

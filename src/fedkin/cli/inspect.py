@@ -57,7 +57,7 @@ def inspect_command(args: list[str]) -> int:
         require_folder_name(asked.show.out)
     how = asked.data.sharing(asked.show.seed)
     with _unlogged(), screen.err.status("looking at the files") as status:
-        found = look(asked.data.data, how, on_step=lambda text: status.update(text or "looking"))
+        found = look(asked.data.data, how, on_step=lambda text: status.update(Text(text or "looking")))
     table = found.to_json()
     page = None if asked.show.out is None else report.write_inspection(asked.show.out, table, again)
     if asked.show.json:
