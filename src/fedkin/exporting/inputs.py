@@ -187,6 +187,11 @@ def load_export(folder: Path | str, network: Callable[[], nn.Module] | str | Non
         _try(model, place)
     except loader.ExportError as e:
         raise RunFolderError(str(e)) from e
+    if odd := [name for name, t in model.tensors.items() if t.is_floating_point() and not bool(t.isfinite().all())]:
+        raise RunFolderError(
+            f"{place / 'model.safetensors'}: {odd[0]} holds values that are not finite (nan or infinity), so the model "
+            "predicts nothing; export a model that has not diverged"
+        )
     file = place / "preparation.json"
     if not file.exists():
         return Export(model)

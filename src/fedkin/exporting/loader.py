@@ -312,7 +312,12 @@ class Model:
                 parts = [self.program(part) for part in x.split(CHUNK)]
         except Exception as e:  # a network of the user's code may raise anything
             raise ExportError(f"the network fails on these inputs: {type(e).__name__}: {_line(e)}") from e
-        return torch.cat(parts) if parts else torch.zeros(0, len(self.labels))
+        out = torch.cat(parts) if parts else torch.zeros(0, len(self.labels))
+        if bool(out.softmax(1).isnan().any()):
+            raise ExportError(
+                "the network gives no number (nan) for these inputs: they are too large, or it has diverged"
+            )
+        return out
 
     def program(self, x: Tensor) -> Tensor:
         """Return logits ``[n, C]``, in one pass and without checks: for tracing."""
