@@ -62,7 +62,7 @@ def made(place: Path) -> dict[str, Sort]:
 def _sort(folder: Path, data: Path) -> Sort:
     commands: dict[str, Sequence[str]] = {
         "predict": ["predict", HERE, str(data)],
-        "predict to a file": ["predict", HERE, str(data), "--out", f"{NEW}.csv", "--force"],
+        "predict to a file": ["predict", HERE, str(data), "--out", NEW],
         "predict as JSON": ["predict", HERE, str(data), "--json"],
         "export": ["export", HERE, "--client", "0", "--out", NEW],
         "join": ["join", HERE, "--data", str(data), "--out", NEW],

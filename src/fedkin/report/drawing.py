@@ -11,6 +11,7 @@ import base64
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 
 
@@ -35,12 +36,12 @@ def drawn(function: str, **options: object) -> bytes:
         made: list[str] = json.loads(child.stdout.readline())
     except BaseException as e:  # also of an interrupt, after which its answer would be taken for the next one
         _child.cache_clear()
-        child.kill()
+        _end(child)
         if not isinstance(e, (OSError, ValueError)):
             raise
         raise EngineError(
-            f"no chart was drawn: the library that draws ended with code {child.wait()}. It needs room for tens of GB "
-            "of addresses; raise that limit (ulimit -v) and write it again, such as with fedkin report FOLDER"
+            f"no chart was drawn: the library that draws ended with code {child.returncode}. It needs room for tens "
+            "of GB of addresses; raise that limit (ulimit -v) and write it again, such as with fedkin report FOLDER"
         ) from e
     if len(made) > 1:
         raise EngineError(f"a chart was not drawn: {made[1]}")
@@ -55,8 +56,13 @@ def _child() -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
-    atexit.register(child.kill)
+    atexit.register(_end, child)
     return child
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    with suppress(OSError), child:  # closes its pipes
+        child.kill()
 
 
 def main() -> None:
