@@ -40,8 +40,10 @@ class OneLine(logging.Formatter):
     """A formatter of a line per message, so that a text in a message forges no line of the log."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return time, level and message of a record on one line."""
         record.message = one_line(record.message)
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:
+        """Return a traceback, whose lines are kept."""
         return printable(super().formatException(ei))
