@@ -147,7 +147,7 @@ class Preparation:
         try:
             made = msgspec.convert(found, cls)
         except (ValueError, OverflowError, RecursionError, DataError) as e:
-            raise DataError(f"{where}: {str(e).removeprefix('preparation: ')}") from e
+            raise DataError(f"{where}: {str(e).removeprefix('preparation: ')[:300]}") from e
         if made.to_json() != found:
             raise DataError(f"{where}: expected exactly the keys of a preparation, and finite numbers")
         return made

@@ -270,7 +270,7 @@ def _read_index(folder: Path) -> Index:
         return msgspec.convert(json.loads((folder / INDEX).read_text(encoding="utf-8")), Index)
     except (OSError, ValueError, OverflowError, RecursionError) as e:
         raise DataError(
-            f"{folder} holds no federation that can be opened ({INDEX}: {e}); write one by federation.save"
+            f"{folder} holds no federation that can be opened ({INDEX}: {str(e)[:300]}); write one by federation.save"
         ) from e
 
 

@@ -100,9 +100,9 @@ def write_tables(
     comment = "".join(f"{line}\n" for line in origin.lines()).replace("--", "- -")  # "--" is not allowed in a comment
     tuned = f"\n{to_markdown(tuning_table(origin.tuned))}" if origin.tuned else ""
     markdown = f"{to_markdown(grid)}{tuned}\n{text}\n<!--\n{comment}-->\n"
-    write_atomic(folder / "table.md", markdown.encode())
-    write_atomic(folder / "table.tex", to_latex(grid, origin).encode())
-    write_atomic(folder / "table.csv", to_csv(rows, origin, reference, extra).encode())
+    write_atomic(folder / "table.md", printable(markdown).encode())
+    write_atomic(folder / "table.tex", printable(to_latex(grid, origin)).encode())
+    write_atomic(folder / "table.csv", to_csv(rows, origin, reference, extra).encode(errors="backslashreplace"))
 
 
 def paper_table(

@@ -95,19 +95,26 @@ def test_names_of_folders_that_are_no_text(fedkin: Command) -> None:
     assert rb"caf\udce9" in Path("labels.csv").read_bytes()
 
 
-def test_titles_of_a_folder_that_was_handed_on(fedkin: Command) -> None:
-    """The name of a method comes from the record of a run, and is a name in expressions of charts too."""
-    quiet(fedkin(f"run fedavg --clients 3 --samples-per-client 30 {RUN} --out run".replace("--partition natural ", "")))
-    title = "north\x07\x1b[2J\ufffe\ud800x"
-    summary = json.loads(Path("run/summary.json").read_text())
+def forge(folder: Path, title: str) -> None:
+    """Gives a run another title, as somebody may who hands it on."""
+    summary = json.loads((folder / "summary.json").read_text())
     stored = summary.pop(DIGESTS)
     files = {name: digest for name, digest in stored.items() if name != "summary.json"}
     forged = with_digests({**summary, "title": title, "method": title}, files)
-    Path("run/summary.json").write_text(json.dumps(forged))
-    for command in ("report run --figures figures", "runs ."):
-        quiet(fedkin(command))
-    for place in ("run", "figures"):
-        drawn(Path(place))
+    (folder / "summary.json").write_text(json.dumps(forged))
+
+
+@pytest.mark.parametrize("title", ["north\x07\x1b[2J\ufffe\ud800x", "\\x07\\u0007\x07\x9b'\"</script>"])
+@pytest.mark.parametrize("command", ["run fedavg", "compare fedavg"])
+def test_titles_of_a_folder_that_was_handed_on(command: str, title: str, fedkin: Command) -> None:
+    """The name of a method comes from the record of a run, and is a name in expressions of charts too."""
+    quiet(fedkin(f"{command} --clients 3 --samples-per-client 30 {RUN.replace('--partition natural ', '')} --out it"))
+    folders = [path.parent for path in sorted(Path("it").rglob("summary.json"))]
+    forge(folders[0], title)
+    for again in ("report it --figures figures", "runs ."):
+        quiet(fedkin(again))
+    for place in ("it", "figures"):
+        drawn(Path(place), (".svg", ".html", ".md", ".tex"))
 
 
 @pytest.mark.parametrize(
