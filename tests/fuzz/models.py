@@ -77,7 +77,6 @@ def _federation(folder: Path) -> Sort:
         "inspect": ["inspect", HERE],
         "inspect to a folder": ["inspect", HERE, "--out", NEW],
         "run": ["run", "fedavg", "--data", HERE, *RUN],
-        "run with references": ["compare", "fedavg", "--data", HERE, *RUN],
     }
     return Sort(folder, commands, frozenset(commands))
 
