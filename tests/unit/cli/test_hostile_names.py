@@ -104,8 +104,12 @@ def forge(folder: Path, title: str) -> None:
     (folder / "summary.json").write_text(json.dumps(forged))
 
 
-@pytest.mark.parametrize("title", ["north\x07\x1b[2J\ufffe\ud800x", "\\x07\\u0007\x07\x9b'\"</script>"])
-@pytest.mark.parametrize("command", ["run fedavg", "compare fedavg"])
+ODD, QUOTED = "north\x07\x1b[2J\ufffe\ud800x", "\\x07\\u0007\x07\x9b'\"</script>"
+
+
+@pytest.mark.parametrize(
+    ("command", "title"), [("run fedavg", QUOTED), ("compare fedavg", ODD)], ids=["run", "compare"]
+)
 def test_titles_of_a_folder_that_was_handed_on(command: str, title: str, fedkin: Command) -> None:
     """The name of a method comes from the record of a run, and is a name in expressions of charts too."""
     quiet(fedkin(f"{command} --clients 3 --samples-per-client 30 {RUN.replace('--partition natural ', '')} --out it"))
