@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from fedkin.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, OK
+from fedkin.display import OneLine, printable
 from fedkin.version import __version__
 
 _BY_GROUP = ("check", "compare", "inspect", "run", "sweep")  # commands with a short help and a long one
@@ -90,7 +92,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _require_streams() -> None:
-    """Let output go nowhere if it is closed, and write ? for signs such as ± that its encoding lacks."""
+    """Let output go nowhere if it is closed, and write ? for signs such as ± that its encoding lacks; warnings that are
+    logged are lines on standard error."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(OneLine())
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
@@ -132,8 +137,7 @@ def _command(args: list[str]) -> int:
         print(__version__)  # noqa: T201
         return OK
     if (refused := _refusal(args)) is not None:
-        print(f"fedkin: {refused}", file=sys.stderr)  # noqa: T201
-        return BAD_INPUT
+        return _say(refused, BAD_INPUT)
     command, rest = _commands(first), args[1:]
     return command(rest if first in _BY_GROUP else ["--help" if a == "--help-all" else a for a in rest])
 
@@ -165,8 +169,8 @@ def _refusal(args: list[str]) -> str | None:
     return None
 
 
-def _say(error: Exception, code: int) -> int:
-    print(f"fedkin: {error}", file=sys.stderr)  # noqa: T201
+def _say(error: object, code: int) -> int:
+    print(f"fedkin: {printable(str(error))}", file=sys.stderr)  # noqa: T201
     return code
 
 

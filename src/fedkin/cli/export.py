@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
+from rich.text import Text
 
 from fedkin.cli import screen
 from fedkin.cli.flags import read
@@ -111,7 +112,7 @@ def export_command(args: list[str]) -> int:
         found = [export(run, flags.client, flags.out, **more)]
     cards = [_card(place) for place in found]
     if flags.json:
-        screen.write(json.dumps(cards if flags.all else cards[0], indent=2, ensure_ascii=False))
+        screen.write(json.dumps(cards if flags.all else cards[0], indent=2))
     elif flags.all:
         screen.say(f"\n{counted(len(found), 'model')} in {found[0].parent}")
     else:
@@ -125,7 +126,7 @@ def _list(runs: Sequence[AvailableRun], folder: Path, *, as_json: bool) -> None:
     """Print the runs of a comparison or a sweep, and the export command of each."""
     if as_json:
         lines = [{**asdict(run), "folder": str(run.folder), "command": run.command} for run in runs]
-        screen.write(json.dumps(lines, indent=2, ensure_ascii=False))
+        screen.write(json.dumps(lines, indent=2))
         return
     names = list(dict.fromkeys(name for run in runs for name in run.values))
     swept, waiting = (folder / "sweep.toml").is_file(), any(not run.state.startswith("finished") for run in runs)
@@ -158,7 +159,7 @@ def predict_command(args: list[str]) -> int:
             f"fedkin export {typed(flags.export)} --client 0"
         )
     model = load_export(flags.export, flags.network)
-    with screen.err.status("reading") as status, heard(lambda text: status.update(text or "predicting")):
+    with screen.err.status("reading") as status, heard(lambda text: status.update(Text(text or "predicting"))):
         found = model.predict_file(flags.file, flags.encoding, flags.array)
     if flags.out is not None:
         write_atomic(flags.out, write_csv(found))
@@ -167,7 +168,7 @@ def predict_command(args: list[str]) -> int:
     if flags.json:
         for row, name, p in zip(found.rows, found.names, found.probabilities.tolist(), strict=True):
             prediction = {"row": row, "label": name, "probabilities": dict(zip(found.labels, p, strict=True))}
-            screen.write(json.dumps(prediction, ensure_ascii=False))
+            screen.write(json.dumps(prediction))
         return 0
     screen.table(_table(found))
     left = len(found.rows) - _SHOWN

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rich.styled import Styled
 from rich.table import Table
 from rich.text import Text
 
@@ -56,11 +57,11 @@ def inspect_command(args: list[str]) -> int:
         require_folder_name(asked.show.out)
     how = asked.data.sharing(asked.show.seed)
     with _unlogged(), screen.err.status("looking at the files") as status:
-        found = look(asked.data.data, how, on_step=lambda text: status.update(text or "looking"))
+        found = look(asked.data.data, how, on_step=lambda text: status.update(Text(text or "looking")))
     table = found.to_json()
     page = None if asked.show.out is None else report.write_inspection(asked.show.out, table, again)
     if asked.show.json:
-        screen.write(json.dumps({"usable": found.usable(strict=asked.show.strict), **table}, ensure_ascii=False))
+        screen.write(json.dumps({"usable": found.usable(strict=asked.show.strict), **table}))
     else:
         _show(found)
         if page is not None:
@@ -117,17 +118,17 @@ def _of_file(table: Mapping[str, Any], where: str) -> _Flags:
 def _show(found: Inspection) -> None:
     """Print what matters first: the number of findings, errors, warnings; then what was read, notes and advice."""
     table = found.to_json()
-    screen.out.print(Text(report.headline(table), style="bold"))
+    screen.out.print(report.headline(table), style="bold")
     for finding in (*found.of("error"), *found.of("warning")):
         _finding(finding)
     screen.out.print()
     facts = Table.grid(padding=(0, 1))
     for name, value in report.facts(table):
-        facts.add_row(Text(f"{name:<11}", style="dim"), Text(value))
+        facts.add_row(Text(f"{name:<11}", style="dim"), value)
     screen.out.print(facts)
     broken = not found.usable()
     if found.seen and (found.columns or broken or len(found.seen) <= _SEEN):
-        screen.out.print(Text("\n" + "\n".join(found.seen[:_SEEN]), style="dim"), overflow="ellipsis", no_wrap=True)
+        screen.out.print("\n" + "\n".join(found.seen[:_SEEN]), style="dim", overflow="ellipsis", no_wrap=True)
     if found.columns:
         screen.table(report.columns_grid(table))
     if found.clients:
@@ -135,14 +136,14 @@ def _show(found: Inspection) -> None:
     for finding in found.of("note"):
         _finding(finding)
     for line in found.advice:
-        screen.out.print(Text(f"\n{line}"))
+        screen.out.print(f"\n{line}")
 
 
 def _finding(f: Finding) -> None:
     screen.out.print()
-    screen.out.print(Text.assemble((f.severity, _COLOURS[f.severity]), f": {f.what}"))
+    screen.out.print(Text(f.severity, style=_COLOURS[f.severity]), f": {f.what}", sep="")
     lines = Table.grid(padding=(0, 1))
     for name, text in (("why", f.why), ("do", f.todo), ("see", "; ".join(f.rows))):
         if text:
-            lines.add_row(Text(f"  {name:<3}", style="dim"), Text(text, style="" if name == "do" else "dim"))
+            lines.add_row(Text(f"  {name:<3}", style="dim"), Styled(text, "" if name == "do" else "dim"))
     screen.out.print(lines)

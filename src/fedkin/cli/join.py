@@ -50,7 +50,7 @@ def join_command(args: list[str]) -> int:
     if flags.out is not None and taken(require_folder_name(flags.out)):
         raise RunFolderError(f"{flags.out} exists already; choose another folder with --out")
     drill = join(flags.run, flags.data, flags.after, encoding=flags.encoding)
-    text = json.dumps(drill.to_json(), indent=2, ensure_ascii=False)
+    text = json.dumps(drill.to_json(), indent=2)
     if flags.out is not None:
         write_atomic(flags.out / "join.json", (text + "\n").encode())
         write_atomic(flags.out / "join.svg", charts.svg(drill.chart()).encode())

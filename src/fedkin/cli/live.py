@@ -15,6 +15,7 @@ from fedkin.cli import screen
 from fedkin.core.errors import typed
 from fedkin.live.process import served
 from fedkin.live.server import LiveServer, address, listening, new_token
+from fedkin.storage.files import cache_folder, write_atomic
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,10 @@ def browse(folder: Path, page: PageFlags) -> None:
 def _tell(where: str, page: PageFlags) -> None:
     screen.note(f"live page: {where}")
     if page.browser and _has_display():
+        kept = cache_folder() / "live.html"  # other users can read a browser's arguments, but not this file
         with contextlib.suppress(webbrowser.Error, OSError):  # the address is printed
-            webbrowser.open(where)
+            write_atomic(kept, f'<meta http-equiv="refresh" content="0;url={where}">'.encode(), private=True)
+            webbrowser.open(kept.as_uri())
 
 
 def _has_display() -> bool:

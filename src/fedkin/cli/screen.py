@@ -11,32 +11,15 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
-from rich.console import Console, ConsoleDimensions
+from rich.console import Console
 
 from fedkin.core.errors import counted
 from fedkin.evaluate import diverged, final
 from fedkin.experiment import progress
+from fedkin.report.console import Screen
 from fedkin.report.tables import Grid, to_rich
 
 _QUOTED = re.compile(r"(?<!\w)'[^'\n]*'(?!\w)")
-WIDEST = 100
-"""Columns of output at most, however wide the window is."""
-
-
-class Screen(Console):
-    """A console that shows a fingerprint's ``:AB:`` as it is, and whose lines are not too long to read."""
-
-    def __init__(self, *, stderr: bool = False) -> None:
-        super().__init__(stderr=stderr, highlight=False, emoji=False)
-        if self._width is not None or not self.is_terminal:
-            self._width = min(self._width or WIDEST, WIDEST)
-
-    @property  # type: ignore[misc]  # only `width` is ever set
-    def size(self) -> ConsoleDimensions:
-        """Columns and lines; a window may get other ones while a command works."""
-        found = super().size
-        return found if self._width is not None else found._replace(width=min(found.width, WIDEST))
-
 
 out, err = Screen(), Screen(stderr=True)
 
@@ -105,17 +88,17 @@ def table(grid: Grid) -> None:
 
 def say(text: str) -> None:
     """Print a line on standard output, not wrapped at the width of the window: a command in it can be copied."""
-    out.print(text, markup=False, soft_wrap=True)
+    out.print(text, soft_wrap=True)
 
 
 def paragraph(text: str, style: str = "") -> None:
     """Print sentences on standard output, wrapped between words: paths and names are never broken."""
-    out.print(_wrapped(text, out), markup=False, soft_wrap=True, style=style)
+    out.print(_wrapped(text, out), soft_wrap=True, style=style)
 
 
 def note(text: str) -> None:
     """Print sentences on standard error, wrapped between words: paths and names are never broken."""
-    err.print(_wrapped(text, err), markup=False, soft_wrap=True)
+    err.print(_wrapped(text, err), soft_wrap=True)
 
 
 def _wrapped(text: str, console: Console) -> str:

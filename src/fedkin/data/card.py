@@ -7,26 +7,29 @@ no numbers of samples.
 
 from __future__ import annotations
 
+import json
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, cast
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal, cast
+
+import msgspec
+from msgspec import Meta
 
 from fedkin.core.errors import DataError
 from fedkin.data.standalone import MISSING, number_of
+from fedkin.display import one_line
 
 MAX_CATEGORIES = 50
 MAX_CLASSES = 1000
 MAX_COLUMNS = 10_000
 MAX_TEXT = 200
-_MAX_LABEL = MAX_TEXT + 5  # the target's name with " <= 0"
-_MAX_SIDE = 1_000_000
-_MAX_DIMENSIONS = 8
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 Kind = Literal["number", "text", "empty"]
+_Text = Annotated[str, Meta(max_length=MAX_TEXT)]
+_Label = Annotated[str, Meta(max_length=MAX_TEXT + 5)]  # the target's name with " <= 0"
+_Side = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,10 @@ class Column:
         categories: kind ``text``: the texts, sorted; an empty field is the text ``""``.
     """
 
-    name: str
+    name: _Text
     kind: Kind
     gaps: bool = False
-    categories: tuple[str, ...] = ()
+    categories: Annotated[tuple[_Label, ...], Meta(max_length=MAX_CATEGORIES)] = ()
 
     @property
     def width(self) -> int:
@@ -67,13 +70,13 @@ class Card:
     """
 
     kind: Literal["table", "array"]
-    classes: int
-    labels: tuple[str, ...] | None = None
+    classes: Annotated[int, Meta(ge=1, le=MAX_CLASSES)]
+    labels: Annotated[tuple[_Label, ...], Meta(max_length=MAX_CLASSES)] | None = None
     numeric: bool = False
-    columns: tuple[Column, ...] = ()
-    target: str | None = None
+    columns: Annotated[tuple[Column, ...], Meta(max_length=MAX_COLUMNS)] = ()
+    target: _Text | None = None
     binary: bool = False
-    inputs: tuple[int, ...] = ()
+    inputs: Annotated[tuple[_Side, ...], Meta(max_length=8)] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -82,7 +85,7 @@ class Card:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for a JSON text."""
-        return cast(dict[str, Any], _plain(asdict(self)))
+        return cast(dict[str, Any], json.loads(json.dumps(asdict(self))))
 
     @classmethod
     def from_json(cls, found: object, where: str = "card") -> Card:
@@ -96,22 +99,12 @@ class Card:
             DataError: other keys or types than those of `to_json`, sizes beyond the limits of this file, parts that
                 contradict each other.
         """
-        table = _keys(found, Card, where)
-        columns = tuple(_column(c, where) for c in _items(table["columns"], MAX_COLUMNS, where, "columns"))
-        labels = table["labels"]
-        card = cls(
-            kind=_one_of(table["kind"], ("table", "array"), where),
-            classes=_whole(table["classes"], MAX_CLASSES, where, "number of classes"),
-            labels=None if labels is None else _texts(labels, MAX_CLASSES, where, "class names"),
-            numeric=_flag(table["numeric"], where, "numeric"),
-            columns=columns,
-            target=None if table["target"] is None else _text(table["target"], MAX_TEXT, where, "target"),
-            binary=_flag(table["binary"], where, "binary"),
-            inputs=tuple(
-                _whole(side, _MAX_SIDE, where, "side of an input")
-                for side in _items(table["inputs"], _MAX_DIMENSIONS, where, "dimensions")
-            ),
-        )
+        try:
+            card = msgspec.convert(found, cls)
+        except (ValueError, OverflowError, RecursionError) as e:
+            raise DataError(f"{where}: {one_line(str(e))[:300]}") from e
+        if card.to_json() != found:
+            raise DataError(f"{where}: expected exactly the keys of a card")
         _check(card, where)
         return card
 
@@ -155,7 +148,13 @@ def binary_labels(target: str) -> tuple[str, str]:
 
 
 def _check(card: Card, where: str) -> None:
-    """Do the parts of a card fit each other? Raises DataError."""
+    """Raise DataError if parts of a card do not fit each other, or a text would move a terminal's cursor."""
+    texts = [card.target or "", *(card.labels or ())]
+    for text in (*texts, *(text for column in card.columns for text in (column.name, *column.categories))):
+        if one_line(text) != text:
+            raise DataError(f"{where}: {text!a} holds a control character, such as a line break; remove it")
+    for column in card.columns:
+        _check_column(column, where)
     if card.labels is not None and len(card.labels) != card.classes:
         raise DataError(f"{where}: {len(card.labels)} class names for {card.classes} classes")
     if card.labels is not None and len(set(card.labels)) != card.classes:
@@ -181,16 +180,8 @@ def _check(card: Card, where: str) -> None:
         raise DataError(f"{where}: classes that are texts must be in alphabetical order")
 
 
-def _column(found: object, where: str) -> Column:
-    table = _keys(found, Column, where)
-    name = _text(table["name"], MAX_TEXT, where, "column name")
-    here = f"{where}: column '{name}'"
-    column = Column(
-        name=name,
-        kind=_one_of(table["kind"], ("number", "text", "empty"), here),
-        gaps=_flag(table["gaps"], here, "gaps"),
-        categories=_texts(table["categories"], MAX_CATEGORIES, here, "texts"),
-    )
+def _check_column(column: Column, where: str) -> None:
+    here = f"{where}: column '{column.name}'"
     if bool(column.categories) != (column.kind == "text"):
         raise DataError(f"{here}: a column of texts says which, another column has none")
     if list(column.categories) != sorted(set(column.categories)):
@@ -199,64 +190,3 @@ def _column(found: object, where: str) -> Column:
         raise DataError(f"{here}: a column without values has empty fields")
     if column.kind == "text" and column.gaps != ("" in column.categories):
         raise DataError(f'{here}: an empty field of a column of texts is the text ""')
-    return column
-
-
-def _keys(found: object, form: type[Card] | type[Column], where: str) -> Mapping[str, Any]:
-    wanted = {f.name for f in fields(form)}
-    if not isinstance(found, dict) or set(found) != wanted:
-        raise DataError(f"{where}: expected an object with exactly the keys {', '.join(sorted(wanted))}")
-    return found
-
-
-def _items(found: object, most: int, where: str, what: str) -> Sequence[object]:
-    if not isinstance(found, list) or len(found) > most:
-        got = f"{len(found)}" if isinstance(found, list) else "no list"
-        raise DataError(f"{where}: expected a list of at most {most} {what}, got {got}")
-    return found
-
-
-def _texts(found: object, most: int, where: str, what: str) -> tuple[str, ...]:
-    return tuple(_text(text, _MAX_LABEL, where, what) for text in _items(found, most, where, what))
-
-
-def _text(found: object, most: int, where: str, what: str) -> str:
-    """Return a text that may be shown on a screen: without control characters, which could move a terminal's cursor."""
-    if not isinstance(found, str):
-        raise DataError(f"{where}: {what}: expected a text, got {type(found).__name__}")
-    if len(found) > most:
-        raise DataError(f"{where}: {what}: {found[:20]!a}... has {len(found)} characters, at most {most} are allowed")
-    if _CONTROL.search(found):
-        raise DataError(f"{where}: {what}: {found!a} holds a control character, such as a line break; remove it")
-    return found
-
-
-def _whole(found: object, most: int, where: str, what: str) -> int:
-    if type(found) is not int or not 1 <= found <= most:
-        raise DataError(f"{where}: {what} must be a whole number in 1..{most}, got {_short(found)}")
-    return found
-
-
-def _flag(found: object, where: str, what: str) -> bool:
-    if not isinstance(found, bool):
-        raise DataError(f"{where}: {what} must be true or false, got {_short(found)}")
-    return found
-
-
-def _one_of(found: object, known: tuple[str, ...], where: str) -> Any:
-    if found not in known:
-        raise DataError(f"{where}: kind must be one of {', '.join(known)}, got {_short(found)}")
-    return found
-
-
-def _short(found: object) -> str:
-    """Return a value of another host for a message: its type, and a few characters of it if it is simple."""
-    if isinstance(found, int) and abs(found) > 10**18:  # Python limits the digits that it writes
-        return "a huge number"
-    return ascii(found)[:40] if isinstance(found, (str, int, float)) else type(found).__name__
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value

@@ -110,7 +110,7 @@ class Federation:
         That of a folder is the one found when it was written.
         """
         if isinstance(self.clients, shelf.Shelf):
-            return str(self.clients.header["fingerprint"])
+            return self.clients.header.fingerprint
         return shelf.fingerprint(self.clients, self.classes)
 
     def groups_in(self, round: int) -> Tensor | None:
@@ -155,13 +155,13 @@ class Federation:
             DataError: the folder holds none, or it is not whole.
         """
         found = shelf.Shelf(Path(folder))
-        header, names = found.header, {n: t and tuple(t) for n in ("labels", "client_names") for t in [found.header[n]]}
-        if check and shelf.fingerprint(found, header["classes"]) != header["fingerprint"]:
+        index = found.header
+        if check and shelf.fingerprint(found, index.classes) != index.fingerprint:
             raise DataError(f"{folder} has changed since it was written; write the federation again")
-        groups = None if header["groups"] is None else torch.tensor(header["groups"], dtype=torch.int64)
-        made = header.get("preparation")  # of folders written before there was one: None
-        preparation = None if made is None else Preparation.from_json(made, str(folder))
-        return cls(found, header["classes"], header["name"], groups, **names, preparation=preparation)
+        groups = None if index.groups is None else torch.tensor(index.groups, dtype=torch.int64)
+        where = f"{Path(folder) / shelf.INDEX}: preparation"
+        made = None if index.preparation is None else Preparation.from_json(index.preparation, where)
+        return cls(found, index.classes, index.name, groups, index.labels, index.client_names, made)
 
     def describe(self) -> str:
         """Return four lines on the sizes and classes of the clients."""
@@ -173,8 +173,7 @@ class Federation:
             lines.append(f"  {part:<10} {_range(column)} samples per client, {int(column.sum())} in all")
         lines.append(f"  {'classes':<10} {_range(own)} per client")
         if self.groups is not None:
-            members = torch.bincount(self.groups)
-            lines.append(f"  {'groups':<10} {int((members > 0).sum())} true groups")
+            lines.append(f"  {'groups':<10} {len(self.groups.unique())} true groups")
         return "\n".join(lines)
 
     @classmethod

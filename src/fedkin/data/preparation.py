@@ -6,11 +6,13 @@ preparation.apply(["scan.png"])                    # images: files, or arrays of
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, cast
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -57,14 +59,19 @@ class Preparation:
     taken: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind not in ("table", "image", "array"):
-            raise DataError(f"preparation: kind must be table, image or array, got {self.kind!r}")
         if not self.shape or min(self.shape) < 1:
             raise DataError(f"preparation: {list(self.shape)} is not the shape of an input")
         if self.kind == "table":
             width = sum(column.width for column in self.columns)
             if self.shape != (width,):
                 raise DataError(f"preparation: its columns give {width} inputs, its shape is {list(self.shape)}")
+            for c in self.columns:
+                if (c.kind == "number") != bool(c.mean) or len(c.mean) != len(c.std):
+                    raise DataError(
+                        f"preparation: column {c.name!r} needs as many means as deviations, and one of texts has none"
+                    )
+                if not all(map(math.isfinite, (*c.mean, *c.std))) or min(c.std, default=0.0) < 0:
+                    raise DataError(f"preparation: column {c.name!r} needs finite means, and deviations >= 0")
             if len({len(c.mean) for c in self.columns if c.kind == "number"}) > 1:
                 raise DataError("preparation: columns with means of different numbers of clients")
         if self.kind == "image":
@@ -128,7 +135,7 @@ class Preparation:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for a JSON text."""
-        return cast(dict[str, Any], _plain(asdict(self)))
+        return cast(dict[str, Any], json.loads(json.dumps(asdict(self))))
 
     @classmethod
     def from_json(cls, found: object, where: str = "preparation") -> Preparation:
@@ -137,25 +144,13 @@ class Preparation:
         Raises:
             DataError: other keys or types than those of `to_json`, or parts that do not fit each other.
         """
-        table = dict(_keys(found, cls, where))
-        pairs = [_all(pair, str, where, "taken") for pair in _list(table["taken"], where, "taken")]
-        if any(len(pair) != 2 for pair in pairs):
-            raise DataError(f"{where}: taken must be a list of pairs, what a column is and its name")
-        table["taken"] = tuple(pairs)
-        table["columns"] = tuple(_input(column, where) for column in _list(table["columns"], where, "columns"))
-        for key, kind in (("shape", int), ("labels", str), ("size", int)):
-            table[key] = None if table[key] is None and key != "shape" else _all(table[key], kind, where, key)
-        for key, allowed in (("target", (str, type(None))), ("mode", (str, type(None))), ("factor", (int, float))):
-            if not isinstance(table[key], allowed):
-                raise DataError(f"{where}: {key} cannot be {str(table[key])[:200]!r}")
-        if not isinstance(table["kind"], str):
-            raise DataError(f"{where}: kind must be table, image or array, got {type(table['kind']).__name__}")
-        for key in ("binary", "resized"):
-            if not isinstance(table[key], bool):
-                raise DataError(f"{where}: {key} must be true or false, got {repr(table[key])[:200]}")
-        if not math.isfinite(table["factor"]):
-            raise DataError(f"{where}: factor must be a finite number, got {table['factor']}")
-        return cls(**table)
+        try:
+            made = msgspec.convert(found, cls)
+        except (ValueError, OverflowError, RecursionError, DataError) as e:
+            raise DataError(f"{where}: {str(e).removeprefix('preparation: ')[:300]}") from e
+        if made.to_json() != found:
+            raise DataError(f"{where}: expected exactly the keys of a preparation, and finite numbers")
+        return made
 
 
 @dataclass(frozen=True)
@@ -202,48 +197,3 @@ def image_preparation(
     mode: Literal["L", "RGB"] = "L" if shape[0] == 1 else "RGB"
     size = (shape[1], shape[2])
     return Preparation("image", shape, names, size=size, mode=mode, resized=resized, factor=1 / 255)
-
-
-def _input(found: object, where: str) -> Input:
-    table = dict(_keys(found, Input, where))
-    here = f"{where}: column {repr(table['name'])[:200]}"
-    if not isinstance(table["name"], str) or table["kind"] not in ("number", "text"):
-        raise DataError(f"{here}: a column has a name and the kind number or text, got {repr(table['kind'])[:200]}")
-    if not isinstance(table["gaps"], bool):
-        raise DataError(f"{here}: gaps must be true or false, got {repr(table['gaps'])[:200]}")
-    table["categories"] = _all(table["categories"], str, here, "categories")
-    for key in ("mean", "std"):
-        table[key] = tuple(float(v) for v in _all(table[key], float, here, key))
-    if (table["kind"] == "number") != bool(table["mean"]) or len(table["mean"]) != len(table["std"]):
-        raise DataError(f"{here}: a column of numbers has as many means as deviations, one of texts has none")
-    if not all(map(math.isfinite, (*table["mean"], *table["std"]))) or min(table["std"], default=0.0) < 0:
-        raise DataError(f"{here}: means must be finite, deviations finite and not below 0")
-    return Input(**table)
-
-
-def _keys(found: object, form: type[Preparation] | type[Input], where: str) -> Mapping[str, Any]:
-    wanted = {f.name for f in fields(form)}
-    if not isinstance(found, dict) or set(found) != wanted:
-        raise DataError(f"{where}: expected an object with exactly the keys {', '.join(sorted(wanted))}")
-    return found
-
-
-def _list(found: object, where: str, what: str) -> list[object]:
-    if not isinstance(found, list):
-        raise DataError(f"{where}: {what} must be a list, got {type(found).__name__}")
-    return found
-
-
-def _all(found: object, kind: type, where: str, what: str) -> tuple[Any, ...]:
-    allowed = (int, float) if kind is float else (kind,)
-    values = _list(found, where, what)
-    for value in values:
-        if type(value) not in allowed:
-            raise DataError(f"{where}: {what} must be a list of {kind.__name__}, {repr(value)[:200]} is none")
-    return tuple(values)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
-    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value

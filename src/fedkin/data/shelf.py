@@ -18,21 +18,50 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, overload
+from typing import Annotated, Any, Literal, overload
 
+import msgspec
 import numpy as np
 import torch
+from msgspec import Meta
 from torch import Tensor
 
 from fedkin.core.errors import DataError
 from fedkin.core.machine import open_to_read, read_at
 from fedkin.core.samples import ClientData, Samples
+from fedkin.data.pixels import Array
 from fedkin.data.preparation import Preparation
 from fedkin.data.shard import PARTS, check_client_data
 from fedkin.storage.files import write_atomic
 
 INDEX = "index.json"
-_FORMAT = "fedkin federation 1"
+_FORMAT: Literal["fedkin federation 1"] = "fedkin federation 1"
+_MOST_CLASSES = 1_000_000  # counts of classes take memory for all of them
+
+
+Inputs = Literal["float32", "int64"]
+
+
+class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content of ``index.json``; the names are those of a `Federation`."""
+
+    format: Literal["fedkin federation 1"]
+    name: str
+    clients: Annotated[int, Meta(ge=1)]
+    classes: Annotated[int, Meta(ge=1, le=_MOST_CLASSES)]
+    shape: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1, max_length=8)]
+    fingerprint: str
+    groups: tuple[Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)], ...] | None
+    labels: tuple[str, ...] | None
+    client_names: tuple[str, ...] | None
+    preparation: Any = None
+    inputs: Inputs = "float32"
+
+    def __post_init__(self) -> None:
+        wanted = {"groups": self.clients, "labels": self.classes, "client_names": self.clients}
+        for name, count in wanted.items():
+            if (found := getattr(self, name)) is not None and len(found) != count:
+                raise ValueError(f"expected {count} entries of `{name}`, got {len(found)}")
 
 
 class Shelf(Sequence[ClientData]):
@@ -48,11 +77,11 @@ class Shelf(Sequence[ClientData]):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.header = _told(folder)
-        self.shape: tuple[int, ...] = tuple(self.header["shape"])
-        self._types = {"x": "<i8" if self.header.get("inputs") == "int64" else "<f4", "y": "<i8"}
-        counts = [np.fromfile(folder / f"{part}.n", dtype="<i8") for part in PARTS]
-        self.sizes = torch.from_numpy(np.stack(counts, axis=1).astype(np.int64))
+        self.header = _read_index(folder)
+        self.shape = self.header.shape
+        self._types = {"x": "<i8" if self.header.inputs == "int64" else "<f4", "y": "<i8"}
+        counts = [_counts(folder / f"{part}.n", self.header.clients, part == "train") for part in PARTS]
+        self.sizes = torch.from_numpy(np.stack(counts, axis=1))
         self._ends = {part: np.concatenate([[0], np.cumsum(n)]) for part, n in zip(PARTS, counts, strict=True)}
         self._files: dict[str, int] = {}
         for part, end in ((part, int(ends[-1])) for part, ends in self._ends.items()):
@@ -74,7 +103,7 @@ class Shelf(Sequence[ClientData]):
         if isinstance(k, slice):
             return tuple(self[i] for i in range(*k.indices(len(self))))
         at = range(len(self))[k]
-        groups = self.header.get("groups")
+        groups = self.header.groups
         train, validation, test = (self._part(part, at) for part in PARTS)
         return ClientData(train, validation, test, -1 if groups is None else groups[at])
 
@@ -96,6 +125,13 @@ class Shelf(Sequence[ClientData]):
             if got == 0:
                 raise DataError(f"{self.folder / f'{part}.{kind}'} has become shorter; write the federation again")
             raw, at = raw[got:], at + got
+        bad = (out < 0) | (out >= self.header.classes) if kind == "y" else ~np.isfinite(out)
+        if bad.any():
+            expected = f"a class in 0..{self.header.classes - 1}" if kind == "y" else "finite numbers"
+            raise DataError(
+                f"{self.folder / f'{part}.{kind}'}: sample {start + int(np.argwhere(bad)[0, 0])} holds {out[bad][0]}, "
+                f"expected {expected}; write the federation again"
+            )
         return torch.from_numpy(out)
 
 
@@ -155,13 +191,13 @@ def write(
     folder.mkdir(parents=True, exist_ok=True)
     try:
         shape, sizes, inputs = _write_parts(folder, shards, classes, name)
-        own = {"groups": groups, "labels": labels, "client_names": client_names}
-        index = {"format": _FORMAT, "name": name, "clients": len(sizes), "classes": classes, "shape": list(shape)}
-        index |= {"inputs": inputs} if inputs == "int64" else {}
-        index |= {key: None if values is None else list(values) for key, values in own.items()}
-        index["preparation"] = None if preparation is None else preparation.to_json()
-        _write_index(folder, {**index, "fingerprint": ""})  # to be read back by, as it lies on the disk
-        _write_index(folder, {**index, "fingerprint": fingerprint(Shelf(folder), classes)})
+        index = Index(
+            _FORMAT, name, len(sizes), classes, shape, "", None if groups is None else tuple(groups),
+            None if labels is None else tuple(labels), None if client_names is None else tuple(client_names),
+            None if preparation is None else preparation.to_json(), inputs,
+        )  # fmt: skip
+        _write_index(folder, index)  # to be read back by, as it lies on the disk
+        _write_index(folder, msgspec.structs.replace(index, fingerprint=fingerprint(Shelf(folder), classes)))
     except BaseException:
         _clear(folder, made)
         raise
@@ -170,7 +206,7 @@ def write(
 
 def _write_parts(
     folder: Path, shards: Iterable[ClientData], classes: int, name: str
-) -> tuple[tuple[int, ...], list[list[int]], str]:
+) -> tuple[tuple[int, ...], list[list[int]], Inputs]:
     """Write inputs, labels and numbers of samples; return an input's shape, the clients' sizes and the inputs' type."""
     like: Tensor | None = None
     sizes: list[list[int]] = []
@@ -192,7 +228,7 @@ def _write_parts(
                 files[f"{part}.n"].write(np.array([n], dtype="<i8").tobytes())
     if like is None:
         raise DataError(f"{name}: a federation needs at least one client, got none")
-    return tuple(like.shape[1:]), sizes, str(like.dtype).removeprefix("torch.")
+    return tuple(like.shape[1:]), sizes, "int64" if like.dtype == torch.int64 else "float32"
 
 
 def _clear(folder: Path, made: bool) -> None:
@@ -203,8 +239,8 @@ def _clear(folder: Path, made: bool) -> None:
         folder.rmdir()
 
 
-def _write_index(folder: Path, index: dict[str, Any]) -> None:
-    write_atomic(folder / INDEX, json.dumps(index).encode())
+def _write_index(folder: Path, index: Index) -> None:
+    write_atomic(folder / INDEX, json.dumps(msgspec.to_builtins(index)).encode())
 
 
 def fingerprint(clients: Sequence[ClientData], classes: int) -> str:
@@ -227,20 +263,28 @@ def _data(clients: Iterable[ClientData]) -> Iterator[Samples]:
             yield getattr(shard, part)
 
 
-def _told(folder: Path) -> dict[str, Any]:
+def _read_index(folder: Path) -> Index:
     try:
-        header = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
+        if not is_shelf(folder):  # a pipe would be waited for
+            raise FileNotFoundError("it is no file")
+        return msgspec.convert(json.loads((folder / INDEX).read_text(encoding="utf-8")), Index)
+    except (OSError, ValueError, OverflowError, RecursionError) as e:
         raise DataError(
-            f"{folder} holds no federation that can be opened ({INDEX}: {e}); write one by federation.save"
+            f"{folder} holds no federation that can be opened ({INDEX}: {str(e)[:300]}); write one by federation.save"
         ) from e
-    if not isinstance(header, dict) or header.get("format") != _FORMAT or "fingerprint" not in header:
-        raise DataError(f"{folder / INDEX} is of another format than {_FORMAT!r}; write the federation again")
-    for part in PARTS:
-        path = folder / f"{part}.n"
-        if not path.is_file() or path.stat().st_size != 8 * header["clients"]:
-            raise DataError(f"{path} is missing, or not of {header['clients']} clients; write the federation again")
-    return header
+
+
+def _counts(path: Path, clients: int, needed: bool) -> Array:
+    """Return the numbers of samples in a file, int64 ``[clients]``; ``needed``: no client is without one."""
+    if not path.is_file() or path.stat().st_size != 8 * clients:
+        raise DataError(f"{path} is missing, or not of {clients} clients; write the federation again")
+    found = np.fromfile(path, dtype="<i8").astype(np.int64)
+    if found.min() < needed or found.max() >= 2**62 // clients:
+        raise DataError(
+            f"{path}: {found.min()} to {found.max()} samples of a client, expected {int(needed)} or more; write the "
+            "federation again"
+        )
+    return found
 
 
 def _close(files: tuple[int, ...]) -> None:

@@ -343,12 +343,13 @@ def _as_agreed(dataset: Dataset, card: Card, where: str) -> Dataset:
                 f"{where}: class {dataset.classes - 1} is not one of the {card.classes} that all sites agreed on"
             )
     else:
-        unknown = [label for label in dataset.labels if label not in card.labels]
+        numbers = {label: number for number, label in enumerate(card.labels)}
+        unknown = [label for label in dataset.labels if label not in numbers]
         if unknown:
             raise DataError(
                 f"{where}: class {listed(unknown)} is not one of those that all sites agreed on, {listed(card.labels)}"
             )
-        new = torch.tensor([card.labels.index(label) for label in dataset.labels])
+        new = torch.tensor([numbers[label] for label in dataset.labels])
     test, made = dataset.official_test, dataset.preparation
     return replace(
         dataset,

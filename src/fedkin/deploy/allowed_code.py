@@ -97,21 +97,19 @@ class Allowed:
         self._require_home(module, attribute, name)
 
     def _require_home(self, module: ModuleType, attribute: str, name: str) -> None:
-        """Raise `NotAllowed` if the object was only imported into the allowed module, as ``os.system`` may be."""
+        """Raise `NotAllowed` unless plain names lead to a class or a function that allowed code defines: not to what
+        the module imports, as ``os.system`` may be, nor to the insides of Python, as ``build.__globals__`` is."""
         thing: Any = module
         for part in attribute.split("."):
-            thing = getattr(thing, part, None)
-            if inspect.ismodule(thing):
+            thing = None if part.startswith("_") else getattr(thing, part, None)
+            code = inspect.isclass(thing) or inspect.isfunction(thing) or inspect.ismethod(thing)
+            home = str(getattr(thing, "__module__", None)) if code else None
+            if home is None or not self.covers(home):
+                where = "no class or function" if home is None else f"defined in module {home}, not allowed here"
                 raise NotAllowed(
-                    f"{name} goes through another module, {thing.__name__}; name a class or a function of "
-                    f"{module.__name__} itself"
+                    f"{name}: {part} is {where}; a run names classes and functions that {module.__name__} itself "
+                    "defines. Other modules that are trusted here are allowed by --allow-code as well"
                 )
-        home = getattr(thing, "__module__", None) if inspect.isroutine(thing) or inspect.isclass(thing) else None
-        if isinstance(home, str) and not self.covers(home):
-            raise NotAllowed(
-                f"{name} is defined in module {home}, which this node does not allow; if it is trusted here, start the "
-                f"node with --allow-code {home} as well"
-            )
 
     def findable(self) -> None:
         """Make the allowed files importable as modules of this process."""

@@ -21,6 +21,7 @@ from fedkin.deploy.ports import answers, free_port, listening
 from fedkin.deploy.private import private_folder
 from fedkin.deploy.programs import Program, locked, wait_until
 from fedkin.deploy.signed import Keyring
+from fedkin.display import OneLine
 
 LOOPBACK = "127.0.0.1"
 READY_SECONDS = 60.0  # a SuperLink needs 2 s on an idle machine
@@ -305,7 +306,7 @@ def _files(folder: Path) -> list[tuple[str, bytes]]:
 def _gate_log(path: Path) -> logging.Logger:
     """Return a log for refusals: at most 5 MB and three former files, however often requests are refused."""
     handler = RotatingFileHandler(path, maxBytes=5 << 20, backupCount=3, encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    handler.setFormatter(OneLine("%(asctime)s %(message)s"))
     log = logging.getLogger(f"fedkin.gate.{os.getpid()}.{path}")
     log.addHandler(handler)
     log.propagate = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,10 +15,12 @@ from pathlib import Path
 
 from fedkin.core.errors import ConfigError, EngineError
 from fedkin.deploy.private import private_folder
+from fedkin.display import printable
 from fedkin.storage import lock as locks
 from fedkin.storage.files import for_this_user
 
 LOG_BYTES = 20 << 20  # a log longer than this becomes NAME.1
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")  # of a terminal, as Flower writes it into its logs too
 
 # Runs in the new process before the program: Linux kills the process when its starter dies for any reason, so that no
 # SuperLink is left behind that holds the port and the database. Files that it writes are readable by this user only
@@ -155,8 +158,7 @@ def last_lines(log: Path, count: int = 8) -> str:
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - 8192))
         text = file.read().decode("utf-8", "replace")
-    shown = ["".join(c for c in line if c.isprintable() or c == "\t") for line in text.splitlines()[-count:]]
-    return "\n".join(f"  {line}" for line in shown) or "  (nothing)"
+    return "\n".join(f"  {printable(_COLOUR.sub('', line))}" for line in text.splitlines()[-count:]) or "  (nothing)"
 
 
 def descendants(pid: int) -> dict[int, str]:

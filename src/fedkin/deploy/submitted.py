@@ -19,6 +19,7 @@ from fedkin.deploy.allowed_code import require_installed
 from fedkin.deploy.channel import Channel
 from fedkin.deploy.serve import serve
 from fedkin.deploy.wire_format import WireError, convert, head_of
+from fedkin.display import OneLine
 from fedkin.experiment.result import Result
 from fedkin.experiment.settings import Settings, settings_from
 from fedkin.report.page import write_page
@@ -106,7 +107,7 @@ def command(word: object) -> str:
 def _log_to(stream: TextIO) -> None:
     """Log fedkin's lines only: Flower's HTTP client logs one for every look at the link, 20 a second."""
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(OneLine("%(message)s"))
     ours = logging.getLogger("fedkin")
     ours.handlers, ours.propagate = [handler], False
     ours.setLevel(logging.INFO)

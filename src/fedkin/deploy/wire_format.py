@@ -18,7 +18,10 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from fedkin.display import one_line
+
 FORMAT: Final = 1
+
 HEAD_LIMIT = 4 << 20
 """Maximum bytes of a head: settings, a card of the data, reasons."""
 BODY_LIMIT = 1 << 30
@@ -124,7 +127,7 @@ def convert(value: object, kind: type[T], what: str) -> T:
 
 def reason(e: BaseException) -> str:
     """Return the text of an exception on one line, cut and without control characters: it can hold a client's bytes."""
-    return "".join(c if c.isprintable() else "?" for c in str(e)[:_LONGEST_REASON])
+    return one_line(str(e)[:_LONGEST_REASON])
 
 
 def stamp(head: Mapping[str, Any], client: str) -> dict[str, Any]:

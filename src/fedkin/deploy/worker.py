@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import re
 import socket
 import subprocess
 import sys
@@ -21,9 +20,9 @@ from pathlib import Path
 
 from fedkin.deploy.heads import envelope
 from fedkin.deploy.wire_format import WireError, WireMessage, receive, refusal, send
+from fedkin.display import OneLine
 
 log = logging.getLogger("fedkin.node")
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _START = 120.0  # seconds for a worker to load torch
 
 
@@ -192,15 +191,6 @@ class Counter:
                 send(of, self._watch.ask(message))
 
 
-class _Printable(logging.Formatter):
-    """A formatter without control characters: the text of a message must not forge lines of the log, nor control a
-    terminal."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        record.message = _CONTROL.sub(lambda found: repr(found[0])[1:-1], record.message)
-        return super().formatMessage(record)
-
-
 def main(args: Sequence[str]) -> None:
     """Answer messages on the given socket until the other side closes it."""
     import torch
@@ -212,7 +202,7 @@ def main(args: Sequence[str]) -> None:
     from fedkin.deploy.privacy_budget import PrivacyLimits
 
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Printable("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     torch.set_num_threads(1)  # the same sums as in the simulator, on any machine
     options = json.loads(args[1])

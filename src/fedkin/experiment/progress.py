@@ -14,6 +14,7 @@ from rich.progress import TimeRemainingColumn as Remaining
 
 from fedkin.core.errors import counted
 from fedkin.data.progress import heard
+from fedkin.report.console import Screen
 
 
 class Bar:
@@ -53,7 +54,7 @@ def bar(total: int, what: str, *, quiet: bool, console: Console | None = None) -
 
     The console is standard error by default.
     """
-    console = console or Console(stderr=True)
+    console = console or Screen(stderr=True)
     if quiet or not live(console):
         yield Bar(None, TaskID(0), lambda: None)
         return

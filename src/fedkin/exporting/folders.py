@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fedkin.core import Bundle, ConfigError, EngineError, Net, RunFolderError
 from fedkin.core.samples import tally
 from fedkin.data import standalone
+from fedkin.display import printable_parts
 from fedkin.exporting import card as cards
 from fedkin.exporting import loader
 from fedkin.exporting.export_source import ExportSource, Taken
@@ -46,9 +47,9 @@ def write_export(
         OSError: it could not be written; what was there before is untouched.
     """
     net = origin.net
-    labels = _printable(list(origin.labels or map(str, range(net.classes))))
+    labels = printable_parts(list(origin.labels or map(str, range(net.classes))))
     stored, kinds = _named(net, taken.bundle)
-    card, plan = _printable(cards.card(origin, taken, kinds)), described(net)
+    card, plan = printable_parts(cards.card(origin, taken, kinds)), described(net)
     half = place.with_name(f".{place.name}.{os.getpid()}.new")
     shutil.rmtree(half, ignore_errors=True)
     try:
@@ -160,15 +161,6 @@ def _tried(origin: ExportSource, taken: Taken, model: loader.Model, *, custom: b
     return tally(test.y, got.argmax(1), net.classes)
 
 
-def _printable(value: Any) -> Any:
-    """Return plain values with control characters of texts as escapes: of classes and clients, which come from data."""
-    if isinstance(value, str):
-        return loader.printable(value)
-    if isinstance(value, Mapping):
-        return {_printable(key): _printable(inner) for key, inner in value.items()}
-    return [_printable(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
 def _write_card(half: Path, card: dict[str, Any], labels: Sequence[str], options: Mapping[str, Any]) -> None:
     """Write the card; ``options`` are the keyword arguments of `fedkin.exporting.card.readme`."""
     (half / "card.json").write_text(json.dumps(card, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -178,7 +170,7 @@ def _write_card(half: Path, card: dict[str, Any], labels: Sequence[str], options
 
 def _write_json(value: Mapping[str, Any] | None, file: Path) -> None:
     if value is not None:
-        file.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        file.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
 def _is_export(place: Path) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,11 +94,10 @@ class Export:
             DataError: the model does not accept this kind of file, a column or an array is missing, an image has
                 another size.
         """
-        with _printable_errors():
-            rows, x, notes = self._read(Path(path), encoding, array)
+        rows, x, notes = self._read(Path(path), encoding, array)
         logits = _told(lambda: self.model.logits(x))
         strange = None if self._is_table(Path(path)) else self._unusual(x)
-        found = (*map(loader.printable, notes), *([strange] if strange else []))
+        found = (*notes, *([strange] if strange else []))
         return Predicted(tuple(rows), logits.softmax(1), self.labels, found)
 
     def read(self, path: Path) -> tuple[Sequence[str], Any]:
@@ -189,6 +187,11 @@ def load_export(folder: Path | str, network: Callable[[], nn.Module] | str | Non
         _try(model, place)
     except loader.ExportError as e:
         raise RunFolderError(str(e)) from e
+    if odd := [name for name, t in model.tensors.items() if t.is_floating_point() and not bool(t.isfinite().all())]:
+        raise RunFolderError(
+            f"{place / 'model.safetensors'}: {odd[0]} holds values that are not finite (nan or infinity), so the model "
+            "predicts nothing; export a model that has not diverged"
+        )
     file = place / "preparation.json"
     if not file.exists():
         return Export(model)
@@ -196,8 +199,7 @@ def load_export(folder: Path | str, network: Callable[[], nn.Module] | str | Non
         stored = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as e:
         raise RunFolderError(f"{file} is damaged ({e}); export the model again") from e
-    with _printable_errors():
-        preparation = Preparation.from_json(stored, str(file))
+    preparation = Preparation.from_json(stored, str(file))
     if preparation.shape != model.shape:
         raise RunFolderError(
             f"{file} makes inputs of shape {list(preparation.shape)}, the model takes {list(model.shape)}; export the "
@@ -236,18 +238,7 @@ def write_csv(found: Predicted) -> bytes:
     writer.writerow(["row", "label", *(f"probability {label}" for label in found.labels)])
     for row, name, p in zip(found.rows, found.names, found.probabilities.tolist(), strict=True):
         writer.writerow(cells([row, name, *(f"{v:.6g}" for v in p)]))
-    return text.getvalue().encode()
-
-
-@contextmanager
-def _printable_errors() -> Iterator[None]:
-    """Escape control characters in messages: names of columns in ``preparation.json`` may hold them."""
-    try:
-        yield
-    except DataError as e:
-        if (text := loader.printable(str(e))) == str(e):
-            raise
-        raise DataError(text) from e
+    return text.getvalue().encode(errors="backslashreplace")
 
 
 def _told(f: Callable[[], Tensor]) -> Tensor:

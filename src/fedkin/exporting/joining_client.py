@@ -23,7 +23,6 @@ from fedkin.data.sources.tables import numbered_classes
 from fedkin.data.standalone import unusual_inputs, unusual_rows
 from fedkin.experiment.result import FinishedRun
 from fedkin.exporting.finished import name_of
-from fedkin.exporting.loader import printable
 from fedkin.exporting.ranges import of_all
 from fedkin.inspection.duplicates import FEW_INPUTS, MOST_VALUES, hash_rows
 
@@ -78,7 +77,7 @@ def notes_on(p: FinishedRun, new: JoiningData) -> tuple[str, ...]:
     """Return caveats to read before a joining client's figures: few test samples, copies, data unlike the run's."""
     n = len(new.shard.test)
     few = [f"only {n} test samples: accuracies are uncertain, see their intervals"] if n < FEW else []
-    return tuple(map(printable, (*few, *_several(p, new), *_copies(p, new.shard), *_unusual(p, new))))
+    return (*few, *_several(p, new), *_copies(p, new.shard), *_unusual(p, new))
 
 
 def _several(p: FinishedRun, new: JoiningData) -> list[str]:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import operator
-import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -59,9 +58,6 @@ LAYERS = (
 )  # fmt: skip
 """Layers of torch that a network may have."""
 
-
-CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-"""Characters that could drive a terminal."""
 
 FAULTS = (
     ArithmeticError,
@@ -316,7 +312,12 @@ class Model:
                 parts = [self.program(part) for part in x.split(CHUNK)]
         except Exception as e:  # a network of the user's code may raise anything
             raise ExportError(f"the network fails on these inputs: {type(e).__name__}: {_line(e)}") from e
-        return torch.cat(parts) if parts else torch.zeros(0, len(self.labels))
+        out = torch.cat(parts) if parts else torch.zeros(0, len(self.labels))
+        if bool(out.softmax(1).isnan().any()):
+            raise ExportError(
+                "the network gives no number (nan) for these inputs: they are too large, or it has diverged"
+            )
+        return out
 
     def program(self, x: Tensor) -> Tensor:
         """Return logits ``[n, C]``, in one pass and without checks: for tracing."""
@@ -531,7 +532,7 @@ def _json(place: Path, name: str) -> Any:
 
 def printable(text: str) -> str:
     """Return a text of data with control characters as escapes such as ``\\x9b``: it must not drive a terminal."""
-    return CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+    return "".join(c if c.isprintable() or c in "\t\n" else ascii(c)[1:-1] for c in text)
 
 
 def _line(error: Exception) -> str:

@@ -109,7 +109,7 @@ def _lines(path: Path) -> tuple[str, ...]:
     except OSError:
         return ()
     texts = [line.decode("utf-8-sig", errors="backslashreplace").rstrip("\r\n") for line in lines if line]
-    return tuple("".join(c if c.isprintable() or c == "\t" else "?" for c in t)[:_LINE] for t in texts)
+    return tuple(t[:_LINE] for t in texts)
 
 
 def _names(folder: Path) -> tuple[str, ...]:

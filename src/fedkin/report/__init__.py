@@ -16,6 +16,7 @@ Charts:
 
 ``palette``     colours and shapes: tokens for light and dark, a slot for each method
 ``charts``      common parts of all charts, and drawing of a chart as SVG or PNG
+``drawing``     the library that draws, in a process of its own
 ``figures``     a chart with its title and caption; colours and dashes of methods, axes, thinning
 ``dots``        each client's gain, a row for each method
 ``curves``      accuracy over rounds of several methods, and the traffic
@@ -38,6 +39,7 @@ The page:
 
 Other files:
 
+``console``     the console of everything that is printed
 ``tables``      comparison, final figures, clients; as rich table, Markdown, text and HTML
 ``publication_tables`` tables for publications: Markdown, LaTeX, CSV
 ``export``      every figure as SVG, every table as CSV

@@ -12,9 +12,9 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any
 
-import vl_convert
-
+from fedkin.display import printable_parts
 from fedkin.report import palette
+from fedkin.report.drawing import drawn
 from fedkin.storage.files import cache_folder, write_atomic
 
 Spec = dict[str, Any]
@@ -27,7 +27,6 @@ VERSION = "6.4"
 """Version of Vega-Lite: a newer one may draw differently, so it is changed together with a check of the pictures."""
 _ALL = "window.vegaEmbed = vegaEmbed; window.vega = vega; window.vegaLite = vegaLite;"
 _WIDE = 560  # pixels of plots that may be narrower: in others marks have places of their own
-_NOWHERE: list[str] = []  # data lie inside a chart: nothing is loaded from an address
 
 
 def config(*, dark: bool = False) -> Spec:
@@ -51,10 +50,7 @@ def config(*, dark: bool = False) -> Spec:
 
 def svg(spec: Spec, *, dark: bool = False) -> str:
     """Return the chart as an SVG image."""
-    made: str = vl_convert.vegalite_to_svg(
-        _in_theme(spec, dark), vl_version=VERSION, config=config(dark=dark), allowed_base_urls=_NOWHERE
-    )
-    return made
+    return _drawn("svg", spec, dark).decode()
 
 
 def pdf(spec: Spec, inches: float, plot: int) -> bytes:
@@ -72,21 +68,18 @@ def pdf(spec: Spec, inches: float, plot: int) -> bytes:
         factor = 72 * inches / float(drawn[1])
         return f' width="{72 * inches:.2f}" height="{factor * float(drawn[2]):.2f}"'
 
-    made: bytes = vl_convert.svg_to_pdf(re.sub(r' width="([\d.]+)" height="([\d.]+)"', scaled, text, count=1))
-    return made
+    return drawn("svg_to_pdf", svg=re.sub(r' width="([\d.]+)" height="([\d.]+)"', scaled, text, count=1))
 
 
 def png(spec: Spec, *, dark: bool = False, scale: float = 2.0) -> bytes:
     """Return the chart as a PNG image, with a number of pixels for each of the specification's."""
-    made: bytes = vl_convert.vegalite_to_png(
-        _in_theme(spec, dark), vl_version=VERSION, config=config(dark=dark), allowed_base_urls=_NOWHERE, scale=scale
-    )
-    return made
+    return _drawn("png", spec, dark, scale=scale)
 
 
-def _in_theme(spec: Spec, dark: bool) -> Spec:
-    made: Spec = palette.resolved(spec, "dark" if dark else "light")
-    return made
+def _drawn(kind: str, spec: Spec, dark: bool, **options: float) -> bytes:
+    themed = palette.resolved(printable_parts(spec), "dark" if dark else "light")
+    common = {"vl_version": VERSION, "config": config(dark=dark), "allowed_base_urls": []}  # nothing is loaded
+    return drawn(f"vegalite_to_{kind}", vl_spec=themed, **common, **options)
 
 
 @cache
@@ -98,7 +91,7 @@ def script() -> str:
     kept = cache_folder() / f"vega-{version('vl-convert-python')}-{VERSION}.js"
     with contextlib.suppress(OSError):
         return kept.read_text(encoding="utf-8")
-    made: str = vl_convert.javascript_bundle(_ALL, vl_version=VERSION)
+    made = drawn("javascript_bundle", snippet=_ALL, vl_version=VERSION)
     with contextlib.suppress(OSError):  # the cache folder cannot be written: it is assembled each time
-        write_atomic(kept, made.encode())
-    return made
+        write_atomic(kept, made)
+    return made.decode()

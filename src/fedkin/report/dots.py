@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -11,7 +10,7 @@ from typing import Any
 
 from fedkin.evaluate import spread
 from fedkin.report.charts import Spec
-from fedkin.report.figures import Figure, Groups, percent
+from fedkin.report.figures import Figure, Groups, percent, quoted
 from fedkin.report.standings import ClientGain, Standing
 from fedkin.report.wording import against, cut, fitted, named, signed
 
@@ -182,7 +181,7 @@ def _spec(
                      "labelPadding": NAMES - 8, "labelLimit": NAMES - 8, "labelColor": "var(--ink)",
                      "labelFontSize": _SIZE, "labelFontWeight": {"condition": {"test": "datum.value === method",
                                                                               "value": 700}, "value": 400},
-                     "labelExpr": f"({json.dumps(cuts)})[datum.value]"}}  # fmt: skip
+                     "labelExpr": f"({quoted(cuts)})[datum.value]"}}  # fmt: skip
     x = {"field": "gain", "type": "quantitative", "title": None, "scale": {"domain": list(ends), "nice": False},
          "axis": {"values": list(range(math.ceil(low / 10) * 10, high + 1, 10)), "domain": False, "ticks": False,
                   "labelPadding": 6, "gridColor": {"condition": {"test": "datum.value === 0", "value": "var(--ink-2)"},

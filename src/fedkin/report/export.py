@@ -74,7 +74,7 @@ def _csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> P
     writer = csv.writer(text)
     writer.writerow(cells(columns))
     writer.writerows(map(cells, rows))
-    write_atomic(path, text.getvalue().encode("utf-8"))
+    write_atomic(path, text.getvalue().encode(errors="backslashreplace"))
     return path
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedkin.display import printable_parts
 from fedkin.evaluate import spread
 from fedkin.report.charts import Spec
 from fedkin.report.folder import Run
@@ -85,7 +86,7 @@ def prominent(groups: Groups) -> list[str]:
 
 def muted(shown: Sequence[str]) -> str:
     """Return the test of a chart for lines of other methods than these, which are pale."""
-    return f"indexof({json.dumps(list(shown))}, datum.series) < 0"
+    return f"indexof({quoted(list(shown))}, datum.series) < 0"
 
 
 def others(groups: Groups) -> str:
@@ -126,9 +127,14 @@ def dashed(titles: Sequence[str]) -> Spec:
             "scale": {"domain": list(kinds), "range": list(kinds.values())}}  # fmt: skip
 
 
+def quoted(value: Any) -> str:
+    """Return names as an expression of Vega; they are the same there as in the data of a chart that is drawn."""
+    return json.dumps(printable_parts(value))
+
+
 def tip_title(text: str) -> str:
     """Return a text as the title of a field in a tooltip; Vega-Lite makes it a string of an expression."""
-    return json.dumps(text)[1:-1].replace(r"\"", '"')
+    return quoted(text)[1:-1].replace(r"\"", '"')
 
 
 def x_axis(field: str, title: str, **axis: Any) -> Spec:
@@ -190,7 +196,7 @@ def y_methods(order: Sequence[str]) -> Spec:
 
 def _cuts(names: Sequence[str], most: int) -> str:
     """Return an expression of names, each cut in its middle, by full name."""
-    return f"({json.dumps({name: cut(name, most) for name in names})})"
+    return f"({quoted({name: cut(name, most) for name in names})})"
 
 
 def cut_axis(names: Sequence[str], most: int = 20) -> Spec:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedkin.core.errors import counted
+from fedkin.display import printable
 from fedkin.report import charts, palette, tables
 from fedkin.report.naming import different
 from fedkin.report.tables import DASH, Grid
@@ -171,7 +172,7 @@ def write_inspection(folder: Path | str, found: Found, command: str | None = Non
         The path of the page.
     """
     folder = Path(folder)
-    write_atomic(folder / "inspect.json", (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomic(folder / "inspect.json", (json.dumps(found, indent=1) + "\n").encode())
     if found["clients"]:
         write_atomic(folder / "labels.svg", charts.svg(labels_chart(found)).encode())
     path = folder / "inspect.html"
@@ -201,7 +202,7 @@ def _page(found: Found, command: str | None) -> str:
         _lines("Repeat this inspection", command or ""),
         "<footer>Written by fedkin.</footer>\n</main>\n</body>\n</html>\n",
     ]
-    return "\n".join(part for part in parts if part)
+    return printable("\n".join(part for part in parts if part))
 
 
 def _lines(title: str, text: str) -> str:

@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from fedkin.core.errors import counted
+from fedkin.display import printable, printable_parts
 from fedkin.report import board, charts, client_data, curves, palette, result, settings, tables
 from fedkin.report.figures import dashes, prominent, shades, shapes
 from fedkin.report.page_data import PageData
@@ -49,7 +50,7 @@ def document(scene: Scene, body: str, command: str | None) -> str:
     }
     names = {"result": "Result", **{name: said for name, (said, _) in parts.items() if name != "more"}}
     links = "".join(f'<a href="#{name}">{said}</a>' for name, said in names.items())
-    return "\n".join(
+    page = "\n".join(
         [
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -67,10 +68,10 @@ def document(scene: Scene, body: str, command: str | None) -> str:
             "<footer>Written by fedkin. One file with charts, data and script; nothing leaves this page.</footer>",
             f"</main>\n{_asset('drawer.html')}",
             f'<script type="application/json" id="data">{_data(scene)}</script>',
-            f'<script type="module">{_inline(charts.script())}</script>',
-            f'<script type="module">{_inline(script)}</script>\n</body>\n</html>\n',
         ]
     )
+    scripts = (f'<script type="module">{_inline(code)}</script>' for code in (charts.script(), script))
+    return "\n".join([printable(page), *scripts]) + "\n</body>\n</html>\n"
 
 
 def _bar(report: PageData, links: str) -> str:
@@ -192,8 +193,8 @@ def _data(scene: Scene) -> str:
         "joint": any(part.joint for part in report.parts),
         "config": {"light": charts.config(), "dark": charts.config(dark=True)},
     }  # fmt: skip
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    text = json.dumps(printable_parts(data), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c")
 
 
 def _asset(name: str) -> str:

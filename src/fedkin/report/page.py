@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import html
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedkin.core.errors import ConfigError, RunFolderError
+from fedkin.core.errors import ConfigError, EngineError, RunFolderError
 from fedkin.evaluate import Against
 from fedkin.report import charts, client_table, markup, page_data, references, tables
 from fedkin.report.figures import Figure
@@ -20,6 +21,7 @@ from fedkin.report.tuning import tuning_note, tuning_table
 from fedkin.storage.files import write_atomic
 
 _NAMED = 12
+_log = logging.getLogger("fedkin.report")
 
 
 def write_page(folder: Path | str, local: Run | Path | str | None = None, command: str | None = None) -> Path:
@@ -174,9 +176,12 @@ def _written_command(run: Run) -> str | None:
 
 
 def _write(folder: Path, scene: Scene, body: str, command: str | None) -> Path:
-    text = markup.document(scene, body, command)
-    write_atomic(folder / "report.html", text.encode("utf-8"))
-    write_atomic(folder / "overview.png", charts.png(_overview(scene.report).titled))
+    """Write page and picture. A run is whole without them, so a warning says what was not drawn."""
+    try:
+        write_atomic(folder / "report.html", markup.document(scene, body, command).encode("utf-8"))
+        write_atomic(folder / "overview.png", charts.png(_overview(scene.report).titled))
+    except EngineError as e:
+        _log.warning("%s", e)
     return folder / "report.html"
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.core.errors import ConfigError
+from fedkin.display import printable
 from fedkin.evaluate.rounds import over
 from fedkin.report.cells import cells
 from fedkin.report.first import NAMED
@@ -99,9 +100,9 @@ def write_tables(
     comment = "".join(f"{line}\n" for line in origin.lines()).replace("--", "- -")  # "--" is not allowed in a comment
     tuned = f"\n{to_markdown(tuning_table(origin.tuned))}" if origin.tuned else ""
     markdown = f"{to_markdown(grid)}{tuned}\n{text}\n<!--\n{comment}-->\n"
-    write_atomic(folder / "table.md", markdown.encode())
-    write_atomic(folder / "table.tex", to_latex(grid, origin).encode())
-    write_atomic(folder / "table.csv", to_csv(rows, origin, reference, extra).encode())
+    write_atomic(folder / "table.md", printable(markdown).encode())
+    write_atomic(folder / "table.tex", printable(to_latex(grid, origin)).encode())
+    write_atomic(folder / "table.csv", to_csv(rows, origin, reference, extra).encode(errors="backslashreplace"))
 
 
 def paper_table(
@@ -190,7 +191,7 @@ def _difference(row: Row, decimals: int) -> str:
 
 def latex(text: str) -> str:
     """Return a text with LaTeX's special characters escaped; a minus before a number becomes a minus sign."""
-    escaped = "".join(_LATEX.get(sign, sign) for sign in text)
+    escaped = "".join(_LATEX.get(sign, sign) for sign in printable(text))
     if escaped.startswith(("[", "*")):  # after the end of a row these would be read as its options
         escaped = f"{{{escaped[0]}}}{escaped[1:]}"
     return re.sub(r"(?<![\w-])-(?=\d)", "$-$", escaped)

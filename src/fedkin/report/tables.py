@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fedkin.core.errors import ConfigError
+from fedkin.display import printable
 from fedkin.evaluate import GROUPED, Choice, Conclusion, Spread, best, gain_over, spread
 from fedkin.evaluate.rounds import over
+from fedkin.report.console import Screen
 from fedkin.report.first import NAMED, majority
 from fedkin.report.folder import Run
 from fedkin.report.headline import ACCURACY, MARK, Headline, rounds_of
@@ -75,7 +76,7 @@ class Grid:
     words: int = 1
 
     def __repr__(self) -> str:
-        console = Console(color_system=None, force_jupyter=False)
+        console = Screen(color_system=None, force_jupyter=False)
         with console.capture() as shown:
             console.print(to_rich(self, console.width), crop=False)
         return shown.get()
@@ -303,8 +304,10 @@ def to_rich(grid: Grid, width: int | None = None) -> Table:
             of 9" is 1/9, then figures with ± take two lines. A table that is still wider stays so: print it without
             cropping.
     """
-    caption = Text(grid.note) if grid.note else None
-    title = Text(grid.title, style="bold") if grid.title else None
+    caption = Text(printable(grid.note)) if grid.note else None
+    title = Text(printable(grid.title), style="bold") if grid.title else None
+    columns, *rows = (tuple(map(printable, row)) for row in (grid.columns, *grid.rows))
+    grid = replace(grid, columns=columns, rows=tuple(rows))
     grid = grid if width is None else _narrowed(grid, width)
     whole, least = _widths(grid)
     needed = least + len(whole) + 1  # rich would cut figures to fit into less
@@ -385,7 +388,7 @@ def to_markdown(grid: Grid) -> str:
     """Return the table in Markdown (pipes), best cells between asterisks, the note below."""
 
     def cell(text: str) -> str:
-        return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())
+        return " ".join(printable(text).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").split())
 
     lines = ["| " + " | ".join(cell(name) for name in grid.columns) + " |"]
     lines.append("|" + "|".join(" :-- " if j < grid.words else " --: " for j in range(len(grid.columns))) + "|")
@@ -399,7 +402,7 @@ def to_html(grid: Grid) -> str:
     """Return the table as an HTML ``<table>``, every text escaped."""
 
     def cell(tag: str, text: str, number: bool, bold: bool = False) -> str:
-        inner = html.escape(text)
+        inner = html.escape(printable(text))
         kind = ' class="number"' if number else ""
         return f"<{tag}{kind}>{f'<strong>{inner}</strong>' if bold else inner}</{tag}>"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import threading
 import urllib.request
@@ -17,12 +18,22 @@ from folders import assert_same_run
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The addresses that were opened in a browser, on a machine with a display."""
+def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """The files that were opened in a browser, on a machine with a display."""
     found: list[str] = []
     monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(webbrowser, "open", found.append)
     return found
+
+
+def leads_to(opened: str) -> str:
+    """Where a file of this user alone leads that a browser opens: an argument of the browser tells nothing."""
+    path = Path(opened.removeprefix("file://"))
+    assert path.stat().st_mode & 0o777 == 0o600
+    (where,) = re.findall('url=(.*)"', path.read_text())
+    assert where.rpartition("/")[0].rpartition("/")[2] not in opened
+    return str(where)
 
 
 def test_a_live_run_is_the_same_run(fedkin: Command, small: str, opened: list[str]) -> None:
@@ -32,7 +43,7 @@ def test_a_live_run_is_the_same_run(fedkin: Command, small: str, opened: list[st
     said = done.err.splitlines()
     assert done.code == 0
     assert said[0].startswith("live page: http://127.0.0.1:")
-    assert opened == [said[0].removeprefix("live page: ")]
+    assert [leads_to(one) for one in opened] == [said[0].removeprefix("live page: ")]
     assert said[-1] == "live page again: fedkin runs followed --open"
     assert_same_run(Path("plain"), Path("followed"))
 
@@ -65,14 +76,13 @@ def test_no_browser_without_a_display(fedkin: Command, small: str, opened, monke
     assert opened == []
 
 
-def test_runs_are_shown_until_ctrl_c(fedkin: Command, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_shown_until_ctrl_c(fedkin: Command, small: str, opened: list[str], monkeypatch) -> None:
     """The page is there while the command waits; Ctrl-C is its normal end."""
     assert fedkin(f"run fedavg {small} --quiet --out runs/a").code == 0
     found: list[str] = []
-    monkeypatch.setenv("DISPLAY", ":0")
 
     def look(where: str) -> None:
-        with urllib.request.urlopen(f"{where}runs.json") as answer:
+        with urllib.request.urlopen(f"{leads_to(where)}runs.json") as answer:
             found.extend(run["id"] for run in json.loads(answer.read())["runs"])
         signal.raise_signal(signal.SIGINT)
 

@@ -157,15 +157,15 @@ def test_images_and_arrays() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "sound"}, "kind must be table, image or array, got 'sound'"),
+        ({"kind": "sound"}, r"enum value 'sound' - at `\$.kind`"),
         ({"shape": [3]}, r"its columns give 1 inputs, its shape is \[3\]"),
         ({"shape": []}, "is not the shape of an input"),
-        ({"labels": [1]}, "labels must be a list of str, 1 is none"),
-        ({"factor": "x"}, "factor cannot be 'x'"),
+        ({"labels": [1]}, r"`\$.labels\[0\]`"),
+        ({"factor": "x"}, r"`\$.factor`"),
         ({"more": 1}, "exactly the keys"),
-        ({"taken": [["label"]]}, "a list of pairs"),
-        ({"taken": [["label", 3]]}, "taken must be a list of str"),
-        ({"columns": [{"name": "a"}]}, "exactly the keys"),
+        ({"taken": [["label"]]}, r"`\$.taken\[0\]`"),
+        ({"taken": [["label", 3]]}, r"`\$.taken\[0\]\[1\]`"),
+        ({"columns": [{"name": "a"}]}, "required field `kind`"),
         ({"columns": [{"name": "a", "kind": "number", "gaps": 0, "categories": [], "mean": [0], "std": [1]}]}, "gaps"),
         (
             {"columns": [{"name": "a", "kind": "number", "gaps": False, "categories": [], "mean": [], "std": []}]},
@@ -177,7 +177,7 @@ def test_images_and_arrays() -> None:
                     {"name": "a", "kind": "number", "gaps": False, "categories": [], "mean": [1e999], "std": [1]}
                 ]
             },
-            "means must be finite",
+            "finite means",
         ),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,6 +136,78 @@ def test_a_folder_that_is_not_whole_is_refused(damage: str, tmp_path: Path) -> N
 
     with pytest.raises(DataError, match=name.replace(".", r"\.") if damage != "no index" else "holds no federation"):
         fedkin.Federation.open(tmp_path / "f")
+
+
+INDEX: dict[str, dict[str, object]] = {
+    "no clients": {"clients": 0}, "a text as a number": {"clients": "5"}, "more clients": {"clients": 6},
+    "classes without end": {"classes": 10**12}, "no classes": {"classes": 0}, "fewer classes": {"classes": 1},
+    "a huge number": {"classes": 10**400}, "no shape": {"shape": []}, "a side of 0": {"shape": [2, 0]},
+    "a shape of 70 sides": {"shape": [2, 3, *[1] * 70]}, "a huge side": {"shape": [2, 10**30]},
+    "another shape": {"shape": [3, 3]}, "groups as a text": {"groups": "abcde"}, "too few groups": {"groups": [0]},
+    "groups beyond 64 bits": {"groups": [10**30] * 5}, "groups of truths": {"groups": [True] * 5},
+    "labels as numbers": {"labels": [0, 1, 2, 3]}, "too few labels": {"labels": ["a"]},
+    "names as a number": {"client_names": 7}, "one name twice": {"client_names": ["a"] * 5},
+    "a name as a list": {"name": ["wards"]}, "other inputs": {"inputs": "float64"}, "more": {"more": 1},
+    "whole inputs": {"inputs": "int64"}, "a preparation as a text": {"preparation": "x"},
+    "an empty preparation": {"preparation": {}}, "another format": {"format": "fedkin federation 2"},
+    "no fingerprint": {"fingerprint": None},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", INDEX)
+def test_an_index_is_decoded_strictly(case: str, tmp_path: Path) -> None:
+    """Every value has a type and fits the files: one message that names the folder, no traceback, no memory."""
+    federation().save(tmp_path / "f")
+    path = tmp_path / "f" / "index.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **INDEX[case]}))
+    with pytest.raises(DataError, match=str(tmp_path / "f") if case != "one name twice" else "two clients"):
+        through(tmp_path / "f")
+
+
+@pytest.mark.parametrize("name", [f"{part}.{kind}" for part in PARTS for kind in "xyn"])
+@pytest.mark.parametrize("number", [-1, 2**62, 7.5, float("nan"), 2**63 - 1])
+def test_numbers_that_cannot_be_are_refused(name: str, number: float, tmp_path: Path) -> None:
+    """Numbers of samples, classes, and inputs, wherever they are read; the message names the file."""
+    federation().save(tmp_path / "f")
+    path = tmp_path / "f" / name
+    whole = name.endswith(("y", "n"))
+    raw = np.array([number if not whole or number == number else -5]).astype("<i8" if whole else "<f4").tobytes()
+    found = path.read_bytes()
+    path.write_bytes(raw + found[len(raw) :])
+    if not whole and number == number:
+        through(tmp_path / "f")  # another finite input is not known to be wrong
+        return
+    with pytest.raises(DataError, match=name[:-1]):
+        through(tmp_path / "f")
+
+
+@pytest.mark.parametrize("name", ["index.json", "train.x", "test.n"])
+@pytest.mark.parametrize("what", ["a link to /dev/zero", "a pipe", "a folder", "no UTF-8"])
+def test_what_is_no_file_is_refused(name: str, what: str, tmp_path: Path) -> None:
+    """Nothing waits for a pipe, and nothing reads without end."""
+    federation().save(tmp_path / "f")
+    path = tmp_path / "f" / name
+    path.unlink()
+    if what == "a pipe":
+        os.mkfifo(path)
+    elif what == "a folder":
+        path.mkdir()
+    elif what == "no UTF-8":
+        path.write_bytes(b"\xff\xfe")
+    else:
+        path.symlink_to("/dev/zero")
+    with pytest.raises(DataError, match=name):
+        through(tmp_path / "f")
+
+
+def through(folder: Path) -> None:
+    """Opens a federation and reads every part of it."""
+    found = fedkin.Federation.open(folder)
+    found.describe()
+    for shard in found.clients:
+        for part in PARTS:
+            samples = getattr(shard, part)
+            assert len(samples.x) == len(samples.y)
 
 
 def test_changed_data_are_found_when_asked_for(tmp_path: Path) -> None:

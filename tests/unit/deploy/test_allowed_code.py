@@ -139,18 +139,45 @@ def test_the_operator_reads_what_to_do(tmp_path: Path, work: Path, monkeypatch: 
     assert {e["what"] for e in lines(tmp_path, "events") if e["client"] == "c1"} == {CODES["code"]}
 
 
+TEAM = """
+import os, functools
+from subprocess import run
+from torch import nn
+
+things, partial, hidden = {"a": 1}, functools.partial(run, "true"), run
+
+def a(shape, classes): ...
+
+def _own(): ...
+
+class Net(nn.Module):
+    run = staticmethod(run)
+    os = os
+
+    class Inner: ...
+
+    @classmethod
+    def small(cls, shape, classes): ...
+"""
+NOT_DEFINED = (
+    "os.system run nn.Linear nn.Module hidden partial partial.func things things.clear a.__globals__.popitem "
+    "a.__globals__ a.__code__.replace a.__class__ a.__call__ a.__builtins__ Net.__init__ Net.__init__.__globals__.x "
+    "Net.mro Net.run Net.os.system Net.register_forward_hook Net.__subclasses__ Net.Inner.__dict__ _own __builtins__ "
+    "__loader__.load_module nothing Net.nothing"
+)
+
+
 def test_what_was_only_imported_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An allowed module is no way to what it imports: not through a module, nor to a function from elsewhere."""
-    (tmp_path / "nets_of_a_team.py").write_text("import os\nfrom subprocess import run\nfrom torch import nn\n")
+    """An allowed module is no way to what it imports: not through a module, nor to a function from elsewhere, nor
+    through the insides of what it defines; what it defines is allowed."""
+    (tmp_path / "nets_of_a_team.py").write_text(TEAM)
     monkeypatch.syspath_prepend(str(tmp_path))
     allowed = Allowed(("nets_of_a_team",))
-    for name, message in (
-        ("nets_of_a_team:os.system", "goes through another module, os"),
-        ("nets_of_a_team:run", "is defined in module subprocess, which this node does not allow"),
-        ("nets_of_a_team:nn.Linear", "goes through another module, torch.nn"),
-    ):
-        with pytest.raises(NotAllowed, match=message):
-            settings_of({"method": {"name": "fedavg"}, "model": {"model": name}}, allowed)
+    for name in NOT_DEFINED.split():
+        with pytest.raises(NotAllowed, match=f"nets_of_a_team:{name}"):
+            settings_of({"method": {"name": "fedavg"}, "model": {"model": f"nets_of_a_team:{name}"}}, allowed)
+    for name in ("a", "Net", "Net.Inner", "Net.small"):
+        settings_of({"method": {"name": "fedavg"}, "model": {"model": f"nets_of_a_team:{name}"}}, allowed)
     sys.modules.pop("nets_of_a_team")
 
 

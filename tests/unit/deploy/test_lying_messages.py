@@ -19,7 +19,8 @@ from fedkin.deploy.participants import Members
 from fedkin.deploy.privacy_budget import PrivacyLimits
 from fedkin.deploy.tensors import bundle, wire_message
 from fedkin.deploy.wire_format import WireMessage
-from fedkin.deploy.worker import Duty, Watch, _Printable
+from fedkin.deploy.worker import Duty, Watch
+from fedkin.display import OneLine
 from hosttoys import Direct, on_hosts, settings, sites
 
 
@@ -149,11 +150,12 @@ def test_a_message_writes_no_lines_of_its_own(tmp_path: Path, capfd: pytest.Capt
 
 
 def test_a_traceback_keeps_its_lines() -> None:
-    """Only the message is changed: the text of an unexpected error can be read as ever."""
+    """The text of an unexpected error can be read as ever; a terminal reads nothing else in it."""
     try:
-        raise ValueError("one\ntwo")
+        raise ValueError("one\ntwo\x1b[2J")
     except ValueError:
         record = logging.LogRecord("x", logging.ERROR, "f", 1, "a\tb\r\u2028c", (), sys.exc_info())
-    lines = _Printable("%(message)s").format(record).splitlines()
+    lines = OneLine("%(message)s").format(record).splitlines()
     assert lines[0] == r"a\tb\r\u2028c"
     assert lines[1].startswith("Traceback")
+    assert lines[-1] == r"two\x1b[2J"

@@ -20,6 +20,7 @@ from commandline import Command
 from fedkin.core import FedkinError, RunFolderError
 from fedkin.data import limits
 from fedkin.exporting import export, load_export
+from fedkin.exporting.loader import ExportError, load
 from fedkin.models import MODELS
 from fedkin.models.registry import get_model
 
@@ -171,25 +172,21 @@ CASES: dict[str, tuple[Callable[[Path], None], str]] = {
         card(lambda c: c.pop("tensors") and None), "card.json: object missing required field `tensors`"),
     "classes as a text": (
         card(lambda c: c.update(classes="10")), r"card.json: expected `int`, got `str` - at `\$.classes`"),
-    "classes without end": (card(lambda c: c.update(classes=10**30)), r"expected `int` <= 100000 - at `\$.classes`"),
+    "classes without end": (card(lambda c: c.update(classes=10**30)), "10 labels for 10{30} classes"),
     "a side below 0": (
         card(lambda c: c["input"].update(shape=[1, -8, 8])), r"expected `int` >= 1 - at `\$.input.shape\[1\]`"),
     "an input of 10^18 numbers": (
-        card(lambda c: c["input"].update(shape=[10**9, 10**9])), "shape of at most"),
+        card(lambda c: c["input"].update(shape=[10**9, 10**9])), "cannot go through"),
     "a parameter of 10^18 numbers": (
-        card(lambda c: c["network"]["parameters"][0].__setitem__(1, [10**9, 10**9])), "shape of at most"),
+        card(lambda c: c["network"]["parameters"][0].__setitem__(1, [10**9, 10**9])), "the card says"),
     "columns as a list": (card(lambda c: c.update(columns=["age"])), r"expected `object \| null`, got `array` - at"),
-    "another format": (card(lambda c: c.update(format="fedkin export 2")), "expected the format 'fedkin export 1'"),
-    "a seed of 200 bits": (card(lambda c: c.update(seed=2**200)), "expected a seed of 64 bits"),
+    "another format": (card(lambda c: c.update(format="fedkin export 2")), "enum value 'fedkin export 2'"),
     "a step without arguments": (plan(lambda p: p["steps"][1].pop("args") and None), "a step has `args` and `options`"),
     "an input beyond the limit": (card(lambda c: c["input"].update(shape=[1, 30_000, 30_000])), "--max-data-gb"),
     "a parameter of other sides": (
         card(lambda c: c["network"]["parameters"][0].__setitem__(1, [10, 65])), "the card says"),
     "a head that is not there": (card(lambda c: c["network"].update(head="tail")), "damaged"),
-    "a control character": (
-        card(lambda c: c["network"].update(name="\x1b[2J")),
-        r"expected texts without control characters, got '.x1b\[2J'"),
-    "rules without end": (card(lambda c: c.update(rule=nested(50))), "rules inside each other"),
+    "rules without end": (card(lambda c: c.update(rule=nested(50))), "cannot go through its model"),
     "labels of another number": (
         lambda home: change(home / "labels.json", lambda found: found[:-1]), "9 labels for 10 classes"),
     "a layer of 10^12 numbers": (
@@ -242,6 +239,39 @@ def test_weights_of_other_shapes_are_refused(home: Path) -> None:
     stored = load_file(home / "model.safetensors")
     save_file({name: t[:1].clone() for name, t in stored.items()}, home / "model.safetensors")
     with pytest.raises(RunFolderError, match="damaged"):
+        load_export(home)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 3e38])
+def test_no_prediction_is_not_a_number(value: float, home: Path, fedkin: Command) -> None:
+    """Weights that are not finite, or that overflow: one sentence, no label and no "nan %" with exit code 0."""
+    stored = load_file(home / "model.safetensors")
+    name = next(n for n, t in stored.items() if t.dim() > 1)
+    stored[name] = torch.full_like(stored[name], value)
+    save_file(stored, home / "model.safetensors")
+    np.save("x.npy", np.full((2, 1, 8, 8), 1e4, np.float32))
+    for command in ("predict home x.npy", "predict home x.npy --json", "predict home x.npy --out labels.csv"):
+        done = fedkin(command)
+        assert (done.code, done.out) == (2, "")
+        assert "nan" in done.err
+        assert "Traceback" not in done.err
+    assert not Path("labels.csv").exists()
+    with pytest.raises((ExportError, ValueError)):
+        load(home).predict(torch.full((2, 1, 8, 8), 1e4))
+
+
+@pytest.mark.parametrize("name", ["card.json", "labels.json", "network.json", "preparation.json", "model.safetensors"])
+@pytest.mark.parametrize("what", ["pipe", "/dev/zero", "folder"])
+def test_what_is_no_file_is_not_read(name: str, what: str, home: Path) -> None:
+    """Nothing waits for a pipe, and nothing reads a device without end."""
+    (home / name).unlink()
+    if what == "pipe":
+        os.mkfifo(home / name)
+    elif what == "folder":
+        (home / name).mkdir()
+    else:
+        (home / name).symlink_to(what)
+    with pytest.raises(RunFolderError, match=name):
         load_export(home)
 
 

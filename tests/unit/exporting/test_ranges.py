@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -23,7 +24,7 @@ from fedkin.data.standalone import Input, raw_rows, read_records, scaled, unusua
 from fedkin.experiment.settings import settings_from
 from fedkin.exporting import export, export_global, load_export
 from fedkin.exporting.cold_start import join
-from fedkin.exporting.loader import CONTROL, ExportError, load
+from fedkin.exporting.loader import ExportError, load
 from fedkin.exporting.ranges import of_all, of_client
 from fedkin.storage.toml import read_toml
 
@@ -35,6 +36,7 @@ COLUMNS = (
 )
 RAW = np.array([[29.0, 1e9 + 130, 1, 7], [77.0, np.nan, 2, 7], [50.5, 1e9 - 260, 0, 7], [50.0, 1e9, -1, 7]])
 SEEN = {"age": {"min": 29.0, "max": 77.0, "low": 35.0, "high": 71.0}}
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 RUN = "--target ill --partition natural --model linear --rounds 4 --lr 0.1 --engine loop --quiet --out run"
 
 

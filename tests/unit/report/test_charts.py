@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedkin.core import EngineError
 from fedkin.methods import METHODS, get_title
 from fedkin.report import charts, palette
 
@@ -36,7 +37,7 @@ def test_a_png_has_so_many_pixels() -> None:
 
 
 def test_nothing_is_loaded_from_an_address() -> None:
-    with pytest.raises(ValueError, match="External data url not allowed"):
+    with pytest.raises(EngineError, match="External data url not allowed"):
         charts.svg({**SPEC, "data": {"url": "https://example.org/data.csv"}})
 
 

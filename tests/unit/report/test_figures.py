@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedkin.core.errors import DataError
+from fedkin.display import printable
 from fedkin.report import accuracy, charts, client_table, clusters, costs, curves, figures, naming, spreads, weights
 from fedkin.report.folder import Run, by_title
 from fedkin.report.standings import ClientGain
@@ -81,7 +82,7 @@ def test_methods_are_overlaid_with_mean_and_spread_over_seeds(made):
 def test_a_title_of_any_signs_is_drawn(made, title):
     """A tooltip's titles become strings of an expression, in which Vega-Lite escapes double quotes only."""
     values(curves.over_rounds(by_title([made(title), made("Local")]))[0])
-    assert json.loads('"' + figures.tip_title(title).replace('"', '\\"') + '"') == title
+    assert json.loads('"' + figures.tip_title(title).replace('"', '\\"') + '"') == printable(title)
 
 
 def test_a_mean_over_seeds_ends_with_the_first_of_them(made):

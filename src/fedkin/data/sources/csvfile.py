@@ -6,6 +6,7 @@ import importlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,14 +55,18 @@ class Table:
     differences: str = ""
     _converted: dict[str, Conversion] = field(default_factory=dict)
 
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: at for at, name in enumerate(self.columns)}
+
     def column(self, name: str, use: str) -> list[str]:
         """Return the fields of one column; ``use`` is its purpose, for the message."""
-        if name not in self.columns:
+        if name not in self._places:
             raise DataError(
                 f"{self.name}: no column '{name}' for the {use}{meant(name, self.columns)}; "
                 f"the columns are {listed(self.columns)}"
             )
-        at = self.columns.index(name)
+        at = self._places[name]
         return [row[at] for row in self.rows]
 
     def converted(self, name: str) -> Conversion:
@@ -107,7 +112,8 @@ def read_csv(paths: Sequence[Path], name: str, encoding: str | None = None) -> T
     )  # fmt: skip
     for number, (path, (header, body, _)) in enumerate(zip(paths, files, strict=True)):
         unit = "row" if path.suffix.lower() in PARQUET else "line"
-        order = [header.index(column) if column in having[number] else -1 for column in columns]
+        places = {column: at for at, column in enumerate(header)}
+        order = [places.get(column, -1) for column in columns]
         for line, row in body:
             if len(row) != len(header):
                 raise DataError(f"{path}, line {line}: {len(row)} fields, the header has {len(header)}")

@@ -142,10 +142,11 @@ def _renumbered(
         )
     if texts is None:
         return y, names
-    unknown = [text for text in texts if text not in names]
+    numbers = {name: number for number, name in enumerate(names)}
+    unknown = [text for text in texts if text not in numbers]
     if unknown:
         raise DataError(f"{path}: labels {listed(unknown)} are not among label_names, which are {listed(names)}")
-    return torch.tensor([names.index(text) for text in texts])[y], names
+    return torch.tensor([numbers[text] for text in texts])[y], names
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
