@@ -26,9 +26,8 @@ from fedkin.experiment.settings import decisive
 from fedkin.privacy.budget import Spent, add, total, written
 from fedkin.server import Plan, RoundReport, RunSettings, Server, Transport, begin
 from fedkin.server import rounds as run_rounds
-from fedkin.storage.json_lines import Written
+from fedkin.storage.json_lines import SIZES, Written
 from fedkin.storage.row_store import Banks
-from fedkin.storage.summary import with_digests
 from fedkin.storage.toml import differences, read_toml
 from fedkin.version import __version__
 
@@ -253,7 +252,7 @@ def _result(
     if folder is not None:
         if "made_by" not in e.table:
             summary.setdefault("command", f"fedkin run {typed(folder.path / 'config.toml')}")
-        folder.write("summary", with_digests(summary, folder.lines.digests()))
+        folder.write("summary", {**summary, SIZES: folder.lines.sizes()})
     return Result(
         title=e.title,
         seed=e.plan.seed,

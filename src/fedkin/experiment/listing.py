@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from fedkin.core.errors import ConfigError, RunFolderError, counted, typed
 from fedkin.storage import lock
+from fedkin.storage.files import require_plain
 from fedkin.storage.json_lines import Lines
 from fedkin.storage.toml import read_toml
 from fedkin.user_code.reference import CodeRef
@@ -93,6 +94,7 @@ def require_run_or_comparison(folder: Path) -> None:
 
 def _listed(place: Path) -> ListedRun:
     try:
+        require_plain(place)
         table, summary = read_toml(place / _CONFIG), summary_in(place)
         rounds = list(Lines(place / "rounds.jsonl"))
     except (ConfigError, RunFolderError, OSError) as e:

@@ -13,8 +13,7 @@ from fedkin.core.errors import ConfigError, DataError, RunFolderError, counted, 
 from fedkin.evaluate import Answers, answers_of, best, diverged, final, final_by_client, latest
 from fedkin.report.frames import frame
 from fedkin.storage.folders import require_folder
-from fedkin.storage.json_lines import Lines, Record
-from fedkin.storage.summary import without_digests
+from fedkin.storage.json_lines import KEYS, SIZES, Lines, Record, require_end, require_rounds
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -234,7 +233,14 @@ def read_run(folder: Path | str) -> Run:
         raise RunFolderError(
             f"{path} must hold an object, got {type(summary).__name__}; write it again: fedkin resume {typed(folder)}"
         )
-    summary = without_digests(folder, summary)
+    for name, size in (summary.pop(SIZES, None) or {}).items():
+        if name in KEYS and (there := _size(folder / name)) != size:
+            require_end(folder / name, size)  # names the line, where one is damaged
+            raise RunFolderError(
+                f"{folder / name} has {there} bytes, and {size} when the run ended: lines were changed, removed or "
+                f"added; restore the file, or, if a kill came in between: fedkin resume {typed(folder)}"
+            )
+    require_rounds(folder / "timing.jsonl", int(summary["rounds"]))
     clients = Lines(folder / "clients.jsonl")
     return Run(
         title=str(summary["title"]),

@@ -10,15 +10,19 @@ from pathlib import Path
 
 from fedkin.core.errors import DiskFullError, RunFolderError, nearest
 from fedkin.storage import lock
-from fedkin.storage.files import HALF_WRITTEN
+from fedkin.storage.files import HALF_WRITTEN, require_plain
 
 
 def require_folder(folder: Path) -> None:
-    """Raise `RunFolderError` if the folder does not exist; the message names the most similar one."""
+    """Raise `RunFolderError` if a folder does not exist, or leads out of itself (`require_plain`).
+
+    The message on a missing one names the most similar one.
+    """
     if not folder.is_dir():
         parent = folder.parent
         there = sorted(p.name for p in parent.iterdir() if p.is_dir()) if parent.is_dir() else []
         raise RunFolderError(f"there is no folder {folder}{nearest(folder.name, there[:20]) if there else ''}")
+    require_plain(folder)
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 To methods a bank is a tensor. `fedkin.core.rows.grow` makes it here, and `put` writes rows into its file in place after
 the overwritten rows were saved in the file ``undo``. So whenever the run is killed, each row of the last checkpoint is
-in its bank or in ``undo``, and `Banks.open` restores it. A checkpoint contains name, shape and type of a bank and a
-checksum of every row, not the rows.
+in its bank or in ``undo``, and `Banks.open` restores it. A checkpoint contains number, shape and type of a bank and a
+checksum of every row, not the rows. Neither a checkpoint nor ``undo`` names a file: bank 3 is ``3.bank``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from fedkin.storage.files import PRIVATE_FILE, make_private
 SUPPORTED = sys.platform != "win32"
 """Whether this system can replace and delete files that are mapped; Windows cannot, and banks are in memory there."""
 _UNDO = "undo"
+_TYPES = {str(t).removeprefix("torch."): t for t in (torch.float32, torch.float64, torch.float16, torch.bfloat16,
+          torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)}  # fmt: skip
 _PIECE = 8 << 20  # bytes written or compared at a time
 
 
@@ -76,7 +78,7 @@ class _Bank:
         noted: those of them that ``undo`` contains already.
     """
 
-    name: str
+    number: int
     file: _File
     map: mmap.mmap
     sums: Tensor
@@ -137,7 +139,7 @@ class Banks:
                 rest[name] = t
             else:
                 sums[name] = own.sums
-                layouts[name] = json.dumps([own.name, str(t.dtype).removeprefix("torch."), list(t.shape)])
+                layouts[name] = json.dumps([own.number, str(t.dtype).removeprefix("torch."), list(t.shape)])
         return rest, sums, layouts
 
     def saved(self, round: int, state: Bundle) -> None:
@@ -148,7 +150,7 @@ class Banks:
                 own.saved, own.noted = len(own.whole), set()
             else:
                 del self._banks[at]
-                self._delete(own.name)
+                self._delete(_file(own.number))
         self._round = round
         if self._undo is not None:
             self._undo = None
@@ -172,25 +174,22 @@ class Banks:
             require_supported(self._folder)
         self._banks.clear()
         self._round, found = round, Bundle()
-        places = {name: json.loads(text) for name, text in layouts.items()}
-        self._take_back(round)
-        for name, (file, kind, shape) in places.items():
-            dtype: torch.dtype = getattr(torch, kind)
-            path, width = self._folder / file, _bytes(shape[1:], dtype)
-            if not path.is_file() or path.stat().st_size < shape[0] * width:
-                raise RunFolderError(f"{path} is missing or too short; start the run again in another folder")
+        places = {name: _place(self._folder, name, text, sums) for name, text in layouts.items()}
+        self._take_back(round, {place.number: place for place in places.values()})
+        for name, place in places.items():
+            path, width = place.path, place.width
             opened = _File(path, 0)
-            os.ftruncate(opened.number, shape[0] * width)
-            own = _Bank(file, opened, mmap.mmap(-1, 1), sums[name], torch.empty(0), shape[0], set())
-            self._map(own, tuple(shape), dtype, sums[name].clone())
-            for i in range(shape[0]):
+            os.ftruncate(opened.number, place.shape[0] * width)
+            own = _Bank(place.number, opened, mmap.mmap(-1, 1), sums[name], torch.empty(0), place.shape[0], set())
+            self._map(own, place.shape, place.dtype, sums[name].clone())
+            for i in range(place.shape[0]):
                 # read from the file: the map would keep all of it in memory
                 if zlib.crc32(os.pread(opened.number, width, i * width)) != int(own.sums[i]):
                     raise RunFolderError(f"{path}: row {i} is damaged; start the run again in another folder")
-            self._count = max(self._count, int(file.split(".")[0]) + 1)
+            self._count = max(self._count, place.number + 1)
             found[name] = own.whole
         for path in self._folder.glob("*.bank"):
-            if path.name not in {place[0] for place in places.values()}:
+            if path not in {place.path for place in places.values()}:
                 path.unlink()
         self.rest()
         return found
@@ -219,13 +218,13 @@ class Banks:
 
     def _new(self, rows: Tensor) -> _Bank:
         """Return a file with these rows, not mapped yet."""
-        name = f"{self._count}.bank"
+        number = self._count
         self._count += 1
-        file = _File(None if self._folder is None else self._folder / name, os.O_CREAT | os.O_TRUNC)
+        file = _File(None if self._folder is None else self._folder / _file(number), os.O_CREAT | os.O_TRUNC)
         for i, row in enumerate(rows):
             _write(file, _raw(row), i * _bytes(rows.shape[1:], rows.dtype))
         sums = torch.tensor([_sum(row) for row in rows], dtype=torch.int64)
-        return _Bank(name, file, mmap.mmap(-1, 1), sums, rows, 0, set())
+        return _Bank(number, file, mmap.mmap(-1, 1), sums, rows, 0, set())
 
     def _map(self, own: _Bank, shape: tuple[int, ...], dtype: torch.dtype, sums: Tensor) -> None:
         """Map a file with this shape as a tensor."""
@@ -245,24 +244,26 @@ class Banks:
         end = os.lseek(self._undo.number, 0, os.SEEK_END)
         for i in new:
             raw = os.pread(own.file.number, own.width, i * own.width)
-            head = {"bank": own.name, "row": i, "bytes": own.width, "sum": zlib.crc32(raw)}
+            head = {"bank": own.number, "row": i, "sum": zlib.crc32(raw)}
             note = json.dumps(head).encode() + b"\n" + raw
             _write(self._undo, note, end)
             end += len(note)
         own.noted.update(new)
 
-    def _take_back(self, round: int) -> None:
-        """Restore the rows of the checkpoint after ``round`` where a later round has overwritten them."""
+    def _take_back(self, round: int, places: Mapping[int, _Place]) -> None:
+        """Restore the rows of the checkpoint after ``round`` where a later round has overwritten them.
+
+        Args:
+            places: the banks of the checkpoint by their numbers, the only ones that are written to.
+        """
         assert self._folder is not None
         path = self._folder / _UNDO
         if not path.exists():
             return
         with path.open("rb") as file:
-            first = _head(file)
-            if first.get("round") == round:
-                for head, raw in _notes(file):
-                    bank = _File(self._folder / str(head["bank"]), 0)
-                    _write(bank, raw, int(head["row"]) * int(head["bytes"]))
+            if _head(file).get("round") == round:
+                for place, row, raw in _notes(file, places):
+                    _write(_File(place.path, 0), raw, row * place.width)
         path.unlink()
 
     def _delete(self, name: str) -> None:
@@ -270,16 +271,62 @@ class Banks:
             (self._folder / name).unlink(missing_ok=True)
 
 
-def _notes(file: BinaryIO) -> Iterator[tuple[dict[str, int | str], bytes]]:
-    """Yield the content of ``undo``, up to an incomplete note: the row of that note was not overwritten any more."""
+@dataclass(frozen=True)
+class _Place:
+    """A bank as a checkpoint describes it; its file is at least as long as that."""
+
+    number: int
+    path: Path
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """Size of a row in bytes."""
+        return _bytes(self.shape[1:], self.dtype)
+
+
+def _place(folder: Path, name: str, text: str, sums: Mapping[str, Tensor]) -> _Place:
+    """Read the text of a checkpoint on a bank.
+
+    Raises:
+        RunFolderError: it describes none, or one that is not in its file.
+    """
+    try:
+        number, kind, shape = json.loads(text)
+        whole = type(number) is int and number >= 0 and all(type(n) is int and n > 0 for n in shape)
+        if not whole or len(shape) < 2 or sums[name].shape != (shape[0],):
+            raise ValueError("no bank has this number and shape")
+        place = _Place(number, folder / _file(number), _TYPES[kind], tuple(shape))
+    except (ValueError, TypeError, KeyError, RecursionError) as e:
+        raise RunFolderError(
+            f"{folder}: the checkpoint describes the bank {name} as {text[:80]!r} ({e}); start the run again in "
+            "another folder"
+        ) from e
+    if not place.path.is_file() or place.path.stat().st_size < place.shape[0] * place.width:
+        raise RunFolderError(f"{place.path} is missing or too short; start the run again in another folder")
+    return place
+
+
+def _file(number: int) -> str:
+    return f"{number}.bank"
+
+
+def _notes(file: BinaryIO, places: Mapping[int, _Place]) -> Iterator[tuple[_Place, int, bytes]]:
+    """Yield bank, row and former content of each note in ``undo``, up to one that is incomplete: its row was not
+    overwritten any more."""
     while head := _head(file):
-        raw = file.read(int(head["bytes"]))
-        if len(raw) != head["bytes"] or zlib.crc32(raw) != head["sum"]:
+        number, row = head.get("bank"), head.get("row")
+        place = places.get(number) if type(number) is int else None
+        if place is None or type(row) is not int or not 0 <= row < place.shape[0]:
             return
-        yield head, raw
+        raw = file.read(place.width)
+        if zlib.crc32(raw) != head.get("sum"):
+            return
+        yield place, row, raw
 
 
-def _head(file: BinaryIO) -> dict[str, int | str]:
+def _head(file: BinaryIO) -> Mapping[str, object]:
     line = file.readline(1 << 12)
     try:
         found = json.loads(line) if line.endswith(b"\n") else {}
