@@ -31,10 +31,10 @@ from fedkin.data import Dataset, Federation
 from fedkin.evaluate import to_target
 from fedkin.evaluate.divergence import advice
 from fedkin.evaluate.divergence import sentence as diverged_sentence
-from fedkin.experiment.compare import Comparison, as_made, compare, comparison_from, run_name
+from fedkin.experiment.compare import Comparison, as_made, compare, comparison_from
 from fedkin.experiment.execute import OnRound, is_last
 from fedkin.experiment.listing import whole_of
-from fedkin.experiment.planned import ALWAYS
+from fedkin.experiment.planned import ALWAYS, run_name
 from fedkin.experiment.result import Result
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.search_space import Values
@@ -48,7 +48,7 @@ from fedkin.report.folder import Run, read_run
 from fedkin.report.page import one_run, run_page
 from fedkin.report.tuning import setting_text, tuning_table
 from fedkin.report.wording import listed
-from fedkin.storage.folders import require_folder, taken
+from fedkin.storage.folders import reading, require_folder, taken
 from fedkin.storage.json_lines import Lines
 from fedkin.storage.lock import remove, writing
 from fedkin.storage.toml import read_toml
@@ -90,7 +90,7 @@ def resume_command(args: list[str]) -> int:
     for file, what in (("sweep.toml", "a sweep"), ("compare.toml", "a comparison")):
         if rounds is not None and (folder / file).is_file():
             raise ConfigError(f"{folder} is {what}, and --rounds {rounds} is for a single run; omit it")
-    with followed(folder, show, live=show.live):
+    with reading(folder), followed(folder, show, live=show.live):
         return _resume(folder, rounds, show)
 
 

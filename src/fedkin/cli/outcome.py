@@ -15,6 +15,7 @@ from fedkin.data.sites import DEFAULT_CLIENTS
 from fedkin.data.sources.npz import likely_clients_of
 from fedkin.evaluate import Conclusion
 from fedkin.experiment.compare import Comparison, result_of
+from fedkin.experiment.planned import Planned
 from fedkin.experiment.settings import DataSettings, OnData, digest
 from fedkin.inspection import glance
 from fedkin.report import references, tables
@@ -167,7 +168,7 @@ class Outcome:
     page: Path
 
 
-def write_outcome(plan: Comparison, folder: Path, runs: Sequence[Run], decimals: int) -> Outcome:
+def write_outcome(plan: Comparison | Planned, folder: Path, runs: Sequence[Run], decimals: int) -> Outcome:
     """Write the tables and the page of a comparison into its folder."""
     made = result_of(plan, runs, folder)
     reference, report, rows, lead = made.reference, made.content, made.rows, made.lead

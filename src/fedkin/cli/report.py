@@ -15,12 +15,13 @@ from fedkin.cli.flags import read
 from fedkin.cli.outcome import Outcome, require_folder_name, sibling, write_outcome
 from fedkin.core import RunFolderError
 from fedkin.core.errors import typed
-from fedkin.experiment.compare import comparison_from, run_name
 from fedkin.experiment.listing import require_run_or_comparison
+from fedkin.experiment.planned import planned, run_name
 from fedkin.report import export
 from fedkin.report.folder import Run, read_run
 from fedkin.report.page import one_run, run_page
 from fedkin.report.publication_tables import require_decimals
+from fedkin.storage.folders import reading, require_folder
 from fedkin.storage.toml import read_toml
 
 
@@ -50,6 +51,12 @@ def report_command(args: list[str]) -> int:
     folder = flags.folder
     if flags.figures is not None:
         require_folder_name(flags.figures, "--figures")
+    require_folder(folder)
+    with reading(folder):
+        return _report(folder, flags)
+
+
+def _report(folder: Path, flags: ReportFlags) -> int:
     require_run_or_comparison(folder)
     if (folder / "compare.toml").is_file():
         found = _comparison(flags)
@@ -71,7 +78,7 @@ def _comparison(flags: ReportFlags) -> Outcome:
     if flags.local is not None:
         raise RunFolderError(f"{flags.folder} is a comparison, which has its own Local; omit --local {flags.local}")
     file = flags.folder / "compare.toml"
-    plan = comparison_from(read_toml(file), str(file))
+    plan = planned(read_toml(file), str(file))
     places = [flags.folder / run_name(name, seed) for name, seed in plan.runs()]
     again = f"fedkin resume {typed(flags.folder)}"
     done = [place for place in places if (place / "summary.json").is_file()]

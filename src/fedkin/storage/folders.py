@@ -25,6 +25,26 @@ def require_folder(folder: Path) -> None:
     require_plain(folder)
 
 
+_OTHER_KIND = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
+               FileExistsError, IsADirectoryError, NotADirectoryError)  # fmt: skip
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Turn an error that values or files of the wrong kind cause in a folder into one that names the folder.
+
+    Raises:
+        RunFolderError: in place of the error, which is its cause.
+    """
+    try:
+        yield
+    except _OTHER_KIND as e:
+        raise RunFolderError(
+            f"{folder} is damaged: it holds what no run writes ({type(e).__name__}: {str(e)[:200]}); restore it "
+            "from a copy; if nothing has changed the folder, please report this line"
+        ) from e
+
+
 @contextmanager
 def room(folder: Path, again: str = "fedkin resume") -> Iterator[None]:
     """Turn the error of a full disk into one that names the folder and the way to continue the run.
