@@ -296,7 +296,7 @@ def opened(path: Path | str, table: dict[str, Any]) -> RunFolder:
     folder = RunFolder.open(path)
     there, here = decisive(read_toml(folder.path / "config.toml")), decisive(table)
     if there != here:
-        longer = {**here, "run": {**here["run"], "rounds": there["run"].get("rounds")}} == there
+        longer = {**here, "run": {**here["run"], "rounds": there.get("run", {}).get("rounds")}} == there
         more = f", or with another number of rounds: fedkin resume {typed(folder.path)} --rounds N" if longer else ""
         raise RunFolderError(
             f"{folder.path} belongs to a run with another config: {differences(there, here)}; resume it as it was "

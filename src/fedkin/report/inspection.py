@@ -172,11 +172,13 @@ def write_inspection(folder: Path | str, found: Found, command: str | None = Non
         The path of the page.
     """
     folder = Path(folder)
-    write_atomic(folder / "inspect.json", (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomic(
+        folder / "inspect.json", (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode(errors="replace")
+    )
     if found["clients"]:
         write_atomic(folder / "labels.svg", charts.svg(labels_chart(found)).encode())
     path = folder / "inspect.html"
-    write_atomic(path, _page(found, command).encode("utf-8"))
+    write_atomic(path, _page(found, command).encode("utf-8", "replace"))
     return path
 
 

@@ -18,6 +18,7 @@ from fedkin.report.page_data import PageData
 from fedkin.report.result import Scene
 from fedkin.report.tuning import tuning_note, tuning_table
 from fedkin.storage.files import write_atomic
+from fedkin.storage.folders import room
 
 _NAMED = 12
 
@@ -175,8 +176,9 @@ def _written_command(run: Run) -> str | None:
 
 def _write(folder: Path, scene: Scene, body: str, command: str | None) -> Path:
     text = markup.document(scene, body, command)
-    write_atomic(folder / "report.html", text.encode("utf-8"))
-    write_atomic(folder / "overview.png", charts.png(_overview(scene.report).titled))
+    with room(folder, "fedkin report"):
+        write_atomic(folder / "report.html", text.encode("utf-8"))
+        write_atomic(folder / "overview.png", charts.png(_overview(scene.report).titled))
     return folder / "report.html"
 
 

@@ -32,6 +32,7 @@ from fedkin.report.tables import (
 )
 from fedkin.report.tuning import Tuned, tuning_table
 from fedkin.storage.files import write_atomic
+from fedkin.storage.folders import room
 
 MOST_DECIMALS = 6
 
@@ -99,9 +100,10 @@ def write_tables(
     comment = "".join(f"{line}\n" for line in origin.lines()).replace("--", "- -")  # "--" is not allowed in a comment
     tuned = f"\n{to_markdown(tuning_table(origin.tuned))}" if origin.tuned else ""
     markdown = f"{to_markdown(grid)}{tuned}\n{text}\n<!--\n{comment}-->\n"
-    write_atomic(folder / "table.md", markdown.encode())
-    write_atomic(folder / "table.tex", to_latex(grid, origin).encode())
-    write_atomic(folder / "table.csv", to_csv(rows, origin, reference, extra).encode())
+    with room(folder, "fedkin report"):
+        write_atomic(folder / "table.md", markdown.encode())
+        write_atomic(folder / "table.tex", to_latex(grid, origin).encode())
+        write_atomic(folder / "table.csv", to_csv(rows, origin, reference, extra).encode())
 
 
 def paper_table(

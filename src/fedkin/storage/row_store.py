@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, RunFolderError
-from fedkin.storage.files import PRIVATE_FILE, make_private
+from fedkin.storage.files import PRIVATE_FILE, PRIVATE_FOLDER, make_private
 
 SUPPORTED = sys.platform != "win32"
 """Whether this system can replace and delete files that are mapped; Windows cannot, and banks are in memory there."""
@@ -60,6 +60,7 @@ class _File:
                 self.number, name = tempfile.mkstemp(prefix="fedkin-")
                 os.unlink(name)
             else:
+                path.parent.mkdir(PRIVATE_FOLDER, exist_ok=True)  # and none above: a run's folder may have been moved
                 make_private(path.parent)
                 self.number = os.open(path, os.O_RDWR | how, PRIVATE_FILE)
         except OSError as e:
