@@ -113,7 +113,7 @@ def extend(folder: RunFolder, there: _S, rounds: int) -> _S:
         return there
     if folder.bank_files.exists():
         require_supported(folder.bank_files)
-    done = folder.settle()
+    done = folder.settle(*_marked(there))
     if rounds < done:
         raise ConfigError(
             f"{folder.path} has {counted(done, 'round')}, more than the {rounds} asked for; give more than {done}"
@@ -212,14 +212,21 @@ def _prepare(folder: RunFolder, longer: Settings | ProgramSettings, plan: Plan) 
         if path.exists():
             change = changes.get(name, lambda line: line)
             files[path.name], at_best[path.name] = _rewritten(path, change, best or 0)
+    marks, about = _marked(longer)
     record = {
         "config": longer.toml(),
-        "mark": digest(longer.table()),
-        "about": json.dumps(decisive(longer.table()), sort_keys=True),
+        "mark": marks["config"],
+        "about": about["config"],
         "files": files,
         "best": at_best,
     }
     write_atomic(folder.path / EXTENDING, json.dumps(record).encode())
+
+
+def _marked(settings: Settings | ProgramSettings) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the fingerprint of settings in a checkpoint, and what it is of."""
+    table = settings.table()
+    return {"config": digest(table)}, {"config": json.dumps(decisive(table), sort_keys=True)}
 
 
 class _Clients:

@@ -228,18 +228,22 @@ class RunFolder:
             return server, Stored(self.states, tensors[FILES], server.acks)
         return server, clients
 
-    def settle(self) -> int:
+    def settle(self, marks: Mapping[str, str], about: Mapping[str, str]) -> int:
         """Remove what no checkpoint covers.
+
+        Args:
+            marks: fingerprints that the checkpoint must have.
+            about: what they are of.
 
         Returns:
             the round of the checkpoint, 0 if there is none.
 
         Raises:
-            RunFolderError: the checkpoint is damaged, or the lines of its rounds are not as they were written.
+            RunFolderError: the checkpoint is damaged or of another run, or lines of its rounds are missing or damaged.
         """
         texts: Mapping[str, str] = {"round": "0"}
         if self.checkpoint.path.exists():
-            texts, _ = self.checkpoint.read({}, {})
+            texts, _ = self.checkpoint.read(marks, about)
             self.lines.require(texts)
         self.lines.cut(int(texts["round"]))
         return int(texts["round"])

@@ -172,9 +172,8 @@ def write_inspection(folder: Path | str, found: Found, command: str | None = Non
         The path of the page.
     """
     folder = Path(folder)
-    write_atomic(
-        folder / "inspect.json", (json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode(errors="replace")
-    )
+    text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    write_atomic(folder / "inspect.json", text.encode("utf-8", "replace"))  # names of files may be any bytes
     if found["clients"]:
         write_atomic(folder / "labels.svg", charts.svg(labels_chart(found)).encode())
     path = folder / "inspect.html"
