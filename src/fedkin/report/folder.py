@@ -218,20 +218,12 @@ def read_run(folder: Path | str) -> Run:
         RunFolderError: the folder or its summary is missing, or a file is damaged.
     """
     folder = Path(folder)
-    path = folder / "summary.json"
     require_folder(folder)
-    try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    summary = summary_in(folder)
+    if not summary:
         raise RunFolderError(
             f"{folder} is not a finished run: it has no summary.json; if it was begun, go on with: "
             f"fedkin resume {typed(folder)}"
-        ) from error
-    except (ValueError, RecursionError, OSError) as error:
-        raise RunFolderError(f"{path} is not JSON ({error}); write it again: fedkin resume {typed(folder)}") from error
-    if not isinstance(summary, dict):
-        raise RunFolderError(
-            f"{path} must hold an object, got {type(summary).__name__}; write it again: fedkin resume {typed(folder)}"
         )
     for name, size in (summary.pop(SIZES, None) or {}).items():
         if name in KEYS and (there := _size(folder / name)) != size:
@@ -251,6 +243,23 @@ def read_run(folder: Path | str) -> Run:
         summary=summary,
         folder=folder,
     )
+
+
+def summary_in(folder: Path) -> Record:
+    """Read ``summary.json``; empty as long as the run has not ended.
+
+    Raises:
+        RunFolderError: it cannot be read, or holds something else.
+    """
+    try:
+        found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as e:
+        found = e
+    if not isinstance(found, dict):
+        raise RunFolderError(f"{folder / 'summary.json'} is damaged; write it again: fedkin resume {typed(folder)}")
+    return found
 
 
 def _size(path: Path) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -122,20 +123,21 @@ def require_end(path: Path, size: int) -> None:
         )
 
 
-def require_rounds(path: Path, until: int, *, beyond: bool = False) -> None:
-    """Check that a file has one line for each round.
+def require_rounds(path: Path, until: int, *, beyond: bool = False) -> int:
+    """Check that a file has one line for each round; return where the last of them ends, in bytes.
 
     Args:
         path: the file.
         until: the last round.
-        beyond: whether lines of later rounds may follow.
+        beyond: whether anything may follow.
 
     Raises:
         RunFolderError: the rounds of its lines differ.
     """
-    there = [t for line, _ in lines_of(path) if (t := line["round"]) <= until or not beyond]
-    if there != list(range(1, until + 1)):
+    lines = list(islice(lines_of(path), until if beyond else None))
+    if [line.record["round"] for line in lines] != list(range(1, until + 1)):
         raise RunFolderError(
-            f"{path} must hold rounds 1 to {until}, one line each, it has {len(there)} of them; restore the file, or "
-            "start the run again in another folder"
+            f"{path} must hold rounds 1 to {until}, one line each, it has {len(lines)} lines; restore the file, "
+            "or start the run again in another folder"
         )
+    return lines[-1].end if lines else 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedkin.core.errors import RunFolderError
 from fedkin.storage.files import HALF_WRITTEN, naming, sync_to_disk
-from fedkin.storage.json_lines import Lines, Record, lines_of, require_end, require_rounds
+from fedkin.storage.json_lines import Lines, Record, require_end, require_rounds
 
 NAMES = ("rounds", "clients", "relations", "timing")
 """The files are ``NAME.jsonl``."""
@@ -54,13 +54,8 @@ class LineFiles:
         Raises:
             RunFolderError: lines of rounds up to ``until`` are missing or damaged.
         """
-        ends = {name: self._end(name, until) for name in NAMES}
-        for name in self._written:  # all content beyond what the checkpoint covers, also if it is not a line
-            if self.path(name).stat().st_size > ends[name]:
-                os.truncate(self.path(name), ends[name])
-        require_rounds(self.path("rounds"), until, beyond=True)
-        require_rounds(self.path("timing"), until, beyond=True)
-        for name, end in ends.items():
+        ends = {name: require_rounds(self.path(name), until, beyond=True) for name in ("rounds", "timing")}
+        for name, end in {**dict.fromkeys(NAMES, 0), **ends, **self._written}.items():
             path = self.path(name)
             if path.exists() and path.stat().st_size != end:
                 os.truncate(path, end)
@@ -86,12 +81,6 @@ class LineFiles:
                 )
             require_end(self.path(name), int(size))
             self._written[name] = int(size)
-
-    def _end(self, name: str, until: int) -> int:
-        """Return the end of the lines up to a round, in bytes: from the checkpoint, or from the lines themselves."""
-        if name in self._written:
-            return self._written[name]
-        return max((end for line, end in lines_of(self.path(name)) if line["round"] <= until), default=0)
 
 
 def size_texts(sizes: Mapping[str, int]) -> dict[str, str]:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import weakref
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -175,22 +175,18 @@ class Banks:
             require_supported(self._folder)
         self._banks.clear()
         self._round, found = round, Bundle()
-        places = {name: _place(self._folder, name, text, sums) for name, text in layouts.items()}
-        self._take_back(round, {place.number: place for place in places.values()})
-        for name, place in places.items():
-            path, width = place.path, place.width
-            opened = _File(path, 0)
-            os.ftruncate(opened.number, place.shape[0] * width)
-            own = _Bank(place.number, opened, mmap.mmap(-1, 1), sums[name], torch.empty(0), place.shape[0], set())
-            self._map(own, place.shape, place.dtype, sums[name].clone())
-            for i in range(place.shape[0]):
+        banks = {name: self._opened(name, text, sums) for name, text in layouts.items()}
+        self._take_back({own.number: own for own in banks.values()})
+        for name, own in banks.items():
+            for i in range(own.saved):
                 # read from the file: the map would keep all of it in memory
-                if zlib.crc32(os.pread(opened.number, width, i * width)) != int(own.sums[i]):
+                if zlib.crc32(os.pread(own.file.number, own.width, i * own.width)) != int(own.sums[i]):
+                    path = self._folder / _file(own.number)
                     raise RunFolderError(f"{path}: row {i} is damaged; start the run again in another folder")
-            self._count = max(self._count, place.number + 1)
+            self._count = max(self._count, own.number + 1)
             found[name] = own.whole
         for path in self._folder.glob("*.bank"):
-            if path not in {place.path for place in places.values()}:
+            if path.name not in {_file(own.number) for own in banks.values()}:
                 path.unlink()
         self.rest()
         return found
@@ -227,6 +223,31 @@ class Banks:
         sums = torch.tensor([_sum(row) for row in rows], dtype=torch.int64)
         return _Bank(number, file, mmap.mmap(-1, 1), sums, rows, 0, set())
 
+    def _opened(self, name: str, text: str, sums: Mapping[str, Tensor]) -> _Bank:
+        """Return a bank that a checkpoint describes, mapped.
+
+        Raises:
+            RunFolderError: it describes none, or its file is missing or too short.
+        """
+        assert self._folder is not None
+        try:
+            number, kind, shape = json.loads(text)
+            whole = type(number) is int and number >= 0 and all(type(n) is int and n > 0 for n in shape)
+            if not whole or len(shape) < 2 or sums[name].shape != (shape[0],):
+                raise ValueError("no bank has this number and shape")
+            dtype, path = _TYPES[kind], self._folder / _file(number)
+        except (ValueError, TypeError, KeyError, RecursionError) as e:
+            raise RunFolderError(
+                f"{self._folder}: the checkpoint describes the bank {name} as {text[:80]!r} ({e}); start the run again "
+                "in another folder"
+            ) from e
+        if not path.is_file() or path.stat().st_size < _bytes(shape, dtype):
+            raise RunFolderError(f"{path} is missing or too short; start the run again in another folder")
+        own = _Bank(number, _File(path, 0), mmap.mmap(-1, 1), sums[name], torch.empty(0), shape[0], set())
+        os.ftruncate(own.file.number, _bytes(shape, dtype))
+        self._map(own, tuple(shape), dtype, sums[name].clone())
+        return own
+
     def _map(self, own: _Bank, shape: tuple[int, ...], dtype: torch.dtype, sums: Tensor) -> None:
         """Map a file with this shape as a tensor."""
         self._banks = {at: other for at, other in self._banks.items() if other is not own}
@@ -251,20 +272,23 @@ class Banks:
             end += len(note)
         own.noted.update(new)
 
-    def _take_back(self, round: int, places: Mapping[int, _Place]) -> None:
-        """Restore the rows of the checkpoint after ``round`` where a later round has overwritten them.
-
-        Args:
-            places: the banks of the checkpoint by their numbers, the only ones that are written to.
-        """
+    def _take_back(self, banks: Mapping[int, _Bank]) -> None:
+        """Restore the rows of the last checkpoint, whose banks these are by number, where a later round has overwritten
+        them. An incomplete note is the last one: its row was not overwritten any more."""
         assert self._folder is not None
         path = self._folder / _UNDO
         if not path.exists():
             return
         with path.open("rb") as file:
-            if _head(file).get("round") == round:
-                for place, row, raw in _notes(file, places):
-                    _write(_File(place.path, 0), raw, row * place.width)
+            if _head(file).get("round") == self._round:
+                while head := _head(file):
+                    number, row = head.get("bank"), head.get("row")
+                    own = banks.get(number) if type(number) is int else None
+                    if own is None or type(row) is not int or not 0 <= row < own.saved:
+                        break
+                    if zlib.crc32(raw := file.read(own.width)) != head.get("sum"):
+                        break
+                    _write(own.file, raw, row * own.width)
         path.unlink()
 
     def _delete(self, name: str) -> None:
@@ -272,59 +296,8 @@ class Banks:
             (self._folder / name).unlink(missing_ok=True)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A bank as a checkpoint describes it; its file is at least as long as that."""
-
-    number: int
-    path: Path
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-    @property
-    def width(self) -> int:
-        """Size of a row in bytes."""
-        return _bytes(self.shape[1:], self.dtype)
-
-
-def _place(folder: Path, name: str, text: str, sums: Mapping[str, Tensor]) -> _Place:
-    """Read the text of a checkpoint on a bank.
-
-    Raises:
-        RunFolderError: it describes none, or one that is not in its file.
-    """
-    try:
-        number, kind, shape = json.loads(text)
-        whole = type(number) is int and number >= 0 and all(type(n) is int and n > 0 for n in shape)
-        if not whole or len(shape) < 2 or sums[name].shape != (shape[0],):
-            raise ValueError("no bank has this number and shape")
-        place = _Place(number, folder / _file(number), _TYPES[kind], tuple(shape))
-    except (ValueError, TypeError, KeyError, RecursionError) as e:
-        raise RunFolderError(
-            f"{folder}: the checkpoint describes the bank {name} as {text[:80]!r} ({e}); start the run again in "
-            "another folder"
-        ) from e
-    if not place.path.is_file() or place.path.stat().st_size < place.shape[0] * place.width:
-        raise RunFolderError(f"{place.path} is missing or too short; start the run again in another folder")
-    return place
-
-
 def _file(number: int) -> str:
     return f"{number}.bank"
-
-
-def _notes(file: BinaryIO, places: Mapping[int, _Place]) -> Iterator[tuple[_Place, int, bytes]]:
-    """Yield bank, row and former content of each note in ``undo``, up to one that is incomplete: its row was not
-    overwritten any more."""
-    while head := _head(file):
-        number, row = head.get("bank"), head.get("row")
-        place = places.get(number) if type(number) is int else None
-        if place is None or type(row) is not int or not 0 <= row < place.shape[0]:
-            return
-        raw = file.read(place.width)
-        if zlib.crc32(raw) != head.get("sum"):
-            return
-        yield place, row, raw
 
 
 def _head(file: BinaryIO) -> Mapping[str, object]:
