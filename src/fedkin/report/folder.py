@@ -258,7 +258,9 @@ def summary_in(folder: Path) -> Record:
     except (OSError, ValueError, RecursionError) as e:
         found = e
     if not isinstance(found, dict):
-        raise RunFolderError(f"{folder / 'summary.json'} is damaged; write it again: fedkin resume {typed(folder)}")
+        raise RunFolderError(
+            f"{folder / 'summary.json'} is not JSON of a run; write it again: fedkin resume {typed(folder)}"
+        )
     return found
 
 
