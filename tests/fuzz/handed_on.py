@@ -37,7 +37,7 @@ from fedkin.cli.exit_codes import BAD_INPUT, DIVERGED, OK
 Draw = random.Random
 HERE, NEW = "HERE", "NEW"
 """In a command: the damaged folder, and a folder or file that it may write."""
-LONGEST = 60
+LONGEST = 300
 """Seconds for one command."""
 SPARE = 3 << 30
 """Bytes of memory that a command may take."""
