@@ -31,10 +31,10 @@ from fedkin.data import Dataset, Federation
 from fedkin.evaluate import to_target
 from fedkin.evaluate.divergence import advice
 from fedkin.evaluate.divergence import sentence as diverged_sentence
-from fedkin.experiment.compare import Comparison, as_made, compare, comparison_from
+from fedkin.experiment.compare import Comparison, as_made, compare, comparison_from, run_name
 from fedkin.experiment.execute import OnRound, is_last
 from fedkin.experiment.listing import whole_of
-from fedkin.experiment.planned import ALWAYS, run_name
+from fedkin.experiment.planned import ALWAYS
 from fedkin.experiment.result import Result
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.search_space import Values
@@ -197,7 +197,7 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
         )
         runs = [replace(run, at_best=show.at_best) for run in made]
         tracked.end()
-    found = write_outcome(plan, folder, runs, show.decimals)
+    found = write_outcome(plan.baseline, folder, runs, show.decimals)
     if show.json:
         screen.write(json.dumps([_summary(run, show) | _tuning(run, found) for run in runs], indent=2))
     elif not show.quiet:

@@ -18,8 +18,8 @@ from fedkin.cli.parts import parse, summary
 from fedkin.core import ConfigError, Training
 from fedkin.core.method import PRESET_TABLES
 from fedkin.data import absolute
-from fedkin.experiment.compare import Comparison, comparison_parts
-from fedkin.experiment.planned import compared, known, meant
+from fedkin.experiment.compare import Comparison, comparison_parts, known, meant
+from fedkin.experiment.planned import compared
 from fedkin.experiment.search_space import space_from
 from fedkin.experiment.settings import DataSettings, Settings, Setup, settings_from
 from fedkin.experiment.sweep import Sampler, Sweep, sweep_table_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from fedkin.core.errors import typed
 from fedkin.data import Dataset, Federation, federate, is_shelf
 from fedkin.experiment.comparison import ComparisonResult
 from fedkin.experiment.listing import TRIALS
-from fedkin.experiment.planned import ALWAYS, Planned, compared, known, meant, planned, run_name
+from fedkin.experiment.planned import ALWAYS, compared
 from fedkin.experiment.prepare import require_method, require_validation
 from fedkin.experiment.progress import bar
 from fedkin.experiment.result import Result
@@ -28,7 +28,7 @@ from fedkin.experiment.settings import OnData, RunSettings, Settings, Setup, set
 from fedkin.experiment.sweep import Sweep
 from fedkin.experiment.tuning import OnTuning, tune_all, tuning_sweep
 from fedkin.inspection import require_two_classes
-from fedkin.methods import get_method, get_title, settings_in
+from fedkin.methods import canonical, get_method, get_title, settings_in
 from fedkin.privacy.budget import Privacy, reports
 from fedkin.report.folder import Run
 from fedkin.report.tuning import read_tuned
@@ -234,6 +234,16 @@ def _both(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]
     return {**first, **second, **({"inner": inner} if inner else {})}
 
 
+def known(name: str) -> str:
+    """Return a method's name as the catalogue has it, or that of user-defined code with its file."""
+    return canonical(CodeRef.read(name).name)
+
+
+def meant(name: str, names: Iterable[str]) -> str:
+    """Return the name of the compared method that a name stands for; user-defined ones go by their class as well."""
+    return next((n for n in names if name == CodeRef(n).attribute), known(name))
+
+
 def _privacy_for(privacy: Privacy, method: Method) -> Privacy:
     """Return the options, without noise on class counts where clients report none (the references, for example).
 
@@ -269,15 +279,26 @@ def comparison_parts(table: Mapping[str, Any], where: str, *, checked: bool = Tr
     Raises:
         ConfigError: an unknown key, or a value of the wrong kind.
     """
-    plan = planned(table, where)
+    if "made_by" in table:
+        raise ConfigError(
+            f"{where} was made by a program with {table['made_by']}, which only that program has; go on there: "
+            "fedkin.compare(..., out=FOLDER, resume=True)"
+        )
     known = {f.name for f in dataclasses.fields(Comparison)} - {"own"} | {"method"}
     for name in table:
         if name not in known:
             raise ConfigError(f"{where}: unknown entry {name!r}; there are {', '.join(sorted(known))}")
+    methods, seeds = table.get("methods"), table.get("seeds", [0])
+    if not isinstance(methods, list) or not methods or not all(isinstance(m, str) for m in methods):
+        raise ConfigError(f'{where}: methods must be a list of names such as ["da-pfl"], got {methods!r}')
+    if not isinstance(seeds, list) or not all(type(s) is int for s in seeds):
+        raise ConfigError(f"{where}: seeds must be a list of whole numbers such as [0, 1], got {seeds!r}")
     if isinstance(how := table.get("run", {}), Mapping) and "seed" in how:
         raise ConfigError(f"{where}: a comparison has seeds = [0, 1], not a seed in [run]")
     if type(tune := table.get("tune", 0)) is not int:
         raise ConfigError(f"{where}: tune must be a whole number, got {tune!r}")
+    if not isinstance(safe := table.get("safe", False), bool):
+        raise ConfigError(f"{where}: safe must be true or false, got {safe!r}")
     own = table.get("method", {})
     if not isinstance(own, Mapping) or not all(isinstance(v, Mapping) for v in own.values()):
         raise ConfigError(f"{where}: settings of a method stand in a table such as [method.da-pfl]")
@@ -292,11 +313,11 @@ def comparison_parts(table: Mapping[str, Any], where: str, *, checked: bool = Tr
         if name not in ("methods", "seeds", "method", "baseline", "safe", "tune")
     }
     return {
-        "methods": tuple(table["methods"]),
-        "seeds": plan.seeds,
+        "methods": tuple(methods),
+        "seeds": tuple(seeds),
         "own": own,
         "baseline": str(table.get("baseline", "local")),
-        "safe": table.get("safe", False),
+        "safe": safe,
         "tune": tune,
         **setup_from(groups, where, checked=checked).groups(),
     }
@@ -378,7 +399,7 @@ def _compare_described(
         chosen = _chosen(plan, folder, data(plan.seeds[0]), on_trial)
         return lambda name, seed, **how: run_settings(chosen[name](seed), data(seed), **how)
 
-    return result_of(plan, runs({**files, "compare.toml": plan.toml().encode()}, begin), folder)
+    return result_of(plan.baseline, runs({**files, "compare.toml": plan.toml().encode()}, begin), folder)
 
 
 def _compare_given(
@@ -500,12 +521,16 @@ def _withdraw(folder: Path, files: set[str]) -> None:
         remove(folder)
 
 
-def result_of(plan: Comparison | Planned, runs: Sequence[Run], folder: Path | None) -> ComparisonResult:
-    """Return the result of a plan's runs; how methods were tuned is read from the folder. No user-defined code is
-    loaded."""
-    name, private = CodeRef(plan.baseline).portable, any("privacy" in run.summary for run in runs)
-    reference = next((run.title for run in runs if run.summary.get("method") == name), get_title(plan.baseline))
+def result_of(baseline: str, runs: Sequence[Run], folder: Path | None) -> ComparisonResult:
+    """Return the result of runs against those of a method; how methods were tuned is read from the folder."""
+    name, private = CodeRef(baseline).portable, any("privacy" in run.summary for run in runs)
+    reference = next((run.title for run in runs if run.summary.get("method") == name), get_title(baseline))
     return ComparisonResult(runs, reference, () if folder is None else read_tuned(folder), private)
+
+
+def run_name(name: str, seed: int) -> str:
+    """Return the name of a run's folder within that of its comparison."""
+    return f"{CodeRef(name).attribute}-seed{seed}"
 
 
 def as_run(result: Result) -> Run:

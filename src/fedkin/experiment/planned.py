@@ -3,79 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedkin.core import ConfigError
-from fedkin.methods import canonical
 from fedkin.storage.toml import read_toml
 from fedkin.user_code.loading import plain_name
 from fedkin.user_code.reference import CodeRef
 
 ALWAYS = ("local", "local-full", "fedavg")
 """Reference rows that every comparison has."""
-
-
-@dataclass(frozen=True)
-class Planned:
-    """What a comparison runs, as its file has it.
-
-    Attributes:
-        names: of all methods, in the order of the table.
-        seeds: of the runs of each.
-        baseline: the method that the others are compared with.
-    """
-
-    names: tuple[str, ...]
-    seeds: tuple[int, ...]
-    baseline: str
-
-    def runs(self) -> list[tuple[str, int]]:
-        """Name and seed of every run, in the order of the table."""
-        return [(name, seed) for seed in self.seeds for name in self.names]
-
-
-def planned(table: Mapping[str, Any], where: str) -> Planned:
-    """Read what a comparison runs from the tables of a TOML file.
-
-    Args:
-        table: the tables.
-        where: the file, for messages.
-
-    Raises:
-        ConfigError: a value of the wrong kind, or a comparison that a program made.
-    """
-    if "made_by" in table:
-        raise ConfigError(
-            f"{where} was made by a program with {table['made_by']}, which only that program has; go on there: "
-            "fedkin.compare(..., out=FOLDER, resume=True)"
-        )
-    methods, seeds, safe = table.get("methods"), table.get("seeds", [0]), table.get("safe", False)
-    if not isinstance(methods, list) or not methods or not all(isinstance(m, str) for m in methods):
-        raise ConfigError(f'{where}: methods must be a list of names such as ["da-pfl"], got {methods!r}')
-    if not isinstance(seeds, list) or not all(type(s) is int for s in seeds):
-        raise ConfigError(f"{where}: seeds must be a list of whole numbers such as [0, 1], got {seeds!r}")
-    if not isinstance(safe, bool):
-        raise ConfigError(f"{where}: safe must be true or false, got {safe!r}")
-    names = compared(tuple(map(known, methods)), safe)
-    return Planned(names, tuple(seeds), meant(str(table.get("baseline", "local")), names))
-
-
-def known(name: str) -> str:
-    """Return a method's name as the catalogue has it, or that of user-defined code with its file."""
-    return canonical(CodeRef.read(name).name)
-
-
-def meant(name: str, names: Iterable[str]) -> str:
-    """Return the name of the compared method that a name stands for; user-defined ones go by their class as well."""
-    return next((n for n in names if name == CodeRef(n).attribute), known(name))
-
-
-def run_name(name: str, seed: int) -> str:
-    """Return the name of a run's folder within that of its comparison."""
-    return f"{CodeRef(name).attribute}-seed{seed}"
 
 
 def compared(methods: Sequence[str], safe: bool) -> tuple[str, ...]:
