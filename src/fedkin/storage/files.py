@@ -13,6 +13,8 @@ from fedkin.core.errors import RunFolderError, typed
 
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 """Modes of files and folders with data of single clients: states, models, keys, accounts."""
+FOREIGN = ("wandb",)
+"""Names of folders that trackers write into that of a run, with links of their own."""
 HALF_WRITTEN = ".*.new"
 """Pattern of the names that files have until they are whole."""
 # on Windows modes say nothing about other users: files have the rights of their folder, in a profile those of its user
@@ -64,7 +66,7 @@ def require_plain(folder: Path) -> None:
         with suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:  # a run may be at work here
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.path)
+                    folders += [entry.path] * (entry.name not in FOREIGN)
                 elif not entry.is_file(follow_symlinks=False):
                     kind = "a link" if entry.is_symlink() else "neither a file nor a folder"
                     raise RunFolderError(

@@ -9,6 +9,7 @@ checksum of every row, not the rows. Neither a checkpoint nor ``undo`` names a f
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import sys
@@ -310,10 +311,7 @@ def _head(file: BinaryIO) -> Mapping[str, object]:
 
 
 def _bytes(shape: tuple[int, ...] | torch.Size | list[int], dtype: torch.dtype) -> int:
-    count = 1
-    for n in shape:
-        count *= n
-    return count * dtype.itemsize
+    return math.prod(shape) * dtype.itemsize
 
 
 def _raw(row: Tensor) -> bytes:

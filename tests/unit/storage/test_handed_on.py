@@ -179,6 +179,18 @@ def test_a_run_folder_may_itself_be_a_link(folders: dict[str, Path], tmp_path: P
     assert (tmp_path / "disk" / "a" / "summary.json").is_file()
 
 
+def test_a_tracker_may_keep_links(folders: dict[str, Path], tmp_path: Path, fedkin: Command) -> None:
+    """Weights & Biases has links to its last run and its logs in ``wandb``, which itself is none."""
+    shutil.copytree(folders["interrupted-file"], tmp_path / "a")
+    (tmp_path / "a" / "wandb" / "run-1").mkdir(parents=True)
+    (tmp_path / "a" / "wandb" / "latest-run").symlink_to("run-1")
+    assert fedkin("resume a --quiet").code == OK
+    assert fedkin("report a --quiet").code == OK
+    shutil.rmtree(tmp_path / "a" / "wandb")
+    (tmp_path / "a" / "wandb").symlink_to(tmp_path)
+    assert fedkin("resume a --quiet").code == BAD_INPUT
+
+
 @pytest.mark.parametrize("name", [".lock", f".config.toml.{os.getpid()}.new"])
 def test_a_new_run_follows_no_link(name: str, others: Callable[[], object], tmp_path: Path, fedkin: Command) -> None:
     """A folder in which only what a kill leaves is found may be written to, and that may be a link."""
