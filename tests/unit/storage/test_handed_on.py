@@ -20,7 +20,7 @@ from fedkin.cli.exit_codes import BAD_INPUT, OK
 from fedkin.experiment.compare import compare, comparison_from
 from fedkin.experiment.run import run_settings
 from fedkin.storage.tensors import pack, unpack
-from folders import content, small
+from folders import content, sealed, small
 from owncode import CAUTIOUS
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="links and pipes as Linux and macOS have them")
@@ -177,6 +177,24 @@ def test_a_run_folder_may_itself_be_a_link(folders: dict[str, Path], tmp_path: P
     assert fedkin("resume a --quiet").code == OK
     assert fedkin("report a --quiet").code == OK
     assert (tmp_path / "disk" / "a" / "summary.json").is_file()
+
+
+@pytest.mark.parametrize("name", ["note_/../../others/file", "note_/PLACE/file", "note_a/b", "note_.."])
+def test_a_figure_is_named_after_no_path(
+    name: str, folders: dict[str, Path], others: Callable[[], object], tmp_path: Path, fedkin: Command
+) -> None:
+    """Notes of a method are drawn; the names that lines give them lead out of no folder."""
+    shutil.copytree(folders["finished-memory"], tmp_path / "a")
+    path, named = tmp_path / "a" / "clients.jsonl", name.replace("PLACE", str(tmp_path / "others"))
+    lines = [{**json.loads(line), named: 0.5 + i % 3} for i, line in enumerate(path.read_text().splitlines())]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    sealed(tmp_path / "a")
+    before = others()
+    done = fedkin("report a --quiet --figures figures")
+    assert others() == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "figures", "others"]
+    assert not [p for p in (tmp_path / "figures").iterdir() if p.is_dir()]
+    assert done.code == OK or done.err.startswith("fedkin: ")
 
 
 def test_a_tracker_may_keep_links(folders: dict[str, Path], tmp_path: Path, fedkin: Command) -> None:
