@@ -175,8 +175,11 @@ def _changed(told: Any, draw: Draw, names: Sequence[str]) -> Any:
     if not places:
         return value
     holder, key = draw.choice(places)
-    if draw.random() < 0.3:
+    what = draw.random()
+    if what < 0.3:
         del holder[key]
+    elif what < 0.4 and isinstance(holder, dict):
+        holder[draw.choice((f"{key}_/", f"{key}/", "")) + draw.choice(names)] = holder.pop(key)
     else:
         holder[key] = value
     return told

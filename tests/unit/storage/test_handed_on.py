@@ -24,8 +24,8 @@ from folders import content, sealed, small
 from owncode import CAUTIOUS
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="links and pipes as Linux and macOS have them")
-READ = ("report a --quiet", "runs a", "export a --client 0 --out new", "join a --data rows.csv")
-WRITTEN = ("resume a --quiet", "resume a --quiet --rounds 9")
+READ = ("report a --quiet", "runs a", "export a --client 0 --out new")
+WRITTEN = "resume a --quiet"
 MINE = b"mine, " * 20_000
 
 
@@ -146,7 +146,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("target", ["others/file", "others/below", "others/nothing", "/dev/zero", "itself", "a pipe"])
+@pytest.mark.parametrize("target", ["others/file", "others/below", "/dev/zero", "a pipe"])
 def test_nothing_leads_out_of_a_folder(
     name: str, target: str, folders: dict[str, Path], others: Callable[[], object], tmp_path: Path, fedkin: Command
 ) -> None:
@@ -158,9 +158,9 @@ def test_nothing_leads_out_of_a_folder(
     if target == "a pipe":
         os.mkfifo(path)
     else:
-        path.symlink_to(path if target == "itself" else tmp_path / target)
+        path.symlink_to(tmp_path / target)
     before, began = others(), time.monotonic()
-    for command in (*READ, *WRITTEN):
+    for command in (*READ, WRITTEN):
         done = fedkin(command)
         assert others() == before, command
         assert (
@@ -179,22 +179,21 @@ def test_a_run_folder_may_itself_be_a_link(folders: dict[str, Path], tmp_path: P
     assert (tmp_path / "disk" / "a" / "summary.json").is_file()
 
 
-@pytest.mark.parametrize("name", ["note_/../../others/file", "note_/PLACE/file", "note_a/b", "note_.."])
 def test_a_figure_is_named_after_no_path(
-    name: str, folders: dict[str, Path], others: Callable[[], object], tmp_path: Path, fedkin: Command
+    folders: dict[str, Path], others: Callable[[], object], tmp_path: Path, fedkin: Command
 ) -> None:
     """Notes of a method are drawn; the names that lines give them lead out of no folder."""
     shutil.copytree(folders["finished-memory"], tmp_path / "a")
-    path, named = tmp_path / "a" / "clients.jsonl", name.replace("PLACE", str(tmp_path / "others"))
-    lines = [{**json.loads(line), named: 0.5 + i % 3} for i, line in enumerate(path.read_text().splitlines())]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path, names = tmp_path / "a" / "clients.jsonl", ("/../../others/file", f"/{tmp_path}/others/file", "a/b", "..")
+    added = {f"note_{name}": 0.5 for name in names}
+    lines = [json.dumps({**json.loads(line), **added}) + "\n" for line in path.read_text().splitlines()]
+    path.write_text("".join(lines))
     sealed(tmp_path / "a")
     before = others()
-    done = fedkin("report a --quiet --figures figures")
+    assert fedkin("report a --quiet --figures figures").code == OK
     assert others() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "figures", "others"]
     assert not [p for p in (tmp_path / "figures").iterdir() if p.is_dir()]
-    assert done.code == OK or done.err.startswith("fedkin: ")
 
 
 def test_a_tracker_may_keep_links(folders: dict[str, Path], tmp_path: Path, fedkin: Command) -> None:
