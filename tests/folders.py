@@ -11,8 +11,8 @@ from safetensors import safe_open
 
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import Settings, settings_from
+from fedkin.storage.json_lines import SIZES
 from fedkin.storage.line_files import LineFiles
-from fedkin.storage.summary import with_digests
 
 LINES = ("rounds", "clients", "relations")
 FILES = {
@@ -92,16 +92,15 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def sealed(path: Path, summary: dict[str, Any] | None = None) -> Path:
-    """The folder with a summary, by default its own, that has the digests of the files as they are."""
+    """The folder with a summary, by default its own, that has the sizes of the files as they are."""
     file = path / "summary.json"
     found = json.loads(file.read_text(encoding="utf-8")) if summary is None else summary
-    found = {name: value for name, value in found.items() if name != "digests"}
-    file.write_text(json.dumps(with_digests(found, LineFiles(path).digests())), encoding="utf-8")
+    file.write_text(json.dumps({**found, SIZES: LineFiles(path).sizes()}), encoding="utf-8")
     return path
 
 
 def texts_of(path: Path) -> dict[str, str]:
-    """The texts of a checkpoint: its round, marks and digests."""
+    """The texts of a checkpoint: its round, marks and sizes."""
     with safe_open(path, framework="pt") as file:
         found: dict[str, str] = file.metadata()
     return found
@@ -124,7 +123,7 @@ def assert_equal_folders(one: Path, other: Path, done: int = 0, but: tuple[str, 
             assert texts_of(one / name) == texts_of(other / name)
     mine, theirs = (json.loads((folder / "summary.json").read_text()) for folder in (one, other))
     for summary in (mine, theirs):
-        del summary["command"], summary["digests"]["summary.json"]
+        del summary["command"]
         if but:
             del summary["config"]["compute"]["engine"], summary["computed"]
     assert mine == theirs

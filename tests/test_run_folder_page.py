@@ -81,7 +81,7 @@ def test_every_field_of_the_other_files_is_named(folders: list[Path]) -> None:
             }
         found |= set(json.loads((folder / "summary.json").read_text()))
     assert found <= known, found - known
-    assert {"rows", "labels", "training_s", "attack", "privacy", "digests"} <= found
+    assert {"rows", "labels", "training_s", "attack", "privacy", "bytes"} <= found
 
 
 def test_the_page_names_no_field_that_is_gone() -> None:

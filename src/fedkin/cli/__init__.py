@@ -159,6 +159,9 @@ def _commands(name: str) -> Callable[[list[str]], int]:
 
 def _refusal(args: list[str]) -> str | None:
     """Return the answer to an unknown command, which does not wait for torch; None if there is none."""
+    for word in (*args, os.getcwd()):
+        if (shown := os.fsencode(word).decode(errors="backslashreplace")) != word:
+            return f"{shown} is not UTF-8, and paths stand in files that are; rename the file or folder"
     if args[0] not in _COMMANDS:
         meant = get_close_matches(args[0], _COMMANDS, n=1, cutoff=0.5)
         return f"unknown command {args[0]!r}; " + (

@@ -48,7 +48,7 @@ from fedkin.report.folder import Run, read_run
 from fedkin.report.page import one_run, run_page
 from fedkin.report.tuning import setting_text, tuning_table
 from fedkin.report.wording import listed
-from fedkin.storage.folders import require_folder, taken
+from fedkin.storage.folders import reading, require_folder, taken
 from fedkin.storage.json_lines import Lines
 from fedkin.storage.lock import remove, writing
 from fedkin.storage.toml import read_toml
@@ -90,7 +90,7 @@ def resume_command(args: list[str]) -> int:
     for file, what in (("sweep.toml", "a sweep"), ("compare.toml", "a comparison")):
         if rounds is not None and (folder / file).is_file():
             raise ConfigError(f"{folder} is {what}, and --rounds {rounds} is for a single run; omit it")
-    with followed(folder, show, live=show.live):
+    with reading(folder), followed(folder, show, live=show.live):
         return _resume(folder, rounds, show)
 
 
@@ -197,7 +197,7 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
         )
         runs = [replace(run, at_best=show.at_best) for run in made]
         tracked.end()
-    found = write_outcome(plan, folder, runs, show.decimals)
+    found = write_outcome(plan.baseline, folder, runs, show.decimals)
     if show.json:
         screen.write(json.dumps([_summary(run, show) | _tuning(run, found) for run in runs], indent=2))
     elif not show.quiet:

@@ -24,7 +24,7 @@ from fedkin.exporting.programs import Format
 from fedkin.exporting.writing import Round
 from fedkin.report.tables import DASH, Grid
 from fedkin.storage.files import write_atomic
-from fedkin.storage.folders import require_folder
+from fedkin.storage.folders import reading, require_folder
 
 _SHOWN = 20  # maximum number of rows on the screen
 
@@ -85,6 +85,11 @@ def export_command(args: list[str]) -> int:
     require_folder(run)
     if flags.out is not None:
         require_folder_name(flags.out)
+    with reading(run):
+        return _export(run, flags, asked)
+
+
+def _export(run: Path, flags: ExportFlags, asked: int) -> int:
     if runs := available(run):
         if asked:
             raise ConfigError(

@@ -18,7 +18,7 @@ from fedkin.exporting.cold_start import Drill, join
 from fedkin.report import charts
 from fedkin.report.tables import DASH, Grid
 from fedkin.storage.files import write_atomic
-from fedkin.storage.folders import taken
+from fedkin.storage.folders import reading, taken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,8 @@ def join_command(args: list[str]) -> int:
     )
     if flags.out is not None and taken(require_folder_name(flags.out)):
         raise RunFolderError(f"{flags.out} exists already; choose another folder with --out")
-    drill = join(flags.run, flags.data, flags.after, encoding=flags.encoding)
+    with reading(flags.run):
+        drill = join(flags.run, flags.data, flags.after, encoding=flags.encoding)
     text = json.dumps(drill.to_json(), indent=2)
     if flags.out is not None:
         write_atomic(flags.out / "join.json", (text + "\n").encode())

@@ -14,7 +14,7 @@ from fedkin.data import SOURCES, Dataset, Federation, is_shelf
 from fedkin.data.sites import DEFAULT_CLIENTS
 from fedkin.data.sources.npz import likely_clients_of
 from fedkin.evaluate import Conclusion
-from fedkin.experiment.compare import Comparison, result_of
+from fedkin.experiment.compare import result_of
 from fedkin.experiment.settings import DataSettings, OnData, digest
 from fedkin.inspection import glance
 from fedkin.report import references, tables
@@ -167,9 +167,9 @@ class Outcome:
     page: Path
 
 
-def write_outcome(plan: Comparison, folder: Path, runs: Sequence[Run], decimals: int) -> Outcome:
-    """Write the tables and the page of a comparison into its folder."""
-    made = result_of(plan, runs, folder)
+def write_outcome(baseline: str, folder: Path, runs: Sequence[Run], decimals: int) -> Outcome:
+    """Write the tables and the page of a comparison into its folder; ``baseline`` names a method."""
+    made = result_of(baseline, runs, folder)
     reference, report, rows, lead = made.reference, made.content, made.rows, made.lead
     command = f"fedkin compare {typed(folder / 'compare.toml')}"
     judged = [row for row in rows if row.finding is not None]

@@ -401,7 +401,7 @@ def _compare_described(
         chosen = _chosen(plan, folder, data(plan.seeds[0]), on_trial)
         return lambda name, seed, **how: run_settings(chosen[name](seed), data(seed), **how)
 
-    return result_of(plan, runs({**files, "compare.toml": plan.toml().encode()}, begin), folder)
+    return result_of(plan.baseline, runs({**files, "compare.toml": plan.toml().encode()}, begin), folder)
 
 
 def _compare_given(
@@ -523,10 +523,11 @@ def _withdraw(folder: Path, files: set[str]) -> None:
         remove(folder)
 
 
-def result_of(plan: Comparison, runs: Sequence[Run], folder: Path | None) -> ComparisonResult:
-    """Return the result of a plan's runs; how methods were tuned is read from the folder."""
-    tuned = read_tuned(folder) if plan.tune and folder is not None else ()
-    return ComparisonResult(runs, plan.settings(plan.baseline, plan.seeds[0]).title, tuned, plan.privacy.asked)
+def result_of(baseline: str, runs: Sequence[Run], folder: Path | None) -> ComparisonResult:
+    """Return the result of runs against those of a method; how methods were tuned is read from the folder."""
+    name, private = CodeRef(baseline).portable, any("privacy" in run.summary for run in runs)
+    reference = next((run.title for run in runs if run.summary.get("method") == name), get_title(baseline))
+    return ComparisonResult(runs, reference, () if folder is None else read_tuned(folder), private)
 
 
 def run_name(name: str, seed: int) -> str:

@@ -27,9 +27,8 @@ from fedkin.experiment.settings import decisive
 from fedkin.privacy.budget import Spent, add, total, written
 from fedkin.server import Plan, RoundReport, RunSettings, Server, Transport, begin
 from fedkin.server import rounds as run_rounds
-from fedkin.storage.json_lines import Written
+from fedkin.storage.json_lines import SIZES, Written
 from fedkin.storage.row_store import Banks
-from fedkin.storage.summary import with_digests
 from fedkin.storage.toml import differences, read_toml
 from fedkin.version import __version__
 
@@ -254,7 +253,7 @@ def _result(
     if folder is not None:
         if "made_by" not in e.table:
             summary.setdefault("command", f"fedkin run {typed(folder.path / 'config.toml')}")
-        folder.write("summary", with_digests(summary, folder.lines.digests()))
+        folder.write("summary", {**summary, SIZES: folder.lines.sizes()})
     return Result(
         title=e.title,
         seed=e.plan.seed,
@@ -298,7 +297,7 @@ def opened(path: Path | str, table: dict[str, Any]) -> RunFolder:
     folder = RunFolder.open(path)
     there, here = decisive(read_toml(folder.path / "config.toml")), decisive(table)
     if there != here:
-        longer = {**here, "run": {**here["run"], "rounds": there["run"].get("rounds")}} == there
+        longer = {**here, "run": {**here["run"], "rounds": there.get("run", {}).get("rounds")}} == there
         more = f", or with another number of rounds: fedkin resume {typed(folder.path)} --rounds N" if longer else ""
         raise RunFolderError(
             f"{folder.path} belongs to a run with another config: {differences(there, here)}; resume it as it was "

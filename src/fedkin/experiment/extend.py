@@ -16,6 +16,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,8 +36,8 @@ from fedkin.server import Plan
 from fedkin.server.upload_checks import OUTCOMES
 from fedkin.storage.checkpoint import about_texts
 from fedkin.storage.files import naming, write_atomic
-from fedkin.storage.json_lines import Digest, Record, lines_of
-from fedkin.storage.line_files import digest_texts
+from fedkin.storage.json_lines import KEYS, Record, lines_of
+from fedkin.storage.line_files import size_texts
 from fedkin.storage.lock import writing
 from fedkin.storage.row_store import require_supported
 from fedkin.storage.toml import plain, read_toml
@@ -111,7 +112,7 @@ def extend(folder: RunFolder, there: _S, rounds: int) -> _S:
         return there
     if folder.bank_files.exists():
         require_supported(folder.bank_files)
-    done = folder.settle()
+    done = folder.settle(*_marked(there))
     if rounds < done:
         raise ConfigError(
             f"{folder.path} has {counted(done, 'round')}, more than the {rounds} asked for; give more than {done}"
@@ -187,20 +188,27 @@ def _prepare(folder: RunFolder, longer: Settings | ProgramSettings, plan: Plan) 
         return line if plan.evaluates(line["round"]) or not line["evaluated"] else unevaluated(line)
 
     changes: dict[str, Callable[[Record], Record | None]] = {"rounds": rounds, "clients": _Clients(plan)}
-    files, at_best, best = dict[str, list[str]](), dict[str, str](), folder.best.round()
+    files, at_best, best = dict[str, int](), dict[str, int](), folder.best.round()
     for name in ("rounds", "clients", "relations"):
         path = folder.path / f"{name}.jsonl"
         if path.exists():
-            whole, part = _rewritten(path, changes.get(name, lambda line: line), best or 0)
-            files[path.name], at_best[path.name] = [str(Digest.of(path)), whole], part
+            change = changes.get(name, lambda line: line)
+            files[path.name], at_best[path.name] = _rewritten(path, change, best or 0)
+    marks, about = _marked(longer)
     record = {
         "config": longer.toml(),
-        "mark": digest(longer.table()),
-        "about": json.dumps(decisive(longer.table()), sort_keys=True),
+        "mark": marks["config"],
+        "about": about["config"],
         "files": files,
         "best": at_best,
     }
     write_atomic(folder.path / EXTENDING, json.dumps(record).encode())
+
+
+def _marked(settings: Settings | ProgramSettings) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the fingerprint of settings in a checkpoint, and what it is of."""
+    table = settings.table()
+    return {"config": digest(table)}, {"config": json.dumps(decisive(table), sort_keys=True)}
 
 
 class _Clients:
@@ -229,18 +237,15 @@ class _Clients:
         return line
 
 
-def _rewritten(path: Path, change: Callable[[Record], Record | None], until: int) -> tuple[str, str]:
-    """Write the changed lines next to a file; return their digest, and that of the lines up to a round."""
-    whole, part = Digest(), Digest()
+def _rewritten(path: Path, change: Callable[[Record], Record | None], until: int) -> tuple[int, int]:
+    """Write the changed lines next to a file; return their bytes, and those of the lines up to a round."""
+    whole = part = 0
     with naming(path), _sibling(path).open("wb") as file:
         for line, _ in lines_of(path):
             if (after := change(line)) is not None:
-                raw = json.dumps(after).encode() + b"\n"
-                file.write(raw)
-                whole.add(raw)
-                if after["round"] <= until:
-                    part.add(raw)
-    return str(whole), str(part)
+                whole += file.write(json.dumps(after).encode() + b"\n")
+                part = whole if after["round"] <= until else part
+    return whole, part
 
 
 def _sibling(path: Path) -> Path:
@@ -255,22 +260,18 @@ def complete(folder: RunFolder) -> None:
     """
     try:
         record = json.loads((folder.path / EXTENDING).read_bytes())
-        config, files = str(record["config"]), {str(name): (str(a), str(b)) for name, (a, b) in record["files"].items()}
+        config, files = str(record["config"]), {name: int(record["files"].get(name, 0)) for name in KEYS}
         texts = {"config": str(record["mark"]), **about_texts({"config": str(record["about"])})}
-        best = digest_texts({name: str(digest) for name, digest in record["best"].items()})
+        best = {name: int(size) for name, size in record["best"].items()}
     except FileNotFoundError:
         return
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
         raise RunFolderError(f"{folder.path / EXTENDING} is damaged ({e}); restore the folder from a copy") from e
     (folder.path / "summary.json").unlink(missing_ok=True)  # until the longer run has its own
-    for name, (before, after) in files.items():
-        path = folder.path / name
-        if (now := str(Digest.of(path))) == after:
-            continue
-        if now != before or str(Digest.of(_sibling(path))) != after:
-            raise RunFolderError(f"{path} was changed while the run got more rounds; restore the folder from a copy")
-        os.replace(_sibling(path), path)
+    for path in (folder.path / name for name in KEYS):
+        with suppress(FileNotFoundError):  # there is none to replace, or a kill came after this step
+            os.replace(_sibling(path), path)
     write_atomic(folder.path / "config.toml", config.encode())
-    folder.checkpoint.relabel({**texts, **digest_texts({name: after for name, (_, after) in files.items()})})
-    folder.best.relabel({**texts, **best})
+    folder.checkpoint.relabel({**texts, **size_texts(files)})
+    folder.best.relabel({**texts, **size_texts(best)})
     (folder.path / EXTENDING).unlink()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedkin.core.errors import ConfigError, RunFolderError, counted, typed
+from fedkin.report.folder import summary_in
 from fedkin.storage import lock
+from fedkin.storage.files import require_plain
 from fedkin.storage.json_lines import Lines
 from fedkin.storage.toml import read_toml
 from fedkin.user_code.reference import CodeRef
@@ -18,7 +19,7 @@ from fedkin.user_code.reference import CodeRef
 TRIALS = "tuning"
 """Folder of a comparison that holds the trials of its methods."""
 _DEEPEST = 3  # a folder of comparisons, a comparison, its runs
-_CONFIG, _SUMMARY = "config.toml", "summary.json"
+_CONFIG = "config.toml"
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ def require_run_or_comparison(folder: Path) -> None:
 
 def _listed(place: Path) -> ListedRun:
     try:
+        require_plain(place)
         table, summary = read_toml(place / _CONFIG), summary_in(place)
         rounds = list(Lines(place / "rounds.jsonl"))
     except (ConfigError, RunFolderError, OSError) as e:
@@ -147,21 +149,6 @@ def described(place: Path, table: Mapping[str, Any], summary: Mapping[str, Any],
 
 def _part(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = table.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
-def summary_in(place: Path) -> Mapping[str, Any]:
-    """Read ``summary.json``; empty as long as the run has not ended.
-
-    Raises:
-        RunFolderError: it cannot be read.
-    """
-    try:
-        found = json.loads((place / _SUMMARY).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as e:
-        raise RunFolderError(f"{_SUMMARY} cannot be read; write it again: fedkin resume {typed(place)}") from e
     return found if isinstance(found, Mapping) else {}
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from fedkin.core import ConfigError
 from fedkin.storage.toml import read_toml
 from fedkin.user_code.loading import plain_name
+from fedkin.user_code.reference import CodeRef
 
 ALWAYS = ("local", "local-full", "fedavg")
 """Reference rows that every comparison has."""
@@ -21,7 +22,13 @@ def compared(methods: Sequence[str], safe: bool) -> tuple[str, ...]:
     Args:
         methods: names that were given; those of `ALWAYS` are put in front if they are missing.
         safe: whether each is followed by its safe form, which the local references do not have.
+
+    Raises:
+        ConfigError: no folder can be named after a method, since its name is a path.
     """
+    for label in (CodeRef(name).attribute for name in methods):
+        if Path(label).name != label:
+            raise ConfigError(f"a run's folder is named after its method, and {label!r} is no name of a folder")
     named = [*(n for n in ALWAYS if n not in methods), *methods]
     if safe:
         named = [form for name in named for form in (name, *_safe_forms(name))]

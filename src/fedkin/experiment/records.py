@@ -170,10 +170,10 @@ def _grouping(report: RoundReport, people: Participants) -> dict[str, Any]:
 
 def _relations(report: RoundReport) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
-    if report.weights is not None:
-        lines.append({"round": report.round, "kind": "weights", "rows": _sparse(report.cohort, report.weights)})
     if report.clusters is not None:
         lines.append({"round": report.round, "kind": "clusters", "labels": report.clusters.tolist()})
+    if report.weights is not None:
+        lines.append({"round": report.round, "kind": "weights", "rows": _sparse(report.cohort, report.weights)})
     return lines
 
 

@@ -9,12 +9,11 @@ clients.jsonl          a line per evaluated round and client; those of the last 
                        part (`test_digest`, the same for two runs on the same split) and one of the logits for it
                        (`logits_digest`, the same for two models that predict alike)
 relations.jsonl        a line per round: who learned from whom
-timing.jsonl           a line per round: seconds (apart, so that equal runs have equal files), with a digest of the file
-                       up to there
-checkpoint.safetensors the last whole round: server state, every client's private state, and digests of the lines so far
+timing.jsonl           a line per round: seconds (apart, so that equal runs have equal files)
+checkpoint.safetensors the last whole round: server state, every client's private state, and the bytes of lines so far
 best.safetensors       the same of the round with the highest validation accuracy so far
 states, banks          with state = "file", in place of them: clients' states, and models that the server keeps of each
-summary.json           the final figures, when the run is done, and digests of the lines
+summary.json           the final figures, when the run is done, and the bytes of lines
 .lock                  the process that is writing the folder, while it does
 """
 
@@ -35,7 +34,7 @@ from fedkin.storage.checkpoint import FILES, Checkpoint, banks_of
 from fedkin.storage.client_states import Stored
 from fedkin.storage.files import write_atomic
 from fedkin.storage.folders import require_folder, taken
-from fedkin.storage.line_files import LineFiles
+from fedkin.storage.line_files import LineFiles, size_texts
 from fedkin.storage.row_store import Banks
 
 EXTENDING = "extending.json"
@@ -154,9 +153,9 @@ class RunFolder:
         else:
             tensors |= {f"client.{i}.{name}": t for i, state in clients.items() for name, t in state.items()}
         if self.survives_power_failures:
-            self.lines.sync()  # before the checkpoint that has their digests
+            self.lines.sync()  # before the checkpoint that has their sizes
         self.checkpoint.write(
-            server.round, tensors, marks, about=self.about, banks=banks, more=self.lines.texts(),
+            server.round, tensors, marks, about=self.about, banks=banks, more=size_texts(self.lines.sizes()),
             sync=self.survives_power_failures,
         )  # fmt: skip
         if isinstance(clients, Stored):
@@ -229,18 +228,22 @@ class RunFolder:
             return server, Stored(self.states, tensors[FILES], server.acks)
         return server, clients
 
-    def settle(self) -> int:
+    def settle(self, marks: Mapping[str, str], about: Mapping[str, str]) -> int:
         """Remove what no checkpoint covers.
+
+        Args:
+            marks: fingerprints that the checkpoint must have.
+            about: what they are of.
 
         Returns:
             the round of the checkpoint, 0 if there is none.
 
         Raises:
-            RunFolderError: the checkpoint is damaged, or the lines of its rounds are not as they were written.
+            RunFolderError: the checkpoint is damaged or of another run, or lines of its rounds are missing or damaged.
         """
         texts: Mapping[str, str] = {"round": "0"}
         if self.checkpoint.path.exists():
-            texts, _ = self.checkpoint.read({}, {})
+            texts, _ = self.checkpoint.read(marks, about)
             self.lines.require(texts)
         self.lines.cut(int(texts["round"]))
         return int(texts["round"])

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.core.errors import ConfigError, RunFolderError
-from fedkin.experiment.listing import ListedRun, described, metric_of, summary_in, unreadable
+from fedkin.experiment.listing import ListedRun, described, metric_of, unreadable
 from fedkin.live.growing import GrowingFile
+from fedkin.report.folder import summary_in
 from fedkin.storage.json_lines import Record
 from fedkin.storage.toml import read_toml
 

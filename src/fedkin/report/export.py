@@ -38,7 +38,8 @@ def write_files(folder: Path | str, report: page_data.PageData, reference: str =
     several = len(report.parts) > 1
     for name, part in zip(names, report.parts, strict=True):
         drawn += [(f"{one.name}-{name}" if several else one.name, one) for one in part.figures]
-    for name, figure in drawn:
+    for given, figure in drawn:
+        name = re.sub(r"[^\w+.-]+", "-", given)  # a name may have come from the lines of a run
         drawings = {f"{name}.svg": charts.svg(figure.spec).encode("utf-8")}
         drawings |= {f"{name}-{columns}.pdf": charts.pdf(figure.spec, *size) for columns, size in COLUMNS.items()}
         for file, drawing in drawings.items():

@@ -13,8 +13,7 @@ from fedkin.core.errors import ConfigError, DataError, RunFolderError, counted, 
 from fedkin.evaluate import Answers, answers_of, best, diverged, final, final_by_client, latest
 from fedkin.report.frames import frame
 from fedkin.storage.folders import require_folder
-from fedkin.storage.json_lines import Lines, Record
-from fedkin.storage.summary import without_digests
+from fedkin.storage.json_lines import KEYS, SIZES, Lines, Record, require_end, require_rounds
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -219,22 +218,21 @@ def read_run(folder: Path | str) -> Run:
         RunFolderError: the folder or its summary is missing, or a file is damaged.
     """
     folder = Path(folder)
-    path = folder / "summary.json"
     require_folder(folder)
-    try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    summary = summary_in(folder)
+    if not summary:
         raise RunFolderError(
             f"{folder} is not a finished run: it has no summary.json; if it was begun, go on with: "
             f"fedkin resume {typed(folder)}"
-        ) from error
-    except (ValueError, RecursionError, OSError) as error:
-        raise RunFolderError(f"{path} is not JSON ({error}); write it again: fedkin resume {typed(folder)}") from error
-    if not isinstance(summary, dict):
-        raise RunFolderError(
-            f"{path} must hold an object, got {type(summary).__name__}; write it again: fedkin resume {typed(folder)}"
         )
-    summary = without_digests(folder, summary)
+    for name, size in (summary.pop(SIZES, None) or {}).items():
+        if name in KEYS and (there := _size(folder / name)) != size:
+            require_end(folder / name, size)  # names the line, where one is damaged
+            raise RunFolderError(
+                f"{folder / name} has {there} bytes, and {size} when the run ended: lines were changed, removed or "
+                f"added; restore the file, or, if a kill came in between: fedkin resume {typed(folder)}"
+            )
+    require_rounds(folder / "timing.jsonl", int(summary["rounds"]))
     clients = Lines(folder / "clients.jsonl")
     return Run(
         title=str(summary["title"]),
@@ -245,6 +243,25 @@ def read_run(folder: Path | str) -> Run:
         summary=summary,
         folder=folder,
     )
+
+
+def summary_in(folder: Path) -> Record:
+    """Read ``summary.json``; empty as long as the run has not ended.
+
+    Raises:
+        RunFolderError: it cannot be read, or holds something else.
+    """
+    try:
+        found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as e:
+        found = e
+    if not isinstance(found, dict):
+        raise RunFolderError(
+            f"{folder / 'summary.json'} is not JSON of a run; write it again: fedkin resume {typed(folder)}"
+        )
+    return found
 
 
 def _size(path: Path) -> int:

@@ -176,7 +176,7 @@ def write_inspection(folder: Path | str, found: Found, command: str | None = Non
     if found["clients"]:
         write_atomic(folder / "labels.svg", charts.svg(labels_chart(found)).encode())
     path = folder / "inspect.html"
-    write_atomic(path, _page(found, command).encode("utf-8"))
+    write_atomic(path, _page(found, command).encode("utf-8", "replace"))
     return path
 
 

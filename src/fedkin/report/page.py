@@ -19,6 +19,7 @@ from fedkin.report.page_data import PageData
 from fedkin.report.result import Scene
 from fedkin.report.tuning import tuning_note, tuning_table
 from fedkin.storage.files import write_atomic
+from fedkin.storage.folders import room
 
 _NAMED = 12
 _log = logging.getLogger("fedkin.report")
@@ -178,8 +179,10 @@ def _written_command(run: Run) -> str | None:
 def _write(folder: Path, scene: Scene, body: str, command: str | None) -> Path:
     """Write page and picture. A run is whole without them, so a warning says what was not drawn."""
     try:
-        write_atomic(folder / "report.html", markup.document(scene, body, command).encode("utf-8"))
-        write_atomic(folder / "overview.png", charts.png(_overview(scene.report).titled))
+        text = markup.document(scene, body, command)
+        with room(folder, "fedkin report"):
+            write_atomic(folder / "report.html", text.encode("utf-8"))
+            write_atomic(folder / "overview.png", charts.png(_overview(scene.report).titled))
     except EngineError as e:
         _log.warning("%s", e)
     return folder / "report.html"

@@ -33,6 +33,7 @@ from fedkin.report.tables import (
 )
 from fedkin.report.tuning import Tuned, tuning_table
 from fedkin.storage.files import write_atomic
+from fedkin.storage.folders import room
 
 MOST_DECIMALS = 6
 
@@ -100,9 +101,10 @@ def write_tables(
     comment = "".join(f"{line}\n" for line in origin.lines()).replace("--", "- -")  # "--" is not allowed in a comment
     tuned = f"\n{to_markdown(tuning_table(origin.tuned))}" if origin.tuned else ""
     markdown = f"{to_markdown(grid)}{tuned}\n{text}\n<!--\n{comment}-->\n"
-    write_atomic(folder / "table.md", printable(markdown).encode())
-    write_atomic(folder / "table.tex", printable(to_latex(grid, origin)).encode())
-    write_atomic(folder / "table.csv", to_csv(rows, origin, reference, extra).encode(errors="backslashreplace"))
+    with room(folder, "fedkin report"):
+        write_atomic(folder / "table.md", printable(markdown).encode())
+        write_atomic(folder / "table.tex", printable(to_latex(grid, origin)).encode())
+        write_atomic(folder / "table.csv", to_csv(rows, origin, reference, extra).encode(errors="backslashreplace"))
 
 
 def paper_table(

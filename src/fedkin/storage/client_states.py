@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, RunFolderError
-from fedkin.storage.files import PRIVATE_FILE, make_private
+from fedkin.storage.files import PRIVATE_FILE, PRIVATE_FOLDER, make_private
 from fedkin.storage.tensors import pack, unpack
 
 Kept: TypeAlias = Literal["auto", "memory", "file"]
@@ -58,8 +58,8 @@ class States:
         content = pack(state, _texts(client, seq))
         try:
             if not path.parent.exists():
-                make_private(self.folder)
-                make_private(path.parent)
+                for made in (self.folder, path.parent):  # and none above: a run's folder may have been moved
+                    made.mkdir(PRIVATE_FOLDER, exist_ok=True)
             if not path.exists():
                 path.touch(PRIVATE_FILE)
             path.write_bytes(content)

@@ -6,13 +6,15 @@ import os
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fedkin.core.errors import typed
+from fedkin.core.errors import RunFolderError, typed
 
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 """Modes of files and folders with data of single clients: states, models, keys, accounts."""
+FOREIGN = ("wandb",)
+"""Names of folders that trackers write into that of a run, with links of their own."""
 HALF_WRITTEN = ".*.new"
 """Pattern of the names that files have until they are whole."""
 # on Windows modes say nothing about other users: files have the rights of their folder, in a profile those of its user
@@ -34,6 +36,7 @@ def write_atomic(path: Path, content: bytes, *, sync: bool = False, private: boo
     path.parent.mkdir(parents=True, exist_ok=True)
     new = half_written(path)
     try:
+        new.unlink(missing_ok=True)  # no link of this name is followed
         with naming(path), new.open("wb") as file:
             if private and _OTHERS:
                 os.fchmod(file.fileno(), PRIVATE_FILE)
@@ -46,6 +49,30 @@ def write_atomic(path: Path, content: bytes, *, sync: bool = False, private: boo
             sync_to_disk(path.parent)
     finally:
         new.unlink(missing_ok=True)
+
+
+def require_plain(folder: Path) -> None:
+    """Refuse a folder with anything in it but files and folders, before it is read or written.
+
+    A link leads to files of others, which must not be written by way of a folder that was handed on, and a pipe or a
+    device never ends. The folder itself may be a link. A hard link cannot be told from a file: files that are replaced
+    as a whole leave its target alone, and lines, states and banks, which are written in place, do not.
+
+    Raises:
+        RunFolderError: something else is in it.
+    """
+    folders = [str(folder)]
+    while folders:
+        with suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:  # a run may be at work here
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders += [entry.path] * (entry.name not in FOREIGN)
+                elif not entry.is_file(follow_symlinks=False):
+                    kind = "a link" if entry.is_symlink() else "neither a file nor a folder"
+                    raise RunFolderError(
+                        f"{entry.path} is {kind}, and the folder of a run holds files and folders only; replace it by "
+                        "a copy, or remove it"
+                    )
 
 
 def cache_folder() -> Path:

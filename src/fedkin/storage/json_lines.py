@@ -1,22 +1,18 @@
-"""Integrity of the lines of a run: their digests, their order, and their uniqueness.
+"""The lines of a run: their order, and that each is there once.
 
-The digest of a file is in the checkpoint and in ``summary.json``, not in the lines: files of equal runs stay equal and
-readable by any JSON reader, a missing last line is detected as well, and a resumed run knows to the byte where its
-checkpoint ends. Digests of ``timing.jsonl`` would differ between equal runs, so its lines contain them: each ends with
-a digest of the file up to there.
-
-Digests detect damage and careless edits. They have no key, so a forger can recompute them.
+The sizes of the files are in the checkpoint and in ``summary.json``: a missing last line is detected as well, and a
+resumed run knows to the byte where its checkpoint ends. Nothing here detects a figure that was edited.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
-from fedkin.core.errors import RunFolderError, typed
+from fedkin.core.errors import RunFolderError
 
 Record = dict[str, Any]
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -25,41 +21,9 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "relations.jsonl": ("round", "kind"),
     "timing.jsonl": ("round",),
 }
-"""Keys that identify the lines of a file; lines are ordered by the first."""
-_PIECE = 1 << 20
-_SUM = b', "sum": "'
-
-
-class Digest:
-    """A digest of a file that grows."""
-
-    def __init__(self) -> None:
-        self.bytes, self._hash = 0, hashlib.blake2b(digest_size=16)
-
-    @classmethod
-    def of(cls, path: Path, size: int | None = None) -> Digest:
-        """Return the digest of a file, or of its first bytes; a missing file is empty."""
-        found, left = cls(), size
-        if path.exists():
-            with path.open("rb") as file:
-                while piece := file.read(_PIECE if left is None else min(_PIECE, left)):
-                    found.add(piece)
-                    left = None if left is None else left - len(piece)
-        return found
-
-    def add(self, content: bytes) -> None:
-        """Add bytes that were appended to the file."""
-        self.bytes += len(content)
-        self._hash.update(content)
-
-    def signed(self, text: bytes) -> bytes:
-        """Return a line, a JSON object, with a digest of the file up to there as its last entry."""
-        after = self._hash.copy()
-        after.update(text)
-        return text.removesuffix(b"}") + _SUM + after.hexdigest()[:16].encode() + b'"}'
-
-    def __str__(self) -> str:
-        return f"{self.bytes} {self._hash.hexdigest()}"
+"""Keys that identify the lines of a file, by which they are ordered."""
+SIZES = "bytes"
+"""The entry of ``summary.json`` with the sizes of the files of a finished run."""
 
 
 class Line(NamedTuple):
@@ -113,29 +77,25 @@ def lines_of(path: Path) -> Iterator[Line]:
     """
     if not path.exists():
         return
-    keys, there, at, end = KEYS.get(path.name, ()), set[tuple[Any, ...]](), 0, 0
-    digest = Digest()
+    keys, before, end = KEYS.get(path.name, ()), tuple[Any, ...](), 0
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
             try:
                 record = _record(raw, keys)
-                if keys and record["round"] < at:
-                    raise ValueError(f"round {record['round']} comes after round {at}")
-                if keys and record["round"] > at:
-                    at = record["round"]
-                    there.clear()
-                if keys and (key := tuple(record[k] for k in keys)) in there:
-                    raise ValueError(f"{', '.join(f'{k} {v}' for k, v in zip(keys, key, strict=True))} is there twice")
-                if path.name == "timing.jsonl":
-                    _require_signed(raw, record, digest)
+                key = tuple(record[k] for k in keys)
+                if keys and key <= before:
+                    raise ValueError(f"{_named(keys, key)} comes after {_named(keys, before)}")
             except (ValueError, TypeError, RecursionError) as e:
                 if not raw.endswith(b"\n"):
                     return
                 raise RunFolderError(f"{path}: line {number} is damaged ({e}); restore the file") from e
-            if keys:
-                there.add(key)
+            before = key
             end += len(raw)
             yield Line(record, end)
+
+
+def _named(keys: tuple[str, ...], values: tuple[Any, ...]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in zip(keys, values, strict=True))
 
 
 def _record(raw: bytes, keys: tuple[str, ...]) -> Record:
@@ -150,68 +110,34 @@ def _record(raw: bytes, keys: tuple[str, ...]) -> Record:
     return found
 
 
-def _require_signed(raw: bytes, record: Record, digest: Digest) -> None:
-    """Check the digest at the end of a line, add the line to the digest, and remove it from the record.
+def require_end(path: Path, size: int) -> None:
+    """Check that a line of a file ends after ``size`` bytes.
 
     Raises:
-        ValueError: it does not fit, or is missing.
+        RunFolderError: none does, or a line before is damaged.
     """
-    text, mark, _ = raw.rpartition(_SUM)
-    if not mark or digest.signed(text + b"}") + b"\n" != raw:
-        raise ValueError("its digest does not fit: this line or one before it was changed or removed")
-    digest.add(raw)
-    del record["sum"]
-
-
-def require_intact(path: Path, recorded: object) -> None:
-    """Check that a file begins with the content of a digest, given as ``str(Digest)``.
-
-    Raises:
-        RunFolderError: it does not.
-    """
-    size, _, _ = str(recorded).partition(" ")
-    if not size.isdecimal():
-        raise RunFolderError(f"{path}: its digest is damaged, got {recorded!r}; resume the run to write it again")
-    if str(Digest.of(path, int(size))) == recorded:
-        return
-    if path.exists():
-        for _ in lines_of(path):  # raises for the damaged line, if it can be located
-            pass
-    there = path.stat().st_size if path.exists() else 0
-    raise RunFolderError(
-        f"{path} has changed since it was written (its digest differs; {size} bytes were written, {there} are there): "
-        "lines were changed, removed or added; restore the file, or start the run again in another folder"
-    )
-
-
-def require_ended(path: Path, recorded: object) -> None:
-    """Check the file of a finished run, after which nothing follows, against its digest.
-
-    Raises:
-        RunFolderError: the file differs.
-    """
-    require_intact(path, recorded)
-    if (there := path.stat().st_size if path.exists() else 0) != int(str(recorded).partition(" ")[0]):
+    if size and size not in (line.end for line in lines_of(path)):
         raise RunFolderError(
-            f"{path} has grown from {str(recorded).partition(' ')[0]} to {there} bytes since the summary was written; "
-            f"resume the run, which repairs both: fedkin resume {typed(path.parent)}"
+            f"{path} has changed since it was written: no line ends after {size} bytes; restore the file, or start the "
+            "run again in another folder"
         )
 
 
-def require_rounds(path: Path, until: int, *, beyond: bool = False) -> None:
-    """Check that a file has one line for each round.
+def require_rounds(path: Path, until: int, *, beyond: bool = False) -> int:
+    """Check that a file has one line for each round; return where the last of them ends, in bytes.
 
     Args:
         path: the file.
         until: the last round.
-        beyond: whether lines of later rounds may follow.
+        beyond: whether anything may follow.
 
     Raises:
         RunFolderError: the rounds of its lines differ.
     """
-    there = [t for line, _ in lines_of(path) if (t := line["round"]) <= until or not beyond]
-    if there != list(range(1, until + 1)):
+    lines = list(islice(lines_of(path), until if beyond else None))
+    if [line.record["round"] for line in lines] != list(range(1, until + 1)):
         raise RunFolderError(
-            f"{path} must hold rounds 1 to {until}, one line each, it has {len(there)} of them; restore the file, or "
-            "start the run again in another folder"
+            f"{path} must hold rounds 1 to {until}, one line each, it has {len(lines)} lines; restore the file, "
+            "or start the run again in another folder"
         )
+    return lines[-1].end if lines else 0

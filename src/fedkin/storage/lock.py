@@ -23,7 +23,7 @@ from datetime import datetime
 from pathlib import Path
 
 from fedkin.core.errors import FolderBusyError, RunFolderError
-from fedkin.storage.files import PRIVATE_FILE
+from fedkin.storage.files import PRIVATE_FILE, require_plain
 
 if sys.platform == "win32":
     import msvcrt
@@ -35,6 +35,8 @@ NAME = ".lock"
 _TRIES = 20  # a process that only reads the owner also has the lock for a moment
 _PAUSE = 0.01
 _BYTE = 1 << 30  # the byte that is locked on Windows, beyond the owner's name: a locked byte cannot be read
+# a lock file may be looked at before anything is known of its folder: no link is followed, no pipe is waited for
+_HERE = 0 if sys.platform == "win32" else os.O_NOFOLLOW | os.O_NONBLOCK
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 log = logging.getLogger("fedkin.storage.lock")
 
@@ -72,7 +74,7 @@ def writing(folder: Path) -> Iterator[None]:
 
     Raises:
         FolderBusyError: another process or thread is writing into it.
-        RunFolderError: the folder cannot be made or written to.
+        RunFolderError: the folder cannot be made or written to, or leads out of itself (`require_plain`).
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -91,6 +93,7 @@ def writing(folder: Path) -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         try:
+            require_plain(folder)
             got = stack.enter_context(held(folder / NAME))
         except OSError as e:
             raise RunFolderError(
@@ -154,7 +157,7 @@ def awaited(path: Path) -> Iterator[None]:
     Raises:
         OSError: the file cannot be made or locked.
     """
-    number = os.open(path, os.O_RDWR | os.O_CREAT, PRIVATE_FILE)
+    number = os.open(path, os.O_RDWR | os.O_CREAT | _HERE, PRIVATE_FILE)
     try:
         _wait(number)
         yield
@@ -165,7 +168,7 @@ def awaited(path: Path) -> Iterator[None]:
 def owner(path: Path) -> Owner | None:
     """Return the process that has the lock file now; None if no process has it, or its name is not written yet."""
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        number = os.open(path, os.O_RDONLY)
+        number = os.open(path, os.O_RDONLY | _HERE)
         try:
             if not _locked(number, shared=True):
                 record = json.loads(path.read_text(encoding="utf-8"))
@@ -179,7 +182,7 @@ def _take(path: Path) -> int | None:
     """Return the open lock file with this process's name in it; None if another process has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in reversed(range(_TRIES)):
-        number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        number = os.open(path, os.O_RDWR | os.O_CREAT | _HERE, 0o666)
         if not _locked(number):
             os.close(number)
             if left:

@@ -2,20 +2,21 @@
 
 To methods a bank is a tensor. `fedkin.core.rows.grow` makes it here, and `put` writes rows into its file in place after
 the overwritten rows were saved in the file ``undo``. So whenever the run is killed, each row of the last checkpoint is
-in its bank or in ``undo``, and `Banks.open` restores it. A checkpoint contains name, shape and type of a bank and a
-checksum of every row, not the rows.
+in its bank or in ``undo``, and `Banks.open` restores it. A checkpoint contains number, shape and type of a bank and a
+checksum of every row, not the rows. Neither a checkpoint nor ``undo`` names a file: bank 3 is ``3.bank``.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import sys
 import tempfile
 import weakref
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -24,11 +25,13 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, RunFolderError
-from fedkin.storage.files import PRIVATE_FILE, make_private
+from fedkin.storage.files import PRIVATE_FILE, PRIVATE_FOLDER, make_private
 
 SUPPORTED = sys.platform != "win32"
 """Whether this system can replace and delete files that are mapped; Windows cannot, and banks are in memory there."""
 _UNDO = "undo"
+_TYPES = {str(t).removeprefix("torch."): t for t in (torch.float32, torch.float64, torch.float16, torch.bfloat16,
+          torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)}  # fmt: skip
 _PIECE = 8 << 20  # bytes written or compared at a time
 
 
@@ -58,6 +61,7 @@ class _File:
                 self.number, name = tempfile.mkstemp(prefix="fedkin-")
                 os.unlink(name)
             else:
+                path.parent.mkdir(PRIVATE_FOLDER, exist_ok=True)  # and none above: a run's folder may have been moved
                 make_private(path.parent)
                 self.number = os.open(path, os.O_RDWR | how, PRIVATE_FILE)
         except OSError as e:
@@ -76,7 +80,7 @@ class _Bank:
         noted: those of them that ``undo`` contains already.
     """
 
-    name: str
+    number: int
     file: _File
     map: mmap.mmap
     sums: Tensor
@@ -137,7 +141,7 @@ class Banks:
                 rest[name] = t
             else:
                 sums[name] = own.sums
-                layouts[name] = json.dumps([own.name, str(t.dtype).removeprefix("torch."), list(t.shape)])
+                layouts[name] = json.dumps([own.number, str(t.dtype).removeprefix("torch."), list(t.shape)])
         return rest, sums, layouts
 
     def saved(self, round: int, state: Bundle) -> None:
@@ -148,7 +152,7 @@ class Banks:
                 own.saved, own.noted = len(own.whole), set()
             else:
                 del self._banks[at]
-                self._delete(own.name)
+                self._delete(_file(own.number))
         self._round = round
         if self._undo is not None:
             self._undo = None
@@ -172,25 +176,18 @@ class Banks:
             require_supported(self._folder)
         self._banks.clear()
         self._round, found = round, Bundle()
-        places = {name: json.loads(text) for name, text in layouts.items()}
-        self._take_back(round)
-        for name, (file, kind, shape) in places.items():
-            dtype: torch.dtype = getattr(torch, kind)
-            path, width = self._folder / file, _bytes(shape[1:], dtype)
-            if not path.is_file() or path.stat().st_size < shape[0] * width:
-                raise RunFolderError(f"{path} is missing or too short; start the run again in another folder")
-            opened = _File(path, 0)
-            os.ftruncate(opened.number, shape[0] * width)
-            own = _Bank(file, opened, mmap.mmap(-1, 1), sums[name], torch.empty(0), shape[0], set())
-            self._map(own, tuple(shape), dtype, sums[name].clone())
-            for i in range(shape[0]):
+        banks = {name: self._opened(name, text, sums) for name, text in layouts.items()}
+        self._take_back({own.number: own for own in banks.values()})
+        for name, own in banks.items():
+            for i in range(own.saved):
                 # read from the file: the map would keep all of it in memory
-                if zlib.crc32(os.pread(opened.number, width, i * width)) != int(own.sums[i]):
+                if zlib.crc32(os.pread(own.file.number, own.width, i * own.width)) != int(own.sums[i]):
+                    path = self._folder / _file(own.number)
                     raise RunFolderError(f"{path}: row {i} is damaged; start the run again in another folder")
-            self._count = max(self._count, int(file.split(".")[0]) + 1)
+            self._count = max(self._count, own.number + 1)
             found[name] = own.whole
         for path in self._folder.glob("*.bank"):
-            if path.name not in {place[0] for place in places.values()}:
+            if path.name not in {_file(own.number) for own in banks.values()}:
                 path.unlink()
         self.rest()
         return found
@@ -219,13 +216,38 @@ class Banks:
 
     def _new(self, rows: Tensor) -> _Bank:
         """Return a file with these rows, not mapped yet."""
-        name = f"{self._count}.bank"
+        number = self._count
         self._count += 1
-        file = _File(None if self._folder is None else self._folder / name, os.O_CREAT | os.O_TRUNC)
+        file = _File(None if self._folder is None else self._folder / _file(number), os.O_CREAT | os.O_TRUNC)
         for i, row in enumerate(rows):
             _write(file, _raw(row), i * _bytes(rows.shape[1:], rows.dtype))
         sums = torch.tensor([_sum(row) for row in rows], dtype=torch.int64)
-        return _Bank(name, file, mmap.mmap(-1, 1), sums, rows, 0, set())
+        return _Bank(number, file, mmap.mmap(-1, 1), sums, rows, 0, set())
+
+    def _opened(self, name: str, text: str, sums: Mapping[str, Tensor]) -> _Bank:
+        """Return a bank that a checkpoint describes, mapped.
+
+        Raises:
+            RunFolderError: it describes none, or its file is missing or too short.
+        """
+        assert self._folder is not None
+        try:
+            number, kind, shape = json.loads(text)
+            whole = type(number) is int and number >= 0 and all(type(n) is int and n > 0 for n in shape)
+            if not whole or len(shape) < 2 or sums[name].shape != (shape[0],):
+                raise ValueError("no bank has this number and shape")
+            dtype, path = _TYPES[kind], self._folder / _file(number)
+        except (ValueError, TypeError, KeyError, RecursionError) as e:
+            raise RunFolderError(
+                f"{self._folder}: the checkpoint describes the bank {name} as {text[:80]!r} ({e}); start the run again "
+                "in another folder"
+            ) from e
+        if not path.is_file() or path.stat().st_size < _bytes(shape, dtype):
+            raise RunFolderError(f"{path} is missing or too short; start the run again in another folder")
+        own = _Bank(number, _File(path, 0), mmap.mmap(-1, 1), sums[name], torch.empty(0), shape[0], set())
+        os.ftruncate(own.file.number, _bytes(shape, dtype))
+        self._map(own, tuple(shape), dtype, sums[name].clone())
+        return own
 
     def _map(self, own: _Bank, shape: tuple[int, ...], dtype: torch.dtype, sums: Tensor) -> None:
         """Map a file with this shape as a tensor."""
@@ -245,24 +267,29 @@ class Banks:
         end = os.lseek(self._undo.number, 0, os.SEEK_END)
         for i in new:
             raw = os.pread(own.file.number, own.width, i * own.width)
-            head = {"bank": own.name, "row": i, "bytes": own.width, "sum": zlib.crc32(raw)}
+            head = {"bank": own.number, "row": i, "sum": zlib.crc32(raw)}
             note = json.dumps(head).encode() + b"\n" + raw
             _write(self._undo, note, end)
             end += len(note)
         own.noted.update(new)
 
-    def _take_back(self, round: int) -> None:
-        """Restore the rows of the checkpoint after ``round`` where a later round has overwritten them."""
+    def _take_back(self, banks: Mapping[int, _Bank]) -> None:
+        """Restore the rows of the last checkpoint, whose banks these are by number, where a later round has overwritten
+        them. An incomplete note is the last one: its row was not overwritten any more."""
         assert self._folder is not None
         path = self._folder / _UNDO
         if not path.exists():
             return
         with path.open("rb") as file:
-            first = _head(file)
-            if first.get("round") == round:
-                for head, raw in _notes(file):
-                    bank = _File(self._folder / str(head["bank"]), 0)
-                    _write(bank, raw, int(head["row"]) * int(head["bytes"]))
+            if _head(file).get("round") == self._round:
+                while head := _head(file):
+                    number, row = head.get("bank"), head.get("row")
+                    own = banks.get(number) if type(number) is int else None
+                    if own is None or type(row) is not int or not 0 <= row < own.saved:
+                        break
+                    if zlib.crc32(raw := file.read(own.width)) != head.get("sum"):
+                        break
+                    _write(own.file, raw, row * own.width)
         path.unlink()
 
     def _delete(self, name: str) -> None:
@@ -270,16 +297,11 @@ class Banks:
             (self._folder / name).unlink(missing_ok=True)
 
 
-def _notes(file: BinaryIO) -> Iterator[tuple[dict[str, int | str], bytes]]:
-    """Yield the content of ``undo``, up to an incomplete note: the row of that note was not overwritten any more."""
-    while head := _head(file):
-        raw = file.read(int(head["bytes"]))
-        if len(raw) != head["bytes"] or zlib.crc32(raw) != head["sum"]:
-            return
-        yield head, raw
+def _file(number: int) -> str:
+    return f"{number}.bank"
 
 
-def _head(file: BinaryIO) -> dict[str, int | str]:
+def _head(file: BinaryIO) -> Mapping[str, object]:
     line = file.readline(1 << 12)
     try:
         found = json.loads(line) if line.endswith(b"\n") else {}
@@ -289,10 +311,7 @@ def _head(file: BinaryIO) -> dict[str, int | str]:
 
 
 def _bytes(shape: tuple[int, ...] | torch.Size | list[int], dtype: torch.dtype) -> int:
-    count = 1
-    for n in shape:
-        count *= n
-    return count * dtype.itemsize
+    return math.prod(shape) * dtype.itemsize
 
 
 def _raw(row: Tensor) -> bytes:

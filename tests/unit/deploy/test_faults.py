@@ -168,7 +168,7 @@ def test_a_server_that_comes_back(name: str, when: str, tmp_path: Path) -> None:
 
 def test_a_checkpoint_does_not_reach_the_disk_before_its_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loss of power leaves any mixture of what was not forced to the disk: each checkpoint is written after the lines
-    that it has the digests of, and before the next round begins; the config is there from the start."""
+    that it has the sizes of, and before the next round begins; the config is there from the start."""
     forced, checked, replace = set[tuple[int, int]](), list[str](), os.replace
 
     def at(path: Path) -> tuple[int, int]:

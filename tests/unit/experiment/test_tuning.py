@@ -255,7 +255,7 @@ def test_tables_and_page_state_the_choice(whole: tuple[Path, list[Run]]) -> None
     """What was chosen, of how many trials and at what cost, in table.md, table.csv and the page; trials are no runs."""
     folder, runs = whole
     comparing = plan("fedprox", seeds=(0, 1))
-    found = write_outcome(comparing, folder, runs, 1)
+    found = write_outcome(comparing.baseline, folder, runs, 1)
     tuned = read_tuned(folder)
     one = tuned[-1]
     grid = tuning_table(tuned)
@@ -281,7 +281,7 @@ def test_tables_and_page_state_the_choice(whole: tuple[Path, list[Run]]) -> None
 def test_the_table_of_choices_is_a_file(whole: tuple[Path, list[Run]], tmp_path: Path) -> None:
     """Among the figures and tables that `fedkin report --figures` writes."""
     folder, runs = whole
-    found = write_outcome(plan("fedprox", seeds=(0, 1)), folder, runs, 1)
+    found = write_outcome(plan("fedprox", seeds=(0, 1)).baseline, folder, runs, 1)
     write_files(tmp_path / "f", found.report, found.reference)
     lines = list(csv.DictReader((tmp_path / "f" / "tuning.csv").read_text().splitlines()))
     assert [line["chosen"] for line in lines] == [one.text for one in read_tuned(folder)]

@@ -166,8 +166,8 @@ def test_a_folder_is_removed_with_its_lock(tmp_path: Path) -> None:
     for folder in (a / "runs" / "one", other):
         folder.mkdir(parents=True)
         (folder / "file").write_text("")
-    (a / "link").symlink_to(other)
     with writing(a):
+        (a / "link").symlink_to(other)
         (a / "table").write_text("")
         remove(a)
         assert [path.name for path in a.iterdir()] == [".lock"]

@@ -114,6 +114,23 @@ def test_every_write_of_a_run_can_meet_a_full_disk(
         shutil.rmtree(tmp_path / "a")
 
 
+@pytest.mark.parametrize("lacking", [1, 2])
+def test_a_full_disk_at_the_report_costs_the_report_alone(
+    lacking: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fedkin: Command
+) -> None:
+    """The run is whole; one line names the file, the room and the command that writes the report."""
+    command = "run fedavg --data digits --clients 3 --model linear --rounds 2 --engine loop --quiet --out"
+    with monkeypatch.context() as patch:
+        disk = Disk(patch, tmp_path, float("inf"))
+        assert fedkin(command, tmp_path / "all").code == OK
+        disk.left, disk.writes = disk.writes - lacking, 0
+        done = fedkin(command, tmp_path / "a")
+        assert (done.code, done.out) == (FAILED, "")
+        assert re.search(TOLD.replace("resume", "report") + r"\S+/a$", done.err.strip(), re.MULTILINE), done.err
+    assert fedkin("report a --quiet").code == OK
+    assert_same_run(tmp_path / "a", tmp_path / "all")
+
+
 def test_a_folder_that_cannot_be_begun_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where not even the config can be written there is nothing to go on with: another folder is asked for."""
     Disk(monkeypatch, tmp_path, 0)
