@@ -121,7 +121,7 @@ class _Desk:
         if bad is None:
             return
         _only_refusals(lambda: heads.envelope(bad))
-        _only_refusals(lambda: MemberTable.read({**bad.head, "run": "r", "round": 1}))
+        _only_refusals(lambda: MemberTable.read(WireMessage({**bad.head, "settings": {}, "run": "r", "round": 1})))
         try:
             head = heads.decode(bad, heads.RequestHead)
         except WireError:
@@ -157,7 +157,7 @@ class _Desk:
         value = _value(draw, 3)
         _only_refusals(lambda: entries(WireMessage({"tensors": value}, bytes(draw.randrange(9)))))
         _only_refusals(lambda: bundle(WireMessage({"tensors": value}, bytes(draw.randrange(9)))))
-        _only_refusals(lambda: MemberTable.read({"run": "r", "round": 1, "pool": value}))
+        _only_refusals(lambda: MemberTable.read(WireMessage({"settings": {}, "run": "r", "round": 1, "pool": value})))
         for kind in {*heads.ANSWERS.values(), heads.Refusal, heads.RequestHead, heads.AnswerHead}:
             _only_refusals(lambda kind=kind: heads.decode(WireMessage(value if isinstance(value, dict) else {}), kind))
         _only_refusals(lambda: Card.from_json(value))

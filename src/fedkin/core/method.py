@@ -127,7 +127,8 @@ class Method(ABC):
         """Whether one mean of the uploads, or one per fixed group, is all that the server needs (secure aggregation).
 
         If so, ``aggregate`` gives the same state when every upload is replaced by the mean of its pool (see `pools`).
-        Uploads are floating-point numbers. A method states it as a plain attribute.
+        Uploads are floating-point numbers, and ``distribute`` sends the clients of a pool the same tensors. A method
+        states it as a plain attribute.
         """
         return False
 
@@ -413,7 +414,7 @@ class Method(ABC):
         if not self.secure_aggregation:
             raise ConfigError(
                 f"secure aggregation cannot be used with {type(self).__name__} as it is set: its server must see "
-                "single uploads, not only their mean; leave it out, or take another method "
+                "single uploads, or sends each client tensors of its own; leave it out, or take another method "
                 "(docs/robust-and-private.md has a list; a custom method declares it by secure_aggregation = True)"
             )
 

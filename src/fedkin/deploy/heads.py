@@ -53,10 +53,12 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolMember(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A member of a sum: its number, its public key for masks and, where nodes sign keys, its name and signature."""
+    """A member of a sum: its number, its public key for masks, its weight and, where nodes sign keys, its name and
+    signature."""
 
     number: Number
     key: str
+    weight: Annotated[float, Meta(gt=0, lt=2.0**53)]
     name: Annotated[str, Meta(max_length=64)] = ""
     signature: str = ""
 
@@ -66,11 +68,9 @@ class PoolMember(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class PoolHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The members of a secure sum, the weight of the receiver, and the total weight."""
+    """The members of a secure sum."""
 
     members: Annotated[tuple[PoolMember, ...], Meta(max_length=10_000)]
-    weight: Annotated[float, Meta(gt=0, lt=2.0**53)]
-    total: Annotated[float, Meta(gt=0, lt=2.0**53)]
 
 
 class RequestHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -29,7 +29,7 @@ class ClusteredSampling(Method):
     reveals = "its model"
     also_sends = ""
     robust = True
-    secure_aggregation = property(lambda m: m.by == "size")
+    secure_aggregation = False
 
     by: Literal["similarity", "size"] = "similarity"
     """Property that clients of one slot share: the direction of their last updates (Algorithm 2), or their number of
@@ -91,10 +91,6 @@ class ClusteredSampling(Method):
     def _times(self, r: Round) -> Tensor:
         """Return how often each of ``r.ids`` was drawn; once where no client was drawn."""
         return r.drawn.get("times", torch.ones_like(r.ids))
-
-    def pools(self, s: Bundle, r: Round) -> Bundle:
-        """Return one pool, each client weighing as often as it was drawn."""
-        return Bundle(group=torch.zeros_like(r.ids), weight=self._times(r))
 
     def deliver(self, s: Bundle, r: Round) -> Download:
         """Send the global model to every client."""

@@ -20,7 +20,7 @@ class FedDyn(Method):
     reveals = "its model"
     also_sends = ""
     robust = True
-    secure_aggregation = property(lambda m: m.eval_model != "all-mean")
+    secure_aggregation = property(lambda m: m.eval_model != "all-mean" and not m.adaptive)
     presets: ClassVar = {
         "code": {  # alpemreacar/FedDyn, its script for CIFAR-10
             "reg": 0.01,

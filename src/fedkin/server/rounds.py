@@ -161,9 +161,10 @@ def _one(method: Method, net: Net, training: Training, transport: Transport, pla
     r = _weighed(_sampled(method, server.state, _round(net, plan, server, t, "sample", here)), plan)
     cohort, pools, out = r.ids.tolist(), dict[int, SecureGroup](), dict[int, str]()
     if plan.aggregation.secure and cohort:
-        r, pools, out = pooled(method, server.state, r)
+        r, pools, out = pooled(method, server.state, r, limit=lambda weights: limited(weights, plan.max_share))
     download = handed_out(method, "distribute", method.distribute(server.state, r)) if len(r.ids) else to_all()
     messages = _messages("update", download, r, server, pools)
+    _require_alike(method, messages)
     sent = time.perf_counter()
     # oversampling does not apply to a method that samples more clients than planned: it waits for all of them
     meant = plan.oversampling > 1 and len(cohort) <= r.cohort
@@ -366,6 +367,21 @@ def _messages(
     return {
         k: Message(step, r.index, r.index, acks[i], download.row(i), pool.get(k)) for i, k in enumerate(r.ids.tolist())
     }
+
+
+def _require_alike(method: Method, messages: Mapping[int, Message]) -> None:
+    """Raise `MethodError` if clients whose uploads are added up are sent different tensors: masks would not cancel."""
+    for i, m in messages.items():
+        first = m.body if m.pool is None else messages[m.pool.members[0]].body
+        if m.body.keys() != first.keys() or not all(_equal(t, first[name]) for name, t in m.body.items()):
+            raise MethodError(
+                f"secure aggregation cannot be used with {type(method).__name__} as it is set: clients whose uploads "
+                f"are added up must be sent the same tensors, and client {i} is sent others than the first of its sum"
+            )
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a is b or torch.equal(a.nan_to_num(), b.nan_to_num())
 
 
 def _travelling(messages: Mapping[int, Message], sent: Mapping[int, Bundle] | None = None) -> int:

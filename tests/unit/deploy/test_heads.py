@@ -63,11 +63,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a list for settings": ({"settings": []}, r"\$\.settings"),
     "nested tensors": ({"tensors": [[[[]]]]}, r"\$\.tensors\[0\]"),
     "a member without a key": (
-        {"pool": {"members": [[0, "x"]], "weight": 1, "total": 3}},
+        {"pool": {"members": [[0, "x", 1]]}},
         r"`key` must match .* at `\$\.pool\.members\[0\]",
     ),
     "a member with a signature of other messages": (
-        {"pool": {"members": [[0, "a" * 64, "c0", "%"]], "weight": 1, "total": 3}},
+        {"pool": {"members": [[0, "a" * 64, 1, "c0", "%"]]}},
         r"`signature` must match .* at `\$\.pool\.members\[0\]",
     ),
 }

@@ -240,23 +240,27 @@ def test_the_limit_holds_among_those_who_answered(tmp_path: Path) -> None:
     assert [line["limited"]["1"]["used"] for line in ours.rounds] == [a + b + c, a + b]
 
 
-def test_the_limit_holds_in_the_cohort_of_a_secure_sum(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "participation"), [("fedavg", 0.5), ("oracle", 1.0)])
+def test_the_limit_holds_in_a_secure_sum(name: str, participation: float, tmp_path: Path) -> None:
     """Weights of a secure sum are settled before the uploads: c1, which claims a million samples, is told half of the
-    weight of its cohort of three, of six clients."""
-    run, secure = {"rounds": 6, "participation": 0.5, "eval_every": 100}, {"secure": True}
-    s = settings("fedavg", data={"clients": 6}, hosts={"min_clients": 6}, run=run, aggregation=secure)
+    weight of its sum of three, of six clients: all that were drawn, or those of its group."""
+    run, secure = {"rounds": 6, "participation": participation, "eval_every": 100}, {"secure": True}
+    data = {"clients": 6, **({"plant": "labels", "groups": 2} if name == "oracle" else {})}
+    s = settings(name, data=data, hosts={"min_clients": 6}, run=run, aggregation=secure)
     shares: list[float] = []
 
     def touch(post: Direct, who: str, of: WireMessage) -> WireMessage:
         answer = post.ask(who, of)
         if who == "c1" and of.head["kind"] == "update":
-            shares.append(of.head["pool"]["weight"] / of.head["pool"]["total"])
+            weight = {i: w for i, _, w, *_ in of.head["pool"]["members"]}
+            shares.append(weight[of.head["client"]] / sum(weight.values()))
         if (who, of.head["kind"]) != ("c1", "describe"):
             return answer
         b = bundle(answer).but(size=torch.tensor(10**6))
         return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, b)
 
-    on_hosts(s, tmp_path, Direct(sites(tmp_path, 6), touch=touch))
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path, 6), touch=touch))
+    assert not any(line["abandoned"] for line in ours.rounds)
     assert shares
     assert set(shares) == {0.5}
 
