@@ -25,7 +25,7 @@ from fedkin.privacy.budget import Spent
 from fedkin.server import Message, RoundReport
 
 log = logging.getLogger("fedkin.deploy")
-_GREETING = 10.0  # seconds that a round waits for unknown nodes to say hello
+_GREETING = 10.0  # seconds that a start of the server waits for unknown nodes to say hello; later rounds do not wait
 _WAY = 10.0  # seconds allowed for the transport of a message and its answer: a node asks for messages every 3 seconds
 _RETURN = 120.0  # seconds that a restarted server waits for its clients, which connect again after a while
 _REMINDER = 30.0  # seconds between two log lines that list the clients still awaited
@@ -72,7 +72,7 @@ class Fleet:
             DataError: their data have nothing in common that one network could be made for.
         """
         if self.members.listed:
-            self._wait(min(self._hosts.min_clients, len(self.members)), 0, _RETURN)
+            self._wait(min(self._hosts.min_clients, len(self.members)), 0, _GREETING, _RETURN)
         else:
             self._wait_for_all()
         while self.members.card is None:
@@ -89,7 +89,7 @@ class Fleet:
 
     def _wait_for_all(self) -> None:
         wanted = self._hosts.min_clients
-        self._wait(wanted, 0)
+        self._wait(wanted, 0, _GREETING)
         here = sorted(self._roll.here())
         if len(here) < wanted:
             raise EngineError(
@@ -106,7 +106,7 @@ class Fleet:
     def available(self, round: int) -> list[int]:
         """Return the numbers of the connected clients, after waiting for the required number of them."""
         numbers = self.members.number_of()
-        self._wait(self._hosts.min_connected, round)
+        self._wait(self._hosts.min_connected, round, 0)
         return sorted(numbers[name] for name in self._roll.here() if name in numbers)
 
     def joiners(self, known: int, round: int) -> dict[int, Bundle]:
@@ -120,7 +120,7 @@ class Fleet:
         assert self._net is not None
         assert known == len(self.members)
         least = 0 if known else self._hosts.min_clients
-        self._roll.meet(round, _GREETING)
+        self._roll.meet(round, 0 if known else _GREETING)
         found = self._roll.take_in(self._net, known, round, least)
         while len(self.members) < least:
             self._wait_for_all()
@@ -280,16 +280,17 @@ class Fleet:
         log.info("waiting for %s", ", ".join(sorted(self._name(i) for i in open.values())))
         return self._clock.now()
 
-    def _wait(self, wanted: int, round: int, most: float = math.inf) -> None:
-        """Wait until ``wanted`` clients are connected, or the timeout or ``most`` seconds are over."""
+    def _wait(self, wanted: int, round: int, greeting: float, most: float = math.inf) -> None:
+        """Wait until ``wanted`` clients are connected, or the timeout or ``most`` seconds are over; first ``greeting``
+        seconds for those that have not said hello."""
         end, reminded = self._clock.now() + min(self._hosts.wait_timeout, most), float("-inf")
-        self._roll.meet(round, _GREETING)
+        self._roll.meet(round, greeting)
         while len(here := self._roll.here()) < wanted and self._clock.now() < end:
             if self._clock.now() - reminded >= _REMINDER:
                 log.info("%d of %d clients are connected: %s", len(here), wanted, ", ".join(sorted(here)) or "none")
                 reminded = self._clock.now()
             self._clock.sleep(10 * self._clock.poll)
-            self._roll.meet(round, _GREETING)
+            self._roll.meet(round, 0)
 
     def _name(self, i: int) -> str:
         return self.members.listed[i].client
