@@ -34,7 +34,6 @@ from fedkin.deploy.channel import CODES
 from fedkin.deploy.client import ClientService
 from fedkin.deploy.messages import Clerk, OtherKey, OtherUpload, Reply, attempt
 from fedkin.deploy.participants import Members
-from fedkin.deploy.privacy_spent import Spending
 from fedkin.deploy.table import MemberTable
 from fedkin.deploy.tensors import bundle
 from fedkin.deploy.timeouts import Suspects
@@ -111,7 +110,6 @@ class _Desk:
                 got = attempt(lambda: Card.from_json(found.head.card), "the card")
                 assert isinstance(got, Card) or "traceback" not in got, got
         Suspects().record("c0", bad)
-        Spending().record(0, bad)
 
     # ---- the client's side ----------------------------------------------------------------------------------------
     def asked(self, draw: random.Random) -> None:

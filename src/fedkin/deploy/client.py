@@ -276,9 +276,7 @@ class ClientService:
         if privacy.noise_multiplier is None:
             return {}
         used = self.account.spend(head.run, privacy.noise_multiplier, spent, privacy.delta)
-        return {
-            "spent": {"mark": used.mark, "steps": [[r, n] for r, n in used.spent(privacy.noise_multiplier).items()]}
-        }
+        return {"spent": [[rate, n] for rate, n in used.spent(privacy.noise_multiplier).items()]}
 
     def _perform(self, job: Job, head: RequestHead, of: WireMessage, state: Bundle) -> Answer:
         if head.kind == "hello":

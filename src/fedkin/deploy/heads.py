@@ -21,6 +21,8 @@ Number = Annotated[int, Meta(ge=0, le=2**31)]
 Tensors = Annotated[tuple[Listed, ...], Meta(max_length=10_000)]
 LONGEST = 1e6
 """Maximum seconds that a message may grant a client."""
+MOST_RATES = 64
+"""Sampling rates of private training of one client in a run at most: each takes the server a tenth of a second."""
 
 T = TypeVar("T")
 
@@ -168,17 +170,10 @@ class PrivateStep(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     count: Annotated[int, Meta(ge=0, le=10**9)]
 
 
-class SpentHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The total that a client spent in a run, and the mark of the record on its disk that states it."""
-
-    mark: Annotated[str, Meta(min_length=1, max_length=64)]
-    steps: Annotated[tuple[PrivateStep, ...], Meta(max_length=64)]
-
-
 class Evaluated(Accepted, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The answer to ``survey`` and ``evaluate``; ``spent`` is present in runs with private training."""
+    """The answer to ``survey`` and ``evaluate``; ``spent`` is all private training of the client in this run."""
 
-    spent: SpentHead | None = None
+    spent: Annotated[tuple[PrivateStep, ...], Meta(max_length=MOST_RATES)] = ()
 
 
 class Updated(Evaluated, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,11 +13,10 @@ from fedkin.core import Bundle, DataError, EngineError, Net
 from fedkin.data import Card, merge
 from fedkin.data.merging import misfit
 from fedkin.deploy.channel import CODES, Channel
-from fedkin.deploy.heads import Updated
+from fedkin.deploy.heads import MOST_RATES, Evaluated, Updated
 from fedkin.deploy.joining import Clock, Enrolment
 from fedkin.deploy.messages import Clerk, OtherKey, OtherUpload, Reply
 from fedkin.deploy.participants import Members
-from fedkin.deploy.privacy_spent import Spending
 from fedkin.deploy.timeouts import Suspects
 from fedkin.deploy.wire_format import WireMessage
 from fedkin.experiment.settings import HostSettings, Settings
@@ -56,7 +55,7 @@ class Fleet:
         self._net: Net | None = None
         self._suspects = Suspects()
         self._instead: dict[int, tuple[int, int]] = {}  # client: (the server's ack, the one that the client knows)
-        self._spending = None if settings.privacy.noise_multiplier is None else Spending(members.spent())
+        self._spent: dict[int, dict[float, int]] = {}  # all private training in this run, as last reported
         self.training_s = 0.0
 
     # ---- before the first round -----------------------------------------------------------------------------------
@@ -158,13 +157,17 @@ class Fleet:
             (self._suspects.passed_over if late else self._suspects.missed)(self._name(i), ticket)
         for i, why in missing.items():
             self._say(messages[i].round, self._name(i), f"{messages[i].step}: {why}")
-        if self._spending is not None:
-            self.members.reports(self._spending.records)
         return {i: answers[i] for i in sorted(answers)}, missing
 
     def take_spent(self, counted: Mapping[int, Spent]) -> dict[int, dict[float, int]]:
         """Return the private training steps beyond those already ``counted``, as far as clients have reported them."""
-        return {} if self._spending is None else self._spending.beyond(counted)
+        found: dict[int, dict[float, int]] = {}
+        for i, spent in sorted(self._spent.items()):
+            before = counted.get(i, {})
+            more = {rate: n - before.get(rate, 0) for rate, n in spent.items() if n > before.get(rate, 0)}
+            if more and len({**before, **more}) <= MOST_RATES:
+                found[i] = more
+        return found
 
     def note(self, report: RoundReport) -> None:
         """Log the clients of a round whose upload or evaluation was refused, or that claim too many samples."""
@@ -235,11 +238,11 @@ class Fleet:
             found = self._clerk.read(got, m.step, name, m.seq)
             if not isinstance(found, OtherUpload):  # a suspect that does not go on from the server's upload stays one
                 self._suspects.record(name, got)
-            if isinstance(found, Reply) and (why := self._unaccounted(i, m, got)):
-                missing[i] = why
-            elif isinstance(found, Reply):
+            if isinstance(found, Reply):
                 answers[i] = found.body
                 self.training_s += found.head.training_s if isinstance(found.head, Updated) else 0.0
+                if isinstance(found.head, Evaluated) and found.head.spent:
+                    self._spent[i] = {step.rate: step.count for step in found.head.spent}
             elif isinstance(found, OtherUpload) and found.have == self._ack(i, m):
                 missing[i] = _NEWER
             elif isinstance(found, OtherUpload) and i in renewed:
@@ -267,12 +270,6 @@ class Fleet:
         if enough is not None and len(answers) >= enough:
             return False
         return any(self._name(i) not in self._suspects for i in open.values()) or not answers
-
-    def _unaccounted(self, i: int, m: Message, got: WireMessage | str) -> str | None:
-        """Return why an answer cannot be used because it lacks the private training spent; None if it can be used."""
-        if self._spending is None or m.step not in ("survey", "update", "evaluate"):
-            return None
-        return self._spending.record(i, got)
 
     def _remind(self, open: Mapping[str, int], reminded: float) -> float:
         if self._clock.now() - reminded < _REMINDER:
