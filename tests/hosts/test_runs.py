@@ -83,7 +83,7 @@ def test_bad_uploads(fleet: Fleet) -> None:
     """F10: NaN, infinity, a huge number, wrong shapes, types, names, too much or nothing: refused with a reason, for
     that client and round only."""
     bad = dict(enumerate(["nan", "inf", "large", "shape", "name", "more", "empty", "double", "many bytes"], start=1))
-    s = settings("fedrep", run={"rounds": 10, "eval_every": 10}, hosts={**HOSTS, "max_reply_mb": 8})
+    s = settings("fedrep", run={"rounds": 10, "eval_every": 10}, hosts=HOSTS)
     fleet.fail(0, {})
     fleet.fail(1, bad)
     fleet.fail(2, {})

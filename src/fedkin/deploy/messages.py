@@ -133,7 +133,7 @@ class Clerk:
         if why := self._stamped(answer_head, kind, name, seq):
             return why
         if answer_head.ok:
-            return Reply(heads.decode(got, heads.ANSWERS[kind]), bundle(got, self.settings.hosts.max_reply_mb << 20))
+            return Reply(heads.decode(got, heads.ANSWERS[kind]), bundle(got))
         refused = heads.decode(got, heads.Refusal)
         if refused.code == "out-of-step" and refused.have is not None:
             return OtherUpload(refused.have)
