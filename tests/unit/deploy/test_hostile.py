@@ -112,10 +112,10 @@ def test_whatever_reading_an_answer_raises_is_its_senders_refusal(
     """Also an error that nobody thought of."""
     real = letters_module.bundle
 
-    def read(of: WireMessage, limit: int) -> Bundle:
+    def read(of: WireMessage) -> Bundle:
         if (of.head["client"], of.head["kind"], of.head["seq"]) == ("c1", "update", 2):
             raise error("patient 4711")
-        return real(of, limit)
+        return real(of)
 
     monkeypatch.setattr(letters_module, "bundle", read)
     s = settings("fedavg")
@@ -381,6 +381,27 @@ def test_events_name_who_sent_numbers_that_cannot_be_used(value: float, shown: s
     assert (told["round"], told["client"]) == (2, "c1")
     assert told["what"] == f"update: refused: {ours.rounds[1]['refused']['1']}"
     assert shown in told["what"]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fednova", "fedrep", "fedproto"])
+def test_an_upload_of_ten_thousand_times_the_length_stops_nobody(name: str, tmp_path: Path) -> None:
+    """c1 sends it in each round but the first: it is refused and named, nobody else is, and the others train on as if
+    its uploads had been lost."""
+
+    def touch(post: Direct, who: str, of: WireMessage) -> WireMessage:
+        answer = post.ask(who, of)
+        if (who, of.head["kind"]) != ("c1", "update") or of.head["round"] == 1:
+            return answer
+        b = Bundle({n: t * 1e4 if t.is_floating_point() else t for n, t in bundle(answer).items()})
+        return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+
+    s = settings(name)
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
+    assert [line["answered"] for line in ours.rounds] == [[0, 1, 2], *[[0, 2]] * 3]
+    assert [list(line["refused"]) for line in ours.rounds] == [[], *[["1"]] * 3]
+    assert same_server(ours, traced(s, ours.rounds))
+    told = [e for e in lines(tmp_path, "events") if "times as long as the round's median" in e["what"]]
+    assert {e["client"] for e in told} == {"c1"}
 
 
 def test_an_evaluation_that_does_not_come_is_in_the_rounds_record(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from fedkin.core import bundle as bundles
 from fedkin.core.bundle import refusal, refusals
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, FedPer, PFedCS
 from fedkin.server import upload_checks
-from fedkin.server.upload_checks import ScoreForm, false_score, false_scores, probe
+from fedkin.server.upload_checks import ScoreForm, false_score, false_scores, probe, too_long
 from fedkin.testing.toys import network
 
 HONEST = Bundle(model=torch.zeros(3), cluster=torch.tensor(1))
@@ -250,3 +250,39 @@ def test_a_probe_writes_nothing() -> None:
     probe(METHODS["fedavg"](), net, Training(), received)
     assert torch.equal(received.model, net.w0)
     assert received.model._version == 0
+
+
+# ---- uploads that are too long -------------------------------------------------------------------------------------
+def uploads(*lengths: float) -> dict[int, Bundle]:
+    """Uploads of these lengths, of two tensors of floating-point numbers and a whole number that is none of it."""
+    one = Bundle(a=torch.full((4,), 0.4), b=torch.tensor(0.6))
+    return {i: Bundle(n=torch.tensor(10**9), **{k: t * n for k, t in one.items()}) for i, n in enumerate(lengths)}
+
+
+@pytest.mark.parametrize(
+    ("lengths", "refused"),
+    [
+        ((1.0, 1.0, 999.0), []),
+        ((1.0, 1.0, 1e4), [2]),
+        ((1e4, 1.0, 1.0, 1e4, 1.0), [0, 3]),
+        ((1.0,), []),
+        ((1.0, 1e6), []),
+        ((1.0, 1e6, 1e6), []),
+        ((0.0, 0.0, 1.0), []),
+        ((), []),
+    ],
+    ids=["a thousand", "one", "two", "alone", "two clients", "a majority", "others without a change", "none"],
+)
+def test_uploads_that_are_too_long(lengths: tuple[float, ...], refused: list[int]) -> None:
+    """More than a thousand times the median; only a majority can tell which is false."""
+    sent = dict.fromkeys(range(5), Bundle(a=torch.zeros(4)))
+    found = too_long(uploads(*lengths), sent)
+    assert list(found) == refused
+    assert all("1e+04 times as long as the round's median" in why for why in found.values())
+
+
+def test_an_upload_that_is_no_longer_than_what_was_sent_is_used() -> None:
+    """A change of a client that has just joined, when the others have converged: 1e-6 against 1, for a model of 8."""
+    sent = dict.fromkeys(range(3), Bundle(model=torch.full((16,), 2.0)))
+    assert too_long(uploads(1e-6, 1e-6, 1.0), sent) == {}
+    assert list(too_long(uploads(1e-6, 1e-6, 9.0), sent)) == [2]
