@@ -10,12 +10,7 @@ from dataclasses import dataclass, field
 from fedkin.deploy.heads import PoolHead
 from fedkin.deploy.wire_format import WireError, WireMessage, convert
 from fedkin.experiment.settings import decisive
-from fedkin.privacy.secure_sum import LEAST
-
-MOST = 0.5
-"""Largest share of a sum's weight that one member may have. With more, the sum is nearer to this member's upload than
-to all others together, and a server could choose weights with which it is nothing else. Honest weights are within it:
-`HostSettings.max_share` lowers larger ones."""
+from fedkin.privacy.secure_sum import LEAST, MOST
 
 
 class Unmasked(Exception):

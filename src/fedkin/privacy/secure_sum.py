@@ -26,6 +26,9 @@ LIMIT = 1e8
 """No number of an upload may be larger."""
 LEAST = 3
 """Members of a pool at least: in a sum of two each would read the other."""
+MOST = 0.5
+"""Largest share of a pool's weight that a client accepts. With more, the sum is nearer to its upload than to all others
+together, and a server could choose weights with which it is nothing else. A server on hosts lowers larger ones."""
 OUT_OF_RANGE = f"its numbers cannot be added up: they are not finite, or above {LIMIT:g}"
 
 

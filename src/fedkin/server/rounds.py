@@ -24,7 +24,7 @@ from fedkin.core import (
 )
 from fedkin.core.bundle import not_finite, refusals
 from fedkin.engines.tasks import Step, outcomes_due
-from fedkin.privacy.secure_sum import OUT_OF_RANGE, SecureGroup, pooled, summed
+from fedkin.privacy.secure_sum import MOST, OUT_OF_RANGE, SecureGroup, pooled, summed
 from fedkin.server.plan import Plan
 from fedkin.server.shares import limited
 from fedkin.server.upload_checks import ScoreForm, bundled, false_scores, handed_out, probe, scored, too_long
@@ -161,7 +161,8 @@ def _one(method: Method, net: Net, training: Training, transport: Transport, pla
     r = _weighed(_sampled(method, server.state, _round(net, plan, server, t, "sample", here)), plan)
     cohort, pools, out = r.ids.tolist(), dict[int, SecureGroup](), dict[int, str]()
     if plan.aggregation.secure and cohort:
-        r, pools, out = pooled(method, server.state, r, limit=lambda weights: limited(weights, plan.max_share))
+        most = max(MOST, plan.max_share)  # 1 in a simulation, where nothing is hidden and no weight is lowered
+        r, pools, out = pooled(method, server.state, r, limit=lambda weights: limited(weights, most))
     download = handed_out(method, "distribute", method.distribute(server.state, r)) if len(r.ids) else to_all()
     messages = _messages("update", download, r, server, pools)
     _require_alike(method, messages)
