@@ -27,7 +27,7 @@ from fedkin.engines.tasks import Step, outcomes_due
 from fedkin.privacy.secure_sum import MOST, OUT_OF_RANGE, SecureGroup, pooled, summed
 from fedkin.server.plan import Plan
 from fedkin.server.shares import limited
-from fedkin.server.upload_checks import ScoreForm, bundled, false_scores, handed_out, probe, scored, too_long
+from fedkin.server.upload_checks import ScoreForm, bundled, false_scores, handed_out, probe, scored, too_large
 
 _TOGETHER = 128  # clients evaluated in one exchange: bounds the memory that their downloads take
 
@@ -240,7 +240,7 @@ def _checked(
         pools = {i: m.pool for i, m in messages.items() if m.pool is not None}
         return summed(pools, replies, schema, plan.bound)
     unfit = refusals(replies, schema, plan.bound)
-    unfit |= too_long({i: up for i, up in replies.items() if i not in unfit}, {i: m.body for i, m in messages.items()})
+    unfit |= too_large({i: up for i, up in replies.items() if i not in unfit}, {i: m.body for i, m in messages.items()})
     why = {i: unfit.get(i) or method.refuses(r, up) for i, up in replies.items()}
     refused = {i: reason for i, reason in why.items() if reason}
     return {i: replies[i] for i in sorted(replies) if i not in refused}, refused
