@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -97,6 +97,7 @@ class Enrolment:
         self._nameless: set[int] = set()  # nodes without a registered name that were reported
         self._late: dict[int, int] = {}  # consecutive hellos that a node has not answered in time
         self._asked: dict[str, _Asked] = {}  # pending requests for descriptions, by ticket
+        self._arrived: dict[str, WireMessage | str] = {}  # answers to both that are not read yet
         self._failed: dict[str, int] = {}  # failed descriptions, for reasons that may pass, by key (else by name)
         self.node: dict[str, int] = {}
         self.new: dict[str, JoiningClient] = {}
@@ -116,6 +117,15 @@ class Enrolment:
         self._done &= set(self._keys)
         self._late = {node: count for node, count in self._late.items() if node in self._keys}
 
+    def listen(self) -> None:
+        """Fetch the answers of unknown nodes and joining clients before they expire; the next round reads them."""
+        if pending := [*self._hellos, *self._asked]:
+            self._arrived |= self._post.collect(pending)
+
+    def _answers(self, tickets: Collection[str]) -> dict[str, WireMessage | str]:
+        self.listen()
+        return {ticket: self._arrived.pop(ticket) for ticket in [*tickets] if ticket in self._arrived}
+
     def meet(self, round: int, seconds: float) -> None:
         """Greet unknown nodes and wait for answers at most ``seconds``; later answers are read in later rounds."""
         self.look()
@@ -126,7 +136,7 @@ class Enrolment:
         ]  # fmt: skip
         self._greet(round, now, strange)
         while self._hellos:
-            for ticket, got in self._post.collect(list(self._hellos)).items():
+            for ticket, got in self._answers(self._hellos).items():
                 self._welcome(round, self._hellos.pop(ticket), got)
             if not self._hellos or self._clock.now() >= now + seconds:
                 break
@@ -311,9 +321,8 @@ class Enrolment:
 
     def _hear(self, round: int, schema: Bundle) -> None:
         """Take in the descriptions that have arrived; put off clients whose description cannot be used or is late."""
-        heard: dict[str, WireMessage | str] = dict(self._post.collect(list(self._asked)))
         late = {ticket: "expired" for ticket, asked in self._asked.items() if asked.end <= self._clock.now()}
-        for ticket, got in {**late, **heard}.items():
+        for ticket, got in {**late, **self._answers(self._asked)}.items():
             asked = self._asked.pop(ticket)
             came = self.new.get(asked.name)
             if came is None or came.node != asked.node:  # it has left since, and is asked again where it is

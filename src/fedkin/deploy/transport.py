@@ -145,6 +145,7 @@ class Fleet:
         reminded = self._clock.now()
         for_all = any(m.pool is not None for m in messages.values())  # a secure sum needs late clients as well
         while open and self._clock.now() < end and (for_all or self._awaited(open, answers, enough)):
+            self._roll.listen()
             again = self._collected(messages, open, answers, missing, renewed)
             renewed.update(again)
             self._send(messages, again, open, missing, end)

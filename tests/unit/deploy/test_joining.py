@@ -3,7 +3,7 @@ waits for as many clients as the settings say."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +179,31 @@ def test_another_client_takes_the_place_of_a_refused_one(tmp_path: Path) -> None
     assert told(tmp_path, "c2") == ["joins as client 1"]
     assert told(tmp_path, "c1") == ["refused: it claims 0 training samples; 1 to 10000000 are taken"]
     assert [kind for client, kind, _ in post.log if client == "c1"] == ["hello", "describe"]
+
+
+class Slow(Direct):
+    """Answers of c0 take 25 seconds and all others 3; an answer that is not fetched in time is gone, as in Flower."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.times: dict[str, tuple[float, float]] = {}
+
+    def post(self, letters: Mapping[int, WireMessage], seconds: float) -> Mapping[int, str]:
+        tickets = super().post(letters, seconds)
+        for node, ticket in tickets.items():
+            self.times[ticket] = self.time.now + (25 if node == 100 else 3), self.time.now + seconds
+        return tickets
+
+    def collect(self, tickets: Collection[str]) -> Mapping[str, WireMessage | str]:
+        gone = {t: "expired" for t in tickets if self.times[t][1] <= self.time.now and self._ready.pop(t, None)}
+        return {**gone, **super().collect([t for t in tickets if self.times[t][0] <= self.time.now])}
+
+
+def test_a_client_joins_although_rounds_are_longer_than_its_answer_is_kept(tmp_path: Path) -> None:
+    """Nobody waits for its description, which is fetched while the round waits for others."""
+    run = {"rounds": 6, "eval_every": 1}
+    s = settings("fedavg", run=run, hosts={"min_clients": 2, "reply_timeout": 30.0})
+    post = Slow(sites=sites(tmp_path), off={102})
+    ours = on_hosts(s, tmp_path, post, on_round=lambda *_: post.off.clear())
+    assert [line["joined"] for line in ours.rounds[:4]] == [[0, 1], [], [], [2]]
+    assert ours.rounds[-1]["answered"] == [0, 1, 2]
