@@ -119,7 +119,7 @@ class Enrolment:
 
     def listen(self) -> None:
         """Fetch the answers of unknown nodes and joining clients before they expire; the next round reads them."""
-        if pending := [*self._hellos, *self._asked]:
+        if pending := [ticket for ticket in (*self._hellos, *self._asked) if ticket not in self._arrived]:
             self._arrived |= self._post.collect(pending)
 
     def _answers(self, tickets: Collection[str]) -> dict[str, WireMessage | str]:

@@ -182,7 +182,8 @@ def test_another_client_takes_the_place_of_a_refused_one(tmp_path: Path) -> None
 
 
 class Slow(Direct):
-    """Answers of c0 take 25 seconds and all others 3; an answer that is not fetched in time is gone, as in Flower."""
+    """Answers of c0 take 25 seconds and all others 3; an answer that is not fetched in time, or was, is gone: as in
+    Flower."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**more)
@@ -195,8 +196,9 @@ class Slow(Direct):
         return tickets
 
     def collect(self, tickets: Collection[str]) -> Mapping[str, WireMessage | str]:
-        gone = {t: "expired" for t in tickets if self.times[t][1] <= self.time.now and self._ready.pop(t, None)}
-        return {**gone, **super().collect([t for t in tickets if self.times[t][0] <= self.time.now])}
+        due = [t for t in tickets if self.times[t][0] <= self.time.now]
+        gone = dict.fromkeys((t for t in due if self.times[t][1] <= self.time.now), "expired")
+        return {**dict.fromkeys(due, "expired"), **super().collect(due), **gone}
 
 
 def test_a_client_joins_although_rounds_are_longer_than_its_answer_is_kept(tmp_path: Path) -> None:
