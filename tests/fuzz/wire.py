@@ -34,7 +34,6 @@ from fedkin.deploy.channel import CODES
 from fedkin.deploy.client import ClientService
 from fedkin.deploy.messages import Clerk, OtherKey, OtherUpload, Reply, attempt
 from fedkin.deploy.participants import Members
-from fedkin.deploy.privacy_spent import Spending
 from fedkin.deploy.table import MemberTable
 from fedkin.deploy.tensors import bundle
 from fedkin.deploy.timeouts import Suspects
@@ -111,7 +110,6 @@ class _Desk:
                 got = attempt(lambda: Card.from_json(found.head.card), "the card")
                 assert isinstance(got, Card) or "traceback" not in got, got
         Suspects().record("c0", bad)
-        Spending().record(0, bad)
 
     # ---- the client's side ----------------------------------------------------------------------------------------
     def asked(self, draw: random.Random) -> None:
@@ -121,7 +119,7 @@ class _Desk:
         if bad is None:
             return
         _only_refusals(lambda: heads.envelope(bad))
-        _only_refusals(lambda: MemberTable.read({**bad.head, "run": "r", "round": 1}))
+        _only_refusals(lambda: MemberTable.read(WireMessage({**bad.head, "settings": {}, "run": "r", "round": 1})))
         try:
             head = heads.decode(bad, heads.RequestHead)
         except WireError:
@@ -157,7 +155,7 @@ class _Desk:
         value = _value(draw, 3)
         _only_refusals(lambda: entries(WireMessage({"tensors": value}, bytes(draw.randrange(9)))))
         _only_refusals(lambda: bundle(WireMessage({"tensors": value}, bytes(draw.randrange(9)))))
-        _only_refusals(lambda: MemberTable.read({"run": "r", "round": 1, "pool": value}))
+        _only_refusals(lambda: MemberTable.read(WireMessage({"settings": {}, "run": "r", "round": 1, "pool": value})))
         for kind in {*heads.ANSWERS.values(), heads.Refusal, heads.RequestHead, heads.AnswerHead}:
             _only_refusals(lambda kind=kind: heads.decode(WireMessage(value if isinstance(value, dict) else {}), kind))
         _only_refusals(lambda: Card.from_json(value))

@@ -83,7 +83,7 @@ def test_bad_uploads(fleet: Fleet) -> None:
     """F10: NaN, infinity, a huge number, wrong shapes, types, names, too much or nothing: refused with a reason, for
     that client and round only."""
     bad = dict(enumerate(["nan", "inf", "large", "shape", "name", "more", "empty", "double", "many bytes"], start=1))
-    s = settings("fedrep", run={"rounds": 10, "eval_every": 10}, hosts={**HOSTS, "max_reply_mb": 8})
+    s = settings("fedrep", run={"rounds": 10, "eval_every": 10}, hosts=HOSTS)
     fleet.fail(0, {})
     fleet.fail(1, bad)
     fleet.fail(2, {})
@@ -113,7 +113,7 @@ def test_another_version_is_refused(own: Fleet) -> None:
 def test_late_joiners_and_leavers(own: Fleet) -> None:
     """F9: c2's node starts when round 1 is over, c0's stops some rounds later."""
     own.up(0, 1)
-    s = settings("da-pfl", run={"rounds": 8, "eval_every": 8}, hosts={**HOSTS, "min_clients": 2, "min_connected": 2})
+    s = settings("da-pfl", run={"rounds": 12, "eval_every": 12}, hosts={**HOSTS, "min_clients": 2, "min_connected": 2})
     folder = own.submit(s, "joining")
     own.until(lambda: len(rounds(folder)) >= 1)
     own.start(2)

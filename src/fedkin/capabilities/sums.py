@@ -22,7 +22,7 @@ class PrivateSums(Capability):
     """One mean of the uploads, or one per fixed group, is all that the server needs.
 
     ``aggregate`` gives the same state when every upload is replaced by the mean of its pool. Uploads are floating-point
-    numbers.
+    numbers, and ``distribute`` sends the clients of a pool the same tensors.
 
     Attributes:
         pools: ``(method, state, round)`` -> the pools: ``group`` int64 ``[m]``, below 0 for a client whose upload would
@@ -51,7 +51,7 @@ def require_secure(method: Method) -> None:
     if sums is None:
         raise ConfigError(
             f"secure aggregation cannot be used with {type(method).__name__} as it is set: its server must see "
-            "single uploads, not only their mean; leave it out, or take another method "
+            "single uploads, or sends each client tensors of its own; leave it out, or take another method "
             "(docs/robust-and-private.md has a list; a custom method declares it by PrivateSums() in can)"
         )
     if sums.unless:

@@ -240,6 +240,23 @@ def refusals(uploads: Mapping[int, Bundle], schema: Bundle, bound: float) -> dic
     return {i: why for i, upload in uploads.items() if (why := refusal(upload, schema, bound)) is not None}
 
 
+def norms(bundles: Mapping[int, Bundle], order: float) -> dict[int, float]:
+    """Return a norm of all floating-point numbers of each bundle: its length for order 2, the largest one for infinity.
+
+    All bundles have the same names and shapes.
+    """
+    found = [torch.zeros(len(bundles))]
+    for name in next(iter(bundles.values()), Bundle()):
+        column = [b[name] for b in bundles.values()]
+        if column[0].is_floating_point():
+            rows = _in_place(column)
+            if rows is None:
+                found.append(torch.stack([t.norm(order) for t in column]).cpu().float())
+            else:
+                found.append(rows.reshape(len(column), -1).norm(order, dim=1).cpu().float())
+    return dict(zip(bundles, torch.stack(found).norm(order, dim=0).tolist(), strict=True))
+
+
 def _all_fit(uploads: list[Bundle], schema: Bundle, bound: float) -> bool:
     """Return whether no upload is to be refused; False also if that cannot be seen for all at once."""
     names = set(schema)

@@ -30,7 +30,7 @@ CODES: Mapping[str, str] = {
     "expired": "no answer within the deadline",
     "gone": "it is not connected",
     "flower": "Flower could not deliver the message or its answer",
-    "too-large": "its answer is larger than allowed ([hosts] max_reply_mb)",
+    "too-large": "its answer is larger than 1 GiB",
     "garbled": "its answer cannot be read: it is not a message of fedkin",
 }
 """Meaning of each code. Only codes are sent: the text of a client's exception may contain its data."""

@@ -175,10 +175,10 @@ class ClientService:
             log.info("round %s was answered before; the same answer again", head.round)
             return self._yes(head, former, **self._spent(head, {}))
         job = self._job_of(head)
-        table = MemberTable.read(of.head) if key else None
+        table = MemberTable.read(of) if key else None
         if table is not None:
-            size, last = len(job.shards[head.client].train), max(kept.masked, self.mask_keys.last(head.run))
-            table.require(head.client, key["public"], size, last, key.get("signature", ""))
+            last = max(kept.masked, self.mask_keys.last(head.run))
+            table.require(head.client, key["public"], last, key.get("signature", ""))
             self.mask_keys.require_peers(table, head.client)
         answer = self._perform(job, head, of, ledger.committed)
         spent = self._spent(head, answer.spent)
@@ -261,7 +261,7 @@ class ClientService:
         """Return an upload as a masked addend; its round counts as masked from here on, here and on the disk."""
         from fedkin.deploy.masks import masked  # imported here: other runs need no cryptography
 
-        addend = fixed(upload, SecureGroup((), table.weight, table.total))
+        addend = fixed(upload, SecureGroup((), table.weight(number), table.total))
         self.mask_keys.used(table.run, table.round)
         kept.masked = table.round
         return masked(addend, table, number, self.mask_keys.secret(table.run))
@@ -276,9 +276,7 @@ class ClientService:
         if privacy.noise_multiplier is None:
             return {}
         used = self.account.spend(head.run, privacy.noise_multiplier, spent, privacy.delta)
-        return {
-            "spent": {"mark": used.mark, "steps": [[r, n] for r, n in used.spent(privacy.noise_multiplier).items()]}
-        }
+        return {"spent": [[rate, n] for rate, n in used.spent(privacy.noise_multiplier).items()]}
 
     def _perform(self, job: Job, head: RequestHead, of: WireMessage, state: Bundle) -> Answer:
         if head.kind == "hello":

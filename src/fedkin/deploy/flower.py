@@ -52,11 +52,11 @@ def to_records(wired: WireMessage) -> RecordDict:
     return records
 
 
-def from_records(records: RecordDict, limit: int = BODY_LIMIT) -> WireMessage:
+def from_records(records: RecordDict) -> WireMessage:
     """Return a message read from Flower's records.
 
     Raises:
-        WireError: the records hold something else, or more than ``limit`` bytes.
+        WireError: the records hold something else, or more than `BODY_LIMIT` bytes.
     """
     head = records.config_records.get(_HEAD)
     text = None if head is None else head.get("json")
@@ -69,8 +69,8 @@ def from_records(records: RecordDict, limit: int = BODY_LIMIT) -> WireMessage:
     body = arrays["bytes"]
     if body.stype != _BYTES or not isinstance(body.data, bytes):
         raise WireError("the body is of another kind")
-    if len(body.data) > limit:
-        raise TooLarge(f"the body has {len(body.data)} bytes, at most {limit} are read")
+    if len(body.data) > BODY_LIMIT:
+        raise TooLarge(f"the body has {len(body.data)} bytes, at most {BODY_LIMIT} are read")
     return WireMessage(head_of(text), body.data)
 
 
@@ -147,13 +147,12 @@ class FlowerPost:
 
     Args:
         grid: Flower's grid.
-        limit: maximum bytes of an answer; checked after Flower has assembled it in memory, which has no limit.
         keys: whether nodes have keys; keys of simulated nodes are made up by Flower for each run and are ignored.
         link: folder of the link, whose book has the names of the keys; None where it is not known.
     """
 
-    def __init__(self, grid: Grid, limit: int, keys: bool = True, link: Path | None = None) -> None:
-        self._grid, self._limit, self._with_keys, self._link = grid, limit, keys, link
+    def __init__(self, grid: Grid, keys: bool = True, link: Path | None = None) -> None:
+        self._grid, self._with_keys, self._link = grid, keys, link
         self._apart = False  # whether replies are fetched one by one, after one that could not be read
 
     def nodes(self) -> Mapping[int, str]:
@@ -214,7 +213,7 @@ class FlowerPost:
         try:
             if message.has_error():
                 return _REASONS.get(message.error.code, "flower")
-            return from_records(message.content, self._limit)
+            return from_records(message.content)
         except TooLarge:
             return "too-large"
         except Exception as e:  # the sender chose every part of it
@@ -244,9 +243,7 @@ def server_app() -> ServerApp:
 
         word = context.run_config.get("fedkin", "")
         with submitted.says_why(word):
-            settings, _ = submitted.unpacked(word)
-            limit, link = settings.hosts.max_reply_mb << 20, submitted.link_folder(word)
-            post = FlowerPost(grid, limit, submitted.virtual(word) is None, link)
+            post = FlowerPost(grid, submitted.virtual(word) is None, submitted.link_folder(word))
         submitted.run_submitted(post, word)
 
     return app

@@ -21,6 +21,8 @@ Number = Annotated[int, Meta(ge=0, le=2**31)]
 Tensors = Annotated[tuple[Listed, ...], Meta(max_length=10_000)]
 LONGEST = 1e6
 """Maximum seconds that a message may grant a client."""
+MOST_RATES = 64
+"""Sampling rates of private training of one client in a run at most: each takes the server a tenth of a second."""
 
 T = TypeVar("T")
 
@@ -53,10 +55,12 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolMember(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A member of a sum: its number, its public key for masks and, where nodes sign keys, its name and signature."""
+    """A member of a sum: its number, its public key for masks, its weight and, where nodes sign keys, its name and
+    signature."""
 
     number: Number
     key: str
+    weight: Annotated[float, Meta(gt=0, lt=2.0**53)]
     name: Annotated[str, Meta(max_length=64)] = ""
     signature: str = ""
 
@@ -66,11 +70,9 @@ class PoolMember(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 
 
 class PoolHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The members of a secure sum, the weight of the receiver, and the total weight."""
+    """The members of a secure sum."""
 
     members: Annotated[tuple[PoolMember, ...], Meta(max_length=10_000)]
-    weight: Annotated[float, Meta(gt=0, lt=2.0**53)]
-    total: Annotated[float, Meta(gt=0, lt=2.0**53)]
 
 
 class RequestHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -168,17 +170,10 @@ class PrivateStep(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     count: Annotated[int, Meta(ge=0, le=10**9)]
 
 
-class SpentHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The total that a client spent in a run, and the mark of the record on its disk that states it."""
-
-    mark: Annotated[str, Meta(min_length=1, max_length=64)]
-    steps: Annotated[tuple[PrivateStep, ...], Meta(max_length=64)]
-
-
 class Evaluated(Accepted, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The answer to ``survey`` and ``evaluate``; ``spent`` is present in runs with private training."""
+    """The answer to ``survey`` and ``evaluate``; ``spent`` is all private training of the client in this run."""
 
-    spent: SpentHead | None = None
+    spent: Annotated[tuple[PrivateStep, ...], Meta(max_length=MOST_RATES)] = ()
 
 
 class Updated(Evaluated, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,7 +25,7 @@ log = logging.getLogger("fedkin.deploy")
 _HELLO = 60.0  # seconds for the answer to a hello: reading the data for the first time may take long
 _PATIENT = 240.0  # the same after restarts of the node's SuperNode have not helped
 _AGAIN = 15.0  # seconds before a node that could not be taken is greeted again
-_TRIES = 5  # failed descriptions of one client before it is refused: each may cost a round a whole reply_timeout
+_TRIES = 5  # failed descriptions of one key before its client is refused
 _RARELY = 1.0  # longest pause between two looks in seconds: 20 looks a second take a tenth of a core at the link
 _COUNTS = 1e12  # larger numbers in a client's description are refused
 _PASSING = frozenset(CODES[code] for code in ("expired", "disk", "died", "deadline", "flower", "gone", "no-node"))
@@ -37,13 +37,14 @@ Printer = Callable[[int, str, str], None]
 
 @dataclass(frozen=True)
 class JoiningClient:
-    """A joining client: it has answered the hello and has no number yet."""
+    """A joining client: it has answered the hello and has no number yet; ``said`` is its description."""
 
     node: int
     key: str
     card: Card
     public: str = ""
     signature: str = ""
+    said: Bundle | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,15 @@ class _Hello:
     late: int
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """A pending request for a description: the client, its node, and the deadline."""
+
+    name: str
+    node: int
+    end: float
+
+
 class Enrolment:
     """Connected clients by name, on whichever node they are.
 
@@ -86,7 +96,9 @@ class Enrolment:
         self._hellos: dict[str, _Hello] = {}  # pending greetings, by ticket
         self._nameless: set[int] = set()  # nodes without a registered name that were reported
         self._late: dict[int, int] = {}  # consecutive hellos that a node has not answered in time
-        self._failed: dict[int, int] = {}  # failed descriptions of a node's client, for reasons that may pass
+        self._asked: dict[str, _Asked] = {}  # pending requests for descriptions, by ticket
+        self._arrived: dict[str, WireMessage | str] = {}  # answers to both that are not read yet
+        self._failed: dict[str, int] = {}  # failed descriptions, for reasons that may pass, by key (else by name)
         self.node: dict[str, int] = {}
         self.new: dict[str, JoiningClient] = {}
 
@@ -104,7 +116,15 @@ class Enrolment:
         self._keys = self._post.nodes()
         self._done &= set(self._keys)
         self._late = {node: count for node, count in self._late.items() if node in self._keys}
-        self._failed = {node: count for node, count in self._failed.items() if node in self._keys}
+
+    def listen(self) -> None:
+        """Fetch the answers of unknown nodes and joining clients before they expire; the next round reads them."""
+        if pending := [ticket for ticket in (*self._hellos, *self._asked) if ticket not in self._arrived]:
+            self._arrived |= self._post.collect(pending)
+
+    def _answers(self, tickets: Collection[str]) -> dict[str, WireMessage | str]:
+        self.listen()
+        return {ticket: self._arrived.pop(ticket) for ticket in [*tickets] if ticket in self._arrived}
 
     def meet(self, round: int, seconds: float) -> None:
         """Greet unknown nodes and wait for answers at most ``seconds``; later answers are read in later rounds."""
@@ -115,44 +135,43 @@ class Enrolment:
             if n not in self._done and n not in under_way and now - self._greeted.get(n, -_AGAIN) >= _AGAIN
         ]  # fmt: skip
         self._greet(round, now, strange)
-        while self._hellos and self._clock.now() < now + seconds:
-            for ticket, got in self._post.collect(list(self._hellos)).items():
+        while self._hellos:
+            for ticket, got in self._answers(self._hellos).items():
                 self._welcome(round, self._hellos.pop(ticket), got)
-            if self._hellos:
-                self._clock.sleep(self._clock.poll)
+            if not self._hellos or self._clock.now() >= now + seconds:
+                break
+            self._clock.sleep(self._clock.poll)
         for ticket in [ticket for ticket, hello in self._hellos.items() if hello.end <= self._clock.now()]:
             self._expired(round, self._hellos.pop(ticket).node)
 
     def take_in(self, net: Net, known: int, round: int, least: int = 0) -> dict[int, Bundle]:
         """Give numbers to joining clients in the order of their names and return their descriptions by number.
 
-        A client whose description cannot be used gets no number; the clients after it are then asked again under the
-        numbers that they move to. With fewer than ``least`` clients in all, none gets a number: they stay among the
-        joining clients, so that numbers follow the names of all when the others have come.
+        The first clients of a run are waited for. Later ones are asked and not waited for: they join in a round before
+        which their description has arrived. With fewer than ``least`` clients in all, none gets a number: they stay
+        among the joining clients, so that numbers follow the names of all when the others have come.
         """
         members = self._clerk.members
-        said: dict[int, Bundle] = {}
         schema = described(self._clerk.settings.method, net, self._clerk.settings.training)
         for name in [name for name, n in self.new.items() if n.node not in self._keys]:
             del self.new[name]
             self.node.pop(name, None)  # connected again, it counts when it has said hello
-        while self.new:
-            names = sorted(self.new)
-            said, bad = self._words(names, known, round, schema)
-            for name, why in bad.items():
-                self._put_off(round, name, self.new.pop(name).node, why)
-            if not bad:
+        self._ask(known, round)
+        end = self._clock.now() + (0 if known else self._clerk.settings.hosts.reply_timeout)
+        while self._asked:
+            self._hear(round, schema)
+            if not self._asked or self._clock.now() >= end:
                 break
-        if known + len(self.new) < least:
+            self._clock.sleep(self._clock.poll)
+        ready = {name: n.said for name, n in sorted(self.new.items()) if n.said is not None}
+        if not ready or known + len(ready) < least:
             return {}
-        for i, name in enumerate(sorted(self.new), start=known):
-            came = self.new[name]
+        for i, name in enumerate(ready, start=known):
+            came = self.new.pop(name)
             members.listed.append(Member(name, came.key, came.public, came.signature))
             self._say(round, name, f"joins as client {i}")
-        if self.new:
-            members.save()
-        self.new.clear()
-        return said
+        members.save()
+        return dict(enumerate(ready.values(), start=known))
 
     def leave_out(self, name: str, why: str) -> None:
         """Refuse a joining client before the first round."""
@@ -255,6 +274,8 @@ class Enrolment:
             return why
         if key and any(n.key == key and other != name for other, n in self.new.items()):
             return f"client {name} came with the key of another joining client"
+        if self._failed.get(key or name, 0) >= _TRIES:
+            return f"it gave no description in {_TRIES} tries; it is asked again when the run is submitted again"
         card = attempt(lambda: Card.from_json(hello.card), "the card of its data")
         if isinstance(card, str):
             return card
@@ -268,12 +289,14 @@ class Enrolment:
 
     def _put_off(self, round: int, name: str, node: int, why: str) -> None:
         """Greet a client that gave no description again after a pause; refuse it if that cannot help, or has not."""
+        self.new.pop(name)
         if why not in _PASSING:
             self._refuse(round, name, node, why)
             return
-        self._failed[node] = failed = self._failed.get(node, 0) + 1
+        key = self._keys.get(node) or name
+        self._failed[key] = failed = self._failed.get(key, 0) + 1
         if failed >= _TRIES:
-            self._refuse(round, name, node, f"{why}, {failed} times; it is asked again when its node connects anew")
+            self._refuse(round, name, node, f"{why}, {failed} times; it is asked again when the run is submitted again")
             return
         self._done.discard(node)
         self.node.pop(name, None)
@@ -281,40 +304,45 @@ class Enrolment:
         self._say(round, name, f"does not join yet: {why}; it is asked again")
 
     # ---- first words ----------------------------------------------------------------------------------------------
-    def _words(
-        self, names: list[str], known: int, round: int, schema: Bundle
-    ) -> tuple[dict[int, Bundle], dict[str, str]]:
-        """Return the descriptions of joining clients by their future numbers, and why others are refused."""
-        seconds = self._clerk.settings.hosts.reply_timeout
-        number = {name: i for i, name in enumerate(names, start=known)}
-        messages = {self.new[n].node: self._clerk.write("describe", round, seconds, client=number[n]) for n in names}
-        name_at = {self.new[n].node: n for n in names}
-        open = {ticket: name_at[node] for node, ticket in self._post.post(messages, seconds).items()}
-        said, bad = dict[int, Bundle](), dict.fromkeys(names, CODES["expired"])
-        end = self._clock.now() + seconds
-        while open and self._clock.now() < end:
-            for ticket, got in self._post.collect(list(open)).items():
-                name = open.pop(ticket)
-                read = self._clerk.read(got, "describe", name)
-                found = attempt(partial(self._checked, read, schema), "its answer")
-                if isinstance(found, Bundle) and self._clerk.settings.aggregation.secure:
-                    found = self._with_key(name, read, found)
-                if isinstance(found, Bundle):
-                    said[number[name]] = found
-                    del bad[name]
-                else:
-                    bad[name] = found
-            if open:
-                self._clock.sleep(self._clock.poll)
-        return {i: said[i] for i in sorted(said)}, bad
+    def _ask(self, known: int, round: int) -> None:
+        """Request the descriptions of joining clients that have not been asked on their node."""
+        seconds, under_way = self._clerk.settings.hosts.reply_timeout, {asked.node for asked in self._asked.values()}
+        number = {name: i for i, name in enumerate(sorted(self.new), start=known)}
+        name_at = {n.node: name for name, n in self.new.items() if n.said is None and n.node not in under_way}
+        messages = {
+            node: self._clerk.write("describe", round, seconds, client=number[name]) for node, name in name_at.items()
+        }
+        tickets = self._post.post(messages, seconds) if messages else {}
+        for node, name in name_at.items():
+            if node in tickets:
+                self._asked[tickets[node]] = _Asked(name, node, self._clock.now() + seconds)
+            else:
+                self._put_off(round, name, node, CODES["flower"])
 
-    def _with_key(self, name: str, read: object, found: Bundle) -> Bundle | str:
-        """Return a joining client's description, or the reason if its required public key for masks is missing."""
+    def _hear(self, round: int, schema: Bundle) -> None:
+        """Take in the descriptions that have arrived; put off clients whose description cannot be used or is late."""
+        late = {ticket: "expired" for ticket, asked in self._asked.items() if asked.end <= self._clock.now()}
+        for ticket, got in {**late, **self._answers(self._asked)}.items():
+            asked = self._asked.pop(ticket)
+            came = self.new.get(asked.name)
+            if came is None or came.node != asked.node:  # it has left since, and is asked again where it is
+                continue
+            read = self._clerk.read(got, "describe", asked.name)
+            found = attempt(partial(self._described, came, read, schema), "its answer")
+            if isinstance(found, JoiningClient):
+                self.new[asked.name] = found
+            else:
+                self._put_off(round, asked.name, asked.node, found)
+
+    def _described(self, came: JoiningClient, read: object, schema: Bundle) -> JoiningClient | str:
+        """Return a joining client with its description, or why that cannot be used."""
+        found = self._checked(read, schema)
+        if isinstance(found, str) or not self._clerk.settings.aggregation.secure:
+            return found if isinstance(found, str) else replace(came, said=found)
         head = read.head if isinstance(read, Reply) else None
         if not isinstance(head, heads.Description) or head.public is None:
             return "it sent no public key, which secure aggregation needs"
-        self.new[name] = replace(self.new[name], public=head.public, signature=head.signature)
-        return found
+        return replace(came, said=found, public=head.public, signature=head.signature)
 
     def _checked(self, read: object, schema: Bundle) -> Bundle | str:
         if not isinstance(read, Reply):

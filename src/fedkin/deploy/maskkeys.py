@@ -106,7 +106,7 @@ class MaskKeys:
         if self._signing.peers is None:
             return
         seen = {self._client}
-        for i, public in table.members:
+        for i, public, _ in table.members:
             if i == number:
                 continue
             client, signature = table.signed.get(i, ("", ""))

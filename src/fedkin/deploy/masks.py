@@ -8,8 +8,9 @@ key for this upload, and ChaCha20 (RFC 8439) a stream of 64-bit numbers, added m
 its partners an upload is indistinguishable from random numbers. `docs/security.md` has test vectors.
 
 A stream must never be used twice. It depends on everything that a server could vary: the run, the round, the members
-with their keys, their total weight and the form of the upload; and a site masks for one such table in a round. Keys are
-never on a disk (`fedkin.deploy.maskkeys`), so no older state of a disk brings a stream back.
+with their keys and weights, what they are asked, and the form of the upload; and a site masks for one such table in a
+round. Therefore the masks of members that were asked different things do not cancel. Keys are never on a disk
+(`fedkin.deploy.maskkeys`), so no older state of a disk brings a stream back.
 """
 
 from __future__ import annotations
@@ -134,10 +135,10 @@ def masked(addend: Bundle, table: MemberTable, number: int, secret: bytes) -> Bu
     names = sorted(addend)
     flat = np.concatenate([np.zeros(0, np.uint64), *(addend[n].reshape(-1).numpy().view(np.uint64) for n in names)])
     form = [[n, list(addend[n].shape)] for n in names]
-    context = json.dumps(["fedkin masks 1", table.run, table.round, table.members, table.total, form])
+    context = json.dumps(["fedkin masks 2", table.run, table.round, table.members, table.asked, form])
     info = hashlib.sha256(context.encode()).digest()
     own = X25519PrivateKey.from_private_bytes(secret)
-    for other, key in table.members:
+    for other, key, _ in table.members:
         if other == number:
             continue
         try:

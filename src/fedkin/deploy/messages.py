@@ -104,9 +104,10 @@ class Clerk:
         return wire_message(heads.plain(head), body)
 
     def _pool_head(self, pool: SecureGroup) -> heads.PoolHead:
-        listed = [(i, self.members.listed[i]) for i in pool.members]
-        members = tuple(heads.PoolMember(i, m.public, m.client if m.signature else "", m.signature) for i, m in listed)
-        return heads.PoolHead(members, pool.weight, pool.total)
+        listed = [(i, w, self.members.listed[i]) for i, w in zip(pool.members, pool.weights, strict=True)]
+        return heads.PoolHead(
+            tuple(heads.PoolMember(i, m.public, w, m.client if m.signature else "", m.signature) for i, w, m in listed)
+        )
 
     def _stamped(self, answer_head: heads.AnswerHead, kind: str, name: str, seq: int) -> str | None:
         """Return why an answer does not belong to a message of this kind and number; None if it does."""
@@ -132,7 +133,7 @@ class Clerk:
         if why := self._stamped(answer_head, kind, name, seq):
             return why
         if answer_head.ok:
-            return Reply(heads.decode(got, heads.ANSWERS[kind]), bundle(got, self.settings.hosts.max_reply_mb << 20))
+            return Reply(heads.decode(got, heads.ANSWERS[kind]), bundle(got))
         refused = heads.decode(got, heads.Refusal)
         if refused.code == "out-of-step" and refused.have is not None:
             return OtherUpload(refused.have)

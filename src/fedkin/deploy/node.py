@@ -63,10 +63,11 @@ class Node:
     """Column of a table that holds the class; a run that uses another column is refused. The server receives its
     distinct values. Default: any column with at most 50."""
     only_masked: bool = False
-    """Take part only in runs with secure aggregation: no upload leaves without masks."""
+    """Take part only in runs with secure aggregation: no upload leaves without masks. A server still chooses the
+    settings of all, so a sum may be of gradients of one sample of each client."""
     peers: Path | None = None
     """Folder with the public keys (NAME.pub) of the other clients, received from them and not from the link's operator:
-    an upload is masked only for a sum with these."""
+    an upload is masked only for a sum with these. Without it, a server may invent all other clients of a sum."""
     keep_scores: bool = False
     """Send no results of evaluations: they are exact numbers, of models that the server chooses."""
     allow_code: tuple[str, ...] = ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import time
 from collections.abc import Mapping
@@ -15,12 +14,7 @@ from torch import Tensor
 
 from fedkin.core import RunFolderError
 from fedkin.data import Card
-from fedkin.deploy.privacy_spent import SpentRecord
 from fedkin.storage.files import write_atomic
-
-"""A public key for masks, as it is stored and sent."""
-SIGNATURE = re.compile("[A-Za-z0-9+/=]{0,200}")
-"""A node's signature of that key; empty where nodes have no keys."""
 
 
 @dataclass(frozen=True)
@@ -32,26 +26,22 @@ class Member:
         key: fingerprint of the key that its node must use; "" where nodes have no keys.
         public: public key for the masks of secure aggregation; "" in a run without.
         signature: the node's signature of that key; "" where nodes have no keys.
-        spent: what it reported of private training; None in a run without, or before the first report.
     """
 
     client: str
     key: str
     public: str = ""
     signature: str = ""
-    spent: SpentRecord | None = None
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Member:
         """Read the values that `to_json` returned."""
-        spent = None if found.get("spent") is None else SpentRecord.from_json(found["spent"])
         public, signature = str(found.get("public", "")), str(found.get("signature", ""))
-        return cls(str(found["client"]), str(found["key"]), public, signature, spent)
+        return cls(str(found["client"]), str(found["key"]), public, signature)
 
     def to_json(self) -> dict[str, Any]:
         """Return the member as plain values, without those that are empty."""
-        spent = None if self.spent is None else self.spent.to_json()
-        return {n: v for n, v in {**vars(self), "spent": spent}.items() if v or n in ("client", "key")}
+        return {n: v for n, v in vars(self).items() if v or n in ("client", "key")}
 
 
 @dataclass
@@ -131,18 +121,6 @@ class Members:
         """Record a new public key of a member, and its node's signature of it."""
         self.listed[number] = replace(self.listed[number], public=key, signature=signature)
         self.save()
-
-    def spent(self) -> dict[int, SpentRecord]:
-        """Return what members reported of private training, by number."""
-        return {i: m.spent for i, m in enumerate(self.listed) if m.spent is not None}
-
-    def reports(self, spent: Mapping[int, SpentRecord]) -> None:
-        """Record what members reported of private training, by number."""
-        new = {i: record for i, record in spent.items() if record != self.listed[i].spent}
-        for i, record in new.items():
-            self.listed[i] = replace(self.listed[i], spent=record)
-        if new:
-            self.save()
 
     def number_of(self) -> Mapping[str, int]:
         """Return the number of each client by its name."""

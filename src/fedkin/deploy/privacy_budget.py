@@ -11,7 +11,6 @@ import json
 import logging
 import math
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -168,7 +167,6 @@ class Used:
     """Privacy loss of one run.
 
     Attributes:
-        mark: of this record; another one after a lost disk, so that the server can tell.
         counts: the class counts with noise that it sent at joining: drawn once, whatever happens. None: none were sent.
         choice: the choice with noise that it sent before an evaluation, likewise.
         released: the epsilon of both.
@@ -176,7 +174,6 @@ class Used:
         answers: number of answers that reported private training.
     """
 
-    mark: str = field(default_factory=lambda: secrets.token_hex(8))
     counts: tuple[int, ...] | None = None
     released: float = 0.0
     choice: int | None = None
@@ -344,7 +341,6 @@ class Account:
     def _save(self, runs: Mapping[str, Used]) -> None:
         lines: dict[str, Any] = {
             run: {
-                "mark": used.mark,
                 "counts": used.counts,
                 "choice": used.choice,
                 "told": used.released,
@@ -373,7 +369,7 @@ def _used(line: Mapping[str, Any]) -> Used:
         raise ValueError(f"told {released}")
     counts = None if line["counts"] is None else tuple(int(n) for n in line["counts"])
     choice = None if line["choice"] is None else int(line["choice"])
-    return Used(str(line["mark"]), counts, released, choice, steps, int(line["answers"]))
+    return Used(counts, released, choice, steps, int(line["answers"]))
 
 
 def _total(runs: Mapping[str, Used], delta: float) -> float:

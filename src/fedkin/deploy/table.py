@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from fedkin.deploy.heads import PoolHead
-from fedkin.deploy.wire_format import WireError, convert
-from fedkin.privacy.secure_sum import LEAST
+from fedkin.deploy.wire_format import WireError, WireMessage, convert
+from fedkin.experiment.settings import decisive
+from fedkin.privacy.secure_sum import LEAST, MOST
 
 
 class Unmasked(Exception):
@@ -29,58 +31,70 @@ class Unmasked(Exception):
 
 @dataclass(frozen=True)
 class MemberTable:
-    """The members of a secure sum of one round, as the server described it to one of them.
+    """The members of a secure sum of one round and what they are asked, as the server described it to one of them.
 
     Attributes:
         run, round: identify the sum.
-        members: number and public key of each member, ascending by number.
-        weight: weight of the receiver.
-        total: total weight of all members.
+        members: number, public key and weight of each member, ascending by number.
+        asked: fingerprint of all that steers the members' step and is the same for all of them: the settings of the
+            run, the card of the data, and the tensors that were sent.
         signed: by number, the name of a member and its node's signature of its key; members without one are missing.
     """
 
     run: str
     round: int
-    members: tuple[tuple[int, str], ...]
-    weight: float
-    total: float
+    members: tuple[tuple[int, str, float], ...]
+    asked: str
     signed: Mapping[int, tuple[str, str]] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, head: Mapping[str, Any]) -> MemberTable:
-        """Read the table from the head of a message.
+    def read(cls, of: WireMessage) -> MemberTable:
+        """Read the table from a message.
 
         Raises:
             WireError: it does not fit, has too few members, or lists one twice.
         """
-        head_pool = convert(head.get("pool"), PoolHead, "the table of those whose uploads are added up")
-        if head_pool.weight > head_pool.total:
-            raise WireError(f"a weight above the total: {head_pool.weight:g} of {head_pool.total:g}")
-        if len(head_pool.members) < LEAST:
-            raise WireError(f"a sum of {len(head_pool.members)} uploads; at least {LEAST} are needed")
-        members = tuple(sorted((m.number, m.key) for m in head_pool.members))
-        if len({n for n, _ in members}) < len(members) or len({key for _, key in members}) < len(members):
+        head = of.head
+        listed = convert(head.get("pool"), PoolHead, "the table of those whose uploads are added up").members
+        if len(listed) < LEAST:
+            raise WireError(f"a sum of {len(listed)} uploads; at least {LEAST} are needed")
+        members = tuple(sorted((m.number, m.key, m.weight) for m in listed))
+        if len({m.number for m in listed}) < len(members) or len({m.key for m in listed}) < len(members):
             raise WireError("a member is listed twice, or two have one key")
-        signed = {m.number: (m.name, m.signature) for m in head_pool.members if m.signature}
-        return cls(str(head["run"]), int(head["round"]), members, head_pool.weight, head_pool.total, signed)
+        steers = json.dumps([decisive(head["settings"]), head.get("card"), head.get("tensors")], sort_keys=True)
+        asked = hashlib.sha256(steers.encode() + of.body).hexdigest()
+        signed = {m.number: (m.name, m.signature) for m in listed if m.signature}
+        return cls(str(head["run"]), int(head["round"]), members, asked, signed)
 
-    def require(self, number: int, key: str, size: int, last: int, signature: str = "") -> None:
+    @property
+    def total(self) -> float:
+        """Total weight of all members."""
+        return sum(weight for *_, weight in self.members)
+
+    def weight(self, number: int) -> float:
+        """Return the weight of a member."""
+        return next(weight for i, _, weight in self.members if i == number)
+
+    def require(self, number: int, key: str, last: int, signature: str = "") -> None:
         """Check that this member may mask an upload for this table.
 
         Args:
             number: number of the member.
             key: public key of the member.
-            size: number of its training samples.
             last: round of its last masked upload.
             signature: signature of its public key by its node, if there is one.
 
         Raises:
-            WireError: its weight is larger than its number of samples, or than the places that are drawn.
-            Unmasked: it has masked for this round before, or other members received another key.
+            Unmasked: it has masked for this round before, other members received another key, or its weight is more
+                than `MOST` of all.
         """
-        if not (self.weight.is_integer() and self.weight <= max(size, len(self.members))):
-            raise WireError(f"a weight of {self.weight:g} for {size} samples")
         if self.round <= last:
             raise Unmasked("masked")
-        if dict(self.members).get(number) != key:
+        if (number, key) not in [(i, public) for i, public, _ in self.members]:
             raise Unmasked("other-key", public=key, **({"signature": signature} if signature else {}))
+        if (weight := self.weight(number)) > MOST * self.total:
+            raise Unmasked(
+                "settings",
+                f"this client's weight is {weight:g} of {self.total:g}, and with more than {MOST:g} of all its upload "
+                f"could be read from the sum; ask the link's operator for [hosts] max_share = {MOST:g} or less",
+            )

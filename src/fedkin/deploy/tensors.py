@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle
-from fedkin.deploy.wire_format import BODY_LIMIT, TensorEntry, WireError, WireMessage, entries, head_bytes, reason
+from fedkin.deploy.wire_format import TensorEntry, WireError, WireMessage, entries, head_bytes, reason
 
 _TYPES = {str(t).removeprefix("torch."): t for t in (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -35,14 +35,14 @@ def wire_message(head: Mapping[str, Any], bundle: Bundle | None = None) -> WireM
     return WireMessage({**head, "tensors": listed}, b"".join(parts))
 
 
-def bundle(of: WireMessage, limit: int = BODY_LIMIT) -> Bundle:
+def bundle(of: WireMessage) -> Bundle:
     """Return the tensors of a message, each in its own memory.
 
     Raises:
         WireError: see `entries`; or a tensor cannot be made for another reason, such as too little memory.
     """
     found = Bundle()
-    for e in entries(of, limit):
+    for e in entries(of):
         try:
             found[e.name] = _tensor(of.body[e.start : e.stop], e)
         except (RuntimeError, ValueError, TypeError, OverflowError, MemoryError) as error:

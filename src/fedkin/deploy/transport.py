@@ -13,11 +13,10 @@ from fedkin.core import Bundle, DataError, EngineError, Net
 from fedkin.data import Card, merge
 from fedkin.data.merging import misfit
 from fedkin.deploy.channel import CODES, Channel
-from fedkin.deploy.heads import Updated
+from fedkin.deploy.heads import MOST_RATES, Evaluated, Updated
 from fedkin.deploy.joining import Clock, Enrolment
 from fedkin.deploy.messages import Clerk, OtherKey, OtherUpload, Reply
 from fedkin.deploy.participants import Members
-from fedkin.deploy.privacy_spent import Spending
 from fedkin.deploy.timeouts import Suspects
 from fedkin.deploy.wire_format import WireMessage
 from fedkin.experiment.settings import HostSettings, Settings
@@ -25,7 +24,7 @@ from fedkin.privacy.budget import Spent
 from fedkin.server import Message, RoundReport
 
 log = logging.getLogger("fedkin.deploy")
-_GREETING = 10.0  # seconds that a round waits for unknown nodes to say hello
+_GREETING = 10.0  # seconds that a start of the server waits for unknown nodes to say hello; later rounds do not wait
 _WAY = 10.0  # seconds allowed for the transport of a message and its answer: a node asks for messages every 3 seconds
 _RETURN = 120.0  # seconds that a restarted server waits for its clients, which connect again after a while
 _REMINDER = 30.0  # seconds between two log lines that list the clients still awaited
@@ -56,7 +55,7 @@ class Fleet:
         self._net: Net | None = None
         self._suspects = Suspects()
         self._instead: dict[int, tuple[int, int]] = {}  # client: (the server's ack, the one that the client knows)
-        self._spending = None if settings.privacy.noise_multiplier is None else Spending(members.spent())
+        self._spent: dict[int, dict[float, int]] = {}  # all private training in this run, as last reported
         self.training_s = 0.0
 
     # ---- before the first round -----------------------------------------------------------------------------------
@@ -72,7 +71,7 @@ class Fleet:
             DataError: their data have nothing in common that one network could be made for.
         """
         if self.members.listed:
-            self._wait(min(self._hosts.min_clients, len(self.members)), 0, _RETURN)
+            self._wait(min(self._hosts.min_clients, len(self.members)), 0, _GREETING, _RETURN)
         else:
             self._wait_for_all()
         while self.members.card is None:
@@ -89,7 +88,7 @@ class Fleet:
 
     def _wait_for_all(self) -> None:
         wanted = self._hosts.min_clients
-        self._wait(wanted, 0)
+        self._wait(wanted, 0, _GREETING)
         here = sorted(self._roll.here())
         if len(here) < wanted:
             raise EngineError(
@@ -106,7 +105,7 @@ class Fleet:
     def available(self, round: int) -> list[int]:
         """Return the numbers of the connected clients, after waiting for the required number of them."""
         numbers = self.members.number_of()
-        self._wait(self._hosts.min_connected, round)
+        self._wait(self._hosts.min_connected, round, 0)
         return sorted(numbers[name] for name in self._roll.here() if name in numbers)
 
     def joiners(self, known: int, round: int) -> dict[int, Bundle]:
@@ -120,7 +119,7 @@ class Fleet:
         assert self._net is not None
         assert known == len(self.members)
         least = 0 if known else self._hosts.min_clients
-        self._roll.meet(round, _GREETING)
+        self._roll.meet(round, 0 if known else _GREETING)
         found = self._roll.take_in(self._net, known, round, least)
         while len(self.members) < least:
             self._wait_for_all()
@@ -146,6 +145,7 @@ class Fleet:
         reminded = self._clock.now()
         for_all = any(m.pool is not None for m in messages.values())  # a secure sum needs late clients as well
         while open and self._clock.now() < end and (for_all or self._awaited(open, answers, enough)):
+            self._roll.listen()
             again = self._collected(messages, open, answers, missing, renewed)
             renewed.update(again)
             self._send(messages, again, open, missing, end)
@@ -158,13 +158,17 @@ class Fleet:
             (self._suspects.passed_over if late else self._suspects.missed)(self._name(i), ticket)
         for i, why in missing.items():
             self._say(messages[i].round, self._name(i), f"{messages[i].step}: {why}")
-        if self._spending is not None:
-            self.members.reports(self._spending.records)
         return {i: answers[i] for i in sorted(answers)}, missing
 
     def take_spent(self, counted: Mapping[int, Spent]) -> dict[int, dict[float, int]]:
         """Return the private training steps beyond those already ``counted``, as far as clients have reported them."""
-        return {} if self._spending is None else self._spending.beyond(counted)
+        found: dict[int, dict[float, int]] = {}
+        for i, spent in sorted(self._spent.items()):
+            before = counted.get(i, {})
+            more = {rate: n - before.get(rate, 0) for rate, n in spent.items() if n > before.get(rate, 0)}
+            if more and len({**before, **more}) <= MOST_RATES:
+                found[i] = more
+        return found
 
     def note(self, report: RoundReport) -> None:
         """Log the clients of a round whose upload or evaluation was refused, or that claim too many samples."""
@@ -235,11 +239,11 @@ class Fleet:
             found = self._clerk.read(got, m.step, name, m.seq)
             if not isinstance(found, OtherUpload):  # a suspect that does not go on from the server's upload stays one
                 self._suspects.record(name, got)
-            if isinstance(found, Reply) and (why := self._unaccounted(i, m, got)):
-                missing[i] = why
-            elif isinstance(found, Reply):
+            if isinstance(found, Reply):
                 answers[i] = found.body
                 self.training_s += found.head.training_s if isinstance(found.head, Updated) else 0.0
+                if isinstance(found.head, Evaluated) and found.head.spent:
+                    self._spent[i] = {step.rate: step.count for step in found.head.spent}
             elif isinstance(found, OtherUpload) and found.have == self._ack(i, m):
                 missing[i] = _NEWER
             elif isinstance(found, OtherUpload) and i in renewed:
@@ -268,28 +272,23 @@ class Fleet:
             return False
         return any(self._name(i) not in self._suspects for i in open.values()) or not answers
 
-    def _unaccounted(self, i: int, m: Message, got: WireMessage | str) -> str | None:
-        """Return why an answer cannot be used because it lacks the private training spent; None if it can be used."""
-        if self._spending is None or m.step not in ("survey", "consult", "update", "evaluate"):
-            return None
-        return self._spending.record(i, got)
-
     def _remind(self, open: Mapping[str, int], reminded: float) -> float:
         if self._clock.now() - reminded < _REMINDER:
             return reminded
         log.info("waiting for %s", ", ".join(sorted(self._name(i) for i in open.values())))
         return self._clock.now()
 
-    def _wait(self, wanted: int, round: int, most: float = math.inf) -> None:
-        """Wait until ``wanted`` clients are connected, or the timeout or ``most`` seconds are over."""
+    def _wait(self, wanted: int, round: int, greeting: float, most: float = math.inf) -> None:
+        """Wait until ``wanted`` clients are connected, or the timeout or ``most`` seconds are over; first ``greeting``
+        seconds for those that have not said hello."""
         end, reminded = self._clock.now() + min(self._hosts.wait_timeout, most), float("-inf")
-        self._roll.meet(round, _GREETING)
+        self._roll.meet(round, greeting)
         while len(here := self._roll.here()) < wanted and self._clock.now() < end:
             if self._clock.now() - reminded >= _REMINDER:
                 log.info("%d of %d clients are connected: %s", len(here), wanted, ", ".join(sorted(here)) or "none")
                 reminded = self._clock.now()
             self._clock.sleep(10 * self._clock.poll)
-            self._roll.meet(round, _GREETING)
+            self._roll.meet(round, 0)
 
     def _name(self, i: int) -> str:
         return self.members.listed[i].client

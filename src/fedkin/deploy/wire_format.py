@@ -25,7 +25,7 @@ FORMAT: Final = 1
 HEAD_LIMIT = 4 << 20
 """Maximum bytes of a head: settings, a card of the data, reasons."""
 BODY_LIMIT = 1 << 30
-"""Maximum bytes of a body, unless a run sets less."""
+"""Maximum bytes of a body, checked before anything is made of it."""
 
 _SIZES = {
     "float32": 4,
@@ -59,7 +59,7 @@ class WireError(Exception):
 
 
 class TooLarge(WireError):
-    """A message has more bytes than the run allows."""
+    """A message has more bytes than `BODY_LIMIT`."""
 
 
 @dataclass(frozen=True)
@@ -149,14 +149,12 @@ def refusal(head: Mapping[str, Any], client: str, code: str, **more: Any) -> Wir
     return WireMessage({**stamp(head, client), "ok": False, "code": code, **more})
 
 
-def entries(message: WireMessage, limit: int = BODY_LIMIT) -> list[TensorEntry]:
+def entries(message: WireMessage) -> list[TensorEntry]:
     """Return the tensors of a message, checked against its body before anything is made of them.
 
     Raises:
-        WireError: sizes that do not fit the body or exceed ``limit`` bytes, unknown types, names twice.
+        WireError: sizes that do not fit the body, unknown types, names twice.
     """
-    if len(message.body) > limit:
-        raise WireError(f"{len(message.body)} bytes of tensors, at most {limit} are read")
     listed = convert(message.head.get("tensors", []), tuple[Listed, ...], "the list of tensors")
     if len(listed) > _MOST_TENSORS:
         raise WireError(f"a list of {len(listed)} tensors, at most {_MOST_TENSORS} are read")

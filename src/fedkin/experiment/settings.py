@@ -97,8 +97,6 @@ class HostSettings:
     """Maximum seconds to wait for enough clients; then a round goes on with those that are connected."""
     reply_timeout: float = 600.0
     """Maximum seconds for a client's reply, up to 10 of them for transfer; a slower client is left out of the round."""
-    max_reply_mb: int = 256
-    """Maximum size of a client's reply in MB; a larger one is refused before it is decoded."""
     max_samples: int = 10_000_000
     """Maximum number of training samples that a client may claim."""
     free_names: bool = False
@@ -110,7 +108,7 @@ class HostSettings:
     switches it off."""
 
     def __post_init__(self) -> None:
-        for name in ("min_clients", "min_connected", "max_reply_mb", "max_samples"):
+        for name in ("min_clients", "min_connected", "max_samples"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"[hosts] {name} must be at least 1, got {getattr(self, name)}")
         if not 0 < self.max_share <= 1:

@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedkin.capabilities import PrivateSums, RobustMeans, Uploads
+from fedkin.capabilities import RobustMeans, Uploads
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all, to_each
 from fedkin.core.rows import grow, put, weighted_mean
 from fedkin.functional.grouping import ward_groups
@@ -89,10 +89,6 @@ class ClusteredSampling(Method):
         """Return how often each of ``r.ids`` was drawn; once where no client was drawn."""
         return r.drawn.get("times", torch.ones_like(r.ids))
 
-    def _pools(self, s: Bundle, r: Round) -> Bundle:
-        """Return one pool, each client weighing as often as it was drawn."""
-        return Bundle(group=torch.zeros_like(r.ids), weight=self._times(r))
-
     def deliver(self, s: Bundle, r: Round) -> Download:
         """Send the global model to every client."""
         return to_all(model=s.model)
@@ -113,13 +109,7 @@ class ClusteredSampling(Method):
         updates = put(s.updates, r.ids, moved)
         return s_new.but(updates=updates, unlike=renewed(s.unlike, r.ids, unlikeness(updates, r.ids, self.measure)))
 
-    can = property(
-        lambda m: (
-            RobustMeans(),
-            *((PrivateSums(ClusteredSampling._pools),) if m.by == "size" else ()),
-            Uploads("its model"),
-        )
-    )
+    can = (RobustMeans(), Uploads("its model"))
 
 
 # ---- the distributions of the slots ---------------------------------------------------------------------------------

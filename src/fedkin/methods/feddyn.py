@@ -118,7 +118,7 @@ class FedDyn(Method):
     can = property(
         lambda m: (
             RobustMeans(),
-            *((PrivateSums(FedDyn._pools),) if m.eval_model != "all-mean" else ()),
+            *((PrivateSums(FedDyn._pools),) if m.eval_model != "all-mean" and not m.adaptive else ()),
             Uploads("its model"),
             Logs(FedDyn._numbers),
             Presets(_PRESETS),

@@ -11,10 +11,11 @@ addend is rounded by at most 2^-35, so the mean of m clients is off by at most `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from fedkin.capabilities import PrivateSums, has
 from fedkin.capabilities.sums import one_pool
@@ -27,6 +28,9 @@ LIMIT = 1e8
 """No number of an upload may be larger."""
 LEAST = 3
 """Members of a pool at least: in a sum of two each would read the other."""
+MOST = 0.5
+"""Largest share of a pool's weight that a client accepts. With more, the sum is nearer to its upload than to all others
+together, and a server could choose weights with which it is nothing else. A server on hosts lowers larger ones."""
 OUT_OF_RANGE = f"its numbers cannot be added up: they are not finite, or above {LIMIT:g}"
 
 
@@ -42,29 +46,36 @@ class SecureGroup:
         members: their ids, ascending.
         weight: weight of this member.
         total: sum of the members' weights.
+        weights: weight of every member, for messages to hosts.
     """
 
     members: tuple[int, ...]
     weight: float
     total: float
+    weights: tuple[float, ...] = ()
 
 
 def pooled(
-    method: Method, s: Bundle, r: Round, least: int = LEAST
+    method: Method, s: Bundle, r: Round, least: int = LEAST, limit: Callable[[Tensor], Tensor] = lambda weights: weights
 ) -> tuple[Round, dict[int, SecureGroup], dict[int, str]]:
-    """Return the round for those of ``r.ids`` that can be pooled, their pools, and why the others are left out."""
+    """Return the round for those of ``r.ids`` that can be pooled, their pools, and why the others are left out.
+
+    Args:
+        least: members of a pool at least.
+        limit: lowers weights ``[m]`` of a pool's members that are too large.
+    """
     sums = has(method, PrivateSums)
     grouping = one_pool(method, s, r) if sums is None else sums.pools(method, s, r)
     weight, pools, out = grouping.weight.double(), dict[int, SecureGroup](), dict[int, str]()
     for group in grouping.group.unique().tolist():
         mine = grouping.group == group
-        ids, total = r.ids[mine].tolist(), float(weight[mine].sum())
+        ids, weights = r.ids[mine].tolist(), tuple(limit(weight[mine]).tolist())
         if group < 0:
             out |= dict.fromkeys(ids, "sits out: its group is not known yet, and its upload would not be used")
         elif len(ids) < least:
             out |= dict.fromkeys(ids, f"sits out: its group has {len(ids)} in this round, a sum needs {least}")
         else:
-            pools |= {i: SecureGroup(tuple(ids), w, total) for i, w in zip(ids, weight[mine].tolist(), strict=True)}
+            pools |= {i: SecureGroup(tuple(ids), w, sum(weights), weights) for i, w in zip(ids, weights, strict=True)}
     return r.among(torch.tensor(sorted(pools), dtype=torch.int64)), pools, out
 
 
@@ -128,7 +139,7 @@ def _mean(addends: list[Bundle], like: Bundle) -> Bundle:
     return found
 
 
-def _require_floats(name: str, t: torch.Tensor) -> None:
+def _require_floats(name: str, t: Tensor) -> None:
     if not t.is_floating_point():
         raise MethodError(
             f"secure aggregation adds up floating-point numbers, {name!r} in an upload is {t.dtype}; "

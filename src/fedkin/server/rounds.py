@@ -30,10 +30,10 @@ from fedkin.core import (
 )
 from fedkin.core.bundle import not_finite, refusals
 from fedkin.engines.tasks import Step, outcomes_due
-from fedkin.privacy.secure_sum import OUT_OF_RANGE, SecureGroup, pooled, summed
+from fedkin.privacy.secure_sum import MOST, OUT_OF_RANGE, SecureGroup, pooled, summed
 from fedkin.server.plan import Plan
 from fedkin.server.shares import limited
-from fedkin.server.upload_checks import ScoreForm, bundled, false_scores, handed_out, probe, scored
+from fedkin.server.upload_checks import ScoreForm, bundled, false_scores, handed_out, probe, scored, too_large
 
 _ASKED: dict[Before, str] = {"round": "survey", "evaluation": "evaluation: asked before it"}
 _TOGETHER = 128  # clients evaluated in one exchange: bounds the memory that their downloads take
@@ -170,9 +170,11 @@ def _one(method: Method, net: Net, training: Training, transport: Transport, pla
     r = _weighed(_sampled(method, server.state, _round(method, net, plan, server, t, "sample", here)), plan)
     cohort, pools, out = r.ids.tolist(), dict[int, SecureGroup](), dict[int, str]()
     if plan.aggregation.secure and cohort:
-        r, pools, out = pooled(method, server.state, r)
+        most = max(MOST, plan.max_share)  # 1 in a simulation, where nothing is hidden and no weight is lowered
+        r, pools, out = pooled(method, server.state, r, limit=lambda weights: limited(weights, most))
     download = handed_out(method, "distribute", method.distribute(server.state, r)) if len(r.ids) else to_all()
     messages = _messages("update", download, r, server, pools)
+    _require_alike(method, messages)
     sent = time.perf_counter()
     # oversampling does not apply to a method that samples more clients than planned: it waits for all of them
     meant = plan.oversampling > 1 and len(cohort) <= r.cohort
@@ -247,6 +249,7 @@ def _checked(
         pools = {i: m.pool for i, m in messages.items() if m.pool is not None}
         return summed(pools, replies, schema, plan.bound)
     unfit = refusals(replies, schema, plan.bound)
+    unfit |= too_large({i: up for i, up in replies.items() if i not in unfit}, {i: m.body for i, m in messages.items()})
     why = {i: unfit.get(i) or unusable(method, r, up) for i, up in replies.items()}
     refused = {i: reason for i, reason in why.items() if reason}
     return {i: replies[i] for i in sorted(replies) if i not in refused}, refused
@@ -386,6 +389,21 @@ def _messages(
     return {
         k: Message(step, r.index, r.index, acks[i], download.row(i), pool.get(k)) for i, k in enumerate(r.ids.tolist())
     }
+
+
+def _require_alike(method: Method, messages: Mapping[int, Message]) -> None:
+    """Raise `MethodError` if clients whose uploads are added up are sent different tensors: masks would not cancel."""
+    for i, m in messages.items():
+        first = m.body if m.pool is None else messages[m.pool.members[0]].body
+        if m.body.keys() != first.keys() or not all(_equal(t, first[name]) for name, t in m.body.items()):
+            raise MethodError(
+                f"secure aggregation cannot be used with {type(method).__name__} as it is set: clients whose uploads "
+                f"are added up must be sent the same tensors, and client {i} is sent others than the first of its sum"
+            )
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a is b or torch.equal(a.nan_to_num(), b.nan_to_num())
 
 
 def _travelling(messages: Mapping[int, Message], sent: Mapping[int, Bundle] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,12 +14,15 @@ from torch import Tensor
 from fedkin.capabilities import Asks
 from fedkin.capabilities.views import client_notes, views_of
 from fedkin.core import Bundle, Client, Download, Method, MethodError, Net, Samples, Training, stack
-from fedkin.core.bundle import require_tensors
+from fedkin.core.bundle import norms, require_tensors
 from fedkin.core.method import Moment, at_moment
 from fedkin.core.samples import unpacked
 from fedkin.engines.drive import drive, named
 
 T = TypeVar("T")
+TIMES = 1000
+"""An upload may be at most this many times as large as the median of its round. Models of honest clients are about
+equally large, and their changes differ by their data and step sizes, a hundred times at most."""
 _COUNTS, _CLUSTERS = 10**12, 10**6  # no client can have more
 OUTCOMES = ("right", "test_digest", "logits_digest")
 """Names of the outcomes of single test samples, which an evaluation adds in a run's last round."""
@@ -56,6 +60,27 @@ def probe(method: Method, net: Net, training: Training, received: Bundle, *, que
         question: whose answer it is; None: an upload.
     """
     return _answered(method, net, training, received, question)[0]
+
+
+def too_large(uploads: Mapping[int, Bundle], sent: Mapping[int, Bundle]) -> dict[int, str]:
+    """Return why uploads cannot be used whose length or largest number is more than `TIMES` times the round's median.
+
+    Of two middle ones the larger counts, so that of two uploads none is refused: nobody could tell which is false. An
+    upload that is not larger than what its client was sent is used as well: once most clients have nothing left to
+    change, an honest change can be any number of times theirs.
+
+    Args:
+        uploads: uploads of one round that fit their schema.
+        sent: what each client was sent.
+    """
+    found: dict[int, str] = {}
+    for what, order in (("length", 2.0), ("largest number", math.inf)):
+        size = norms(uploads, order)
+        median = sorted(size.values())[len(size) // 2] if size else 0.0
+        for i, n in size.items():
+            if n > TIMES * median > 0 and n > norms({i: sent[i]}, order)[i]:
+                found[i] = f"its {what} is {n / median:.3g} times the median of the round, at most {TIMES} are used"
+    return found
 
 
 def keeps(method: Method, net: Net, training: Training, received: Bundle) -> Bundle:

@@ -18,12 +18,10 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects  
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
-from fedkin.deploy import submitted  # noqa: E402
 from fedkin.deploy.channel import CODES  # noqa: E402
 from fedkin.deploy.client import ClientService  # noqa: E402
-from fedkin.deploy.flower import FlowerPost, client_app, from_records, server_app, to_client, to_records  # noqa: E402
+from fedkin.deploy.flower import FlowerPost, client_app, from_records, to_client, to_records  # noqa: E402
 from fedkin.deploy.serve import serve  # noqa: E402
-from fedkin.deploy.submitted import packed  # noqa: E402
 from fedkin.deploy.wire_format import BODY_LIMIT, WireError, WireMessage  # noqa: E402
 from fedkin.methods import METHODS  # noqa: E402
 from hosttoys import Time, same_server, settings, simulated, sites  # noqa: E402
@@ -86,7 +84,7 @@ def test_messages_equal_the_simulator(name: str, tmp_path: Path) -> None:
     """Methods over Flower's own message objects: server state and all lines, bit for bit. What a method does over
     messages is tested without Flower (`test_parity`); this is about tensors of every type and shape in its records."""
     s = settings(name, run={"rounds": 2})
-    ours = serve(s, FlowerPost(Nodes(sites(tmp_path)), BODY_LIMIT), tmp_path / "run", clock=Time().clock())  # type: ignore[arg-type]
+    ours = serve(s, FlowerPost(Nodes(sites(tmp_path))), tmp_path / "run", clock=Time().clock())  # type: ignore[arg-type]
     theirs = simulated(s)
     assert same_server(ours, theirs)
     assert ours.rounds == theirs.rounds
@@ -117,27 +115,30 @@ def test_other_records_are_no_message(records: RecordDict) -> None:
         from_records(records)
 
 
-@pytest.mark.parametrize(("size", "fits"), [(1 << 20, True), ((1 << 20) + 1, False)])
-def test_the_server_reads_no_larger_answer_than_the_run_says(
-    size: int, fits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`max_reply_mb` of the submitted run, to the byte."""
+@pytest.mark.parametrize(("size", "fits"), [(BODY_LIMIT, True), (BODY_LIMIT + 1, False)])
+def test_the_server_reads_no_larger_answer_than_a_message_may_be(size: int, fits: bool) -> None:
+    """To the byte, and before anything is made of it."""
+
+    class Sized(bytes):
+        def __len__(self) -> int:
+            return size
 
     class Large:
         client = "c0"
 
         def answer(self, of: WireMessage) -> WireMessage:
-            return WireMessage(of.head, bytes(size))
+            return WireMessage(of.head, b"x")
 
-    posts: list[FlowerPost] = []
-    monkeypatch.setattr(submitted, "run_submitted", lambda post, word: posts.append(post))
-    word = packed(settings("fedavg", hosts={"max_reply_mb": 1}), tmp_path)
-    nodes: Any = Nodes({7: Large()})  # type: ignore[dict-item]
-    server_app()(nodes, Context(1, 0, {}, RecordDict(), {"fedkin": word}))
-    (post,) = posts
+    class Claims(Nodes):
+        def pull_messages(self, ids: Any) -> Any:
+            for message in super().pull_messages(ids):
+                message.content["body"]["bytes"].data = Sized(b"x")
+                yield message
+
+    post = FlowerPost(Claims({7: Large()}))  # type: ignore[arg-type,dict-item]
     tickets = post.post({7: WireMessage({"kind": "update"})}, 5.0)
     (answer,) = post.collect(tickets.values()).values()
-    assert (isinstance(answer, WireMessage) and len(answer.body) == size) if fits else answer == "too-large"
+    assert isinstance(answer, WireMessage) if fits else answer == "too-large"
 
 
 def test_an_app_never_raises(tmp_path: Path) -> None:
@@ -216,7 +217,7 @@ def test_a_reply_that_flower_cannot_read_costs_its_sender_the_round(kind: str, h
     """Flower raises for all replies of one call; the others are used nevertheless, and the run ends as usual."""
     s = settings("fedavg", run={"rounds": 2}, hosts={"min_clients": 2 if kind == "describe" else 3})
     nodes: Any = Spoilt(sites(tmp_path), 101, {kind}, how)
-    ours = serve(s, FlowerPost(nodes, BODY_LIMIT), tmp_path / "run", clock=Time().clock())
+    ours = serve(s, FlowerPost(nodes), tmp_path / "run", clock=Time().clock())
     if kind == "describe":
         assert len(ours.server.sizes) == 2
     if kind == "update":
@@ -250,7 +251,7 @@ def test_a_client_whose_replies_cannot_be_read_costs_others_one_look(tmp_path: P
             ]
 
     grid: Any = Grid()
-    post = FlowerPost(grid, BODY_LIMIT)
+    post = FlowerPost(grid)
 
     def look() -> tuple[int, list[str]]:
         tickets = [*(f"good {i}" for i in range(23)), "bad"]
@@ -266,7 +267,7 @@ def test_a_reply_to_another_message_is_counted_for_its_own(tmp_path: Path) -> No
     """What a reply says that it answers is its sender's word: the run goes on, and nobody else's answer is touched."""
     s = settings("fedavg", run={"rounds": 2}, hosts={"min_clients": 3})
     nodes: Any = Spoilt(sites(tmp_path), 101, {"describe", "update", "evaluate"}, "another ticket")
-    ours = serve(s, FlowerPost(nodes, BODY_LIMIT), tmp_path / "run", clock=Time().clock())
+    ours = serve(s, FlowerPost(nodes), tmp_path / "run", clock=Time().clock())
     assert same_server(ours, simulated(s))
 
 
@@ -282,7 +283,7 @@ def test_a_link_that_fails_is_not_taken_for_a_bad_reply(tmp_path: Path) -> None:
 
     nodes: Any = Gone({})
     with pytest.raises(ConnectionError):
-        FlowerPost(nodes, BODY_LIMIT).collect(["a", "b"])
+        FlowerPost(nodes).collect(["a", "b"])
 
 
 @pytest.mark.parametrize("count", [0, 1, 8, 9, 100])
@@ -297,6 +298,6 @@ def test_every_ticket_is_asked_for_once_in_a_look(count: int) -> None:
 
     grid: Any = Grid()
     tickets = [str(i) for i in range(count)]
-    assert FlowerPost(grid, BODY_LIMIT).collect(tickets) == {}
+    assert FlowerPost(grid).collect(tickets) == {}
     assert sorted(t for few in asked for t in few) == sorted(tickets)
     assert len(asked) == min(count, 8)

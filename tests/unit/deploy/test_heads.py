@@ -63,11 +63,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a list for settings": ({"settings": []}, r"\$\.settings"),
     "nested tensors": ({"tensors": [[[[]]]]}, r"\$\.tensors\[0\]"),
     "a member without a key": (
-        {"pool": {"members": [[0, "x"]], "weight": 1, "total": 3}},
+        {"pool": {"members": [[0, "x", 1]]}},
         r"`key` must match .* at `\$\.pool\.members\[0\]",
     ),
     "a member with a signature of other messages": (
-        {"pool": {"members": [[0, "a" * 64, "c0", "%"]], "weight": 1, "total": 3}},
+        {"pool": {"members": [[0, "a" * 64, 1, "c0", "%"]]}},
         r"`signature` must match .* at `\$\.pool\.members\[0\]",
     ),
 }
@@ -95,8 +95,9 @@ FALSE: dict[str, tuple[str, dict[str, Any], str]] = {
     "an unknown entry": ("update", {"more": 1}, "unknown field `more`"),
     "seconds below 0": ("update", {"training_s": -1.0}, r"\$\.training_s"),
     "seconds without end": ("update", {"training_s": 1e300}, r"\$\.training_s"),
-    "a rate of 0": ("update", {"spent": {"mark": "m", "steps": [[0.0, 1]]}}, r"\$\.spent\.steps\[0\]\[0\]"),
-    "steps below 0": ("update", {"spent": {"mark": "m", "steps": [[0.5, -1]]}}, r"\$\.spent\.steps\[0\]\[1\]"),
+    "a rate of 0": ("update", {"spent": [[0.0, 1]]}, r"\$\.spent\[0\]\[0\]"),
+    "steps below 0": ("update", {"spent": [[0.5, -1]]}, r"\$\.spent\[0\]\[1\]"),
+    "rates without end": ("update", {"spent": [[1 / n, 1] for n in range(1, 66)]}, r"\$\.spent"),
     "a key of another length": ("describe", {"public": "ab"}, "`public` must match"),
     "a signature of other messages": ("describe", {"public": "a" * 64, "signature": "%"}, "`signature` must match"),
     "versions that are a list": ("hello", {"versions": [], "card": {}}, r"\$\.versions"),

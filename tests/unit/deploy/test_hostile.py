@@ -112,10 +112,10 @@ def test_whatever_reading_an_answer_raises_is_its_senders_refusal(
     """Also an error that nobody thought of."""
     real = letters_module.bundle
 
-    def read(of: WireMessage, limit: int) -> Bundle:
+    def read(of: WireMessage) -> Bundle:
         if (of.head["client"], of.head["kind"], of.head["seq"]) == ("c1", "update", 2):
             raise error("patient 4711")
-        return real(of, limit)
+        return real(of)
 
     monkeypatch.setattr(letters_module, "bundle", read)
     s = settings("fedavg")
@@ -240,25 +240,32 @@ def test_the_limit_holds_among_those_who_answered(tmp_path: Path) -> None:
     assert [line["limited"]["1"]["used"] for line in ours.rounds] == [a + b + c, a + b]
 
 
-def test_the_limit_holds_in_the_cohort_of_a_secure_sum(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "participation", "max_share"), [("fedavg", 0.5, 0.5), ("oracle", 1.0, 0.5), ("oracle", 1.0, 0.3)]
+)
+def test_the_limit_holds_in_a_secure_sum(name: str, participation: float, max_share: float, tmp_path: Path) -> None:
     """Weights of a secure sum are settled before the uploads: c1, which claims a million samples, is told half of the
-    weight of its cohort of three, of six clients."""
-    run, secure = {"rounds": 6, "participation": 0.5, "eval_every": 100}, {"secure": True}
-    s = settings("fedavg", data={"clients": 6}, hosts={"min_clients": 6}, run=run, aggregation=secure)
+    weight of its sum of three, of six clients: all that were drawn, or those of its group."""
+    run, secure = {"rounds": 6, "participation": participation, "eval_every": 100}, {"secure": True}
+    data = {"clients": 6, **({"plant": "labels", "groups": 2} if name == "oracle" else {})}
+    s = settings(name, data=data, hosts={"min_clients": 6, "max_share": max_share}, run=run, aggregation=secure)
     shares: list[float] = []
 
     def touch(post: Direct, who: str, of: WireMessage) -> WireMessage:
         answer = post.ask(who, of)
         if who == "c1" and of.head["kind"] == "update":
-            shares.append(of.head["pool"]["weight"] / of.head["pool"]["total"])
+            weight = {i: w for i, _, w, *_ in of.head["pool"]["members"]}
+            shares.append(weight[of.head["client"]] / sum(weight.values()))
         if (who, of.head["kind"]) != ("c1", "describe"):
             return answer
         b = bundle(answer).but(size=torch.tensor(10**6))
         return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, b)
 
-    on_hosts(s, tmp_path, Direct(sites(tmp_path, 6), touch=touch))
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path, 6), touch=touch))
+    assert not any(line["abandoned"] for line in ours.rounds)
     assert shares
-    assert set(shares) == {0.5}
+    assert 0.3 < max(shares) <= 0.5
+    assert max_share < 0.5 or set(shares) == {0.5}
 
 
 def test_two_clients_weigh_what_they_claim(tmp_path: Path) -> None:
@@ -377,6 +384,27 @@ def test_events_name_who_sent_numbers_that_cannot_be_used(value: float, shown: s
     assert (told["round"], told["client"]) == (2, "c1")
     assert told["what"] == f"update: refused: {ours.rounds[1]['refused']['1']}"
     assert shown in told["what"]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fednova", "fedrep", "fedproto"])
+def test_an_upload_of_ten_thousand_times_the_length_stops_nobody(name: str, tmp_path: Path) -> None:
+    """c1 sends it in each round but the first: it is refused and named, nobody else is, and the others train on as if
+    its uploads had been lost."""
+
+    def touch(post: Direct, who: str, of: WireMessage) -> WireMessage:
+        answer = post.ask(who, of)
+        if (who, of.head["kind"]) != ("c1", "update") or of.head["round"] == 1:
+            return answer
+        b = Bundle({n: t * 1e4 if t.is_floating_point() else t for n, t in bundle(answer).items()})
+        return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, b)
+
+    s = settings(name)
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
+    assert [line["answered"] for line in ours.rounds] == [[0, 1, 2], *[[0, 2]] * 3]
+    assert [list(line["refused"]) for line in ours.rounds] == [[], *[["1"]] * 3]
+    assert same_server(ours, traced(s, ours.rounds))
+    told = [e for e in lines(tmp_path, "events") if "times the median of the round" in e["what"]]
+    assert {e["client"] for e in told} == {"c1"}
 
 
 def test_an_evaluation_that_does_not_come_is_in_the_rounds_record(tmp_path: Path) -> None:

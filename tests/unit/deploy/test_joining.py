@@ -3,7 +3,7 @@ waits for as many clients as the settings say."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,24 +83,54 @@ def test_a_late_joiner_is_asked_again_in_a_later_round(tmp_path: Path) -> None:
     assert same_server(ours, traced(s, ours.rounds))
 
 
-def test_a_client_is_not_asked_for_ever(tmp_path: Path) -> None:
-    """After five tries c2 is refused, as each may cost a whole timeout; when it connects anew it has as many again."""
+@pytest.mark.parametrize("keys", [True, False])
+def test_a_client_is_not_asked_for_ever(keys: bool, tmp_path: Path) -> None:
+    """After five tries c2 is refused, also when it comes on another node, with a key or without."""
     s = settings("fedavg", run={"rounds": 10, "eval_every": 10}, hosts={"min_clients": 2})
     touch = Fails("c2", PASSING["disk"], times=6)
-    post = Direct(sites(tmp_path), touch=touch)
+    post = Direct(sites(tmp_path), keys={} if keys else dict.fromkeys(range(100, 120), ""), touch=touch)
 
     def on_round(report: Any, line: Any) -> None:
         post.time.now += 20
-        post.off = {102} if report.round == 7 else set()
+        post.sites[103 + report.round] = post.sites.pop(max(post.sites))
 
     ours = on_hosts(s, tmp_path, post, on_round=on_round)
-    assert [line["joined"] for line in ours.rounds] == [[0, 1], *[[]] * 8, [2]]
-    assert len(touch.at) == 7
-    assert told(tmp_path, "c2")[4:] == [
-        f"refused: {CODES['disk']}, 5 times; it is asked again when its node connects anew",
-        f"does not join yet: {CODES['disk']}; it is asked again",
-        "joins as client 2",
-    ]
+    assert [line["joined"] for line in ours.rounds] == [[0, 1], *[[]] * 9]
+    assert len(touch.at) == 5
+    assert told(tmp_path, "c2")[4].startswith(f"refused: {CODES['disk']}, 5 times")
+    assert {what[:36] for what in told(tmp_path, "c2")[5:]} == {"refused: it gave no description in 5"}
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["one node", "ever new nodes"])
+@pytest.mark.parametrize("silent", ["hello", "describe", "describe until it has left"])
+def test_no_round_waits_for_a_client_that_does_not_join(silent: str, anew: bool, tmp_path: Path) -> None:
+    """From the second round on: c2 is registered and never says hello, or never describes itself, and connects anew
+    before each round or in the middle of it. Rounds take no time, and c3, which comes later, joins."""
+    s = settings("fedavg", data={"clients": 4}, run={"rounds": 12, "eval_every": 12}, hosts={"min_clients": 2})
+    taken: list[float] = []
+    fourth = sites(tmp_path, 4)
+
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage | None:
+        if client == "c2" and of.head["kind"] == silent.split()[0]:
+            if "left" in silent:
+                post.off.add(max(n for n, site in post.sites.items() if site.client == "c2"))
+            return None
+        return post.ask(client, of)
+
+    post = Direct({n: fourth[n] for n in (100, 101, 102)}, touch=touch)
+
+    def on_round(report: Any, line: Any) -> None:
+        taken.append(post.time.now)
+        if anew:
+            node = max(n for n, site in post.sites.items() if site.client == "c2")
+            post.sites[1000 + report.round] = post.sites.pop(node)
+        if report.round == 3:
+            post.sites[103] = fourth[103]
+
+    ours = on_hosts(s, tmp_path, post, on_round=on_round)
+    assert len(set(taken)) == 1
+    assert [line["joined"] for line in ours.rounds] == [[0, 1], [], [], [2], *[[]] * 8]
+    assert ours.rounds[-1]["answered"] == [0, 1, 2]
 
 
 def test_the_first_round_waits_for_the_number_of_clients(tmp_path: Path) -> None:
@@ -149,3 +179,33 @@ def test_another_client_takes_the_place_of_a_refused_one(tmp_path: Path) -> None
     assert told(tmp_path, "c2") == ["joins as client 1"]
     assert told(tmp_path, "c1") == ["refused: it claims 0 training samples; 1 to 10000000 are taken"]
     assert [kind for client, kind, _ in post.log if client == "c1"] == ["hello", "describe"]
+
+
+class Slow(Direct):
+    """Answers of c0 take 25 seconds and all others 3; an answer that is not fetched in time, or was, is gone: as in
+    Flower."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self.times: dict[str, tuple[float, float]] = {}
+
+    def post(self, letters: Mapping[int, WireMessage], seconds: float) -> Mapping[int, str]:
+        tickets = super().post(letters, seconds)
+        for node, ticket in tickets.items():
+            self.times[ticket] = self.time.now + (25 if node == 100 else 3), self.time.now + seconds
+        return tickets
+
+    def collect(self, tickets: Collection[str]) -> Mapping[str, WireMessage | str]:
+        due = [t for t in tickets if self.times[t][0] <= self.time.now]
+        gone = dict.fromkeys((t for t in due if self.times[t][1] <= self.time.now), "expired")
+        return {**dict.fromkeys(due, "expired"), **super().collect(due), **gone}
+
+
+def test_a_client_joins_although_rounds_are_longer_than_its_answer_is_kept(tmp_path: Path) -> None:
+    """Nobody waits for its description, which is fetched while the round waits for others."""
+    run = {"rounds": 6, "eval_every": 1}
+    s = settings("fedavg", run=run, hosts={"min_clients": 2, "reply_timeout": 30.0})
+    post = Slow(sites=sites(tmp_path), off={102})
+    ours = on_hosts(s, tmp_path, post, on_round=lambda *_: post.off.clear())
+    assert [line["joined"] for line in ours.rounds[:4]] == [[0, 1], [], [], [2]]
+    assert ours.rounds[-1]["answered"] == [0, 1, 2]

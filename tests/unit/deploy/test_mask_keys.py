@@ -45,8 +45,8 @@ def again(of: WireMessage, more: float, public: str | None = None) -> WireMessag
     head = {n: v for n, v in of.head.items() if n != "tensors"}
     head["session"] += 1
     if public is not None:
-        members = [[i, public if i == head["client"] else key] for i, key, *_ in head["pool"]["members"]]
-        head["pool"] = {**head["pool"], "members": members}
+        members = [[i, public if i == head["client"] else key, w] for i, key, w, *_ in head["pool"]["members"]]
+        head["pool"] = {"members": members}
     return wire_message(head, Bundle(model=bundle(of).model + more))
 
 
@@ -211,20 +211,20 @@ def test_a_server_in_the_middle_reads_nothing(lie: str, folder: Path, caplog: py
         if of.head["kind"] != "update":
             return post.ask(client, of)
         mine, members = of.head["client"], []
-        for i, public, name, signature in of.head["pool"]["members"]:
+        for i, public, weight, name, signature in of.head["pool"]["members"]:
             if i == mine:
-                members.append([i, public, name, signature])
+                members.append([i, public, weight, name, signature])
             elif lie == "keys of its own":
-                members.append([i, masks.public_of(middle[i]), name, signature])
+                members.append([i, masks.public_of(middle[i]), weight, name, signature])
             elif lie == "no signatures":
-                members.append([i, public])
+                members.append([i, public, weight])
             elif lie == "of another run":
-                members.append([i, former[i]["public"], name, former[i]["signature"]])
+                members.append([i, former[i]["public"], weight, name, former[i]["signature"]])
             else:
                 other = post.sites[100 + (mine + 1) % 3]
                 told = MaskKeys(other.client, other.mask_keys._signing).public_of(of.head["run"])
-                members.append([i, told["public"], other.client, told["signature"]])
-        answer = post.ask(client, WireMessage({**of.head, "pool": {**of.head["pool"], "members": members}}, of.body))
+                members.append([i, told["public"], weight, other.client, told["signature"]])
+        answer = post.ask(client, WireMessage({**of.head, "pool": {"members": members}}, of.body))
         asked.append(answer)
         return answer
 
@@ -237,8 +237,7 @@ def test_a_server_in_the_middle_reads_nothing(lie: str, folder: Path, caplog: py
 
 def test_who_asks_for_no_signatures_takes_all(folder: Path) -> None:
     """Without --peers the members that a server names are taken, signed or not."""
-    public = {i: masks.public_of(bytes([i + 1]) * 32) for i in range(3)}
-    table = MemberTable("run", 1, tuple(public.items()), 1.0, 3.0)
+    table = MemberTable("run", 1, tuple((i, masks.public_of(bytes([i + 1]) * 32), 1.0) for i in range(3)), "asked")
     MaskKeys("c0", Signing()).require_peers(table, 0)
     with pytest.raises(Unmasked):
         MaskKeys("c0", Signing(peers=folder / "peers-0")).require_peers(table, 0)
@@ -304,10 +303,13 @@ def test_the_vectors_of_the_page() -> None:
     assert hmac.new(first, info + b"\x01", "sha256").hexdigest() == told["key 0-1"]
     stream = next(masks._stream(bytes.fromhex(told["key 0-1"]), 3)).tolist()
     assert [str(n) for n in stream] == told["stream 0-1"]
-    table = MemberTable("run", 1, tuple(enumerate(told["public"])), 1.0, 3.0)
+    members = [[i, public, 1.0] for i, public in enumerate(told["public"])]
+    head = {"run": "run", "round": 1, "pool": {"members": members}, **told["request"]}
+    table = MemberTable.read(WireMessage(head, bytes.fromhex(told["body"])))
+    asked = told["asked text"].encode() + bytes.fromhex(told["body"])
+    assert table.asked == hashlib.sha256(asked).hexdigest() == told["asked"]
     addend = Bundle(w=torch.tensor(told["addend"], dtype=torch.int64))
     sent = [masks.masked(addend, table, i, secrets[i]).w for i in range(3)]
     assert [[str(n) for n in t.tolist()] for t in sent] == told["masked"]
     assert (sent[0] + sent[1] + sent[2]).tolist() == [3 * n for n in told["addend"]]
-    assert json.loads(context) == ["fedkin masks 1", "run", 1, [[i, p] for i, p in enumerate(told["public"])], 3.0,
-                                   [["w", [3]]]]  # fmt: skip
+    assert json.loads(context) == ["fedkin masks 2", "run", 1, members, told["asked"], [["w", [3]]]]

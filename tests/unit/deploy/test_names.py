@@ -148,7 +148,7 @@ def test_a_book_that_was_taken_away_names_no_key(tmp_path: Path) -> None:
             return super().ask(*words, seconds=seconds)
 
     flower = pytest.importorskip("fedkin.deploy.flower", reason="flwr is not installed: pip install 'fedkin[flower]'")
-    post = flower.FlowerPost(None, 1, True, tmp_path)
+    post = flower.FlowerPost(None, True, tmp_path)
     assert post.names() is None
     keys.make_node_key(tmp_path / "nodes", "c0")
     Taken(tmp_path, tmp_path / "flwr").register(tmp_path / "nodes")

@@ -14,10 +14,10 @@ from fedkin.data import SiteData
 from fedkin.deploy.allowed_code import Allowed
 from fedkin.deploy.client import ClientService
 from fedkin.deploy.privacy_budget import PrivacyLimits
-from fedkin.deploy.privacy_spent import Spending
 from fedkin.deploy.tensors import bundle, wire_message
 from fedkin.deploy.wire_format import WireMessage
 from fedkin.methods import METHODS, get_method
+from fedkin.privacy.budget import total
 from hosttoys import Direct, lines, on_hosts, settings, simulated, sites
 
 PRIVATE = {"privacy": {"noise_multiplier": 1.0}}
@@ -36,20 +36,6 @@ def test_training_in_a_survey_is_accounted_for(tmp_path: Path) -> None:
     assert [line["dp_steps"] for line in ours.rounds] == [line["dp_steps"] for line in there.rounds]
     assert ours.summary["privacy"] == there.summary["privacy"]
     assert here[101].account.total(1e-5) == pytest.approx(there.summary["privacy"]["epsilon"], rel=1e-6)
-
-
-def test_a_survey_that_does_not_report_is_not_used(tmp_path: Path) -> None:
-    """An answer without the privacy spent is missing, as one of an update is."""
-
-    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
-        answer = post.ask(client, of)
-        if client == "c1" and of.head["kind"] == "survey":
-            return WireMessage({n: v for n, v in answer.head.items() if n != "spent"}, answer.body)
-        return answer
-
-    s = settings("training_survey:Twice", run={"rounds": 1}, **PRIVATE)
-    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path, allowed=Allowed(everything=True)), touch=touch))
-    assert "does not report" in ours.rounds[0]["missing"]["1"]
 
 
 def test_a_run_without_numbers_answers_no_question_before_an_evaluation(tmp_path: Path) -> None:
@@ -120,17 +106,17 @@ def test_what_methods_send_exactly_is_a_part_of_what_they_send() -> None:
     assert {n for n in METHODS if has(get_method(n), Uploads).exact} == {"fedfomo", "fedfa", "fedpac"}
 
 
-def test_a_client_reports_a_bounded_number_of_rates() -> None:
-    """Each takes the server a tenth of a second; further answers are not used, and the record stays."""
+def test_a_client_reports_a_bounded_number_of_rates(tmp_path: Path) -> None:
+    """Each takes the server a tenth of a second; more of one client are not counted, and the others' are."""
 
-    def answer(k: int) -> WireMessage:
-        steps = [[0.45 + 1e-6 * (32 * k + j), 1] for j in range(32)]
-        return WireMessage({"spent": {"mark": f"m{k}", "steps": steps}})
+    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
+        answer = post.ask(client, of)
+        if client != "c1" or "spent" not in answer.head:
+            return answer
+        rates = [0.45 + 1e-6 * (64 * of.head["round"] + k) for k in range(40)]
+        return WireMessage({**answer.head, "spent": [[rate, 1] for rate in rates]}, answer.body)
 
-    spending = Spending()
-    assert [spending.record(0, answer(k)) for k in range(2)] == [None, None]
-    why = spending.record(0, answer(2))
-    assert why == "it reports private training at more than 64 sampling rates"
-    assert len(spending.records[0].all()) == 64
-    assert spending.record(0, answer(1)) is None
-    assert spending.record(1, answer(2)) is None
+    s = settings("fedavg", run={"rounds": 3, "eval_every": 3}, **PRIVATE)
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
+    assert len(total(ours.rounds)[1]) == 40
+    assert [sorted(line["dp_steps"]) for line in ours.rounds] == [["0", "1", "2"], ["0", "2"], ["0", "2"]]

@@ -21,9 +21,8 @@ from fedkin.deploy.channel import CODES
 from fedkin.deploy.client import ClientService
 from fedkin.deploy.messages import Clerk
 from fedkin.deploy.node import Node, _duty
-from fedkin.deploy.participants import Member, Members
+from fedkin.deploy.participants import Members
 from fedkin.deploy.privacy_budget import Account, OverBudget, PrivacyLimits, Used
-from fedkin.deploy.privacy_spent import Spending
 from fedkin.deploy.tensors import bundle
 from fedkin.deploy.wire_format import WireMessage
 from fedkin.deploy.worker import Duty, Watch
@@ -213,8 +212,8 @@ def test_lost_answers_and_abandoned_rounds_are_counted(tmp_path: Path) -> None:
     assert steps == [each, {i: n for i, n in each.items() if i != "1"}, {**each, "1": 2 * each["1"]}, each]
 
 
-def test_a_client_that_lost_its_disk_has_still_spent(tmp_path: Path) -> None:
-    """Its own count begins anew; the server's does not."""
+def test_a_client_that_lost_its_disk_is_counted_from_its_record_on(tmp_path: Path) -> None:
+    """The server's figure does not shrink, and goes on when the client's new record exceeds it."""
     s = private("fedavg")
     post = Direct(sites(tmp_path))
 
@@ -223,47 +222,11 @@ def test_a_client_that_lost_its_disk_has_still_spent(tmp_path: Path) -> None:
             post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "new")
 
     ours = on_hosts(s, tmp_path, post, on_round=swap)
-    assert total(ours.rounds) == total(simulated(s).rounds)
+    steps = [[n for _, n in line["dp_steps"].get("1", [])] for line in ours.rounds]
+    assert steps == [steps[0], [], steps[0], steps[0]]
 
 
-def said(mark: str, *pairs: Any) -> WireMessage:
-    return WireMessage({"spent": {"mark": mark, "steps": [list(p) for p in pairs]}})
-
-
-@pytest.mark.parametrize(
-    "spent",
-    [
-        None,
-        "none",
-        {"steps": []},
-        {"mark": "", "steps": []},
-        {"mark": "m" * 65, "steps": []},
-        {"mark": "m", "steps": {}},
-        {"mark": "m", "steps": [[0.5]]},
-        {"mark": "m", "steps": [[float("nan"), 1]]},
-        {"mark": "m", "steps": [[float("inf"), 1]]},
-        {"mark": "m", "steps": [[0.0, 1]]},
-        {"mark": "m", "steps": [[1e-13, 1]]},
-        {"mark": "m", "steps": [[1.5, 1]]},
-        {"mark": "m", "steps": [["0.5", 1]]},
-        {"mark": "m", "steps": [[10**400, 1]]},
-        {"mark": "m", "steps": [[0.5, -1]]},
-        {"mark": "m", "steps": [[0.5, 1.5]]},
-        {"mark": "m", "steps": [[0.5, True]]},
-        {"mark": "m", "steps": [[0.5, 10**9 + 1]]},
-        {"mark": "m", "steps": [[0.5, 1], [0.5, 1]]},
-        {"mark": "m", "steps": [[1 / n, 1] for n in range(1, 66)]},
-    ],
-    ids=lambda spent: str(spent)[:40],
-)
-def test_steps_that_cannot_be_are_refused(spent: Any) -> None:
-    """Whatever a client says, no number that is none gets into the count."""
-    heard = Spending()
-    assert "does not report" in str(heard.record(0, WireMessage({"spent": spent})))
-    assert heard.beyond({}) == {}
-
-
-def test_an_answer_without_usable_steps_is_not_used(tmp_path: Path) -> None:
+def test_an_answer_with_steps_that_cannot_be_is_not_used(tmp_path: Path) -> None:
     """Its client misses the round; the others go on, and the epsilon is that of honest words."""
     s = private("fedavg")
 
@@ -271,111 +234,12 @@ def test_an_answer_without_usable_steps_is_not_used(tmp_path: Path) -> None:
         answer = post.ask(client, of)
         if (client, of.head["kind"], of.head["round"]) != ("c1", "update", 2):
             return answer
-        return WireMessage({**answer.head, "spent": {"mark": "m", "steps": [[0.5, -100]]}}, answer.body)
+        return WireMessage({**answer.head, "spent": [[0.5, -100]]}, answer.body)
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=lie))
     assert [line["answered"] for line in ours.rounds] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
-    assert "$.spent.steps[0][1]" in ours.rounds[1]["missing"]["1"]
+    assert "$.spent[0][1]" in ours.rounds[1]["missing"]["1"]
     assert total(ours.rounds) == total(simulated(s).rounds)  # round 2's came with the evaluation after it
-
-
-def test_spending_adds_up() -> None:
-    """Repeated words count once, lost ones with the next, a record that began anew beside the former one."""
-    heard, counted = Spending(), dict[int, dict[float, int]]()
-    for letter, more in [
-        (said("a", (0.5, 3)), {0.5: 3}),
-        (said("a", (0.5, 3)), {}),
-        (said("a", (0.5, 9), (0.25, 1)), {0.5: 6, 0.25: 1}),
-        (said("b", (0.5, 3)), {0.5: 3}),  # the disk was lost
-        (said("b", (0.5, 2)), {0.5: 2}),  # the disk was put back to an older state
-    ]:
-        assert heard.record(4, letter) is None
-        found = heard.beyond(counted)
-        assert found == ({4: more} if more else {})
-        counted = total([{"dp_steps": {4: list(add.items())}} for add in (counted.get(4, {}), more)])
-    assert counted == {4: {0.5: 14, 0.25: 1}}
-
-
-def test_a_new_server_goes_on_from_its_lines() -> None:
-    """What they hold is not counted again; a client that lost its disk meanwhile is counted beside them."""
-    same, other = Spending(), Spending()
-    same.record(0, said("a", (0.5, 9)))
-    assert same.beyond({0: {0.5: 6}}) == {0: {0.5: 3}}
-    other.record(0, said("b", (0.5, 3)))
-    assert other.beyond({0: {0.5: 6}}) == {0: {0.5: 3}}
-    other.record(0, said("b", (0.5, 6)))
-    assert other.beyond({0: {0.5: 9}}) == {0: {0.5: 3}}
-
-
-@pytest.mark.parametrize(("lost", "more"), [(10, 10), (50, 10), (10, 50)])
-def test_a_restart_changes_nothing_of_the_count(lost: int, more: int, tmp_path: Path) -> None:
-    """10 steps, then a new record on a new disk with others, then the server's restart, then more of that record: the
-    restarted server reads the reports before and counts as one that was not restarted."""
-    totals = []
-    for restarted in (False, True):
-        members = Members.load(tmp_path)
-        members.listed = [Member("c0", "")]
-        heard, counted = Spending(), dict[int, dict[float, int]]()
-        for report in (said("a", (0.1, 10)), said("b", (0.1, lost)), said("b", (0.1, lost + more))):
-            if restarted:
-                heard = Spending(Members.load(tmp_path).spent())
-            heard.record(0, report)
-            members.reports(heard.records)
-            counted = total([{"dp_steps": {i: list(s.items())}} for d in (counted, heard.beyond(counted))
-                             for i, s in d.items()])  # fmt: skip
-        members.path.unlink()
-        totals.append(counted)
-    assert totals == [{0: {0.1: 10 + lost + more}}] * 2
-
-
-@pytest.mark.parametrize("swapped", [2, 4])
-def test_a_server_that_comes_back_after_a_disk_was_lost(swapped: int, tmp_path: Path) -> None:
-    """c1 has a new disk after round 2, or after round 4, with which the server ends; then it counts on as without a
-    restart."""
-    s = private("fedavg")
-    s = replace(s, run=replace(s.run, rounds=6))
-    post = Direct(sites(tmp_path))
-
-    def on_round(report: Any, line: Any) -> None:
-        if report.round == swapped:
-            post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "new")
-        if report.round == 4:
-            raise Killed
-
-    with pytest.raises(Killed):
-        on_hosts(s, tmp_path, post, on_round=on_round)
-    ours, theirs = on_hosts(s, tmp_path, Direct(post.sites)), simulated(s)
-    assert [line["dp_steps"] for line in ours.rounds] == [line["dp_steps"] for line in theirs.rounds]
-    assert ours.summary["privacy"] == theirs.summary["privacy"]
-
-
-def test_a_run_folder_without_reports_goes_on(tmp_path: Path) -> None:
-    """`clients.json` is an older copy: the lines of the rounds are what is known."""
-    s, post = private("fedavg"), Direct(sites(tmp_path))
-
-    def on_round(report: Any, line: Any) -> None:
-        if report.round == 2:
-            raise Killed
-
-    with pytest.raises(Killed):
-        on_hosts(s, tmp_path, post, on_round=on_round)
-    path = tmp_path / "run" / "clients.json"
-    written = json.loads(path.read_text())
-    path.write_text(json.dumps({**written, "clients": [{n: v for n, v in c.items() if n != "spent"}
-                                                       for c in written["clients"]]}))  # fmt: skip
-    assert total(on_hosts(s, tmp_path, Direct(post.sites)).rounds) == total(simulated(s).rounds)
-
-
-@pytest.mark.parametrize("spent", [[], {"mark": "a"}, {"mark": "a", "now": [[0.1]], "before": []},
-                                   {"mark": "a", "now": [[0.1, -1]], "before": []},
-                                   {"mark": "a", "now": [], "before": [["x", 1]]},
-                                   {"mark": "a", "now": [], "before": [[float("nan"), 1]]}])  # fmt: skip
-def test_damaged_reports_in_a_run_folder_are_not_used(spent: Any, tmp_path: Path) -> None:
-    """The file is named, and what to do."""
-    clients = [{"client": "c0", "key": "", "spent": spent}]
-    (tmp_path / "clients.json").write_text(json.dumps({"run": "r", "session": 1, "card": None, "clients": clients}))
-    with pytest.raises(RunFolderError, match=r"clients\.json is damaged .*restore it"):
-        Members.load(tmp_path)
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------------
@@ -598,9 +462,8 @@ def test_an_account_comes_back_as_it_was(tmp_path: Path) -> None:
     mine.spend("b", 2.0, {1 / 3: 4}, 1e-5)
     mine.release("b", torch.arange(4), 0.5, 1e-5)
     runs = Account(tmp_path, "c0").load()
-    assert runs["a"] == Used(runs["a"].mark, steps={(1.0, 1 / 3): 3, (1.0, 0.1): 2}, answers=1)
+    assert runs["a"] == Used(steps={(1.0, 1 / 3): 3, (1.0, 0.1): 2}, answers=1)
     assert (runs["b"].released, runs["b"].spent(2.0), runs["b"].spent(1.0)) == (0.5, {1 / 3: 4}, {})
-    assert runs["a"].mark != runs["b"].mark
     whole = composed([(1.0, 0.1, 2), (1.0, 1 / 3, 3), (2.0, 1 / 3, 4)], 1e-5)
     assert mine.total(1e-5) == whole + 0.5
     assert "all private runs of this client (2), 0.5 of it for reports with noise" in mine.words("a", 1e-5)

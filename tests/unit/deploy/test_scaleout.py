@@ -189,9 +189,9 @@ def test_a_submitted_run_that_diverged_ends_with_its_own_code(
 def test_all_clients_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A simulation has as many clients as its data are shared out to, and nobody is late in it."""
     _with_ray(monkeypatch)
-    scale = scaleout.scaled(settings("fedavg", data={"clients": 5}, hosts={"max_reply_mb": 7}))
+    scale = scaleout.scaled(settings("fedavg", data={"clients": 5}, hosts={"max_samples": 7}))
     hosts = scale.settings.hosts
-    assert (scale.clients, hosts.min_clients, hosts.min_connected, hosts.max_reply_mb) == (5, 5, 5, 7)
+    assert (scale.clients, hosts.min_clients, hosts.min_connected, hosts.max_samples) == (5, 5, 5, 7)
     assert hosts.reply_timeout >= 86400
 
 

@@ -47,8 +47,8 @@ SECRETS = [bytes([i]) * 32 for i in range(1, 8)]
 
 
 def table(count: int = 3, **changes: Any) -> MemberTable:
-    members = tuple((i, masks.public_of(s)) for i, s in enumerate(SECRETS[:count]))
-    return replace(MemberTable("run", 1, members, 1.0, float(count)), **changes)
+    members = tuple((i, masks.public_of(s), 1.0) for i, s in enumerate(SECRETS[:count]))
+    return replace(MemberTable("run", 1, members, "asked"), **changes)
 
 
 @given(
@@ -89,13 +89,18 @@ def test_a_single_upload_looks_random(content: str, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     "changes",
-    [{"run": "other"}, {"round": 2}, {"total": 4.0}, {"members": table(4).members}],
-    ids=["run", "round", "weights", "members"],
+    [
+        {"run": "other"},
+        {"round": 2},
+        {"members": (*table().members[:2], (*table().members[2][:2], 2.0))},
+        {"members": table(4).members},
+        {"asked": "other"},
+    ],
+    ids=["run", "round", "weights", "members", "asked"],
 )
 def test_no_stream_is_used_twice(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another run, round, sum of weights or set of members: other masks throughout, so that a difference shows nothing,
-    and other streams with *each* partner. Another weight of the one who is told is no other table; another form of the
-    upload is other masks."""
+    """Another run, round, weight, set of members or thing that is asked: other masks throughout, so that a difference
+    shows nothing, and other streams with *each* partner. Another form of the upload is other masks."""
     w, made, stream = Bundle(w=torch.arange(500)), list[bytes](), masks._stream
 
     def watched(key: bytes, count: int) -> Any:
@@ -108,23 +113,24 @@ def test_no_stream_is_used_twice(changes: dict[str, Any], monkeypatch: pytest.Mo
     assert len(set(made)) == len(made) == 2 + len(table(**changes).members) - 1
     first = masks.masked(w, table(), 0, SECRETS[0]).w
     assert not bool((masks.masked(w, table(**changes), 0, SECRETS[0]).w == first).any())
-    assert torch.equal(masks.masked(w, table(weight=2.0), 0, SECRETS[0]).w, first)
     assert not bool((masks.masked(Bundle(v=w.w), table(), 0, SECRETS[0]).v == first).any())
     assert torch.equal(w.w, torch.arange(500))
 
 
 BAD_TABLES: dict[str, Any] = {
     "none": None,
-    "no list": {"members": 3},
-    "two": {"members": [list(m) for m in table().members[:2]], "weight": 1, "total": 2},
-    "one twice": {"members": [list(m) for m in (*table().members, table().members[0])], "weight": 1, "total": 4},
-    "one key twice": {"members": [[i, table().members[0][1]] for i in range(3)], "weight": 1, "total": 3},
-    "no key": {"members": [[0, "x"], [1, "y"], [2, "z"]], "weight": 1, "total": 3},
-    "numbers as texts": {"members": [[str(i), key] for i, key in table().members], "weight": 1, "total": 3},
-    "no weight": {"members": [list(m) for m in table().members], "weight": 0, "total": 3},
-    "more than all": {"members": [list(m) for m in table().members], "weight": 4, "total": 3},
-    "not a number": {"members": [list(m) for m in table().members], "weight": float("nan"), "total": 3},
-    "true": {"members": [list(m) for m in table().members], "weight": True, "total": 3},
+    "no list": 3,
+    "two": [list(m) for m in table().members[:2]],
+    "one twice": [list(m) for m in (*table().members, table().members[0])],
+    "one twice with another weight": [*map(list, table().members), [0, "00" * 32, 2.0]],
+    "one key twice": [[i, table().members[0][1], 1] for i in range(3)],
+    "no key": [[0, "x", 1], [1, "y", 1], [2, "z", 1]],
+    "numbers as texts": [[str(i), key, 1] for i, key, _ in table().members],
+    **{
+        f"a weight {weight}": [[i, key, weight] for i, key, _ in table().members]
+        for weight in (0, -1, float("nan"), float("inf"), True, "1")
+    },
+    "weights missing": [[i, key] for i, key, _ in table().members],
 }
 
 
@@ -132,26 +138,26 @@ BAD_TABLES: dict[str, Any] = {
 def test_a_table_is_checked(what: str) -> None:
     """Nothing is masked for two, for the same member twice, or by weights that cannot be."""
     with pytest.raises(WireError):
-        MemberTable.read({"run": "r", "round": 1, "pool": BAD_TABLES[what]})
+        MemberTable.read(WireMessage({"run": "r", "round": 1, "settings": {}, "pool": {"members": BAD_TABLES[what]}}))
 
 
 def test_on_what_terms_a_site_masks() -> None:
-    """A later round than the last one, its own key, and no more weight than it has samples."""
-    t, key = table(weight=3.0), table().members[1][1]
-    t.require(1, key, 5, 0)
-    replace(t, weight=3.0).require(1, key, 1, 0)  # a place for each member may be drawn
-    for wrong in (4.0, 1.5):
-        with pytest.raises(WireError, match="a weight of"):
-            replace(t, weight=wrong).require(1, key, 2, 0)
+    """A later round than the last one, its own key, and at most half of all weight."""
+    key = table().members[1][1]
+    t = table(members=tuple((i, k, w) for (i, k, _), w in zip(table().members, (3.0, 7.0, 4.0), strict=True)))
+    t.require(1, key, 0)
     for number, own, last, code in ((1, key, 1, "masked"), (1, key[::-1], 0, "other-key"), (7, key, 0, "other-key")):
         with pytest.raises(Unmasked) as found:
-            t.require(number, own, 5, last)
+            t.require(number, own, last)
         assert found.value.code == code
+    with pytest.raises(Unmasked, match=r"8 of 15, .* max_share = 0\.5") as found:
+        replace(t, members=(t.members[0], (1, key, 8.0), t.members[2])).require(1, key, 0)
+    assert found.value.code == "settings"
 
 
 def test_a_point_that_is_none_is_refused() -> None:
     """A public key of small order would make the shared secret zero for everybody."""
-    bad = table(members=((0, "00" * 32), *table().members[1:]))
+    bad = table(members=((0, "00" * 32, 1.0), *table().members[1:]))
     with pytest.raises(WireError, match="the public key of member 0 is not valid"):
         masks.masked(Bundle(w=torch.zeros(3, dtype=torch.int64)), bad, 1, SECRETS[1])
 
@@ -300,11 +306,9 @@ def test_no_masks_for_another_request_of_the_same_round(tmp_path: Path) -> None:
             b, pool = bundle(of), of.head["pool"]
             plain = {n: v for n, v in head.items() if n != "tensors"}
             tried["model"] = post.ask(client, wire_message(plain, Bundle(model=b.model + 1)))
-            fewer = {**pool, "members": pool["members"][:3], "total": pool["total"] - 1}
-            tried["members"] = post.ask(client, wire_message({**plain, "pool": fewer}, b))
-            tried["weights"] = post.ask(
-                client, wire_message({**plain, "pool": {**pool, "total": pool["total"] + 1}}, b)
-            )
+            tried["members"] = post.ask(client, wire_message({**plain, "pool": {"members": pool["members"][:3]}}, b))
+            more = [[i, key, weight + 1, *rest] for i, key, weight, *rest in pool["members"]]
+            tried["weights"] = post.ask(client, wire_message({**plain, "pool": {"members": more}}, b))
             tried["bare"] = post.ask(client, wire_message({n: v for n, v in plain.items() if n != "pool"}, b))
             tried["same"] = post.ask(client, wire_message(plain, b))
             assert tried.pop("same").body == answer.body

@@ -147,12 +147,6 @@ def test_whatever_keeps_a_tensor_from_being_made_is_the_messages_fault(monkeypat
         bundle(WireMessage({"tensors": [["w", "uint8", [1]]]}, b"1"))
 
 
-def test_a_body_beyond_the_limit_is_refused() -> None:
-    """By its length, whatever it holds."""
-    with pytest.raises(WireError, match="9 bytes of tensors, at most 8"):
-        entries(WireMessage({"tensors": [["w", "uint8", [9]]]}, bytes(9)), limit=8)
-
-
 def test_bytes_that_are_no_truth_values_are_refused() -> None:
     """A boolean of 7 would be true and not equal to true."""
     with pytest.raises(WireError, match="not truth values"):

@@ -14,6 +14,7 @@ from fedkin.capabilities import Grouped, PrivateSums
 from fedkin.core import (
     Aggregation,
     Bundle,
+    ClientData,
     ConfigError,
     Download,
     Method,
@@ -23,10 +24,10 @@ from fedkin.core import (
     to_all,
     to_each,
 )
-from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, PFA, FedAvg, FedPer, FedSoft, FeSEM, PFedCS
+from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, PFA, FedAvg, FedPer, FedSoft, FeSEM, PFedCS, get_method
 from fedkin.server import Message, Plan, RoundReport, begin, join_rounds, rounds
 from fedkin.server.rounds import chosen
-from fedkin.testing.toys import network
+from fedkin.testing.toys import network, samples
 from fedkin.testing.trial import Exchange, Replies, Setting, Touch, lose, play
 from toys import method
 
@@ -214,8 +215,13 @@ def test_classifiers_travel_only_while_they_are_needed() -> None:
         (lambda b: b.but(model=b.model.double()), r"model is torch.float64 \[73\], expected torch.float32"),
         (lambda b: b.but(model=b.model * float("nan")), "model holds nan, expected finite numbers up to 1e"),
         (lambda b: b.but(model=b.model - 1e30), r"model holds 1e\+30, expected finite numbers up to 1e\+08"),
+        (
+            lambda b: b.but(model=b.model * 1e4),
+            r"its largest number is [0-9.e+]+ times the median of the round, at most 1000",
+        ),
+        (lambda b: b.but(model=b.model * 0 - 1e4), r"its largest number is [0-9.e+]+ times the median of the round"),
     ],
-    ids=["empty", "a name more", "shape", "dimension", "type", "nan", "1e30"],
+    ids=["empty", "a name more", "shape", "dimension", "type", "nan", "1e30", "ten thousandfold", "1e4"],
 )
 def test_a_bad_upload_is_refused_for_that_client_alone(change: Any, reason: str) -> None:
     """The round goes on with the others as if this answer had been lost, and the report says why."""
@@ -229,6 +235,32 @@ def test_a_bad_upload_is_refused_for_that_client_alone(change: Any, reason: str)
             assert "had been sent" not in r.refused[victim]
         assert victim not in r.answered
     assert torch.equal(touched.server.state.model, plain.server.state.model)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fednova", "scaffold", "fedproto", "fedpac", "fedfa", "feddbe"])
+def test_clients_with_other_data_are_not_refused(name: str) -> None:
+    """One has a hundred times as many samples as each other, and its update is fifty times as long as it would be."""
+    sizes = (5, 5, 500, 5, 5)
+    shards = tuple(
+        ClientData(*(samples(0, i, part, k) for part, k in (("train", n), ("validation", 3), ("test", 4))))
+        for i, n in enumerate(sizes)
+    )
+
+    def longer(messages: Mapping[int, Message], pass_on: Exchange) -> Replies:
+        answers, missing = pass_on(messages)
+        if 2 in answers and messages[2].step == "update":
+            answers[2] = Bundle({n: _longer(t, messages[2].body.get(n)) for n, t in answers[2].items()})
+        return answers, missing
+
+    for touch in (None, longer):
+        found = play(get_method(name), Setting(plan=Plan(2), shards=shards), touch=touch).reports
+        assert not any(report.refused for report in found)
+
+
+def _longer(t: Tensor, sent: Tensor | None) -> Tensor:
+    if not t.is_floating_point() or t.dim() == 0:
+        return t
+    return t + 49 * (t - sent) if sent is not None else 50 * t
 
 
 @pytest.mark.parametrize("secure", [False, True])

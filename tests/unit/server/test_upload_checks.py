@@ -11,7 +11,7 @@ from fedkin.core import bundle as bundles
 from fedkin.core.bundle import refusal, refusals
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, FedPer, PFedCS
 from fedkin.server import upload_checks
-from fedkin.server.upload_checks import ScoreForm, false_score, false_scores, probe
+from fedkin.server.upload_checks import ScoreForm, false_score, false_scores, probe, too_large
 from fedkin.testing.toys import network
 
 HONEST = Bundle(model=torch.zeros(3), cluster=torch.tensor(1))
@@ -250,3 +250,50 @@ def test_a_probe_writes_nothing() -> None:
     probe(METHODS["fedavg"](), net, Training(), received)
     assert torch.equal(received.model, net.w0)
     assert received.model._version == 0
+
+
+# ---- uploads that are too long -------------------------------------------------------------------------------------
+def uploads(*lengths: float) -> dict[int, Bundle]:
+    """Uploads of these lengths, of two tensors of floating-point numbers and a whole number that is none of it."""
+    one = Bundle(a=torch.full((4,), 0.4), b=torch.tensor(0.6))
+    return {i: Bundle(n=torch.tensor(10**9), **{k: t * n for k, t in one.items()}) for i, n in enumerate(lengths)}
+
+
+@pytest.mark.parametrize(
+    ("lengths", "refused"),
+    [
+        ((1.0, 1.0, 999.0), []),
+        ((1.0, 1.0, 1e4), [2]),
+        ((1e4, 1.0, 1.0, 1e4, 1.0), [0, 3]),
+        ((1.0,), []),
+        ((1.0, 1e6), []),
+        ((1.0, 1e6, 1e6), []),
+        ((0.0, 0.0, 1.0), []),
+        ((), []),
+    ],
+    ids=["a thousand", "one", "two", "alone", "two clients", "a majority", "others without a change", "none"],
+)
+def test_uploads_that_are_too_large(lengths: tuple[float, ...], refused: list[int]) -> None:
+    """More than a thousand times the median; only a majority can tell which is false."""
+    sent = dict.fromkeys(range(5), Bundle(a=torch.zeros(4)))
+    found = too_large(uploads(*lengths), sent)
+    assert list(found) == refused
+    assert all("is 1e+04 times the median of the round" in why for why in found.values())
+
+
+@pytest.mark.parametrize("on_device", [False, True], ids=["apart", "side by side"])
+def test_one_number_that_is_too_large(on_device: bool) -> None:
+    """In a model of a million numbers it hardly makes a difference to the length."""
+    rows = torch.full((3, 10**6), 0.5)
+    rows[1, 7] = -4e3
+    found = too_large(
+        {i: Bundle(w=rows[i] if on_device else rows[i].clone()) for i in range(3)}, dict.fromkeys(range(3), Bundle())
+    )
+    assert found == {1: "its largest number is 8e+03 times the median of the round, at most 1000 are used"}
+
+
+def test_an_upload_that_is_no_longer_than_what_was_sent_is_used() -> None:
+    """A change of a client that has just joined, when the others have converged: 1e-6 against 1, for a model of 8."""
+    sent = dict.fromkeys(range(3), Bundle(model=torch.full((16,), 2.0)))
+    assert too_large(uploads(1e-6, 1e-6, 1.0), sent) == {}
+    assert list(too_large(uploads(1e-6, 1e-6, 9.0), sent)) == [2]
