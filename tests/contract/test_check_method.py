@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedkin.capabilities import Grouped
 from fedkin.core import (
     Bundle,
     Client,
@@ -661,9 +662,9 @@ def test_a_method_that_cannot_be_written_down_is_found(method: Method, message: 
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
-        ({"relations": lambda self, s, r: torch.zeros(len(r.roster))}, "relations in round 1 must give None or int64"),
-        ({"relations": lambda self, s, r: torch.zeros(2, dtype=torch.int64)}, "relations in round 1 must give None or"),
-        ({"relations": lambda self, s, r: torch.full_like(r.roster.size, -3)}, "relations in round 1 gave the cluster"),
+        ({"can": (Grouped(lambda m, s, r: torch.zeros(len(r.roster))),)}, "labels in round 1 must give None or int64"),
+        ({"can": (Grouped(lambda m, s, r: torch.zeros(2, dtype=torch.int64)),)}, "labels in round 1 must give None or"),
+        ({"can": (Grouped(lambda m, s, r: torch.full_like(r.roster.size, -3)),)}, "labels in round 1 gave the cluster"),
         ({"sample": lambda self, s, r: r.ids[:0]}, "sample in round 1 chose 0 of 4 available clients"),
         ({"sample": lambda self, s, r: r.ids[:2].float()}, "sample in round 1 must give int64"),
         ({"deliver": lambda self, s, r: Bundle(model=s.model)}, "deliver in round 1 must give what to_all or to_each"),

@@ -46,7 +46,10 @@ def sums_suffice(method: Method) -> bool:
 
 
 def require_secure(method: Method) -> None:
-    """Raise `ConfigError` unless means of uploads are all that the method's server needs."""
+    """Raise `ConfigError` unless means of uploads are all that the server of the method, and of what it wraps, needs."""
+    for value in vars(method).values():
+        if isinstance(value, Method):
+            require_secure(value)
     sums = has(method, PrivateSums)
     if sums is None:
         raise ConfigError(

@@ -248,7 +248,7 @@ def norms(bundles: Mapping[int, Bundle], order: float) -> dict[int, float]:
     found = [torch.zeros(len(bundles))]
     for name in next(iter(bundles.values()), Bundle()):
         column = [b[name] for b in bundles.values()]
-        if column[0].is_floating_point():
+        if column[0].is_floating_point() and column[0].numel():
             rows = _in_place(column)
             if rows is None:
                 found.append(torch.stack([t.norm(order) for t in column]).cpu().float())

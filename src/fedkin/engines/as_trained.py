@@ -32,9 +32,7 @@ def require_as_trained(job: Job, task: Task) -> int:
     """
     turn, handed = Turn(job, task), list[tuple[Tensor, int]]()
     before, name = list(turn.client.state.values()), type(job.method).__name__
-    declared = (
-        f"{name} declares RobustMeans(alone=True), but client_update does not pass on trained vectors as they are"
-    )
+    declared = f"{name} has RobustMeans(alone=True), but client_update does not pass on trained vectors as they are"
 
     def train(request: Train) -> Tensor:
         handed.append((torch.empty(0).as_subclass(SealedVector), request.start.nbytes))

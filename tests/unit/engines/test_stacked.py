@@ -23,6 +23,7 @@ import fedkin
 import fedkin.engines.stacked as module
 import fedkin.engines.stacked_device as device
 import fedkin.engines.stacked_eval as evaluation
+from fedkin.capabilities import Views
 from fedkin.core import (
     Batch,
     Bundle,
@@ -186,10 +187,10 @@ def test_requests_that_share_batches_meet_them_in_a_stack(stacks: list[int]) -> 
     assert not torch.equal(got[0].reply.models[0], got[0].reply.models[2])
 
 
-@pytest.mark.parametrize("step", ["describe", "survey", "update", "evaluate", "keep"])
+@pytest.mark.parametrize("step", ["describe", "update", "evaluate", "keep"])
 @pytest.mark.parametrize("name", ["fedavg-ft", "ifca", "fedfomo", "fedproto", "creff"])
 def test_every_step_answers_as_the_loop(name: str, step: Any) -> None:
-    """Joining, surveys, training, evaluation and what is kept, on methods that look at their data in between."""
+    """Joining, training, evaluation and what is kept, on methods that look at their data in between."""
     m = get_method(name)
     j = job(m, training=Training(epochs=2, batch_size=4, lr=0.1, lr_decay=0.5))
     w = j.net.w0
@@ -514,10 +515,10 @@ def unsummed(self: Method, c: Client) -> Work:
         ("update", {"client_update": number_in_aux}),
         ("update", {"client_update": unsummed}),
         ("evaluate", {"personalize": failing}),
-        ("evaluate", {"views": lambda self, c: {"": failing(self, c)}}),
+        ("evaluate", {"can": (Views(lambda self, c: {"": failing(self, c)}),)}),
         ("evaluate", {"predict": lambda self, net, b, x: net(b.model[1:], x)}),
     ],
-    ids=lambda v: next(iter(v.values())).__name__ if isinstance(v, dict) else v,
+    ids=lambda v: getattr(next(iter(v.values())), "__name__", "views") if isinstance(v, dict) else v,
 )
 def test_a_failing_client_raises_what_it_raises_in_the_loop(step: Any, steps: dict[str, Any]) -> None:
     """The same kind of error with the same words: step, client, round and reason."""

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkin.capabilities import Views
+from fedkin.capabilities import Needs, Views
 from fedkin.core import Bundle, Client, ClientError, ConfigError, Method, Net, Samples, Train, Training, Work
 from fedkin.core.method import Moment
 from fedkin.core.seeds import generator
@@ -49,7 +49,7 @@ def test_a_client_sees_its_own_data_and_nothing_else() -> None:
         yield Train(c.w0)
         return Bundle()
 
-    j = job(method(client_update=client_update))
+    j = job(method(client_update=client_update, can=(Needs(validation=True),)))
     received, state = Bundle(a=torch.ones(1)), Bundle(b=torch.zeros(2))
     step(j, client=4, round=7, received=received, state=state)
     (c,) = seen
@@ -178,14 +178,16 @@ def failing(kind: type[Exception]) -> Callable[..., Any]:
         ("describe", "describe"),
         ("client_update", "update"),
         ("personalize", "evaluate"),
-        ("views", "evaluate"),
+        ("can", "evaluate"),
         ("predict", "evaluate"),
     ],
 )
 def test_an_exception_in_client_code_names_step_client_and_round(name: str, kind: Any) -> None:
     """Whatever client code raises comes out as a `ClientError` with the original as its cause."""
+    fails = failing(ValueError)
+    made = method(can=(Views(fails),)) if name == "can" else method(**{name: fails})
     with pytest.raises(ClientError, match=f"{kind} of client 3 failed in round 5: ValueError: the reason") as caught:
-        step(job(method(**{name: failing(ValueError)})), kind, client=3, round=5)
+        step(job(made), kind, client=3, round=5)
     assert (caught.value.step, caught.value.client, caught.value.round) == (kind, 3, 5)
     assert isinstance(caught.value.__cause__, ValueError)
 

@@ -14,7 +14,7 @@ import pytest
 from commandline import Command
 from fedkin.capabilities.needs import needs_of
 from fedkin.cli.exit_codes import BAD_INPUT, OK
-from fedkin.core import ConfigError, RunFolderError, Training
+from fedkin.core import ConfigError, MethodError, RunFolderError, Training
 from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.extend import extend
 from fedkin.experiment.run import resume, run_settings
@@ -37,7 +37,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "pfedcs": {"beta": 3},
 }
 GROUPS = {"oracle": {"partition": "cluster-dirichlet", "groups": 2}}
-FEW = {"local", "fedavg", "da-pfl", "fedfomo", *(n for n in METHODS if needs_of(get_method(n)).total is not None)}
+FEW = {"local", "fedavg", "da-pfl", "fedfomo", *(n for n in METHODS if needs_of(get_method(n)).total)}
 """No state, the server's, a bank, a decay by rounds, and all that say themselves whether they depend on the number of
 rounds. Of the others it is seen from their source whether they read it."""
 
@@ -240,7 +240,7 @@ def test_a_cosine_depends_on_the_number_of_rounds(tmp_path: Path) -> None:
 
 
 def test_methods_that_read_the_number_of_rounds_say_so() -> None:
-    """Each method of the catalogue whose source reads the number of rounds says when it depends on it."""
+    """Those of the catalogue, and only where their settings make them read it."""
     assert {name for name, make in METHODS.items() if needs_of(make()).total} >= {
         "pfedcs",
         "pfa",
@@ -250,16 +250,19 @@ def test_methods_that_read_the_number_of_rounds_say_so() -> None:
     assert needs_of(get_method("pfedcs")).total
     assert not needs_of(settings_of("pfedcs", {"beta": 3}).method).total
     assert not needs_of(settings_of("pfa", {"after": 3}).method).total
-    assert needs_of(get_method("fedavg")).total is None
+    assert not needs_of(get_method("fedavg")).total
 
 
 OWN = '''"""A method of a user."""
 from dataclasses import dataclass
+from fedkin.capabilities import Needs
 from fedkin.core import Bundle, Client, Method, Round, Train, to_all
 
 @dataclass(frozen=True)
 class Own(Method):
     """Averages, later twice as much."""
+
+    can = ({can})
 
     def init(self, r):
         return Bundle(model=r.w0)
@@ -279,17 +282,21 @@ class Own(Method):
 '''
 
 
-@pytest.mark.parametrize("reads", ["r.total", "r.index"])
-def test_a_user_s_method_that_reads_the_number_of_rounds_is_refused(reads: str, tmp_path: Path) -> None:
-    """Without a word of its own, a method is judged by its source."""
-    file = tmp_path / f"own_{reads[2:]}.py"
-    file.write_text(OWN.replace("{reads}", reads))
+@pytest.mark.parametrize(("reads", "can"), [("r.index", ""), ("r.total", ""), ("r.total", 'Needs(total="it does"),')])
+def test_a_user_s_method_says_that_it_reads_the_number_of_rounds(reads: str, can: str, tmp_path: Path) -> None:
+    """If it does not, reading it is an error; if it does, the run cannot be made longer."""
+    file = tmp_path / f"own_{reads[2:]}_{len(can)}.py"
+    file.write_text(OWN.replace("{reads}", reads).replace("{can}", can))
     made = settings_of(f"{file}:Own", run={"rounds": 3})
+    if reads == "r.total" and not can:
+        with pytest.raises(MethodError, match=r"r\.total is read, and the method does not say so"):
+            run_settings(made, out=tmp_path / "a")
+        return
     run_settings(made, out=tmp_path / "a")
-    if reads == "r.index":
+    if not can:
         assert resume(tmp_path / "a", rounds=5).summary["rounds"] == 5
         return
-    with pytest.raises(ConfigError, match=r"Own depends on their number \(its source reads \.total"):
+    with pytest.raises(ConfigError, match=r"Own depends on their number \(it does\)"):
         resume(tmp_path / "a", rounds=5)
 
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from fedkin.capabilities.presets import presets_of
+from fedkin.capabilities.presets import TABLES, presets_of
 from fedkin.core import Aggregation, ConfigError, Method, Training
-from fedkin.core.method import PRESET_TABLES
 from fedkin.data import PARTITIONS
 from fedkin.experiment.settings import (
     Compute,
@@ -120,7 +119,7 @@ def test_presets_survive_their_file(name: str) -> None:
     """The fields, the training settings and the run of every preset can be written and read."""
     base = get_method(name)
     for preset, table in presets_of(base).items():
-        method = fill(base, {k: v for k, v in table.items() if k not in PRESET_TABLES}, preset)
+        method = fill(base, {k: v for k, v in table.items() if k not in TABLES}, preset)
         training, run = (
             fill(Training(), table.get("training", {}), preset),
             fill(RunSettings(), table.get("run", {}), preset),

@@ -297,3 +297,11 @@ def test_an_upload_that_is_no_longer_than_what_was_sent_is_used() -> None:
     sent = dict.fromkeys(range(3), Bundle(model=torch.full((16,), 2.0)))
     assert too_large(uploads(1e-6, 1e-6, 1.0), sent) == {}
     assert list(too_large(uploads(1e-6, 1e-6, 9.0), sent)) == [2]
+
+
+def test_a_tensor_without_numbers_has_no_size() -> None:
+    """As the body of a linear network, of which a method with a personal part sends nothing."""
+    uploads = {
+        i: Bundle(body=torch.zeros(0), model=torch.full((2,), size)) for i, size in ((0, 1.0), (1, 1.0), (2, 1e4))
+    }
+    assert sorted(too_large(uploads, {i: Bundle(model=torch.ones(2)) for i in uploads})) == [2]
