@@ -11,8 +11,11 @@ import base64
 import json
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from functools import cache
+
+_TURN = threading.Lock()  # a call and its answer belong together
 
 
 def drawn(function: str, **options: object) -> bytes:
@@ -31,9 +34,10 @@ def drawn(function: str, **options: object) -> bytes:
     try:
         assert child.stdin is not None
         assert child.stdout is not None
-        child.stdin.write(json.dumps([function, options]).encode() + b"\n")
-        child.stdin.flush()
-        made: list[str] = json.loads(child.stdout.readline())
+        with _TURN:
+            child.stdin.write(json.dumps([function, options]).encode() + b"\n")
+            child.stdin.flush()
+            made: list[str] = json.loads(child.stdout.readline())
     except BaseException as e:  # also of an interrupt, after which its answer would be taken for the next one
         _child.cache_clear()
         _end(child)
