@@ -117,14 +117,14 @@ def test_every_kind_of_message_is_looked_at(tmp_path: Path, work: Path) -> None:
         if of.head["kind"] == "hello":
             return post.ask(client, of)
         told = {**of.head["settings"], "model": {**of.head["settings"]["model"], "model": "cleanup:main"}}
-        for kind in ("describe", "survey", "update", "evaluate", "keep"):
+        for kind in ("describe", "survey", "consult", "update", "evaluate", "keep"):
             found[kind] = str(
                 post.ask(client, WireMessage({**of.head, "kind": kind, "settings": told}, of.body)).head["code"]
             )
         return post.ask(client, of)
 
     on_hosts(settings("fedavg", run={"rounds": 1}), tmp_path, Direct(sites(tmp_path), touch=lie))
-    assert found == dict.fromkeys(("describe", "survey", "update", "evaluate", "keep"), "code")
+    assert found == dict.fromkeys(("describe", "survey", "consult", "update", "evaluate", "keep"), "code")
     assert traces(work) == []
 
 
