@@ -293,9 +293,9 @@ def test_the_reference_has_the_public_names() -> None:
     pages = [p.read_text(encoding="utf-8") for p in (ROOT / "docs" / "reference").glob("*.md")]
     shown = re.findall(r"^::: (\S+)", "\n".join(pages), re.MULTILINE)
     shown = ["fedkin.federate" if name == "fedkin.data.federate.federate" else name for name in shown]
-    modules = {"__version__", "data", "methods", "models"}
+    modules = {"__version__", "capabilities", "data", "methods", "models"}
     public = {f"fedkin.{name}" for name in fedkin.__all__ if name not in modules} - {"fedkin.FedkinError"}
-    assert sorted(shown) == sorted({*public, "fedkin.core.errors", "fedkin.testing"})
+    assert sorted(shown) == sorted({*public, "fedkin.core.errors", "fedkin.testing", "fedkin.capabilities"})
     errors = {name for name, one in vars(core_errors).items() if isinstance(one, type) and issubclass(one, Exception)}
     (listed,) = re.findall(r"members: \[(FedkinError.*)\]", "\n".join(pages))
     assert errors == set(listed.split(", "))

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import plain
+from fedkin.capabilities.uploads import unusable
 from fedkin.core import Bundle, Net, Samples, Training
 from fedkin.methods.fedavg import FedAvg
 from fedkin.methods.fedfa import FedFa, information_weights
@@ -221,9 +222,8 @@ def test_an_impossible_accuracy_is_refused() -> None:
     """Below 0 the logarithm is not a number, above 1 the weight is another's loss: the upload is not used."""
     hand = three(FedFa())
     for value, fine in ((-0.1, False), (0.0, True), (1.0, True), (1e6, False)):
-        said = hand.method.refuses(
-            hand.at("aggregate", [0]), Bundle(accuracy=torch.tensor(value), model=torch.zeros(2))
-        )
+        upload = Bundle(accuracy=torch.tensor(value), model=torch.zeros(2))
+        said = unusable(hand.method, hand.at("aggregate", [0]), upload)
         assert (said is None) == fine
 
 

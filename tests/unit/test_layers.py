@@ -143,10 +143,10 @@ def test_nothing_is_stored_or_read_by_pickle(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [p for p in FILES if name(p).startswith("methods/")], ids=name)
 def test_a_method_is_one_file(path: Path) -> None:
-    """Read top to bottom: what a method needs of others is in the core or in `functional`, and only the catalogue
-    imports methods."""
+    """Read top to bottom: what a method needs of others is in the core, in `capabilities` or in `functional`, and only
+    the catalogue imports methods."""
     if path.stem != "__init__":
-        wanted = ("fedkin.core", "fedkin.functional")
+        wanted = ("fedkin.core", "fedkin.capabilities", "fedkin.functional")
         assert all(i.startswith(wanted) for i in imports(path) if i.startswith("fedkin"))
         assert lines_of_code(path) <= 280  # without docstrings; the longest are Safe and Fed-CAM
 
@@ -171,7 +171,7 @@ def test_the_round_loop_exists_once() -> None:
     A method may call those of one it wraps, and the testing room looks on at a method through a wrapper of its own.
     What a method keeps of each client is found by letting it admit made-up ones.
     """
-    for step in ("aggregate", "distribute", "sample", "admit", "deliver", "survey", "collect"):
+    for step in ("aggregate", "distribute", "sample", "admit", "deliver"):
         called = set(files_that_call(f"method.{step}")) - (
             {"server/memory_estimate.py"} if step in ("admit", "distribute") else set()
         )
@@ -179,12 +179,14 @@ def test_the_round_loop_exists_once() -> None:
         assert found == ["server/rounds.py"], step
         wrappers = [f for f in files_that_call(f"inner.{step}") if not f.startswith("methods/")]
         assert wrappers == ["testing/spy.py"], step
+    for step in ("question", "collect"):
+        assert files_that_call(f"question.{step}", "engines/", "server/") == ["server/rounds.py"], step
 
 
 def test_client_programs_are_run_in_one_place() -> None:
     """Every engine goes through `Turn.program`; beside it only the probe of an upload's form runs a client program."""
     assert files_that_call(".client_update", "engines/", "server/") == ["engines/turns.py", "server/upload_checks.py"]
-    assert files_that_call("method.answer", "engines/", "server/") == ["engines/turns.py", "server/upload_checks.py"]
+    assert files_that_call("question.answer", "engines/", "server/") == ["engines/turns.py", "server/upload_checks.py"]
     assert files_that_call(".personalize", "engines/", "server/") == ["engines/scoring.py", "server/upload_checks.py"]
 
 

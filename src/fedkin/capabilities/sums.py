@@ -46,7 +46,7 @@ def sums_suffice(method: Method) -> bool:
 
 
 def require_secure(method: Method) -> None:
-    """Raise `ConfigError` unless means of uploads are all that the server of the method, and of what it wraps, needs."""
+    """Raise `ConfigError` unless means of uploads are all that the method's server needs, and that of all it wraps."""
     for value in vars(method).values():
         if isinstance(value, Method):
             require_secure(value)

@@ -288,10 +288,8 @@ class Safe(Method):
             Presets({name: _of_inner(preset) for name, preset in presets_of(self.inner).items()}),
         ]
         if self.send_numbers:
-            scores: Literal["exact", "noisy"] = "exact" if self.mode == "sure" else "noisy"
-            found.append(
-                Asks("evaluation", Safe._question, Safe._answer, Safe._collect, scores, Safe._impossible),
-            )
+            steps = (Safe._question, Safe._answer, Safe._collect)
+            found.append(Asks("evaluation", *steps, "exact" if self.mode == "sure" else "noisy", Safe._impossible))
         log = Logs()
         for one in self.inner.can:
             if isinstance(one, RobustMeans):

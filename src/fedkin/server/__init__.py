@@ -1,7 +1,7 @@
 """The server's side of a run: the round loop, its transports, checks of uploads, clients' ledgers, attacks."""
 
 from fedkin.server.attacks import Attack
-from fedkin.server.memory_estimate import Needs, needs
+from fedkin.server.memory_estimate import Footprint, needs
 from fedkin.server.plan import Plan, RunSettings
 from fedkin.server.rounds import (
     Message,
@@ -19,8 +19,8 @@ from fedkin.server.simulate import Simulation, join_rounds
 
 __all__ = [
     "Attack",
+    "Footprint",
     "Message",
-    "Needs",
     "Plan",
     "RoundReport",
     "RunSettings",

@@ -12,7 +12,7 @@ from fedkin.server.upload_checks import described, keeps
 
 
 @dataclass(frozen=True)
-class Needs:
+class Footprint:
     """Memory and disk that a method needs, in bytes.
 
     Attributes:
@@ -67,7 +67,7 @@ def _size(count: int) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.2f} MB" if count >= 1e4 else f"{count} bytes"
 
 
-def needs(method: Method, net: Net, training: Training) -> Needs | None:
+def needs(method: Method, net: Net, training: Training) -> Footprint | None:
     """Return what a method keeps: the server when clients have joined, a client after its first round.
 
     The clients have one blank sample per class and train nothing. A bank that is made of uploads only, not for joining
@@ -79,7 +79,7 @@ def needs(method: Method, net: Net, training: Training) -> Needs | None:
         return None
     pair = max(0, (three[0] - 2 * two[0] + one[0]) // 2)
     row = max(0, two[0] - one[0] - 3 * pair)
-    return Needs(max(0, one[0] - row - pair), row, pair, three[1])
+    return Footprint(max(0, one[0] - row - pair), row, pair, three[1])
 
 
 def _kept(method: Method, net: Net, training: Training, clients: int) -> tuple[int, int]:

@@ -121,7 +121,7 @@ def test_titles_of_a_folder_that_was_handed_on(command: str, title: str, fedkin:
     "words",
     [
         ["run", "fedavg", "--data", "no\x1b[2J"], ["inspect", "no\x9b2J"], ["runs", "no\x1b]0;t\x07"],
-        ["no\x1b[2J"], ["run", "no\x1b[2J\u202e"], ["run", "fedavg", "--no\x1b[2J", "3"],
+        ["no\x1b[2J"], ["run", "no\x1b[2J\u202e"],
         ["run", "fedavg", "--model", "no\x1b[2J"], ["run", "fedavg", "--lr", "\x1b[2J"], ["resume", "no\x1b[2J"],
         ["report", "no\x1b[2J"], ["export", "no\x1b[2J"], ["predict", "no\x1b[2J", "x\x07"],
     ],

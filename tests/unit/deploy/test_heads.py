@@ -33,7 +33,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[WireMes
     folder = tmp_path_factory.mktemp("heads")
     s = settings("fedrep", run={"rounds": 1}, aggregation={"secure": True})
     on_hosts(s, folder, Direct(sites(folder), touch=touch))
-    found["survey"] = WireMessage({**found["evaluate"][0].head, "kind": "survey"}), WireMessage({**STAMP, "ok": True})
+    for kind in ("survey", "consult"):
+        found[kind] = WireMessage({**found["evaluate"][0].head, "kind": kind}), WireMessage({**STAMP, "ok": True})
     return found
 
 

@@ -17,6 +17,7 @@ from fedkin.experiment.run_folder import RunFolder
 from fedkin.models import MODELS
 from fedkin.server import Server
 from fedkin.storage.files import write_atomic
+from fedkin.storage.line_files import size_texts
 from folders import content, small
 
 MARKS = {"config": "c0ffee", "data": "da7a", "network": "ne7"}
@@ -268,9 +269,13 @@ def test_lines_come_back(tmp_path: Path) -> None:
 
 def test_cut_removes_later_rounds_and_half_lines(tmp_path: Path) -> None:
     """Lines of rounds after the given one go, a half written last line too."""
-    folder = with_rounds(tmp_path, 4)
+    folder = with_rounds(tmp_path, 2)
+    checkpoint = size_texts(folder.lines.sizes())
+    later = {"rounds": [{"round": 3}], "clients": [{"round": 3, "client": 0}], "timing": [{"round": 3}]}
+    folder.lines.append(later)
     with (folder.path / "clients.jsonl").open("a") as file:
-        file.write('{"round": 5, "cli')
+        file.write('{"round": 4, "cli')
+    folder.lines.require(checkpoint)
     folder.lines.cut(2)
 
     assert folder.lines.read("rounds") == [{"round": 1}, {"round": 2}]

@@ -11,7 +11,7 @@ import fedkin
 import fedkin.experiment.run
 from fedkin.core import ConfigError, Training
 from fedkin.methods import METHODS, get_method
-from fedkin.server import Needs, needs
+from fedkin.server import Footprint, needs
 from fedkin.testing.toys import CLASSES, network
 from fedkin.testing.trial import Setting, play
 
@@ -38,8 +38,8 @@ def test_needs_are_those_of_a_run(name: str) -> None:
 
 def test_a_bank_states_and_pairs() -> None:
     """FedAvg keeps a model and nothing of anybody; Local a model on each client; FedAvg's three numbers are exact."""
-    assert needs(get_method("fedavg"), network("mlp"), Training()) == Needs(4 * P, 0, 0, 0)
-    assert needs(get_method("local"), network("mlp"), Training()) == Needs(0, 0, 0, 4 * P)
+    assert needs(get_method("fedavg"), network("mlp"), Training()) == Footprint(4 * P, 0, 0, 0)
+    assert needs(get_method("local"), network("mlp"), Training()) == Footprint(0, 0, 0, 4 * P)
     some = needs(get_method("fedsoft"), network("mlp"), Training())
     assert some is not None
     assert (some.row, some.state) == (8 * get_method("fedsoft").clusters + 1, 4 * P)  # type: ignore[attr-defined]
@@ -47,7 +47,7 @@ def test_a_bank_states_and_pairs() -> None:
 
 def test_what_fits_and_what_does_not() -> None:
     """1,000 clients with 1 kB on the server and 2 kB of their own; 4 bytes for each pair."""
-    some = Needs(once=0, row=1000, pair=4, state=2000)
+    some = Footprint(once=0, row=1000, pair=4, state=2000)
     assert some.memory(1000, in_files=False) == 2 * (4_000_000 + 1_000_000 + 2_000_000)
     assert some.memory(1000, in_files=True) == 4_000_000
     assert some.disk(1000) == 1_000_000 + 4_000_000
