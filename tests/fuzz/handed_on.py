@@ -10,6 +10,7 @@ A module of folders of another kind has a maker, ``made(place) -> dict[str, Sort
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import json
@@ -164,7 +165,7 @@ def typed(raw: bytes, draw: Draw, names: Sequence[str]) -> bytes:
             return b"".join([*lines[:at], json.dumps(_changed(told, draw, names)).encode() + b"\n", *lines[at + 1 :]])
     with contextlib.suppress(ValueError):
         return json.dumps(_changed(json.loads(raw), draw, names)).encode()
-    with contextlib.suppress(ValueError, TypeError):
+    with contextlib.suppress(ValueError, TypeError, AttributeError):
         return tomli_w.dumps(_changed(tomllib.loads(raw.decode()), draw, names)).encode()
     return flip(raw, draw, names)
 
@@ -396,3 +397,16 @@ def tries(
         finally:
             os.chdir(here)
     return done - start
+
+
+def by_hand(made: Made, about: str | None) -> None:
+    """Damage folders as the command line asks for: all faults are printed."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=None)
+    parser.add_argument("--count", type=int, default=None)
+    parser.add_argument("--start", type=int, default=0)
+    asked = parser.parse_args()
+    seconds = asked.seconds or (60.0 if asked.count is None else float("inf"))
+    done = tries(made, asked.seed, count=asked.count, seconds=seconds, start=asked.start, fault=print)
+    print(done, "folders damaged")

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from handed_on import CODE, HERE, NEW, Sort, tries
+from handed_on import CODE, HERE, NEW, Sort, by_hand, tries
 from PIL import Image
 
 import fedkin
@@ -91,12 +90,4 @@ def run(seed: int, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=None)
-    parser.add_argument("--count", type=int, default=None)
-    parser.add_argument("--start", type=int, default=0)
-    asked = parser.parse_args()
-    time = asked.seconds or (60.0 if asked.count is None else float("inf"))
-    done = tries(made, asked.seed, count=asked.count, seconds=time, start=asked.start, fault=print)
-    print(done, "folders damaged")
+    by_hand(made, __doc__)
