@@ -1,4 +1,4 @@
-"""Damages folders as somebody else may hand them on, in any way that a folder can be, and calls commands on them.
+"""Damages folders in every way in which a stranger could have prepared them, and calls commands on them.
 
 What holds for every folder and command: nothing outside the folder and what the command was asked to write is
 touched, no code runs where none may, and the command ends in time, with code 0, 2 or 3 and no traceback; of code 2,
@@ -73,7 +73,7 @@ class Sort:
 
 @dataclass(frozen=True)
 class Others:
-    """Files of somebody else, which no command on a damaged folder may touch."""
+    """Files outside the damaged folder, which no command may touch."""
 
     place: Path
 
@@ -212,7 +212,7 @@ ADDED = (
 
 
 def put(path: Path, draw: Draw, others: Others) -> str:
-    """Puts something that is no file in the place of a path, or what is at others'; what it is."""
+    """Replaces a path by a link, a pipe, a folder or a copy of another path; returns what it is now."""
     there = others.place / "others"
     kind = draw.choice(("file", "folder", "relative", "zero", "nothing", "itself", "pipe", "directory"))
     with contextlib.suppress(OSError):

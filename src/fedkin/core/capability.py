@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Protocol, Self, TypeVar
@@ -21,7 +21,7 @@ class Capability:
         return replace(self, **{name: around(name, step) for name, step in own.items() if callable(step)})
 
 
-class Able(Protocol):
+class Able(Hashable, Protocol):
     """What has capabilities: a method."""
 
     @property
@@ -41,8 +41,8 @@ def _stated(method: Able) -> tuple[Capability, ...]:
     if isinstance(stated := getattr(type(method), "can", ()), tuple):
         return stated
     try:
-        return _made(method)  # type: ignore[arg-type]  # one without a hash raises TypeError
-    except TypeError:  # a method with fields that have no hash
+        return _made(method)
+    except TypeError:  # a field of the method is a list, which has no hash
         return method.can
 
 

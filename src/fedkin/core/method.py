@@ -67,7 +67,7 @@ class Method(ABC):
 
     @property
     def can(self) -> tuple[Capability, ...]:
-        """What the method can do beyond its steps: values of `fedkin.capabilities`, at most one of each kind.
+        """What the method can do beyond its steps: values of `fedkin.capabilities`, one of each kind, of `Asks` two.
 
         A method states it as a plain attribute, or as a property where its settings decide.
         """

@@ -266,7 +266,7 @@ def _data(clients: Iterable[ClientData]) -> Iterator[Samples]:
 def _read_index(folder: Path) -> Index:
     try:
         if not is_shelf(folder):  # a pipe would be waited for
-            raise FileNotFoundError("it is no file")
+            raise FileNotFoundError("it is not a regular file")
         return msgspec.convert(json.loads((folder / INDEX).read_text(encoding="utf-8")), Index)
     except (OSError, ValueError, OverflowError, RecursionError) as e:
         raise DataError(

@@ -28,7 +28,7 @@ def compared(methods: Sequence[str], safe: bool) -> tuple[str, ...]:
     """
     for label in (CodeRef(name).attribute for name in methods):
         if Path(label).name != label:
-            raise ConfigError(f"a run's folder is named after its method, and {label!r} is no name of a folder")
+            raise ConfigError(f"{label!r} cannot name the folder of a run; give the method's name without a path")
     named = [*(n for n in ALWAYS if n not in methods), *methods]
     if safe:
         named = [form for name in named for form in (name, *_safe_forms(name))]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedkin.capabilities import Grouped, has
 from fedkin.capabilities.asks import Before, asks
+from fedkin.capabilities.groups import labels_of
 from fedkin.capabilities.logs import numbers_of
 from fedkin.capabilities.needs import needs_of
 from fedkin.capabilities.uploads import unusable
@@ -340,7 +341,7 @@ def _query(
         if (download := question.question(method, server.state, part)) is None:
             break
         messages = _messages("survey" if before == "round" else "consult", download, part, server)
-        if before == "round":  # an empty row is no question; before an evaluation a client may need nothing to answer
+        if before == "round":  # who is sent nothing is not asked; an evaluation asks every client
             messages = {i: m for i, m in messages.items() if m.body}
         done.bytes_down += _travelling(messages)
         started = time.perf_counter()
@@ -539,8 +540,7 @@ def _grouped(method: Method, server: Server, r: Round) -> tuple[Tensor | None, i
     Raises:
         MethodError: a client is in a cluster beyond the last.
     """
-    groups = has(method, Grouped)
-    labels = None if groups is None else groups.labels(method, server.state, r)
+    groups, labels = has(method, Grouped), labels_of(method, server.state, r)
     if groups is None or labels is None:
         return None, 0
     known = 1 + int(labels.max()) if len(labels) else 0

@@ -65,7 +65,7 @@ def probe(method: Method, net: Net, training: Training, received: Bundle, *, que
 def too_large(uploads: Mapping[int, Bundle], sent: Mapping[int, Bundle]) -> dict[int, str]:
     """Return why uploads cannot be used whose length or largest number is more than `TIMES` times the round's median.
 
-    Of two middle ones the larger counts, so that of two uploads none is refused: nobody could tell which is false. An
+    The median is the larger of two middle values, so two uploads are both used: which of them is false is unknown. An
     upload that is not larger than what its client was sent is used as well: once most clients have nothing left to
     change, an honest change can be any number of times theirs.
 
