@@ -1,4 +1,4 @@
-"""The contract between methods and engines: imports torch and the standard library only."""
+"""The contract between methods and engines: imports torch, msgspec and the standard library only."""
 
 from fedkin.core.bundle import Bundle, Download, stack, to_all, to_each
 from fedkin.core.errors import (
