@@ -11,9 +11,8 @@ from pathlib import Path
 
 from fedkin.core import ConfigError
 from reproduce.cells import Cell, cells_of, chosen, in_order
-from reproduce.claims import write_claims
 from reproduce.listing import listing
-from reproduce.pages import DOCS, write
+from reproduce.pages import DOCS, write, write_overview
 from reproduce.reading import papers
 from reproduce.results import RESULTS, adoptable, append, file_of, load
 from reproduce.running import RUNS, Plan, make, wanted_of
@@ -140,7 +139,7 @@ def _table(args: argparse.Namespace) -> int:
     if unknown := set(args.names) - {paper.name for paper in there}:
         raise ConfigError(f"unknown papers {', '.join(unknown)}; there are {', '.join(paper.name for paper in there)}")
     written = write([paper for paper in there if not args.names or paper.name in args.names], done, args.docs)
-    written.append(write_claims(there, done, args.docs))
+    written.append(write_overview(there, done, args.docs))
     print("\n".join(str(path) for path in written))
     return 0
 

@@ -23,18 +23,10 @@ OF_CLIENTS = {
 }
 """Metric -> the figure of single clients by which two methods are compared. Others are compared seed by seed."""
 NAMES = {
-    "accuracy": "accuracy",
     "pooled": "accuracy over all test samples",
-    "accuracy_trained": "accuracy right after local training",
-    "accuracy_delivered": "accuracy of what is delivered",
-    "macro_f1": "macro-F1",
-    "macro_f1_weighted": "macro-F1, weighted by test samples",
-    "ari": "adjusted Rand index of the clusters",
-    "clusters-used": "clusters with a member",
-    "cluster-sizes": "sizes of the clusters in the last round, of the first seed",
     "best-on-test": "accuracy in the best round, chosen on test samples",
 }
-"""Metric -> its name on a page."""
+"""Metric -> its name on a page, where it is not the metric itself."""
 Measured = Mapping[tuple[str, str], Mapping[int, Line]]
 """Row and column -> seed -> line."""
 
@@ -49,11 +41,11 @@ def measured(table: Table, scale: str, done: Mapping[str, Line]) -> dict[tuple[s
 
 
 def figure(line: Line, metric: str) -> float | None:
-    """Return one figure of a measured cell: a fraction, or a number of rounds or clusters; None where it has none.
+    """Return one figure of a measured cell: a fraction, or a number of rounds; None where it has none.
 
     In addition to the metrics of the library: ``best-on-test``, the highest accuracy of any round, chosen on the test
-    part; ``rounds-to-40``, the first round with an accuracy of at least 40 %, None if there is none; ``clusters-used``,
-    the number of clusters with a member. A method without a model right after training has its ordinary accuracy there.
+    part; ``rounds-to-40``, the first round with an accuracy of at least 40 %, None if there is none. A method without a
+    model right after training has its ordinary accuracy there.
     """
     curve = line["curve"]
     if metric == "best-on-test":
@@ -62,9 +54,6 @@ def figure(line: Line, metric: str) -> float | None:
         rounds = [{"round": t, "accuracy": a} for t, a in zip(curve["rounds"], curve["accuracy"], strict=True)]
         reached = to_target(rounds, float(metric.removeprefix("rounds-to-")) / 100)
         return None if reached is None else float(reached.round)
-    if metric == "clusters-used":
-        sizes = line.get("cluster_sizes")
-        return None if sizes is None else float(sum(size > 0 for size in sizes))
     final = line["final"]
     value = final.get(metric, final["accuracy"] if metric in ("accuracy_trained", "accuracy_delivered") else None)
     return None if value is None else float(value)
@@ -81,19 +70,12 @@ def of_clients(line: Line, metric: str) -> dict[int, float]:
 
 def is_count(metric: str) -> bool:
     """Return whether a metric is a count or an index, which is not shown in per cent."""
-    return metric.startswith("rounds-to-") or metric in ("clusters-used", "ari", "ari_evaluated")
+    return metric.startswith("rounds-to-") or metric in ("ari", "ari_evaluated")
 
 
 def digits_of(metric: str, decimals: int) -> int:
     """Return the number of decimal places of a metric; ``decimals`` is the table's number for fractions."""
     return 0 if metric.startswith("rounds-to-") else decimals if not is_count(metric) else 2
-
-
-def name_of(metric: str) -> str:
-    """Return the name of a metric on a page."""
-    if metric.startswith("rounds-to-"):
-        return f"rounds until {metric.removeprefix('rounds-to-')} %"
-    return NAMES.get(metric, metric)
 
 
 @dataclass(frozen=True)
@@ -113,9 +95,6 @@ def shown(lines: Mapping[int, Line], metric: str, seeds: int, decimals: int) -> 
     """Return the mean over seeds."""
     if not lines:
         return Shown(None, "–")
-    if metric == "cluster-sizes":
-        sizes = lines[min(lines)].get("cluster_sizes", ())
-        return Shown(None, " ".join(map(str, sorted(sizes, reverse=True))) or "·")
     values = [figure(line, metric) for line in lines.values()]
     if metric.startswith("rounds-to-") and None in values:
         last = max(line["final"]["last_round"] for line in lines.values())

@@ -1,175 +1,161 @@
-"""The pages: docs/results/PAPER.md with every table, and docs/results/papers.md with every claim."""
+"""The pages: docs/results/PAPER.md with a paper's tables and claims, and docs/results/papers.md with their counts."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
+from fedkin.core import ConfigError
 from fedkin.evaluate.rounds import spans
-from fedkin.report.charts import svg
 from fedkin.report.tables import Grid, to_markdown
 from fedkin.storage.files import write_atomic
-from reproduce.figures import Measured, digits_of, measured, name_of, shown
+from reproduce.figures import NAMES, Measured, digits_of, measured, shown
 from reproduce.results import Line
-from reproduce.scatter import scatter
-from reproduce.summary import summary
 from reproduce.tables import HERE, Paper, Scale, Table
-from reproduce.verdicts import Verdict, verdict
-from reproduce.words import answers, sentence, unmeasured
+from reproduce.verdicts import Word, verdict
+from reproduce.words import claim_line
 
 DOCS = HERE.parent / "docs" / "results"
-PICTURES = "papers"
-"""Folder of the figures, below the folder of the pages."""
-
+PLACE = re.compile(r"\{([\w-]+)/([\w.-]+)/([\w.-]+)(:printed)?\}")
+"""``{TABLE/ROW/COLUMN}`` in a summary: the mean over seeds of the column's first figure; with ``:printed`` at its end
+the number of the paper."""
 LEGEND = (
-    "Each cell contains the paper's figure and, after the slash, the measured one (a cell without a slash contains "
-    "only the measured one): mean ± standard deviation over seeds, with the number of seeds in brackets if some are "
-    "missing. – marks a cell that is not measured yet, or a figure that is not in the paper; · a figure that the "
-    "method does not have; † a method whose training diverged. Comparisons are paired by client, and each client "
-    "counts the same in them, also where the table weighs clients by their samples, so that differences need not be "
-    "those of the cells. [All claims](papers.md) are listed on a separate page."
+    "A cell is the paper's figure / ours, the mean ± standard deviation over seeds, with the number of seeds in "
+    "brackets where some are missing. – is not printed or not measured, · does not exist for the method, † has a run "
+    "that diverged. Verdicts compare clients in pairs, each with the same weight ([rule](papers.md)); brackets hold "
+    "the 95 % interval. Printed deviations and all settings are in `reproduce/{paper}/`, further figures in "
+    "`reproduce/results/{paper}-*.jsonl`."
 )
-COMMANDS = """```sh
-# the next missing cells; repeat the command to continue
+COMMANDS = """## Run it again
+
+```sh
+# the next missing cells; --dry lists their names
 python -m reproduce run {paper} --minutes 60
-# a single cell; --dry lists their names
-python -m reproduce run {table}/ROW/COLUMN/SEED
-# its settings, a file for fedkin run
+# the settings of a cell, a file for fedkin run
 python -m reproduce config {table}/ROW/COLUMN/SEED > cell.toml
 # this page
 python -m reproduce table {paper}
 ```"""
+OVERVIEW = """# Reproduced papers
+
+Each page compares the tables of a paper with our runs of them and decides the paper's claims. A claim **holds** if, in
+every comparison that it makes, the whole 95 % interval of the paired difference over seeds and clients is on the
+claimed side ([method](../compare.md#verdicts)). It **does not hold** if in one comparison the whole interval is on the
+other side, at a level of 95 % for all comparisons of the claim together. Otherwise it is **undecided**, as with a
+single seed. Nothing is tuned towards the printed numbers.
+
+{counts}
+
+`python -m reproduce` lists the tables and their measured cells, `python -m reproduce run` computes missing cells,
+`python -m reproduce table` writes these pages.
+"""
 
 
 def write(papers: Sequence[Paper], done: Mapping[str, Line], docs: Path = DOCS) -> list[Path]:
-    """Write the pages of these papers.
+    """Write the pages of these papers; return the written files."""
+    files = [docs / f"{paper.name}.md" for paper in papers]
+    for path, paper in zip(files, papers, strict=True):
+        write_atomic(path, page(paper, done).encode())
+    return files
 
-    Returns:
-        The written files, including those of figures.
-    """
-    files: dict[Path, str] = {}
+
+def write_overview(papers: Sequence[Paper], done: Mapping[str, Line], docs: Path = DOCS) -> Path:
+    """Write the page with the number of claims that have each verdict, by paper."""
+    path = docs / "papers.md"
+    write_atomic(path, overview(papers, done).encode())
+    return path
+
+
+def overview(papers: Sequence[Paper], done: Mapping[str, Line]) -> str:
+    """Return the text of that page."""
+    words: tuple[Word, ...] = get_args(Word)
+    rows = []
     for paper in papers:
-        for table in paper.tables:
-            for scale in scales_shown(table, done):
-                spec = scatter(table, measured(table, scale.name, done), len(scale.seeds))
-                if spec is not None:
-                    files[docs / PICTURES / f"{_picture(table, scale)}.svg"] = svg(spec)
-        files[docs / f"{paper.name}.md"] = page(paper, done)
-    for path, text in files.items():
-        write_atomic(path, text.encode())
-    return list(files)
+        claims = [(table, claim) for table in paper.tables for claim in table.claims if not claim.question]
+        own = [verdict(table, claim, scale_of(table, done).name, done).word for table, claim in claims]
+        rows.append((f"[{paper.title}]({paper.name}.md)", *(str(own.count(word)) for word in words)))
+    return OVERVIEW.format(counts=to_markdown(Grid("claims", ("", *words), tuple(rows))).strip())
 
 
-def scales_shown(table: Table, done: Mapping[str, Line]) -> list[Scale]:
-    """Return the table's default scale, and any other scale that has cells."""
-    if not table.scales:
-        return []
-    others = [scale for name, scale in table.scales.items() if name != table.shown and measured(table, name, done)]
-    return [table.scales[table.shown], *others]
+def scale_of(table: Table, done: Mapping[str, Line]) -> Scale:
+    """Return the scale that is shown: the paper's if a cell is measured there, otherwise the table's default."""
+    return table.scales["paper" if measured(table, "paper", done) else table.shown]
 
 
 def page(paper: Paper, done: Mapping[str, Line]) -> str:
     """Return the page of one paper."""
-    parts = [f"# {paper.title}: the paper's tables, measured", f"{paper.cite}."]
-    parts += ["## In short", summary(paper, done), "## Protocol"] if paper.summary else []
-    parts += [paper.text.strip(), LEGEND, COMMANDS.format(paper=paper.name, table=paper.tables[0].path)]
-    for table in paper.tables:
-        parts += _table(table, done)
+    parts = [f"# {paper.title}: the paper's tables, measured", f"{paper.cite}.", summary(paper, done)]
+    parts += ["## Protocol", paper.text.strip(), LEGEND.format(paper=paper.name)]
+    there = [table for table in paper.tables if measured(table, scale_of(table, done).name, done)]
+    for table in there:
+        parts += _section(table, scale_of(table, done), done)
+    missing = [f"- {t.title}{f': {t.unmeasured}' if t.unmeasured else ''}." for t in paper.tables if t not in there]
+    parts += ["## Not measured yet", "\n".join(missing)] if missing else []
     if paper.remarks:
-        parts += [
-            "## What does not agree in the paper",
-            "\n".join(f"- {remark}" for remark in paper.remarks),
-        ]
+        parts += ["## What does not agree in the paper", "\n".join(f"- {remark}" for remark in paper.remarks)]
+    parts.append(COMMANDS.format(paper=paper.name, table=paper.tables[0].path))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _table(table: Table, done: Mapping[str, Line]) -> Iterator[str]:
-    """Yield one table at all scales that are shown, and its claims."""
+def summary(paper: Paper, done: Mapping[str, Line]) -> str:
+    """Return the paper's summary with its figures; those that are not measured are dashes.
+
+    Raises:
+        ConfigError: the summary names a table, a row or a column that does not exist, or a number that is not printed.
+    """
+    return PLACE.sub(lambda place: _figure(paper, done, *place.groups()), paper.summary.strip())
+
+
+def _figure(paper: Paper, done: Mapping[str, Line], name: str, row: str, column: str, printed: str | None) -> str:
+    table = next((t for t in paper.tables if t.name == name), None)
+    if table is None or row not in table.rows or column not in table.columns:
+        raise ConfigError(f"the summary of {paper.name} names {name}/{row}/{column}; its tables have no such cell")
+    metric = table.metrics_of(column)[0]
+    if printed:
+        number = table.numbers.get(metric, {}).get(row, {}).get(column)
+        if number is None:
+            raise ConfigError(f"the summary of {paper.name} names the printed {name}/{row}/{column}; there is none")
+        return f"{number[0]:.{digits_of(metric, table.decimals)}f}"
+    lines = measured(table, scale_of(table, done).name, done).get((row, column), {})
+    mean = shown(lines, metric, len(lines), table.decimals).mean
+    return "–" if mean is None else f"{mean:.{digits_of(metric, 1)}f}"
+
+
+def _section(table: Table, scale: Scale, done: Mapping[str, Line]) -> Iterator[str]:
+    """Yield one table and its claims."""
     yield f"## {table.title}"
-    yield table.text.strip()
-    if table.left_out is not None:
-        yield f"Not measured: {table.left_out}"
-    for scale in scales_shown(table, done):
-        lines = measured(table, scale.name, done)
-        yield f"Scale `{scale.name}`: {scale.text} Cells: `python -m reproduce run {table.path} --scale {scale.name}`."
-        yield from _grids(table, scale, lines)
-        if scatter(table, lines, len(scale.seeds)) is not None:
-            yield f"![{table.title}: paper against measured]({PICTURES}/{_picture(table, scale)}.svg)"
-        texts = [claim_line(table, one) for one in _verdicts(table, scale, done)]
-        yield "\n".join(f"- {text}" for text in texts)
+    yield " ".join([table.text.strip(), f"{scale.text}"]).strip()
+    yield to_markdown(_grid(table, scale, measured(table, scale.name, done))).strip()
+    yield "\n".join(f"- {claim_line(table, verdict(table, claim, scale.name, done))}" for claim in table.claims)
 
 
-def _picture(table: Table, scale: Scale) -> str:
-    return f"{table.paper}-{table.name}-{scale.name}"
-
-
-def _verdicts(table: Table, scale: Scale, done: Mapping[str, Line]) -> list[Verdict]:
-    return [verdict(table, claim, scale.name, done) for claim in table.claims]
-
-
-def claim_line(table: Table, found: Verdict) -> str:
-    """Return a claim with its verdict, or a question with its answers, several of them as a list."""
-    if found.claim.question:
-        told = [f"against {than}: {difference}" for than, difference in answers(table, found)] or [unmeasured(table)]
-        between = " " if len(told) == 1 else "\n    - "
-        return found.claim.text + "".join(f"{between}{one[0].upper()}{one[1:]}." for one in told)
-    facts = sentence(table, found)
-    return f"{found.claim.text} **{found.word.capitalize()}**{f': {facts}' if facts else ''}."
-
-
-def _grids(table: Table, scale: Scale, lines: Measured) -> Iterator[str]:
-    """Yield a grid per figure; one grid where columns are different figures."""
-    of_columns = all(column.metric for column in table.columns.values())
-    metrics: Sequence[str | None] = [None] if of_columns else table.metrics
-    for metric in metrics:
-        if len(metrics) > 1 and metric is not None:
-            name = name_of(metric)
-            yield f"*{name[0].upper()}{name[1:]}*"
-        yield to_markdown(_grid(table, scale, lines, metric)).strip()
-
-
-def _grid(table: Table, scale: Scale, lines: Measured, metric: str | None) -> Grid:
-    keys = [key for key in table.columns if scale.columns is None or key in scale.columns]
-    rows, left = [], []
-    printed = {key for numbers in table.numbers.values() for key in numbers}
+def _grid(table: Table, scale: Scale, lines: Measured) -> Grid:
+    """Return the first figure of the rows and columns that have a measured cell."""
+    keys = [key for key in table.columns if any(column == key for _, column in lines)]
+    rows = []
     for row in table.rows.values():
-        if scale.rows is not None and row.key not in scale.rows:
-            continue
-        if (printed or lines) and row.key not in printed and not any((row.key, key) in lines for key in keys):
-            left.append(row.title)
+        if not any(key == row.key for key, _ in lines):
             continue
         cells = [row.title]
         for key in keys:
-            which = table.metrics_of(key)[0] if metric is None else metric
-            ours = shown(lines.get((row.key, key), {}), which, len(scale.seeds), table.decimals).text
-            if which in table.numbers:
-                number = table.numbers[which].get(row.key, {}).get(key)
-                ours = f"{_printed(number, digits_of(which, table.decimals))} / {ours}"
+            metric = table.metrics_of(key)[0]
+            ours = shown(lines.get((row.key, key), {}), metric, len(scale.seeds), table.decimals).text
+            if metric in table.numbers:
+                number = table.numbers[metric].get(row.key, {}).get(key)
+                printed = "–" if number is None else f"{number[0]:.{digits_of(metric, table.decimals)}f}"
+                ours = f"{printed} / {ours}"
             cells.append(ours)
         rows.append(tuple(cells))
-    rounds = {line["final"]["rounds"] for seeds in lines.values() for line in seeds.values()}
-    note = _when(table, metric, spans(rounds)) if rounds else unmeasured(table) + "."
-    note += " One seed." if rounds and len(scale.seeds) == 1 else ""
-    if left and rounds:
-        note += f" Rows of ours without a measured cell: {'; '.join(left)}."
-    return Grid(table.title, ("", *(table.columns[key].title for key in keys)), tuple(rows), note=note)
+    return Grid(table.title, ("", *(table.columns[key].title for key in keys)), tuple(rows), note=_note(table, lines))
 
 
-def _when(table: Table, metric: str | None, rounds: str) -> str:
-    """Return the rounds that the figures of a grid are of."""
-    which = {table.metrics_of(key)[0] for key in table.columns} if metric is None else {metric}
-    if all(name.startswith("rounds-to-") for name in which):
-        return "Ours: the first evaluated round at or above the target, mean over seeds."
-    if which <= {"cluster-sizes", "clusters-used"}:
-        return "Ours: the last round."
-    if which == {"best-on-test"}:
-        return "Ours: the best evaluated round of each run."
-    return f"Ours: mean over {rounds}."
-
-
-def _printed(number: tuple[float, float | None] | None, decimals: int) -> str:
-    """Return the paper's figure in the cell."""
-    if number is None:
-        return "–"
-    mean, std = number
-    return f"{mean:.{decimals}f}" + (f" ± {std:.{decimals}f}" if std is not None else "")
+def _note(table: Table, lines: Measured) -> str:
+    """Return what the figures of a grid are, and of which rounds."""
+    names = {table.metrics_of(key)[0] for key in table.columns}
+    if all(name.startswith("rounds-to-") for name in names):
+        return "The first evaluated round at or above the target, mean over seeds."
+    rounds = spans({line["final"]["rounds"] for seeds in lines.values() for line in seeds.values()})
+    name = NAMES.get(min(names), "accuracy") if len(names) == 1 else "accuracy"
+    return f"{name[0].upper()}{name[1:]} in %, mean over {rounds}."

@@ -21,8 +21,6 @@ from reproduce.tables import HERE, Table
 
 RESULTS = HERE / "results"
 Line = dict[str, Any]
-MOST_BITS = 2048
-"""Maximum hexadecimal digits of all clients' single test samples for keeping them."""
 BY_CLIENT = ("accuracy", "accuracy_trained", "accuracy_delivered", "macro_f1", "few", "medium", "many")
 """Figures that are kept for every client where a table of the paper shows them; accuracies always."""
 _DIGITS = 5
@@ -133,16 +131,13 @@ def _curve(run: Run) -> dict[str, list[Any]]:
 
 
 def _clients(run: Run, wanted: set[str]) -> Line:
-    """Return every client's final figures, and its single test samples in the last evaluated round if they are few."""
+    """Return every client's final figures."""
     lines = [_scalar(one) for one in run.clients]
     found: Line = {}
     for metric in BY_CLIENT:
         if metric in wanted and (values := final_by_client(lines, run.total, metric)):
             found.setdefault("ids", sorted({int(one["client"]) for one in lines}))
             found[metric] = [round(values[i], _DIGITS) if i in values else None for i in found["ids"]]
-    answers = run.answers
-    if answers and sum(len(a.right) for a in answers.values()) * 2 <= MOST_BITS:
-        found["answers"] = {str(i): [a.n, a.digest[:8], a.right.hex()] for i, a in answers.items()}
     return found
 
 

@@ -107,7 +107,7 @@ class Table:
     """One table of a paper.
 
     Attributes:
-        metrics: figures that are shown of each cell, the first one first.
+        metrics: figures that are kept of each cell; the page shows the first one.
         shown: scale that is measured and shown unless another is given.
         numbers: metric -> row -> column -> the printed figure.
         left_out: reason why there are no cells, if there are none.

@@ -8,49 +8,42 @@ from reproduce.tables import Table
 from reproduce.verdicts import Compared, Verdict
 
 
-def sentence(table: Table, verdict: Verdict) -> str:
-    """Return the evidence of a verdict: its one comparison, or the number of comparisons that hold and that fail.
+def claim_line(table: Table, found: Verdict) -> str:
+    """Return a claim with its verdict and evidence, or a question with its answers.
 
-    Then the claim's reason, if the claim is measured and has not been found to hold. Of a claim without a measured
-    comparison the table's reason for that, if it gives one.
+    The claim's reason follows if the claim is measured and has not been found to hold.
     """
-    there = [part for part in verdict.parts if part.found is not None]
-    if not there:
-        return table.unmeasured or ""
-    reason = verdict.claim.reason if verdict.word != "holds" else None
-    return _facts(table, verdict, there) + (f". Reason: {reason}" if reason else "")
+    claim, there = found.claim, [part for part in found.parts if part.found is not None]
+    if claim.question:
+        return f"{claim.text} {_answers(table, found, there) if there else 'Not measured yet'}."
+    reason = f". Reason: {claim.reason}" if claim.reason and there and found.word != "holds" else ""
+    facts = f": {_facts(table, found, there)}" if there else ""
+    return f"{claim.text} **{found.word.capitalize()}**{facts}{reason}."
 
 
-def answers(table: Table, verdict: Verdict) -> list[tuple[str, str]]:
-    """Return each measured comparison of a question: the other row with its column, and the difference."""
-    return [(_against(table, part), difference_text(part)) for part in verdict.parts if part.found is not None]
-
-
-def unmeasured(table: Table) -> str:
-    """Return that the table is not measured yet, with its reason if it gives one."""
-    return f"Not measured yet{f': {table.unmeasured}' if table.unmeasured else ''}"
+def _answers(table: Table, asked: Verdict, there: Sequence[Compared]) -> str:
+    """Return the difference from each other row; without the column if the question has one only."""
+    one = len(asked.claim.columns or table.columns) == 1
+    texts = (
+        f"{table.rows[part.than].title if one else _against(table, part)}: {difference_text(part)}" for part in there
+    )
+    return "; ".join(texts)
 
 
 def _facts(table: Table, verdict: Verdict, there: Sequence[Compared]) -> str:
+    """Return the one comparison, or counts and the comparison that is farthest from the claim."""
     if len(verdict.parts) == 1:
         (part,) = there
         partly = f" ({_where(table, part)})" if len(part.where.split(", ")) < part.columns else ""
         return difference_text(part) + partly
-    return _many(table, verdict, there)
-
-
-def _many(table: Table, verdict: Verdict, there: Sequence[Compared]) -> str:
-    """Return counts, and the comparison that is farthest from the claim."""
     words = [part.word for part in verdict.parts]
-    counts = [f"holds in {words.count('holds')} of {len(words)} comparisons"] if "holds" in words else []
-    counts += [f"fails in {words.count('does not hold')}"] if "does not hold" in words else []
-    counts += [f"open in {words.count('undecided')}"] if "undecided" in words else []
-    counts += [f"not measured in {words.count('not measured yet')}"] if "not measured yet" in words else []
-    if not verdict.claim.within:
-        least = min(there, key=lambda part: part.found.mean if part.found is not None else 0.0)
-        counts.append(f"least against {_against(table, least)}: {difference_text(least)}")
-    text = "; ".join(counts)
-    return text if "holds" in words else text.replace("fails in", f"of {len(words)} comparisons fails in", 1)
+    names = {"holds": "holds", "does not hold": "fails", "undecided": "open", "not measured yet": "not measured"}
+    counts = [f"{names[word]} {words.count(word)}" for word in names if word in words]
+    text = f"of {len(words)} comparisons {', '.join(counts)}"
+    if verdict.claim.within:
+        return text
+    least = min(there, key=lambda part: part.found.mean if part.found is not None else 0.0)
+    return f"{text}; least against {_against(table, least)}, {difference_text(least)}"
 
 
 def _against(table: Table, part: Compared) -> str:
@@ -77,8 +70,7 @@ def difference_text(part: Compared) -> str:
     if found.low is None or found.high is None:
         return f"{mean}, better in {part.ahead} of {found.seeds} seeds, too few for an interval"
     ends = (_fewer(x) if part.of == "rounds" else f"{unit * x:+.1f}" for x in (found.low, found.high))
-    over = f"{found.seeds} seeds" if found.seeds > 1 else "the clients of one seed"
-    return f"{mean}, 95 % interval {' to '.join(ends)} over {over}"
+    return f"{mean} [{' to '.join(ends)}, {found.seeds} seed{'s' if found.seeds > 1 else ''}]"
 
 
 def _fewer(gain: float, what: str = "") -> str:
