@@ -2,7 +2,7 @@
 
 The methods by family in `methods.md` with their pictures, and in the site's navigation; `what-leaves-a-client.md`; the
 table of privacy options in `robust-and-private.md`; the table of memory in `results/many-clients.md`; the page of flags
-`reference/flags.md`; the picture `choose.svg`.
+`reference/flags.md`; the pictures `choose.svg` and `rooms.svg`.
 """
 
 import runpy
@@ -127,7 +127,7 @@ def histograms() -> Spec:
 
 
 def pages(methods: Mapping[str, Method]) -> dict[str, str]:
-    """Return the files that are made whole, by their paths in this folder; all but `choose.svg`."""
+    """Return the files that are made whole, by their paths in this folder; all but `choose.svg` and `rooms.svg`."""
     leaves = page(methods)
     pictures = FAMILY_PAGES["pictures"](methods, leaves)
     return {
@@ -143,6 +143,7 @@ def main() -> None:
     for path, text in pages(methods).items():
         (HERE / path).write_text(text, encoding="utf-8")
     (HERE / "choose.svg").write_text(svg(histograms()), encoding="utf-8")
+    (HERE / "rooms.svg").write_text(runpy.run_path(str(HERE / "rooms.py"))["picture"](), encoding="utf-8")
     for path, (table, marks) in TABLES.items():
         text = (HERE / path).read_text(encoding="utf-8")
         (HERE / path).write_text(renewed(text, table(methods), marks), encoding="utf-8")

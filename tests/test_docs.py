@@ -236,6 +236,17 @@ def test_tables_are_what_the_code_says(path: str) -> None:
     assert made["renewed"](text, table({name: make() for name, make in METHODS.items()}), marks) == text
 
 
+def test_the_picture_of_rooms_has_the_imports_of_now() -> None:
+    """No room imports one of its layer or above; `rooms.svg` has every room and as many arrows as there are."""
+    rooms = runpy.run_path(str(ROOT / "docs" / "rooms.py"))
+    arrows = rooms["imports"]()
+    assert rooms["back"](arrows, rooms["layers"]()) == []
+    assert rooms["back"]({**arrows, "core": {"cli"}}, rooms["layers"]()) == [("core", "cli")]
+    drawn = (ROOT / "docs" / "rooms.svg").read_text(encoding="utf-8")
+    assert drawn.count("url(#tip)") == sum(map(len, rooms["drawn"](arrows).values()))
+    assert all(f">{room}</text>" in drawn for room in arrows)
+
+
 def test_what_many_clients_cost_is_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
     """The table of `results/many-clients.md` is the one that `bench/many_clients.py` makes of its lines."""
     bench = runpy.run_path(str(ROOT / "bench" / "many_clients.py"))
