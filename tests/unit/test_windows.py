@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from commandline import Command
 from fedkin import Dirichlet, federate, load
 from fedkin.core import errors
 from fedkin.data.shelf import Shelf
-from fedkin.live import process
 from fedkin.storage import files
 from fedkin.storage.lock import held
 from fedkin.storage.tensors import pack, unpack
@@ -90,16 +88,6 @@ def test_commands_for_hosts_say_where_they_work(command: str, fedkin: Command, m
         f"fedkin: fedkin {command.split()[0]} needs Linux or macOS; on Windows use it in WSL (Windows Subsystem for "
         "Linux)\n"
     )
-
-
-def test_the_live_page_is_served_by_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A socket cannot be handed to another process there; the page is there while the command computes."""
-    monkeypatch.setattr(process.sys, "platform", "win32")
-    monkeypatch.setattr(process.subprocess, "Popen", None)
-    with process.served(tmp_path) as where, urllib.request.urlopen(where) as answer:
-        assert b"<html" in answer.read()
-    with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(where)
 
 
 @pytest.mark.parametrize(

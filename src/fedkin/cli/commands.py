@@ -13,7 +13,6 @@ from typing import Any
 from fedkin.cli import screen
 from fedkin.cli.exit_codes import DIVERGED, OK
 from fedkin.cli.flags import ShowCompare, ShowRun, compare_flags, resume_flags, run_flags
-from fedkin.cli.live import followed
 from fedkin.cli.outcome import (
     Outcome,
     chosen_folder,
@@ -38,7 +37,7 @@ from fedkin.experiment.planned import ALWAYS
 from fedkin.experiment.result import Result
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.search_space import Values
-from fedkin.experiment.settings import RunSettings, Settings, settings_from
+from fedkin.experiment.settings import RunSettings, settings_from
 from fedkin.experiment.trackers import TrackedRuns, Tracking, read_ids, require
 from fedkin.experiment.tuning import trial_place
 from fedkin.methods import get_title
@@ -61,11 +60,6 @@ def run_command(args: list[str]) -> int:
     """Run ``fedkin run METHOD|FILE.toml [flags]``."""
     settings, show = run_flags(args)
     folder = chosen_folder(show.out, settings.code.attribute)
-    with followed(folder, show, live=show.live):
-        return _run(settings, folder, show)
-
-
-def _run(settings: Settings, folder: Path, show: ShowRun) -> int:
     title, new = settings.title, not taken(folder)
     if not (show.quiet or show.json):
         tell_clients(settings.data)
@@ -90,7 +84,7 @@ def resume_command(args: list[str]) -> int:
     for file, what in (("sweep.toml", "a sweep"), ("compare.toml", "a comparison")):
         if rounds is not None and (folder / file).is_file():
             raise ConfigError(f"{folder} is {what}, and --rounds {rounds} is for a single run; omit it")
-    with reading(folder), followed(folder, show, live=show.live):
+    with reading(folder):
         return _resume(folder, rounds, show)
 
 
@@ -145,12 +139,11 @@ def compare_command(args: list[str]) -> int:
 
 
 def follow_comparison(plan: Comparison, folder: Path, show: ShowCompare) -> int:
-    """Run a new comparison; the live page follows it if that is wanted."""
-    with followed(folder, show, live=show.live):
-        try:
-            return _compare(plan, folder, show)
-        except KeyboardInterrupt:
-            return _stopped(folder)
+    """Run a new comparison."""
+    try:
+        return _compare(plan, folder, show)
+    except KeyboardInterrupt:
+        return _stopped(folder)
 
 
 def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool = False) -> int:

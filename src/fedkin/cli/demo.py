@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from fedkin.cli import screen
 from fedkin.cli.commands import follow_comparison
 from fedkin.cli.flags import ShowCompare
-from fedkin.cli.live import PageFlags
 from fedkin.cli.options import options
 from fedkin.cli.outcome import new_folder
 from fedkin.core import Training
@@ -17,11 +16,9 @@ from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings
 
 
 @dataclass(frozen=True)
-class DemoFlags(PageFlags):
+class DemoFlags:
     """Compare ten methods on handwritten digits, in about a minute. Other data and settings: fedkin compare."""
 
-    live: bool = False
-    """Follow the runs in a page on this machine while the command works: curves, and every client."""
     quiet: bool = False
     """No progress bar and no table."""
     json: bool = False

@@ -12,7 +12,6 @@ import tyro
 
 from fedkin.capabilities.presets import TABLES, presets_of
 from fedkin.cli.figures import FigureFlags
-from fedkin.cli.live import PageFlags
 from fedkin.cli.options import options
 from fedkin.cli.parts import HELP_FLAGS, parse, summary
 from fedkin.core import ConfigError, Training
@@ -31,11 +30,9 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Shown(PageFlags):
+class Shown:
     """Output."""
 
-    live: bool = False
-    """Follow the runs in a page on this machine while the command works: curves, and every client."""
     quiet: bool = False
     """No progress bar and no table."""
     json: bool = False

@@ -3,43 +3,46 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import tyro
 from tyro.conf import Positional
 
 from fedkin.cli import screen
-from fedkin.cli.live import PageFlags, browse
 from fedkin.cli.options import options
 from fedkin.core.errors import typed
 from fedkin.experiment.listing import ListedRun, listed, whole_of
 from fedkin.experiment.planned import planned_runs
 from fedkin.report.tables import DASH, Grid
+from fedkin.report.templates import page
 from fedkin.storage import lock
+from fedkin.storage.files import write_atomic
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunsFlags(PageFlags):
+class RunsFlags:
     """List runs with method, data, rounds, accuracy and state."""
 
     folder: Annotated[Positional[Path], tyro.conf.arg(metavar="FOLDER")] = Path("runs")
     """Folder that holds run folders, comparisons among them."""
     json: bool = False
     """Write the list as JSON, and nothing else, to standard output."""
-    open: bool = False
-    """Show them in a page on this machine, until Ctrl-C: filter, group, curves together, clients of each."""
+    html: Path | None = None
+    """Also write them into this file as a page, with links to the reports."""
 
 
 def runs_command(args: list[str]) -> int:
-    """Run ``fedkin runs [FOLDER] [--json | --open]``."""
+    """Run ``fedkin runs [FOLDER] [--json] [--html FILE]``."""
     flags = options(RunsFlags, args, "fedkin runs")
     found = listed(flags.folder)
-    if flags.open:
-        browse(flags.folder, flags)
-    elif flags.json:
+    if flags.html is not None:
+        _write_page(flags.html, found, flags.folder)
+    if flags.json:
         screen.write(json.dumps([{**asdict(run), "folder": str(run.folder)} for run in found], indent=2))
     elif not found:
         screen.say(f"no runs in {flags.folder}; fedkin run METHOD makes one")
@@ -60,6 +63,17 @@ def _unfinished(runs: list[ListedRun]) -> list[Path]:
     short = [whole for whole, count in wholes.items() if count < (planned_runs(whole) or 0)]
     found |= dict.fromkeys(short)
     return [place for place in found if lock.owner(place / lock.NAME) is None]
+
+
+def _write_page(path: Path, runs: list[ListedRun], folder: Path) -> None:
+    """Write the list as a page; a run of a comparison has the comparison's report."""
+    grid, links = _table(runs, folder), []
+    for run in runs:
+        places = (place / "report.html" for place in (run.folder, whole_of(run.folder)) if place is not None)
+        report = next((one for one in places if one.is_file()), None)
+        links.append(report and quote(os.path.relpath(report, path.parent).replace(os.sep, "/")))
+    write_atomic(path, page("index.html", grid=grid, links=links).encode())
+    screen.note(f"page: {path}")
 
 
 def _table(runs: list[ListedRun], folder: Path) -> Grid:

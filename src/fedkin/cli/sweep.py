@@ -10,7 +10,6 @@ from typing import Any
 
 from fedkin.cli import screen
 from fedkin.cli.flags import Shown, sweep_flags
-from fedkin.cli.live import followed
 from fedkin.cli.outcome import chosen_folder, tell_clients
 from fedkin.core.errors import typed
 from fedkin.experiment.execute import is_last
@@ -27,8 +26,7 @@ def sweep_command(args: list[str]) -> int:
     folder = chosen_folder(show.out, "sweep")
     if not (show.quiet or show.json):
         tell_clients(sweep.base.data)
-    with followed(folder, show, live=show.live):
-        return play(sweep, folder, show, show.track)
+    return play(sweep, folder, show, show.track)
 
 
 def resume_sweep(folder: Path, show: Shown) -> int:

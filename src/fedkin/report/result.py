@@ -15,7 +15,7 @@ from fedkin.report.headline import ended_early, ending, headline, rounds_of
 from fedkin.report.page_data import PageData
 from fedkin.report.references import FEDAVG, alone
 from fedkin.report.standings import Standing
-from fedkin.report.wording import against, counted, named, points, share, short_mb, signed, tight
+from fedkin.report.wording import against, named, points, ranged, share, short_mb, signed, tight
 
 Text = list[tuple[str, str]]
 """Parts of a sentence with the class that colours them."""
@@ -215,7 +215,7 @@ def _these(standing: Standing) -> str:
 
 def _measured(scene: Scene, standing: Standing) -> str:
     """Return the numbers of clients that were measured higher, equal and lower, and how many are truly worse off."""
-    up, level, down = (counted(standing.counts(kind), "none") for kind in (1, 0, -1))
+    up, level, down = (ranged(standing.counts(kind), "none") for kind in (1, 0, -1))
     seeds = f" in each of {len(standing.seeds)} seeds" if len(standing.seeds) > 1 else ""
     text = f"Measured higher for {up} of {standing.clients} clients, equal for {level}, lower for {down}{seeds}"
     tested = sorted(one.n_test for one in standing.gains if one.n_test)
@@ -324,7 +324,7 @@ def _counts(scene: Scene, title: str, standing: Standing | None) -> str:
         caption = "the reference" if title == scene.reference else "nothing to compare with"
         return _card("Clients", _clients(scene, title).split()[0], '<div class="mini"></div>', caption)
     three = [standing.counts(kind) for kind in (1, 0, -1)]
-    up, level, down = (counted(counts).replace(" to ", "–") for counts in three)
+    up, level, down = (ranged(counts).replace(" to ", "–") for counts in three)
     says = f"{up} {WORDS[1]}, {level} {WORDS[0]}, {down} {WORDS[-1]}"
     clear = len({one.client if standing.finding.of == "clients" else (one.seed, one.client)
                  for one in standing.gains if one.clear})  # fmt: skip

@@ -47,7 +47,7 @@ def spelled(count: int) -> str:
     return _NUMBERS[count] if count < len(_NUMBERS) else str(count)
 
 
-def counted(counts: Sequence[int], none: str = "0") -> str:
+def ranged(counts: Sequence[int], none: str = "0") -> str:
     """Return a number, or the lowest and the highest of several seeds: 13, 41 to 45."""
     low, high = min(counts), max(counts)
     return (str(low) if low else none) if low == high else f"{low} to {high}"

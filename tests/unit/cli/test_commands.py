@@ -781,16 +781,6 @@ def test_demo_takes_no_other_flags(fedkin: Command) -> None:
     assert "Other data and settings: fedkin compare." in fedkin("demo --help").out.replace("\n", " ")
 
 
-def test_the_demo_can_be_followed(monkeypatch: pytest.MonkeyPatch, fedkin: Command) -> None:
-    """The flags of the live page reach the comparison."""
-    found: list[Any] = []
-    monkeypatch.setattr(demo, "follow_comparison", lambda plan, folder, show: found.append((folder, show)) or 0)
-    assert fedkin("demo --live --port 8765 --no-browser --quiet").code == 0
-    ((folder, show),) = found
-    assert folder.name.startswith("demo-")
-    assert (show.live, show.port, show.browser, show.quiet, show.json) == (True, 8765, False, True, False)
-
-
 def test_a_run_from_flags_is_the_run_of_its_settings(fedkin: Command, small: str) -> None:
     """What the command wrote is what run_settings gives for the settings in its config."""
     fedkin(f"run ifca {small} --clusters 2 --partition cluster-classes --groups 2 --out a --quiet")

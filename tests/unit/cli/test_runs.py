@@ -89,6 +89,17 @@ def test_what_is_wrong_is_the_state(runs: Path, fedkin: Command) -> None:
     assert found["local-full-seed0"] == "finished"
 
 
+def test_a_page_of_them(runs: Path, fedkin: Command) -> None:
+    """Runs link to their reports, those of a comparison to its own; names from folders are text."""
+    (runs / "stopped").rename(runs / "<b>x")
+    assert fedkin("runs --html runs/index.html").code == 0
+    text = (runs / "index.html").read_text()
+    assert text.count('<a href="ended/report.html">') == 1
+    assert text.count('<a href="several/report.html">') == 4
+    assert "&lt;b&gt;x</a></td><td>da-pfl</td>" in text
+    assert "<b>x" not in text
+
+
 def test_one_run_and_none(fedkin: Command, small: str) -> None:
     """A run folder by itself, an empty folder, and a folder that is not there."""
     assert fedkin(f"run fedavg {small} --quiet --out a").code == 0

@@ -157,7 +157,7 @@ def test_numbers_in_words() -> None:
     """A true minus sign, whole points but for small ones, ranges, long names cut in their middle."""
     assert [wording.signed(v) for v in (0.062, -0.0041, 0.0004, -0.0)] == ["+6.2", "−0.4", "0.0", "0.0"]
     assert [wording.points(v) for v in (0.064, -0.012, 0.004)] == ["6 points", "1 point", "0.4 points"]
-    assert wording.counted([3, 5]) == "3 to 5"
+    assert wording.ranged([3, 5]) == "3 to 5"
     assert wording.listed(["a", "b", "c"], "or") == "a, b or c"
     assert wording.cut("University Hospital West 2") == "Universit…West 2"
     shown = {name: wording.fitted(name, 8.6) for name in ("IFCA-CAM (Eq. 6)", "Clustered Sampling", "DA-PFL (lam=0.1)")}
