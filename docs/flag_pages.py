@@ -91,8 +91,7 @@ explains each.
 """
 _COMMANDS = """## Commands
 
-Flags of single commands. Every command also takes `--max-data-gb N`, the limit on data in GB, and `--help`. `fedkin
-list [KIND]` has no flags of its own.
+Flags of single commands. Every command also takes `--help`. `fedkin list [KIND]` has no flags of its own.
 """
 
 

@@ -363,7 +363,6 @@ def test_the_template_of_a_method_is_one(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_comparison_grows_and_is_read_as_the_pages_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A method and a seed that are added to compare.toml are run by `fedkin resume`, which keeps the others; the pandas
     of the page on run folders has a row for each run."""
-    pytest.importorskip("pandas", reason='the page reads lines by pandas: pip install "fedkin[pandas]"')
     monkeypatch.chdir(tmp_path)
     assert main(["compare", "fedper", *shlex.split("--clients 3 --rounds 1 --engine loop --quiet --out runs/c")]) == 0
     plan, former = Path("runs/c/compare.toml"), Path("runs/c/fedper-seed0/timing.jsonl").read_bytes()
@@ -428,7 +427,6 @@ def _look_alikes(folder: Path) -> None:
 
 def test_own_data_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All python of the page in one script and all of its commands, on look-alikes: the right clients every time."""
-    pytest.importorskip("pandas", reason='the page reads a DataFrame: pip install "fedkin[pandas]"')
     _look_alikes(tmp_path)
     said = printed("own-data.md", tmp_path, monkeypatch)
 

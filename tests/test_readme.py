@@ -21,7 +21,6 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def test_the_example_runs_as_a_program(tmp_path: Path) -> None:
     """Saved as a script and run as it is, it prints a table and writes its files; it has at most twelve lines."""
-    pytest.importorskip("pandas", reason='its frame needs the extra: pip install "fedkin[pandas]"')
     script = tmp_path / "example.py"
     script.write_text(EXAMPLE, encoding="utf-8")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, timeout=600)

@@ -137,8 +137,6 @@ def blocks(page: str) -> list[tuple[str, str, str]]:
 @pytest.mark.parametrize("page", AS_THEY_STAND)
 def test_the_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From top to bottom in a folder with the examples: titled files, scripts, commands (one round), configs."""
-    if "to_frame" in (DOCS / f"{page}.md").read_text():
-        pytest.importorskip("pandas", reason='frames need the extra: pip install "fedkin[pandas]"')
     if "keys" in (DOCS / f"{page}.md").read_text():
         pytest.importorskip("flwr", reason='keys need the extra for hosts: pip install "fedkin[flower]"')
     shutil.copytree(DOCS / "examples", tmp_path / "docs" / "examples")

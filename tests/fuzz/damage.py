@@ -19,11 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.core import FedkinError
-from fedkin.data import limits
 
 Case = Callable[[random.Random, Path], None]
 """Writes damaged input to an empty folder and has it read."""
-LIMIT_GB = 0.05
 """The limit on data while input is tried."""
 SPARE = 1500 << 20
 """Bytes of memory that the child may take beyond what it has at its start; a third of it by one case is a fault."""
@@ -144,7 +142,6 @@ def confined(name: str, case: Case, seed: int, seconds: float) -> None:
 
 
 def _child(case: Case, seed: int, seconds: float, folder: Path, told: Path) -> None:
-    os.environ[limits.ENV] = str(LIMIT_GB)
     pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else 0
     if pages:
         most = pages * resource.getpagesize() + SPARE

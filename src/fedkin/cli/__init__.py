@@ -7,8 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
@@ -18,7 +17,6 @@ from fedkin.version import __version__
 
 _BY_GROUP = ("check", "compare", "inspect", "run", "sweep")  # commands with a short help and a long one
 _HOSTS = ("keys", "link", "node", "submit", "status")
-_LIMIT = "--max-data-gb"
 _COMMANDS = {
     "run": "commands.run_command",
     "compare": "commands.compare_command",
@@ -61,7 +59,7 @@ Hosts    keys KIND FOLDER       certificates and keys: authority, server, node
          submit FILE.toml       start a run on the link's nodes
          status [FOLDER]        runs and nodes of a link
 METHOD: a name, ./file.py:Class or package.module:Class. run METHOD --help lists
-flags by group, --help-all explains them. --max-data-gb N: limit on data in GB.
+flags by group, --help-all explains them.
 Exit codes: 0 done, 1 failed, 2 bad input, 3 training diverged, 130 interrupted"""
 
 
@@ -71,8 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     _require_streams()
     try:
-        with _limited(args) as rest:
-            code = _command(rest)
+        code = _command(args)
         sys.stdout.flush()  # now, where a closed reader can be distinguished from other errors
         return code
     except BrokenPipeError:  # the reader of the output has closed it, as in `fedkin list | head`
@@ -101,31 +98,6 @@ def _require_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")
-
-
-@contextmanager
-def _limited(args: list[str]) -> Iterator[list[str]]:
-    """Yield the arguments of a command without ``--max-data-gb``, which every command accepts: it is about this machine
-    and not about a run, and also applies to child processes."""
-    rest, given = list[str](), None
-    words = iter(args)
-    for word in words:
-        name, equals, value = word.partition("=")
-        if name != _LIMIT:
-            rest.append(word)
-            continue
-        given = value if equals else next(words, None)
-        if given is None:
-            from fedkin.core.errors import ConfigError  # imported here, so that help does not wait for torch
-
-            raise ConfigError(f"{_LIMIT} needs a number of GB, such as {_LIMIT} 16")
-    if given is None:
-        yield rest
-        return
-    from fedkin.data.limits import gigabytes, limited
-
-    with limited(gigabytes(given, _LIMIT)):
-        yield rest
 
 
 def _command(args: list[str]) -> int:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import struct
 import warnings
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +13,17 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.data.limits import Budget
-from fedkin.data.pixels import AS_FLOATS, Array, pixels
+from fedkin.data.pixels import Array, pixels
 from fedkin.data.progress import each
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
 """Formats of an image file, regardless of its name: Pillow knows more, and runs other programs for some of them."""
-FAULTS = (
-    OSError, ValueError, SyntaxError, EOFError, LookupError, struct.error, ArithmeticError, AttributeError, TypeError,
-    AssertionError, NotImplementedError, MemoryError, zlib.error,
-)  # fmt: skip
-"""What Pillow raises for damaged files (SyntaxError for a broken PNG)."""
-_AT_WORK = 20  # bytes of memory that a pixel takes at most while it is decoded, converted and scaled
 _USUAL = 64  # pixels: what small networks are made for
 
 
 def prepared(raw: Sequence[Any], shape: tuple[int, ...], mode: str, resized: bool, factor: float) -> Tensor:
     """Return images as inputs of a network that was trained on such images: see `Preparation.apply`."""
-    arrays, budget = list[Array](), Budget()
+    arrays = list[Array]()
     for i, one in enumerate(each(raw, "reading images")):
         file = Path(one) if isinstance(one, str | Path) else None
         value: Any = np.asarray(one) if file is None else _read(file, _pillow())
@@ -54,8 +44,6 @@ def prepared(raw: Sequence[Any], shape: tuple[int, ...], mode: str, resized: boo
                 f"{where}: {' x '.join(map(str, value.shape[1:]))} pixels, the network was trained on images of "
                 f"{' x '.join(map(str, shape[1:]))}; bring it to this size first"
             )
-        if file is not None:
-            budget.take(file, file.stat().st_size, AS_FLOATS * value.size)
         arrays.append(value)
     stacked = np.stack(arrays) if arrays else np.zeros((0, *shape), dtype=np.uint8)
     return pixels(stacked) if factor == 1 / 255 else torch.from_numpy(stacked.astype(np.float32) * np.float32(factor))
@@ -70,13 +58,12 @@ def read_images(files: Sequence[Path], side: int | None) -> Array:
 
     Raises:
         ConfigError: Pillow is not installed.
-        DataError: a file is not an image, sizes differ without ``side``, or the images exceed the limit on memory.
+        DataError: a file is not an image, or sizes differ without ``side``.
     """
-    pillow, budget = _pillow(), Budget()
+    pillow = _pillow()
     arrays: list[Array] = []
     for path in each(files, "reading images"):
         arrays.append(_read(path, pillow, side))
-        budget.take(path, path.stat().st_size, AS_FLOATS * arrays[-1].size)
         if arrays[-1].shape[:2] != arrays[0].shape[:2]:
             raise DataError(
                 f"{path}: {_size(arrays[-1])} pixels, {files[0]} has {_size(arrays[0])}; all images need the same "
@@ -120,35 +107,12 @@ def images_of(found: Iterable[Any], where: str, side: int | None) -> Array:
 def _read(path: Path, pillow: Any, side: int | None = None) -> Array:
     """Return one image as bytes, ``[h, w]`` or ``[h, w, 3]``, the right way up."""
     try:
-        with opened(path, pillow) as found:
-            image = importlib.import_module("PIL.ImageOps").exif_transpose(found)
-            return _bytes(image, pillow, side)
-    except FAULTS as error:
-        raise DataError(f"{path}: not a readable image ({error or type(error).__name__})") from error
-
-
-@contextmanager
-def opened(path: Path, pillow: Any) -> Iterator[Any]:
-    """Open an image file of a known format, whose size has been checked; its pixels are not decoded yet.
-
-    Args:
-        path: the file.
-        pillow: the module ``PIL.Image``.
-
-    Raises:
-        DataError: the image has more pixels than the limit allows.
-        OSError: and others of `FAULTS`: not an image of `FORMATS`.
-    """
-    largest, pillow.MAX_IMAGE_PIXELS = pillow.MAX_IMAGE_PIXELS, None  # the limit on data stands for Pillow's own
-    try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd metadata
             with pillow.open(path, formats=FORMATS) as found:
-                width, height = found.size
-                Budget().take(path, path.stat().st_size, _AT_WORK * width * height)
-                yield found
-    finally:
-        pillow.MAX_IMAGE_PIXELS = largest
+                return _bytes(importlib.import_module("PIL.ImageOps").exif_transpose(found), pillow, side)
+    except Exception as error:  # of a dozen classes, for damaged files
+        raise DataError(f"{path}: not a readable image ({error or type(error).__name__})") from error
 
 
 def _bytes(image: Any, pillow: Any, side: int | None) -> Array:

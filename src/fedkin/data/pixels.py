@@ -8,8 +8,6 @@ import torch
 from torch import Tensor
 
 Array = npt.NDArray[np.generic]
-AS_FLOATS = 5
-"""Bytes of memory that a byte of a file takes as a pixel: as it is, and as float32."""
 
 
 def numbers(values: Array) -> Tensor:

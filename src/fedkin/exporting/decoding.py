@@ -8,7 +8,6 @@ folder is imported or run.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,11 +17,11 @@ import torch
 from msgspec import UNSET, Meta, UnsetType
 from torch import Tensor
 
-from fedkin.core.errors import DataError, RunFolderError
-from fedkin.data.limits import Budget, advice, limit_gb, size_of
+from fedkin.core.errors import RunFolderError
 from fedkin.exporting import loader
 from fedkin.exporting.rules import WORDS
 
+_MOST_BYTES = 4 * 10**9  # of a file, and of one result of a network for a chunk of samples
 _MOST_REPEATS = 1000  # maximum layers of a recurrent layer; each makes its own parameters
 
 _Option = bool | int | float | str | None
@@ -157,7 +156,7 @@ def check_network(place: Path, card: Mapping[str, Any]) -> None:
 
     Raises:
         RunFolderError: the inputs do not fit, its output or parameters have other shapes than the card states, or a
-            step takes more memory than the limit on data.
+            step takes more than 4 GB.
     """
     shape, classes = tuple(card["input"]["shape"]), card["classes"]
     try:
@@ -200,10 +199,10 @@ def _sized(network: loader.Network, x: Tensor, place: Path) -> Any:
 
 def _bounded(found: Any, what: str, place: Path) -> Any:
     memory = found.numel() * found.element_size() if isinstance(found, Tensor) else 0
-    if memory > Budget().left:
+    if memory > _MOST_BYTES:
         raise RunFolderError(
-            f"{place}: {what} takes {size_of(memory)} for {loader.CHUNK} samples; the limit is {limit_gb():g} GB. "
-            f"{advice(math.ceil(memory / 1e9))}"
+            f"{place}: {what} takes {memory / 1e9:,.0f} GB for {loader.CHUNK} samples, more than 4 GB; it is damaged, "
+            "export the model again"
         )
     return found
 
@@ -225,11 +224,8 @@ def _read(place: Path, name: str, kind: Any) -> Any:
 
 
 def _require_size(file: Path) -> None:
-    """Raise `RunFolderError` unless it is a file, and not a pipe or a device, that the limit on data allows to read."""
+    """Raise `RunFolderError` unless it is a file, and not a pipe or a device, of at most 4 GB."""
     if not file.is_file():
         raise RunFolderError(f"{file.parent} is not an exported model: it has no file {file.name}")
-    size = file.stat().st_size
-    try:
-        Budget().take(file, size, size)
-    except DataError as e:
-        raise RunFolderError(str(e)) from e
+    if (size := file.stat().st_size) > _MOST_BYTES:
+        raise RunFolderError(f"{file} has {size / 1e9:,.0f} GB, more than 4 GB; it is damaged, export the model again")

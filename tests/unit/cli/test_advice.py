@@ -47,7 +47,7 @@ def flags(fedkin: Command, monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 def test_every_flag_that_a_text_names_exists(flags: set[str]) -> None:
     """In messages, docstrings and help; a text that advises a flag which was renamed is found."""
-    assert {"max-data-gb", "encoding", "network", "client-column"} <= flags
+    assert {"encoding", "network", "client-column"} <= flags
     unknown = [
         f"{place}: --{name}"
         for place, text in texts()

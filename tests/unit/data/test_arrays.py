@@ -49,7 +49,8 @@ def test_a_data_set_of_arrays_is_that_of_tensors(x: Any, y: Any) -> None:
 
 def test_a_data_set_of_pandas() -> None:
     """Columns and tables, texts as categories or not; what pandas gives cannot be written to, a tensor can."""
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     frame = pandas.DataFrame(X.astype(np.float32), columns=list("abcd")).assign(ill=NAMES, ward=WARD)
     for ward in (frame["ward"], frame["ward"].astype("category"), frame["ward"].astype(object)):
         found = Dataset(frame[list("abcd")], frame["ill"], client=ward, unit=frame["ward"])
@@ -116,7 +117,8 @@ def test_what_does_not_fit_is_named(changes: dict[str, Any], message: str) -> No
 
 def test_a_table_of_pandas_is_read_like_a_file(tmp_path: Path) -> None:
     """The same inputs as from a csv file: missing values, columns of texts, truth values."""
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     frame = pandas.DataFrame({
         "age": np.where(Y, np.nan, np.round(X[:, 1], 2)), "sex": np.where(X[:, 2] > 0, "f", "m"), "new": X[:, 3] > 0,
         "ward": WARD, "ill": NAMES,
@@ -136,7 +138,8 @@ def test_a_table_of_pandas_is_read_like_a_file(tmp_path: Path) -> None:
 
 def test_a_federation_of_pandas_and_texts() -> None:
     """Each client's classes have one numbering, also where it has a single class."""
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     frame = pandas.DataFrame(X, columns=list("abcd"))
     one = pandas.Series(["well"] * 60)
     federation = Federation.from_arrays([(frame, pandas.Series(NAMES)), (frame, one)])
@@ -154,7 +157,8 @@ def test_a_federation_of_pandas_and_texts() -> None:
 
 def test_predictions_take_tables(tmp_path: Path) -> None:
     """Of a model of arrays its inputs, of one of tables raw rows; a joining client's classes are those of the run."""
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     how: dict[str, Any] = {"model": "linear", "training": fedkin.Training(lr=0.5), "rounds": 1}
     frame = pandas.DataFrame(X, columns=list("abcd"))
     run = fedkin.run("fedavg", Federation.from_arrays([(X, NAMES), (X[::-1], NAMES[::-1])]), **how)

@@ -14,7 +14,7 @@ import torch
 
 from commandline import Command
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.data import IID, Dataset, Natural, federate, limits, load
+from fedkin.data import IID, Dataset, Natural, federate, load
 from fedkin.data.sources import brings_clients
 from fedkin.data.standalone import MISSING
 from fedkin.inspection import inspect
@@ -286,21 +286,6 @@ def test_a_name_in_a_zip_leads_nowhere_else(tmp_path: Path) -> None:
     names = [str(tmp_path / "secret.csv"), "../secret.csv", "a/../../secret.csv"]
     with pytest.raises((ConfigError, DataError)):
         load(packed(tmp_path / "t.zip", dict.fromkeys(names, ROWS)), target="y")
-
-
-@pytest.mark.parametrize("name", ["t.csv.gz", "t.zip"])
-def test_a_packed_table_unpacks_no_further_than_the_limit(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(limits.ENV, "0.005")
-    text = "x,y\n" + "1,0\n" * 1_500_000
-    path = tmp_path / name
-    if name == "t.zip":
-        packed(path, {"t.csv": text})
-    else:
-        path.write_bytes(gzip.compress(text.encode()))
-    with pytest.raises(DataError, match=r"more than 5\.0 MB in memory; the limit is 0\.005 GB.*--max-data-gb"):
-        load(path, target="y")
 
 
 def test_damaged_archives(tmp_path: Path) -> None:

@@ -181,3 +181,12 @@ def test_sixteen_bits_and_hidden_files(tmp_path: Path) -> None:
     Image.fromarray(np.full((2, 3), 0x8000, dtype=np.uint16)).save(tmp_path / "x" / "1.png")
     (tmp_path / "x" / "._1.png").write_bytes(b"not an image")
     assert np.allclose(load(tmp_path).x.numpy(), 128 / 255)
+
+
+def test_formats_that_are_programs(tmp_path: Path) -> None:
+    """Another format under the name of an image is not opened: Pillow would hand PostScript to Ghostscript."""
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "p" / "cat").mkdir(parents=True)
+    image.new("L", (4, 4)).save(tmp_path / "p" / "cat" / "a.png", format="EPS")
+    with pytest.raises(DataError, match=r"a\.png: not a readable image \(cannot identify"):
+        load(tmp_path / "p")

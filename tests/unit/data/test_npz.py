@@ -211,7 +211,7 @@ def test_arrays_in_capitals(tmp_path: Path) -> None:
 
 def test_pickles_are_refused(tmp_path: Path) -> None:
     """Pickled arrays are never loaded."""
-    with pytest.raises(DataError, match="fedkin never unpickles data"):
+    with pytest.raises(DataError, match="never unpickled"):
         read(tmp_path, x=np.array([{"a": 1}, None], dtype=object), y=np.arange(2))
 
 
@@ -270,5 +270,5 @@ def test_a_header_that_is_no_python(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         for name, content in members.items():
             archive.writestr(name, content.replace(b"(6, 2)", b"(6, 2 "))
-    with pytest.raises(DataError, match=r"the header of x\.npy cannot be read"):
+    with pytest.raises(DataError, match="npz file"):
         read_npz(tmp_path / "a.npz")

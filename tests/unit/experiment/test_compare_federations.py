@@ -199,7 +199,6 @@ def test_the_table_is_shown_as_text_and_in_a_notebook(compared: fedkin.Compariso
 
 def test_frames(compared: fedkin.ComparisonResult) -> None:
     """A row for each run with its final figures, or the frames of all runs."""
-    pytest.importorskip("pandas")
     runs = compared.to_frame()
     assert len(runs) == 10
     assert list(runs["accuracy"]) == [run.final["accuracy"] for run in compared]

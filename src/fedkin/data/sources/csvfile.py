@@ -1,12 +1,13 @@
-"""A csv or parquet file as texts, with the place of every row for messages."""
+"""Csv and parquet files, and frames of pandas, as texts, with the place of every row for messages."""
 
 from __future__ import annotations
 
+import csv
 import importlib
+import io
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,60 +15,60 @@ from fedkin.core.errors import ConfigError, DataError, meant
 from fedkin.core.machine import no_collection
 from fedkin.data.columns import text_of
 from fedkin.data.conversion import Conversion, convert
-from fedkin.data.limits import Budget
 from fedkin.data.sources.files import listed, read_bytes
-from fedkin.data.standalone import RawError, read_lines
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_Read = tuple[tuple[str, ...], list[tuple[int, list[str]]], set[str]]
-"""A file: its header, its rows with their numbers, and the columns that it declares to be texts."""
 PARQUET = frozenset({".parquet", ".pq"})
-_FIELD, _ROW = 64, 240  # bytes of memory for a field, which becomes a text of its own, and for a row
 _ROW_NUMBERS = re.compile(r"__index_level_\d+__")
 """Name under which pandas stores the index of a table, mostly row numbers, which are not data."""
-_ROWS = 1024  # of a parquet file that are unpacked together
+_DECIMAL = re.compile(r"^([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)$")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one or several files, as texts.
+    """Rows of one or several files.
 
     Attributes:
-        columns: names of the columns, without the file.
-        rows: the fields of each row, without spaces around them.
-        file: number of the file of each row.
-        places: file and line of each row, for messages.
+        frame: the fields as texts without spaces around them, by column; its index is the place of each row.
         name: for messages.
+        files: number of the file of each row.
         texts: columns that a file declares to be texts, whatever they look like.
-        lacking: columns that some files lack, and are empty there, with the name of the first of these files.
-        differences: the same as a sentence; "" if all files have the same columns.
+        lacking: columns that some files lack, and are empty there, with these files.
     """
 
-    columns: tuple[str, ...]
-    rows: list[list[str]]
-    file: list[int]
-    places: list[str]
+    frame: DataFrame
     name: str
+    files: Sequence[int] = ()
     texts: frozenset[str] = frozenset()
-    lacking: Mapping[str, str] = field(default_factory=dict)
-    differences: str = ""
+    lacking: Mapping[str, Sequence[str]] = field(default_factory=dict)
     _converted: dict[str, Conversion] = field(default_factory=dict)
 
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        return {name: at for at, name in enumerate(self.columns)}
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return tuple(self.frame.columns)
+
+    @property
+    def places(self) -> list[str]:
+        """File and line of each row, for messages."""
+        return list(self.frame.index)
+
+    @property
+    def differences(self) -> str:
+        """A sentence on columns that some files lack; "" if there are none."""
+        shown = listed([f"{column} ({listed(names, 3)})" for column, names in self.lacking.items()])
+        return f"columns that some files lack count as missing there: {shown}" if shown else ""
 
     def column(self, name: str, use: str) -> list[str]:
         """Return the fields of one column; ``use`` is its purpose, for the message."""
-        if name not in self._places:
+        if name not in self.frame.columns:
             raise DataError(
                 f"{self.name}: no column '{name}' for the {use}{meant(name, self.columns)}; "
                 f"the columns are {listed(self.columns)}"
             )
-        at = self._places[name]
-        return [row[at] for row in self.rows]
+        return list(self.frame[name])
 
     def converted(self, name: str) -> Conversion:
         """Return what a column is read as."""
@@ -78,7 +79,7 @@ class Table:
 
     def records(self) -> list[dict[str, str]]:
         """Return the rows by column, as `Preparation.apply` takes them."""
-        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        return self.frame.to_dict("records")  # type: ignore[no-any-return]
 
 
 @no_collection()
@@ -91,85 +92,96 @@ def read_csv(paths: Sequence[Path], name: str, encoding: str | None = None) -> T
         encoding: of the text of csv files; None: UTF-8.
 
     Raises:
-        DataError: a file cannot be read, has no row, or takes more memory than the limit.
+        DataError: a file cannot be read or has no row; the message names the line.
         ConfigError: an encoding of parquet files.
     """
+    import pandas  # here: it takes half a second to import, and other data do not need it
+
     if encoding is not None and all(path.suffix.lower() in PARQUET for path in paths):
         raise ConfigError(f"{name}: encoding is for csv files; a parquet file states how its texts are stored")
-    budget = Budget()
-    files = [_read_parquet(p, budget) if p.suffix.lower() in PARQUET else _read_one(p, budget, encoding) for p in paths]
-    having = [set(header) for header, _, _ in files]
-    columns = tuple(dict.fromkeys(column for header, _, _ in files for column in header))
-    budget.take(name, 0, 8 * sum(len(body) * (len(columns) - len(header)) for header, body, _ in files))
-    lacking = {c: [path.name for path, own in zip(paths, having, strict=True) if c not in own] for c in columns}
-    lacking = {column: names for column, names in lacking.items() if names}
-    shown = listed([f"{column} ({listed(names, 3)})" for column, names in lacking.items()])
-    table = Table(
-        columns=columns, rows=[], file=[], places=[], name=name,
-        texts=frozenset(column for *_, texts in files for column in texts),
-        lacking={column: names[0] for column, names in lacking.items()},
-        differences=f"columns that some files lack count as missing there: {shown}" if lacking else "",
-    )  # fmt: skip
-    for number, (path, (header, body, _)) in enumerate(zip(paths, files, strict=True)):
-        unit = "row" if path.suffix.lower() in PARQUET else "line"
-        places = {column: at for at, column in enumerate(header)}
-        order = [places.get(column, -1) for column in columns]
-        for line, row in body:
-            if len(row) != len(header):
-                raise DataError(f"{path}, line {line}: {len(row)} fields, the header has {len(header)}")
-            row.append("")  # the field of a column that the file lacks
-            row[:] = [row[i].strip() for i in order]
-            table.rows.append(row)
-            table.file.append(number)
-            table.places.append(f"{path.name}, {unit} {line}")
-    return table
+    texts = set[str]()
+    parts = [_parquet(p, texts) if p.suffix.lower() in PARQUET else _csv(p, encoding) for p in paths]
+    for path, part in zip(paths, parts, strict=True):
+        if not len(part) or not part.columns.is_unique or "" in part.columns:
+            raise DataError(
+                f"{path}: expected a row with the names of the columns, each its own, and at least one more row; got "
+                f"{listed(list(part.columns)) or 'nothing'} and {len(part)} rows"
+            )
+    frame = pandas.concat(parts).fillna("") if len(parts) > 1 else parts[0]
+    lacking = {c: [path.name for path, part in zip(paths, parts, strict=True) if c not in part] for c in frame.columns}
+    files = [number for number, part in enumerate(parts) for _ in range(len(part))]
+    return Table(frame, name, files, frozenset(texts), {c: names for c, names in lacking.items() if names})
 
 
 def of_frame(frame: DataFrame) -> Table:
     """Return the rows of a DataFrame of pandas; a value is the text that a csv file would hold."""
-    known = frame.astype(object).where(frame.notna(), None)
-    rows = [[text_of(value) for value in row] for row in known.itertuples(index=False, name=None)]
     texts = frozenset(str(column) for column, kind in frame.dtypes.items() if "str" in str(kind))
-    names = tuple(map(str, frame.columns))
-    return Table(names, rows, [0] * len(rows), [f"row {i}" for i in frame.index], "table", texts)
+    known = frame.astype(object).where(frame.notna(), None).map(text_of)
+    return Table(known.set_axis([f"row {i}" for i in frame.index]).rename(columns=str), "table", texts=texts)
 
 
-def _read_parquet(path: Path, budget: Budget) -> _Read:
-    """Return a parquet file, its rows counted from 1; a value is the text that a csv file would hold."""
+def _parquet(path: Path, texts: set[str]) -> DataFrame:
+    """Return a parquet file, its rows counted from 1, and add the columns that it declares to be texts."""
+    from pandas import DataFrame
+
     try:
-        arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+        parquet = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise ConfigError(
             'reading parquet files needs pyarrow, which is not installed: pip install "fedkin[parquet]"'
         ) from error
     try:
-        with parquet.ParquetFile(path) as file:
-            about, names = file.metadata, tuple(str(name) for name in file.schema_arrow.names)
-            texts = {str(column.name) for column in file.schema_arrow if "string" in str(column.type)}
-            packed = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
-            budget.take(path, path.stat().st_size, max(0, packed) + _FIELD * about.num_rows * len(names))
-            columns: list[list[str]] = [[] for _ in names]
-            for batch in file.iter_batches(batch_size=_ROWS):  # one value may stand for many in the file
-                budget.take(path, path.stat().st_size, batch.nbytes)
-                for column, values in zip(columns, batch.columns, strict=True):
-                    column += [text_of(value) for value in values.to_pylist()]
-        kept = [i for i, name in enumerate(names) if not _ROW_NUMBERS.fullmatch(name)]
-        names, columns = tuple(names[i] for i in kept), [columns[i] for i in kept]
-    except (OSError, ValueError, TypeError, LookupError, ArithmeticError, MemoryError, arrow.ArrowException) as error:
+        with path.open("rb") as file:
+            found = parquet.read_table(file)
+        columns = {name: [text_of(v) for v in found[name].to_pylist()]
+                   for name in found.column_names if not _ROW_NUMBERS.fullmatch(name)}  # fmt: skip
+    except Exception as error:  # pyarrow raises errors of a dozen classes
         cause = " ".join(str(error).split())[:300]
         raise DataError(f"{path}: cannot be read as a parquet file ({cause}); write it again") from error
-    if not names or not columns[0] or len(set(names)) < len(names):
-        raise DataError(f"{path}: expected at least one row, and columns with names of their own, {listed(names)}")
-    return names, [(n, list(row)) for n, row in enumerate(zip(*columns, strict=True), start=1)], texts
+    texts |= {column.name for column in found.schema if "string" in str(column.type)}
+    return DataFrame(columns, index=[f"{path.name}, row {n + 1}" for n in range(found.num_rows)], dtype=object)
 
 
-def _read_one(path: Path, budget: Budget, encoding: str | None) -> _Read:
-    content = read_bytes(path, Budget(budget.left / 1e9))
-    rows = content.count(b"\n") + content.count(b"\r")
-    fields = rows + sum(map(content.count, (b",", b";", b"\t")))
-    disk = path.stat().st_size if path.is_file() else len(content)
-    budget.take(path, disk, len(content) + _ROW * rows + _FIELD * fields)
+def _csv(path: Path, encoding: str | None) -> DataFrame:
+    """Return a csv file. With semicolons between its fields decimal commas are read, as spreadsheets write them."""
+    from pandas import DataFrame
+
+    text = _decoded(path, read_bytes(path), encoding)
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    delimiter = max(",;\t", key=re.sub(r'"[^"]*"', "", first).count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows, places, start = list[list[str]](), list[str](), 1
     try:
-        return *read_lines(path, encoding, content), set()
-    except RawError as error:
-        raise DataError(str(error)) from error
+        for row in reader:
+            if rows and row and len(row) != len(rows[0]):
+                raise DataError(f"{path}, line {reader.line_num}: {len(row)} fields, the header has {len(rows[0])}")
+            if row:
+                rows.append([field.strip() for field in row])
+                places.append(f"{path.name}, line {reader.line_num}")
+            start = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(
+            f"{path}: the row that begins in line {start} cannot be read ({error}); close or remove a quote in it"
+        ) from error
+    if delimiter == ";":
+        rows[1:] = [[_DECIMAL.sub(r"\1.\2", field) for field in row] for row in rows[1:]]
+    return DataFrame(rows[1:], columns=rows[0] if rows else [], index=places[1:], dtype=object)
+
+
+def _decoded(path: Path, content: bytes, encoding: str | None) -> str:
+    """Return the text of a file."""
+    try:
+        text = content.decode(encoding or "utf-8").removeprefix("\ufeff")
+    except LookupError as error:
+        raise DataError(f"{path}: there is no encoding {encoding!r}; usual ones: utf-8, cp1252, utf-16") from error
+    except UnicodeDecodeError as error:
+        at, why = error.start, f"is not {error.encoding}"
+    else:
+        if encoding is not None or "\0" not in text:
+            return text
+        at, why = text.index("\0"), "is zero, as in UTF-16"
+    line = content[:at].count(b"\n") + 1
+    raise DataError(
+        f"{path}, line {line}: the byte 0x{content[at]:02x} {why}; save the file as UTF-8 ('CSV UTF-8' in Excel), or "
+        "name its encoding: --encoding cp1252, or utf-16 (in Python encoding='cp1252')"
+    )

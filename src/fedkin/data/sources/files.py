@@ -10,34 +10,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedkin.core.errors import DataError
-from fedkin.data.limits import Budget
 
 
-def read_bytes(path: Path, budget: Budget | None = None, factor: int = 1) -> bytes:
+def read_bytes(path: Path) -> bytes:
     """Read a file's content, decompressed when its name ends in ``.gz`` or it lies in a zip file.
 
     Args:
         path: the file; ``archive.zip/wards/north.csv`` is a file in an archive.
-        budget: memory that is left; None: all of the limit.
-        factor: how many bytes of memory each byte takes in the end.
 
     Raises:
-        DataError: the file cannot be read, or takes more memory than is left.
+        DataError: the file cannot be read.
     """
-    budget = budget or Budget()
     try:
         archive = next((p for p in path.parents if p.suffix.lower() == ".zip" and p.is_file()), None)
-        disk = (archive or path).stat().st_size
         if archive is not None:
-            with zipfile.ZipFile(archive) as members, members.open(path.relative_to(archive).as_posix()) as member:
-                found = budget.unpacked(member, path, disk, factor)
-        elif path.suffix.lower() == ".gz":
-            with gzip.open(path) as file:
-                found = budget.unpacked(file, path, disk, factor)
-        else:
-            budget.take(path, disk, factor * disk)
-            found = path.read_bytes()
-        return found
+            with zipfile.ZipFile(archive) as members:
+                return members.read(path.relative_to(archive).as_posix())
+        content = path.read_bytes()
+        return gzip.decompress(content) if path.suffix.lower() == ".gz" else content
     except (OSError, EOFError, LookupError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: cannot be read, it may be cut short or damaged ({error}); fetch it again") from error
 

@@ -155,6 +155,8 @@ def read_hub(spec: str, how: Reading) -> Dataset:
 def table_of(found: Opened) -> Table:
     """Return all splits as one table, the test part last; class names stand for their numbers, "" for a missing one."""
     first = found.splits[0][1]
+    from pandas import DataFrame
+
     columns = tuple(first.column_names)
     names = [getattr(first.features[c], "names", None) for c in columns]  # of classes, in any column
     rows, places = [], []
@@ -167,7 +169,7 @@ def table_of(found: Opened) -> Table:
             ])  # fmt: skip
             places.append(f"{split}, row {i + 1}")
     texts = frozenset(c for c in columns if "string" in str(getattr(first.features[c], "dtype", "")))
-    return Table(columns, rows, [0] * len(rows), places, found.name, texts)
+    return Table(DataFrame(rows, columns=list(columns), index=places, dtype=object), found.name, texts=texts)
 
 
 def _class_name(value: Any, names: Sequence[str]) -> str:

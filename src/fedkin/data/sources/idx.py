@@ -17,8 +17,7 @@ from fedkin.core.errors import DataError
 from fedkin.core.samples import Samples
 from fedkin.data.arrays import class_numbers, numbered
 from fedkin.data.dataset import Dataset
-from fedkin.data.limits import Budget
-from fedkin.data.pixels import AS_FLOATS, pixels
+from fedkin.data.pixels import pixels
 from fedkin.data.preparation import image_preparation
 from fedkin.data.sources.files import listed, read_bytes
 from fedkin.data.sources.npz import read_arrays
@@ -47,11 +46,10 @@ def read_idx_folder(folder: Path, *, site: bool = False) -> Dataset:
     Raises:
         DataError: a file is missing or double, not idx, cut short, or images and labels differ in number.
     """
-    budget = Budget()
-    x, y = _pair(folder, "train", budget)
+    x, y = _pair(folder, "train")
     classes, test = int(y.max()) + 1, None
     if list(folder.glob("*t10k-*")) or list(folder.glob("*test-*")):
-        test_x, test_y = _pair(folder, "t10k" if list(folder.glob("*t10k-*")) else "test", budget)
+        test_x, test_y = _pair(folder, "t10k" if list(folder.glob("*t10k-*")) else "test")
         classes = max(classes, int(test_y.max()) + 1)
         test = Samples(pixels(test_x), class_numbers(test_y, str(folder), site)[0])
     train_y, _ = class_numbers(y, str(folder), site)
@@ -66,14 +64,13 @@ def read_idx_folder(folder: Path, *, site: bool = False) -> Dataset:
     return _with_writers(base, folder / WRITERS) if (folder / WRITERS).is_file() else base
 
 
-def read_idx(path: Path, dimensions: int, budget: Budget | None = None) -> npt.NDArray[np.uint8]:
+def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     """Return one idx file of bytes as an array with that many dimensions.
 
     Raises:
-        DataError: not an idx file of bytes, another number of dimensions, more or fewer bytes than it states, or more
-            memory than is left.
+        DataError: not an idx file of bytes, another number of dimensions, more or fewer bytes than it states.
     """
-    return parse_idx(read_bytes(path, budget, AS_FLOATS), str(path), dimensions)
+    return parse_idx(read_bytes(path), str(path), dimensions)
 
 
 def parse_idx(raw: bytes, path: str, dimensions: int) -> npt.NDArray[np.uint8]:
@@ -95,9 +92,9 @@ def parse_idx(raw: bytes, path: str, dimensions: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(raw, dtype=np.uint8, offset=head).reshape(shape)
 
 
-def _pair(folder: Path, part: str, budget: Budget) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+def _pair(folder: Path, part: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     images, labels = _find(folder, part, "images", 3), _find(folder, part, "labels", 1)
-    x, y = read_idx(images, 3, budget), read_idx(labels, 1, budget)
+    x, y = read_idx(images, 3), read_idx(labels, 1)
     if len(x) != len(y):
         raise DataError(f"{images.name} holds {len(x)} images, {labels.name} {len(y)} labels; they belong together")
     if len(x) == 0:

@@ -18,12 +18,10 @@ import torch
 from fedkin.core.errors import DataError
 from fedkin.core.samples import Samples
 from fedkin.data.dataset import Dataset
-from fedkin.data.limits import Budget
 from fedkin.data.preparation import Preparation
 from fedkin.data.sources.files import listed
 
 _SIDE = 28
-_AS_OBJECTS = 8  # bytes of memory for each byte of numbers as text
 _CLASSES = string.digits + string.ascii_uppercase + string.ascii_lowercase
 Part = tuple[str, npt.NDArray[np.float32], npt.NDArray[np.int64]]
 
@@ -73,8 +71,6 @@ def _files(folder: Path) -> list[Path]:
 
 def _users(path: Path) -> list[Part]:
     try:
-        size = path.stat().st_size
-        Budget().take(path, size, _AS_OBJECTS * size)
         found: Any = json.loads(path.read_text(encoding="utf-8"))
         users, data = list(map(str, found["users"])), dict(found["user_data"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

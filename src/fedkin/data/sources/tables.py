@@ -171,7 +171,7 @@ def _features(table: Table, target: str | None, client: str | None, drop: Sequen
     ]:
         table.column(column, use)
         if column in table.lacking and use in ("target", "client"):
-            raise DataError(f"{table.lacking[column]}: no column '{column}' for the {use}; {table.differences}")
+            raise DataError(f"{table.lacking[column][0]}: no column '{column}' for the {use}; {table.differences}")
     if client == target:
         raise ConfigError(
             f"{table.name}: '{target}' is named as target and as client column; name the column with the class in "
@@ -276,7 +276,7 @@ def _clients(table: Table, client: str | None, paths: Sequence[Path]) -> tuple[T
         return ids, tuple(name or NAMELESS for name in names)
     if len(paths) > 1:
         _require_names(paths)
-        return torch.tensor(table.file, dtype=torch.int64), tuple(map(stem, paths))
+        return torch.tensor(table.files, dtype=torch.int64), tuple(map(stem, paths))
     return None, None
 
 
@@ -300,7 +300,7 @@ def _owners(table: Table, ids: Tensor | None, card: Card | None) -> Owners:
             f"{table.name}: scaling 'client' needs data that come with clients: one file per client or a column that "
             "names the client; here it would be the same as 'pooled'"
         )
-    return np.zeros(len(table.rows), dtype=np.int64)
+    return np.zeros(len(table.frame), dtype=np.int64)
 
 
 def _column(table: Table, name: str, as_text: bool) -> Column:
@@ -353,7 +353,7 @@ def _values(table: Table, name: str) -> Values | None:
 
 def _raw(table: Table, card: Card) -> Raw:
     """Return all rows before scaling, ``[n, columns]``; see `Raw`."""
-    raw = np.empty((len(table.rows), len(card.columns)), dtype=np.float64)
+    raw = np.empty((len(table.frame), len(card.columns)), dtype=np.float64)
     for j, column in enumerate(card.columns):
         if column.kind == "text":
             place_of = {category: i for i, category in enumerate(column.categories)}

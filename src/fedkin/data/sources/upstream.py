@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import importlib
-import io
-import math
 import string
 import struct
 import tarfile
@@ -24,8 +22,6 @@ from fedkin.core.errors import DataError
 from fedkin.core.samples import Samples
 from fedkin.data.dataset import Dataset
 from fedkin.data.image_files import read_image
-from fedkin.data.limits import Budget
-from fedkin.data.pixels import AS_FLOATS
 from fedkin.data.preparation import image_preparation
 from fedkin.data.sources.files import listed, read_bytes
 from fedkin.data.sources.idx import parse_idx
@@ -169,8 +165,6 @@ def read_svhn(folder: Path) -> Dataset:
         path = files.path(f"{part}_32x32.mat")
         try:
             scipy_io = importlib.import_module("scipy.io")
-            numbers = sum(math.prod(shape) for _, shape, _ in scipy_io.whosmat(path))
-            Budget().take(path, path.stat().st_size, AS_FLOATS * numbers)
             arrays = scipy_io.loadmat(path, variable_names=["X", "y"])
             x, y = np.asarray(arrays["X"]), np.asarray(arrays["y"]).ravel()
         except (OSError, ValueError, KeyError, TypeError, NotImplementedError, zlib.error, struct.error) as error:
@@ -289,8 +283,7 @@ def _from_archive(archive: Path, name: str) -> bytes | None:
         for member, content in _members(archive, {name, f"{name}.gz"}):
             if not member.endswith(".gz"):
                 return content
-            with gzip.open(io.BytesIO(content)) as packed:
-                return Budget().unpacked(packed, f"{archive}: {member}", len(content))
+            return gzip.decompress(content)
     except (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
         raise DataError(f"{archive}: cannot be unpacked, it may be cut short or damaged ({error})") from error
     return None
@@ -301,12 +294,10 @@ def _members(archive: Path, names: set[str]) -> Iterator[tuple[str, bytes]]:
         with zipfile.ZipFile(archive) as packed:
             for info in packed.infolist():
                 if info.filename.rpartition("/")[2] in names:
-                    Budget().take(f"{archive}: {info.filename}", info.compress_size, info.file_size)
                     yield info.filename, packed.read(info)
         return
     with tarfile.open(archive) as packed_tar:
         for member in packed_tar:
             file = packed_tar.extractfile(member) if member.name.rpartition("/")[2] in names else None
             if file is not None:
-                Budget().take(f"{archive}: {member.name}", archive.stat().st_size, member.size)
                 yield member.name, file.read()
