@@ -117,9 +117,9 @@ class Arena:
             return None
         return AnswerRows(self._map, self._free.pop(), layout, count, self._free)
 
-    def learn(self, kind: str, found: Iterable[Layout]) -> None:
+    def learn(self, kind: str, layouts: Iterable[Layout]) -> None:
         """Remember the layout of the answers of a kind, if all had the same."""
-        several = set(found)
+        several = set(layouts)
         self._layouts.pop(kind, None)
         if len(several) == 1:
             (one,) = several

@@ -99,7 +99,7 @@ def _alone(workers: int, job: Job) -> str:
 
 
 def gradients(engine: Engine, job: Job) -> str:
-    """Return how the gradient of the cross-entropy is found in a job, and why."""
+    """Return how the gradient of the cross-entropy is computed in a job, and why."""
     if job.private is not None:
         return "gradients of single samples (private training)"
     if isinstance(engine, Stacked):
@@ -107,10 +107,10 @@ def gradients(engine: Engine, job: Job) -> str:
     if job.gradient == "autograd":
         return "gradients by autograd (as asked)"
     request = Train(job.net.w0)
-    found = written_out(request, job.net)
-    if isinstance(found, str):
-        return f"gradients by autograd ({found})"
-    why, chain = "as asked", f"a chain of {len(found)} layers; a method's own losses by autograd"
+    layers = written_out(request, job.net)
+    if isinstance(layers, str):
+        return f"gradients by autograd ({layers})"
+    why, chain = "as asked", f"a chain of {len(layers)} layers; a method's own losses by autograd"
     if job.gradient != "explicit":
         none = Samples(torch.empty(0, *job.net.shape), torch.empty(0, dtype=torch.int64))
         compiled = native(request, job.training, none, job.net)

@@ -100,8 +100,8 @@ def requests_of(wanted: Train | tuple[Train, ...]) -> tuple[Train, ...]:
     Raises:
         MethodError: it yielded something else than it may.
     """
-    found = wanted if isinstance(wanted, tuple) else (wanted,)
-    for request in found:
+    requests = wanted if isinstance(wanted, tuple) else (wanted,)
+    for request in requests:
         if not isinstance(request, Train):
             raise MethodError(f"client code may yield Train or a tuple of Train, it yielded {type(request).__name__}")
-    return found
+    return requests

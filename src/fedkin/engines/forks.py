@@ -51,8 +51,8 @@ def children_can_train() -> bool:
 
 def before_forks(takes_gradients: Callable[[], bool]) -> bool:
     """Return what a function returns, without a gradient in this process where that would keep forked ones from any."""
-    found = in_child(takes_gradients) if sees_gpu() else None
-    return takes_gradients() if found is None else found
+    answer = in_child(takes_gradients) if sees_gpu() else None
+    return takes_gradients() if answer is None else answer
 
 
 def in_child(f: Callable[[], bool], seconds: int = _SECONDS) -> bool | None:

@@ -69,7 +69,7 @@ def sgd(
 
     Args:
         private: draws the batches and takes the loss's gradient instead; the other terms depend on no sample.
-        gradient: how gradients are found, see `fedkin.engines.steps`.
+        gradient: how gradients are computed, see `fedkin.engines.steps`.
 
     Raises:
         ConfigError: compiled training was asked for, and is not possible on this machine.

@@ -144,13 +144,13 @@ def _new_program(
     from fedkin.engines.compiled.request import program
 
     try:
-        found = program(layers, shape, batch)
+        made = program(layers, shape, batch)
     except NotCovered as e:
         return str(e)
     except RuntimeError as e:
         return f"LLVM refuses it: {e}"
-    agrees = before_forks(partial(_agrees, found, net, shape, head))
-    return found if agrees else "its program does not agree with autograd"
+    agrees = before_forks(partial(_agrees, made, net, shape, head))
+    return made if agrees else "its program does not agree with autograd"
 
 
 def _agrees(program: CompiledChain, net: Net, shape: tuple[int, ...], head: bool) -> bool:
@@ -163,14 +163,14 @@ def _agrees(program: CompiledChain, net: Net, shape: tuple[int, ...], head: bool
     start, data, index = request.start, Samples(x, y), torch.arange(n)
     moving = program.moving(request.moves)
     assert moving is not None
-    found = start - program(start, x, y, [(index, 1.0)], n, moving, _terms(request, Training()))
+    moved = start - program(start, x, y, [(index, 1.0)], n, moving, _terms(request, Training()))
     expected = by_autograd(request, net.training(), start.clone(), data, index)
-    return near(found, expected)
+    return near(moved, expected)
 
 
-def near(found: Tensor, expected: Tensor) -> bool:
+def near(result: Tensor, expected: Tensor) -> bool:
     """Return whether a program computed what torch did, but for rounding."""
-    return found.shape == expected.shape and bool((found - expected).abs().max() <= 1e-3 * expected.abs().max())
+    return result.shape == expected.shape and bool((result - expected).abs().max() <= 1e-3 * expected.abs().max())
 
 
 def _terms(request: Train, training: Training, teacher: Teacher | None = None) -> RequestTerms:

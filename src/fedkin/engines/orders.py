@@ -83,8 +83,8 @@ class OrderHeading(NamedTuple):
     def of(cls, words: bytes) -> OrderHeading:
         """Return the heading that `words` wrote."""
         received, columns = json.loads(words)
-        found = [AnswerColumn(name, dtype, tuple(shape), *rest) for name, dtype, shape, *rest in columns]
-        return cls(_entries(received), found)
+        answer_columns = [AnswerColumn(name, dtype, tuple(shape), *rest) for name, dtype, shape, *rest in columns]
+        return cls(_entries(received), answer_columns)
 
 
 class OrderWords(NamedTuple):
@@ -115,8 +115,8 @@ def _words(parts: tuple[Any, ...]) -> bytes:
     return json.dumps(parts, default=bytes.hex).encode()  # bytes only of empty tensors: all others are in a slab
 
 
-def _entries(found: list[list[Any]]) -> list[SlabEntry]:
+def _entries(listed: list[list[Any]]) -> list[SlabEntry]:
     return [
         SlabEntry(name, dtype, tuple(shape), offset, None if raw is None else bytes.fromhex(raw), common)
-        for name, dtype, shape, offset, raw, common in found
+        for name, dtype, shape, offset, raw, common in listed
     ]

@@ -81,14 +81,14 @@ class RememberingClient(Client):
         passes = self.net.forward_pass
         if not isinstance(passes, CompiledPasses) or not passes.takes(w, self.data.x):
             return super().logits(w)
-        for model, x, found in self._known:
+        for model, x, computed in self._known:
             if x is self.data.x and torch.equal(model, w):
-                return found.clone()
-        found = super().logits(w)
-        self._known.append((w.detach().clone(), self.data.x, found.clone()))
+                return computed.clone()
+        computed = super().logits(w)
+        self._known.append((w.detach().clone(), self.data.x, computed.clone()))
         while len(self._known) > 1 and sum(model.nbytes for model, _, _ in self._known) > _KEPT:
             del self._known[0]
-        return found
+        return computed
 
 
 class CompiledPasses:

@@ -28,14 +28,14 @@ def logits_of(method: Method, net: Net, b: Bundle, x: Tensor) -> Tensor:
     Raises:
         MethodError: it returned something else.
     """
-    found: object = method.predict(net, b, x)
-    if not isinstance(found, Tensor) or found.shape != (len(x), net.classes):
-        got = f"the shape {list(found.shape)}" if isinstance(found, Tensor) else named(found)
+    logits: object = method.predict(net, b, x)
+    if not isinstance(logits, Tensor) or logits.shape != (len(x), net.classes):
+        got = f"the shape {list(logits.shape)}" if isinstance(logits, Tensor) else named(logits)
         raise MethodError(
             f"predict of {type(method).__name__} must return logits [{len(x)}, {net.classes}], one row for each sample "
             f"and a column for each class; got {got}"
         )
-    return found
+    return logits
 
 
 def predicted(logits: Tensor) -> Tensor:
@@ -75,8 +75,8 @@ def evaluate(
     for name, b in models.items():
         for part, data in parts:
             numbers = logits(b, data) if (name, part) == whole and len(data) else None
-            found = guesses(b, data) if numbers is None and len(data) else data.y
-            guessed = found if numbers is None else predicted(numbers)
+            guesses_of_part = guesses(b, data) if numbers is None and len(data) else data.y
+            guessed = guesses_of_part if numbers is None else predicted(numbers)
             if missing := int((guessed < 0).sum()) if len(data) else 0:
                 lost += missing if not name else 0
                 guessed = guessed.clamp(min=0)
@@ -105,8 +105,8 @@ def keep(job: Job, client: Client) -> Work:
 def _models(job: Job, client: Client) -> Generator[Any, Any, dict[str, Bundle]]:
     """Return the model that counts, under "", and others by name; see `fedkin.core.method.at_moment`."""
     method = job.method
-    found = method.personalize(client)
-    own = (yield from found) if isinstance(found, Generator) else found
+    result = method.personalize(client)
+    own = (yield from result) if isinstance(result, Generator) else result
     own = check_tensors(own, "client code must return")
     return at_moment(own, views_of(method, client), job.evaluate)
 
@@ -115,10 +115,10 @@ def _notes(method: Method, own: Bundle) -> Bundle:
     """Return the numbers about the client that the method declares, of the result of its `personalize`."""
     for name in client_notes(method):
         if name not in own or own[name].dim():
-            found = f"one of shape {list(own[name].shape)}" if name in own else f"{sorted(own)}"
+            got = f"one of shape {list(own[name].shape)}" if name in own else f"{sorted(own)}"
             raise MethodError(
                 f"personalize of {type(method).__name__} must return a number {name!r}, which is in client_notes; "
-                f"got {found}"
+                f"got {got}"
             )
     return Bundle({f"note.{name}": own[name].double() for name in client_notes(method)})
 

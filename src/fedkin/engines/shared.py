@@ -71,12 +71,12 @@ class Slab:
                 if id(t) in held:
                     often[id(t)] = t
                 held[id(t)] = t
-        start, found = 0, dict[int, SlabEntry]()
+        start, entries = 0, dict[int, SlabEntry]()
         for key, t in often.items():
             if start + t.numel() * t.element_size() <= self.size:
                 (entry,), start = self.write(Bundle(shared=t), start, self.size)
-                found[key] = entry._replace(common=True)
-        return found
+                entries[key] = entry._replace(common=True)
+        return entries
 
     def read(self, entries: list[SlabEntry], common: Slab | None = None) -> Bundle:
         """Return the bundle of these entries; tensors in a slab are views, valid until it is written again."""

@@ -164,8 +164,8 @@ class StackedSession:
 
     def guesses(self, b: Bundle, data: Samples) -> Tensor:
         """Return the class that the method predicts for each sample, on the host; n > 0."""
-        found = self._joint.take(b, data)
-        return self.outputs(self._predicted, b, data) if found is None else found
+        classes = self._joint.take(b, data)
+        return self.outputs(self._predicted, b, data) if classes is None else classes
 
     def expect(self, asked: Sequence[tuple[Bundle, Samples]]) -> None:
         """Note calls of `guesses` that will follow."""
@@ -210,8 +210,8 @@ class StackedSession:
 
     def _together(self, tasks: Sequence[Task]) -> list[Answer]:
         """Carry out the steps of some clients, their programs advanced together."""
-        if tasks[0].step == "evaluate" and (found := self._common(tasks)) is not None:
-            return found
+        if tasks[0].step == "evaluate" and (answers := self._common(tasks)) is not None:
+            return answers
         turns = [DeviceTurn(self._job, task, self) for task in tasks]
         for turn in turns:
             for part, data in turn.parts():
@@ -280,8 +280,8 @@ class StackedSession:
         trained: list[Tensor] = [torch.empty(0)] * len(todo)
         for kind, places in kinds.items():
             places.sort(key=lambda at: -todo[at].asked.steps)
-            found = self._of_a_kind(kind[:-1], [todo[at] for at in places])
-            for at, w in zip(places, found, strict=True):
+            vectors = self._of_a_kind(kind[:-1], [todo[at] for at in places])
+            for at, w in zip(places, vectors, strict=True):
                 trained[at] = w
         return trained
 
@@ -366,7 +366,7 @@ class StackedSession:
         rows = train(asked, self._job.net, self._place, self._run, products=products, stay=self._stay)
         if rows[0]._base is not None:
             self._trained[rows[0]._base] = True
-        trained = [row for _, row in sorted(zip(order, rows, strict=True), key=lambda found: found[0])]
+        trained = [row for _, row in sorted(zip(order, rows, strict=True), key=lambda pair: pair[0])]
         seconds, steps = time.perf_counter() - started, max(1, sum(one.asked.steps for one in ones))
         for one in ones:
             one.turn.seconds += seconds * one.asked.steps / steps

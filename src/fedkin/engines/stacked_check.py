@@ -40,10 +40,10 @@ class Check:
         are taken once more, from models that differ by as much as rounding, and set the scale.
         """
         near = _NEAR_TF32 if self.place.tf32 else _NEAR
-        wanted, found = self._moved(stepped.w, stepped.moments), self._moved(*played)
-        if _within(found, wanted, self.start.w, near):
+        wanted, recorded = self._moved(stepped.w, stepped.moments), self._moved(*played)
+        if _within(recorded, wanted, self.start.w, near):
             return True
-        return _within(found, wanted, self.start.w, min(_FARTHEST, max(near, _MAGNIFIED * self._noise(wanted))))
+        return _within(recorded, wanted, self.start.w, min(_FARTHEST, max(near, _MAGNIFIED * self._noise(wanted))))
 
     def _moved(self, w: Tensor, moments: Tensor | None) -> list[Tensor]:
         return [w - self.start.w, *(() if moments is None else (moments,))]
@@ -58,15 +58,15 @@ class Check:
         self.place.restore(self.draws)
         self.again(rows)
         self.place.restore(after)
-        found = [rows.w - start, *(() if rows.moments is None else (rows.moments,))]
+        moved = [rows.w - start, *(() if rows.moments is None else (rows.moments,))]
         least = 1e-6 * _norms(start) + 1e-30  # rows that hardly moved say nothing
-        ratios = [_norms(a - b) / _norms(b).maximum(least) for a, b in zip(found, wanted, strict=True)]
+        ratios = [_norms(a - b) / _norms(b).maximum(least) for a, b in zip(moved, wanted, strict=True)]
         return float(torch.cat(ratios).nan_to_num(0.0, 0.0).max())
 
 
-def _within(found: list[Tensor], wanted: list[Tensor], start: Tensor, near: float) -> bool:
+def _within(moved: list[Tensor], wanted: list[Tensor], start: Tensor, near: float) -> bool:
     """Return whether all rows are as near as that to where they should be; a row that diverges in both ways is."""
-    for a, b, rounded in zip(found, wanted, (start, wanted[-1]), strict=False):
+    for a, b, rounded in zip(moved, wanted, (start, wanted[-1]), strict=False):
         diverged = ~a.isfinite().all(1) & ~b.isfinite().all(1)
         if not bool(((_norms(a - b) <= near * _norms(b) + 1e-6 * _norms(rounded)) | diverged).all()):
             return False
@@ -74,5 +74,5 @@ def _within(found: list[Tensor], wanted: list[Tensor], start: Tensor, near: floa
 
 
 def _norms(t: Tensor) -> Tensor:
-    found: Tensor = torch.linalg.vector_norm(t, dim=1)
-    return found
+    norms: Tensor = torch.linalg.vector_norm(t, dim=1)
+    return norms

@@ -66,9 +66,9 @@ class ConvolutionChoice:
         if self._wanted is not None or not self._place.cuda or not a.steps:
             return bool(self._wanted)
         if kind not in self._layers:
-            with LayersMet() as found:
+            with LayersMet() as layers:
                 one_batch(a, net, self._place)
-            self._layers[kind] = found.met
+            self._layers[kind] = layers.met
         batch = a.training.batch_size if longest is None else min(a.training.batch_size, longest)
         return frozenset(
             layer for layer, inner in self._layers[kind].items() if self._faster(layer, rows, batch, inner)
@@ -79,15 +79,15 @@ class ConvolutionChoice:
         if key not in self._known:
             self._known[key] = False
             try:
-                found = timed(layer, min(rows, _ROWS), batch, inner, self._place)
+                times = timed(layer, min(rows, _ROWS), batch, inner, self._place)
             except Exception as e:  # as a grouped convolution it is trained all the same
                 if failed(e):
                     raise
                 self._say(f"the convolution {layer} is computed as a grouped one, as it could not be timed: {e}")
                 return False
-            if found is not None:
-                self.times.append(found)
-                self._known[key] = found.products < found.grouped
+            if times is not None:
+                self.times.append(times)
+                self._known[key] = times.products < times.grouped
         return self._known[key]
 
 

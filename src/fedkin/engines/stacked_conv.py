@@ -126,8 +126,8 @@ class Unfolded(torch.autograd.Function):
         """Copy a view of the inputs in which each of them is seen several times."""
         seen = x.unfold(2, kernel[0], stride[0]).unfold(3, kernel[1], stride[1]).unflatten(0, (parts, -1))
         # [parts, B/parts, C, rows, columns, h, w]
-        found: Tensor = seen.permute(0, 2, 5, 6, 1, 3, 4).reshape(parts, x.shape[1] * kernel[0] * kernel[1], -1)
-        return found
+        columns: Tensor = seen.permute(0, 2, 5, 6, 1, 3, 4).reshape(parts, x.shape[1] * kernel[0] * kernel[1], -1)
+        return columns
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -152,8 +152,8 @@ class Folded(torch.autograd.Function):
         seen = seen.reshape(parts, channels, h, w, batch // parts, rows, columns).permute(0, 4, 1, 2, 5, 6, 3)
         wide = torch.ops.aten.unfold_backward(seen, [*seen.shape[:5], width], 5, w, stride[1])
         wide = wide.permute(0, 1, 2, 4, 5, 3)
-        found: Tensor = torch.ops.aten.unfold_backward(wide, [*wide.shape[:3], height, width], 3, h, stride[0])
-        return found.flatten(0, 1)
+        gradient: Tensor = torch.ops.aten.unfold_backward(wide, [*wide.shape[:3], height, width], 3, h, stride[0])
+        return gradient.flatten(0, 1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -172,8 +172,8 @@ class Folded(torch.autograd.Function):
     ) -> tuple[Tensor, int]:
         """Fold all batches of a stack as one: torch would fold one after another."""
         stack, clients = seen.movedim(in_dims[0] or 0, 0), info.batch_size
-        found = Folded.apply(stack.flatten(0, 1), (clients * size[0], *size[1:]), *how)  # type: ignore[no-untyped-call]
-        return found.unflatten(0, (clients, size[0])), 0
+        columns = Folded.apply(stack.flatten(0, 1), (clients * size[0], *size[1:]), *how)  # type: ignore[no-untyped-call]
+        return columns.unflatten(0, (clients, size[0])), 0
 
 
 def _places(size: Sequence[int], kernel: tuple[int, int], stride: tuple[int, int]) -> tuple[int, int]:

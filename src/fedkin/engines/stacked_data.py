@@ -54,10 +54,10 @@ class DeviceData:
 
     def joined(self, parts: Sequence[Samples]) -> Samples:
         """Return all samples of several parts one after another, on the device."""
-        found = [self.of(part) for part in parts]
-        if len(found) == 1:
-            return found[0]
-        return Samples(torch.cat([d.x for d in found]), torch.cat([d.y for d in found]))
+        tensors = [self.of(part) for part in parts]
+        if len(tensors) == 1:
+            return tensors[0]
+        return Samples(torch.cat([d.x for d in tensors]), torch.cat([d.y for d in tensors]))
 
     def forget(self) -> None:
         """Release what is kept on the device."""

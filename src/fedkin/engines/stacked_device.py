@@ -169,8 +169,8 @@ class Place:
 
     def generators(self) -> list[Tensor]:
         """Return the states of the generators that dropout draws from here."""
-        found = [torch.get_rng_state()]
-        return [*found, torch.cuda.get_rng_state(self.device)] if self.cuda else found
+        states = [torch.get_rng_state()]
+        return [*states, torch.cuda.get_rng_state(self.device)] if self.cuda else states
 
     def restore(self, states: list[Tensor]) -> None:
         """Put back states that `generators` returned."""
@@ -250,5 +250,5 @@ def _set_precision(tf32: bool) -> None:
 def _kinds() -> list[Any]:
     """Return the kinds of product that this torch has a setting for."""
     cudnn = torch.backends.cudnn
-    found = (torch.backends.cuda.matmul, getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None))
-    return [kind for kind in found if hasattr(kind, "fp32_precision")]
+    settings = (torch.backends.cuda.matmul, getattr(cudnn, "conv", None), getattr(cudnn, "rnn", None))
+    return [kind for kind in settings if hasattr(kind, "fp32_precision")]

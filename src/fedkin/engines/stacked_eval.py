@@ -56,7 +56,7 @@ class JointPasses:
     def __init__(self, place: Place, guesses: Callable[[Bundle, Tensor], Tensor]) -> None:
         self._place, self._guesses = place, guesses
         self._expected: dict[Key, tuple[Bundle, list[Samples]]] = {}
-        self._found: dict[tuple[Key, int], tuple[Bundle, Samples, Tensor]] = {}
+        self._classes: dict[tuple[Key, int], tuple[Bundle, Samples, Tensor]] = {}
 
     def expect(self, asked: Sequence[tuple[Bundle, Samples]]) -> None:
         """Note what a client will ask for."""
@@ -74,30 +74,30 @@ class JointPasses:
             for some in runs(parts):
                 # model and samples are kept as well: else others may come to lie at their addresses
                 classes = self._place.down(self._guesses(b, self._place.data.joined(some).x))
-                for data, found in zip(some, classes.split([len(data) for data in some]), strict=True):
-                    self._found[key, id(data)] = (b, data, found)
+                for data, part in zip(some, classes.split([len(data) for data in some]), strict=True):
+                    self._classes[key, id(data)] = (b, data, part)
 
     def take(self, b: Bundle, data: Samples) -> Tensor | None:
         """Return the predictions, once; None if they were not made."""
-        found = self._found.pop((_contents(b), id(data)), None)
-        return None if found is None else found[2]
+        kept = self._classes.pop((_contents(b), id(data)), None)
+        return None if kept is None else kept[2]
 
     def forget(self) -> None:
         """Drop what was expected and found."""
         self._expected.clear()
-        self._found.clear()
+        self._classes.clear()
 
 
 def runs(parts: Sequence[Samples]) -> list[list[Samples]]:
     """Return the parts in lists of a limited number of samples, the last ones of which may exceed it."""
-    found, left = list[list[Samples]](), 0
+    groups, left = list[list[Samples]](), 0
     for data in parts:
         if left <= 0:
-            found.append([])
+            groups.append([])
             left = _TOGETHER
-        found[-1].append(data)
+        groups[-1].append(data)
         left -= len(data)
-    return found
+    return groups
 
 
 def _contents(b: Bundle) -> Key:

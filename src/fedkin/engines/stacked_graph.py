@@ -80,10 +80,10 @@ class Graphs:
 
     def give_up(self) -> bool:
         """Free the recordings, as memory is short, and make do with half of it from now on; whether any was there."""
-        found = bool(self._kept)
-        self._share *= 2 if found else 1
+        had_recordings = bool(self._kept)
+        self._share *= 2 if had_recordings else 1
         self.forget()
-        return found
+        return had_recordings
 
     def forget(self) -> None:
         """Free the recordings."""
@@ -124,10 +124,10 @@ class Graphs:
         """Return the smallest recording that takes m rows and is not much wider."""
         most = m if self._draws.get(shape) else 2 * m - 1
         fitting = [made for made in self._kept.get(shape, ()) if m <= made.rows <= most]
-        found = min(fitting, key=lambda made: made.rows, default=None)
-        if found is not None:
-            found.used = self._segments
-        return found
+        smallest = min(fitting, key=lambda made: made.rows, default=None)
+        if smallest is not None:
+            smallest.used = self._segments
+        return smallest
 
     def _count(self, shape: object, m: int) -> int:
         """Return the number of rows to record for steps of m rows.
@@ -166,12 +166,12 @@ class Graphs:
         return self._works and taken <= self._room and self._graphs() < _MOST
 
     def _graphs(self) -> int:
-        return sum(len(made.graphs) for found in self._kept.values() for made in found)
+        return sum(len(made.graphs) for recordings in self._kept.values() for made in recordings)
 
     def _drop_idle(self) -> None:
-        for shape, found in list(self._kept.items()):
-            self._room += sum(made.taken for made in found if made.used < self._segments - _IDLE)
-            self._kept[shape] = [made for made in found if made.used >= self._segments - _IDLE]
+        for shape, recordings in list(self._kept.items()):
+            self._room += sum(made.taken for made in recordings if made.used < self._segments - _IDLE)
+            self._kept[shape] = [made for made in recordings if made.used >= self._segments - _IDLE]
             if not self._kept[shape]:
                 del self._kept[shape]
         if not self._graphs():  # with the last one their memory is gone

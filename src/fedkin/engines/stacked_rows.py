@@ -44,8 +44,8 @@ class StackRows:
 
     def tensors(self) -> list[Tensor]:
         """Return all tensors that are there."""
-        found = (self.w, self.moments, self.center, self.linear, self.mu, *self.aux.values())
-        return [t for t in found if isinstance(t, Tensor)]
+        values = (self.w, self.moments, self.center, self.linear, self.mu, *self.aux.values())
+        return [t for t in values if isinstance(t, Tensor)]
 
     def put(self, rows: slice | Tensor, trained: StackRows) -> None:
         """Store trained rows, if they are copies."""

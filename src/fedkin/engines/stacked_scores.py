@@ -34,9 +34,9 @@ class CommonScores:
         model = common_model(self._job, tasks)
         if model is None:
             return None
-        found = [self._job.shards[task.client] for task in tasks]
-        shards = [shard.at(task.round) for task, shard in zip(tasks, found, strict=True)]
-        for task, whole, shard in zip(tasks, found, shards, strict=True):
+        all_data = [self._job.shards[task.client] for task in tasks]
+        shards = [shard.at(task.round) for task, shard in zip(tasks, all_data, strict=True)]
+        for task, whole, shard in zip(tasks, all_data, shards, strict=True):
             changes = whole.changes(task.round)
             self._place.data.name(shard.test, (task.client, "test", changes))
             self._place.data.name(shard.validation, (task.client, "validation", changes))
@@ -45,5 +45,5 @@ class CommonScores:
     def _guessed(self, model: Bundle, parts: Sequence[Samples]) -> Tensor:
         """Return the class of each sample of all parts, on the host."""
         joined = (self._place.data.joined(some).x for some in runs([part for part in parts if len(part)]))
-        found = [self._place.down(self._guesses(model, x)) for x in joined]
-        return torch.cat(found) if found else torch.empty(0, dtype=torch.int64)
+        classes = [self._place.down(self._guesses(model, x)) for x in joined]
+        return torch.cat(classes) if classes else torch.empty(0, dtype=torch.int64)

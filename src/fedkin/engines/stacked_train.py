@@ -129,8 +129,8 @@ class _Value:
 
     def with_statistics(self, w: Tensor, x: Tensor, y: Tensor, *more: dict[str, Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Return the loss, and the running statistics after the pass."""
-        with self.net.with_statistics(w) as (net, found):
-            return self._of(net, w, x, y, *more), [t.flatten() for t in found]
+        with self.net.with_statistics(w) as (net, statistics):
+            return self._of(net, w, x, y, *more), [t.flatten() for t in statistics]
 
     def _of(
         self, net: Net, w: Tensor, x: Tensor, y: Tensor, aux: dict[str, Tensor], extra: dict[str, Tensor]
@@ -267,9 +267,9 @@ def bytes_of(
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t), with_products(products):
         one_batch(a, net, place)
-    found = (place.cuda and _bytes_of_step(a, net, place, products)) or _STEP * sum(kept.values())
+    per_step = (place.cuda and _bytes_of_step(a, net, place, products)) or _STEP * sum(kept.values())
     batch = a.training.batch_size
-    step = found * min(batch, longest or batch) / max(1, min(len(a.data), batch))
+    step = per_step * min(batch, longest or batch) / max(1, min(len(a.data), batch))
     beside = sum(t.nbytes for t in a.request.per_sample.values())
     vectors = _VECTORS + (0 if a.training.optimizer == "sgd" else _MOMENTS)
     return int(step + vectors * a.request.start.nbytes + a.data.x.nbytes + beside)

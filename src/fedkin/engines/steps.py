@@ -1,4 +1,4 @@
-"""One step of training: how the gradient is found, and the terms that are added to it.
+"""One step of training: how the gradient is computed, and the terms that are added to it.
 
 ``autograd`` takes any network and loss. ``explicit`` writes the passes out (`fedkin.engines.explicit`), for chains of
 convolution, pooling, linear and ReLU layers under the cross-entropy. ``compiled`` does not come here: it trains such
@@ -261,12 +261,12 @@ def layers_of(net: Net) -> tuple[Layer, ...] | str:
 def _agrees(net: Net, layers: Sequence[Layer]) -> bool:
     rng = generator(0, "chain")
     x, y = net.layout(torch.randn(3, *net.shape, generator=rng)), torch.randint(net.classes, (3,), generator=rng)
-    w, found = net.w0, torch.zeros(net.size)
-    steps = Pass(layers, w, found, Spans.of(None, net.size))
+    w, gradient = net.w0, torch.zeros(net.size)
+    steps = Pass(layers, w, gradient, Spans.of(None, net.size))
     steps.factors.rate = 1 / 3
     steps.backward(steps.forward(x.clone()).softmax(1).sub_(F.one_hot(y, net.classes)))
     expected = by_autograd(Train(w), net.training(), w, Samples(x, y), torch.arange(3))
-    return bool((found - expected).abs().max() <= 1e-3 * expected.abs().max())
+    return bool((gradient - expected).abs().max() <= 1e-3 * expected.abs().max())
 
 
 def _head_of(net: Net) -> tuple[Layer, ...] | str:

@@ -47,7 +47,7 @@ class Job:
         count_noise: noise on class counts; when clients join, their code sees these counts and no other data.
         choice_noise: noise on what `Client.choice` reports.
         private: local training hides single samples.
-        gradient: how gradients are found, see `fedkin.engines.steps`.
+        gradient: how gradients are computed, see `fedkin.engines.steps`.
         outcomes: the first round whose evaluation sends whether each test sample was classified correctly; None: none.
         evaluate: which of a client's models is scored and kept.
         rounds: number of rounds of the run, for its schedule of step sizes.

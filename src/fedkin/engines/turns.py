@@ -162,8 +162,8 @@ class Turn:
         Raises:
             MethodError: client code returned or kept something else than it may.
         """
-        found = _STEPS[self.task.step](self)
-        reply = (yield from found) if isinstance(found, Generator) else found
+        result = _STEPS[self.task.step](self)
+        reply = (yield from result) if isinstance(result, Generator) else result
         check_tensors(reply, "client code must return")
         check_tensors(self.client.state, "c.state must be")
         return reply

@@ -125,11 +125,11 @@ class Code:
         times row and lane have changed places.
         """
         low, high = ([k // 2 + k % 2 * LANES + half for k in range(LANES)] for half in (0, LANES // 2))
-        found = list(rows)
+        columns = list(rows)
         for _ in range(4):
-            pairs = list(zip(found[: LANES // 2], found[LANES // 2 :], strict=True))
-            found = [self._mixed(a, b, half) for a, b in pairs for half in (low, high)]
-        return found
+            pairs = list(zip(columns[: LANES // 2], columns[LANES // 2 :], strict=True))
+            columns = [self._mixed(a, b, half) for a, b in pairs for half in (low, high)]
+        return columns
 
     def _mixed(self, a: Value, b: Value, chosen: Sequence[int]) -> Value:
         """Return elements of two vectors that follow each other."""

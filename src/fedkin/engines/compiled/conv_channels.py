@@ -123,11 +123,11 @@ def backward_weight(
 def _corners_of_places(c: Code, u: ConvUnit) -> Memory:
     """Return, for each position of a pooling window, the offset of its window of the input from the first one's."""
     side, image = u.pool, u.inside
-    found = c.array(I32, side * side)
+    order = c.array(I32, side * side)
     for i in range(side * side):
         at = i // side * (u.stride[0] * image.row) + i % side * (u.stride[1] * image.stored)
-        found.put(c.number(at), i)
-    return found
+        order.put(c.number(at), i)
+    return order
 
 
 def _bias(c: Code, u: ConvUnit, here: Memory, db: Memory) -> None:
@@ -227,10 +227,10 @@ def step(c: Code, u: ConvUnit, dw: Memory, t: Memory, rate: Value, keep: Value) 
     inside = c.first_lanes(u.taps - (u.vectors - 1) * LANES)
     with c.loop(u.weights, width) as i:
         for v in range(0, width, LANES):
-            found = dw.vector(i + v, aligned=True)
+            gradient = dw.vector(i + v, aligned=True)
             if v == width - LANES:
-                found = c.choose(inside, found, c.vector(0.0))
-            moved = c.fma(found, c.vector(rate), t.vector(i + v, aligned=True) * c.vector(keep))
+                gradient = c.choose(inside, gradient, c.vector(0.0))
+            moved = c.fma(gradient, c.vector(rate), t.vector(i + v, aligned=True) * c.vector(keep))
             t.put_vector(moved, i + v, aligned=True)
 
 

@@ -35,8 +35,8 @@ class ProgramParts:
 
     def buffer(self, name: str) -> Memory:
         """Return a buffer of the program's memory."""
-        found: Memory = self.arguments["memory"].at(self.layout[name])
-        return found
+        memory: Memory = self.arguments["memory"].at(self.layout[name])
+        return memory
 
     def numbers(self, name: str) -> Memory:
         """Return a buffer of whole numbers of 32 bits."""

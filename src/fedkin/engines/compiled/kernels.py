@@ -45,19 +45,19 @@ class Kernels:
 
     def _conv(self, u: ConvUnit) -> dict[str, Any]:
         new, vectors = self._module.function, self._vectors
-        found = {
+        bodies = {
             "step": new("ffxx", lambda c, *a: conv_channels.step(c, u, *a)),
             "step_bias": new("ffxx", lambda c, *a: conv_channels.step_bias(c, u, *a)),
         }
         if u.along == "row":
             a, b = conv_rows.block_of(u, vectors), max(1, vectors - 4)
-            return found | {
+            return bodies | {
                 "planes": new("ff", lambda c, *args: conv_rows.planes(c, u, *args)),
                 "forward": new("ffffn", lambda c, *args: conv_rows.forward(c, u, a, *args)),
                 "backward": new("ffnff", lambda c, *args: conv_rows.backward(c, u, b, *args)),
             }
         a, b = conv_channels.block_of(u, vectors), conv_channels.backward_block(u, vectors)
-        return found | {
+        return bodies | {
             "turn": new("ff", lambda c, *args: conv_channels.turn(c, u, *args)),
             "forward": new("ffffni", lambda c, *args: conv_channels.forward(c, u, a, *args)),
             "weight": new("ffnfffi", lambda c, *args: conv_channels.backward_weight(c, u, b, *args)),

@@ -49,13 +49,13 @@ class Layout:
     @cached_property
     def parameters(self) -> dict[int, tuple[int, int, int]]:
         """Of each unit with parameters: where in a packed vector weight and bias begin, and where the bias ends."""
-        found, at = dict[int, tuple[int, int, int]](), 0
+        places, at = dict[int, tuple[int, int, int]](), 0
         for i in self.weighted:
             u = self.units[i]
             assert isinstance(u, ConvUnit | LinearUnit)
-            found[i] = (at, at + u.weights, at + u.weights + u.biases)
+            places[i] = (at, at + u.weights, at + u.weights + u.biases)
             at += u.weights + u.biases
-        return found
+        return places
 
     @property
     def packed(self) -> int:
@@ -64,33 +64,33 @@ class Layout:
 
     @cached_property
     def _places(self) -> dict[str, tuple[int, int]]:
-        found, at = dict[str, tuple[int, int]](), 0
+        places, at = dict[str, tuple[int, int]](), 0
         for name, size in self._sizes():
-            found[name] = (at, size)
+            places[name] = (at, size)
             at += up(size + _SLACK)
-        found["end"] = (at, 0)
-        return found
+        places["end"] = (at, 0)
+        return places
 
     def _sizes(self) -> Sequence[tuple[str, int]]:
-        found = [(name, self.packed) for name in ("w", "v", "center", "linear")]
+        vectors = [(name, self.packed) for name in ("w", "v", "center", "linear")]
         for i, u in enumerate(self.units):
-            found.append((f"in{i}", self.batch * u.inside.size))
-            found.append((f"gradient{i}", self.batch * u.inside.size if i else 0))
+            vectors.append((f"in{i}", self.batch * u.inside.size))
+            vectors.append((f"gradient{i}", self.batch * u.inside.size if i else 0))
             if not isinstance(u, LinearUnit):
-                found.append((f"winners{i}", self.batch * u.winners))
+                vectors.append((f"winners{i}", self.batch * u.winners))
             if isinstance(u, ConvUnit):
-                found.append((f"turned{i}", u.kernel[0] * u.taps * u.out.stored if u.along == "channels" else 0))
-                found.append((f"dw{i}", u.weights + u.biases))
+                vectors.append((f"turned{i}", u.kernel[0] * u.taps * u.out.stored if u.along == "channels" else 0))
+                vectors.append((f"dw{i}", u.weights + u.biases))
         head = self.units[-1]
-        found.append((f"in{len(self.units)}", self.batch * head.out.size))
-        found.append(("taught", self.batch * head.out.size))
+        vectors.append((f"in{len(self.units)}", self.batch * head.out.size))
+        vectors.append(("taught", self.batch * head.out.size))
         assert isinstance(head, LinearUnit)
-        found.append(("teacher", head.weights + head.biases))
+        vectors.append(("teacher", head.weights + head.biases))
         positions = [u.out.height * u.out.width for u in self.units if isinstance(u, ConvUnit)]
-        found.append(("lists", 2 * LANES * max(positions, default=0)))  # a place and a gradient, of 16 channels
+        vectors.append(("lists", 2 * LANES * max(positions, default=0)))  # a place and a gradient, of 16 channels
         height, width = self.units[0].inside.plane
-        found.append(("planes", self.units[0].inside.stored * height * width))
-        return found
+        vectors.append(("planes", self.units[0].inside.stored * height * width))
+        return vectors
 
     def __getitem__(self, name: str) -> int:
         """Return the offset of a buffer."""

@@ -59,10 +59,10 @@ def below(
                     sums[i][j].set(c.fma(weights[j], gradient, sums[i][j].get()))
         for i in range(block):
             for j, column in enumerate(columns):
-                at, found = (r + i) * width + column, sums[i][j].get()
+                at, gradient = (r + i) * width + column, sums[i][j].get()
                 if masked:
-                    found = c.choose(x.vector(at, aligned=True) <= 0.0, c.vector(0.0), found)
-                dx.put_vector(found, at, aligned=True)
+                    gradient = c.choose(x.vector(at, aligned=True) <= 0.0, c.vector(0.0), gradient)
+                dx.put_vector(gradient, at, aligned=True)
 
 
 def update(
@@ -78,12 +78,12 @@ def update(
         factors = [[c.vector(rate * g.one((r + i) * u.out.size + n)) for i in range(block)] for n in neurons]
         kept = c.vector(c.choose(r.is_(0), keep, c.real(1.0)))
         with c.loop(width, LANES) as k:
-            found = [t.vector(n * width + k, aligned=True) * kept for n in neurons]
+            weights = [t.vector(n * width + k, aligned=True) * kept for n in neurons]
             for i in range(block):
                 inputs = x.vector((r + i) * width + k, aligned=True)
-                found = [c.fma(factors[j][i], inputs, found[j]) for j in range(2)]
+                weights = [c.fma(factors[j][i], inputs, weights[j]) for j in range(2)]
             for j in (1, 0):  # of an odd number of neurons the last is both
-                t.put_vector(found[j], neurons[j] * width + k, aligned=True)
+                t.put_vector(weights[j], neurons[j] * width + k, aligned=True)
 
 
 def update_bias(c: Code, u: LinearUnit, g: Memory, t: Memory, rate: Value, keep: Value, rows: Value) -> None:

@@ -79,10 +79,10 @@ def fingerprint(layout: Layout, block: int, target: Target) -> str:
 @lru_cache(maxsize=1)
 def _generator() -> str:
     """Return a hash of the files that write programs."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
-        found.update(path.read_bytes())
-    return found.hexdigest()
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _folder() -> Path:

@@ -161,10 +161,10 @@ class CompiledChain:
         return self._moving[part]
 
     def _first_and_last(self, part: Spans) -> tuple[int, int] | None:
-        found = [(i, u.parameters.moves(part)) for i, u in enumerate(self.layout.units) if not isinstance(u, PoolUnit)]
-        inside = [i for i, moves in found if moves]
-        still = [i for i, moves in found if moves is False]
-        if len(inside) + len(still) < len(found) or not inside or any(inside[0] < i < inside[-1] for i in still):
+        layers = [(i, u.parameters.moves(part)) for i, u in enumerate(self.layout.units) if not isinstance(u, PoolUnit)]
+        inside = [i for i, moves in layers if moves]
+        still = [i for i, moves in layers if moves is False]
+        if len(inside) + len(still) < len(layers) or not inside or any(inside[0] < i < inside[-1] for i in still):
             return None
         return inside[0], inside[-1]
 

@@ -73,8 +73,8 @@ def with_momentum(
 
 def _exactly(c: Code, *flags: tuple[Value, bool]) -> Value:
     """Return whether each flag, a number that is zero or not, is as given."""
-    found = [flag.is_not(0) if wanted else flag.is_(0) for flag, wanted in flags]
-    both = found[0]
-    for one in found[1:]:
+    conditions = [flag.is_not(0) if wanted else flag.is_(0) for flag, wanted in flags]
+    both = conditions[0]
+    for one in conditions[1:]:
         both = both & one
     return both

@@ -87,8 +87,8 @@ class Parameters:
     def moves(self, part: Spans) -> bool | None:
         """Return whether they lie in a part of the flat vector; None: some do and some do not."""
         spans = [self.weight] if self.bias is None else [self.weight, self.bias]
-        found = {part.holds(slice(a, b)) for a, b in spans}
-        return found.pop() if len(found) == 1 else None
+        held = {part.holds(slice(a, b)) for a, b in spans}
+        return held.pop() if len(held) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -199,30 +199,30 @@ def units_of(layers: Sequence[Layer], shape: Sequence[int]) -> tuple[Unit, ...]:
     Raises:
         NotCovered: a layer that programs are not made for.
     """
-    found = list[Unit]()
+    units = list[Unit]()
     at = _input(layers, shape)
     for layer in layers:
         if isinstance(layer, Relu):
-            if not found:
+            if not units:
                 raise NotCovered("it begins with a ReLU")
-            found[-1] = replace(found[-1], relu=True)
+            units[-1] = replace(units[-1], relu=True)
         elif isinstance(layer, Linear):
-            found.append(_linear(layer, at))
+            units.append(_linear(layer, at))
         elif isinstance(layer, Conv):
-            if found:
-                found[-1] = _with_margin(found[-1], layer)
+            if units:
+                units[-1] = _with_margin(units[-1], layer)
             margin = (layer.padding[0], layer.padding[1])
-            found.append(_conv(layer, replace(at, margin=margin)))
-        elif isinstance(layer, MaxPool) and found and (fitting := _fitting(layer, found[-1])):
-            found[-1] = _pooled(fitting, layer.kernel[0], first=len(found) == 1)
+            units.append(_conv(layer, replace(at, margin=margin)))
+        elif isinstance(layer, MaxPool) and units and (fitting := _fitting(layer, units[-1])):
+            units[-1] = _pooled(fitting, layer.kernel[0], first=len(units) == 1)
         elif isinstance(layer, (MaxPool, AvgPool, GlobalPool)):
-            if not found:
+            if not units:
                 raise NotCovered("it begins with a pooling")
-            found.append(_pool(layer, at))
-        at = found[-1].out if found else at
-    if not isinstance(found[-1], LinearUnit) or found[-1].relu:
+            units.append(_pool(layer, at))
+        at = units[-1].out if units else at
+    if not isinstance(units[-1], LinearUnit) or units[-1].relu:
         raise NotCovered("it does not end with a linear layer")
-    return tuple(found)
+    return tuple(units)
 
 
 def _input(layers: Sequence[Layer], shape: Sequence[int]) -> Image:

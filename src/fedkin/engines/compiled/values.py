@@ -113,8 +113,8 @@ class Memory:
     def one(self, i: Operand = 0) -> Value:
         """Return one element."""
         width = 8 if self.kind is I64 else 4
-        found = Value(self._builder, self._builder.load(self._address(i), typ=self.kind, align=width))
-        return found.cast("sext", I64) if self.kind is I32 else found
+        value = Value(self._builder, self._builder.load(self._address(i), typ=self.kind, align=width))
+        return value.cast("sext", I64) if self.kind is I32 else value
 
     def put(self, value: Value, i: Operand = 0) -> None:
         """Write one element."""
