@@ -134,8 +134,8 @@ def require_tensors(what: str, values: Mapping[str, object]) -> None:
     """
     for name, value in values.items():
         if not isinstance(value, Tensor):
-            meant = f"write torch.tensor({value!r})" if isinstance(value, bool | int | float) else "it must be a tensor"
-            raise MethodError(f"{what} {name!r} is {_kind(value)}; {meant}")
+            mend = f"write torch.tensor({value!r})" if isinstance(value, bool | int | float) else "it must be a tensor"
+            raise MethodError(f"{what} {name!r} is {_kind(value)}; {mend}")
 
 
 def _kind(value: object) -> str:
@@ -190,8 +190,8 @@ def stack(bundles: Mapping[int, Bundle]) -> Bundle:
 
 def _rows(tensors: list[Tensor]) -> Tensor:
     """Return the tensors as rows ``[m, ...]``; without a copy if they already lie one after another in memory."""
-    found = _in_place(tensors)
-    return torch.stack(tensors) if found is None else found
+    stacked = _in_place(tensors)
+    return torch.stack(tensors) if stacked is None else stacked
 
 
 def _in_place(tensors: list[Tensor]) -> Tensor | None:
@@ -245,16 +245,16 @@ def norms(bundles: Mapping[int, Bundle], order: float) -> dict[int, float]:
 
     All bundles have the same names and shapes.
     """
-    found = [torch.zeros(len(bundles))]
+    norms = [torch.zeros(len(bundles))]
     for name in next(iter(bundles.values()), Bundle()):
         column = [b[name] for b in bundles.values()]
         if column[0].is_floating_point() and column[0].numel():
             rows = _in_place(column)
             if rows is None:
-                found.append(torch.stack([t.norm(order) for t in column]).cpu().float())
+                norms.append(torch.stack([t.norm(order) for t in column]).cpu().float())
             else:
-                found.append(rows.reshape(len(column), -1).norm(order, dim=1).cpu().float())
-    return dict(zip(bundles, torch.stack(found).norm(order, dim=0).tolist(), strict=True))
+                norms.append(rows.reshape(len(column), -1).norm(order, dim=1).cpu().float())
+    return dict(zip(bundles, torch.stack(norms).norm(order, dim=0).tolist(), strict=True))
 
 
 def _all_fit(uploads: list[Bundle], schema: Bundle, bound: float) -> bool:

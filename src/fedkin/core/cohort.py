@@ -6,5 +6,5 @@ import math
 
 
 def cohort_size(participation: float, clients: int) -> int:
-    """Return the number of clients that a round is meant to have: ``participation``, in (0, 1], of all, at least 1."""
+    """Return the number of clients that a round should have: ``participation``, in (0, 1], of all, at least 1."""
     return max(1, math.floor(participation * clients + 1e-9))

@@ -106,8 +106,8 @@ class Net:
         In eval mode, except inside a loss while an engine trains: there running statistics in the tail of ``w`` are
         updated in place, as training a module would.
         """
-        found = self._given(w, x)
-        return self._computed(w, x) if found is None else found[0]
+        given = self._given(w, x)
+        return self._computed(w, x) if given is None else given[0]
 
     def frozen(self, w: Tensor, x: Tensor) -> Tensor:
         """Return logits in eval mode and without gradient, also inside a loss: for a partner that does not move."""
@@ -116,8 +116,8 @@ class Net:
 
     def features_and_logits(self, w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the head's input ``[B, d]`` and the logits ``[B, C]``."""
-        if (found := self._given(w, x, features=True)) is not None and found[1] is not None:
-            return found[1], found[0]
+        if (given := self._given(w, x, features=True)) is not None and given[1] is not None:
+            return given[1], given[0]
         logits = self._computed(w, x)
         if not self._seen:
             raise ModelError(f"the head {self.head_name!r} was not called in the forward pass; name another with head=")
@@ -196,8 +196,8 @@ class Net:
             if self.channels_last and not made.channels_last:
                 raise ModelError("the second network needs x.flatten(1) in place of x.view(...), as the first one does")
             self._seconds.append(made)
-        found = self._seconds[0]
-        return found.training(self._beyond(found.size)) if self._training else found
+        second = self._seconds[0]
+        return second.training(self._beyond(second.size)) if self._training else second
 
     def _beyond(self, size: int) -> Tensor | None:
         """Return what moves of the second network's vector, a mask ``[size]``; None: all."""
@@ -246,10 +246,10 @@ class Net:
         inside = set[str]()
         for layer in layers:
             named = [layer] if isinstance(layer, str) else [n for n, m in modules.items() if isinstance(m, layer)]
-            found = {n for n in self.names for name in named if n.startswith(f"{name}.")}
-            if isinstance(layer, str) and not found:
+            matching = {n for n in self.names for name in named if n.startswith(f"{name}.")}
+            if isinstance(layer, str) and not matching:
                 raise ModelError(f"no layer {layer!r} with parameters; the network has {self._layer_names()}")
-            inside |= found
+            inside |= matching
         return self._mask(inside)
 
     @property
@@ -315,13 +315,13 @@ class Net:
         would move copies of the slices of stacked vectors, and drop them.
         """
         spans = zip(self._spans[self._n_params :], self._shapes[self._n_params :], strict=True)
-        found, view = [w.detach()[span].view(shape).clone() for span, shape in spans], copy.copy(self)
-        view._apart = (w, found)
+        statistics, view = [w.detach()[span].view(shape).clone() for span, shape in spans], copy.copy(self)
+        view._apart = (w, statistics)
         counts = [(m, m.num_batches_tracked) for m in self._norms]
         for m in self._norms:  # a count of batches of the module itself, which `torch.func.grad` may not change
             m.num_batches_tracked = None
         try:
-            yield view, found
+            yield view, statistics
         finally:
             for m, count in counts:
                 m.num_batches_tracked = count
@@ -379,8 +379,8 @@ class Net:
             raise ModelError(f"{self._name} fails on {self._fault(x, e)}") from e
         if isinstance(out, Tensor):
             return out
-        if isinstance(found := getattr(out, "logits", None), Tensor):  # an output of the package transformers
-            return found
+        if isinstance(logits := getattr(out, "logits", None), Tensor):  # an output of the package transformers
+            return logits
         raise ModelError(f"{self._name} {self._expected(f'an object of type {type(out).__name__}')}")
 
     def _fault(self, x: Tensor, e: Exception) -> str:
@@ -568,11 +568,11 @@ def nhwc(x: Tensor) -> Tensor:
 
 def _slots(module: nn.Module, tensor: Tensor) -> list[tuple[dict[str, Tensor | None], str]]:
     """Return every place that holds this very tensor: tied weights have several."""
-    found: list[tuple[dict[str, Tensor | None], str]] = []
+    places: list[tuple[dict[str, Tensor | None], str]] = []
     for m in module.modules():
         stores: tuple[dict[str, Tensor | None], ...] = (m._parameters, m._buffers)  # type: ignore[assignment]
-        found += [(store, name) for store in stores for name, t in store.items() if t is tensor]
-    return found
+        places += [(store, name) for store in stores for name, t in store.items() if t is tensor]
+    return places
 
 
 def _contiguous_where_torch_fails(norm: nn.GroupNorm, args: tuple[Tensor]) -> tuple[Tensor] | None:
@@ -587,17 +587,17 @@ def _contiguous_where_torch_fails(norm: nn.GroupNorm, args: tuple[Tensor]) -> tu
 
 def _still(module: nn.Module) -> set[nn.Module]:
     """Return the modules without a trained parameter, or around which there is none; none if that is all of them."""
-    found = set[nn.Module]()
+    still_modules = set[nn.Module]()
 
     def walk(m: nn.Module, around: bool) -> None:
         inside = [p.requires_grad for p in m.parameters()]
         still = not any(inside) if inside else around
-        found.update({m} if still else ())
+        still_modules.update({m} if still else ())
         for child in m.children():
             walk(child, still)
 
     walk(module, False)
-    return set() if module in found else found
+    return set() if module in still_modules else still_modules
 
 
 def _require_ordinary(module: nn.Module) -> None:
@@ -639,12 +639,12 @@ def _submodule(module: nn.Module, name: str) -> nn.Module:
     names = [n for n, m in module.named_modules() if n and any(True for _ in m.parameters(recurse=False))]
     if name not in names:
         raise ModelError(f"no module {name!r} with parameters to serve as the head; the network has {names}")
-    found = module.get_submodule(name)
-    if not isinstance(getattr(found, "weight", None), Tensor):
+    head = module.get_submodule(name)
+    if not isinstance(getattr(head, "weight", None), Tensor):
         raise ModelError(f"the head {name!r} has no weight; the head must be one layer, such as nn.Linear")
-    if "weight" not in dict(found.named_parameters(recurse=False)):
+    if "weight" not in dict(head.named_parameters(recurse=False)):
         raise ModelError(
             f"the weight of the head {name!r} is computed from other parameters (weight_norm, for example); take a "
             "plain layer, or name another module with head="
         )
-    return found
+    return head

@@ -50,10 +50,10 @@ class Samples:
 
         They cover the labels, and the inputs with their shape, wherever and in whatever memory layout they lie.
         """
-        found = blake2b(str(list(self.x.shape)).encode(), digest_size=16)
+        digest = blake2b(str(list(self.x.shape)).encode(), digest_size=16)
         for t in (self.y, self.x):
-            found.update(t.detach().cpu().contiguous().numpy().data)
-        return found.digest()
+            digest.update(t.detach().cpu().contiguous().numpy().data)
+        return digest.digest()
 
 
 @dataclass(frozen=True)

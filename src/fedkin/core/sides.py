@@ -84,12 +84,12 @@ class Client:
         Raises:
             ModelError: the head is not given one vector per sample.
         """
-        found = chunked(lambda x: self.net.features_and_logits(w, x)[0], self.data.x)
-        if found.dim() != 2:
+        features = chunked(lambda x: self.net.features_and_logits(w, x)[0], self.data.x)
+        if features.dim() != 2:
             raise ModelError(
-                f"features are vectors, and the head {self.net.head_name!r} is given {list(found.shape[1:])}"
+                f"features are vectors, and the head {self.net.head_name!r} is given {list(features.shape[1:])}"
             )
-        return found
+        return features
 
     def loss(self, w: Tensor) -> float:
         """Mean cross-entropy of ``w`` on the whole training part, eval mode."""
@@ -142,7 +142,7 @@ class Round:
         net: the network.
         roster: the clients that have joined.
         ids: int64 ``[m]``, ascending: those the step is about (available, sampled, answered, joining).
-        cohort: how many clients a round is meant to have.
+        cohort: how many clients a round should have.
         drawn: what ``sample`` decided except the ids, row i for ``ids[i]``; in ``distribute`` and ``aggregate``.
         uniform: every client weighs the same in means, instead of by training samples.
         aggregation: how means and mixtures of clients' rows are made.

@@ -30,11 +30,11 @@ def fork(splits: Tensor, labels: Tensor, passed: Tensor) -> Tensor:
 
 def within_reach(splits: Tensor, label: int, passed: int) -> list[int]:
     """Return the clusters, ascending, that a client at ``label`` can still end up in; only its own if it is at home."""
-    found = [label]
+    labels = [label]
     for i, divided in enumerate(splits.tolist()[passed:], passed):
-        if divided in found:
-            found.append(i + 1)
-    return found
+        if divided in labels:
+            labels.append(i + 1)
+    return labels
 
 
 def largest_within_reach(splits: Tensor, labels: Tensor, passed: Tensor, ids: Tensor) -> Tensor:

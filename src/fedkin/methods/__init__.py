@@ -237,10 +237,10 @@ def settings_in(name: str) -> dict[str, Any]:
             f"{name}: settings in a name are those of the method, before -safe: {plain}@FIELD=VALUE-safe; fields of "
             f"the safe form are given as --set {base}.FIELD=VALUE"
         )
-    method, found = get_method(base), dict[str, Any]()
+    method, values = get_method(base), dict[str, Any]()
     for field, value in _parsed(text, name).items():
-        place(found, method, field, value)
-    return found
+        place(values, method, field, value)
+    return values
 
 
 def place(table: dict[str, Any], method: Method, field: str, value: Any) -> None:
@@ -254,7 +254,7 @@ def place(table: dict[str, Any], method: Method, field: str, value: Any) -> None
 
 def _parsed(text: str, name: str) -> dict[str, Any]:
     """Return settings in the order of their text, such as "mu=0.1,epochs=2"."""
-    found: dict[str, Any] = {}
+    fields_given: dict[str, Any] = {}
     for part in text.split(","):
         field, equals, value = part.partition("=")
         field = field.strip().replace("-", "_")
@@ -264,7 +264,7 @@ def _parsed(text: str, name: str) -> dict[str, Any]:
             raise ConfigError(
                 f"{name}: a value in a name cannot contain /, \\, : or @, got {value!r}; use --set or [method]"
             )
-        if field in found:
+        if field in fields_given:
             raise ConfigError(f"{name}: {field} is given twice")
-        found[field] = value_of(value.strip())
-    return found
+        fields_given[field] = value_of(value.strip())
+    return fields_given

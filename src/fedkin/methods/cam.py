@@ -242,7 +242,7 @@ class CAM(Method):
         """What the wrapped method can do, with h added."""
         total = "" if self.warmup is not None else "its warm-up, where not set, is 3 of 10 rounds"
         needs, presets = needs_of(self.inner), {"paper": {"training": _TABLES}}  # around others than the paper's
-        found: list[Capability] = [
+        stated: list[Capability] = [
             RobustMeans(),
             Views(CAM._views),
             replace(needs, total=needs.total or total),
@@ -251,14 +251,14 @@ class CAM(Method):
         for one in self.inner.can:
             if isinstance(one, Uploads):
                 shown = "its copies of a global and a cluster model, and what the wrapped method shows"
-                found.append(replace(one.inside(), reveals=shown))
+                stated.append(replace(one.inside(), reveals=shown))
             elif isinstance(one, Asks):
-                found.append(self._asks(one))
+                stated.append(self._asks(one))
             elif isinstance(one, Grouped):
-                found.append(one.inside(CAM._inside))
+                stated.append(one.inside(CAM._inside))
             elif isinstance(one, Logs):
-                found.append(one.inside())
-        return tuple(found)
+                stated.append(one.inside())
+        return tuple(stated)
 
 
 # ---- round and client as the wrapped method sees them ---------------------------------------------------------------

@@ -41,8 +41,8 @@ class Oracle(Method):
 
     def admit(self, s: Bundle, r: Round) -> Bundle:
         """Add a model, at the common start, for each true group not seen before."""
-        found = r.roster.described.group.unique()
-        groups = torch.cat([s.groups, found[~torch.isin(found, s.groups)]])
+        present = r.roster.described.group.unique()
+        groups = torch.cat([s.groups, present[~torch.isin(present, s.groups)]])
         return Bundle(models=grow(s.models, len(groups), r.fresh(0)), groups=groups)
 
     def _row(self, s: Bundle, r: Round) -> Tensor:

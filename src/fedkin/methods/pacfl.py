@@ -60,11 +60,11 @@ class PACFL(Method):
     def describe(self, c: Client) -> Bundle:
         """Return the client's principal vectors ``[C, p, D]``; rows of zeros where a class has fewer directions."""
         x, width = c.data.x.flatten(1), c.data.x[:1].numel()
-        found = torch.zeros(c.net.classes, self.vectors, width)
+        signature = torch.zeros(c.net.classes, self.vectors, width)
         for k in c.data.y.unique().tolist():
             u = principal_vectors(x[c.data.y == k], self.vectors)
-            found[k, : len(u)] = u
-        return Bundle(signature=found)
+            signature[k, : len(u)] = u
+        return Bundle(signature=signature)
 
     def init(self, r: Round) -> Bundle:
         """Return no clusters; they are made of the clients that join first."""
@@ -117,11 +117,11 @@ class PACFL(Method):
 
     def _caveat(self, net: Net, s: Bundle) -> str:
         """Return that all clients are one cluster, or each one of its own: then it is another method."""
-        found, clients = len(s.centres), len(s.labels)
-        if clients < 2 or 1 < found < clients:
+        clusters, clients = len(s.centres), len(s.labels)
+        if clients < 2 or 1 < clusters < clients:
             return ""
         what, mend = f"one cluster of all {clients} clients, so it is FedAvg here", "smaller"
-        if found > 1:
+        if clusters > 1:
             what, mend = f"a cluster for each of {clients} clients, so it is Local here", "larger"
         return f"PACFL made {what}; try a {mend} threshold than {self.threshold:g} degrees"
 
@@ -144,8 +144,8 @@ def principal_vectors(x: Tensor, count: int) -> Tensor:
     These are left singular vectors of the data matrix with a column per sample, of length 1.
     """
     _, size, axes = torch.linalg.svd(x.double(), full_matrices=False)
-    found: Tensor = axes[:count][size[:count] > _RANK * size[0]].float()
-    return found
+    basis: Tensor = axes[:count][size[:count] > _RANK * size[0]].float()
+    return basis
 
 
 def angles(signature: Tensor, ids: Tensor, measure: Measure) -> Tensor:

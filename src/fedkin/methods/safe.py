@@ -147,13 +147,13 @@ class Safe(Method):
             return given
         if r.metadata_epsilon is not None:
             return given | to_all(prior=prior_of(s.choice[reporting], r.metadata_epsilon))
-        found = (s.likelihood[reporting], s.hits[reporting], s.held[reporting])
+        record = (s.likelihood[reporting], s.hits[reporting], s.held[reporting])
         if self.mode == "sure":
             at = torch.searchsorted(reporting, r.ids).clamp(max=len(reporting) - 1)
             mine = torch.where(reporting[at] == r.ids, at, -1)
-            others = left_out(*counted(*found), mine)
+            others = left_out(*counted(*record), mine)
             return given | to_each(given=len(reporting) - (mine >= 0).int() >= LEAST, others=others)
-        prior, table = shared(*found)
+        prior, table = shared(*record)
         return given | to_all(prior=prior, gains=table)
 
     def _reporting(self, s: Bundle) -> Tensor:
@@ -177,12 +177,12 @@ class Safe(Method):
 
         As their numbers say; mode "sure" decides by samples that the server does not know.
         """
-        found, reporting = numbers_of(self.inner, s.inside("inner")), self._reporting(s)
+        numbers, reporting = numbers_of(self.inner, s.inside("inner")), self._reporting(s)
         if len(reporting) < LEAST or self.mode == "sure" or not int(s.asked) or "choice" in s:
-            return found
+            return numbers
         prior, table = shared(s.likelihood[reporting], s.hits[reporting], s.held[reporting])
         own = [choose(r, table, BOUNDS[self.mode]) for r in posterior(s.likelihood[reporting], prior)]
-        return {**found, "evaluated_lambda": float(GRID[own].mean()), "evaluated_alone": own.count(0) / len(own)}
+        return {**numbers, "evaluated_lambda": float(GRID[own].mean()), "evaluated_alone": own.count(0) / len(own)}
 
     # ---- client -----------------------------------------------------------------------------------------------
     def parts(self, held: Samples) -> tuple[Samples, Samples]:
@@ -263,10 +263,10 @@ class Safe(Method):
         """
         inside = self._inside(c)
         views = views_of(self.inner, inside).items()
-        found = {name: self._mixed(c, b) if name == "trained" else b.under("inner") for name, b in views}
+        views_of_inner = {name: self._mixed(c, b) if name == "trained" else b.under("inner") for name, b in views}
         if not trains_to_predict(self.inner) and (plain := untrained(self.inner.personalize(inside))) is not None:
-            found["method"] = plain.under("inner")
-        return {**found, "alone": Bundle(alone=c.state.get("alone", c.w0))}
+            views_of_inner["method"] = plain.under("inner")
+        return {**views_of_inner, "alone": Bundle(alone=c.state.get("alone", c.w0))}
 
     def predict(self, net: Net, b: Bundle, x: Tensor) -> Tensor:
         """Return the log of the mixture's probabilities ``[B, C]``; at lambda 0 and 1 the logits of the one model."""
@@ -282,29 +282,29 @@ class Safe(Method):
     def can(self) -> tuple[Capability, ...]:
         """What the wrapped method can do, each under ``inner.``; the nine numbers; the mixture's views."""
         notes = {**client_notes(self.inner), "share": (0.0, 1.0)}
-        found: list[Capability] = [
+        stated: list[Capability] = [
             Views(Safe._views, notes, trains=True),
             replace(needs_of(self.inner), validation=True),
             Presets({name: _of_inner(preset) for name, preset in presets_of(self.inner).items()}),
         ]
         if self.send_numbers:
             steps = (Safe._question, Safe._answer, Safe._collect)
-            found.append(Asks("evaluation", *steps, "exact" if self.mode == "sure" else "noisy", Safe._impossible))
+            stated.append(Asks("evaluation", *steps, "exact" if self.mode == "sure" else "noisy", Safe._impossible))
         log = Logs()
         for one in self.inner.can:
             if isinstance(one, RobustMeans):
-                found.append(RobustMeans())
+                stated.append(RobustMeans())
             elif isinstance(one, PrivateSums):
-                found.append(replace(one.inside(), unless=_NUMBERS if self.send_numbers else one.unless))
+                stated.append(replace(one.inside(), unless=_NUMBERS if self.send_numbers else one.unless))
             elif isinstance(one, Uploads):
-                found.append(self._uploads(one))
+                stated.append(self._uploads(one))
             elif isinstance(one, Asks):
-                found.append(one.inside(Safe._inside, lambda m, r: r))
+                stated.append(one.inside(Safe._inside, lambda m, r: r))
             elif isinstance(one, Grouped):
-                found.append(one.inside(lambda m, r: r))
+                stated.append(one.inside(lambda m, r: r))
             elif isinstance(one, Logs):
                 log = one.inside()
-        return (*found, replace(log, numbers=Safe._numbers))
+        return (*stated, replace(log, numbers=Safe._numbers))
 
     def _uploads(self, own: Uploads) -> Uploads:
         if not self.send_numbers:

@@ -85,7 +85,7 @@ def _arguments(
     try:
         parameters = inspect.signature(maker).parameters.values()
     except (TypeError, ValueError) as error:
-        raise ModelError(f"{name}: its arguments cannot be found out ({error}); wrap it in a function") from error
+        raise ModelError(f"{name}: its arguments are unknown ({error}); wrap it in a function") from error
     named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     kwargs: dict[str, Any] = {"shape": shape} if "shape" in named else {}
     kwargs |= {word: classes for word in _CLASSES if word in named}

@@ -123,8 +123,8 @@ def each(request: Train, net: Net, w: Tensor, data: Samples, rows: Tensor) -> Te
     gradients = vmap(grad(one), in_dims=(None, 0, 0, 0), randomness="different")  # dropout draws for every sample
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "There is a performance drop")  # layers that it takes one by one: LSTM
-        found: Tensor = gradients(w, data.x[rows], data.y[rows], extra)
-    return found
+        per_sample: Tensor = gradients(w, data.x[rows], data.y[rows], extra)
+    return per_sample
 
 
 def require_single_gradients(net: Net) -> None:

@@ -200,15 +200,15 @@ def says(method: Method, net: Net) -> list[str]:
     Raises:
         MethodError: it does not follow from class counts.
     """
-    found: list[Bundle] = []
+    described: list[Bundle] = []
     for group in (0, 1):  # the only thing, except data, in which two clients with equal counts differ
         hidden = Hidden(torch.arange(net.classes))
         made_up = Client(0, hidden, hidden, net, Training(), Bundle(), Bundle(), group=group)
-        found.append(method.describe(made_up))
-    for name, t in found[0].items():
-        if name not in found[1] or not torch.equal(t, found[1][name]):
+        described.append(method.describe(made_up))
+    for name, t in described[0].items():
+        if name not in described[1] or not torch.equal(t, described[1][name]):
             raise MethodError(f"it says its {name} at joining, which does not follow from class counts")
-    return sorted(found[0])
+    return sorted(described[0])
 
 
 def reports_at_joining(method: Method, net: Net) -> bool:

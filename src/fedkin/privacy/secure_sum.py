@@ -86,13 +86,13 @@ def fixed(upload: Bundle, pool: SecureGroup) -> Bundle:
         OutOfRange: a number is not finite, or above `LIMIT`.
         MethodError: a tensor does not hold floating-point numbers.
     """
-    found, scale = Bundle(), pool.weight / pool.total * 2.0**BITS
+    summands, scale = Bundle(), pool.weight / pool.total * 2.0**BITS
     for name, t in upload.items():
         _require_floats(name, t)
         if t.numel() and not float(t.abs().max()) <= LIMIT:  # NaN wins every max
             raise OutOfRange(f"{name} holds {float(t.abs().max()):g}, at most {LIMIT:g} can be added up")
-        found[name] = (t.double() * scale).round().to(torch.int64)
-    return found
+        summands[name] = (t.double() * scale).round().to(torch.int64)
+    return summands
 
 
 def summed(
@@ -130,13 +130,13 @@ def summed(
 
 
 def _mean(addends: list[Bundle], like: Bundle) -> Bundle:
-    found = Bundle()
+    means = Bundle()
     for name, t in like.items():
         total = torch.zeros_like(t, dtype=torch.int64)
         for addend in addends:
             total += addend[name]  # wraps at 2^63, as masks have it: what is left of them is nothing
-        found[name] = (total.double() / 2.0**BITS).to(t.dtype)
-    return found
+        means[name] = (total.double() / 2.0**BITS).to(t.dtype)
+    return means
 
 
 def _require_floats(name: str, t: Tensor) -> None:

@@ -87,11 +87,11 @@ def _plain(value: object) -> bool:
 
 
 def _classes(method: Method) -> dict[str, Any]:
-    found: dict[str, Any] = {type(method).__name__: type(method)}
+    classes: dict[str, Any] = {type(method).__name__: type(method)}
     for field in dataclasses.fields(method):  # type: ignore[arg-type]
         if isinstance(value := getattr(method, field.name), Method):
-            found |= _classes(value)
-    return found
+            classes |= _classes(value)
+    return classes
 
 
 def _check_docstrings(cls: type[Method]) -> None:

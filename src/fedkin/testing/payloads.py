@@ -63,9 +63,9 @@ class Payloads:
 
     def cell(self, way: Way) -> str:
         """Return the tensors of a way in words; those that not every message contains are in brackets."""
-        found = self.seen.get(way, {})
-        always = {n for n in found if self.times[way, n] == self.messages[way]}
-        words = [f"`{n}` {found[n]}".strip() if n in always else f"(`{n}` {found[n]})" for n in found]
+        seen = self.seen.get(way, {})
+        always = {n for n in seen if self.times[way, n] == self.messages[way]}
+        words = [f"`{n}` {seen[n]}".strip() if n in always else f"(`{n}` {seen[n]})" for n in seen]
         return ", ".join(words) if words else "nothing"
 
     def models(self, way: Way) -> float:
@@ -81,25 +81,25 @@ def payloads(method: Method) -> Payloads:
         _CLASSES,
     )
     letters = {**_own_lengths(method), **_SIZES}
-    found, plan = Payloads(), Plan(_ROUNDS, participation=0.75)
+    seen, plan = Payloads(), Plan(_ROUNDS, participation=0.75)
     with calm(0):
         shards, training = [_shard(i) for i in range(_CLIENTS)], Training(epochs=1, batch_size=10, lr=0.1)
         session = Loop().start(Job(method, net, training, shards, plan.seed))
-        wire = _Wire(Simulation(session, _CLIENTS), found, letters)
+        wire = _Wire(Simulation(session, _CLIENTS), seen, letters)
         server = begin(method, net, plan)
         for _ in rounds(method, net, training, wire, plan, server):
             pass
         for state in wire.simulation.states(server.acks).values():
-            found.add("keeps", state, letters)
+            seen.add("keeps", state, letters)
         session.close()
-    return found
+    return seen
 
 
 class _Wire:
     """The simulator's transport with a record of the exchanged tensors."""
 
-    def __init__(self, simulation: Simulation, found: Payloads, letters: Mapping[int, str]) -> None:
-        self.simulation, self._found, self._letters = simulation, found, letters
+    def __init__(self, simulation: Simulation, payloads: Payloads, letters: Mapping[int, str]) -> None:
+        self.simulation, self._payloads, self._letters = simulation, payloads, letters
 
     def available(self, round: int) -> list[int]:
         return self.simulation.available(round)
@@ -107,7 +107,7 @@ class _Wire:
     def joiners(self, known: int, round: int) -> dict[int, Bundle]:
         said = self.simulation.joiners(known, round)
         for b in said.values():
-            self._found.add("says", Bundle({n: t for n, t in b.items() if n != "size"}), self._letters)
+            self._payloads.add("says", Bundle({n: t for n, t in b.items() if n != "size"}), self._letters)
         return said
 
     def exchange(
@@ -122,9 +122,9 @@ class _Wire:
         }
         for i, m in messages.items():
             down, up = ways[m.step]
-            self._found.add(down, m.body, self._letters)
+            self._payloads.add(down, m.body, self._letters)
             if up is not None and i in answers:
-                self._found.add(up, answers[i], self._letters)
+                self._payloads.add(up, answers[i], self._letters)
         return answers, missing
 
 
@@ -141,14 +141,14 @@ def _shard(i: int) -> ClientData:
 
 def _own_lengths(method: Method) -> dict[int, str]:
     """Return the method's own small integers by the names of their fields."""
-    found: dict[int, str] = {}
+    lengths: dict[int, str] = {}
     for f in dataclasses.fields(method):  # type: ignore[arg-type]
         value = getattr(method, f.name)
         if isinstance(value, Method):
-            found |= _own_lengths(value)
+            lengths |= _own_lengths(value)
         elif isinstance(value, int) and not isinstance(value, bool) and value > 1:
-            found[value] = f.name
-    return found
+            lengths[value] = f.name
+    return lengths
 
 
 def _shape(t: Tensor, letters: Mapping[int, str]) -> str:
@@ -160,18 +160,18 @@ def _shape(t: Tensor, letters: Mapping[int, str]) -> str:
 
 def page(methods: Mapping[str, Method]) -> str:
     """Return the page ``what-leaves-a-client.md`` for these methods."""
-    found = {name: payloads(method) for name, method in methods.items()}
+    payloads_of = {name: payloads(method) for name, method in methods.items()}
     leaves = [
         (
             methods[name].title,
-            *(found[name].cell(way) for way in ("says", "answers", "sends")),
-            f"{found[name].models('sends'):.2f}",
+            *(payloads_of[name].cell(way) for way in ("says", "answers", "sends")),
+            f"{payloads_of[name].models('sends'):.2f}",
             shown.reveals if (shown := has(method, Uploads)) else "",
             "yes" if sums_suffice(method) else "no",
         )
         for name, method in methods.items()
     ]
-    reaches = [(methods[name].title, *(found[name].cell(way) for way in _REACHES)) for name in methods]
+    reaches = [(methods[name].title, *(payloads_of[name].cell(way) for way in _REACHES)) for name in methods]
     return _INTRODUCTION + _table(_LEAVES_HEADS, leaves) + _BETWEEN + _table(("method", *_REACHES.values()), reaches)
 
 

@@ -57,8 +57,8 @@ class Case:
 
     def anew(self) -> Method:
         """Return the method as a new object, without anything that the former one may have stored in itself."""
-        found: Method = replace(self.method)  # type: ignore[type-var]
-        return found
+        copied: Method = replace(self.method)  # type: ignore[type-var]
+        return copied
 
     def setting(self, kind: Kind, seed: int | None = None) -> Setting:
         """Return the setting of an ordinary run of four rounds."""
@@ -109,12 +109,12 @@ def _healthy(trial: TrialRun, setting: Setting) -> None:
         known = sum(1 for t in setting.joins or [1] * len(setting.shards) if t <= report.round)
         if sorted(report.evaluation) != list(range(known)):
             raise RuleBroken(f"{at} {known} clients had joined, evaluated were {sorted(report.evaluation)}")
-        for i, found in report.evaluation.items():
-            if lost := int(found.get("unpredicted", 0)):
+        for i, counts_of in report.evaluation.items():
+            if lost := int(counts_of.get("unpredicted", 0)):
                 raise RuleBroken(
                     f"the logits of client {i} hold NaN {at}, for {lost} samples, though models are finite"
                 )
-            for name, counts in found.items():
+            for name, counts in counts_of.items():
                 part = name.rpartition(".")[2]
                 if part not in ("test", "validation"):
                     continue
@@ -259,13 +259,13 @@ def _alone(
     session = Loop().start(Job(case.anew(), net, setting.training, shards, setting.plan.seed))
     order = [i for i in messages if i != last] + [last]
     list(session.map([Task("describe", i, 1, Bundle(), Bundle()) for i in range(len(shards))]))
-    found: dict[str, Tensor] = {}
+    tensors_of: dict[str, Tensor] = {}
     for i in order:
         received, state = messages[i].body.owned(), start.states[i].owned()
         (answer,) = session.map([Task("update", i, messages[i].round, received, state)])
-        found = {f"the upload's {n!r}": t for n, t in answer.reply.items()}
-        found |= {f"the state's {n!r}": t for n, t in answer.state.items()}
-    return {name: t.detach().clone() for name, t in found.items()}
+        tensors_of = {f"the upload's {n!r}": t for n, t in answer.reply.items()}
+        tensors_of |= {f"the state's {n!r}": t for n, t in answer.state.items()}
+    return {name: t.detach().clone() for name, t in tensors_of.items()}
 
 
 # ---- odd federations ----------------------------------------------------------------------------------------------
@@ -323,9 +323,9 @@ def _odd(case: Case) -> dict[str, tuple[Setting, Touch | None]]:
         "means without weights": replace(usual, plan=replace(usual.plan, weighting="uniform")),
         "training by steps": replace(usual, training=by_steps),
     }
-    found: dict[str, tuple[Setting, Touch | None]] = {name: (setting, None) for name, setting in changed.items()}
-    found["rounds without an answer"] = (usual, lose({1: everyone, 3: everyone}))
-    return found
+    cases: dict[str, tuple[Setting, Touch | None]] = {name: (setting, None) for name, setting in changed.items()}
+    cases["rounds without an answer"] = (usual, lose({1: everyone, 3: everyone}))
+    return cases
 
 
 # ---- own memory ---------------------------------------------------------------------------------------------------
@@ -371,9 +371,9 @@ def banks(case: Case) -> None:
     """Check that the method gives the same result with banks that change in place."""
     setting, keeper = replace(case.setting("mlp"), joins=join_rounds(6, "2@3")), InPlace()
     with kept_by(keeper):
-        found = case.play(setting)
+        first = case.play(setting)
     if keeper.banks:
-        _equal(tensors(case.play(setting)), tensors(found), "with banks that `put` changes in place, as files do")
+        _equal(tensors(case.play(setting)), tensors(first), "with banks that `put` changes in place, as files do")
 
 
 # ---- answers that fail --------------------------------------------------------------------------------------------

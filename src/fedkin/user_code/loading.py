@@ -62,16 +62,16 @@ def find(spec: str, error: type[FedkinError] = ConfigError) -> Any:
     if not is_import_path(spec):
         raise error(f"{spec!r} is not an import path; write package.module:attribute or ./file.py:attribute")
     module = _from_file(path, spec, error) if path.endswith(".py") else _from_module(path, spec, error)
-    found: Any = module
+    value: Any = module
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            close = get_close_matches(part, dir(found), n=1)
+        if not hasattr(value, part):
+            close = get_close_matches(part, dir(value), n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
             raise error(
                 f"{spec}: {'file' if path.endswith('.py') else 'module'} {path!r} has no attribute {part!r}{hint}"
             )
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def _from_module(path: str, spec: str, error: type[FedkinError]) -> ModuleType:

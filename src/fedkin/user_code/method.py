@@ -21,23 +21,23 @@ def own_method(name: str) -> Method:
         ConfigError: no such file, module or class; its code failed; or the class is not a complete method.
     """
     try:
-        found = find(name)
+        value = find(name)
     except FedkinError as e:
         raise ConfigError(f"{e}{_there(name)}") from e
-    if isinstance(found, Method):
-        raise ConfigError(f"{name} is a method that has its settings already; name its class, {type(found).__name__}")
-    if not (inspect.isclass(found) and issubclass(found, Method)) or found is Method:
-        kind = f"the class {found.__name__}" if inspect.isclass(found) else f"an object of type {type(found).__name__}"
+    if isinstance(value, Method):
+        raise ConfigError(f"{name} is a method that has its settings already; name its class, {type(value).__name__}")
+    if not (inspect.isclass(value) and issubclass(value, Method)) or value is Method:
+        kind = f"the class {value.__name__}" if inspect.isclass(value) else f"an object of type {type(value).__name__}"
         raise ConfigError(
-            f"{name}: expected a class that inherits from fedkin.Method, got {kind}{_methods_in(found, name)}"
+            f"{name}: expected a class that inherits from fedkin.Method, got {kind}{_methods_in(value, name)}"
         )
-    _require_complete(found, name)
+    _require_complete(value, name)
     try:
-        return found()
+        return value()
     except FedkinError:
         raise
     except Exception as e:  # user-defined checks may raise anything
-        raise ConfigError(f"{name}: {found.__name__}() failed: {type(e).__name__}: {e}") from e
+        raise ConfigError(f"{name}: {value.__name__}() failed: {type(e).__name__}: {e}") from e
 
 
 def _require_complete(cls: type[Method], name: str) -> None:
@@ -65,8 +65,8 @@ def _there(name: str) -> str:
     return _methods(str(anything), attribute)
 
 
-def _methods_in(found: Any, name: str) -> str:
-    return _there(name) if getattr(found, "__name__", "") != "Method" else ""
+def _methods_in(value: Any, name: str) -> str:
+    return _there(name) if getattr(value, "__name__", "") != "Method" else ""
 
 
 def _methods(module: str, but: str) -> str:

@@ -121,7 +121,7 @@ def copies(references: Iterable[CodeRef], error: type[FedkinError] = ConfigError
     Raises:
         FedkinError: of class ``error``: a file cannot be read, or two different files have the same name.
     """
-    found, seen = dict[str, bytes](), set[Path]()
+    files, seen = dict[str, bytes](), set[Path]()
     waiting = [reference.file for reference in references if reference.file is not None]
     while waiting:
         path = waiting.pop()
@@ -129,13 +129,13 @@ def copies(references: Iterable[CodeRef], error: type[FedkinError] = ConfigError
             content = path.read_bytes()
         except OSError as e:
             raise error(f"{path} cannot be read: {e}") from e
-        if found.get(path.name, content) != content:
+        if files.get(path.name, content) != content:
             raise error(f"two different files are called {path.name}; a run folder keeps both, so rename one")
-        found[path.name] = content
+        files[path.name] = content
         seen.add(path)
         near = (path.parent / f"{module}.py" for module in _imported(content))
         waiting += [p for p in near if p not in seen and p.is_file()]
-    return found
+    return files
 
 
 def _imported(content: bytes) -> set[str]:
@@ -144,10 +144,10 @@ def _imported(content: bytes) -> set[str]:
         tree = ast.parse(content)
     except (SyntaxError, ValueError):
         return set()
-    found: set[str] = set()
+    modules: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            modules |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module.partition(".")[0])
-    return found
+            modules.add(node.module.partition(".")[0])
+    return modules
