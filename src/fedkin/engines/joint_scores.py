@@ -39,17 +39,17 @@ def joint_scores(classes: int, shards: Sequence[ClientData], guessed: Callable[[
         IndexError: a label is not a class.
     """
     parts = [part for shard in shards for part in (shard.test, shard.validation)]
-    true, rows, classes_of_all = (
+    true, rows, guesses = (
         torch.cat([part.y for part in parts]),
         _rows([len(part) for part in parts]),
         guessed(parts),
     )
     if len(true) and int(true.max()) >= classes:
         raise IndexError(f"a label is not one of the classes 0 to {classes - 1}")  # it would count at another client
-    cells, said, size = rows * classes + true, rows * classes + classes_of_all.clamp(min=0), len(parts) * classes
+    cells, said, size = rows * classes + true, rows * classes + guesses.clamp(min=0), len(parts) * classes
     tallies = torch.stack([torch.bincount(t, minlength=size) for t in (cells, said, cells[cells == said])])
     tests, held = tallies.view(3, -1, 2, classes).permute(2, 1, 0, 3).contiguous()
-    lost = torch.bincount(rows[classes_of_all < 0], minlength=len(parts)).view(-1, 2).sum(1)
+    lost = torch.bincount(rows[guesses < 0], minlength=len(parts)).view(-1, 2).sum(1)
     trained = _rows([len(shard.train) for shard in shards]) * classes + torch.cat([s.train.y for s in shards])
     counts = torch.bincount(trained, minlength=len(shards) * classes).view(-1, classes)
     return Bundle(counts=counts, test=tests, validation=held, unpredicted=lost)
