@@ -31,7 +31,6 @@ def joint_scores(classes: int, shards: Sequence[ClientData], guessed: Callable[[
     """Return what `fedkin.engines.scoring.evaluate` gives for clients of a common model, a row for each.
 
     Args:
-        classes: C.
         shards: each client's data in the round.
         guessed: gives the class of each sample of all parts, one after another, as `predicted` gives it, on the host.
 
@@ -39,11 +38,8 @@ def joint_scores(classes: int, shards: Sequence[ClientData], guessed: Callable[[
         IndexError: a label is not a class.
     """
     parts = [part for shard in shards for part in (shard.test, shard.validation)]
-    true, rows, guesses = (
-        torch.cat([part.y for part in parts]),
-        _rows([len(part) for part in parts]),
-        guessed(parts),
-    )
+    true, rows = torch.cat([part.y for part in parts]), _rows([len(part) for part in parts])
+    guesses = guessed(parts)
     if len(true) and int(true.max()) >= classes:
         raise IndexError(f"a label is not one of the classes 0 to {classes - 1}")  # it would count at another client
     cells, said, size = rows * classes + true, rows * classes + guesses.clamp(min=0), len(parts) * classes
