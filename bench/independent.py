@@ -1,6 +1,8 @@
 """How far methods are from a second program of each, written after its paper in float64 with plain autograd.
 
-    python bench/independent.py      # prints the table of docs/results/independent.md
+    python bench/independent.py      # writes bench/results/independent.json
+
+`docs/generate.py` makes the table of docs/results/independent.md of it.
 
 The second programs are the tests ``test_an_independent_program_gives_the_same`` in ``tests/golden``; they compare by
 ``plain.distance``, whose results are recorded here.
@@ -8,14 +10,16 @@ The second programs are the tests ``test_an_independent_program_gives_the_same``
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+FILE = ROOT / "bench" / "results" / "independent.json"
 NAME = "test_an_independent_program_gives_the_same"
 OTHERS = {
     "cam": ("ifca-cam", "ifca-cam-eq6", "fesem-cam"),
@@ -34,7 +38,6 @@ class Found:
 
     numbers: int = 0
     largest: float = 0.0
-    about: str = ""
 
 
 @dataclass
@@ -59,7 +62,6 @@ class Recorder:
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Say whose comparisons follow."""
         self._now = item.path.stem.removeprefix("test_")
-        self.found[self._now].about = item.function.__doc__ or ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep failures."""
@@ -72,26 +74,25 @@ def methods_of(name: str) -> tuple[str, ...]:
     return OTHERS.get(name, (name.replace("_", "-"),))
 
 
-def about(name: str, doc: str) -> str:
-    """Return the first two cells of a line: the methods of a test file, and what the test's docstring says."""
+def table() -> str:
+    """Return the table, one line for each second program."""
     from fedkin.methods import get_title
 
-    return f"| {', '.join(map(get_title, methods_of(name)))} | {' '.join(doc.split()).removesuffix('.')} |"
-
-
-def table(found: dict[str, Found]) -> str:
-    """Return the table, one line for each second program."""
-    lines = [f"{about(name, one.about)} {one.numbers:,} | {one.largest:.1e} |" for name, one in found.items()]
-    head = ["| method | second program | numbers | largest difference |", "| --- | --- | --: | --: |"]
+    found = json.loads(FILE.read_text(encoding="utf-8"))
+    lines = [
+        f"| {', '.join(map(get_title, methods_of(name)))} | {one['numbers']:,} | {one['largest']:.1e} |"
+        for name, one in found.items()
+    ]
+    head = ["| method | numbers | largest difference |", "| --- | --: | --: |"]
     return "\n".join([*head, *sorted(lines, key=str.casefold)])
 
 
 def main() -> int:
-    """Run the tests and print the table; the exit status is 1 if one of them failed."""
+    """Run the tests and write the file; the exit status is 1 if one of them failed."""
     recorder = Recorder()
     flags = ["-q", "--no-header", "-p", "no:cacheprovider", "-k", NAME, "--rootdir", str(ROOT)]
     code = pytest.main([*flags, str(ROOT / "tests" / "golden")], plugins=[recorder])
-    print(table(recorder.found))
+    FILE.write_text(json.dumps({name: asdict(one) for name, one in sorted(recorder.found.items())}, indent=1) + "\n")
     return 1 if code or recorder.failed else 0
 
 

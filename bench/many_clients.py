@@ -39,6 +39,7 @@ import fedkin
 from fedkin.core.machine import cores
 from fedkin.data import is_shelf, write
 
+LINES = Path(__file__).parent / "results" / "many_clients.jsonl"
 METHODS = ["fedavg", "fedper", "ifca", "da-pfl"]
 CLASSES, SHAPE, COHORT, TRAIN, TEST = 10, (3, 32, 32), 100, 20, 5
 
@@ -153,8 +154,9 @@ def pss(pid: int) -> int:
     return next((1024 * int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:")), 0)
 
 
-def table(lines: list[dict[str, Any]]) -> str:
+def table() -> str:
     """The newest line of each method and number of clients; ratios to the smallest number."""
+    lines = [json.loads(text) for text in LINES.read_text().splitlines()]
     newest = {(line["method"], line["clients"]): line for line in lines}
     heads = ["method", "clients", "s/round", "ratio", "server,s", "writing,s", "first,s", "evaluation,s", "peak,MiB"]
     heads.append("disk,MiB")
@@ -180,11 +182,10 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     parser.add_argument("--state", default="auto", choices=["auto", "memory", "file"])
     parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()) / "fedkin-many-clients")
-    parser.add_argument("--table", action="store_true", help="print the table of the lines in --out and run nothing")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "many_clients.jsonl")
+    parser.add_argument("--table", action="store_true", help="print the table and run nothing")
     args = parser.parse_args()
     if args.table:
-        print(table([json.loads(text) for text in args.out.read_text().splitlines()]), end="")
+        print(table(), end="")
         return
     args.data.mkdir(parents=True, exist_ok=True)
     folders = {k: federation(k, args.data) for k in args.clients}
@@ -193,7 +194,7 @@ def main() -> None:
             line = {"method": name, "clients": k, "rounds": args.rounds, "state": args.state, **machine()}
             line |= measured(name, folder, k, args.rounds, args.state)
             print(json.dumps(line), flush=True)
-            with args.out.open("a") as file:
+            with LINES.open("a") as file:
                 file.write(json.dumps(line) + "\n")
 
 

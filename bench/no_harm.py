@@ -4,7 +4,8 @@
     python bench/no_harm.py --limits        # what breaks the rule; lines go to bench/results/no_harm_limits.jsonl
     python bench/no_harm.py --noise         # one noisy choice; lines go to bench/results/no_harm_noise.jsonl
     python bench/no_harm.py --few           # four clients without a prior; lines go to bench/results/no_harm_few.jsonl
-    python bench/no_harm.py --table         # the tables of docs/results/no-harm.md
+
+`docs/generate.py` makes the tables of docs/results/no-harm.md of these lines.
 
 Every client has two models with Gaussian logits in ten classes: signal on the true class plus a standard normal number
 per class. The signals of models alone lie between 1.8 and 3.2 (59 to 93 % correct); those of the method differ from
@@ -25,6 +26,7 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -246,16 +248,6 @@ def limits(draws: int = 40, truth: int = 4000) -> Iterator[dict[str, Any]]:
                 yield {"change": name, **line}
 
 
-def limits_table(lines: list[dict[str, Any]]) -> str:
-    """Return a row for each change and kind of federation."""
-    by = {(x["change"], x["federation"], x["rule"]): x for x in lines}
-    rules = [rule for rule in RULES if rule not in ("alone", "oracle")]
-    text = f"| change | federation | {' | '.join(rules)} |\n| --- | --- |{' --: |' * len(rules)}\n"
-    for change, kind in dict.fromkeys((x["change"], x["federation"]) for x in lines):
-        text += f"| {change} | {kind} | {' | '.join(_cell(by[change, kind, rule]) for rule in rules)} |\n"
-    return text
-
-
 def with_noise() -> Iterator[dict[str, Any]]:
     """Yield a line for each kind and size of federation and rule, with ten held-out samples per client."""
     for kind in PLANTED:
@@ -269,46 +261,28 @@ def of_four() -> Iterator[dict[str, Any]]:
         yield from summary(kind, 4, 100, held=(5, 10, 20, 50), truth=4000)
 
 
-def few_table(lines: list[dict[str, Any]]) -> str:
-    """Return a row for each kind of federation of four clients and number of held-out samples."""
-    by = {(x["federation"], x["held"], x["rule"]): x for x in lines}
-    rules = ("method", "by itself", "held-out accuracy", "sure", "oracle")
-    text = f"| federation, held-out samples | {' | '.join(rules)} |\n| --- |{' --: |' * len(rules)}\n"
-    for kind, n in dict.fromkeys((x["federation"], x["held"]) for x in lines):
-        text += f"| {kind}, {n} | {' | '.join(_cell(by[kind, n, rule]) for rule in rules)} |\n"
-    return text
-
-
-def noise_table(lines: list[dict[str, Any]]) -> str:
-    """Return a row for each kind and size of federation: without others' reports, with noisy ones, with numbers."""
-    by = {(x["federation"], x["clients"], x["rule"]): x for x in lines}
-    rules = ["by itself", *(f"epsilon {e:g}" for e in EPSILONS), "likely"]
+def planted() -> str:
+    """Return the table of gain / % harmed / worst client for 20 clients with ten held-out samples, by rule."""
+    rules = [rule for rule in RULES if rule != "alone"]
+    by = {(x["federation"], x["rule"]): x for x in known() if (x["clients"], x["held"]) == (20, 10)}
     text = f"| federation | {' | '.join(rules)} |\n| --- |{' --: |' * len(rules)}\n"
-    for kind, clients in dict.fromkeys((x["federation"], x["clients"]) for x in lines):
-        text += f"| {kind}, {clients} | {' | '.join(_cell(by[kind, clients, rule]) for rule in rules)} |\n"
+    return text + "".join(f"| {kind} | {' | '.join(_cell(by[kind, rule]) for rule in rules)} |\n" for kind in PLANTED)
+
+
+def most_harmed() -> str:
+    """Return the table of the largest shares of harmed clients over all kinds and sizes of federation."""
+    rules = RULES[2:-1]
+    text = f"| held-out samples | {' | '.join(rules)} |\n| --: |{' --: |' * len(rules)}\n"
+    for n in HELD:
+        most = (max(x["harmed"] for x in known() if (x["held"], x["rule"]) == (n, rule)) for rule in rules)
+        text += f"| {n} | {' | '.join(f'{100 * harmed:.1f}' for harmed in most)} |\n"
     return text
 
 
-def tables(lines: list[dict[str, Any]]) -> str:
-    """Return the tables of the page: each rule's gain / % harmed / worst client, and the largest harmed shares."""
-    by = {(x["federation"], x["clients"], x["held"], x["rule"]): x for x in lines}
-    shown = (10, 50, 200)
-    parts = []
-    for n in shown:
-        heads = " | ".join(RULES)
-        parts.append(f"{n} held-out samples per client:\n\n| federation | {heads} |\n| --- |{' --: |' * len(RULES)}\n")
-        for kind in PLANTED:
-            for k in DRAWS:
-                cells = (_cell(by[kind, k, n, rule]) for rule in RULES)
-                parts[-1] += f"| {kind}, {k} | {' | '.join(cells)} |\n"
-    most = f"| held-out samples | {' | '.join(RULES[2:-1])} |\n| --: |{' --: |' * len(RULES[2:-1])}\n"
-    for n in HELD:
-        cells = (
-            f"{100 * max(x['harmed'] for x in lines if x['held'] == n and x['rule'] == r):.1f}" for r in RULES[2:-1]
-        )
-        most += f"| {n} | {' | '.join(cells)} |\n"
-    parts.append("Largest share of harmed clients over the 15 kinds and sizes of federation, %:\n\n" + most)
-    return "\n".join(parts)
+@cache
+def known() -> list[dict[str, Any]]:
+    """Return the lines of the planted federations."""
+    return [json.loads(text) for text in LINES.read_text(encoding="utf-8").splitlines()]
 
 
 def _cell(x: dict[str, Any]) -> str:
@@ -317,17 +291,12 @@ def _cell(x: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Simulate, or print the tables."""
+    """Simulate, and write the lines."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--table", action="store_true")
     parser.add_argument("--limits", action="store_true")
     parser.add_argument("--noise", action="store_true")
     parser.add_argument("--few", action="store_true")
     flags = parser.parse_args()
-    if flags.table:
-        for path, made in ((LINES, tables), (LIMITS, limits_table), (NOISY, noise_table), (FEW, few_table)):
-            print(made([json.loads(text) for text in path.read_text(encoding="utf-8").splitlines()]))
-        return
     torch.set_num_threads(1)
     others = ((flags.limits, LIMITS, limits), (flags.noise, NOISY, with_noise), (flags.few, FEW, of_four))
     for asked, path, lines in others:

@@ -4,7 +4,8 @@
     python bench/no_harm_runs.py writers --data PATH/mnist --seeds 0
     python bench/no_harm_runs.py har --data PATH/uci-har/uci-har.npz --seeds 0 1 2 3 4
     python bench/no_harm_runs.py har-halved --data PATH/uci-har/uci-har.npz --seeds 0 1 2 3 4
-    python bench/no_harm_runs.py --table                    # the tables of docs/results/no-harm.md
+
+`docs/generate.py` makes a table of docs/results/no-harm.md of the lines.
 
 Each run trains a method and, at each client, a model alone (a safe form does both). After every second of the last ten
 rounds each rule chooses every client's share on its held-out samples. The gain of a share over the model alone is
@@ -21,7 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -180,71 +181,36 @@ def lines(name: str, method: str, s: Settings) -> list[dict[str, Any]]:
     ]
 
 
-def table(found: Sequence[dict[str, Any]]) -> str:
-    """Return a row for each federation and method: gain / % harmed / worst client under each rule, means over seeds.
+def table() -> str:
+    """Return a row for each federation and method: gain / % harmed / worst client under some rules, means over seeds.
 
-    The last row is the mean over all runs of methods that read no held-out samples themselves; those that do read
-    half of them, and the other half decides. UCI HAR has a table of its own.
+    Methods that read held-out samples read half of them, and the other half decides. UCI HAR is left out.
     """
-    found = [x for x in found if not x["federation"].startswith("har")]
-    rows: dict[str, list[dict[str, Any]]] = {f"{x['federation']}, {get_method(x['method']).title}": [] for x in found}
-    rows |= {"all but FedFomo": [x for x in found if x["method"] in METHODS]}
-    for x in found:
-        rows[f"{x['federation']}, {get_method(x['method']).title}"].append(x)
-    return _table("federation, method", rows, ("gain", "harmed", "worst"))
-
-
-def table_of_halves(found: Sequence[dict[str, Any]]) -> str:
-    """Return two rows for each method on UCI HAR: gain / % harmed / % surely harmed / worst client, means over seeds.
-
-    First with the federation's own held-out samples, then `halved`; at the end means over methods.
-    """
+    lines_ = [json.loads(text) for text in LINES.read_text(encoding="utf-8").splitlines()]
+    rules = [rule for rule in RULES if rule in ("method", "likely", "sure", "oracle")]
     rows: dict[str, list[dict[str, Any]]] = {}
-    kinds = {"har": "other recordings", "har-halved": "the same recordings"}
-    found = [x for x in found if x["federation"] in kinds]
-    for method in dict.fromkeys(x["method"] for x in found):
-        for kind, of in kinds.items():
-            lines_ = [x for x in found if (x["method"], x["federation"]) == (method, kind)]
-            rows[f"{get_method(method).title}, {of}"] = lines_
-    for kind, of in kinds.items():
-        rows[f"all, {of}"] = [x for x in found if x["federation"] == kind]
-    return _table("method, held-out samples from", rows, ("gain", "harmed", "surely", "worst"))
-
-
-def _table(head: str, rows: Mapping[str, Sequence[dict[str, Any]]], keys: Sequence[str]) -> str:
-    rules = [rule for rule in RULES if rule != "alone"]
-    text = f"| {head} | {' | '.join(rules)} |\n| --- |{' --: |' * len(rules)}\n"
-    for name, lines_ in rows.items():
-        text += f"| {name} | {' | '.join(_cell([x for x in lines_ if x['rule'] == r], keys) for r in rules)} |\n"
+    for x in lines_:
+        if not x["federation"].startswith("har"):
+            rows.setdefault(f"{x['federation']}, {get_method(x['method']).title}", []).append(x)
+    text = f"| federation, method | {' | '.join(rules)} |\n| --- |{' --: |' * len(rules)}\n"
+    for name, found in rows.items():
+        text += f"| {name} | {' | '.join(_cell([x for x in found if x['rule'] == r]) for r in rules)} |\n"
     return text
 
 
-def _cell(found: Sequence[dict[str, Any]], keys: Sequence[str]) -> str:
-    means = {key: 100 * sum(x[key] for x in found) / len(found) for key in keys}
-    return " / ".join(_shown(key, value) for key, value in means.items())
-
-
-def _shown(key: str, value: float) -> str:
-    if key == "gain":
-        return f"{round(value, 1) + 0.0:+.1f}"
-    return f"{round(value) + 0}" if key == "worst" else f"{value:.{0 if value == 0 or value >= 1 else 1}f}"
+def _cell(found: Sequence[dict[str, Any]]) -> str:
+    gain, harmed, worst = (100 * sum(x[key] for x in found) / len(found) for key in ("gain", "harmed", "worst"))
+    return f"{round(gain, 1) + 0.0:+.1f} / {harmed:.{0 if harmed == 0 or harmed >= 1 else 1}f} / {round(worst) + 0}"
 
 
 def main() -> None:
-    """Make the runs of one federation, or print the tables."""
+    """Make the runs of one federation."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("name", nargs="?", choices=list(SETTINGS))
+    parser.add_argument("name", choices=list(SETTINGS))
     parser.add_argument("--data", help="folder of the data")
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument("--seeds", nargs="*", type=int, default=(0, 1, 2))
-    parser.add_argument("--table", action="store_true")
     flags = parser.parse_args()
-    if flags.table:
-        found = [json.loads(text) for text in LINES.read_text(encoding="utf-8").splitlines()]
-        print(table(found), table_of_halves(found), sep="\n", end="")
-        return
-    if flags.name is None:
-        parser.error("name a federation, or --table")
     torch.set_num_threads(1)
     for seed in flags.seeds:
         for method in flags.methods:

@@ -77,28 +77,25 @@ def cell(lines: list[dict[str, Any]]) -> str:
     return f"{statistics.mean(values):.1f} ± {statistics.stdev(values) if len(values) > 1 else 0:.1f}"
 
 
-def table() -> None:
+def table() -> str:
+    """Accuracies by noise for 20 and for 5 clients, then by the epsilon of class counts, as Markdown."""
     lines = done()
     training = [line for line in lines if line["kind"] == "training"]
+    parts = []
     for clients, columns in ((20, COLUMNS), (5, (COLUMNS[0], COLUMNS[-1]))):
         heads = [name if lr is None else f"{name}, step size {lr:g}" for name, lr in columns]
-        print(
-            f"{clients} clients\n\n| noise | "
-            + " | ".join(heads)
-            + " | epsilon |\n"
-            + "| --- " * (len(heads) + 2)
-            + "|"
-        )
+        rows = [f"| noise, {clients} clients | {' | '.join(heads)} | epsilon |", "| --- " * (len(heads) + 2) + "|"]
         for noise in NOISE:
             here = [line for line in training if line["noise"] == noise and line["clients"] == clients]
             cells = [cell([e for e in here if (e["method"], e.get("lr")) == column]) for column in columns]
-            print("| " + " | ".join(["plain" if noise is None else f"{noise:g}", *cells, largest(here)]) + " |")
-        print()
-    print("| epsilon of the counts | DA-PFL | CFIC |\n| --- | --- | --- |")
+            rows.append(f"| {'plain' if noise is None else f'{noise:g}'} | {' | '.join(cells)} | {largest(here)} |")
+        parts.append("\n".join(rows))
+    rows = ["| epsilon of the counts | DA-PFL | CFIC |", "| --- | --- | --- |"]
     for epsilon in EPSILON:
         here = [line for line in lines if line["kind"] == "joining" and line["epsilon"] == epsilon]
         cells = [cell([line for line in here if line["method"] == name]) for name in JOINING]
-        print("| " + " | ".join(["exact" if epsilon is None else f"{epsilon:g}", *cells]) + " |")
+        rows.append(f"| {'exact' if epsilon is None else f'{epsilon:g}'} | {' | '.join(cells)} |")
+    return "\n\n".join([*parts, "\n".join(rows)])
 
 
 def largest(lines: list[dict[str, Any]]) -> str:
@@ -117,7 +114,8 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     args = parser.parse_args()
     if args.table:
-        return table()
+        print(table())
+        return
     part, parts = map(int, args.part.split("/"))
     there = [{k: line.get(k) for k in KEYS} for line in done()]
     for number, line in enumerate(runs(args.seeds)):
@@ -127,7 +125,6 @@ def main() -> None:
             with LINES.open("a", encoding="utf-8") as file:
                 file.write(found + "\n")
             print(found, flush=True)
-    return None
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def main() -> None:
     args = parser.parse_args()
     LINES.parent.mkdir(exist_ok=True)
     if args.table:
-        print(tables())
+        print(table())
         return
     part, parts = map(int, args.part.split("/"))
     wanted = [
@@ -104,15 +104,12 @@ def done() -> dict[Key, dict]:
     return {(x["method"], x["attack"], x["share"], x["rule"], x["seed"]): x for x in lines}
 
 
-def tables() -> str:
-    """One table per method: mean accuracy of honest clients over seeds, by attack and rule, as Markdown."""
+def table() -> str:
+    """Mean accuracy of honest clients over seeds, by method, attack and rule, as Markdown."""
     found = done()
-    parts = []
-    for name in METHODS:
-        head = ["| attackers | clean | " + " | ".join(RULES) + " |", "| --- | --: |" + " --: |" * len(RULES)]
-        rows = [_row(found, name, attack, share) for attack, share in ATTACKS]
-        parts.append("\n".join([f"### {name}", "", *head, *rows]))
-    return "\n\n".join(parts)
+    rows = ["| method, attackers | clean | " + " | ".join(RULES) + " |", "| --- | --: |" + " --: |" * len(RULES)]
+    rows += [_row(found, name, attack, share) for name in METHODS for attack, share in ATTACKS]
+    return "\n".join(rows)
 
 
 def _row(found: dict[Key, dict], name: str, attack: str, share: float) -> str:
@@ -122,18 +119,17 @@ def _row(found: dict[Key, dict], name: str, attack: str, share: float) -> str:
     for rule in RULES:
         here = (name, attack, share, rule)
         cells.append(_cell([x["accuracy"] for (*key, _), x in found.items() if tuple(key) == here]))
-    return f"| {what} | " + " | ".join(cells) + " |"
+    return f"| {name}, {what} | " + " | ".join(cells) + " |"
 
 
 def _clean(line: dict, attack: str, share: float) -> float:
     """Without attackers and by the mean, over those clients that are honest under this attack."""
-    false = Attack(attack, share, line["seed"]).clients(CLIENTS)
+    false = Attack(attack, share).clients(CLIENTS, line["seed"])
     return statistics.mean(v for i, v in line["by_client"].items() if int(i) not in false)
 
 
 def _cell(values: list[float]) -> str:
-    spread = f" ± {100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{100 * statistics.mean(values):.1f}{spread}" if values else "–"
+    return f"{100 * statistics.mean(values):.1f}" if values else "–"
 
 
 if __name__ == "__main__":

@@ -468,8 +468,22 @@ def row(*cells: Any) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
+def sizes() -> str:
+    """Return the first table of docs/verdicts.md."""
+    heads = ("seeds, clients", "r = 0", "0.1", "0.2", "0.33", "0.5", "1", "r as measured", "power",
+             "power of Student's over seed means")  # fmt: skip
+    return "\n".join([row(*heads), "| --- |" + " ---: |" * (len(heads) - 1), tables()["sizes"]])
+
+
+def harmed() -> str:
+    """Return the table of docs/verdicts.md on ranges of harmed clients."""
+    return "\n".join(
+        [row("clients, test samples each", *TRUTHS), "| --- |" + " ---: |" * len(TRUTHS), tables()["harmed"]]
+    )
+
+
 def tables() -> dict[str, str]:
-    """Everything in Markdown; "sizes" and "harmed" are the tables of docs/verdicts.md."""
+    """Everything in Markdown; "sizes" and "harmed" are the rows of the tables of docs/verdicts.md."""
     lines = known()
 
     def of(part: str) -> list[dict[str, Any]]:

@@ -1,12 +1,15 @@
-"""Generates what is read off the code.
+"""Generates what is read off the code or off measurements.
 
-The methods by family in `methods.md` with their pictures, and in the site's navigation; `what-leaves-a-client.md`; the
-table of privacy options in `robust-and-private.md`; the table of memory in `results/many-clients.md`; the page of flags
-`reference/flags.md`; the pictures `choose.svg` and `rooms.svg`.
+A page names the program and the function that make a table, `<!-- table: bench/robust.py table -->`, and ends it with
+`<!-- end of table -->`. Files that are made whole: `what-leaves-a-client.md`, the page of flags
+`reference/flags.md`, the pictures of families, `choose.svg` and `rooms.svg`.
 """
 
+import re
 import runpy
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from fedkin.capabilities.uploads import also_sent
@@ -22,19 +25,28 @@ from fedkin.server import needs
 from fedkin.testing.payloads import page
 from fedkin.testing.toys import network
 
-PRIVATE = ("<!-- who can be private: made by docs/generate.py -->\n", "<!-- end of what docs/generate.py makes -->\n")
-
-KEPT = ("<!-- what methods keep: made by docs/generate.py -->\n", "<!-- end of what docs/generate.py makes -->\n")
 CLIENTS = 10_000
-
-LISTED = ("<!-- methods: made by docs/generate.py -->\n", "<!-- end of what docs/generate.py makes -->\n")
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))  # for programs of `bench` that import each other
 FAMILY_PAGES = runpy.run_path(str(HERE / "families.py"))
-NAVIGATION = ("      # methods: made by docs/generate.py\n", "      # end of what docs/generate.py makes\n")
+MARKED = re.compile(r"(.*table: (\S+\.py) (\w+)( -->)?\n)(?:.*\n)*?(.*end of table.*\n)")
 
 
-def navigation(methods: Mapping[str, Method]) -> str:
+@cache
+def every() -> Mapping[str, Method]:
+    """The methods of the catalogue with default settings."""
+    return {name: make() for name, make in METHODS.items()}
+
+
+def families() -> str:
+    """The methods by family."""
+    text: str = FAMILY_PAGES["families"](every())
+    return text
+
+
+def navigation() -> str:
     """The pages of methods in the site's navigation, by family."""
+    methods = every()
     lines = []
     for family in FAMILIES:
         lines.append(f"      - {family[0].upper()}{family[1:]}:")
@@ -42,32 +54,35 @@ def navigation(methods: Mapping[str, Method]) -> str:
     return "".join(line + "\n" for line in lines)
 
 
-def kept(methods: Mapping[str, Method]) -> str:
-    """The table of what methods keep with many clients of Fed-CAM's LeNet, with default settings."""
+def kept() -> str:
+    """The table of what methods keep with many clients of Fed-CAM's LeNet, with default settings; equal ones once."""
     net = Net(factory("cam-lenet", (3, 32, 32), 10), (3, 32, 32), 10)
     rows = [
         "| method | server, each client | server, each pair | client | banks, disk | states, disk | pairs, memory |",
         "| --- | --: | --: | --: | --: | --: | --: |",
     ]
-    for method in methods.values():
+    alike: dict[str, list[str]] = {}
+    for method in every().values():
         with one_thread():
             found = needs(method, net, Training())
         assert found is not None
         sizes = (found.row, found.pair, found.state)
         large = (found.row * CLIENTS, 2 * found.state * CLIENTS, found.pair * CLIENTS**2)
         cells = [_bytes(n) for n in sizes] + [f"{n / 1e9:.2f} GB" if n >= 5e6 else "-" for n in large]
-        rows.append(f"| {method.title} | {' | '.join(cells)} |")
-    return "".join(row + "\n" for row in rows)
+        alike.setdefault(" | ".join(cells), []).append(method.title)
+    rows += [f"| {', '.join(titles)} | {cells} |" for cells, titles in alike.items()]
+    return "\n".join(rows)
 
 
 def _bytes(n: int) -> str:
     return "-" if n == 0 else f"{n / 1000:,.1f} kB" if n >= 1000 else f"{n} bytes"
 
 
-def private(methods: Mapping[str, Method]) -> str:
-    """The table of the privacy options of each method, with default settings."""
+def private() -> str:
+    """The table of the privacy options of each method, with default settings; equal ones once."""
     rows = ["| method | `noise_multiplier` | `metadata_epsilon` |", "| --- | --- | --- |"]
-    for method in methods.values():
+    alike: dict[str, list[str]] = {}
+    for method in every().values():
         try:
             reported = says(method, network("mlp"))
             noise = f"yes: a client reports its {' and '.join(reported)}" if reported else "nothing is reported"
@@ -77,23 +92,28 @@ def private(methods: Mapping[str, Method]) -> str:
             training = f"no: a client also sends {also_sent(method)}"
         else:
             training = "yes, with `metadata_epsilon`" if reported else "yes"
-        rows.append(f"| {method.title} | {training} | {noise} |")
-    return "".join(row + "\n" for row in rows)
+        alike.setdefault(f"{training} | {noise}", []).append(method.title)
+    rows += [f"| {', '.join(titles)} | {cells} |" for cells, titles in alike.items()]
+    return "\n".join(rows)
 
 
-def renewed(text: str, table: str, marks: tuple[str, str]) -> str:
-    """A page with another table between its marks."""
-    before, rest = text.split(marks[0])
-    return before + marks[0] + table + marks[1] + rest.split(marks[1], 1)[1]
+def renewed(text: str) -> str:
+    """A page with its tables made anew."""
+    return MARKED.sub(lambda m: f"{m[1]}{made(m[2], m[3]).rstrip()}\n{m[5]}", text)
 
 
-TABLES: dict[str, tuple[Callable[[Mapping[str, Method]], str], tuple[str, str]]] = {
-    "methods.md": (FAMILY_PAGES["families"], LISTED),
-    "../mkdocs.yml": (navigation, NAVIGATION),
-    "robust-and-private.md": (private, PRIVATE),
-    "results/many-clients.md": (kept, KEPT),
-}
-"""File -> what makes its table, and the lines around it."""
+@cache
+def made(program: str, function: str) -> str:
+    """The table that a function of a program, by its path in the repository, returns."""
+    names = globals() if program == "docs/generate.py" else runpy.run_path(str(HERE.parent / program))
+    table: str = names[function]()
+    return table
+
+
+def marked() -> list[Path]:
+    """The files with a table that is made."""
+    files = [HERE.parent / "mkdocs.yml", *sorted(HERE.rglob("*.md"))]
+    return [path for path in files if MARKED.search(path.read_text(encoding="utf-8"))]
 
 
 def histograms() -> Spec:
@@ -138,15 +158,14 @@ def pages(methods: Mapping[str, Method]) -> dict[str, str]:
 
 
 def main() -> None:
-    methods = {name: make() for name, make in METHODS.items()}
+    methods = every()
     (HERE / "pictures").mkdir(exist_ok=True)
     for path, text in pages(methods).items():
         (HERE / path).write_text(text, encoding="utf-8")
     (HERE / "choose.svg").write_text(svg(histograms()), encoding="utf-8")
     (HERE / "rooms.svg").write_text(runpy.run_path(str(HERE / "rooms.py"))["picture"](), encoding="utf-8")
-    for path, (table, marks) in TABLES.items():
-        text = (HERE / path).read_text(encoding="utf-8")
-        (HERE / path).write_text(renewed(text, table(methods), marks), encoding="utf-8")
+    for page_ in marked():
+        page_.write_text(renewed(page_.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

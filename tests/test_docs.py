@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import runpy
@@ -218,13 +217,7 @@ def test_the_page_of_flags_is_what_the_code_declares() -> None:
         assert f"\n{row}" in text, row
 
 
-@pytest.mark.parametrize("path", ["methods.md", "../mkdocs.yml", "robust-and-private.md", "results/many-clients.md"])
-def test_tables_are_what_the_code_says(path: str) -> None:
-    """Lists of methods, their privacy options and what they keep; `python docs/generate.py` makes them anew."""
-    text = (ROOT / "docs" / path).read_text(encoding="utf-8")
-    made = runpy.run_path(str(ROOT / "docs" / "generate.py"))
-    table, marks = made["TABLES"][path]
-    assert made["renewed"](text, table({name: make() for name, make in METHODS.items()}), marks) == text
+GENERATE = runpy.run_path(str(ROOT / "docs" / "generate.py"))
 
 
 def test_the_picture_of_rooms_has_the_imports_of_now() -> None:
@@ -236,55 +229,26 @@ def test_the_picture_of_rooms_has_the_imports_of_now() -> None:
     assert drawn.count("url(#tip)") == sum(map(len, rooms["drawn"](arrows).values()))
 
 
-def test_what_many_clients_cost_is_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    """The table of `results/many-clients.md` is the one that `bench/many_clients.py` makes of its lines."""
-    bench = runpy.run_path(str(ROOT / "bench" / "many_clients.py"))
-    lines = (ROOT / "bench" / "results" / "many_clients.jsonl").read_text().splitlines()
-    table = bench["table"]([json.loads(text) for text in lines])
-    assert table in (ROOT / "docs" / "results" / "many-clients.md").read_text(encoding="utf-8")
-
-
-def test_what_privacy_costs_is_what_was_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    """The tables of `robust-and-private.md` are those that `bench/private.py` makes of its lines."""
-    text = (ROOT / "docs" / "robust-and-private.md").read_text(encoding="utf-8")
-    runpy.run_path(str(ROOT / "bench" / "private.py"))["table"]()
-    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    assert len(rows) == 7 + 7 + 6
-    assert all(f"\n{row}\n" in text for row in rows)
-
-
-def test_what_a_round_costs_the_server_is_what_was_measured() -> None:
-    """The table of `results/server-cost.md` is the one that `bench/server_cost.py` makes of its lines; every method of
-    the catalogue is in it."""
-    text = (ROOT / "docs" / "results" / "server-cost.md").read_text(encoding="utf-8")
-    made = runpy.run_path(str(ROOT / "bench" / "server_cost.py"))["table"]()
-    assert made in text
-    assert all(f"\n| {name} | 0" in made or f"\n| {name} | 1" in made for name in METHODS)
+@pytest.mark.parametrize("path", GENERATE["marked"](), ids=lambda path: path.stem)
+def test_tables_are_those_that_their_programs_make(path: Path) -> None:
+    """Of the code, or of measured lines; `python docs/generate.py` makes them anew."""
+    text = path.read_text(encoding="utf-8")
+    assert GENERATE["renewed"](text) == text
 
 
 def test_every_method_has_a_second_program() -> None:
-    """The table of `results/independent.md` has a line for each in `tests/golden`; safe forms alone have none."""
-    text = (ROOT / "docs" / "results" / "independent.md").read_text(encoding="utf-8")
+    """The table of `results/independent.md` has each in `tests/golden`; safe forms alone have none."""
     bench = runpy.run_path(str(ROOT / "bench" / "independent.py"))
-    there = []
-    for path in (ROOT / "tests" / "golden").glob("test_*.py"):
-        for part in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(part, ast.FunctionDef) and part.name == bench["NAME"]:
-                name = path.stem.removeprefix("test_")
-                there += bench["methods_of"](name)
-                assert f"\n{bench['about'](name, ast.get_docstring(part))} " in text
-    assert sorted(there) == sorted({*METHODS} - {"fedavg-safe"})
+    measured = json.loads(bench["FILE"].read_text(encoding="utf-8"))
+    there = {p.stem.removeprefix("test_") for p in (ROOT / "tests" / "golden").glob("test_*.py")
+             if f"def {bench['NAME']}" in p.read_text(encoding="utf-8")}  # fmt: skip
+    assert set(measured) == there
+    assert sorted(m for name in there for m in bench["methods_of"](name)) == sorted({*METHODS} - {"fedavg-safe"})
 
 
-def test_how_often_verdicts_are_wrong_is_what_was_simulated() -> None:
-    """The tables of `verdicts.md` are those that `bench/verdict.py` makes of its lines, whose rule is the library's."""
-    text = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")
-    bench = runpy.run_path(str(ROOT / "bench" / "verdict.py"))
-    made = bench["tables"]()
-    assert (made["sizes"].count("\n"), made["harmed"].count("\n")) == (15, 5)
-    assert f"\n{made['sizes']}\n" in text
-    assert f"\n{made['harmed']}\n" in text
-    bench["check"]()
+def test_the_rule_of_the_simulated_verdicts_is_the_library_s() -> None:
+    """The tables of `verdicts.md` are of it."""
+    runpy.run_path(str(ROOT / "bench" / "verdict.py"))["check"]()
 
 
 def test_the_reference_has_the_public_names() -> None:

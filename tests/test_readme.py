@@ -61,23 +61,18 @@ def test_its_links_lead_somewhere() -> None:
 def test_its_figures_are_those_of_the_results() -> None:
     """Accuracies that the README quotes stand in the tables of the results."""
     section = README.split("## Results")[1].split("\n## ")[0]
-    rows: dict[tuple[str, str], str] = {}
-    federation = ""
-    for line in (ROOT / "docs" / "results" / "catalogue.md").read_text(encoding="utf-8").splitlines():
-        federation = line.removeprefix("## ").partition(",")[0] if line.startswith("## ") else federation
-        cells = [c.strip().strip("*") for c in line.strip("|").split("|")]
-        if len(cells) == 12:
-            rows[federation, cells[0]] = cells[1].partition(" ")[0]
+    with (ROOT / "reproduce" / "catalogue" / "results.csv").open(encoding="utf-8", newline="") as file:
+        rows = {(row["federation"], row["method"]): row["accuracy %"].partition(" ")[0] for row in csv.DictReader(file)}
     for federation, method, quoted in (
-        ("Digits", "Local", "Local {} %"),
-        ("Digits", "FedAvg", "FedAvg {} %"),
-        ("Digits", "FedAvg + FT", "fine-tuned {} %"),
-        ("Fashion-MNIST", "Local", "Local has {} %"),
-        ("Fashion-MNIST", "FedAvg", "FedAvg {} %"),
+        ("digits", "Local", "Local {} %"),
+        ("digits", "FedAvg", "FedAvg {} %"),
+        ("digits", "FedAvg + FT", "fine-tuned {} %"),
+        ("fashion", "Local", "Local has {} %"),
+        ("fashion", "FedAvg", "FedAvg {} %"),
     ):
         assert quoted.format(rows[federation, method]) in section
-    assert max(float(v) for (f, _), v in rows.items() if f == "Fashion-MNIST" and v[0].isdigit()) == float(
-        rows["Fashion-MNIST", "Local"]
+    assert max(float(v) for (f, _), v in rows.items() if f == "fashion" and v[0].isdigit()) == float(
+        rows["fashion", "Local"]
     )
     heart = (ROOT / "docs" / "results" / "flamby-heart.md").read_text(encoding="utf-8")
     ours, theirs = (re.search(rf"\| FedAvg, {who} \|.*\| (\.\d+) ±", heart) for who in ("fedkin", "FLamby"))

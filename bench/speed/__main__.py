@@ -4,7 +4,7 @@
     python -m bench.speed W1a W4 --plain --pfl-research /envs/pfl/bin/python --flower /envs/flower/bin/python \\
         --pfllib /src/PFLlib /envs/pfllib/bin/python
     python -m bench.speed --quick --plain                    # does everything work?
-    python -m bench.speed --table                            # writes the tables of docs/performance.md
+    python -m bench.speed --table                            # prints all tables
 
 Peers are programs in other environments: pfl (pip install pfl==0.6.0), Flower (pip install 'flwr[simulation]==1.41.0'),
 BlazeFL (Python 3.12 or later, pip install 'blazefl[contrib,reproducibility]==2.0.3'; 3.14t for its threads),
@@ -185,9 +185,7 @@ def main(words: list[str] | None = None) -> None:
     if unknown:
         parser.error(f"no workload {unknown[0]}; there are {', '.join(WORKLOADS)}")
     if args.table:
-        lines = table.read(args.lines)
-        print(table.tables(lines))
-        table.PAGE.write_text(table.renewed(table.PAGE.read_text(encoding="utf-8"), lines), encoding="utf-8")
+        print(table.tables(table.read(args.lines)))
         return
     if args.cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])  # and so every program's

@@ -1,4 +1,4 @@
-"""The tables of `docs/performance.md`, made of the lines that were measured."""
+"""Tables of the lines that were measured; `page` makes those of `docs/performance.md`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import Any
 from bench.speed.workloads import WORKLOADS
 
 LINES = Path(__file__).parents[1] / "results" / "speed.jsonl"
-PAGE = Path(__file__).parents[2] / "docs" / "performance.md"
-_BEGIN, _END = "<!-- measured -->", "<!-- /measured -->"
 _TITLES = {
     "fedavg": "FedAvg", "da-pfl": "DA-PFL", "pfedcs": "PFedCS", "ifca-cam": "IFCA-CAM", "plain": "by hand",
     "pfl-research": "pfl-research", "flower": "Flower", "pfllib": "PFLlib", "blaze-fl": "BlazeFL",
@@ -46,11 +44,28 @@ def _tables(lines: Sequence[Line]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def renewed(text: str, lines: Sequence[Line]) -> str:
-    """The page with its tables made anew."""
-    before, _, rest = text.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}\n{tables(lines)}\n{_END}{after}"
+def page() -> str:
+    """The comparison with other programs, machine by machine."""
+    lines = _last([line for line in read() if not line["quick"]])
+    machines = {_of(line): [x for x in lines if _of(x) == _of(line)] for line in reversed(lines)}
+    parts = []
+    for (cpu, cores), found in machines.items():
+        rows = []
+        for line in _in_order(found, "pair"):
+            mine, theirs = (line["cohort"] / statistics.median(pair[side] for pair in line["pairs"]) for side in (0, 1))
+            low, high = line["spread"]
+            rows.append(
+                f"| {line['workload']} | {_peer(line)} | {theirs:.3g} | {mine:.3g} | **{line['ratio']:.2f}** "
+                f"({low:.2f} to {high:.2f}) |"
+            )
+        head = "| | program (its fastest setting) | its client updates/s | ours | times as fast |"
+        parts += [f"{cores} cores of {cpu}:", _table(head, rows)]
+    return "\n\n".join(parts)
+
+
+def _peer(line: Line) -> str:
+    setting = ", ".join(f"{name} {value}" for name, value in line["setting"].items())
+    return f"{_TITLES[line['peer']]} ({setting})"
 
 
 def _machine(line: Line) -> str:
@@ -134,9 +149,8 @@ def _pairs(lines: Sequence[Line]) -> str:
         mine, theirs = (statistics.median(pair[side] for pair in line["pairs"]) for side in (0, 1))
         goal = WORKLOADS[line["workload"]].goal(line["peer"], line["setting"])
         low, high = line["spread"]
-        setting = ", ".join(f"{name} {value}" for name, value in line["setting"].items())
         rows.append(
-            f"| {line['workload']} | {_TITLES[line['peer']]} ({setting}) | {line['cohort'] / theirs:.3g} | "
+            f"| {line['workload']} | {_peer(line)} | {line['cohort'] / theirs:.3g} | "
             f"{line['cohort'] / mine:.3g} | **{line['ratio']:.2f}** ({low:.2f} to {high:.2f}) | "
             f"{'' if goal is None else f'{goal:g}'} | {line['first_s'][1]:.1f} s, {line['first_s'][0]:.1f} s | "
             f"{_memory(line)} | {100 * line['accuracy'][1]:.1f} %, {100 * line['accuracy'][0]:.1f} % |"
@@ -153,9 +167,8 @@ def _targets(lines: Sequence[Line]) -> str:
     for line in _in_order(lines, "target"):
         mine, theirs = (statistics.median(pair[side] for pair in line["pairs"]) for side in (0, 1))
         low, high = line["spread"]
-        setting = ", ".join(f"{name} {value}" for name, value in line["setting"].items())
         rows.append(
-            f"| {line['workload']} | {100 * line['target']:.0f} % | {_TITLES[line['peer']]} ({setting}) | "
+            f"| {line['workload']} | {100 * line['target']:.0f} % | {_peer(line)} | "
             f"{theirs:.2f} s | {mine:.2f} s | **{line['ratio']:.2f}** ({low:.2f} to {high:.2f}) |"
         )
     return _table(

@@ -1,4 +1,4 @@
-"""The tables of docs/results/catalogue.md and the goals of docs/results/no-harm.md: all methods and their safe forms.
+"""The figures behind docs/results/catalogue.md and the goals in docs/results/no-harm.md: all methods and safe forms.
 
     fedkin compare reproduce/catalogue/digits.toml --out runs/digits
     fedkin compare reproduce/catalogue/fashion.toml --data PATH/fashion-mnist --out runs/fashion
@@ -6,19 +6,20 @@
     fedkin compare reproduce/catalogue/heart.toml --data PATH/heart-disease --out runs/heart
     fedkin compare reproduce/catalogue/har.toml --data PATH/uci-har/uci-har.npz --out runs/har
     python reproduce/catalogue/table.py runs/digits runs/fashion runs/writers runs/heart runs/har
+    python docs/generate.py
 
-prints one table per folder as Markdown: that of `fedkin compare`, with the figures of each method's safe form next to
-its own and seconds in place of megabytes; below it the methods that are below Local, and those equal to Local or
-FedAvg to the last digit. At the end the goals of safe forms, one row per folder. An interrupted comparison goes on with
-`fedkin resume runs/digits`; the tables take what is finished.
+The second to last command writes the rows of these federations in `results.csv`: the table of `fedkin compare`, with
+the figures of each method's safe form beside its own and seconds in place of megabytes; and their rows in `goals.csv`.
+It prints which safe forms are behind, and the methods equal to Local or FedAvg to the last digit. An interrupted
+comparison goes on with `fedkin resume runs/digits`; the tables take what is finished.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
@@ -28,12 +29,18 @@ from fedkin.report.first import first_of
 from fedkin.report.folder import Run, by_title, read_run
 from fedkin.report.headline import headline
 from fedkin.report.rows import Row, comparison_rows
-from fedkin.report.tables import DASH, Grid, comparison_table, to_markdown
+from fedkin.report.tables import DASH, comparison_table
 
-SAFE = ("safe: gain", "safe: harmed", "safe: worst 10 %")
-GOALS = (
-    "| federation | methods | seeds | gain: method | better of it and Local | safe | below by > 1 point: method | safe "
-    "| surely below: method | safe | of | worst client: method | safe |"
+HERE = Path(__file__).parent
+RESULTS, GOALS = HERE / "results.csv", HERE / "goals.csv"
+NAMES = {"digits": "digits", "fashion": "Fashion-MNIST", "writers": "writers", "heart": "heart", "har": "HAR"}
+"""Folder of a comparison -> its heading."""
+FIGURES = ("accuracy %", "last", "trained %", "balanced %", "worst 10 %", "macro-F1 %", "gain", "harmed")
+SAFE = ("gain", "harmed", "worst 10 %")
+COLUMNS = ("federation", "method", "best", *FIGURES, *(f"safe: {name}" for name in SAFE), "s")
+GOAL_COLUMNS = (
+    *("federation", "methods", "seeds", "gain", "gain of the better", "safe gain", "below", "safe below"),
+    *("surely below", "safe surely below", "results", "worst", "safe worst"),
 )
 
 
@@ -59,28 +66,62 @@ def seconds(runs: list[Run]) -> float:
     return min(totals)
 
 
-def table(runs: Sequence[Run]) -> Grid:
-    """Return the table of `fedkin compare` for the methods, with their safe forms' figures; MB becomes seconds."""
+def figures(federation: str, runs: Sequence[Run]) -> list[dict[str, str]]:
+    """Return the rows of a federation under `COLUMNS`; a figure that does not exist is an empty text."""
     every = by_title(runs)
     safe = pairs_of({row.title: row for row in comparison_rows(every)})
     groups = {title: each for title, each in every.items() if "-safe" not in title}
     rows = comparison_rows(groups)
     grid = comparison_table(rows, extra=headline(groups, first_of(groups)))
     compared = comparison_table([safe.get(row.title, row) for row in rows])
-    gain, harmed, worst = (compared.columns.index(name) for name in ("gain", "harmed", "worst 10 %"))
-    cells = []
-    for row, line, theirs in zip(rows, grid.rows, compared.rows, strict=True):
-        form = [theirs[i] for i in (gain, harmed, worst)] if row.title in safe else [DASH] * 3
-        cells.append((*line[:-1], *form, _short(seconds(groups[row.title]))))
-    note = grid.note.replace(
-        "MB: sent up and down in training", "s: seconds of one run, evaluation included, the least over seeds"
-    )
-    note += "; safe: the method's safe form (likely)"
-    return replace(grid, columns=(*grid.columns[:-1], *SAFE, "s"), rows=tuple(cells), note=note)
+    best, found = {i for i, _ in grid.bold}, []
+    for i, (row, line, theirs) in enumerate(zip(rows, grid.rows, compared.rows, strict=True)):
+        own = dict(zip(grid.columns, line, strict=True))
+        form = dict(zip(compared.columns, theirs, strict=True)) if row.title in safe else {}
+        shown = {name: own.get(name, DASH) for name in FIGURES}
+        shown |= {f"safe: {name}": form.get(name, DASH) for name in SAFE}
+        taken = seconds(groups[row.title])
+        shown["s"] = f"{taken:.1f}" if taken < 10 else f"{taken:.0f}"
+        names = {"federation": federation, "method": row.title, "best": "yes" if i in best else ""}
+        found.append(names | {name: "" if text == DASH else text for name, text in shown.items()})
+    return found
 
 
-def _short(taken: float) -> str:
-    return f"{taken:.1f}" if taken < 10 else f"{taken:.0f}"
+def table() -> str:
+    """Return the table of docs/results/catalogue.md: accuracy, and what the safe form gains over Local."""
+    cells: dict[str, dict[str, str]] = {}
+    for row in read(RESULTS):
+        accuracy, gain = row["accuracy %"].split(" ")[0], row["safe: gain"].split(" ")[0]
+        text = f"**{accuracy}**" if row["best"] else accuracy
+        cells.setdefault(row["method"], {})[row["federation"]] = f"{text} / {gain}" if gain else text
+    lines = [f"| method | {' | '.join(NAMES.values())} |", "| :-- |" + " --: |" * len(NAMES)]
+    lines += [f"| {m} | {' | '.join(found.get(name, DASH) for name in NAMES)} |" for m, found in cells.items()]
+    return "\n".join(lines)
+
+
+def goals_table() -> str:
+    """Return the table of goals in docs/results/no-harm.md."""
+    shown = ("gain", "gain of the better", "safe gain", "surely below", "safe surely below", "results", "worst",
+             "safe worst")  # fmt: skip
+    lines = [f"| federation | {' | '.join(shown)} |", "| --- |" + " --: |" * len(shown)]
+    lines += [f"| {NAMES[row['federation']]} | {' | '.join(row[name] for name in shown)} |" for row in read(GOALS)]
+    return "\n".join(lines)
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """Return the rows of a table."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def renew(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> None:
+    """Write rows in place of those of the same federations, in the order of `NAMES`."""
+    given = {row["federation"] for row in rows}
+    kept = [row for row in read(path) if row["federation"] not in given]
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(sorted([*kept, *rows], key=lambda row: list(NAMES).index(row["federation"])))
 
 
 def equal_rows(runs: Sequence[Run], reference: str) -> list[str]:
@@ -93,20 +134,17 @@ def equal_rows(runs: Sequence[Run], reference: str) -> list[str]:
     return [title for title, equal in same.items() if equal]
 
 
-# ---- goals of safe forms --------------------------------------------------------------------------------------------
-def goals(name: str, runs: Sequence[Run]) -> str:
-    """Return a federation's row under `GOALS`: means and sums over methods with a safe form, seeds and clients."""
+def goals(federation: str, runs: Sequence[Run]) -> dict[str, str]:
+    """Return a federation's row under `GOAL_COLUMNS`: means and sums over methods with a safe form, seeds, clients."""
     rows = {row.title: row for row in comparison_rows(by_title(runs))}
     pairs = [(rows[title], form) for title, form in pairs_of(rows).items() if title in rows]
     gains = [(p.gain.mean, s.gain.mean) for p, s in pairs if p.gain is not None and s.gain is not None]
-    if not gains:
-        return f"| {name} | 0 |" + f" {DASH} |" * 11
     better = fmean(max(p, 0.0) for p, _ in gains)
     shown = [f"{100 * v:+.1f}" for v in (fmean(p for p, _ in gains), better, fmean(s for _, s in gains))]
     (below, sure, of, worst), safe = (_losses([pair[i] for pair in pairs]) for i in (0, 1))
     cells = [*shown, below, safe[0], sure, safe[1], of, f"{100 * worst:.0f}", f"{100 * safe[3]:.0f}"]
     seeds = max(p.seeds for p, _ in pairs)
-    return f"| {name} | {len(pairs)} | {seeds} | {' | '.join(map(str, cells))} |"
+    return dict(zip(GOAL_COLUMNS, map(str, (federation, len(pairs), seeds, *cells)), strict=True))
 
 
 def behind(runs: Sequence[Run], by: float = 0.003) -> list[str]:
@@ -134,22 +172,17 @@ def _losses(rows: Sequence[Row]) -> tuple[int, int, int, float]:
 
 
 def main() -> None:
-    """Print the tables of the folders that are given."""
+    """Write the rows of the folders that are given, and print what the text of the pages names."""
     folders = [Path(a) for a in sys.argv[1:]]
     if not folders:
         raise SystemExit(__doc__)
     found = {folder.name: runs_of(folder) for folder in folders}
     for name, runs in found.items():
-        groups = {title: each for title, each in by_title(runs).items() if "-safe" not in title}
-        below = [row.title for row in comparison_rows(groups) if row.gain is not None and row.gain.mean < 0]
-        print(f"### {name}\n\n{to_markdown(table(runs))}\n")
-        print(f"Below Local in the mean: {', '.join(below) or 'none'}.")
-        print(f"Safe form more than 0.3 points behind the better of the two: {', '.join(behind(runs)) or 'none'}.")
+        print(f"{name}: safe forms more than 0.3 points behind the better of the two: {', '.join(behind(runs))}")
         for reference in ("Local", "FedAvg"):
-            same = [title for title in equal_rows(runs, reference) if title != reference]
-            print(f"Equal to {reference} to the last digit: {', '.join(same) or 'none'}.")
-        print()
-    print(GOALS, "| --- |" + " --: |" * 12, *(goals(name, runs) for name, runs in found.items()), sep="\n")
+            print(f"{name}: equal to {reference} to the last digit: {', '.join(equal_rows(runs, reference))}")
+    renew(RESULTS, COLUMNS, [row for name, runs in found.items() for row in figures(name, runs)])
+    renew(GOALS, GOAL_COLUMNS, [goals(name, runs) for name, runs in found.items()])
 
 
 if __name__ == "__main__":

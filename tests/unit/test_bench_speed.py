@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import sys
@@ -286,34 +285,12 @@ def test_goals_of_one_and_several_processes() -> None:
     assert w.goal("blaze-fl", {}) is None
 
 
-def test_only_the_tables_of_the_page_change() -> None:
-    """What stands before and after them stays; a second time changes nothing."""
-    page = "# Title\n<!-- measured -->\nold\n<!-- /measured -->\nend\n"
-    lines = [copy.deepcopy(START)]
-    made = table.renewed(page, lines)
-    assert made.startswith("# Title\n<!-- measured -->\n2 cores of")
-    assert made.endswith("\n<!-- /measured -->\nend\n")
-    assert "old" not in made
-    assert table.renewed(made, lines) == made
-
-
-def test_the_command_writes_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`--table` runs nothing: it prints the tables of the lines and puts them into the page."""
-    page, file = tmp_path / "page.md", tmp_path / "lines.jsonl"
-    page.write_text("<!-- measured --><!-- /measured -->")
+def test_the_command_prints_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--table` runs nothing."""
+    file = tmp_path / "lines.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in (WHOLE, START)))
-    monkeypatch.setattr(table, "PAGE", page)
     command.main(["--table", "--lines", str(file)])
     assert capsys.readouterr().out.strip() == table.tables([WHOLE, START])
-    assert page.read_text() == f"<!-- measured -->\n{table.tables([WHOLE, START])}\n<!-- /measured -->"
-
-
-def test_the_page_shows_what_was_measured() -> None:
-    """The tables of `docs/performance.md` are those that `python -m bench.speed --table` makes of the lines."""
-    text = table.PAGE.read_text(encoding="utf-8")
-    assert table.renewed(text, table.read()) == text
 
 
 def test_steps_are_timed_for_each_way_of_computing_gradients() -> None:

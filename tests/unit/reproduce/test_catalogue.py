@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reproduce.catalogue.table import behind, equal_rows, goals, table
+from reproduce.catalogue import table
+from reproduce.catalogue.table import behind, equal_rows, figures, goals
 from reproduce.tables import HERE
 
 from fedkin.experiment.compare import comparison_from
@@ -72,7 +73,7 @@ def test_goals_by_hand() -> None:
     runs += [of("A-safe (likely)", 0, 0.6, 0.5), of("A-safe (likely)", 1, 0.65, 0.475)]
     runs += [of("B-safe (likely)", s, 0.5, 0.5) for s in (0, 1)]
     # below by more than a point: one of A, four of B; of the safe forms one. The only loss beyond chance is A's
-    assert goals("two", runs) == "| two | 2 | 2 | -1.9 | +3.1 | +2.8 | 5 | 1 | 1 | 0 | 8 | -8 | -1 |"
+    assert list(goals("two", runs).values()) == ["two", "2", "2", "-1.9", "+3.1", "+2.8", *"5110", "8", "-8", "-1"]
     assert behind(runs) == ["A"]
 
 
@@ -86,9 +87,16 @@ def test_a_row_has_its_safe_form_and_the_least_seconds(tmp_path: Path) -> None:
             timing = {"round_s": taken, "evaluation_s": 0.5 * len(run.title)}
             (folder / "timing.jsonl").write_text(json.dumps(timing) + "\n")
             runs.append(replace(run, folder=folder))
-    grid = table(runs)
-    assert grid.columns[-4:] == ("safe: gain", "safe: harmed", "safe: worst 10 %", "s")
-    assert [row[0] for row in grid.rows] == ["Local", "A"]
-    assert grid.rows[0][-4:] == ("–", "–", "–", "6.5")
-    gain, _, worst, taken = grid.rows[1][-4:]
-    assert (gain, worst, taken) == ("+10.0 ± 0.0", "60.0 ± 0.0", "4.5")
+    local, a = figures("toy", runs)
+    assert (local["method"], local["safe: gain"], local["s"]) == ("Local", "", "6.5")
+    assert (a["method"], a["safe: gain"], a["safe: worst 10 %"], a["s"]) == ("A", "+10.0 ± 0.0", "60.0 ± 0.0", "4.5")
+
+
+def test_a_federation_s_rows_are_replaced(tmp_path: Path) -> None:
+    """Those of others stay, in the order of the page."""
+    path = tmp_path / "goals.csv"
+    path.write_text("federation,gain\ndigits,1\nhar,2\n")
+    table.renew(
+        path, ("federation", "gain"), [{"federation": "har", "gain": "4"}, {"federation": "heart", "gain": "3"}]
+    )
+    assert path.read_text() == "federation,gain\ndigits,1\nheart,3\nhar,4\n"
