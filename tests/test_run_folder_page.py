@@ -12,6 +12,8 @@ import fedkin
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import DataSettings, ModelSettings, Settings
 from fedkin.methods import get_method
+from fedkin.report.content import content_of
+from fedkin.report.folder import read_run
 from fedkin.report.page import write_page
 from grouped import setup
 
@@ -45,7 +47,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     for name, (data, how) in runs.items():
         groups = setup(rounds=3, engine="loop", **how).groups() | {"data": data, "model": ModelSettings("linear")}
         run_settings(Settings(name, get_method(name), **groups), out=place / name)
-        write_page(place / name)
+        write_page(place / name, content_of([read_run(place / name)]))
     return [place / name for name in runs]
 
 

@@ -15,8 +15,8 @@ from fedkin.cli.exit_codes import DIVERGED, OK
 from fedkin.cli.flags import ShowCompare, ShowRun, compare_flags, resume_flags, run_flags
 from fedkin.cli.outcome import (
     Outcome,
+    base_of,
     chosen_folder,
-    sibling,
     tell_clients,
     tell_findings,
     tell_verdicts,
@@ -43,8 +43,9 @@ from fedkin.experiment.tuning import trial_place
 from fedkin.methods import get_title
 from fedkin.privacy.budget import sentence
 from fedkin.report import tables
+from fedkin.report.content import content_of
 from fedkin.report.folder import Run, read_run
-from fedkin.report.page import one_run, run_page
+from fedkin.report.page import write_page
 from fedkin.report.tuning import setting_text, tuning_table
 from fedkin.report.wording import listed
 from fedkin.storage.folders import reading, require_folder, taken
@@ -206,7 +207,7 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
 
 
 def _show_comparison(plan: Comparison, found: Outcome, runs: Sequence[Run], show: ShowCompare) -> None:
-    screen.table(found.table)
+    screen.table(found.report.table)
     if found.report.tuned:
         screen.table(tuning_table(found.report.tuned))
     tell_verdicts(found)
@@ -244,13 +245,13 @@ def _finish(result: Result, show: ShowRun | ShowCompare, tracking: Tracking, cod
     """Write the page and print the results; ``code``: the method as it was named, by default as the folder has it."""
     assert result.folder is not None
     run = replace(read_run(result.folder), at_best=show.at_best)
-    report, reference = one_run(run, sibling(result.folder))
-    page = run_page(result.folder, run, report, reference)
+    report = content_of([run], base=base_of(run))
+    page = write_page(result.folder, report)
     tracking.end()
     if show.json:
         screen.write(json.dumps(_summary(run, show), indent=2))
     elif not show.quiet:
-        screen.table(tables.final_table(run, report.first))
+        screen.table(report.table)
         screen.say(f"computed by {run.summary['computed']}")
         if "privacy" in run.summary:
             screen.say(f"privacy of {sentence(run.summary['privacy'])}")

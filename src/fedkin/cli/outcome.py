@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedkin.cli import screen
@@ -17,10 +17,9 @@ from fedkin.evaluate import Conclusion
 from fedkin.experiment.compare import result_of
 from fedkin.experiment.settings import DataSettings, OnData, digest
 from fedkin.inspection import glance
-from fedkin.report import references, tables
-from fedkin.report.folder import Run
-from fedkin.report.page import comparison_page
-from fedkin.report.page_data import PageData
+from fedkin.report.content import Content
+from fedkin.report.folder import Run, read_run
+from fedkin.report.page import write_page
 from fedkin.report.publication_tables import Origin, write_tables
 
 _FILES = (".csv", ".htm", ".html", ".json", ".jsonl", ".md", ".parquet", ".pdf", ".png", ".safetensors", ".svg",
@@ -51,7 +50,13 @@ def require_folder_name(out: Path, flag: str = "--out") -> Path:
     return out
 
 
-def sibling(folder: Path) -> Path | None:
+def base_of(run: Run, folder: Path | None = None) -> Run | None:
+    """Return the run that a run is compared with: that of a folder, or the Local of its comparison."""
+    found = folder or (None if run.folder is None else _sibling(run.folder))
+    return None if found is None else replace(read_run(found), at_best=run.at_best)
+
+
+def _sibling(folder: Path) -> Path | None:
     """Return the Local of the same seed, where the run is one of a comparison."""
     place = folder.absolute()
     if not (place.parent / "compare.toml").is_file() or "-seed" not in place.name:
@@ -150,47 +155,43 @@ class Outcome:
     """Results of a comparison.
 
     Attributes:
-        table: table for the screen.
         verdicts: a line for every method but the reference.
         styles: how a terminal shows each of them, as from `style_of`.
-        which: how Local and Local (full) differ; empty where they were not both run.
-        report: content of the page; ``reference`` is the title of the reference method.
-        page: path of the page.
+        report: content of the page; page: its path.
     """
 
-    table: tables.Grid
     verdicts: tuple[str, ...]
     styles: tuple[str, ...]
-    which: str
-    report: PageData
-    reference: str
+    report: Content
     page: Path
 
 
 def write_outcome(baseline: str, folder: Path, runs: Sequence[Run], decimals: int) -> Outcome:
     """Write the tables and the page of a comparison into its folder; ``baseline`` names a method."""
     made = result_of(baseline, runs, folder)
-    reference, report, rows, lead = made.reference, made.content, made.rows, made.lead
+    reference, report = made.reference, made.content
     command = f"fedkin compare {typed(folder / 'compare.toml')}"
-    judged = [row for row in rows if row.finding is not None]
+    judged = [row for row in report.rows if row.finding is not None]
     verdicts = tuple(filter(None, (report.verdict(row.title, reference) for row in judged)))
     styles = tuple(style_of(row.finding) for row in judged if row.finding is not None)
-    which = references.which_is_which(report.runs)
     origin = Origin(command, tuple((run.title, run.seed, digest(run.summary["config"])) for run in runs), made.tuned)
-    others = _judged_by(report, reference)
+    others = _judged_by(report)
     sentences = [s for row in judged for name in others if (s := report.sentence(row.title, name))]
     text = f"{' '.join(report.unlearned)}\n\n" if report.unlearned else ""
-    text += "".join(f"- {sentence}\n" for sentence in sentences) + (f"\n{which}\n" if which else "")
-    write_tables(folder, rows, origin, reference, decimals, text, lead)
-    page = comparison_page(folder, report, command, reference)
-    return Outcome(made.table(), verdicts, styles, which, report, reference, page)
+    text += "".join(f"- {sentence}\n" for sentence in sentences)
+    text += f"\n{which}\n" if (which := report.which_is_which) else ""
+    write_tables(folder, report.rows, origin, reference, decimals, text, report.lead)
+    page = write_page(folder, report, command)
+    return Outcome(verdicts, styles, report, page)
 
 
-def _judged_by(report: PageData, reference: str) -> tuple[str, ...]:
-    """Return the references of the sentences in ``table.md``: Local (full) as well, unless it is identical to Local."""
-    twins = report.findings.get(references.LOCAL, {}).get(references.FULL)
-    same = twins is not None and twins.difference.identical  # then the second sentence would repeat the first
-    return (reference, references.FULL) if reference == references.LOCAL and not same else (reference,)
+def _judged_by(report: Content) -> list[str]:
+    """Return the references of the sentences in ``table.md``: the stronger kind of training alone as well, unless it is
+    identical to the other."""
+    reference, findings = report.reference, report.findings.get(report.reference, {})
+    full = [name for name in report.findings if report.role(name) == "alone-full"] * (report.role(reference) == "alone")
+    # then the second sentence would repeat the first
+    return [reference, *(name for name in full if name not in findings or not findings[name].difference.identical)]
 
 
 def style_of(found: Conclusion) -> str:
@@ -210,13 +211,13 @@ def tell_verdicts(found: Outcome) -> None:
         screen.paragraph(" ".join(found.report.unlearned) + "\n")
     for text, style in zip(found.verdicts, found.styles, strict=True):
         screen.paragraph(text, style)
-    if found.which:
-        screen.paragraph(f"\n{found.which}")
+    if found.report.which_is_which:
+        screen.paragraph(f"\n{found.report.which_is_which}")
 
 
-def tell_warnings(report: PageData) -> None:
+def tell_warnings(report: Content) -> None:
     """Print the caveats of the page, which are to be read before the results."""
-    if report.warnings:
+    if report.caveats:
         screen.say("\nCaveats:")
-        for warning in report.warnings:
-            screen.paragraph(f"- {warning.text}")
+        for caveat in report.caveats:
+            screen.paragraph(f"- {caveat.text}")

@@ -12,15 +12,16 @@ from tyro.conf import Positional
 from fedkin.cli import screen
 from fedkin.cli.figures import FigureFlags
 from fedkin.cli.flags import read
-from fedkin.cli.outcome import Outcome, require_folder_name, sibling, write_outcome
+from fedkin.cli.outcome import Outcome, base_of, require_folder_name, write_outcome
 from fedkin.core import RunFolderError
 from fedkin.core.errors import typed
 from fedkin.experiment.compare import known, meant, run_name
 from fedkin.experiment.listing import require_run_or_comparison
 from fedkin.experiment.planned import compared
 from fedkin.report import export
+from fedkin.report.content import content_of
 from fedkin.report.folder import Run, read_run
-from fedkin.report.page import one_run, run_page
+from fedkin.report.page import write_page
 from fedkin.report.publication_tables import require_decimals
 from fedkin.storage.folders import reading, require_folder
 from fedkin.storage.toml import read_toml
@@ -61,15 +62,15 @@ def _report(folder: Path, flags: ReportFlags) -> int:
     require_run_or_comparison(folder)
     if (folder / "compare.toml").is_file():
         found = _comparison(flags)
-        report, page, reference = found.report, found.page, found.reference
+        report, page = found.report, found.page
     else:
         run = _read(folder, flags)
-        report, reference = one_run(run, flags.local or sibling(folder))
-        page = run_page(folder, run, report, reference)
+        report = content_of([run], base=base_of(run, flags.local))
+        page = write_page(folder, report)
     if not flags.quiet:
         screen.say(f"Pictures and tables: {page}")
     if flags.figures is not None:
-        paths = export.write_files(flags.figures, report, reference)
+        paths = export.write_files(flags.figures, report)
         if not flags.quiet:
             screen.say(f"{len(paths)} figures and tables: {flags.figures}")
     return 0

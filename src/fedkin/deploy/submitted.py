@@ -22,6 +22,8 @@ from fedkin.deploy.wire_format import WireError, convert, head_of
 from fedkin.display import OneLine
 from fedkin.experiment.result import Result
 from fedkin.experiment.settings import Settings, settings_from
+from fedkin.report.content import content_of
+from fedkin.report.folder import read_run
 from fedkin.report.page import write_page
 from fedkin.storage.lock import writing
 
@@ -144,7 +146,7 @@ def run_submitted(post: Channel, word: object) -> Result:
     with writing(folder), says_why(word):  # a second server of the same run must not write failed.txt for the first
         (folder / "failed.txt").unlink(missing_ok=True)
         result = serve(settings, post, folder, command=command(word), on_round=on_round)
-        write_page(folder)
+        write_page(folder, content_of([read_run(folder)]))
     return result
 
 

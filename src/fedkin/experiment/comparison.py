@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -12,12 +11,11 @@ from typing import TYPE_CHECKING, Literal
 from fedkin.core import ConfigError
 from fedkin.core.errors import counted, nearest
 from fedkin.report import charts, tables
+from fedkin.report.content import Content, content_of
 from fedkin.report.folder import Run, data_of
 from fedkin.report.frames import require_pandas
-from fedkin.report.headline import Headline, headline
-from fedkin.report.page import comparison_page, several_runs
-from fedkin.report.page_data import PageData
-from fedkin.report.tuning import Tuned, tuning_note, tuning_warnings
+from fedkin.report.page import document
+from fedkin.report.tuning import Tuned
 from fedkin.storage.files import write_atomic
 
 if TYPE_CHECKING:
@@ -32,13 +30,13 @@ class ComparisonResult:
 
     Attributes:
         runs: the runs, seed by seed in the order of the methods.
-        reference: display name of the method that the others are compared with.
+        reference: display name of the method that the others are compared with; by default training alone.
         tuned: how the methods were tuned; empty if they were not.
         private: whether the runs had a privacy option.
     """
 
     runs: Sequence[Run]
-    reference: str = "Local"
+    reference: str = ""
     tuned: Sequence[Tuned] = ()
     private: bool = False
 
@@ -46,9 +44,9 @@ class ComparisonResult:
         return iter(self.runs)
 
     def __repr__(self) -> str:
-        counts = (len(self.rows), len({run.seed for run in self}), max(len(run.rounds) for run in self))
+        counts = (len(self.content.rows), len({run.seed for run in self}), max(len(run.rounds) for run in self))
         sizes = map(counted, counts, ("method", "seed", "round"))
-        means = [f"{row.title} {row.accuracy.mean:.3f}" for row in self.rows if row.accuracy is not None]
+        means = [f"{row.title} {row.accuracy.mean:.3f}" for row in self.content.rows if row.accuracy is not None]
         shown = ", ".join(means[:_SHOWN]) + (f" and {len(means) - _SHOWN} more" if len(means) > _SHOWN else "")
         return f"ComparisonResult({', '.join(sizes)}, {data_of(self.runs[0].summary)},\n  accuracy: {shown})"
 
@@ -56,26 +54,13 @@ class ComparisonResult:
         return tables.to_html(self.table())
 
     @cached_property
-    def content(self) -> PageData:
+    def content(self) -> Content:
         """The content of the page."""
-        report = several_runs(self.runs, self.reference)
-        caveats = tuning_warnings(self.tuned, self.private, report.first.fair) if self.tuned else []
-        return replace(report, tuned=self.tuned, warnings=[*report.warnings, *caveats])
-
-    @cached_property
-    def rows(self) -> list[tables.Row]:
-        """The methods in numbers."""
-        page = self.content
-        return tables.comparison_rows(page.runs, self.reference, page.findings.get(self.reference), page.first.metric)
-
-    @cached_property
-    def lead(self) -> Headline:
-        """The rounds of the figures, and the runs that diverged."""
-        return headline(self.content.runs, self.content.first, tuning_note(self.tuned))
+        return content_of(self.runs, self.reference, tuned=self.tuned, private=self.private)
 
     def table(self) -> tables.Grid:
         """Return the table that ``fedkin compare`` prints; ``print`` shows it as text, a notebook as a table."""
-        return tables.comparison_table(self.rows, self.reference, self.lead)
+        return self.content.table
 
     def to_frame(self, kind: Literal["runs", "clients", "rounds"] = "runs") -> DataFrame:
         """Return a pandas DataFrame (``pip install "fedkin[pandas]"``).
@@ -110,6 +95,5 @@ class ComparisonResult:
 
     def report(self, path: Path | str) -> Path:
         """Write the page of the comparison, one HTML file that loads nothing, and return its path."""
-        with tempfile.TemporaryDirectory() as folder:
-            write_atomic(Path(path), comparison_page(folder, self.content, None, self.reference).read_bytes())
+        write_atomic(Path(path), document(self.content).encode())
         return Path(path)

@@ -10,7 +10,7 @@ What is known:
 ``weights``     relations between clients as weights
 ``clusters``    relations between clients as clusters
 ``relations``   who learned from whom in a run, as charts and sentences
-``page_data``   all of these for a run or a comparison, and the warnings
+``content``     all of these for a run or a comparison, and the caveats
 
 Charts:
 
@@ -30,11 +30,7 @@ Charts:
 The page:
 
 ``wording``     numbers and short phrases
-``pictures``    small pictures inside the text
-``result``      sentences and four figures of a method
-``board``       caveats; the dots and the table of methods
-``settings``    the choices of each run, and what the words mean
-``markup``      the HTML of a page
+``templates``   the templates of pages and sentences in ``templates``
 ``page``        the page of a run or a comparison, with the scripts, the style and fixed parts in ``assets``
 
 Other files:

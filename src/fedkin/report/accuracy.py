@@ -136,7 +136,7 @@ def _one_spec(
             "padding": {"left": 0, "top": 8, "right": 2, "bottom": 0}}  # fmt: skip
 
 
-def final_accuracies(groups: Groups, reference: str = "Local", first: Choice | None = None) -> Figure:
+def final_accuracies(groups: Groups, reference: str, first: Choice | None = None) -> Figure:
     """Return one row per method in order of its final accuracy, or of the headline metric ``first``: a dot per seed,
     the mean with ± one standard deviation, and the reference's mean as a dashed line."""
     metric = "accuracy" if first is None else first.metric
@@ -152,13 +152,11 @@ def final_accuracies(groups: Groups, reference: str = "Local", first: Choice | N
                       "last round": None if last is None else percent(last.mean),
                       "low": percent(value.mean - (std or 0)), "high": percent(value.mean + (std or 0))})  # fmt: skip
         seeds += [{"series": title, "value": percent(v)} for v in value.values if std is not None]
-    of_all = figures.shades(groups)
-    shades = {t: of_all[t] for t in order}
     x = {
         **x_axis("value", f"final {NAMED[metric].replace('acc', 'test acc')}, mean over clients (%)"),
         "scale": {"zero": False, "padding": 16},
     }
-    colour = coloured(shades, legend=False)
+    colour = coloured({t: groups[t] for t in order}, legend=False)
     layer: list[Spec] = [
         {"mark": {"type": "rule", "strokeWidth": 2},
          "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "color": colour}},

@@ -134,7 +134,7 @@ def _bytes_spec(groups: Groups, lines: Mapping[str, list[dict[str, Any]]], front
     at = figures.end_labels([last[t]["value"] for t in order], low, high, height)
     ends = [{**last[t], "name": cut(t, 22), "short": cut(t, 14), "front": t in front, "label": label}
             for t, label in zip(order, at, strict=True)]  # fmt: skip
-    colour, dash = coloured(figures.shades(groups), legend=False), dashed(list(groups))
+    colour, dash = coloured(groups, legend=False), dashed(groups)
     shown = prominent(groups)
     muted = figures.muted(shown)
     x = x_axis("mb", "megabytes sent up and down so far")

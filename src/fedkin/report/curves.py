@@ -12,7 +12,6 @@ from fedkin.report.charts import Spec
 from fedkin.report.figures import (
     NARROW,
     PERCENT_AXIS,
-    PLAIN,
     Figure,
     Groups,
     axis_ends,
@@ -29,7 +28,7 @@ from fedkin.report.figures import (
 )
 from fedkin.report.folder import Run
 from fedkin.report.headline import headline
-from fedkin.report.references import LOCAL
+from fedkin.report.references import ALONE, role_of
 from fedkin.report.wording import cut, fitted, listed, short_mb
 
 HEIGHT = 316
@@ -67,14 +66,14 @@ def _figure(groups: Groups, rows: list[dict[str, Any]], said: str, key: str, num
     shown = prominent(groups)
     finals = {t: s.mean for t in shown if (s := spread([r.final.get(key) for r in groups[t]])) is not None}
     low, high = axis_ends([100 * v for v in finals.values()], [row["value"] for row in rows if row["series"] in shown])
-    ends = _labels({t: 100 * v for t, v in finals.items()}, low, high)
+    ends = _labels(groups, {t: 100 * v for t, v in finals.items()}, low, high)
     start = f"The axis starts at {low}%. " if low else ""
     seeds = max(len(runs) for runs in groups.values())
     what = {"Mean": "mean over clients", "Worst tenth": "the worst tenth of the clients"}.get(
         said, "balanced accuracy, mean over clients"
     )
     caption = f"{start}Accuracy: {what}. Figures at the right: {_over(groups)}, as in the table."
-    caption += " Dashed: training alone." if LOCAL in groups else ""
+    caption += " Dashed: training alone." if any(role_of(runs[0]) == "alone" for runs in groups.values()) else ""
     uneven = any(len({run.total for run in runs}) > 1 for runs in groups.values())
     caption += " A line ends with the first of its seeds to end early." if uneven else ""
     caption += " The band is ± one standard deviation over seeds, for the method picked." if seeds > 1 else ""
@@ -112,11 +111,11 @@ def _by_round(runs: Sequence[Run], key: str) -> dict[int, list[float | None]]:
     return values
 
 
-def _labels(finals: Mapping[str, float], low: int, high: int) -> list[dict[str, Any]]:
+def _labels(groups: Groups, finals: Mapping[str, float], low: int, high: int) -> list[dict[str, Any]]:
     """Return the labels at the right, from the top, at least a line apart."""
     order = sorted(finals, key=lambda t: -finals[t])
     at = end_labels([finals[t] for t in order], low, high, HEIGHT)
-    return [{"series": t, "name": "Alone" if t == LOCAL else fitted(t, _ROOM),
+    return [{"series": t, "name": "Alone" if role_of(groups[t][0]) == "alone" else fitted(t, _ROOM),
              "text": f"{finals[t]:.1f}", "value": round(max(finals[t], low), 2), "label": label}
             for t, label in zip(order, at, strict=True)]  # fmt: skip
 
@@ -124,7 +123,7 @@ def _labels(finals: Mapping[str, float], low: int, high: int) -> list[dict[str, 
 def _spec(
     groups: Groups, rows: list[dict[str, Any]], ends: list[dict[str, Any]], domain: tuple[int, int], bands: bool
 ) -> Spec:
-    colour, kinds, dash, shown = shades(groups), shapes(groups), dashes(list(groups)), prominent(groups)
+    colour, kinds, dash, shown = shades(groups), shapes(groups), dashes(groups), prominent(groups)
     titles = list(groups)
 
     def scale(values: Mapping[str, Any]) -> Spec:
@@ -238,7 +237,7 @@ def course(groups: Groups, key: str = "accuracy") -> str:
     return f"{'The methods level' if len(groups) > 1 else 'It levels'} off by round {by}"
 
 
-def traffic(groups: Groups, reference: str = LOCAL) -> Figure | None:
+def traffic(groups: Groups, reference: str) -> Figure | None:
     """Return megabytes of each method until its mean accuracy is first above the reference's final accuracy, and in all
     rounds; of several seeds the first. None if nothing was counted.
 
@@ -251,7 +250,7 @@ def traffic(groups: Groups, reference: str = LOCAL) -> Figure | None:
     base = groups.get(reference)
     target = None if base is None else base[0].final.get("accuracy")
     rows = []
-    for title in (t for t in prominent(groups) if t not in (reference, *PLAIN)):
+    for title in (t for t in prominent(groups) if t != reference and role_of(groups[t][0]) not in ALONE):
         run = groups[title][0]
         if run.bytes:
             until, at = _until(run, target)
@@ -262,7 +261,8 @@ def traffic(groups: Groups, reference: str = LOCAL) -> Figure | None:
     if not rows:
         return None
     rows.sort(key=lambda row: (row["until"] is None, row["until"] or row["total"]))
-    fact = "Traffic until it beats training alone" if reference == LOCAL else f"Traffic until it is above {reference}"
+    alone = base is not None and role_of(base[0]) == "alone"
+    fact = "Traffic until it beats training alone" if alone else f"Traffic until it is above {reference}"
     fact = fact if target is not None else "Traffic"
     caption = "" if target is None else (
         f"Strong bar: megabytes sent, both directions, until mean accuracy was first above {100 * target:.1f}%, of "

@@ -38,6 +38,7 @@ def gains(
     order: Sequence[str],
     found: Mapping[str, Standing],
     reference: str,
+    roles: Mapping[str, str],
     names: Sequence[str] = (),
     *,
     first: bool = True,
@@ -48,6 +49,7 @@ def gains(
         order: all methods, best first, including the reference.
         found: method -> its standing.
         reference: title of the reference.
+        roles: role of each method, as from `fedkin.report.references.role_of`.
         names: names of the clients, by number.
     """
     every = [one.gain for s in found.values() for one in s.gains]
@@ -65,23 +67,26 @@ def gains(
         draw = _bins if binned else _dots
         rows += draw(title, standing.gains, len(standing.seeds), low, high, most, names)
     fact = "; ".join(
-        f"{named(t)}: {_range(s, 1)} {WORDS[1]}, {_range(s, -1)} {WORDS[-1]}, mean {signed(s.difference.mean)}"
+        f"{named(t, roles[t])}: {_range(s, 1)} higher, {_range(s, -1)} lower, mean {signed(s.difference.mean)}"
         for t, s in found.items()
     )
-    over = against(reference)
+    over = against(reference, roles[reference])
     caption = f"Gain of each client over {over}, in points, in the last round." + (
         " A bin holds clients." if binned else "")  # fmt: skip
-    spec = _spec(rows, [t for t in order if t in found or t == reference], reference, (low, high), binned, most)
+    spec = _spec(
+        rows, [t for t in order if t in found or t == reference], reference, over, roles, (low, high), binned, most
+    )
     name = "gains" if first else "gains-over-" + re.sub(r"[^a-z0-9]+", "-", reference.lower()).strip("-")
     return Figure(name, fact or f"No method was compared with {over}", caption, spec)
 
 
-def accuracies(order: Sequence[str], groups: Groups, names: Sequence[str] = ()) -> Figure:
+def accuracies(order: Sequence[str], groups: Groups, roles: Mapping[str, str], names: Sequence[str] = ()) -> Figure:
     """Return one row per method, one mark per client (and seed) at its final accuracy: of runs without a reference.
 
     Args:
         order: all methods, best first.
         groups: title -> its runs.
+        roles: role of each method.
         names: names of the clients, by number.
     """
     found = {}
@@ -99,10 +104,10 @@ def accuracies(order: Sequence[str], groups: Groups, names: Sequence[str] = ()) 
         rows += [{"method": title, "part": "mean", "gain": percent(mean.mean)}] if mean else []
         draw = _bins if binned else _dots
         rows += draw(title, [one for seed in seeds for one in seed], len(seeds), low, high, most, names)
-    spec = _spec(rows, [t for t in order if t in found], "", (low, high), binned, most)
-    said = "No client was tested" if not found else "Accuracy of each client: " + "; ".join(
-        f"{named(row['method'])}, mean {row['gain']:.1f}%" for row in rows if row["part"] == "mean"
-    )  # fmt: skip
+    spec = _spec(rows, [t for t in order if t in found], "", "", roles, (low, high), binned, most)
+    means = [f"{named(row['method'], roles[row['method']])}, mean {row['gain']:.1f}%"
+             for row in rows if row["part"] == "mean"]  # fmt: skip
+    said = f"Accuracy of each client: {'; '.join(means)}" if found else "No client was tested"
     caption = "Accuracy of each client in the last round. The line is the final mean."
     return Figure("client-accuracies", said, caption, spec)
 
@@ -168,13 +173,20 @@ def _bins(
 
 
 def _spec(
-    rows: list[dict[str, Any]], order: Sequence[str], reference: str, ends: tuple[int, int], binned: bool, most: int
+    rows: list[dict[str, Any]],
+    order: Sequence[str],
+    reference: str,
+    over: str,
+    roles: Mapping[str, str],
+    ends: tuple[int, int],
+    binned: bool,
+    most: int,
 ) -> Spec:
     one = len(order) == 1 or (len(order) == 2 and reference in order)
     shown = [t for t in order if t != reference] if one else list(order)
     low, high = ends
     step = ONE_ROW if one else ROW
-    cuts = {t: fitted(named(t), (NAMES - 8) / _SIZE) for t in shown}
+    cuts = {t: fitted(named(t, roles[t]), (NAMES - 8) / _SIZE) for t in shown}
     band = {"field": "method", "type": "nominal", "title": None, "scale": {"domain": shown, "padding": 0},
             "axis": {"domain": False, "ticks": False, "grid": True, "gridColor": "var(--line)", "bandPosition": 0,
                      "zindex": 1, "minExtent": NAMES, "maxExtent": NAMES, "labelAlign": "left",
@@ -198,7 +210,7 @@ def _spec(
         _part("mean", {"type": "tick", "orient": "vertical", "thickness": 2, "color": "var(--ink)", "opacity": 1,
                        "size": step - 6}, {"x": x, "y": band}),
         *_marks(x, band, binned, most, rows, step / 2),
-        *(_sides(reference, band, -low / (high - low)) if reference else []),
+        *(_sides(over, band, -low / (high - low)) if reference else []),
     ]  # fmt: skip
     return {
         "width": 560, "height": {"step": step}, "data": {"values": rows},
@@ -208,10 +220,10 @@ def _spec(
     }  # fmt: skip
 
 
-def _sides(reference: str, y: Spec, zero_at: float) -> list[Spec]:
+def _sides(over: str, y: Spec, zero_at: float) -> list[Spec]:
     """Return the text in the row of the reference, and those below the axis at either side of zero, which is at a
     fraction of the width: short texts where the long ones do not fit."""
-    long = (f"← better off with {_plain(against(reference))}", "better off with the method, points →")
+    long = (f"← better off with {_plain(over)}", "better off with the method, points →")
     texts = (("right", -8, "← worse", long[0], zero_at), ("left", 8, "better, points →", long[1], 1 - zero_at))
     zero: Spec = {"datum": 0, "type": "quantitative"}
     row = {"type": "text", "align": "left", "dx": 8, "text": "the reference", "color": "var(--ink-2)"}

@@ -9,24 +9,22 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedkin.report import charts, page_data, tables
+from fedkin.report import charts
 from fedkin.report.cells import cells
 from fedkin.report.client_data import Part
-from fedkin.report.headline import headline
-from fedkin.report.tuning import tuning_note, tuning_table
+from fedkin.report.content import Content
 from fedkin.storage.files import write_atomic
 
 COLUMNS = {"one-column": (3.3, 220), "two-columns": (6.9, 560)}
 """Widths of figures in papers: inches of the page, and pixels of the plot at most."""
 
 
-def write_files(folder: Path | str, report: page_data.PageData, reference: str = "Local") -> list[Path]:
+def write_files(folder: Path | str, report: Content) -> list[Path]:
     """Write figures and tables into a folder, which is made if it is missing; files of the same names are replaced.
 
     Args:
         folder: folder to write to.
-        report: result of :func:`fedkin.report.page.one_run` or :func:`fedkin.report.page.several_runs`.
-        reference: title of the method that gains are relative to.
+        report: as from :func:`fedkin.report.content.content_of`.
 
     Returns:
         The paths, figures first.
@@ -45,15 +43,10 @@ def write_files(folder: Path | str, report: page_data.PageData, reference: str =
         for file, drawing in drawings.items():
             paths.append(folder / file)
             write_atomic(paths[-1], drawing)
-    if several:
-        compared = tables.comparison_rows(report.runs, reference, report.findings.get(reference), report.first.metric)
-        lead = headline(report.runs, report.first, tuning_note(report.tuned))
-        grid = tables.comparison_table(compared, reference, lead)
-    else:
-        grid = tables.final_table(report.parts[0].run, report.first)
+    grid = report.table
     paths.append(_csv(folder / f"{'comparison' if several else 'final'}.csv", grid.columns, grid.rows))
     if report.tuned:
-        grid = tuning_table(report.tuned)
+        grid = report.tuning
         paths.append(_csv(folder / "tuning.csv", grid.columns, grid.rows))
     for name, part in zip(names, report.parts, strict=True):
         columns: dict[str, list[Any]] = part.table["columns"]
@@ -62,7 +55,7 @@ def write_files(folder: Path | str, report: page_data.PageData, reference: str =
     return paths
 
 
-def _called(report: page_data.PageData, part: Part) -> str:
+def _called(report: Content, part: Part) -> str:
     """Return the prefix of a part's files: the method, and the seed where there are several."""
     title = part.run.title
     if len(report.runs[title]) == 1:

@@ -16,12 +16,10 @@ from fedkin.evaluate import spread
 from fedkin.report.charts import Spec
 from fedkin.report.folder import Run
 from fedkin.report.palette import SHAPES, SLOTS, slots
-from fedkin.report.references import FULL, LOCAL, OTHERS
+from fedkin.report.references import ALONE, COMPARED, role_of
 from fedkin.report.wording import cut
 
 Groups = Mapping[str, Sequence[Run]]
-PLAIN = (LOCAL, FULL)
-"""Methods that are grey lines, outside the colours."""
 MOST_SHOWN = 8
 """Of more methods than there are colours, the number that is shown first, next to the references."""
 WIDTH = 640
@@ -77,11 +75,16 @@ def leader(values: Mapping[str, float], *, apart: float = 0.0, times: float = 1.
 
 def prominent(groups: Groups) -> list[str]:
     """Return the methods that have colours, best first: all of up to twelve, else the best eight and the references."""
-    order = best_first(groups)
-    if len([t for t in order if t not in PLAIN]) <= SLOTS:
+    order, plain = best_first(groups), grey(groups)
+    coloured = [t for t in order if t not in plain]
+    if len(coloured) <= SLOTS:
         return order
-    first = [t for t in order if t not in PLAIN][:MOST_SHOWN]
-    return [t for t in order if t in first or t in OTHERS]
+    return [t for t in order if t in coloured[:MOST_SHOWN] or role_of(groups[t][0]) in COMPARED]
+
+
+def grey(groups: Groups) -> list[str]:
+    """Return the methods that are grey lines, outside the colours: training alone."""
+    return [t for t, runs in groups.items() if role_of(runs[0]) in ALONE]
 
 
 def muted(shown: Sequence[str]) -> str:
@@ -97,32 +100,34 @@ def others(groups: Groups) -> str:
 
 def shades(groups: Groups) -> dict[str, str]:
     """Return the colour token of each method: grey for training alone and for those that are not prominent."""
-    own = slots(prominent(groups), PLAIN)  # in whatever order a figure has its methods
+    own = slots(prominent(groups), grey(groups))  # in whatever order a figure has its methods
     return {title: f"var(--m{own[title]})" if title in own else "var(--same)" for title in groups}
 
 
 def shapes(groups: Groups) -> dict[str, tuple[str, bool]]:
     """Return the shape of each method, and whether it is filled; a dash for those without a colour."""
-    own = slots(prominent(groups), PLAIN)  # in whatever order a figure has its methods
+    own = slots(prominent(groups), grey(groups))  # in whatever order a figure has its methods
     return {t: (SHAPES[(own[t] - 1) % 6], own[t] <= 6) if t in own else ("stroke", True) for t in groups}
 
 
-def dashes(titles: Sequence[str]) -> dict[str, list[int]]:
+def dashes(groups: Groups) -> dict[str, list[int]]:
     """Return a dash for each method: solid lines, but for the two kinds of training alone."""
-    return {t: [4, 3] if t == LOCAL else [2, 2] if t == FULL else [1, 0] for t in titles}
+    kinds = {"alone": [4, 3], "alone-full": [2, 2]}
+    return {t: kinds.get(role_of(runs[0]), [1, 0]) for t, runs in groups.items()}
 
 
-def coloured(shades: Mapping[str, str], *, legend: bool = True) -> Spec:
+def coloured(groups: Groups, *, legend: bool = True) -> Spec:
     """Return the channel of a series' colour; of many series the legend has those that are not grey."""
-    scale = {"domain": list(shades), "range": list(shades.values())}
-    known = [t for t, shade in shades.items() if shade != "var(--same)" or t in PLAIN or len(shades) <= SLOTS + 2]
+    found, plain = shades(groups), grey(groups)
+    scale = {"domain": list(found), "range": list(found.values())}
+    known = [t for t, shade in found.items() if shade != "var(--same)" or t in plain or len(found) <= SLOTS + 2]
     titled = {"title": None, "values": known, "symbolOpacity": 1}
     return {"field": "series", "type": "nominal", "scale": scale, "legend": titled if legend else None}
 
 
-def dashed(titles: Sequence[str]) -> Spec:
+def dashed(groups: Groups) -> Spec:
     """Return the channel of a series' dash."""
-    kinds = dashes(titles)
+    kinds = dashes(groups)
     return {"field": "series", "type": "nominal", "legend": None,
             "scale": {"domain": list(kinds), "range": list(kinds.values())}}  # fmt: skip
 

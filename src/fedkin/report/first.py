@@ -8,6 +8,7 @@ from dataclasses import replace
 from fedkin.evaluate import Choice, Constant, choose, difference, majority_class
 from fedkin.evaluate.rounds import evaluated
 from fedkin.report.folder import Run
+from fedkin.report.templates import say
 from fedkin.storage.json_lines import Record
 
 NAMED = {"accuracy": "accuracy", "balanced": "balanced accuracy"}
@@ -78,16 +79,11 @@ def unlearned(groups: Mapping[str, Sequence[Run]], first: Choice, same: bool | N
             return None
     answers = {one.answer for one in constants}
     (answer,) = answers if len(answers) == 1 else (None,)
-    always = "always giving a client's most frequent class" if answer is None else f"always answering “{answer}”"
     lasts = [evaluated(run.rounds)[-1] for runs in groups.values() for run in runs]
     only = len({line.get("only_class") for line in lasts} | {None}) == 2 and all("only_class" in line for line in lasts)
     total = sum(one.n_test for one in constants)
-    rare = total - sum(one.right for one in constants)
-    who = "No method predicts" if len(groups) > 1 else f"{next(iter(groups))} does not predict"
-    other = "another class" if answer is None else "another outcome"
-    reason = f"{rare:,} of {total:,} test samples ({100 * rare / total:.3g}%) have {other}."
-    reason = f"All predictions are of one class; {reason}" if only else f"Only {reason}" if rare < total / 2 else reason
-    return f"{who} this outcome clearly better than {always}.", reason
+    facts = list(groups), answer, total - sum(one.right for one in constants), total, only
+    return say("unlearned", *facts), say("unlearned_reason", *facts)
 
 
 def _constant_figures(run: Run, first: Choice) -> dict[int, float]:

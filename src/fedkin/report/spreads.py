@@ -24,8 +24,8 @@ def distribution(groups: Groups) -> Figure:
         "encoding": {
             "x": {**x_axis("share", "clients, worst first (%)", grid=False), "scale": {"domain": [0, 100]}},
             "y": y_axis("final test accuracy of the client (%)"),
-            "color": coloured(figures.shades(groups)),
-            "strokeDash": dashed(list(groups)),
+            "color": coloured(groups),
+            "strokeDash": dashed(groups),
             "opacity": {"condition": {"test": muted, "value": 0.4}, "value": 1},
             "strokeWidth": {"condition": {"test": muted, "value": 1}, "value": 2},
         },

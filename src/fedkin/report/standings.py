@@ -68,6 +68,26 @@ class Standing:
         """Number of clients, the largest of a seed."""
         return max(map(len, self.seeds))
 
+    @property
+    def clear(self) -> set[object]:
+        """Clients whose gain or loss is clear by itself; where seeds have different clients, of each seed."""
+        by_client = self.finding.of == "clients"
+        return {one.client if by_client else (one.seed, one.client) for one in self.gains if one.clear}
+
+    @property
+    def marks(self) -> list[tuple[int, bool]]:
+        """Kind and clearness of every client's gain, higher ones first."""
+        return sorted(((one.kind, one.clear) for one in self.gains), key=lambda one: (-one[0], -one[1] * one[0]))
+
+    @property
+    def harmed(self) -> str:
+        """The range for the number of harmed clients: 0–4, of 60 results where seeds have different clients."""
+        found = self.finding.harmed
+        if found is None:
+            return "–"
+        of = "" if self.finding.of == "clients" else f" of {found.of}"
+        return f"{found.low}{f'–{found.high}' if found.high > found.low else ''}{of}"
+
     def counts(self, kind: int) -> list[int]:
         """Return the number of clients of a kind, by seed."""
         return [sum(one.kind == kind for one in seed) for seed in self.seeds]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,16 +13,18 @@ from rich.text import Text
 
 from fedkin.core.errors import ConfigError
 from fedkin.display import printable
-from fedkin.evaluate import GROUPED, Choice, Conclusion, Spread, best, gain_over, spread
+from fedkin.evaluate import GROUPED, Choice, Conclusion, best, gain_over, spread
 from fedkin.evaluate.rounds import over
+from fedkin.report import templates
 from fedkin.report.console import Screen
 from fedkin.report.first import NAMED, majority
 from fedkin.report.folder import Run
 from fedkin.report.headline import ACCURACY, MARK, Headline, rounds_of
 from fedkin.report.rows import Row as Row
 from fedkin.report.rows import comparison_rows as comparison_rows
+from fedkin.report.wording import DASH as DASH
+from fedkin.report.wording import percent as percent
 
-DASH = "–"
 NAMES = {
     "accuracy": "accuracy, mean over clients",
     "accuracy_trained": "the same, right after the last local training",
@@ -271,14 +272,6 @@ def client_table(run: Run, local: Mapping[int, float] | None = None, most: int =
     return Grid("Clients", tuple(columns), tuple(cells), note=note, words=0)
 
 
-def percent(value: Spread | None, sign: bool = False, decimals: int = 1) -> str:
-    """Return a fraction as "84.2 ± 0.6" in per cent; "–" if there is none."""
-    if value is None:
-        return DASH
-    mean = f"{100 * value.mean:+z.{decimals}f}" if sign else f"{100 * value.mean:.{decimals}f}"
-    return mean if value.std is None else f"{mean} ± {100 * value.std:.{decimals}f}"
-
-
 def _percent(value: float | None) -> str:
     return DASH if value is None else f"{100 * value:.1f} %"
 
@@ -401,15 +394,4 @@ def to_markdown(grid: Grid) -> str:
 def to_html(grid: Grid) -> str:
     """Return the table as an HTML ``<table>``, every text escaped."""
 
-    def cell(tag: str, text: str, number: bool, bold: bool = False) -> str:
-        inner = html.escape(printable(text))
-        kind = ' class="number"' if number else ""
-        return f"<{tag}{kind}>{f'<strong>{inner}</strong>' if bold else inner}</{tag}>"
-
-    head = "".join(cell("th", name, j >= grid.words) for j, name in enumerate(grid.columns))
-    body = "".join(
-        "<tr>" + "".join(cell("td", t, j >= grid.words, (i, j) in grid.bold) for j, t in enumerate(row)) + "</tr>\n"
-        for i, row in enumerate(grid.rows)
-    )
-    note = f'<p class="note">{html.escape(grid.note)}</p>\n' if grid.note else ""
-    return f'<div class="wide"><table>\n<tr>{head}</tr>\n{body}</table></div>\n{note}'
+    return templates.part("parts.html", "table", grid)

@@ -16,13 +16,18 @@ from fedkin.report import palette, wording
 
 _FILTERS = {"counted": counted, "listed": wording.listed, "points": wording.points, "ranged": wording.ranged,
             "share": wording.share, "short_mb": wording.short_mb, "signed": wording.signed, "spelled": wording.spelled,
-            "tight": wording.tight, "cut": wording.cut}  # fmt: skip
+            "tight": wording.tight, "cut": wording.cut, "percent": wording.percent}  # fmt: skip
 _HERE = files("fedkin.report")
 
 
 def page(name: str, **values: Any) -> str:
     """Return a page from ``templates``: printable text, for UTF-8."""
     return printable(_environment(escaped=True).get_template(name).render(values))
+
+
+def part(name: str, macro: str, *values: Any) -> str:
+    """Return a part of a page: a macro of a template."""
+    return printable(getattr(_environment(escaped=True).get_template(name).module, macro)(*values))
 
 
 def say(name: str, *values: Any, **more: Any) -> str:

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedkin.core.errors import RunFolderError, counted, typed
-from fedkin.evaluate.warnings import Warning
 from fedkin.report.tables import DASH, Grid, short
 from fedkin.storage.files import write_atomic
 
@@ -121,17 +120,21 @@ def tuning_table(found: Sequence[Tuned]) -> Grid:
     return Grid("Tuning", columns, rows, note=note, words=2)
 
 
-def tuning_warnings(found: Sequence[Tuned], private: bool = False, fair: bool = True) -> list[Warning]:
-    """Return caveats on what was chosen.
+def tuning_warnings(
+    found: Sequence[Tuned], private: bool = False, fair: bool = True
+) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Return caveats on what was chosen: kind, text, methods.
 
     Args:
         found: how the methods were tuned.
         private: whether the runs have privacy options.
         fair: whether accuracy is the headline of the comparison.
     """
-    warnings = [Warning("end of range", f"{one.title}: {end}.") for one in found for end in one.ends]
+    warnings: list[tuple[str, str, tuple[str, ...]]] = []
+    for one in found:
+        warnings += [("end of range", f"{end}.", (one.title,)) for end in one.ends]
     warnings += [
-        Warning("tuning failed", f"{one.title}: all {one.trials} trials failed or diverged; it has its own setting.")
+        ("tuning failed", f"all {one.trials} trials failed or diverged; it has its own setting.", (one.title,))
         for one in found
         if not one.trial
     ]
@@ -139,13 +142,13 @@ def tuning_warnings(found: Sequence[Tuned], private: bool = False, fair: bool = 
         text = (
             "Settings were chosen by validation accuracy, which a constant answer can lead here: look at their balanced"
         )
-        warnings.append(Warning("tuned by accuracy", f"{text} accuracy before relying on them."))
+        warnings.append(("tuned by accuracy", f"{text} accuracy before relying on them.", ()))
     if private and found:
         text = (
             f"The privacy that is stated is that of one run. Tuning made {counted(found[0].trials, 'further run')} "
             "of each method on the same training data, which count as well."
         )
-        warnings.append(Warning("privacy of tuning", text))
+        warnings.append(("privacy of tuning", text, ()))
     return warnings
 
 

@@ -5,29 +5,36 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from fedkin.report.references import LOCAL
+from fedkin.evaluate import Spread
 
-ALONE = "Alone (Local)"
-SIGNS = {"better": "▲", "ahead": "▲", "worse": "▼", "behind": "▼", "level": "≈", "no clear difference": "≈",
-         "reference": "–"}  # fmt: skip
-"""Sign of each verdict, so that colour is not the only difference."""
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six")
 
 
-def named(title: str) -> str:
-    """Return the name of a method on the page."""
-    return ALONE if title == LOCAL else title
+def named(title: str, role: str) -> str:
+    """Return the name of a method with a role on the page."""
+    return f"Alone ({title})" if role == "alone" else title
 
 
-def against(reference: str) -> str:
-    """Return a reference in a sentence."""
-    return "training alone" if reference == LOCAL else reference
+def against(reference: str, role: str) -> str:
+    """Return a reference with a role in a sentence."""
+    return "training alone" if role == "alone" else reference
 
 
 def signed(value: float, decimals: int = 1) -> str:
     """Return a fraction in points with a sign: +6.2, −0.4, 0.0."""
     text = f"{abs(100 * value):.{decimals}f}"
     return text if float(text) == 0 else ("+" if value > 0 else "−") + text
+
+
+DASH = "–"
+
+
+def percent(value: Spread | None, sign: bool = False, decimals: int = 1) -> str:
+    """Return a fraction as "84.2 ± 0.6" in per cent; "–" if there is none."""
+    if value is None:
+        return DASH
+    mean = f"{100 * value.mean:+z.{decimals}f}" if sign else f"{100 * value.mean:.{decimals}f}"
+    return mean if value.std is None else f"{mean} ± {100 * value.std:.{decimals}f}"
 
 
 def share(value: float, decimals: int = 1) -> str:

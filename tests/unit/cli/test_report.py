@@ -15,8 +15,9 @@ import pytest
 from commandline import Command
 from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings
+from fedkin.report.content import content_of
 from fedkin.report.folder import read_run
-from fedkin.report.page import one_run, write_comparison
+from fedkin.report.page import write_page
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Comparison(("ifca",), data=data, model=ModelSettings(model="linear"), run=run, compute=Compute("loop")),
         out=folder,
     )
-    write_comparison(folder, runs)
+    write_page(folder, content_of(runs))
     return folder
 
 
@@ -80,7 +81,8 @@ def test_figures_of_the_best_round(fedkin: Command, copy: Path) -> None:
     summaries = [json.loads(path.read_text()) for path in copy.glob("*/summary.json")]
     assert found == {s["title"]: s["best"]["accuracy"] for s in summaries}
     assert any(s["best"]["accuracy"] != s["final"]["accuracy"] for s in summaries)
-    report, _ = one_run(replace(read_run(copy / "ifca-seed0"), at_best=True), copy / "local-seed0")
+    run, base = (replace(read_run(copy / name), at_best=True) for name in ("ifca-seed0", "local-seed0"))
+    report = content_of([run], base=base)
     gain = report.findings["Local"]["IFCA"].difference.mean  # over the best round of its Local
     assert gain == pytest.approx(found["IFCA"] - found["Local"])
 
@@ -154,11 +156,11 @@ def test_the_page_of_a_run_of_a_comparison_has_its_local(
     """Also where the folder is named by a dot, and when the run is resumed."""
     page = copy / "ifca-seed0" / "report.html"
     assert fedkin(f"resume {copy / 'ifca-seed0'} --quiet").code == 0
-    assert "There is no Local run" not in page.read_text(encoding="utf-8")
+    assert "There is no run to compare with" not in page.read_text(encoding="utf-8")
     page.unlink()
     monkeypatch.chdir(copy / "ifca-seed0")
     assert fedkin("report .").code == 0
-    assert "There is no Local run" not in page.read_text(encoding="utf-8")
+    assert "There is no run to compare with" not in page.read_text(encoding="utf-8")
 
 
 def test_commands_are_quoted(fedkin: Command, small: str) -> None:

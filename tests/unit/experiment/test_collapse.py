@@ -12,7 +12,7 @@ from fedkin import Federation, Method, Training, run
 from fedkin.core.samples import ClientData, Samples
 from fedkin.experiment.compare import as_run
 from fedkin.methods import Ditto, FedAvg, FedPer, Local
-from fedkin.report.page import several_runs
+from fedkin.report.content import content_of
 from toys import draw
 
 
@@ -45,12 +45,12 @@ def collapsed(method: Method, federation: Federation, lr: float = 0.1, **how: ob
     made = [
         as_run(run(m, federation, "mlp", training, rounds=3, **{"engine": "loop", **how})) for m in (method, Local())
     ]
-    data = several_runs(made)
+    data = content_of(made)
     (found,) = data.compared["Local"].values()
     accuracies = [[line.get("accuracy") for line in r.clients] for r in made]
     assert accuracies[0] == accuracies[1], "the case is one of equal accuracies"
     assert found[0].same_answers == sum(len(c.test) for c in federation.clients)
-    return [w.text for w in data.warnings if w.kind == "collapse"]
+    return [w.text for w in data.caveats if w.kind == "collapse"]
 
 
 @pytest.mark.parametrize("federation", [rare, partial(rare, events=1), tiny], ids=["rare", "rarer", "tiny"])

@@ -215,7 +215,7 @@ def test_where_all_trials_fail_the_setting_stays(monkeypatch: pytest.MonkeyPatch
     found = read_tuned(tmp_path / "c")
     assert [run.summary["config"]["training"]["lr"] for run in runs] == [0.002] * 3
     assert [(one.trial, one.failed, one.validation) for one in found] == [(0, 2, None)] * 3
-    assert tuning_warnings(found)[0].text.startswith("Local: all 2 trials failed or diverged")
+    assert tuning_warnings(found)[0][1:] == ("all 2 trials failed or diverged; it has its own setting.", ("Local",))
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_a_choice_at_an_end_is_said() -> None:
     assert found == ["lr 0.99 is at the upper end of what was tried (0.001..1.0)"]
     assert at_ends(sweep, {"training.lr": 0.1, "method.mixing": 0.5}) == []
     one = Tuned("apfl", "APFL", 0, 20, 0, 4, {}, 0.5, 0.5, 1.0, found)
-    assert [warning.text for warning in tuning_warnings([one])] == [f"APFL: {found[0]}."]
+    assert tuning_warnings([one]) == [("end of range", f"{found[0]}.", ("APFL",))]
 
 
 # ---- what is shown --------------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def test_the_table_of_choices_is_a_file(whole: tuple[Path, list[Run]], tmp_path:
     """Among the figures and tables that `fedkin report --figures` writes."""
     folder, runs = whole
     found = write_outcome(plan("fedprox", seeds=(0, 1)).baseline, folder, runs, 1)
-    write_files(tmp_path / "f", found.report, found.reference)
+    write_files(tmp_path / "f", found.report)
     lines = list(csv.DictReader((tmp_path / "f" / "tuning.csv").read_text().splitlines()))
     assert [line["chosen"] for line in lines] == [one.text for one in read_tuned(folder)]
 
@@ -393,7 +393,7 @@ def test_a_method_that_is_added_later_is_tuned_alone(tmp_path: Path) -> None:
 def test_privacy_is_that_of_one_run() -> None:
     """The caveat counts the trials, which see the same training data."""
     one = Tuned("fedavg", "FedAvg", 0, 20, 0, 1, {"training.lr": 0.1}, 0.5, 0.5, 1.0)
-    assert "20 further runs" in tuning_warnings([one], Privacy(noise_multiplier=1.0).asked)[0].text
+    assert "20 further runs" in tuning_warnings([one], Privacy(noise_multiplier=1.0).asked)[0][1]
 
 
 def test_a_choice_by_accuracy_is_said_where_that_is_no_headline() -> None:
@@ -402,4 +402,4 @@ def test_a_choice_by_accuracy_is_said_where_that_is_no_headline() -> None:
     assert tuning_warnings([one]) == []
     assert tuning_warnings([], fair=False) == []
     (said,) = tuning_warnings([one], fair=False)
-    assert said.text.startswith("Settings were chosen by validation accuracy, which a constant answer can lead here")
+    assert said[1].startswith("Settings were chosen by validation accuracy, which a constant answer can lead here")

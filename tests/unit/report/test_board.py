@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 import pytest
 
-from fedkin.evaluate import warnings as careful
-from fedkin.report import board, charts, dots, page, pictures, wording
-from fedkin.report.figures import best_first
-from fedkin.report.page_data import PageData
-from fedkin.report.result import Scene, block, sentences
+from fedkin.evaluate import Difference
+from fedkin.report import charts, dots, wording
+from fedkin.report.content import Caveat, Content, content_of
+from fedkin.report.templates import part
 
 
-def scene(runs: list, reference: str = "Local") -> Scene:
-    """The first screen of a comparison."""
-    report: PageData = page.several_runs(runs, reference)
-    return Scene(report, reference, best_first(report.runs), ())
+def block(found: Content, title: str) -> str:
+    """A method's first screen."""
+    return part("result.html", "block", found, title)
 
 
-def said(found: Scene, title: str) -> str:
-    first, second = sentences(found, title)
-    return " ".join(filter(None, ("".join(text for text, _ in first), second)))
+def said(found: Content, title: str) -> str:
+    """The headline."""
+    return html.unescape(re.sub("<.*?>", "", re.search("<h1>(.*?)</h1>", block(found, title), re.DOTALL)[1]))
 
 
 def eight(made, title: str, top: float, gains: dict[int, float] | None = None, seed: int = 0, **more):
@@ -55,8 +54,8 @@ def test_the_headline_says_how_much_and_knows_the_number_of_seeds(made, seeds, g
     runs = [eight(made, t, 0.6, gains if t == "M" else None, seed=s) for t in ("Local", "M") for s in each]
     for run in runs:
         run.summary["clients"] = {"names": list("abcdefgh")}
-    assert said(scene(runs), "M") == expected
-    text = block(scene(runs), "M")
+    assert said(content_of(runs), "M") == expected
+    text = block(content_of(runs), "M")
     assert ("For these 8 clients themselves: " in text) == (seeds > 1)
 
 
@@ -70,20 +69,20 @@ def test_only_equal_logits_are_no_learning(made) -> None:
         ),
     ):
         runs = [eight(made, t, 0.6, answers="d", logits=one) for t, one in zip(("Local", "M"), logits, strict=True)]
-        assert said(scene(runs), "M") == expected
+        assert said(content_of(runs), "M") == expected
 
 
 def test_below_the_headline_is_what_was_measured_and_who_is_truly_worse_off(made) -> None:
     """Of the last round: clients measured higher, equal and lower; a range for those that are truly worse off."""
     more = {"answers": "x"}
     runs = [eight(made, "Local", 0.6, **more), eight(made, "M", 0.6, {0: 0.1, 1: 0.02, 2: -0.02}, **more)]
-    text = block(scene(runs), "M")
+    text = block(content_of(runs), "M")
     found = re.search(r'<p class="lede">(.*?)</p>', text)[1]
     assert re.match(r"Measured higher for 2 of 8 clients, equal for 5, lower for 1: between 0 and \d are truly", found)
     assert found.endswith("One seed: run two more before choosing.")
     assert re.search(r"clear by themselves: 1; truly worse off: 0–\d<", text)
     runs[1] = eight(made, "M", 0.6, {1: 0.02, 2: -0.02}, **more)
-    assert "lower for 1; tests of 200 samples cannot tell single clients apart: between" in block(scene(runs), "M")
+    assert "lower for 1; tests of 200 samples cannot tell single clients apart: between" in block(content_of(runs), "M")
 
 
 def test_all_statements_on_single_clients_are_of_the_last_round(made) -> None:
@@ -91,13 +90,13 @@ def test_all_statements_on_single_clients_are_of_the_last_round(made) -> None:
     runs = [eight(made, t, a, g, answers="x", rounds=20) for t, a, g in (("Local", 0.6, {}), ("M", 0.65, {0: 0.05}))]
     for line in runs[1].clients[:-8]:
         line["accuracy"] = 0.5
-    found = scene(runs)
+    found = content_of(runs)
     standing = found.standing("M")
     assert (standing.counts(1), standing.difference.mean < 0) == ([8], True)
-    (figure,) = found.report.figures["gains"]
+    (figure,) = found.figures["gains"]
     marks = [row for row in figure.spec["data"]["values"] if row["part"] == "client"]
     assert {row["kind"] for row in marks} == {"higher"}
-    table = next(part for part in found.report.parts if part.run.title == "M").table["columns"]
+    table = next(part for part in found.parts if part.run.title == "M").table["columns"]
     assert table["gain over Local"][:2] == [10.0, 5.0]
     assert table["accuracy %"][0] == 70.0
 
@@ -110,14 +109,14 @@ def test_nothing_learned_comes_before_who_gained(made) -> None:
         for line in run.clients:
             line["majority"] = 192
         run.clients[0]["labels"] = [90, 10]
-    assert said(scene(runs), "M") == (
+    assert said(content_of(runs), "M") == (
         "No method predicts this outcome clearly better than always giving a client's most frequent class. "
         "Only 64 of 1,600 test samples (4%) have another class."
     )
     better = [runs[0], eight(made, "M", 0.99, {0: 0.001}, right=[192] * 8, balanced=0.53)]
     for line in better[1].clients:
         line["majority"] = 192
-    assert said(scene(better), "M").startswith("M: 3 points of balanced accuracy above")
+    assert said(content_of(better), "M").startswith("M: 3 points of balanced accuracy above")
 
 
 def test_a_diverged_training_comes_before_its_effect(made) -> None:
@@ -125,7 +124,7 @@ def test_a_diverged_training_comes_before_its_effect(made) -> None:
     bad = eight(made, "M", 0.7)
     for line in bad.rounds:
         line["answered"], line["refused"] = [], {str(c): "model holds nan" for c in range(8)}
-    found = said(scene([eight(made, "Local", 0.6), bad]), "M")
+    found = said(content_of([eight(made, "Local", 0.6), bad]), "M")
     assert found.startswith("Training diverged with M from round 1 on. Its last usable models: 10 points above")
 
 
@@ -136,18 +135,18 @@ def test_plain_fedavg_stands_below_with_its_traffic(made) -> None:
     runs[0] = eight(made, "Local", 0.6, gains)
     for line in runs[2].rounds:
         line["bytes_up"] = 4_000_000
-    text = block(scene(runs), "M")
+    text = block(content_of(runs), "M")
     assert "FedAvg (+9.6) is not distinguishable from it and needs 50% of the traffic." in text
     assert "2.0 × FedAvg (9 MB)" in text
     runs[1] = eight(made, "FedAvg", 0.66, gains)
-    assert "FedAvg (+6.0) is 4 points below it in this one run" in block(scene(runs), "M")
+    assert "FedAvg (+6.0) is 4 points below it in this one run" in block(content_of(runs), "M")
 
 
 def test_the_four_figures(made) -> None:
     """Mean, counts, the worst client with its name, traffic."""
     runs = [eight(made, "Local", 0.6, {3: -0.08}), eight(made, "M", 0.7, {5: -0.2})]
-    text = block(scene(runs), "M")
-    figures = re.findall(r'<div class="kpi"><h2>.*?</h2><div class="big">(.*?)</div>', text)
+    text = block(content_of(runs), "M")
+    figures = re.findall(r'<div class="kpi"><h2>.*?</h2>\n<div class="big">(.*?)</div>', text)
     assert figures == ["67.5%", "7<i>/</i>0<i>/</i>1", "50.0%", "9<small>MB</small>"]
     assert "client 5 · alone, worst 52.0% (client 3)" in text
     assert "alone 59.0% · +8.5 points" in text
@@ -171,14 +170,13 @@ def test_numbers_in_words() -> None:
 
 def test_caveats_are_one_line_with_the_methods_they_are_about() -> None:
     """Two to four words each; more than four kinds are counted; equal kinds are said once."""
-    found = [careful.Warning("rising", "A, B: Accuracy still rises."), careful.Warning("one seed", "One seed only."),
-             careful.Warning("collapse", "A equals Local for every client: check."),
-             careful.Warning("small tests", "Small."), careful.Warning("never", "Never."),
-             careful.Warning("never", "B: Never.")]  # fmt: skip
-    text = board.caveats(found, ["A", "B"])
+    found = [Caveat("rising", "Accuracy still rises.", ("A", "B")), Caveat("one seed", "One seed only."),
+             Caveat("collapse", "check.", ("A equals Local for every client",)), Caveat("small tests", "Small."),
+             Caveat("never", "Never."), Caveat("never", "Never.", ("B",))]  # fmt: skip
+    text = part("board.html", "caveats", found)
+    assert "<b>A and B still rising</b>A, B: Accuracy still rises." in text
     assert "<b>6 caveats:</b> A and B still rising · one seed · A equals Local · small test parts · 1 more" in text
     assert text.count("<li>") == 6
-    assert board.caveats([], []) == ""
 
 
 # ---- marks
@@ -188,15 +186,15 @@ def test_marks_are_filled_where_a_client_is_clear_by_itself(made) -> None:
     """Exact tests on 200 samples with Holm's correction for eight clients: 20 differing samples of one side are clear
     (p = 2 / 2^20), 6 are not (p = 0.03 before the correction), and losses are judged as gains are."""
     gains = {0: 0.1, 1: 0.03, 2: 0.0004, 3: -0.03, 4: -0.1}
-    found = scene([eight(made, "Local", 0.6, answers="x"), eight(made, "M", 0.6, gains, answers="x")])
-    (figure,) = found.report.figures["gains"]
+    found = content_of([eight(made, "Local", 0.6, answers="x"), eight(made, "M", 0.6, gains, answers="x")])
+    (figure,) = found.figures["gains"]
     assert charts.svg(figure.titled).startswith("<svg")
     rows = {r["id"]: (r["kind"], r["clear"]) for r in figure.spec["data"]["values"] if r["part"] == "client"}
     assert [rows[i] for i in range(5)] == [
         ("higher", "yes"), ("higher", "no"), ("equal", "no"), ("lower", "no"), ("lower", "yes"),
     ]  # fmt: skip
     assert figure.fact == "M: 2 higher, 2 lower, mean 0.0"
-    table = next(part for part in found.report.parts if part.run.title == "M").table["columns"]
+    table = next(part for part in found.parts if part.run.title == "M").table["columns"]
     assert table["p over Local"][1] == pytest.approx(2 / 2**6, abs=1e-4)
     assert table["clear over Local"][:5] == [True, False, False, False, True]
 
@@ -206,7 +204,7 @@ def test_two_gained_and_none_lost_of_twelve_is_chance(made) -> None:
     for side in (1, -1):
         runs = [made(t, clients=8, top=0.5, samples=12, answers="x", gains={0: g})
                 for t, g in (("Local", 0.0), ("M", side * 2 / 12))]  # fmt: skip
-        standing = scene(runs).standing("M")
+        standing = content_of(runs).standing("M")
         assert [one.clear for one in standing.gains] == [False] * 8
         assert standing.gains[0].p == 0.5
 
@@ -223,7 +221,7 @@ def test_many_clients_are_bins(made) -> None:
     """Of 1,000 clients every one is in a bin; lower ones are below the line, others above it."""
     gains = {i: (i - 200) / 2000 for i in range(1000)}
     runs = [made("Local", top=0.4, clients=1000, rounds=1), made("M", top=0.4, clients=1000, rounds=1, gains=gains)]
-    (figure,) = scene(runs).report.figures["gains"]
+    (figure,) = content_of(runs).figures["gains"]
     rows = [r for r in figure.spec["data"]["values"] if r["part"] == "client"]
     assert sum(row["clients"] for row in rows) == 1000
     assert len(rows) < 60
@@ -234,7 +232,7 @@ def test_many_clients_are_bins(made) -> None:
 def test_the_highest_bin_ends_with_the_axis(made) -> None:
     """An accuracy of 100 % is inside the picture."""
     run = made("M", top=0.6, clients=1000, rounds=1, gains=dict.fromkeys(range(500), 0.4))
-    (figure,) = scene([run]).report.figures["gains"]
+    (figure,) = content_of([run]).figures["gains"]
     rows = {r["gain"]: r["clients"] for r in figure.spec["data"]["values"] if r["part"] == "client"}
     assert max(rows) < 100
     assert rows[max(rows)] == 500
@@ -242,12 +240,12 @@ def test_the_highest_bin_ends_with_the_axis(made) -> None:
 
 def test_without_a_reference_marks_are_accuracies(made) -> None:
     """No verdict, no loss: each client at its accuracy."""
-    found = scene([eight(made, "M", 0.7, {0: -0.2})])
-    (figure,) = found.report.figures["gains"]
+    found = content_of([eight(made, "M", 0.7, {0: -0.2})])
+    (figure,) = found.figures["gains"]
     rows = [r["gain"] for r in figure.spec["data"]["values"] if r["part"] == "client"]
     assert sorted(rows) == [50.0] + [70.0] * 7
     assert said(found, "M") == "M reached 67.5% accuracy on average over 8 clients, 50.0% for the worst tenth of them."
-    assert "Verdict" not in board.board(found)
+    assert "Verdict" not in part("board.html", "board", found)
 
 
 # ---- the table
@@ -257,10 +255,10 @@ def test_the_table_shares_the_rows_of_the_chart(made) -> None:
     """In the same order; one-word verdicts with a sign; the interval is text in a saved table."""
     runs = [eight(made, "Local", 0.6), eight(made, "A", 0.7, {i: i / 1000 for i in range(8)})]
     runs += [eight(made, "B", 0.5, {i: i / 1000 for i in range(8)}), eight(made, "C", 0.6, {0: 0.02, 1: -0.02})]
-    found = scene(runs)
-    text = board.board(found)
+    found = content_of(runs)
+    text = part("board.html", "board", found)
     assert re.findall(r'<tr data-method="(.*?)"', text) == ["A", "Local", "C", "B"]
-    layer = found.report.figures["gains"][0].spec["layer"][0]
+    layer = found.figures["gains"][0].spec["layer"][0]
     assert layer["encoding"]["y"]["scale"]["domain"] == ["A", "Local", "C", "B"]
     verdicts = re.findall(r'<td class="hp" data-value="(.*?)"><span class="v \w+"><span aria-hidden="true">(.)<', text)
     assert verdicts == [("ahead", "▲"), ("reference", "–"), ("level", "≈"), ("behind", "▼")]
@@ -269,9 +267,9 @@ def test_the_table_shares_the_rows_of_the_chart(made) -> None:
 
 def test_pictures_have_a_sentence() -> None:
     """A text alternative for each; of more than forty clients a bar."""
-    assert 'aria-label="2 helped"' in pictures.clients([(1, True), (1, False)], "2 helped")
-    many = pictures.clients([(1, True)] * 30 + [(-1, True)] * 20, "30 helped, 20 harmed")
+    assert 'aria-label="2 helped"' in part("marks.html", "clients", [(1, True), (1, False)], "2 helped")
+    many = part("marks.html", "clients", [(1, True)] * 30 + [(-1, True)] * 20, "30 helped, 20 harmed")
     assert many.count("<rect") == 3
     assert 'width="60.00%"' in many
-    wide = pictures.interval(-0.01, 0.02, 0.05, (-0.1, 0.1), "unclear")
-    assert "95% interval −1.0 to +5.0 points" in wide
+    found = Difference(0.02, -0.01, 0.05, 0.95, 3, 8)
+    assert "95% interval −1.0 to +5.0 points" in part("marks.html", "interval", found, (-0.1, 0.1))

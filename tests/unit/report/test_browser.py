@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from fedkin.report import page
+from fedkin.report.content import content_of
+from fedkin.report.folder import read_run
+from fedkin.report.page import write_page
 from folders import sealed
 
 ROOM = 'document.querySelector("#chart-weights").chart.view.data("cells")'
@@ -73,7 +75,7 @@ def report(folder) -> Path:
     summary = json.loads((run / "summary.json").read_text())
     summary["clients"] = {"count": 4, "names": ["zurich", "bern", "</script><b>", "aarau"], "groups": [0, 1, 0, 1]}
     sealed(run, summary)
-    return page.write_page(run, folder("local", title="Local", top=0.7))
+    return write_page(run, content_of([read_run(run)], base=read_run(folder("local", title="Local", top=0.7))))
 
 
 def test_the_slider_shows_the_weights_of_a_round(browser, report) -> None:
@@ -205,7 +207,7 @@ def test_both_lists_fit_into_the_bar_of_a_phone(browser, made, tmp_path) -> None
     """A method with a long name and two seeds, at two widths of phones: the button at the right is on the screen."""
     runs = [made(t, s) for t in ("Local", "Clustered Sampling-safe (best)") for s in (0, 1)]
     for width in (360, 420):
-        opened = Opened(browser, page.write_comparison(tmp_path / str(width), runs), width=width)
+        opened = Opened(browser, write_page(tmp_path / str(width), content_of(runs)), width=width)
         assert opened.tab.locator("#method:visible, #seed:visible").count() == 2
         assert opened.tab.evaluate("document.documentElement.scrollWidth") <= width
         right = opened.tab.evaluate("Math.max(...[...document.querySelectorAll('.bar button, .bar select')]"
@@ -218,7 +220,7 @@ def test_a_comparison_changes_its_method(browser, made, tmp_path) -> None:
     """One list for the whole page: headline, board, groups, clients, settings; every chart is drawn without a fault."""
     runs = [made("Local", s, top=0.7) for s in (0, 1)] + [made("FedAvg", s, top=0.75) for s in (0, 1)]
     runs += [made("M", s, top=0.8, relations="clusters") for s in (0, 1)]
-    opened = Opened(browser, page.write_comparison(tmp_path, runs))
+    opened = Opened(browser, write_page(tmp_path, content_of(runs)))
     shown = opened.tab.locator("h1:visible")
     assert shown.inner_text().startswith("M: better than training alone by 10 points")
     assert opened.tab.locator("#chart-circle").count() == 1
@@ -247,7 +249,7 @@ def test_a_comparison_changes_its_method(browser, made, tmp_path) -> None:
 def test_two_methods_are_compared_client_by_client(browser, made, tmp_path) -> None:
     """M against FedAvg, which it was chosen for: client 0 loses 5 points, the heading says so, and a chart shows it."""
     runs = [made("Local", top=0.7), made("FedAvg", top=0.75), made("A", top=0.72), made("M", top=0.8, gains={0: -0.13})]
-    opened = Opened(browser, page.write_comparison(tmp_path, runs))
+    opened = Opened(browser, write_page(tmp_path, content_of(runs)))
     opened.tab.locator("#other").select_option("A")
     assert opened.tab.locator("#clients-fact").inner_text() == "1 client measured lower with M than with A"
     gain = opened.heads().index("Gain, points")
@@ -264,7 +266,7 @@ def test_two_methods_are_compared_client_by_client(browser, made, tmp_path) -> N
 def test_of_many_clients_ten_are_shown_until_all_are_asked_for(browser, made, tmp_path) -> None:
     """The worst ten of thirty; then all of them; in print all, whatever the screen shows."""
     runs = [made("Local", top=0.7, clients=30), made("M", clients=30, gains={29: -0.3})]
-    opened = Opened(browser, page.write_comparison(tmp_path, runs))
+    opened = Opened(browser, write_page(tmp_path, content_of(runs)))
     assert len(opened.column(0)) == 10
     assert opened.column(0)[0] == "29"
     opened.tab.evaluate('dispatchEvent(new Event("beforeprint"))')
@@ -280,7 +282,7 @@ def test_of_very_many_clients_those_of_the_table_have_their_names(browser, made,
     """Names of 1,100 clients are not on the page, but those of its rows are; in a CSV file no name is a formula."""
     run = made("M", clients=1100, rounds=1, gains={7: -0.3})
     run.summary["clients"] = {"count": 1100, "names": [f"=site {i}" for i in range(1100)]}
-    opened = Opened(browser, page.write_comparison(tmp_path, [run]))
+    opened = Opened(browser, write_page(tmp_path, content_of([run])))
     assert opened.column(0)[0] == "=site 7"
     with opened.tab.expect_download() as download:
         opened.tab.locator("#people-csv").click()
@@ -295,7 +297,7 @@ def test_of_very_many_clients_those_of_the_table_have_their_names(browser, made,
 def test_of_many_methods_the_best_are_shown_until_all_are_asked_for(browser, made, tmp_path) -> None:
     """Of 15 methods the best eight and the references; one more while it is picked; all on demand, chart and table."""
     runs = [made(f"M{i}", top=0.7 + i / 100) for i in range(13)] + [made("Local", top=0.65), made("FedAvg", top=0.6)]
-    opened = Opened(browser, page.write_comparison(tmp_path, runs))
+    opened = Opened(browser, write_page(tmp_path, content_of(runs)))
     opened.see("gains")
     rows = opened.tab.locator("#methods-0 tbody tr:visible")
     domain = 'document.querySelector("#chart-gains").chart.spec.layer[0].encoding.y.scale.domain'
@@ -319,7 +321,7 @@ def hospitals(made, tmp_path) -> Path:
         run.summary["clients"] = {"count": 4, "names": names, "classes": ["well", "ill"]}
         for line in run.clients[:4]:
             line["labels"] = [3, 4 * line["client"]]
-    return page.write_comparison(tmp_path, runs)
+    return write_page(tmp_path, content_of(runs))
 
 
 def test_seeds_are_chosen_with_keys_and_their_mean_is_shown_first(browser, hospitals) -> None:

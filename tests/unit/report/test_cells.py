@@ -12,8 +12,8 @@ from fedkin.experiment.sweep import Trial, _csv
 from fedkin.exporting.inputs import Predicted, write_csv
 from fedkin.report import tables
 from fedkin.report.cells import cells
+from fedkin.report.content import content_of
 from fedkin.report.export import write_files
-from fedkin.report.page import one_run, several_runs
 from fedkin.report.publication_tables import Origin, to_csv
 
 FORMULAS = ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "=", "-", "-a", "--", "\n=1"]
@@ -52,8 +52,7 @@ def test_tables_of_a_report(name: str, made, tmp_path: Path) -> None:
     """clients.csv: the names of clients; a gain below zero stays a number."""
     run = made()
     run.summary["clients"] = {"names": [name, "b", "c", "d"]}
-    report, reference = one_run(run)
-    write_files(tmp_path, report, reference)
+    write_files(tmp_path, content_of([run]))
     found = rows_of((tmp_path / "clients.csv").read_bytes().decode())
     assert [row for row in found if "'" + name in row]
     assert not [row for row in found if name in row]
@@ -62,7 +61,7 @@ def test_tables_of_a_report(name: str, made, tmp_path: Path) -> None:
 def test_titles_that_differ_in_signs_have_their_own_files(made, tmp_path: Path) -> None:
     """Names of files keep letters, digits and +; a number that follows is no other title's."""
     titles = ["M", "M 2", "M!", "M?", "FedAvg+"]
-    written = write_files(tmp_path, several_runs([made(title=title) for title in titles], "M"), "M")
+    written = write_files(tmp_path, content_of([made(title=title) for title in titles], "M"))
     files = [path.name for path in written if path.name.startswith("clients-") and path.suffix == ".csv"]
     assert files == [f"clients-{name}.csv" for name in ("m", "m-2", "m-3", "m-4", "fedavg+")]
     assert len(set(written)) == len(written)

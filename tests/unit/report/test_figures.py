@@ -97,12 +97,13 @@ def test_a_mean_over_seeds_ends_with_the_first_of_them(made):
     assert "A line ends" not in curves.over_rounds(by_title(runs[2:]))[0].caption
 
 
-def test_labels_of_curves_never_overlap():
+def test_labels_of_curves_never_overlap(made):
     """Twelve methods at the same accuracy: their labels are a line apart, and all on the chart."""
-    ends = curves._labels({f"M{i}": 50.0 for i in range(12)}, 0, 100)
+    twelve = by_title(made(f"M{i}") for i in range(12))
+    ends = curves._labels(twelve, dict.fromkeys(twelve, 50.0), 0, 100)
     pixels = [(100 - row["label"]) * curves.HEIGHT / 100 for row in ends]
     assert min(b - a for a, b in pairwise(pixels)) >= 15.9
-    low = curves._labels({f"M{i}": 0.0 for i in range(12)}, 0, 100)
+    low = curves._labels(twelve, dict.fromkeys(twelve, 0.0), 0, 100)
     assert max((100 - row["label"]) * curves.HEIGHT / 100 for row in low) <= curves.HEIGHT
 
 
@@ -176,7 +177,7 @@ def test_training_alone_is_grey_and_dashed(made):
     """Outside the twelve colours, as are its dashes and its mark; a method keeps its slot beside it."""
     groups = by_title([made(t) for t in ("DA-PFL", "Local", "Local (full)")])
     assert figures.shades(groups) == {"DA-PFL": "var(--m2)", "Local": "var(--same)", "Local (full)": "var(--same)"}
-    assert figures.dashes(list(groups)) == {"DA-PFL": [1, 0], "Local": [4, 3], "Local (full)": [2, 2]}
+    assert figures.dashes(groups) == {"DA-PFL": [1, 0], "Local": [4, 3], "Local (full)": [2, 2]}
     assert figures.shapes(groups)["Local"] == ("stroke", True)
     assert figures.shapes(groups)["DA-PFL"] == ("square", True)
 
@@ -189,7 +190,7 @@ def test_traffic_until_it_beats_training_alone(made):
     for title, run in runs.items():
         for line, accuracy_ in zip(run.rounds, curve[title], strict=True):
             line["accuracy"] = accuracy_
-    figure = curves.traffic(by_title([made("Local", top=0.6), *runs.values()]))
+    figure = curves.traffic(by_title([made("Local", top=0.6), *runs.values()]), "Local")
     assert [(r["method"], r["total"], r["until"], r["text"]) for r in values(figure)] == [
         ("A", 9.0, 6.0, "6 MB, round 2"), ("D", 9.0, 9.0, "9 MB, round 3"), ("C", 9.0, None, "not above"),
         ("B", 9.0, None, "not above"),
@@ -219,7 +220,7 @@ def test_long_runs_are_thinned(made):
 def test_final_accuracies_are_ordered_with_spread_and_local_line(made):
     """A row per method, best first; the text has mean and spread; the fact counts who is above Local."""
     runs = [made("A", 0, top=0.6), made("A", 1, top=0.8), made("Local", 0, top=0.65), made("Z", 0, top=0.5)]
-    figure = accuracy.final_accuracies(by_title(runs))
+    figure = accuracy.final_accuracies(by_title(runs), "Local")
     rows = values(figure)
     assert [(row["series"], row["value"], row["text"]) for row in rows] == [
         ("A", 70.0, "70.0 ± 14.1"), ("Local", 65.0, "65.0"), ("Z", 50.0, "50.0"),
@@ -516,5 +517,5 @@ def test_a_title_names_the_first_only_where_it_is_clearly_first(
 def test_titles_of_methods_that_are_alike_name_none(made) -> None:
     """Equal traffic, and accuracies half a point apart."""
     groups = by_title([made("A", top=0.600), made("B", top=0.595)])
-    facts = [accuracy.final_accuracies(groups).fact, costs.over_bytes(groups).fact]
+    facts = [accuracy.final_accuracies(groups, "Local").fact, costs.over_bytes(groups).fact]
     assert not [fact for fact in facts if re.search(r"\b[AB]\b|highest|most", fact)]

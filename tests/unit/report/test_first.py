@@ -10,12 +10,14 @@ import pytest
 from rich.console import Console
 
 from fedkin.evaluate import Constant
-from fedkin.report import accuracy, curves, page, tables
+from fedkin.report import accuracy, curves, tables
 from fedkin.report.client_table import client_table_of, table
+from fedkin.report.content import content_of
 from fedkin.report.first import constants_of, first_of
 from fedkin.report.folder import Run, by_title, read_run
 from fedkin.report.headline import headline
 from fedkin.report.publication_tables import paper_table
+from pages import comparison_page, run_page
 
 ONE_SIDED = [9, 6, 6, 7]  # of 10, 11, 12 and 13 test samples: client 0 is one of four
 FAIR = [7, 6, 6, 7]
@@ -154,7 +156,7 @@ def heading(text: str) -> str:
 
 def test_the_page_of_a_comparison_begins_with_balanced_accuracy(runs, tmp_path):
     """The heading and the first chart are of balanced accuracy; the reason and the verdicts on accuracy follow."""
-    text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
+    text = comparison_page(tmp_path, runs)
     assert heading(text).startswith(
         'A: <span class="g">better than training alone by 10 points of balanced accuracy</span>.'
     )
@@ -165,7 +167,7 @@ def test_the_page_of_a_comparison_begins_with_balanced_accuracy(runs, tmp_path):
 def test_the_page_of_a_comparison_begins_with_accuracy_where_it_is_fair(made, tmp_path):
     """The verdict is the heading, as before, and no reason is given."""
     runs = [made(t, 0, top=a, right=FAIR, balanced=0.5) for t, a in (("Local", 0.8), ("A", 0.85))]
-    text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
+    text = comparison_page(tmp_path, runs)
     assert heading(text).startswith("A: 5 points above training alone")
     assert "fair headline" not in text
 
@@ -174,7 +176,7 @@ def test_the_page_of_a_run_begins_with_balanced_accuracy(folder):
     """With Local the verdict on accuracy stands below it."""
     path = folder("m", title="M", right=ONE_SIDED, balanced=0.55)
     local = folder("local", title="Local", top=0.7, right=ONE_SIDED, balanced=0.5)
-    text = page.write_page(path, local).read_text(encoding="utf-8")
+    text = run_page(path, local)
     assert heading(text).startswith("M: 5 points of balanced accuracy above training alone; that is too few")
     assert "<h3>Balanced accuracy against Local</h3>\n<ul>\n<li>M: too few figures" in text
 
@@ -184,9 +186,9 @@ def test_charts_begin_with_balanced_accuracy(runs, made):
     constant answer gets as another. Where accuracy is fair they are as before."""
     groups = by_title(runs)
     first = first_of(groups)
-    final = accuracy.final_accuracies(groups, first=first)
+    final = accuracy.final_accuracies(groups, "Local", first)
     assert final.fact == "A is highest with 60.5 % balanced accuracy; 1 of 1 is above Local"
-    assert accuracy.final_accuracies(groups).fact.startswith("Local is highest with 80.5 %;")
+    assert accuracy.final_accuracies(groups, "Local").fact.startswith("Local is highest with 80.5 %;")
     drawn = curves.over_rounds(groups, first)
     assert {r["value"] for r in drawn[0].spec["data"]["values"]} == {50.5, 60.5}
     assert [one.fact.partition(":")[0] for one in drawn] == ["Balanced", "Mean", "Worst tenth"]
@@ -201,8 +203,8 @@ def test_charts_begin_with_balanced_accuracy(runs, made):
 def test_a_method_below_the_constant_answer_is_named(made, tmp_path):
     """55 % where a constant answer has 57.1 %."""
     runs = [made("Local", top=0.7, right=FAIR), made("A", top=0.55, right=FAIR)]
-    report = page.several_runs(runs)
-    (found,) = [w.text for w in report.warnings if w.kind == "constant"]
+    report = content_of(runs)
+    (found,) = [w.text for w in report.caveats if w.kind == "constant"]
     assert found == (
         "A: Accuracy is 55.0 % on average, not above the 57.1 % of always predicting each client's most frequent class."
     )
@@ -227,7 +229,7 @@ def test_the_balanced_accuracy_of_a_constant_answer_is_beside_the_methods(made, 
         for grid in (tables.comparison_table(rows, extra=lead), paper_table(rows, extra=lead)):
             said = "mean over clients (always predicting a client's most frequent class: 60.0)"
             assert (said in grid.note) == known
-        text = html.unescape(page.write_comparison(tmp_path, groups["Local"] + groups["A"]).read_text("utf-8"))
+        text = html.unescape(comparison_page(tmp_path, groups["Local"] + groups["A"]))
         caveat = "A: Balanced accuracy is 59.0% on average, not above the 60.0% of always predicting"
         assert (caveat in text) == known
         assert "Balanced accuracy is 62.0%" not in text

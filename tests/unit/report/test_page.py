@@ -5,11 +5,15 @@ import json
 import re
 
 import pytest
+from markupsafe import escape
 
 from fedkin.core.errors import ConfigError, RunFolderError
-from fedkin.report import accuracy, charts, client_data, page
+from fedkin.report import accuracy, charts, client_data
+from fedkin.report.content import content_of
 from fedkin.report.folder import read_run
+from fedkin.report.page import write_page
 from folders import sealed
+from pages import comparison_page, run_page
 
 
 def heading(text: str) -> str:
@@ -37,7 +41,7 @@ def test_the_page_of_a_run_with_local_starts_with_the_verdict(folder):
     client is not named."""
     run = folder("m", title="M", top=0.8, gains={0: -0.2}, relations="weights")
     local = folder("local", title="Local", top=0.65)
-    text = page.write_page(run, local).read_text(encoding="utf-8")
+    text = run_page(run, local)
     assert heading(text) == ("M: 10 points above training alone; that is too few clients and seeds for more.")
     assert "M: too few figures to tell it from Local (+10.0 points)" in text
     assert "Clearly worse off" not in text
@@ -51,9 +55,9 @@ def test_the_page_of_a_run_with_local_starts_with_the_verdict(folder):
 
 def test_the_page_of_a_run_alone_states_its_accuracy(folder):
     """Without Local there is no verdict, only the figure."""
-    text = page.write_page(folder(title="M", relations="clusters")).read_text(encoding="utf-8")
+    text = run_page(folder(title="M", relations="clusters"))
     assert heading(text) == "M reached 80.0% accuracy on average over 4 clients, 80.0% for the worst tenth of them."
-    assert "There is no Local run to compare with" in text
+    assert "There is no run to compare with" in text
     assert [one["id"] for one in data(text)["figures"]["gains"]] == ["client-accuracies"]
     assert list(data(text)["parts"][0]["figures"]) == ["clusters", "cluster-sizes", "circle", "matrix"]
 
@@ -62,7 +66,7 @@ def test_the_page_of_a_run_alone_states_its_accuracy(folder):
 @pytest.mark.parametrize("kind", ["weights", "clusters"])
 def test_any_number_of_clients(folder, clients, kind):
     """One, two or 150 clients make a page."""
-    assert page.write_page(folder(clients=clients, relations=kind)).exists()
+    assert run_page(folder(clients=clients, relations=kind))
 
 
 def test_missing_files_and_values_do_not_crash(folder):
@@ -71,7 +75,7 @@ def test_missing_files_and_values_do_not_crash(folder):
     local = folder(
         "local", title="Local", without=("rounds", "clients", "relations"), final={"accuracy": None}, best=None
     )
-    text = page.write_page(path, local).read_text(encoding="utf-8")
+    text = run_page(path, local)
     assert heading(text) == "DA-PFL: no round was evaluated."
 
 
@@ -84,11 +88,11 @@ def test_everything_is_escaped_and_nothing_comes_from_elsewhere(folder):
     sealed(run, summary)
     local = folder("local", title="Local", top=0.7)
     command = "fedkin run 'a<b' && echo"
-    text = without_library(page.write_page(run, local, command=command).read_text(encoding="utf-8"))
+    text = without_library(run_page(run, local, command=command))
     assert text.count("<script") == text.count("</script") == 3
     assert "<!--" not in text
-    assert html.escape(name) in text
-    assert html.escape(command) in text
+    assert escape(name) in text
+    assert escape(command) in text
     assert data(text)["parts"][0]["columns"]["name"] == [name] * 4
     assert "http:" not in text
     assert "https:" not in text
@@ -99,15 +103,15 @@ def test_everything_is_escaped_and_nothing_comes_from_elsewhere(folder):
 
 def test_settings_are_folded_and_flat(folder):
     """Nested settings become lines a.b = value inside <details>."""
-    text = page.write_page(folder(config={"training": {"lr": 0.1}, "rounds": 3})).read_text(encoding="utf-8")
+    text = run_page(folder(config={"training": {"lr": 0.1}, "rounds": 3}))
     assert "<details><summary>Settings of DA-PFL, seed 0</summary><pre>training.lr = 0.1\nrounds = 3</pre>" in text
 
 
 def test_the_command_in_the_summary_is_shown(folder):
     """A run that wrote down its command needs no argument."""
-    text = page.write_page(folder(command="fedkin run fedavg")).read_text(encoding="utf-8")
+    text = run_page(folder(command="fedkin run fedavg"))
     assert "<pre>fedkin run fedavg</pre>" in text
-    assert "Run it again" not in page.write_page(folder("other")).read_text(encoding="utf-8")
+    assert "Run it again" not in run_page(folder("other"))
 
 
 def test_true_groups_are_read_from_the_summary(folder):
@@ -119,7 +123,7 @@ def test_true_groups_are_read_from_the_summary(folder):
     summary["clients"] = {"groups": [0, 1, 0, 1]}
     sealed(path, summary)
     assert read_run(path).groups == [0, 1, 0, 1]
-    assert page.write_page(path).exists()
+    assert run_page(path)
 
 
 def test_a_page_of_100_clients_and_200_rounds_stays_small(folder):
@@ -130,7 +134,7 @@ def test_a_page_of_100_clients_and_200_rounds_stays_small(folder):
              for r in range(1, 201)]  # fmt: skip
     (path / "relations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     sealed(path)
-    written = page.write_page(path)
+    written = write_page(path, content_of([read_run(path)]))
     assert written.stat().st_size < 5_000_000
     (part,) = data(written.read_text(encoding="utf-8"))["parts"]
     assert (part["frames"]["rounds"][0][0], part["frames"]["rounds"][-1][1]) == (1, 200)
@@ -145,7 +149,7 @@ def test_warnings_stand_before_the_charts(folder):
     lines = [{"round": r, "kind": "clusters", "labels": [1, 1, 1, 1]} for r in (1, 2)]
     (path / "relations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     sealed(path)
-    text = without_library(page.write_page(path, folder("local", title="Local", **alike)).read_text(encoding="utf-8"))
+    text = without_library(run_page(path, folder("local", title="Local", **alike)))
     (caveats,) = re.findall(r'<details class="caveats".*?</details>', text, re.DOTALL)
     for said in ("M equals Local for every client", "Cluster 1 holds 4 of 4 clients", "One seed only"):
         assert caveats.count(said) == 1
@@ -156,7 +160,7 @@ def test_warnings_stand_before_the_charts(folder):
 def test_a_method_whose_seeds_are_unlike_has_a_caveat(made):
     """Twelve points between two seeds of M: said of M alone, on the page of a comparison."""
     runs = [made(t, s, top=a) for t, tops in (("Local", (0.7, 0.72)), ("M", (0.8, 0.68))) for s, a in enumerate(tops)]
-    found = [w.text for w in page.several_runs(runs).warnings if w.kind == "unsteady"]
+    found = [w.text for w in content_of(runs).caveats if w.kind == "unsteady"]
     assert len(found) == 1
     assert found[0].startswith("M: Accuracy is 68.0 % in one seed and 80.0 % in another.")
 
@@ -164,7 +168,7 @@ def test_a_method_whose_seeds_are_unlike_has_a_caveat(made):
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
     """No summary, no page."""
     with pytest.raises(RunFolderError, match=r"no summary\.json"):
-        page.write_page(tmp_path)
+        run_page(tmp_path)
 
 
 # ---- comparisons
@@ -173,7 +177,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
 def test_a_comparison_says_the_best_methods_verdict_first(made, tmp_path):
     """M above Local above N, two seeds: M's verdict is the heading, N's follows; the table has all three."""
     runs = [made(t, s, top=a) for t, a in (("Local", 0.7), ("M", 0.8), ("N", 0.6)) for s in (0, 1)]
-    path = page.write_comparison(tmp_path / "out", runs, command="fedkin compare")
+    path = write_page(tmp_path / "out", content_of(runs), "fedkin compare")
     text = path.read_text(encoding="utf-8")
     assert heading(text) == ("M: better than training alone by 10 points. Likely +10.0 to +10.0 over 2 seeds.")
     assert "<li>M: better than Local by 10.0 points (likely +" in text
@@ -189,7 +193,7 @@ def test_a_comparison_says_the_best_methods_verdict_first(made, tmp_path):
 
 def test_a_comparison_admits_that_local_is_best(made, tmp_path):
     """If Local has the highest accuracy the heading says so."""
-    text = page.write_comparison(tmp_path, [made("Local", top=0.9), made("M")]).read_text(encoding="utf-8")
+    text = comparison_page(tmp_path, [made("Local", top=0.9), made("M")])
     assert heading(text) == (
         "No method is above training alone on average. The highest, M: 10 points below training alone; that is too few "
         "clients and seeds for more."
@@ -199,15 +203,15 @@ def test_a_comparison_admits_that_local_is_best(made, tmp_path):
 
 def test_a_comparison_without_local_says_that_it_is_missing(made, tmp_path):
     """Without Local nothing tells whether it paid."""
-    text = page.write_comparison(tmp_path, [made("A"), made("B", top=0.9)]).read_text(encoding="utf-8")
+    text = comparison_page(tmp_path, [made("A"), made("B", top=0.9)])
     assert heading(text) == "B reached 90.0% accuracy on average, the highest of 2 methods."
-    assert "There is no Local run to compare with" in text
+    assert "There is no run to compare with" in text
 
 
 def test_a_comparison_reads_folders_and_starts_with_the_best(folder, tmp_path):
     """Folders are as good as runs; all parts are opened at the method of the headline."""
     paths = [folder("a", title="A"), folder("b", title="B", top=0.9, relations="clusters")]
-    text = page.write_comparison(tmp_path / "c", paths).read_text(encoding="utf-8")
+    text = comparison_page(tmp_path / "c", map(read_run, paths))
     assert data(text)["first"] == "B"
     assert [part["relations"]["kind"] for part in data(text)["parts"]] == ["", "clusters"]
 
@@ -215,7 +219,7 @@ def test_a_comparison_reads_folders_and_starts_with_the_best(folder, tmp_path):
 def test_a_comparison_with_fedavg_is_against_both(made, tmp_path):
     """Gains over FedAvg stand beside those over Local."""
     runs = [made("Local", top=0.6), made("FedAvg", top=0.7), made("M", top=0.75)]
-    text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
+    text = comparison_page(tmp_path, runs)
     assert "<li>M: too few figures to tell it from FedAvg (+5.0 points)" in text
     assert data(text)["parts"][2]["columns"]["gain over FedAvg"] == [5.0] * 4
 
@@ -223,7 +227,7 @@ def test_a_comparison_with_fedavg_is_against_both(made, tmp_path):
 def test_a_comparison_of_nothing_is_refused(tmp_path):
     """At least one run."""
     with pytest.raises(ConfigError, match="at least one run"):
-        page.write_comparison(tmp_path, [])
+        content_of([])
 
 
 def test_the_main_figure_is_the_final_accuracy(made, tmp_path, monkeypatch):
@@ -236,7 +240,7 @@ def test_the_main_figure_is_the_final_accuracy(made, tmp_path, monkeypatch):
         return original(groups, *how)
 
     monkeypatch.setattr(accuracy, "final_accuracies", spy)
-    page.write_comparison(tmp_path, [made("A"), made("B")])
+    comparison_page(tmp_path, [made("A"), made("B")])
     assert seen == [["A", "B"]]
 
 
@@ -250,7 +254,7 @@ def named(runs: list, names: list[str]) -> list:
 def test_seeds_of_the_same_clients_have_a_mean(made, tmp_path):
     """Client a: 80 and 60 %, so 70, from 60 to 80; +10 and -10 over Local's 70, so 0, above it in one of two seeds."""
     runs = [made("Local", s, top=0.7) for s in (0, 1)] + [made("M", s, top=0.8, gains={0: -0.2 * s}) for s in (0, 1)]
-    text = page.write_comparison(tmp_path, named(runs, ["a", "b", "c", "d"])).read_text(encoding="utf-8")
+    text = comparison_page(tmp_path, named(runs, ["a", "b", "c", "d"]))
     found = [part for part in data(text)["parts"] if part["title"] == "M"]
     assert [part["seed"] for part in found] == [0, 1, None]
     columns = found[2]["columns"]
@@ -264,10 +268,10 @@ def test_seeds_of_the_same_clients_have_a_mean(made, tmp_path):
 def test_seeds_of_clients_without_names_have_none(made, tmp_path):
     """Client 3 of one seed is not client 3 of another, nor are clients of other names."""
     runs = [made("Local", s) for s in (0, 1)]
-    assert [part["seed"] for part in data(page.write_comparison(tmp_path, runs).read_text())["parts"]] == [0, 1]
+    assert [part["seed"] for part in data(comparison_page(tmp_path, runs))["parts"]] == [0, 1]
     named(runs[:1], ["a", "b", "c", "d"])
     named(runs[1:], ["a", "b", "c", "x"])
-    assert [part["seed"] for part in data(page.write_comparison(tmp_path, runs).read_text())["parts"]] == [0, 1]
+    assert [part["seed"] for part in data(comparison_page(tmp_path, runs))["parts"]] == [0, 1]
 
 
 def test_who_clearly_loses_is_named(made, tmp_path):
@@ -279,7 +283,7 @@ def test_who_clearly_loses_is_named(made, tmp_path):
         runs = [made("Local", s, top=0.7, answers=each[s], **more) for s in (0, 1)]
         for s, up in ((0, 0.3), (1, -0.1)):
             runs.append(made("M", s, top=0.7, gains={0: up, 1: -0.1}, answers=each[s], **more))
-        text = page.write_comparison(tmp_path, named(runs, list("abcdefgh"))).read_text(encoding="utf-8")
+        text = comparison_page(tmp_path, named(runs, list("abcdefgh")))
         said = "Clearly worse off than with Local (points in the last round, mean over seeds)"
         assert (said in text) == (answers is not None)
         assert ("<li>M: b (-10.0)</li>" in text) == (answers is not None)
@@ -293,7 +297,7 @@ def test_what_clearly_loses_is_measured_in_the_round_that_shows_it(made, tmp_pat
     for line in m.clients:
         if line["round"] == 9 and line["client"] == 1:
             line["accuracy"] = 1.0
-    text = page.write_comparison(tmp_path, [local, m]).read_text(encoding="utf-8")
+    text = comparison_page(tmp_path, [local, m])
     assert "<li>M: client 1 (-20.0)</li>" in text
 
 
@@ -304,7 +308,7 @@ def test_a_verdict_says_that_training_diverged(made, tmp_path):
         line["unpredicted"] = [0, 1, 2, 3, 4, 5, 6, 7]
         line |= {"refused": {str(i): "model holds nan" for i in range(8)}, "answered": [], "abandoned": True}
     assert runs[3].diverged is not None, "what this test is about"
-    text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
+    text = comparison_page(tmp_path, runs)
     said = re.findall(r"<li>((?:M|N): [^<]*Local[^<]*)</li>", text)
     assert [one.endswith("; its training diverged") for one in said] == [one.startswith("M") for one in said]
     assert {one[0] for one in said} == {"M", "N"}
@@ -315,7 +319,7 @@ def test_a_warning_says_of_which_seeds_it_is(made, tmp_path):
     runs = [made(t, s, top=a, relations="clusters") for t, a in (("Local", 0.7), ("M", 0.8)) for s in (0, 1, 2)]
     for line in runs[4].relations:
         line["labels"] = [1, 1, 1, 1]
-    text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
+    text = comparison_page(tmp_path, runs)
     (line,) = re.findall(r"</b>([^<]*Cluster 1 holds[^<]*)</li>", text)
     assert line.startswith("M: Cluster 1 holds 4 of 4 clients")
     assert line.endswith("(seed 1).")
@@ -326,7 +330,7 @@ def test_more_seeds_than_there_is_room_for_are_left_out_and_said(made, tmp_path,
     """Room for eight rows: two methods of four clients have one seed each; the page says so."""
     monkeypatch.setattr(client_data, "ROWS", 8)
     runs = [made(t, s) for t in ("Local", "M") for s in (0, 1, 2)]
-    found = data(page.write_comparison(tmp_path, runs).read_text(encoding="utf-8"))["parts"]
+    found = data(comparison_page(tmp_path, runs))["parts"]
     assert [(part["title"], part["seed"]) for part in found] == [("Local", 0), ("M", 0)]
     assert found[0]["note"] == "Of 3 seeds only the first is shown here, so that the page stays small."
 
@@ -340,7 +344,7 @@ def test_several_seeds_of_100_clients_stay_below_the_limit(made, tmp_path):
     for run in named(runs, names):
         if run.title != "Local":
             run.relations.extend({"round": r, "kind": "weights", "rows": rows} for r in range(1, 201, 10))
-    path = page.write_comparison(tmp_path, runs)
+    path = write_page(tmp_path, content_of(runs))
     assert path.stat().st_size < 5_000_000
     found = data(path.read_text(encoding="utf-8"))["parts"]
     assert len(found) == 12
@@ -353,18 +357,18 @@ def test_a_reference_that_lacks_a_seed_is_shown_over_the_seeds_in_common(made, t
     """M is 10 points above Local in the only seed that Local has, and lower in the others: Local's mean is not computed
     from other seeds than its own, and the heading goes by the pairs."""
     runs = [made("Local", 0, top=0.6), made("M", 0, top=0.7), made("M", 1, top=0.4), made("M", 2, top=0.4)]
-    text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
+    text = comparison_page(tmp_path, runs)
     assert "No method is above" not in text
     assert 'class="cap">alone 60.0% · +10.0 points in 1 seed in common</div>' in text
     assert "alone, worst 60.0% (client 0) in 1 seed in common" in text
-    text = page.write_comparison(tmp_path, runs[:2]).read_text(encoding="utf-8")
+    text = comparison_page(tmp_path, runs[:2])
     assert 'class="cap">alone 60.0% · +10.0 points</div>' in text
 
 
 def test_equal_means_share_a_rank(made, tmp_path):
     """As in tables."""
     runs = [made(t, top=top) for t, top in (("A", 0.8), ("B", 0.7), ("C", 0.7), ("D", 0.6))]
-    text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
+    text = comparison_page(tmp_path, runs)
     ranks = re.findall(r'class="eyebrow">(Rank \d of 4(?:, shared)?|Highest mean)', text)
     assert sorted(ranks) == ["Highest mean", "Rank 2 of 4, shared", "Rank 2 of 4, shared", "Rank 4 of 4"]
 
@@ -372,7 +376,7 @@ def test_equal_means_share_a_rank(made, tmp_path):
 def test_seeds_in_which_a_client_has_no_figure_do_not_count(made, tmp_path):
     """Client 3 is in the first seed alone."""
     runs = [made(t, s, clients=4 - s, top=top) for t, top in (("Local", 0.6), ("M", 0.7)) for s in (0, 1)]
-    text = page.write_comparison(tmp_path, named(runs, ["a", "b", "c", "d"])).read_text(encoding="utf-8")
+    text = comparison_page(tmp_path, named(runs, ["a", "b", "c", "d"]))
     joint = next(p for p in data(text)["parts"] if p["title"] == "M" and p["seed"] is None)
     assert joint["columns"]["seeds above Local"] == ["2 of 2"] * 3 + ["1 of 1"]
 
@@ -381,4 +385,4 @@ def test_few_test_samples_make_no_client_clear(made, tmp_path):
     """Eight of eight samples gained: p = 2 / 2^8, which eight clients may have by chance; ten of ten are clear."""
     for samples, said in ((8, "clear by themselves: 0"), (10, "clear by themselves: 8")):
         runs = [made(t, clients=8, top=top, samples=samples, answers="x") for t, top in (("Local", 0.0), ("M", 1.0))]
-        assert said in page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
+        assert said in comparison_page(tmp_path, runs)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 
-from fedkin.methods import get_title
-from fedkin.report import page, references
+from fedkin.report import references
+from fedkin.report.content import content_of
 from fedkin.report.folder import by_title
+from pages import comparison_page, run_page
 
 
 def config(**run):
@@ -16,12 +17,6 @@ def config(**run):
 
 def pair(made, **how):
     return by_title([made("Local", **config(**how)), made("Local (full)", **config(**how))])
-
-
-def test_titles_are_those_of_the_catalogue():
-    """A report may not import methods: what it calls them must stay the same."""
-    titles = [get_title(name) for name in ("local", "local-full", "fedavg")]
-    assert titles == [references.LOCAL, references.FULL, references.FEDAVG]
 
 
 def test_participation_and_rounds_are_said(made):
@@ -59,16 +54,11 @@ def test_the_page_of_a_run_says_what_its_local_is(folder):
     """Where it is compared with Local and not all clients take part in every round."""
     local = folder("local", title="Local", top=0.7)
     pages = [
-        page.write_page(folder(name, title="M", **config(participation=share)), base).read_text(encoding="utf-8")
+        run_page(folder(name, title="M", **config(participation=share)), base)
         for name, share, base in (("a", 0.2, local), ("b", 1.0, local), ("c", 0.2, None))
     ]
     said = "Local: a client trains alone, and only in the rounds it is sampled for (20 % of the clients in each round)"
     assert [said in text for text in pages] == [True, False, False]
-
-
-def test_others_leave_out_the_reference():
-    assert references.others("Local") == ("Local (full)", "FedAvg")
-    assert references.others("FedAvg") == ("Local", "Local (full)")
 
 
 def test_the_page_has_a_list_against_each_and_the_remark_once(made, tmp_path):
@@ -78,7 +68,7 @@ def test_the_page_has_a_list_against_each_and_the_remark_once(made, tmp_path):
         made(title, clients=8, top=top, gains=gains if title == "M" else None, **config(participation=0.2))
         for title, top in (("Local", 0.5), ("Local (full)", 0.6), ("FedAvg", 0.7), ("M", 0.8))
     ]
-    text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
+    text = comparison_page(tmp_path, runs)
     lists = {
         title: re.findall(r"<li>([^:]+): ", body)
         for title, body in re.findall(r"<h3>(Accuracy against [^<]+)</h3>\n<ul>\n(.*?)</ul>", text, re.DOTALL)
@@ -102,7 +92,7 @@ def test_the_page_has_a_list_against_each_and_the_remark_once(made, tmp_path):
 def test_training_alone_is_not_the_best_method(made, tmp_path):
     """Where Local (full) is highest, the heading says that no method is above it, whatever Local has."""
     runs = [made(t, clients=8, top=top) for t, top in (("Local", 0.5), ("Local (full)", 0.8), ("M", 0.7))]
-    text = page.write_comparison(tmp_path, runs).read_text(encoding="utf-8")
+    text = comparison_page(tmp_path, runs)
     assert "<h1>No method is above Local (full) on average. <span" in text
     assert "<li>Local (full): ahead of Local" in text
     assert "<li>M: ahead of Local" in text
@@ -113,7 +103,7 @@ def test_equal_reference_rows_are_no_collapse(made):
     Local (full) does not learn from others."""
     alike = {"clients": 8, "answers": "d", "logits": "a1", **config(participation=1.0)}
     runs = [made(title, **alike) for title in ("Local", "Local (full)", "M")]
-    (text,) = [w.text for w in page.several_runs(runs).warnings if w.kind == "collapse"]
+    (text,) = [w.text for w in content_of(runs).caveats if w.kind == "collapse"]
     assert text.startswith("M equals Local for every client, M equals Local (full) for every client: no client learns")
 
 
@@ -121,7 +111,7 @@ def test_clients_that_train_alone_are_not_what_collapsed(made):
     """Where Local equals FedAvg, the reference, it is FedAvg's settings that are wrong, not Local's."""
     alike = {"clients": 8, "answers": "d", "logits": "a1", **config(participation=1.0)}
     runs = [made(title, **alike) for title in ("FedAvg", "Local", "M")]
-    said = " ".join(w.text for w in page.several_runs(runs, "FedAvg").warnings if w.kind == "collapse")
+    said = " ".join(w.text for w in content_of(runs, "FedAvg").caveats if w.kind == "collapse")
     assert "M equals FedAvg for every client: what it does beyond that has no effect" in said
     assert "Local equals" not in said
 

@@ -12,9 +12,9 @@ from scipy.stats import t
 from fedkin.core.errors import ConfigError
 from fedkin.evaluate import paired, spread
 from fedkin.report import tables
+from fedkin.report.content import content_of
 from fedkin.report.folder import by_title
 from fedkin.report.headline import headline
-from fedkin.report.page import several_runs
 from fedkin.report.rows import same_clients
 
 
@@ -200,7 +200,7 @@ def test_all_of_a_comparison_have_the_same_intervals(made):
         runs += [made(title, s, clients=20, top=0.63, gains=turned[s]) for s in range(3)]
     runs = [replace(run, summary={**run.summary, **config(partition="natural", test=0.5)}) for run in runs]
     alone = {row.title: row.finding for row in tables.comparison_rows(by_title(runs))}
-    page = several_runs(runs).findings["Local"]
+    page = content_of(runs).findings["Local"]
     one = {row.title: row.finding for row in tables.comparison_rows(by_title(runs[:6]))}
     assert set(page) == set(jitter)
     for title, found in page.items():

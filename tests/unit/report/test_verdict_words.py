@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from fedkin.cli.outcome import style_of
-from fedkin.report import page, tables
+from fedkin.report import tables
+from fedkin.report.content import content_of
+from fedkin.report.page import write_page
 from fedkin.report.publication_tables import Origin, write_tables
 
 GAINS = {"up": 0.05, "same": 0.0, "down": -0.05}
@@ -30,7 +32,7 @@ def test_one_word_per_number_of_seeds_everywhere(made, tmp_path: Path, seeds: in
         for title, gain in GAINS.items()
         for s in range(seeds)
     ]
-    report, words, others = page.several_runs(runs), WORDS[seeds], WORDS[4 - seeds].values()
+    report, words, others = content_of(runs), WORDS[seeds], WORDS[4 - seeds].values()
     rows = tables.comparison_rows(report.runs, findings=report.findings["Local"])
     for row in rows[1:]:
         assert report.verdict(row.title, "Local").startswith(f"{row.title}: {words[row.title]} ")
@@ -43,9 +45,9 @@ def test_one_word_per_number_of_seeds_everywhere(made, tmp_path: Path, seeds: in
     with (tmp_path / "table.csv").open() as file:
         assert {row["method"]: row["verdict"] for row in csv.DictReader(file)} == {"Local": "", **words}
 
-    path = page.comparison_page(tmp_path, report, None, "Local")
+    path = write_page(tmp_path, report)
     result = re.search(r'<section id="result".*?</section>', path.read_text(encoding="utf-8"), re.DOTALL)[0]
-    shown = re.findall(r'<tr data-method="(.*?)".*?<td class="hp" data-value="(.*?)"', result)
+    shown = re.findall(r'<tr data-method="(.*?)".*?<td class="hp" data-value="(.*?)"', result, re.DOTALL)
     assert dict(shown) == {"Local": "reference", **words}
     said = re.sub(r"<[^>]*>", " ", result) + (tmp_path / "table.md").read_text() + (tmp_path / "table.tex").read_text()
     for other in others:

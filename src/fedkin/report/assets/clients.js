@@ -104,9 +104,9 @@ const columns = () => {
   if (c.group || (c.cluster && part.relations.letters.length)) found.push(["group", "Group", "hp", (o) => o.group]);
   if (c["training samples"]) found.push(["samples", "Training samples", "n hp hs", (o) => o.samples]);
   if (part.labels !== null) found.push(["mix", "Class mix", "hp hs", null]);
-  found.push(["accuracy", over ? `${over === "Local" ? "Alone" : over} → ${part.title}` : "Accuracy %", over ? "hp hx" : "n", (o) => o.acc]);
+  found.push(["accuracy", over ? `${over === data.alone ? "Alone" : over} → ${part.title}` : "Accuracy %", over ? "hp hx" : "n", (o) => o.acc]);
   if (over) found.push(["gain", "Gain, points", "", (o) => o.gain], ["chance", part.seed === null ? "Seeds" : "p", "hp hm", (o) => (part.seed === null ? +o.strong : o.p)]);
-  found.push(["course", over && !phone() && beside ? `Over rounds (grey: ${over === "Local" ? "alone" : over})` : "Over rounds", "", null]);
+  found.push(["course", over && !phone() && beside ? `Over rounds (grey: ${over === data.alone ? "alone" : over})` : "Over rounds", "", null]);
   found.push(["took", "Rounds", "n hp hm", (o) => o.took]);
   return found;
 };
@@ -181,7 +181,7 @@ const clientsFact = () => {
   const over = byId("other").value, found = people();
   if (!over || found.every((one) => missing(one.gain))) return "Clients";
   const lower = found.filter((one) => one.kind < 0), clear = lower.filter((one) => one.strong).sort((a, b) => a.gain - b.gain);
-  const than = `with ${part.title} than ${over.startsWith("Local") ? "alone" : `with ${over}`}`;
+  const than = `with ${part.title} than ${data.solo.includes(over) ? "alone" : `with ${over}`}`;
   const said = clear.slice(0, 2).map((one) => `${one.name} (${signed(one.gain)})`);
   const rest = clear.length > 2 ? [...said, `${clear.length - 2} more`] : said;
   return `${lower.length || "No"} client${lower.length === 1 ? "" : "s"} measured lower ${than}${clear.length ? `; clear: ${listed(rest)}` : ""}`;
@@ -193,7 +193,7 @@ const fillOthers = (wanted) => {
   const titles = data.parts.filter((p) => p.seed === part.seed && p.title !== part.title).map((p) => p.title);
   const found = [...new Set([...known, ...data.order.filter((t) => titles.includes(t))])];
   const other = byId("other");
-  other.replaceChildren(...found.map((title) => element("option", { value: title, textContent: title === "Local" ? "training alone" : title })));
+  other.replaceChildren(...found.map((title) => element("option", { value: title, textContent: title === data.alone ? "training alone" : title })));
   other.value = found.includes(wanted) ? wanted : found[0] || "";
   other.parentElement.hidden = !found.length;
 };
@@ -227,7 +227,7 @@ const showPairs = () => {
   const over = byId("other").value, low = 10 * Math.floor(Math.min(...found.flatMap((one) => [one.before, one.acc])) / 10);
   const kind = { 1: "above", 0: "equal", "-1": "below" };
   const axis = (field, title) => ({ field, type: "quantitative", title, scale: { domain: [Math.min(low, 90), 100], nice: false }, axis: { tickCount: 5 } });
-  const alone = over === "Local" ? "training alone" : over;
+  const alone = over === data.alone ? "training alone" : over;
   place.append(small(`Accuracy of each client in %: above the line ${part.title} is higher, below it ${alone}`, {
     height: 380,
     data: { values: found.map((one) => ({ client: one.name, id: one.id, with: one.acc, over: one.before, gain: one.gain, kind: kind[one.kind] })) },

@@ -3,10 +3,10 @@ const drawer = byId("drawer");
 let current = null;
 
 const sentenceOn = (one) => {
-  const over = byId("other").value, alone = over === "Local" ? "alone" : `with ${over}`;
+  const over = byId("other").value, alone = over === data.alone ? "alone" : `with ${over}`;
   if (missing(one.acc)) return "This client was not tested.";
   if (missing(one.gain) || part.title === over) return `${fixed(one.acc)}% with ${called(part.title)}.`;
-  if (!one.kind) return `${part.title} and ${over === "Local" ? "training alone" : over} reach the same: ${fixed(one.acc)}%.`;
+  if (!one.kind) return `${part.title} and ${over === data.alone ? "training alone" : over} reach the same: ${fixed(one.acc)}%.`;
   const answers = (Math.abs(one.gain) * one.test) / 100;
   const size = answers < 1.5 ? "about one answer" : `about ${answers.toFixed(0)} answers`;
   const how = missing(one.p) ? "" : one.strong ? "; clear by itself" : `; chance alone could explain it (p = ${one.p.toFixed(2)})`;
@@ -65,7 +65,7 @@ const overRounds = (one) => {
   }];
   const band = part.low ? [{ mark: { type: "area", opacity: 0.18 }, encoding: { y: y("low"), y2: { field: "high" } } }] : [];
   const thin = part.rounds.length < part.allRounds ? ` (${part.rounds.length} of ${part.allRounds} rounds)` : "";
-  const grey = titles.length > 1 ? `, and ${titles[1] === "Local" ? "alone (dashed)" : titles[1]}` : "";
+  const grey = titles.length > 1 ? `, and ${titles[1] === data.alone ? "alone (dashed)" : titles[1]}` : "";
   return small(`Over rounds: ${part.title}${grey}${part.low ? ", mean and range of seeds" : ""}${thin}${constant.length ? "; dotted: always its most frequent class" : ""}`, {
     data: { values: points },
     encoding: {
