@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import DataError
-from fedkin.data.card import MAX_CLASSES
 from fedkin.data.checks import NAMELESS
 from fedkin.data.pixels import Array
+
+MAX_CLASSES = 1000
 
 
 def array_of(values: Any, where: str, what: str) -> Array:
@@ -65,20 +66,24 @@ def channels_first(values: Array) -> Array:
     return values
 
 
-def decoded(values: Array, where: str) -> Array:
-    """Return texts that are stored as bytes as texts; other arrays unchanged.
+def decoded(values: Array) -> Array:
+    """Return texts that are stored as bytes as texts; other arrays unchanged."""
+    return np.char.decode(np.asarray(values, np.bytes_), "utf-8") if values.dtype.kind == "S" else values
+
+
+def together(arrays: Sequence[Array], where: str) -> Array:
+    """Return arrays of the same kind as one.
 
     Raises:
-        DataError: they are not UTF-8.
+        DataError: their samples have other shapes, or some are texts or pixels and others are not.
     """
-    if values.dtype.kind != "S":
-        return values
     try:
-        return np.char.decode(np.asarray(values, dtype=np.bytes_), "utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{where}: texts that are stored as bytes are not UTF-8 ({error}); store them as texts"
-        ) from error
+        if len({(a.dtype.kind in "US", a.ndim > 1 and a.dtype == np.uint8) for a in arrays}) > 1:
+            raise ValueError(f"they are of {' and '.join(sorted({str(a.dtype) for a in arrays}))}")
+        return np.concatenate(arrays)
+    except ValueError as error:
+        shapes = " and ".join(dict.fromkeys(str(list(a.shape)) for a in arrays))
+        raise DataError(f"{where}: arrays of the shapes {shapes} do not go together: {error}") from error
 
 
 def class_numbers(
@@ -93,41 +98,30 @@ def class_numbers(
         names: of the classes, in order. Default: the texts, sorted.
 
     Raises:
-        DataError: more than one label per sample, negative, fractional, infinite, or absurdly large labels, or texts
-            that are not among the names.
+        DataError: more than one label per sample; a label that is no whole number from 0, or absurdly large; texts that
+            are not among the names.
     """
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
-    if values.ndim != 1:
-        raise DataError(f"{where}: expected one label per sample, got an array of shape {list(values.shape)}")
-    if len(values) == 0:
-        raise DataError(f"{where}: no labels; expected at least one")
+    if values.ndim != 1 or values.dtype.kind not in "iufbUS":
+        raise DataError(
+            f"{where}: expected a whole number or a text per sample as labels, got {values.dtype} of shape "
+            f"{list(values.shape)}"
+        )
     if values.dtype.kind in "US":
-        return numbered_texts(decoded(values, where), where, names)
-    if values.dtype.kind not in "iufb":
-        raise DataError(f"{where}: labels must be whole numbers or texts, got an array of {values.dtype}")
+        return numbered_texts(decoded(values), where, names)
     numbers = values.astype(np.float64)
-    bad = np.flatnonzero(~np.isfinite(numbers) | (numbers != np.floor(numbers)))
+    most = np.inf if names is not None else max(len(values), MAX_CLASSES if site else 2)
+    bad = np.flatnonzero(~((numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < most)))
     if len(bad):
         raise DataError(
-            f"{where}: label {values[bad[0]]} of sample {bad[0]} is not a whole number; number the classes from 0"
-        )
-    if values.min() < 0:
-        at = int(np.argmin(values))
-        raise DataError(f"{where}: label {values[at]} of sample {at} is negative; number the classes from 0")
-    if int(values.max()) >= max(len(values), MAX_CLASSES if site else 2):
-        raise DataError(
-            f"{where}: the largest label is {int(values.max())} with only {len(values)} samples; "
-            "number the classes 0, 1, 2, ..."
+            f"{where}: label {values[bad[0]]} of sample {bad[0]} cannot be a class of {len(values)} samples; number "
+            "the classes 0, 1, 2, ..."
         )
     return torch.from_numpy(values.astype(np.int64)), None if names is None else tuple(names)
 
 
 def numbered(values: Array) -> tuple[Tensor, tuple[str, ...]]:
-    """Return ids ``0..K-1`` in the order of the values, and the values as names; an empty text is `NAMELESS`.
-
-    Raises:
-        DataError: bytes that are not UTF-8.
-    """
-    names, numbers = np.unique(decoded(values, "names of clients"), return_inverse=True)
+    """Return ids ``0..K-1`` in the order of the values, and the values as names; an empty text is `NAMELESS`."""
+    names, numbers = np.unique(decoded(values), return_inverse=True)
     return torch.from_numpy(numbers.astype(np.int64)), tuple(str(name) or NAMELESS for name in names)

@@ -18,11 +18,11 @@ import msgspec
 from msgspec import Meta
 
 from fedkin.core.errors import DataError
+from fedkin.data.arrays import MAX_CLASSES
 from fedkin.data.standalone import MISSING, number_of
 from fedkin.display import one_line
 
 MAX_CATEGORIES = 50
-MAX_CLASSES = 1000
 MAX_COLUMNS = 10_000
 MAX_TEXT = 200
 

@@ -45,19 +45,16 @@ def check_samples(x: Tensor, y: Tensor, classes: int, where: str, *, pixels: boo
     Raises:
         DataError: wrong type, sizes that differ, a label out of range, a value that is not finite.
     """
-    _require_tensor(x, where, "inputs", "torch.from_numpy(x).float()")
-    _require_tensor(y, where, "labels", "torch.from_numpy(y).long()")
-    if x.dtype not in (torch.float32, torch.int64) and not (pixels and x.dtype == torch.uint8):
-        how = "x.float()" if x.is_floating_point() else "x.long(), or x.float() for measured values"
-        raise DataError(f"{where}: inputs must be float32 or int64, got {_dtype(x)}; convert with {how}")
-    if y.dtype != torch.int64:
-        raise DataError(f"{where}: labels must be int64, got {_dtype(y)}; convert with y.long()")
-    if x.ndim < 2 or y.ndim != 1:
+    allowed = (torch.float32, torch.int64, torch.uint8) if pixels else (torch.float32, torch.int64)
+    if not (
+        isinstance(x, Tensor) and x.dtype in allowed and x.ndim > 1
+        and isinstance(y, Tensor) and y.dtype == torch.int64 and y.shape == x.shape[:1]
+    ):  # fmt: skip
+        got = (f"{t.dtype} {list(t.shape)}" if isinstance(t, Tensor) else type(t).__name__ for t in (x, y))
         raise DataError(
-            f"{where}: expected inputs [n, ...] and labels [n], got shapes {list(x.shape)} and {list(y.shape)}"
+            f"{where}: expected inputs [n, ...] as torch.float32 or torch.int64 and labels [n] as torch.int64, got "
+            f"{' and '.join(got)}; convert with x.float() and y.long()"
         )
-    if len(x) != len(y):
-        raise DataError(f"{where}: {len(x)} inputs but {len(y)} labels; each input needs one label")
     if len(y) and not (int(y.min()) >= 0 and int(y.max()) < classes):
         at = int(torch.nonzero((y < 0) | (y >= classes))[0])
         raise DataError(
@@ -65,11 +62,6 @@ def check_samples(x: Tensor, y: Tensor, classes: int, where: str, *, pixels: boo
             f"number the {classes} classes from 0 or raise classes"
         )
     _check_finite(x, where)
-
-
-def _require_tensor(value: object, where: str, what: str, how: str) -> None:
-    if not isinstance(value, Tensor):
-        raise DataError(f"{where}: {what} must be a torch tensor, got {type(value).__name__}; convert with {how}")
 
 
 def check_one_client(names: Sequence[str] | None, where: str) -> None:
@@ -98,7 +90,3 @@ def _check_finite(x: Tensor, where: str) -> None:
         if not bool(good.all()):
             at = start + int(torch.nonzero(~good)[0])
             raise DataError(f"{where}: sample {at} holds NaN or an infinite value; remove or fill such values first")
-
-
-def _dtype(t: Tensor) -> str:
-    return str(t.dtype).removeprefix("torch.")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,10 +12,10 @@ from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError, counted
 from fedkin.core.samples import Samples
-from fedkin.data.arrays import array_of, channels_first, class_numbers, numbered
+from fedkin.data.arrays import array_of, channels_first, class_numbers, numbered, together
 from fedkin.data.checks import Indices, check_samples
-from fedkin.data.pixels import numbers
-from fedkin.data.preparation import Preparation, Rows
+from fedkin.data.pixels import Array, numbers, pixels
+from fedkin.data.preparation import Preparation, Rows, image_preparation
 
 SPLITS = ("pooled", "official")
 
@@ -100,26 +102,34 @@ class Dataset:
         check_samples(self.x, self.y, self.classes, self.name, pixels=True)
         if len(self.y) == 0:
             raise DataError(f"{self.name}: no samples; expected at least one")
-        if self.official_test is not None:
-            where = f"{self.name}, official test part"
-            check_samples(self.official_test.x, self.official_test.y, self.classes, where, pixels=True)
-            if self.official_test.x.dtype != self.x.dtype:
-                raise DataError(f"{where}: {self.official_test.x.dtype}, the training part has {self.x.dtype}")
-            if self.official_test.x.shape[1:] != self.x.shape[1:]:
+        tests = 0
+        if (test := self.official_test) is not None:
+            where, tests = f"{self.name}, official test part", len(test)
+            check_samples(test.x, test.y, self.classes, where, pixels=True)
+            if (test.x.dtype, test.x.shape[1:]) != (self.x.dtype, self.x.shape[1:]):
                 raise DataError(
-                    f"{where}: inputs of shape {list(self.official_test.x.shape[1:])}, "
-                    f"the training part has {list(self.x.shape[1:])}; both must be the same"
+                    f"{where}: inputs {test.x.dtype} {list(test.x.shape[1:])}, the training part has {self.x.dtype} "
+                    f"{list(self.x.shape[1:])}; both must be the same"
                 )
-        if self.labels is not None and len(self.labels) != self.classes:
-            raise DataError(f"{self.name}: {len(self.labels)} class names for {self.classes} classes")
-        self._check_ids("client", self.client, len(self.y))
-        self._check_ids("unit", self.unit, len(self.y))
-        tests = 0 if self.official_test is None else len(self.official_test)
-        self._check_ids("test_client", self.test_client, tests)
-        self._check_ids("test_unit", self.test_unit, tests)
-        if self.test_unit is not None and self.unit is None:
-            raise DataError(f"{self.name}: test_unit goes with unit, numbered together; unit is not given")
-        self._check_described()
+        if self.labels is not None and not len(set(self.labels)) == len(self.labels) == self.classes:
+            raise DataError(
+                f"{self.name}: {len(self.labels)} class names for {self.classes} classes; each needs one of its own"
+            )
+        marked = 0 if self.unit is None else tests
+        for field, of, count in (
+            ("client", self.client, len(self)), ("test_client", self.test_client, tests),
+            ("unit", self.unit, len(self)), ("test_unit", self.test_unit, marked),
+        ):  # fmt: skip
+            if of is not None and (of.shape != (count,) or of.dtype != torch.int64 or (of < -1).any()):
+                raise DataError(
+                    f"{self.name}: {field} is {of.dtype} {list(of.shape)}; expected a whole number from 0, or -1 where"
+                    f" it is not known, for each of {count} samples"
+                )
+        ids = [part for part in (self.client, self.test_client) if part is not None]
+        clients = 1 + max((int(part.max()) for part in ids if len(part)), default=-1)
+        for name, entries in (("client_names", self.client_names), ("groups", self.groups)):
+            if entries is not None and len(entries) < clients:
+                raise DataError(f"{self.name}: {len(entries)} {name} for {counted(clients, 'client')}, numbered from 0")
 
     def _take_arrays(self) -> None:
         """Put tensors in the place of arrays, and numbers with their names in that of texts.
@@ -134,41 +144,18 @@ class Dataset:
                 continue
             values = array_of(given, self.name, {"x": "inputs", "y": "labels"}.get(name, name))
             if name == "x":
-                made[name] = torch.tensor(channels_first(values)) if values.dtype == np.uint8 else numbers(values)
+                made[name] = inputs_of(values, packed=True)
             elif name == "y":
                 made[name], made["labels"] = class_numbers(values, self.name, self.classes > 0, self.labels)
             elif name in ("client", "unit") and values.dtype.kind == "U":
                 made[name], names = numbered(values)
                 made |= {"client_names": names} if name == "client" else {}
             else:
-                made[name] = torch.tensor(values)  # `_check_ids` refuses fractions
+                made[name] = torch.tensor(values, dtype=torch.int64 if values.dtype.kind in "iub" else None)
         for name, value in made.items():
             object.__setattr__(self, name, value)
         if self.classes == 0 and len(self.y):
             object.__setattr__(self, "classes", len(self.labels) if self.labels else 1 + int(self.y.max()))
-
-    def _check_described(self) -> None:
-        """Raise `DataError` unless every natural client has a name and a group, where these are given."""
-        ids = [part for part in (self.client, self.test_client) if part is not None]
-        clients = 1 + max((int(part.max()) for part in ids if len(part)), default=-1)
-        for field, found in (("client_names", self.client_names), ("groups", self.groups)):
-            if found is not None and len(found) < clients:
-                raise DataError(
-                    f"{self.name}: {field} has length {len(found)} for {counted(clients, 'client')}, numbered from 0 "
-                    f"to {clients - 1}; expected an entry for each"
-                )
-
-    def _check_ids(self, field: str, ids: Tensor | None, expected: int) -> None:
-        if ids is not None and ids.shape != (expected,):
-            raise DataError(
-                f"{self.name}: {field} has shape {list(ids.shape)} for {expected} samples; expected one id per sample"
-            )
-        if ids is not None and (ids.is_floating_point() or ids.is_complex()):
-            raise DataError(f"{self.name}: {field} has numbers of {ids.dtype}; expected whole numbers, int64")
-        if ids is not None and "client" in field and len(ids) and int(ids.min()) < -1:
-            raise DataError(
-                f"{self.name}: {field} has the id {int(ids.min())}; ids begin at 0, -1 is a client not known"
-            )
 
     def __len__(self) -> int:
         return int(self.y.shape[0])
@@ -193,28 +180,18 @@ class Dataset:
         """
         if split not in SPLITS:
             raise ConfigError(f"split must be one of {', '.join(SPLITS)}, got '{split}'")
+        test = self.official_test
+        y, client = self.y.numpy(), None if self.client is None else self.client.numpy()
+        own = None if self.test_client is None else self.test_client.numpy()
         if split == "official":
-            return self._official_pool()
-        y, client, test = self.y.numpy(), _array(self.client), self.official_test
+            if test is None:
+                raise ConfigError(f"split 'official' needs an official test part, {self.name} has none; use 'pooled'")
+            return Pool(y, self.classes, self.name, client, self.client_names, self.groups, test.y.numpy(), own)
         if test is not None:
             y = np.concatenate([y, test.y.numpy()])
             if client is not None:
-                client = np.concatenate([client, _ids_or_unknown(self.test_client, len(test))])
+                client = np.concatenate([client, np.full(len(test), -1) if own is None else own])
         return Pool(y, self.classes, self.name, client, self.client_names, self.groups)
-
-    def _official_pool(self) -> Pool:
-        if self.official_test is None:
-            raise ConfigError(f"split 'official' needs an official test part, {self.name} has none; use 'pooled'")
-        return Pool(
-            y=self.y.numpy(),
-            classes=self.classes,
-            name=self.name,
-            client=_array(self.client),
-            client_names=self.client_names,
-            groups=self.groups,
-            test_y=self.official_test.y.numpy(),
-            test_client=_array(self.test_client),
-        )
 
     def rows(self, index: Indices, preparation: Preparation | None = None) -> Samples:
         """Return the samples with these numbers, copied; numbers from ``n`` on are those of the official test part.
@@ -244,9 +221,96 @@ def _scaled(x: Tensor) -> Tensor:
     return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
 
 
-def _array(t: Tensor | None) -> Indices | None:
-    return None if t is None else np.asarray(t.numpy(), dtype=np.int64)
+class Part(NamedTuple):
+    """Samples of the training part or of the official test part, as a reader has read them.
+
+    Attributes:
+        x: inputs ``[n, ...]``; bytes are pixels.
+        y: labels ``[n]`` or ``[n, 1]``, whole numbers or texts.
+        client: number or name of the client of each sample, ``[n]``.
+        unit: number or name of the unit of each sample, ``[n]``.
+    """
+
+    x: Array
+    y: Array
+    client: Array | None = None
+    unit: Array | None = None
 
 
-def _ids_or_unknown(t: Tensor | None, n: int) -> Indices:
-    return np.full(n, -1, dtype=np.int64) if t is None else np.asarray(t.numpy(), dtype=np.int64)
+def dataset_of(
+    name: str,
+    train: Part,
+    test: Part | None = None,
+    *,
+    classes: int = 0,
+    labels: Sequence[str] | None = None,
+    client_names: Sequence[str] | None = None,
+    prefix: str = "",
+    factor: float | None = None,
+    resized: bool = False,
+    packed: bool = False,
+    site: bool = False,
+    notes: tuple[str, ...] = (),
+) -> Dataset:
+    """Return the data set of the arrays that a reader has read: the one check of all readers of arrays.
+
+    Args:
+        name: of the data set.
+        train, test: the samples, and those of the official test part.
+        classes: smallest number of classes.
+        labels: names of the classes. Default: labels that are texts, sorted.
+        client_names: names of the clients, which are numbers then. Default: the clients' numbers or names, sorted, with
+            ``prefix`` in front.
+        factor: what raw numbers were multiplied by to become the inputs. Default: bytes are divided by 255.
+        resized: images were brought to one size.
+        packed: keep pixels as bytes, a quarter of the memory.
+        site: see `class_numbers`.
+        notes: of the data set.
+
+    Raises:
+        DataError: inputs that are no numbers, sizes that differ, labels that are no classes.
+    """
+    parts = [train] if test is None else [train, test]
+    for part in parts:
+        given = {"labels": part.y, "client": part.client, "unit": part.unit}
+        sizes = {what: a.shape[0] if a.ndim else 0 for what, a in given.items() if a is not None}
+        size = len(part.x) if part.x.ndim > 1 and part.x.dtype.kind in "iufb" else 0
+        if size == 0 or set(sizes.values()) != {size}:
+            raise DataError(
+                f"{name}{', official test part' if part is test else ''}: expected numbers [n, ...] as inputs and an "
+                f"entry for each, got {part.x.dtype} of shape {list(part.x.shape)} and "
+                f"{', '.join(f'{what} of {size}' for what, size in sizes.items())}"
+            )
+    values = together([part.y.reshape(len(part.y), -1) for part in parts], name)
+    y, names = class_numbers(values, name, site or classes > 0, labels)
+    pixels = train.x.dtype == np.uint8 and factor is None
+    xs = [inputs_of(part.x, packed) for part in parts]
+    n, shape = len(train.x), tuple(xs[0].shape[1:])
+    owners = [part.client for part in parts if part.client is not None]
+    ids, found = numbered(np.concatenate(owners)) if owners else (None, ())
+    units = [part.unit for part in parts if part.unit is not None]
+    unit = numbered(np.concatenate(units))[0] if units else None
+    return Dataset(
+        x=xs[0],
+        y=y[:n],
+        classes=max(classes, int(y.max()) + 1, len(names or ())),
+        name=name,
+        official_test=None if test is None else Samples(xs[1], y[n:]),
+        client=None if ids is None else ids[:n],
+        test_client=None if ids is None or test is None else ids[n:],
+        client_names=None if ids is None else tuple(client_names or [prefix + own for own in found]),
+        unit=None if unit is None else unit[:n],
+        test_unit=unit[n:] if unit is not None and len(units) > 1 else None,
+        labels=names,
+        preparation=image_preparation(shape, names, resized=resized)
+        if pixels
+        else Preparation("array", shape, names, factor=1.0 if factor is None else factor),
+        notes=notes,
+    )
+
+
+def inputs_of(values: Array, packed: bool = False) -> Tensor:
+    """Return bytes as pixels in 0..1, with their channels first, or ``packed`` as they are; other numbers as inputs."""
+    if values.dtype != np.uint8:
+        return numbers(values)
+    return torch.tensor(channels_first(values)) if packed else pixels(channels_first(values))

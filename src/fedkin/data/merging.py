@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fedkin.core.errors import DataError
-from fedkin.data.card import MAX_CATEGORIES, MAX_CLASSES, Card, Column, whole_labels
+from fedkin.data.arrays import MAX_CLASSES
+from fedkin.data.card import MAX_CATEGORIES, Card, Column, whole_labels
 from fedkin.data.conversion import convert, whole_numbers
 from fedkin.data.sources.files import listed
 

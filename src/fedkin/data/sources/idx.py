@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import math
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fedkin.core.errors import DataError
-from fedkin.core.samples import Samples
-from fedkin.data.arrays import class_numbers, numbered
-from fedkin.data.dataset import Dataset
-from fedkin.data.pixels import pixels
-from fedkin.data.preparation import image_preparation
+from fedkin.data.arrays import numbered
+from fedkin.data.dataset import Dataset, Part, dataset_of
 from fedkin.data.sources.files import listed, read_bytes
 from fedkin.data.sources.npz import read_arrays
 
-_BYTES = 0x08
 WRITERS = "mnist-writers.npz"
 
 
@@ -46,29 +44,30 @@ def read_idx_folder(folder: Path, *, site: bool = False) -> Dataset:
     Raises:
         DataError: a file is missing or double, not idx, cut short, or images and labels differ in number.
     """
-    x, y = _pair(folder, "train")
-    classes, test = int(y.max()) + 1, None
-    if list(folder.glob("*t10k-*")) or list(folder.glob("*test-*")):
-        test_x, test_y = _pair(folder, "t10k" if list(folder.glob("*t10k-*")) else "test")
-        classes = max(classes, int(test_y.max()) + 1)
-        test = Samples(pixels(test_x), class_numbers(test_y, str(folder), site)[0])
-    train_y, _ = class_numbers(y, str(folder), site)
-    base = Dataset(
-        x=pixels(x),
-        y=train_y,
-        classes=classes,
-        name=folder.resolve().name,
-        official_test=test,
-        preparation=image_preparation((1, *x.shape[1:])),
-    )
-    return _with_writers(base, folder / WRITERS) if (folder / WRITERS).is_file() else base
+    tests = next((name for name in ("t10k", "test") if any(folder.glob(f"*{name}-*"))), None)
+    names = ["train"] if tests is None else ["train", tests]
+    parts = [[_read(folder, name, what, d) for what, d in (("images", 3), ("labels", 1))] for name in names]
+    path = folder / WRITERS
+    stored = read_arrays(path) if path.is_file() else {}
+    keys = [f"{name}_{what}" for what in ("writer", "series") for name in ("train", "test")[: len(parts)]]
+    if stored and not all(key in stored for key in keys):
+        raise DataError(f"{path}: expected the arrays {listed(keys)}; it holds {listed(sorted(stored))}")
+    train, *test = (Part(x, y, stored.get(key)) for (x, y), key in zip(parts, keys, strict=False))
+    found = dataset_of(folder.resolve().name, train, *test, prefix="writer ", site=site)
+    if not stored:
+        return found
+    series = numbered(np.concatenate([stored[key] for key in keys[len(parts) :]]))[0]
+    ids = torch.cat([part for part in (found.client, found.test_client) if part is not None])
+    groups = torch.zeros(len(found.client_names or ()), dtype=torch.int64)
+    groups[ids] = series
+    return replace(found, groups=groups)
 
 
 def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     """Return one idx file of bytes as an array with that many dimensions.
 
     Raises:
-        DataError: not an idx file of bytes, another number of dimensions, more or fewer bytes than it states.
+        DataError: not an idx file of bytes, another number of dimensions, or not of the size that it states.
     """
     return parse_idx(read_bytes(path), str(path), dimensions)
 
@@ -76,71 +75,21 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
 def parse_idx(raw: bytes, path: str, dimensions: int) -> npt.NDArray[np.uint8]:
     """Do the same as `read_idx`, from the content of a file."""
     head = 4 + 4 * dimensions
-    expected = bytes([0, 0, _BYTES, dimensions])
-    if len(raw) < head or raw[:4] != expected:
+    shape = struct.unpack(f">{dimensions}I", raw[4:head]) if len(raw) >= head else ()
+    if raw[:4] != bytes((0, 0, 8, dimensions)) or len(raw) - head != math.prod(shape):
         raise DataError(
-            f"{path}: expected an idx file of bytes with {dimensions} dimensions (it starts with {expected.hex(' ')}), "
-            f"got {raw[:4].hex(' ') or 'an empty file'}; check that this is the right file"
-        )
-    shape = struct.unpack(f">{dimensions}I", raw[4:head])
-    wanted = math.prod(shape)  # of Python, whose whole numbers have no end
-    if len(raw) - head != wanted:
-        raise DataError(
-            f"{path}: the header says {' x '.join(map(str, shape))} = {wanted} bytes, the file has {len(raw) - head}; "
-            "it is cut short or damaged, fetch it again"
+            f"{path}: expected an idx file of bytes with {dimensions} dimensions, got {len(raw)} bytes that begin with "
+            f"{raw[:4].hex(' ')} and the sizes {list(shape)}; it is cut short or damaged, fetch it again"
         )
     return np.frombuffer(raw, dtype=np.uint8, offset=head).reshape(shape)
 
 
-def _pair(folder: Path, part: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
-    images, labels = _find(folder, part, "images", 3), _find(folder, part, "labels", 1)
-    x, y = read_idx(images, 3), read_idx(labels, 1)
-    if len(x) != len(y):
-        raise DataError(f"{images.name} holds {len(x)} images, {labels.name} {len(y)} labels; they belong together")
-    if len(x) == 0:
-        raise DataError(f"{images}: no images; expected at least one")
-    return x, y
-
-
-def _find(folder: Path, part: str, what: str, dimensions: int) -> Path:
+def _read(folder: Path, part: str, what: str, dimensions: int) -> npt.NDArray[np.uint8]:
     pattern = f"*{part}-{what}?idx{dimensions}-ubyte"
     found = sorted(folder.glob(pattern)) or sorted(folder.glob(pattern + ".gz"))
-    if len(found) > 1:
-        raise DataError(f"{folder}: more than one data set here ({listed([f.name for f in found])}); keep one a folder")
-    if not found:
+    if len(found) != 1:
         raise DataError(
-            f"{folder}: expected a file {part}-{what}-idx{dimensions}-ubyte or the same with .gz, found none"
+            f"{folder}: expected one file {part}-{what}-idx{dimensions}-ubyte, or the same with .gz, got "
+            f"{listed([file.name for file in found]) or 'none'}"
         )
-    return found[0]
-
-
-def _with_writers(base: Dataset, path: Path) -> Dataset:
-    """Return the same samples with natural clients and groups."""
-    arrays, parts = read_arrays(path), ("train",) if base.official_test is None else ("train", "test")
-    missing = [key for part in parts for key in (f"{part}_writer", f"{part}_series") if key not in arrays]
-    if missing:
-        raise DataError(f"{path}: no array {listed(missing)}; it holds {listed(sorted(arrays))}")
-    writers, series = [arrays[f"{part}_writer"] for part in parts], [arrays[f"{part}_series"] for part in parts]
-    sizes = [len(base), 0 if base.official_test is None else len(base.official_test)]
-    if [len(w) for w in writers] != sizes[: len(writers)] or [len(s) for s in series] != sizes[: len(series)]:
-        raise DataError(
-            f"{path}: {' + '.join(str(len(w)) for w in writers)} writer ids for "
-            f"{' + '.join(map(str, sizes[: len(writers)]))} images; it belongs to another set"
-        )
-    ids, names = numbered(np.concatenate(writers))
-    group, _ = numbered(np.concatenate(series))
-    groups = group.new_zeros(len(names))
-    groups[ids] = group
-    train, test = ids[: sizes[0]], ids[sizes[0] :]
-    return Dataset(
-        x=base.x,
-        y=base.y,
-        classes=base.classes,
-        name=base.name,
-        official_test=base.official_test,
-        client=train,
-        test_client=test if base.official_test is not None else None,
-        client_names=tuple(f"writer {name}" for name in names),
-        groups=groups,
-        preparation=base.preparation,
-    )
+    return read_idx(found[0], dimensions)

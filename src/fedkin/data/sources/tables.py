@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.core.samples import Samples
+from fedkin.data.arrays import MAX_CLASSES
 from fedkin.data.card import (
     MAX_CATEGORIES,
-    MAX_CLASSES,
     Card,
     Column,
     binary_labels,

@@ -6,23 +6,18 @@ import gzip
 import hashlib
 import importlib
 import string
-import struct
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from fedkin.core.errors import DataError
-from fedkin.core.samples import Samples
-from fedkin.data.dataset import Dataset
-from fedkin.data.image_files import read_image
-from fedkin.data.preparation import image_preparation
+from fedkin.data.dataset import Dataset, Part, dataset_of
+from fedkin.data.image_files import read_images
 from fedkin.data.sources.files import listed, read_bytes
 from fedkin.data.sources.idx import parse_idx
 
@@ -33,6 +28,7 @@ _MD5 = {  # of https://www.cs.toronto.edu/~kriz/cifar.html, which publishes them
     "cifar-10-binary.tar.gz": (170_052_171, "c32a1d4ab5d03f1284b67883e8d87530"),
     "cifar-100-binary.tar.gz": (168_513_733, "03b5dce01913d631647c71ecec9e9cb8"),
 }
+_KRIZ = "https://www.cs.toronto.edu/~kriz/cifar.html"
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
@@ -115,15 +111,18 @@ def read_cifar(folder: Path, *, fine: bool) -> Dataset:
     parts = [files.content(name) for name in (*train, test)]
     lacking = [name for name, part in zip((*train, test), parts, strict=True) if part is None]
     if lacking:
-        _refuse_python_version(folder, fine)
-        raise DataError(files.missing(lacking[0]))
-    records = [_records(part or b"", f"{folder}: {name}", label_bytes, classes)
+        here = "cifar-100" if fine else "cifar-10"
+        raise DataError(
+            f"{files.missing(lacking[0])}. The binary version is needed, {here}-binary.tar.gz of {_KRIZ}: that for "
+            "Python holds pickled objects, which are never read"
+        )
+    records = [_records(part or b"", f"{folder}: {name}", label_bytes)
                for name, part in zip((*train, test), parts, strict=True)]  # fmt: skip
-    del parts
-    x, y = np.concatenate([x for x, _ in records[:-1]]), np.concatenate([y for _, y in records[:-1]])
+    x, y = (np.concatenate([record[i] for record in records[:-1]]) for i in range(2))
     read_names = (files.content(names) or b"").decode("utf-8", "replace").split()
     labels = tuple(read_names) if len(read_names) == classes else None if fine else _CIFAR10
-    return _dataset("cifar100" if fine else "cifar10", (x, y), records[-1], classes, labels)
+    name = "cifar100" if fine else "cifar10"
+    return dataset_of(name, Part(x, y), Part(*records[-1]), classes=classes, labels=labels, packed=True)
 
 
 def read_emnist(folder: Path, split: str) -> Dataset:
@@ -135,21 +134,14 @@ def read_emnist(folder: Path, split: str) -> Dataset:
     Raises:
         DataError: a file is missing or not an idx file, or a label is out of range.
     """
-    files, labels = Files(folder), _emnist_classes(split)
-    found = []
+    files, parts = Files(folder), []
+    letters = string.ascii_uppercase
+    labels = letters if split == "letters" else string.digits + letters + string.ascii_lowercase
     for part in ("train", "test"):
-        kinds = (("images", 3), ("labels", 1))
-        names = [f"emnist-{split}-{part}-{what}-idx{dimensions}-ubyte" for what, dimensions in kinds]
-        x, y = (
-            parse_idx(files.needed(name), f"{folder}: {name}", d) for name, (_, d) in zip(names, kinds, strict=True)
-        )
-        if len(x) != len(y):
-            raise DataError(f"{folder}: {names[0]} holds {len(x)} images, {names[1]} {len(y)} labels")
-        first = 1 if split == "letters" else 0
-        if len(y) == 0 or y.min() < first or y.max() >= len(labels) + first:
-            raise DataError(f"{folder}: {names[1]}: expected labels {first} to {len(labels) - 1 + first}")
-        found.append((np.ascontiguousarray(x.transpose(0, 2, 1))[:, None], y - np.uint8(first)))
-    return _dataset(f"emnist-{split}", found[0], found[1], len(labels), labels)
+        names = [f"emnist-{split}-{part}-{what}-ubyte" for what in ("images-idx3", "labels-idx1")]
+        x, y = (parse_idx(files.needed(name), f"{folder}: {name}", d) for name, d in zip(names, (3, 1), strict=True))
+        parts.append(Part(x.transpose(0, 2, 1), y.astype(np.int64) - (split == "letters")))
+    return dataset_of(f"emnist-{split}", *parts, labels=tuple(labels), packed=True)
 
 
 def read_svhn(folder: Path) -> Dataset:
@@ -160,23 +152,16 @@ def read_svhn(folder: Path) -> Dataset:
     Raises:
         DataError: a file is missing or not such a .mat file.
     """
-    files, found = Files(folder), []
+    files, parts = Files(folder), []
     for part in ("train", "test"):
         path = files.path(f"{part}_32x32.mat")
         try:
-            scipy_io = importlib.import_module("scipy.io")
-            arrays = scipy_io.loadmat(path, variable_names=["X", "y"])
-            x, y = np.asarray(arrays["X"]), np.asarray(arrays["y"]).ravel()
-        except (OSError, ValueError, KeyError, TypeError, NotImplementedError, zlib.error, struct.error) as error:
-            raise DataError(f"{path}: not a .mat file of cropped digits with X and y ({error})") from error
-        if x.dtype != np.uint8 or x.ndim != 4 or x.shape[:3] != (32, 32, 3) or x.shape[3] != len(y):
-            raise DataError(
-                f"{path}: expected X of bytes [32, 32, 3, n] and n labels, got {list(x.shape)} and {len(y)}"
-            )
-        if len(y) == 0 or y.min() < 1 or y.max() > 10:
-            raise DataError(f"{path}: expected labels 1 to 10, where 10 is the digit 0")
-        found.append((np.ascontiguousarray(x.transpose(3, 2, 0, 1)), (y % 10).astype(np.uint8)))
-    return _dataset("svhn", found[0], found[1], 10, tuple(string.digits))
+            arrays = importlib.import_module("scipy.io").loadmat(path, variable_names=["X", "y"])
+            x, y = np.asarray(arrays["X"], dtype=np.uint8).transpose(3, 2, 0, 1), np.asarray(arrays["y"])
+        except Exception as error:  # of a dozen classes, for damaged files
+            raise DataError(f"{path}: not a .mat file of cropped digits, X [32, 32, 3, n] and y ({error})") from error
+        parts.append(Part(x, np.where(y == 10, 0, y)))
+    return dataset_of("svhn", *parts, classes=10, labels=tuple(string.digits), packed=True)
 
 
 def read_tiny_imagenet(folder: Path) -> Dataset:
@@ -188,34 +173,20 @@ def read_tiny_imagenet(folder: Path) -> Dataset:
     Raises:
         DataError: a file is missing or not an image of 64 x 64 pixels; Pillow is not installed (ConfigError).
     """
-    lists = Files(folder)
-    root = lists.folder_of("wnids.txt") if "wnids.txt" in lists.there else None
-    if root is None:
-        packed = [p.name for p in lists.archives]
-        raise DataError(lists.missing("wnids.txt") + (f"; unpack {packed[0]} first" if packed else ""))
+    root = Files(folder).folder_of("wnids.txt")
     wnids = (root / "wnids.txt").read_text().split()
     number = {wnid: i for i, wnid in enumerate(wnids)}
     train = [(p, number[wnid]) for wnid in wnids for p in sorted((root / "train" / wnid / "images").glob("*.JPEG"))]
     table = root / "val" / "val_annotations.txt"
-    if not train or not table.is_file():
-        raise DataError(f"{root}: expected train/WNID/images/*.JPEG and val/val_annotations.txt")
-    lines = [line.split("\t") for line in table.read_text().splitlines() if line]
-    unknown = [line for line in lines if len(line) < 2 or line[1] not in number]
-    if unknown:
-        raise DataError(f"{table}: expected lines of a file and a class of wnids.txt, got {unknown[0][:2]}")
-    test = [(root / "val" / "images" / line[0], number[line[1]]) for line in lines]
-    parts = [(_images([p for p, _ in part]), np.array([c for _, c in part])) for part in (train, test)]
-    return _dataset("tiny-imagenet", parts[0], parts[1], len(wnids), _words(root, wnids))
-
-
-def _images(paths: list[Path]) -> Bytes:
-    out = np.empty((len(paths), 3, 64, 64), dtype=np.uint8)
-    for i, path in enumerate(paths):
-        image = read_image(path)
-        if image.shape[:2] != (64, 64):
-            raise DataError(f"{path}: {' x '.join(map(str, image.shape[:2]))} pixels; Tiny-ImageNet has 64 x 64")
-        out[i] = image if image.ndim == 2 else image.transpose(2, 0, 1)
-    return out
+    try:
+        lines = [line.split("\t") for line in table.read_text().splitlines() if line]
+        test = [(root / "val" / "images" / line[0], number[line[1]]) for line in lines]
+    except (OSError, LookupError, ValueError) as error:
+        raise DataError(f"{table}: expected lines of a file and a class of wnids.txt ({error})") from error
+    if not train or not test:
+        raise DataError(f"{root}: expected images in train/WNID/images/*.JPEG and val/images/")
+    parts = [Part(read_images([p for p, _ in part], None), np.array([c for _, c in part])) for part in (train, test)]
+    return dataset_of("tiny-imagenet", *parts, classes=len(wnids), labels=_words(root, wnids), packed=True)
 
 
 def _words(root: Path, wnids: list[str]) -> tuple[str, ...]:
@@ -226,52 +197,12 @@ def _words(root: Path, wnids: list[str]) -> tuple[str, ...]:
     return tuple(name if names.count(name) == 1 else wnid for name, wnid in zip(names, wnids, strict=True))
 
 
-def _dataset(
-    name: str,
-    train: tuple[Bytes, npt.NDArray[Any]],
-    test: tuple[Bytes, npt.NDArray[Any]],
-    classes: int,
-    labels: tuple[str, ...] | None,
-) -> Dataset:
-    x, y, test_x, test_y = (torch.from_numpy(a) for a in (*train, *test))
-    return Dataset(
-        x=x,
-        y=y.long(),
-        classes=classes,
-        name=name,
-        official_test=Samples(test_x, test_y.long()),
-        labels=labels,
-        preparation=image_preparation(tuple(x.shape[1:]), labels),
-    )
-
-
-def _records(raw: bytes, where: str, label_bytes: int, classes: int) -> tuple[Bytes, Bytes]:
+def _records(raw: bytes, where: str, label_bytes: int) -> tuple[Bytes, Bytes]:
     width = label_bytes + 3072
     if not raw or len(raw) % width:
         raise DataError(f"{where}: {len(raw)} bytes are not records of {width}; it is cut short or another file")
     table = np.frombuffer(raw, dtype=np.uint8).reshape(-1, width)
-    labels = table[:, label_bytes - 1]
-    if labels.max() >= classes:
-        raise DataError(f"{where}: label {labels.max()} of record {int(labels.argmax())} is not in 0..{classes - 1}")
-    return table[:, label_bytes:].reshape(-1, 3, 32, 32).copy(), labels.copy()
-
-
-def _refuse_python_version(folder: Path, fine: bool) -> None:
-    here = "cifar-100" if fine else "cifar-10"
-    python = {"data_batch_1", "batches.meta", "meta", "train", "cifar-10-batches-py", f"{here}-python"}
-    python.add(f"{here}-python.tar.gz")
-    found = [p for depth in ("*", "*/*") for p in sorted(folder.glob(depth)) if p.name in python]
-    if found:
-        raise DataError(
-            f"{found[0]}: the python version of CIFAR holds pickled objects, which fedkin never reads; fetch the "
-            f"binary version, {here}-binary.tar.gz, from https://www.cs.toronto.edu/~kriz/cifar.html"
-        )
-
-
-def _emnist_classes(split: str) -> tuple[str, ...]:
-    if split == "letters":
-        return tuple(string.ascii_uppercase)
-    return tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
+    return table[:, label_bytes:].reshape(-1, 3, 32, 32), table[:, label_bytes - 1]
 
 
 def _from_archive(archive: Path, name: str) -> bytes | None:
