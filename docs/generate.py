@@ -5,6 +5,7 @@ A page names the program and the function that make a table, `<!-- table: bench/
 `reference/flags.md`, the pictures of families, `choose.svg` and `rooms.svg`.
 """
 
+import dataclasses
 import re
 import runpy
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+from fedkin.capabilities.presets import presets_of
 from fedkin.capabilities.uploads import also_sent
 from fedkin.core import MethodError, Net, Training
 from fedkin.core.method import FAMILIES, Method
@@ -29,7 +31,7 @@ CLIENTS = 10_000
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))  # for programs of `bench` that import each other
 FAMILY_PAGES = runpy.run_path(str(HERE / "families.py"))
-MARKED = re.compile(r"(.*table: (\S+\.py) (\w+)( -->)?\n)(?:.*\n)*?(.*end of table.*\n)")
+MARKED = re.compile(r"(.*table: (\S+\.py) (\w+)(?: ([\w-]+))?(?: -->)?\n)(?:.*\n)*?(.*end of table.*\n)")
 
 
 @cache
@@ -97,16 +99,46 @@ def private() -> str:
     return "\n".join(rows)
 
 
+def method(name: str) -> str:
+    """What leaves a client and the settings of a method, for its page; the site adds the texts of its fields."""
+    found, kind = every()[name], type(every()[name])
+    rows = (HERE / "what-leaves-a-client.md").read_text(encoding="utf-8").partition("## What a client receives")[0]
+    (row,) = (line for line in rows.splitlines() if line.startswith(f"| {found.title} |"))
+    joining, surveys, training, models, learns, sums = (cell.strip() for cell in row.strip("|").split("|")[1:])
+    parts = {"at joining": joining, "in surveys": surveys, "after training": training}
+    sent = "; ".join(f"{when} {what}" for when, what in parts.items() if what != "nothing") or "nothing"
+    lines = [
+        f"{sent[0].upper()}{sent[1:]}: {models} models per round. The server learns {learns}; sums of uploads "
+        f"{'suffice' if sums == 'yes' else 'do not suffice'} ([symbols](../what-leaves-a-client.md)).",
+        "## Settings",
+    ]
+    names = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    own = [f"`{f.name}` is `{getattr(found, f.name)!r}`" for f in dataclasses.fields(kind)  # type: ignore[arg-type]
+           if f.name != "inner" and getattr(found, f.name) != f.default]  # fmt: skip
+    if own:
+        lines.append(f"In `{name}` {', '.join(own)}.")
+    if presets := presets_of(found):
+        lines.append(f"Presets: {', '.join(f'`{preset}`' for preset in presets)}.")
+    if names:
+        lines.append(
+            f"::: {kind.__module__}.{kind.__qualname__}\n    options:\n      show_root_heading: false\n"
+            f"      members: [{', '.join(names)}]"
+        )
+    else:
+        lines.append("None of its own; training settings are the run's.")
+    return "\n\n".join(["## What leaves a client", *lines])
+
+
 def renewed(text: str) -> str:
     """A page with its tables made anew."""
-    return MARKED.sub(lambda m: f"{m[1]}{made(m[2], m[3]).rstrip()}\n{m[5]}", text)
+    return MARKED.sub(lambda m: f"{m[1]}{made(m[2], m[3], m[4]).rstrip()}\n{m[5]}", text)
 
 
 @cache
-def made(program: str, function: str) -> str:
+def made(program: str, function: str, of: str | None) -> str:
     """The table that a function of a program, by its path in the repository, returns."""
     names = globals() if program == "docs/generate.py" else runpy.run_path(str(HERE.parent / program))
-    table: str = names[function]()
+    table: str = names[function](*([] if of is None else [of]))
     return table
 
 
