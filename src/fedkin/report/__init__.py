@@ -15,7 +15,7 @@ What is known:
 Charts:
 
 ``palette``     colours and shapes: tokens for light and dark, a slot for each method
-``charts``      common parts of all charts, and drawing of a chart as SVG or PNG
+``charts``      charts from the files in ``specs``, and drawing of a chart as SVG or PNG
 ``drawing``     the library that draws, in a process of its own
 ``figures``     a chart with its title and caption; colours and dashes of methods, axes, thinning
 ``dots``        each client's gain, a row for each method

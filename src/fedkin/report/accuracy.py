@@ -9,19 +9,15 @@ from typing import Any
 from fedkin.evaluate import Choice, spread
 from fedkin.evaluate.rounds import evaluated, over
 from fedkin.report import figures
-from fedkin.report.charts import Spec
+from fedkin.report.charts import Spec, chart
 from fedkin.report.figures import (
-    NARROW,
-    PERCENT_AXIS,
-    WIDTH,
     Figure,
     Groups,
     coloured,
     leader,
     percent,
+    scale,
     thinned,
-    x_axis,
-    x_rounds,
     y_methods,
 )
 from fedkin.report.first import NAMED
@@ -104,36 +100,9 @@ def _one_spec(
     ends = [{"series": t, "name": names[t], "short": names[t].removesuffix(" over clients").removesuffix(" class"),
              "text": f"{last[t]:.1f}", "value": last[t], "label": label}
             for t, label in zip(order, at, strict=True)]  # fmt: skip
-    plain = {"type": "nominal", "field": "series", "legend": None}
-    colour = {**plain, "scale": {"domain": list(shades), "range": list(shades.values())}}
-    dashes = {**plain, "scale": {"domain": list(dash), "range": list(dash.values())}}
-    scale = {"domain": [low, high], "nice": False, "zero": False}
-    y = {"field": "value", "type": "quantitative", "title": None, "scale": scale, "axis": PERCENT_AXIS}
-    label, named = {**y, "field": "label"}, {"data": {"name": "ends"}}
-
-    def aside(mark: Spec, channels: Spec) -> Spec:
-        return {**named, "mark": mark, "encoding": {"y": label, **channels}}
-
-    def beyond(pixels: int) -> Spec:
-        return {"value": {"expr": f"width + {pixels}"}}
-
-    layers: list[Spec] = [
-        {"transform": [{"filter": "isValid(datum.low)"}], "mark": {"type": "area", "opacity": 0.15},
-         "encoding": {"x": x_rounds(), "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": colour}},
-        {"mark": {"type": "line", "point": alone, "tooltip": True},
-         "encoding": {"x": x_rounds(), "y": y, "color": colour, "strokeDash": dashes}},
-        {"data": {"name": "ends", "values": ends}, "mark": {"type": "rule", "color": "var(--line-2)"},
-         "encoding": {"x": beyond(2), "x2": beyond(14), "y": y, "y2": {"field": "label"}}},
-        aside({"type": "rule", "strokeWidth": 2},
-              {"x": beyond(18), "x2": beyond(34), "color": colour, "strokeDash": dashes}),
-        aside({"type": "text", "align": "left", "x": {"expr": "width"}, "xOffset": 40,
-               "text": {"expr": f"{NARROW} ? datum.short : datum.name"}}, {}),
-        aside({"type": "text", "align": "right", "x": {"expr": "width"},
-               "xOffset": {"expr": f"{NARROW} ? 40 : {LABELS}"},
-               "text": {"expr": f"{NARROW} ? '' : datum.text"}}, {}),
-    ]  # fmt: skip
-    return {"width": WIDTH, "height": HEIGHT, "data": {"values": rows}, "layer": layers,
-            "padding": {"left": 0, "top": 8, "right": 2, "bottom": 0}}  # fmt: skip
+    return chart(
+        "one-run", rows=rows, ends=ends, domain=[low, high], alone=alone, colours=scale(shades), dashes=scale(dash)
+    )
 
 
 def final_accuracies(groups: Groups, reference: str, first: Choice | None = None) -> Figure:
@@ -152,31 +121,10 @@ def final_accuracies(groups: Groups, reference: str, first: Choice | None = None
                       "last round": None if last is None else percent(last.mean),
                       "low": percent(value.mean - (std or 0)), "high": percent(value.mean + (std or 0))})  # fmt: skip
         seeds += [{"series": title, "value": percent(v)} for v in value.values if std is not None]
-    x = {
-        **x_axis("value", f"final {NAMED[metric].replace('acc', 'test acc')}, mean over clients (%)"),
-        "scale": {"zero": False, "padding": 16},
-    }
-    colour = coloured({t: groups[t] for t in order}, legend=False)
-    layer: list[Spec] = [
-        {"mark": {"type": "rule", "strokeWidth": 2},
-         "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "color": colour}},
-        {"mark": {"type": "circle", "size": 110, "opacity": 1, "tooltip": True}, "encoding": {"x": x, "color": colour}},
-        # the figures have a separate column, where neither dots nor the dashed line cross them
-        {"mark": {"type": "text", "align": "left", "dx": 12},
-         "encoding": {"x": {"value": "width"}, "text": {"field": "text"}}},
-    ]  # fmt: skip
-    if seeds:
-        layer.append({"data": {"values": seeds},
-                      "mark": {"type": "circle", "size": 18, "opacity": 0.6, "yOffset": 8, "tooltip": True},
-                      "encoding": {"x": x, "color": colour}})  # fmt: skip
-    if reference in known:
-        line = {"mark": {"type": "rule", "strokeDash": [4, 2], "color": "var(--same)"},
-                "encoding": {"x": {"datum": percent(known[reference].mean)}, "y": None}}  # fmt: skip
-        layer.insert(0, line)
-    spec = {
-        "width": WIDTH, "height": {"step": 30}, "data": {"values": means},
-        "encoding": {"y": y_methods(order)}, "layer": layer,
-    }  # fmt: skip
+    level = percent(known[reference].mean) if reference in known else None
+    spec = chart("final-accuracies", means=means, seeds=seeds, level=level, methods=y_methods(order),
+                 colour=coloured({t: groups[t] for t in order}, legend=False),
+                 title=f"final {NAMED[metric].replace('acc', 'test acc')}, mean over clients (%)")  # fmt: skip
     caption = f"{NAMED[metric].capitalize()}: mean over clients {over(lead.rounds)}"
     caption += ", ± one standard deviation over seeds; small dots are seeds" if seeds else ""
     caption += f"; the dashed line is {reference}" if reference in known else ""

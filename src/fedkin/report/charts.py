@@ -7,9 +7,13 @@ all charts is `config`: plain axes, one for light and one for dark; colours are 
 from __future__ import annotations
 
 import contextlib
+import json
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from fedkin.display import printable_parts
@@ -27,6 +31,46 @@ VERSION = "6.4"
 """Version of Vega-Lite: a newer one may draw differently, so it is changed together with a check of the pictures."""
 _ALL = "window.vegaEmbed = vegaEmbed; window.vega = vega; window.vegaLite = vegaLite;"
 _WIDE = 560  # pixels of plots that may be narrower: in others marks have places of their own
+
+
+def chart(name: str, **values: object) -> Spec:
+    """Return a chart of ``specs``, with values in place of its texts ``"$name"``.
+
+    A file has Vega-Lite's own JSON, and next to it ``let``, names for what occurs several times; ``like``, an object
+    whose other keys replace those of a name; and ``if``, an object that is left out where a value is none.
+    """
+    found = json.loads(_specs().joinpath(f"{name}.json").read_text(encoding="utf-8"))
+    known = dict(values)
+    for name, part in {**_common(), **found.pop("let", {})}.items():
+        known[name] = _filled(part, known)
+    filled: Spec = _filled(found, known)
+    return filled
+
+
+def _filled(part: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(part, str):
+        return values[part[1:]] if part.startswith("$") else part
+    if isinstance(part, list):
+        return [_filled(one, values) for one in part if not (isinstance(one, dict) and _left_out(one, values))]
+    if isinstance(part, dict):
+        base = _filled(part["like"], values) if "like" in part else {}
+        return base | {key: _filled(one, values) for key, one in part.items() if key not in ("like", "if")}
+    return part
+
+
+def _left_out(part: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    found = values[part["if"][1:]] if "if" in part else True
+    return found is None or found is False or found in ("", [])
+
+
+@cache
+def _common() -> Spec:
+    common: Spec = json.loads(_specs().joinpath("common.json").read_text(encoding="utf-8"))
+    return common
+
+
+def _specs() -> Traversable:
+    return files("fedkin.report").joinpath("specs")
 
 
 def config(*, dark: bool = False) -> Spec:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.report.charts import Spec
+from fedkin.report.charts import Spec, chart
 from fedkin.report.figures import Figure
 from fedkin.report.palette import SLOTS
 from fedkin.report.wording import cut
@@ -155,52 +155,12 @@ def figure(
 
 
 def _spec(nodes: list[dict[str, Any]], drawn: list[dict[str, Any]], radius: float, count: int, arrows: bool) -> Spec:
-    ends = [-radius, radius]
-    x: Spec = {"field": "x", "type": "quantitative", "axis": None, "scale": {"domain": ends, "nice": False}}
-    y: Spec = {**x, "field": "y"}
     groups = list(range(-1, SLOTS))
-    shades = [f"var(--g{n + 1})" for n in range(SLOTS)]
 
-    def colour(field: str, none: str) -> Spec:
-        return {
-            "field": field,
-            "type": "nominal",
-            "legend": None,
-            "scale": {"domain": groups, "range": [none, *shades]},
-        }
+    def colours(none: str) -> Spec:
+        return {"domain": groups, "range": [none, *(f"var(--g{n + 1})" for n in range(SLOTS))]}
 
-    sizes = [50, 420] if count <= 40 else [20, 120] if count <= 100 else [8, 50]
-    near = "isDefined(near.client) && near.client !== null"
-    mine = "(datum.client === near.client[0] || datum.from === near.client[0])"
-    fade = {"condition": {"test": f"{near} && !{mine}", "value": 0.05}, "value": 0.5}
-    tips = [{"field": "client"}, {"field": "samples", "title": "training samples"}]
-    hover = {
-        "name": "near",
-        "select": {"type": "point", "fields": ["client"], "on": "pointerover", "clear": "pointerout"},
-    }
-    layers: list[Spec] = [
-        {"data": {"name": "links", "values": drawn},
-         "mark": {"type": "line", "interpolate": "bundle", "tension": 0.9, "strokeCap": "round"},
-         "encoding": {"x": x, "y": y, "detail": {"field": "d"}, "order": {"field": "o"},
-                      "color": colour("group", "var(--gain)" if arrows else "var(--same)"), "opacity": fade,
-                      "strokeWidth": {"field": "w", "type": "quantitative", "legend": None,
-                                      "scale": {"range": [0.4, 4], "zero": True}}}},
-        {"data": {"name": "nodes", "values": nodes}, "params": [hover],
-         "mark": {"type": "point", "filled": True, "opacity": 1, "strokeWidth": 2, "cursor": "pointer"},
-         "encoding": {"x": x, "y": y, "tooltip": tips, "fill": colour("group", "var(--ink-2)"),
-                      "stroke": colour("ring", "var(--surface)"),
-                      "size": {"field": "samples", "type": "quantitative", "legend": None, "scale": {"range": sizes}}}},
-        *({"data": {"name": "nodes"}, "transform": [{"filter": f"datum.side === '{side}' && datum.label !== ''"}],
-           "mark": {"type": "text", "align": {"left": "right", "right": "left"}.get(side, "center"),
-                    "baseline": "middle", "color": "var(--ink)"},
-           "encoding": {"x": {**x, "field": "lx"}, "y": {**y, "field": "ly"}, "text": {"field": "label"},
-                        "angle": {"field": "turn", "type": "quantitative", "scale": None}}}
-          for side in ("left", "middle", "right")),
-    ]  # fmt: skip
-    if arrows:
-        head: Spec = {"type": "point", "shape": "triangle-right", "filled": True, "size": 80, "color": "var(--gain)"}
-        angle = {"field": "turn", "type": "quantitative", "scale": None}
-        layers.insert(1, {"data": {"name": "links"}, "transform": [{"filter": "isValid(datum.turn)"}], "mark": head,
-                          "encoding": {"x": {**x, "field": "hx"}, "y": {**y, "field": "hy"}, "angle": angle,
-                                       "opacity": fade}})  # fmt: skip
-    return {"width": 440, "height": 440, "layer": layers}
+    return chart("circle", nodes=nodes, links=drawn, ends=[-radius, radius], arrows=arrows,
+                 link_colours=colours("var(--gain)" if arrows else "var(--same)"),
+                 fills=colours("var(--ink-2)"), rings=colours("var(--surface)"),
+                 sizes=[50, 420] if count <= 40 else [20, 120] if count <= 100 else [8, 50])  # fmt: skip

@@ -10,8 +10,8 @@ from typing import Any
 
 from fedkin.evaluate.rounds import final_by_client
 from fedkin.report import naming
-from fedkin.report.charts import Spec
-from fedkin.report.figures import WIDTH, Figure, x_axis
+from fedkin.report.charts import Spec, chart
+from fedkin.report.figures import Figure
 from fedkin.report.folder import Run
 
 MOST_DOTS = 400
@@ -47,18 +47,15 @@ def _figure(title: str, place: str, field: str, found: dict[int, float], known: 
     spread = f"{label} from {low:.3g} to {high:.3g}, mean {math.fsum(listed) / len(listed):.2g}"
     fact = f"{title}: {spread}; {listed.count(low)} of {len(listed)} clients at {low:.3g}"
     rows, most = _stacked(found, naming.called(max(found) + 1, known))
-    domain: Spec = {"domain": [min(0.0, low), max(1.0, high)], "nice": False, "padding": 12}
-    x: Spec = {**x_axis("place", f"{label} of the client"), "scale": domain}
     if len(found) > MOST_DOTS:
         what, mark, tips = "A bar is the number of clients", {"type": "bar", "width": 8}, ("place", "clients")
         y: Spec = {"field": "clients", "type": "quantitative", "title": "clients"}
     else:
         what, mark, tips = "Each dot is a client", {"type": "circle", "size": 70}, ("client", "value")
         y = {"field": "row", "type": "quantitative", "axis": None, "scale": {"domain": [0, most + 1]}}
-    spec: Spec = {
-        "width": WIDTH, "height": max(60, min(240, 14 * (most + 1))), "data": {"values": rows}, "mark": mark,
-        "encoding": {"x": x, "y": y, "tooltip": [{"field": name, "title": name} for name in tips]},
-    }  # fmt: skip
+    spec = chart("notes", rows=rows, mark=mark, y=y, domain=[min(0.0, low), max(1.0, high)],
+                 height=max(60, min(240, 14 * (most + 1))), title=f"{label} of the client",
+                 tips=[{"field": name, "title": name} for name in tips])  # fmt: skip
     caption = f"{what} at its {label}, averaged over the last evaluated rounds; similar values are stacked."
     return Figure(f"notes-{label}-{place}", fact, caption, spec)
 

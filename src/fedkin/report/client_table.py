@@ -12,7 +12,7 @@ import numpy as np
 
 from fedkin.evaluate.intervals import half_width
 from fedkin.evaluate.rounds import final_by_client
-from fedkin.report.charts import Spec
+from fedkin.report.charts import chart
 from fedkin.report.clusters import Clusters, cluster_table, usual
 from fedkin.report.figures import Figure, cut_axis, thinned
 from fedkin.report.first import majority
@@ -295,21 +295,9 @@ def labels_figure(
     values = [{"client": clients[i], "class": named[c], "samples": int(counts[i, c])}
               for i, c in np.argwhere(counts > 0).tolist()]  # fmt: skip
     long = max(map(len, named), default=0) > 3
-    spec: Spec = {
-        "width": 460, "height": 90 + min(520, 22 * len(clients)), "data": {"values": values},
-        "mark": {"type": "rect", "tooltip": True},
-        "encoding": {
-            "x": {"field": "class", "type": "nominal", "title": "class", "scale": {"domain": named, "paddingInner": 0},
-                  "axis": {"labelAngle": -45 if long and len(named) > 4 else 0, "labelOverlap": True,
-                           "labelLimit": 130, "ticks": False}},
-            "y": {"field": "client", "type": "nominal", "title": "client",
-                  "scale": {"domain": list(clients), "paddingInner": 0},
-                  "axis": {"labels": len(clients) <= 40, "ticks": False, "labelLimit": 130, **cut_axis(clients)}},
-            "color": {"field": "samples", "type": "quantitative", "title": "training samples",
-                      "scale": {"range": "heatmap", "type": "sqrt", "domainMin": 0},
-                      "legend": {"orient": "bottom", "gradientLength": 240}},
-        },
-    }  # fmt: skip
+    axis = {"labels": len(clients) <= 40, "ticks": False, "labelLimit": 130, **cut_axis(clients)}
+    spec = chart("labels", rows=values, classes=named, clients=list(clients), axis=axis,
+                 height=90 + min(520, 22 * len(clients)), angle=-45 if long and len(named) > 4 else 0)  # fmt: skip
     width = len(named)
     each = [sum(n > 0 for n in row) for row in p.labels.values()]
     low, high = min(each), max(each)

@@ -12,7 +12,7 @@ import torch
 
 from fedkin.core.errors import DataError
 from fedkin.evaluate import adjusted_rand
-from fedkin.report.charts import Spec
+from fedkin.report.charts import Spec, chart
 from fedkin.report.figures import Figure, cut_axis, thinned
 from fedkin.report.naming import padded
 from fedkin.report.palette import SLOTS
@@ -173,21 +173,10 @@ def together_figure(title: str, matrix: np.ndarray, names: Sequence[str], groups
               for i, j in np.argwhere(matrix > 0).tolist()]  # fmt: skip
     axis: Spec = {"ticks": False, "domain": False, "labelLimit": 120, "labelOverlap": True, **cut_axis(names, 18),
                   "values": list(names)[:: 1 if len(names) < 40 else 5 if len(names) < 100 else 10]}  # fmt: skip
-    scale = {"domain": list(names), "paddingInner": 0.06, "paddingOuter": 0}
     shades = ["var(--line-2)", "var(--same)", *(f"var(--g{n + 1})" for n in range(SLOTS))]
-    spec: Spec = {
-        "width": 440, "height": 440, "data": {"name": "cells", "values": values},
-        "mark": {"type": "rect", "tooltip": True},
-        "encoding": {
-            "x": {"field": "from", "type": "nominal", "title": None, "scale": scale,
-                  "axis": {**axis, "orient": "top", "labelAngle": -90 if max(map(len, names), default=0) > 3 else 0}},
-            "y": {"field": "client", "type": "nominal", "title": None, "scale": scale, "axis": axis},
-            "color": {"field": "group", "type": "nominal", "legend": None,
-                      "scale": {"domain": list(range(-2, SLOTS)), "range": shades}},
-            "opacity": {"field": "share", "type": "quantitative", "legend": None,
-                        "scale": {"domain": [0, 1], "range": [0.06, 1]}},
-        },
-    }  # fmt: skip
+    spec = chart("matrix", cells=values, names=list(names), axis=axis,
+                 angle=-90 if max(map(len, names), default=0) > 3 else 0,
+                 colours={"domain": list(range(-2, SLOTS)), "range": shades})  # fmt: skip
     caption = "Row and column: two clients; strong where they often shared a model, in colour within a group."
     return Figure("matrix", f"{title}: clients that shared a model", caption, spec)
 
@@ -225,31 +214,16 @@ def cluster_figures(
     made = []
     if len(labels) <= MOST_MEMBERS:
         clients = [names[i] for i in order]
-        spec: Spec = {
-            "width": 600, "height": max(120, min(460, 20 * len(labels))), "data": {"values": members(found, names)},
-            "mark": {"type": "rect", "tooltip": True},
-            "encoding": {"x": {"field": "round", "type": "ordinal", "axis": {"labelOverlap": True, "labelAngle": 0}},
-                         "y": {"field": "client", "type": "nominal", "title": "client",
-                               "scale": {"domain": clients, "paddingInner": 0},
-                               "axis": {"labels": len(clients) <= 40, "ticks": False, "labelLimit": 130,
-                                        **cut_axis(clients)}},
-                         "color": colour},
-        }  # fmt: skip
+        axis = {"labels": len(clients) <= 40, "ticks": False, "labelLimit": 130, **cut_axis(clients)}
+        spec = chart("clusters", rows=members(found, names), clients=clients, axis=axis, colour=colour,
+                     height=max(120, min(460, 20 * len(labels))))  # fmt: skip
         thin = f" {len(columns)} of {len(rounds)} rounds are shown." if len(columns) < len(rounds) else ""
         caption = f"Row: a client, coloured by its group; a change of colour is a move, empty is unknown.{thin}"
         made.append(Figure("clusters", f"{title}: {clusters_fact(rounds, labels, groups)}", caption, spec))
     sizes = [{"round": rounds[c], "group": letter(index[n]), "clients": count}
              for c in columns for n in by_letter if (count := int((labels[:, c] == n).sum()))]  # fmt: skip
     most = max(int((labels >= 0).sum(axis=0).max()), 1)
-    spec = {
-        "width": 600, "height": 180, "data": {"values": sizes}, "mark": {"type": "bar", "tooltip": True},
-        "encoding": {"x": {"field": "round", "type": "ordinal",
-                           "scale": {"domain": [rounds[c] for c in columns], "padding": 0},
-                           "axis": {"labelOverlap": True, "labelAngle": 0}},
-                     "color": colour, "order": {"field": "group"},
-                     "y": {"field": "clients", "type": "quantitative", "title": "clients in the group",
-                           "scale": {"domain": [0, most], "nice": False}, "axis": {"tickMinStep": 1}}},
-    }  # fmt: skip
+    spec = chart("cluster-sizes", rows=sizes, drawn=[rounds[c] for c in columns], sizes=[0, most], colour=colour)
     return [*made, Figure("cluster-sizes", "Sizes of the groups over rounds", "How many clients each group has.", spec)]
 
 

@@ -492,21 +492,11 @@ def content_of(
     standings = {name: {t: standing(t, name, groups[t], seeds, findings[name][t], first.metric)
                         for t, seeds in methods.items()} for name, methods in by_seed.items()}  # fmt: skip
     parts = parts_of(groups, standings, bool(same))
-    return Content(
-        groups,
-        reference,
-        roles,
-        _figures(groups, standings, reference, roles, first, same, base),
-        parts,
-        compared,
-        findings,
-        standings,
-        first,
-        unlearned(groups, first, same),
-        same,
-        [*_caveats(groups, roles, parts, by_seed, first), *_of_tuning(tuned, private, first)],
-        tuned,
-    )
+    return Content(groups, reference, roles,
+                   _figures(groups, standings, reference, roles, first, same, base), parts, compared,
+                   findings, standings, first, unlearned(groups, first, same), same,
+                   [*_caveats(groups, roles, parts, by_seed, first), *_of_tuning(tuned, private, first)],
+                   tuned)  # fmt: skip
 
 
 def _require_comparable(run: Run, base: Run) -> None:

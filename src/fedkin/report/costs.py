@@ -7,22 +7,19 @@ from typing import Any
 
 from fedkin.evaluate import spread
 from fedkin.report import figures
-from fedkin.report.charts import Spec
+from fedkin.report.charts import Spec, chart
 from fedkin.report.figures import (
-    NARROW,
     ROW,
-    WIDTH,
     Figure,
     Groups,
     axis_ends,
+    channels,
     coloured,
-    dashed,
     leader,
     percent,
     prominent,
+    scale,
     thinned,
-    x_axis,
-    y_axis,
     y_methods,
 )
 from fedkin.report.folder import Run
@@ -36,8 +33,6 @@ KINDS = ("few", "medium", "many", "unseen")
 _KIND_SHADES = {"few": "var(--loss)", "medium": "var(--same)", "many": "var(--ink)", "unseen": "var(--gain)"}
 _KIND_SHAPES = {"few": "triangle-down", "medium": "circle", "many": "square", "unseen": "cross"}
 PARTS = {"exchange_s": "clients and messages", "server_s": "server", "evaluation_s": "evaluation"}
-SHADES = {"clients and messages": "var(--ink-2)", "server": "var(--loss)", "evaluation": "var(--line-2)"}
-"""Colours of the parts of time: not those of methods."""
 
 
 def classes(groups: Groups) -> Figure | None:
@@ -51,24 +46,11 @@ def classes(groups: Groups) -> Figure | None:
     if not rows:
         return None
     shown = [kind for kind in KINDS if any(row["kind"] == kind for row in rows)]
-    x = {**x_axis("value", "test accuracy (%)", labelExpr="datum.value > 100 ? '' : datum.label"),
-         "scale": {"zero": False, "padding": 12}}  # fmt: skip
-    y = y_methods(list(groups))
-
-    def by_kind(values: Mapping[str, str]) -> Spec:
-        return {"field": "kind", "type": "nominal", "title": "training samples of the class",
-                "legend": {"orient": "top"},
-                "scale": {"domain": shown, "range": [values[kind] for kind in shown]}}  # fmt: skip
-
-    spec: Spec = {
-        "width": WIDTH, "height": {"step": 26}, "data": {"values": rows},
-        "layer": [
-            {"mark": {"type": "rule", "color": "var(--line-2)"},
-             "encoding": {"y": y, "x": {**x, "aggregate": "min"}, "x2": {"field": "value", "aggregate": "max"}}},
-            {"mark": {"type": "point", "filled": True, "size": 70, "opacity": 1, "tooltip": True},
-             "encoding": {"y": y, "x": x, "color": by_kind(_KIND_SHADES), "shape": by_kind(_KIND_SHAPES)}},
-        ],
-    }  # fmt: skip
+    kinds: dict[str, Spec] = {
+        name: scale({kind: values[kind] for kind in shown})
+        for name, values in (("colours", _KIND_SHADES), ("shapes", _KIND_SHAPES))
+    }
+    spec = chart("classes", rows=rows, methods=y_methods(list(groups)), **kinds)
     few = {row["series"]: row["value"] for row in rows if row["kind"] == "few"}
     fact = "Accuracy by how many samples of a class a client has"
     if best := leader(few, apart=1.0):
@@ -134,37 +116,12 @@ def _bytes_spec(groups: Groups, lines: Mapping[str, list[dict[str, Any]]], front
     at = figures.end_labels([last[t]["value"] for t in order], low, high, height)
     ends = [{**last[t], "name": cut(t, 22), "short": cut(t, 14), "front": t in front, "label": label}
             for t, label in zip(order, at, strict=True)]  # fmt: skip
-    colour, dash = coloured(groups, legend=False), dashed(groups)
     shown = prominent(groups)
-    muted = figures.muted(shown)
-    x = x_axis("mb", "megabytes sent up and down so far")
-    y = {**y_axis("test accuracy, mean over clients (%)"),
-         "scale": {"domain": [low, high], "nice": False, "zero": False}}  # fmt: skip
-    label, named = {**y, "field": "label"}, {"data": {"name": "ends"}}
-
-    def beyond(pixels: int) -> Spec:
-        return {"value": {"expr": f"width + {pixels}"}}
-
-    thin = {"type": "rule", "color": "var(--line-2)"}
-    layers: list[Spec] = [
-        {"data": {"name": "ends", "values": ends}, "mark": {**thin, "strokeDash": [1, 3]},
-         "encoding": {"x": x, "x2": beyond(2), "y": y}},
-        {"mark": {"type": "line", "tooltip": True, "clip": True,
-                  "point": all(len(line) < 3 for line in lines.values())},
-         "encoding": {"x": x, "y": y, "color": colour, "strokeDash": dash,
-                      "opacity": {"condition": {"test": muted, "value": 0.4}, "value": 1}}},
-        {**named, "mark": thin,
-         "encoding": {"x": beyond(2), "x2": beyond(24), "y": y, "y2": {"field": "label"}}},
-        {**named, "mark": {"type": "rule", "strokeWidth": 2},
-         "encoding": {"x": beyond(28), "x2": beyond(44), "y": label, "color": colour, "strokeDash": dash}},
-        {**named, "mark": {"type": "text", "align": "left", "x": {"expr": "width"}, "xOffset": 50,
-                           "text": {"expr": f"{NARROW} ? datum.short : datum.name"},
-                           "fontWeight": {"expr": "datum.front ? 700 : 400"}},
-         "encoding": {"y": label}},
-    ]  # fmt: skip
-    return {"width": WIDTH, "height": height, "layer": layers,
-            "data": {"values": [row for t in sorted(lines, key=lambda t: t in shown) for row in lines[t]]},
-            "padding": {"left": 0, "top": 8, "right": 2, "bottom": 6}}  # fmt: skip
+    return chart("bytes",
+                 rows=[row for t in sorted(lines, key=lambda t: t in shown) for row in lines[t]],
+                 ends=ends, domain=[low, high], height=height,
+                 short=all(len(line) < 3 for line in lines.values()), muted=figures.muted(shown),
+                 colour=coloured(groups, legend=False), dash=channels(groups, list(groups))["dash"])  # fmt: skip
 
 
 def _by_bytes(title: str, run: Run) -> list[dict[str, Any]]:
@@ -186,16 +143,7 @@ def seconds(groups: Groups) -> Figure | None:
             for title, runs in found.items() if runs for key, name in PARTS.items()]  # fmt: skip
     if not rows:
         return None
-    spec: Spec = {
-        "width": WIDTH, "height": {"step": 26}, "data": {"values": rows},
-        "mark": {"type": "bar", "tooltip": True},
-        "encoding": {
-            "y": y_methods(list(groups)),
-            "x": x_axis("seconds", "seconds on the machine that ran it"),
-            "color": {"field": "part", "type": "nominal", "title": None, "legend": {"orient": "top"},
-                      "scale": {"domain": list(SHADES), "range": list(SHADES.values())}},
-        },
-    }  # fmt: skip
+    spec = chart("time", rows=rows, methods=y_methods(list(groups)))
     total = {t: sum(row["seconds"] for row in rows if row["series"] == t) for t in groups}
     fact = f"Time of all rounds: up to {max(total.values()):,.1f} s"
     if slowest := leader(total, times=MORE):

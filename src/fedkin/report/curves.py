@@ -8,23 +8,19 @@ from typing import Any
 
 from fedkin.evaluate import Choice, gain_over, spread
 from fedkin.evaluate.rounds import evaluated
-from fedkin.report.charts import Spec
+from fedkin.report.charts import Spec, chart
 from fedkin.report.figures import (
     NARROW,
-    PERCENT_AXIS,
     Figure,
     Groups,
     axis_ends,
-    dashes,
+    channels,
     end_labels,
     others,
     percent,
     prominent,
-    shades,
-    shapes,
     thinned,
     tip_title,
-    x_rounds,
 )
 from fedkin.report.folder import Run
 from fedkin.report.headline import headline
@@ -123,88 +119,22 @@ def _labels(groups: Groups, finals: Mapping[str, float], low: int, high: int) ->
 def _spec(
     groups: Groups, rows: list[dict[str, Any]], ends: list[dict[str, Any]], domain: tuple[int, int], bands: bool
 ) -> Spec:
-    colour, kinds, dash, shown = shades(groups), shapes(groups), dashes(groups), prominent(groups)
-    titles = list(groups)
-
-    def scale(values: Mapping[str, Any]) -> Spec:
-        return {"field": "series", "type": "nominal", "legend": None,
-                "scale": {"domain": titles, "range": [values[t] for t in titles]}}  # fmt: skip
-
-    y = {
-        "field": "value",
-        "type": "quantitative",
-        "title": None,
-        "scale": {"domain": list(domain), "nice": False, "zero": False},
-        "axis": PERCENT_AXIS,
-    }
-    x = x_rounds()
-    label = {**y, "field": "label"}
-    picked = "datum.series === method"
-    muted = "indexof(shown, datum.series) < 0 && datum.series !== method"
-    line: Spec = {
-        "x": x,
-        "y": y,
-        "color": scale(colour),
-        "strokeDash": scale(dash),
-        "opacity": {"condition": {"test": muted, "value": 0.3}, "value": 1},
-        "strokeWidth": {"condition": {"test": muted, "value": 1}, "value": 1.6},
-    }
-    # Vega reads a line's width and opacity once per line, so the picked one is a layer
-    strong: Spec = {"x": x, "y": y, "color": scale(colour), "strokeDash": scale(dash)}
-    filled = {t: colour[t] if kinds[t][1] else "var(--surface)" for t in titles}
-    weight = {"expr": f"{picked} ? 700 : 400"}
-    edge = {"expr": "width"}
-    layers: list[Spec] = [
-        {"mark": {"type": "line", "clip": True, "strokeJoin": "round", "point": len({r["round"] for r in rows}) == 1},
-         "encoding": line},
-        *([{"transform": [{"filter": f"{picked} && isValid(datum.low)"}],
-            "mark": {"type": "area", "opacity": 0.16, "clip": True},
-            "encoding": {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": scale(colour)}}]
-          if bands else []),
-        {"transform": [{"filter": picked}], "mark": {"type": "line", "clip": True, "strokeWidth": 3,
-                                                     "strokeJoin": "round"}, "encoding": strong},
-        {"data": {"name": "ends", "values": ends}, "mark": {"type": "rule", "color": "var(--line-2)"},
-         "encoding": {"x": {"value": {"expr": "width + 2"}}, "x2": {"value": {"expr": "width + 16"}},
-                      "y": y, "y2": {"field": "label"}}},
-        {"data": {"name": "ends"}, "mark": {"type": "point", "size": 60, "strokeWidth": 1.6, "opacity": 1,
-                                           "xOffset": 25, "x": edge},
-         "encoding": {"y": label, "shape": scale({t: kinds[t][0] for t in titles}), "stroke": scale(colour),
-                      "fill": scale(filled)}},
-        {"data": {"name": "ends"}, "mark": {"type": "text", "align": "left", "xOffset": 35, "x": edge,
-                                           "fontWeight": weight, "text": {"expr": "datum.name"}},
-         "encoding": {"y": label}},
-        {"data": {"name": "ends"}, "mark": {"type": "text", "align": "right", "x": edge, "fontWeight": weight,
-                                           "xOffset": {"expr": f"{NARROW} ? 35 : {LABELS}"},
-                                           "text": {"expr": _FIGURE}},
-         "encoding": {"y": label}},
-        *_reading(rows, titles, x),
-    ]  # fmt: skip
-    return {
-        "width": 560, "height": HEIGHT, "data": {"values": rows},
-        "padding": {"left": 0, "top": 8, "right": 2, "bottom": 0},
-        "params": [{"name": "method", "value": shown[0]}, {"name": "shown", "value": shown}], "layer": layers,
-    }  # fmt: skip
+    shown, titles = prominent(groups), list(groups)
+    tips, by_round = _reading(rows, titles) if len(titles) <= 12 else ([], [])
+    return chart("over-rounds", rows=rows, ends=ends, domain=list(domain), bands=bands, tips=tips, by_round=by_round,
+                 alone=len({r["round"] for r in rows}) == 1, method=shown[0], shown=shown,
+                 **channels(groups, titles))  # fmt: skip
 
 
-def _reading(rows: Sequence[Mapping[str, Any]], titles: Sequence[str], x: Spec) -> list[Spec]:
-    """Return a rule at the nearest round, with the figures of all methods."""
-    if len(titles) > 12:
-        return []
+def _reading(rows: Sequence[Mapping[str, Any]], titles: Sequence[str]) -> tuple[list[Spec], list[dict[str, Any]]]:
+    """Return the tooltip at the nearest round, with the figures of all methods, and its data."""
     by_round: dict[int, dict[str, Any]] = {}
     for row in rows:
         by_round.setdefault(row["round"], {"round": row["round"]})[f"s{titles.index(row['series'])}"] = row["value"]
     last = max(by_round.values(), key=lambda row: row["round"], default={})
     order = sorted(range(len(titles)), key=lambda n: -last.get(f"s{n}", -1.0))
-    tips = [
-        {"field": "round"},
-        *({"field": f"s{n}", "title": tip_title(titles[n]), "type": "quantitative"} for n in order),
-    ]
-    shown = {"condition": {"param": "near", "value": 1, "empty": False}, "value": 0}
-    near = {"name": "near", "select": {"type": "point", "on": "pointermove", "nearest": True, "encodings": ["x"],
-                                       "clear": "pointerout"}}  # fmt: skip
-    return [{"data": {"values": list(by_round.values())}, "params": [near],
-             "mark": {"type": "rule", "color": "var(--ink-3)", "strokeDash": [2, 2]},
-             "encoding": {"x": x, "tooltip": tips, "opacity": shown}}]  # fmt: skip
+    each = ({"field": f"s{n}", "title": tip_title(titles[n]), "type": "quantitative"} for n in order)
+    return [{"field": "round"}, *each], list(by_round.values())
 
 
 def course(groups: Groups, key: str = "accuracy") -> str:
@@ -294,37 +224,9 @@ def _until(run: Run, target: float | None) -> tuple[float | None, int]:
 
 
 def _traffic_spec(rows: list[dict[str, Any]], groups: Groups) -> Spec:
-    colour, kinds = shades(groups), shapes(groups)
-    titles = [row["method"] for row in rows]
-
-    def scale(values: Mapping[str, Any]) -> Spec:
-        return {"field": "method", "type": "nominal", "legend": None,
-                "scale": {"domain": titles, "range": [values[t] for t in titles]}}  # fmt: skip
-
-    y = {"field": "method", "type": "nominal", "title": None, "axis": None,
-         "scale": {"domain": titles, "padding": 0}}  # fmt: skip
-    x = {"field": "total", "type": "quantitative", "title": None, "scale": {"zero": True, "nice": False},
-         "axis": {"tickCount": 4, "labelExpr": "datum.label + (datum.index === 1 ? ' MB' : '')"}}  # fmt: skip
-    bar = {"type": "bar", "height": 10, "yOffset": 4, "cornerRadius": 2}
-    text: Spec = {"type": "text", "yOffset": -10, "fontWeight": {"expr": "datum.method === method ? 700 : 400"}}
-    filled = {t: colour[t] if kinds[t][1] else "var(--surface)" for t in titles}
-    layers: list[Spec] = [
-        {"mark": {**bar, "color": "var(--same-soft)"}, "encoding": {"x": x, "y": y}},
-        {"transform": [{"filter": "datum.until !== null && datum.method !== method"}],
-         "mark": {**bar, "color": "var(--ink-2)"}, "encoding": {"x": {**x, "field": "until"}, "y": y}},
-        {"transform": [{"filter": "datum.until !== null && datum.method === method"}], "mark": bar,
-         "encoding": {"x": {**x, "field": "until"}, "y": y, "color": scale(colour)}},
-        {"mark": {"type": "point", "size": 60, "yOffset": -10, "opacity": 1, "strokeWidth": 1.6, "x": 6},
-         "encoding": {"y": y, "shape": scale({t: kinds[t][0] for t in titles}), "stroke": scale(colour),
-                      "fill": scale(filled)}},
-        {"mark": {**text, "align": "left", "x": 18}, "encoding": {"y": y, "text": {"field": "name"}}},
-        {"mark": {**text, "align": "right", "x": {"expr": "width"}}, "encoding": {"y": y, "text": {"field": "text"}}},
-    ]  # fmt: skip
-    return {
-        "width": 320, "height": {"step": _BAR if len(rows) <= 6 else _MANY_BARS}, "data": {"values": rows},
-        "padding": {"left": 4, "top": 0, "right": 8, "bottom": 0},
-        "params": [{"name": "method", "value": titles[0]}], "layer": layers,
-    }  # fmt: skip
+    titles, step = [row["method"] for row in rows], _BAR if len(rows) <= 6 else _MANY_BARS
+    return chart("traffic", rows=rows, titles=titles, method=titles[0], step=step,
+                 **channels(groups, titles, "method"))  # fmt: skip
 
 
 def rounds_text(groups: Groups) -> str:

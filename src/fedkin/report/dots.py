@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedkin.evaluate import spread
-from fedkin.report.charts import Spec
+from fedkin.report.charts import Spec, chart
 from fedkin.report.figures import Figure, Groups, percent, quoted
 from fedkin.report.standings import ClientGain, Standing
 from fedkin.report.wording import against, cut, fitted, named, signed
@@ -187,52 +187,27 @@ def _spec(
     low, high = ends
     step = ONE_ROW if one else ROW
     cuts = {t: fitted(named(t, roles[t]), (NAMES - 8) / _SIZE) for t in shown}
-    band = {"field": "method", "type": "nominal", "title": None, "scale": {"domain": shown, "padding": 0},
-            "axis": {"domain": False, "ticks": False, "grid": True, "gridColor": "var(--line)", "bandPosition": 0,
-                     "zindex": 1, "minExtent": NAMES, "maxExtent": NAMES, "labelAlign": "left",
-                     "labelPadding": NAMES - 8, "labelLimit": NAMES - 8, "labelColor": "var(--ink)",
-                     "labelFontSize": _SIZE, "labelFontWeight": {"condition": {"test": "datum.value === method",
-                                                                              "value": 700}, "value": 400},
-                     "labelExpr": f"({quoted(cuts)})[datum.value]"}}  # fmt: skip
-    x = {"field": "gain", "type": "quantitative", "title": None, "scale": {"domain": list(ends), "nice": False},
-         "axis": {"values": list(range(math.ceil(low / 10) * 10, high + 1, 10)), "domain": False, "ticks": False,
-                  "labelPadding": 6, "gridColor": {"condition": {"test": "datum.value === 0", "value": "var(--ink-2)"},
-                                                   "value": "var(--grid)"},
-                  "labelExpr": _POINTS if reference else "datum.value + '%'"}}  # fmt: skip
-    picked = {"filter": "datum.method === method && (datum.part === 'mean' || datum.part === 'reference')"}
-    layers: list[Spec] = [
-        {"transform": [picked], "mark": {"type": "rect", "color": "var(--sunken)", "height": step},
-         "encoding": {"y": band, "x": {"value": -NAMES}, "x2": {"value": {"expr": "width"}}}},
-        {"transform": [picked], "mark": {"type": "rect", "color": "var(--ink)", "height": step},
-         "encoding": {"y": band, "x": {"value": -NAMES}, "x2": {"value": 2 - NAMES}}},
-        *([{"data": {"values": [{}]}, "mark": {"type": "rect", "color": "var(--loss-soft)", "opacity": 0.28},
-            "encoding": {"x": {"datum": low, "type": "quantitative"}, "x2": {"datum": 0}}}] if reference else []),
-        _part("mean", {"type": "tick", "orient": "vertical", "thickness": 2, "color": "var(--ink)", "opacity": 1,
-                       "size": step - 6}, {"x": x, "y": band}),
-        *_marks(x, band, binned, most, rows, step / 2),
-        *(_sides(over, band, -low / (high - low)) if reference else []),
-    ]  # fmt: skip
-    return {
-        "width": 560, "height": {"step": step}, "data": {"values": rows},
-        "padding": {"left": 0, "top": 0, "right": 12, "bottom": 6},
-        "params": [{"name": "method", "value": shown[0] if shown else ""}, {"name": "shown", "value": shown}],
-        "transform": [{"filter": "indexof(shown, datum.method) >= 0"}], "layer": layers,
-    }  # fmt: skip
-
-
-def _sides(over: str, y: Spec, zero_at: float) -> list[Spec]:
-    """Return the text in the row of the reference, and those below the axis at either side of zero, which is at a
-    fraction of the width: short texts where the long ones do not fit."""
-    long = (f"← better off with {_plain(over)}", "better off with the method, points →")
-    texts = (("right", -8, "← worse", long[0], zero_at), ("left", 8, "better, points →", long[1], 1 - zero_at))
-    zero: Spec = {"datum": 0, "type": "quantitative"}
-    row = {"type": "text", "align": "left", "dx": 8, "text": "the reference", "color": "var(--ink-2)"}
-    return [_part("reference", row, {"x": zero, "y": y})] + [
-        {"data": {"values": [{}]}, "encoding": {"x": zero},
-         "mark": {"type": "text", "baseline": "middle", "y": {"expr": "height + 30"}, "color": "var(--ink-2)",
-                  "align": align, "dx": dx, "text": {"expr": _fitting(short, said, room, 90 if dx < 0 else 4)}}}
-        for align, dx, short, said, room in texts
-    ]  # fmt: skip
+    room = -low / (high - low)
+    marks = _marks(binned, most, rows, step / 2)
+    return chart(
+        "gains",
+        rows=rows,
+        shown=shown,
+        method=shown[0] if shown else "",
+        over=over,
+        low=low,
+        ends=list(ends),
+        step=step,
+        tall=step - 6,
+        names=f"({quoted(cuts)})[datum.value]",
+        ticks=list(range(math.ceil(low / 10) * 10, high + 1, 10)),
+        labels=_POINTS if over else "datum.value + '%'",
+        mark=marks["mark"],
+        marks=marks["marks"],
+        # below the axis at either side of zero: short texts where the long ones do not fit
+        worse=_fitting("← worse", f"← better off with {_plain(over)}", room, 90),
+        better=_fitting("better, points →", "better off with the method, points →", 1 - room, 4),
+    )
 
 
 def _fitting(short: str, said: str, room: float, more: int) -> str:
@@ -245,45 +220,13 @@ def _plain(text: str) -> str:
     return "".join(c for c in cut(text) if c.isalnum() or c in " -+()")
 
 
-def _part(part: str, mark: Spec, encoding: Spec) -> Spec:
-    return {"transform": [{"filter": f"datum.part === '{part}'"}], "mark": mark, "encoding": encoding}
-
-
-def _marks(x: Spec, y: Spec, binned: bool, most: int, rows: Sequence[Mapping[str, Any]], half: float) -> list[Spec]:
+def _marks(binned: bool, most: int, rows: Sequence[Mapping[str, Any]], half: float) -> Spec:
     """Return the marks of clients: disc, ring and triangle, filled where clear by themselves; or bins."""
-    colours = ["var(--gain)", "var(--same)", "var(--loss)"]
-    offset = {"field": "dy", "type": "quantitative", "scale": {"domain": [-half, half]}}
-    domain = list(WORDS.values())
-    stroke = {"field": "kind", "type": "nominal", "scale": {"domain": domain, "range": colours}, "legend": None}
     if binned:
-        tall = {"field": "tall", "type": "quantitative", "scale": None, "legend": None}
-        tips = [{"field": name} for name in ("method", "gain", "clients")]
-        mark = {
-            "type": "tick",
-            "orient": "vertical",
-            "thickness": {"expr": f"max(2, width / {_BINS} - 1)"},
-            "opacity": 1,
-        }
-        return [_part("client", mark, {"x": x, "y": y, "yOffset": offset, "color": stroke, "size": tall,
-                                       "tooltip": tips})]  # fmt: skip
-    several = any("seed" in row for row in rows)
-    tips = [{"field": "method"}, {"field": "client"}, *([{"field": "seed"}] if several else []),
-            {"field": "gain", "title": "gain, points"}, {"field": "value", "title": "now, %"},
-            {"field": "clear", "title": "clear by itself"}]  # fmt: skip
-    big = most <= _FEW
-    soft = {WORDS[1]: "var(--gain-soft)", WORDS[-1]: "var(--loss-soft)"}
-    fill = {"condition": [{"test": f"datum.clear === 'yes' && datum.kind === '{k}'", "value": c}
-                          for k, c in zip(domain, colours, strict=True) if k != WORDS[0]]
-            + [{"test": f"datum.kind === '{k}'", "value": c} for k, c in soft.items()],
-            "value": "var(--surface)"}  # fmt: skip
-    sizes = [58, 22, 70] if big else [20, 12, 26]
-    sizes = sizes if any(row.get("kind") == WORDS[1] for row in rows) else [sizes[0]] * 3
-    encoding = {
-        "x": x, "y": y, "yOffset": offset, "stroke": stroke, "fill": fill, "tooltip": tips,
-        "shape": {"field": "kind", "type": "nominal", "legend": None,
-                  "scale": {"domain": domain, "range": ["circle", "circle", "triangle-down"]}},
-        "size": {"condition": [{"test": f"datum.kind === '{k}'", "value": s} for k, s in
-                               zip(domain, sizes, strict=True) if k != WORDS[0]], "value": sizes[1]},
-    }  # fmt: skip
-    mark = {"type": "point", "strokeWidth": 1.5 if big else 1, "opacity": 0.6 if several else 1, "cursor": "pointer"}
-    return [_part("client", mark, encoding)]
+        return chart("gains-bins", half=[-half, half])
+    several, big = any("seed" in row for row in rows), most <= _FEW
+    higher, equal, lower = (58, 22, 70) if big else (20, 12, 26)
+    if not any(row.get("kind") == WORDS[1] for row in rows):
+        equal = lower = higher
+    return chart("gains-clients", half=[-half, half], several=several, opacity=0.6 if several else 1,
+                 stroke=1.5 if big else 1, higher=higher, equal=equal, lower=lower)  # fmt: skip

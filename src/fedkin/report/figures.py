@@ -116,6 +116,25 @@ def dashes(groups: Groups) -> dict[str, list[int]]:
     return {t: kinds.get(role_of(runs[0]), [1, 0]) for t, runs in groups.items()}
 
 
+def channels(groups: Groups, titles: Sequence[str], field: str = "series") -> dict[str, Spec]:
+    """Return the channels of the methods' colour, dash, shape and filling, without legends."""
+    colour, kinds, dash = shades(groups), shapes(groups), dashes(groups)
+    fill = {t: colour[t] if kinds[t][1] else "var(--surface)" for t in titles}
+    each: dict[str, Mapping[str, Any]] = {
+        "colour": colour,
+        "dash": dash,
+        "shape": {t: kinds[t][0] for t in titles},
+        "fill": fill,
+    }
+    return {name: {"field": field, "type": "nominal", "legend": None, "scale": scale({t: found[t] for t in titles})}
+            for name, found in each.items()}  # fmt: skip
+
+
+def scale(values: Mapping[str, Any]) -> Spec:
+    """Return a scale with a value for each name."""
+    return {"domain": list(values), "range": list(values.values())}
+
+
 def coloured(groups: Groups, *, legend: bool = True) -> Spec:
     """Return the channel of a series' colour; of many series the legend has those that are not grey."""
     found, plain = shades(groups), grey(groups)
@@ -123,13 +142,6 @@ def coloured(groups: Groups, *, legend: bool = True) -> Spec:
     known = [t for t, shade in found.items() if shade != "var(--same)" or t in plain or len(found) <= SLOTS + 2]
     titled = {"title": None, "values": known, "symbolOpacity": 1}
     return {"field": "series", "type": "nominal", "scale": scale, "legend": titled if legend else None}
-
-
-def dashed(groups: Groups) -> Spec:
-    """Return the channel of a series' dash."""
-    kinds = dashes(groups)
-    return {"field": "series", "type": "nominal", "legend": None,
-            "scale": {"domain": list(kinds), "range": list(kinds.values())}}  # fmt: skip
 
 
 def quoted(value: Any) -> str:

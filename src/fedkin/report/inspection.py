@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -11,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from markupsafe import Markup
 
 from fedkin.core.errors import counted
-from fedkin.display import printable
-from fedkin.report import charts, palette, tables
+from fedkin.report import charts, templates
 from fedkin.report.naming import different
 from fedkin.report.tables import DASH, Grid
 from fedkin.storage.files import write_atomic
@@ -29,8 +28,6 @@ _LISTED = 1000  # clients in the page's table
 _BARS_PER_ROW = 24  # and
 _WIDEST = 32  # characters of their heading: the table fits a screen of 80 columns
 _BARS = " ▁▂▃▄▅▆▇█"
-
-_ASSETS = Path(__file__).parent / "assets"
 
 
 def headline(found: Found) -> str:
@@ -121,43 +118,10 @@ def labels_chart(found: Found, *, dark: bool = False) -> charts.Spec:
         ]
         sizes.append({"client": label, "samples": sum(parts)})
     shades = ["#24282d", "#0072B2", "#d8efff"] if dark else ["#f1f4f7", "#56B4E9", "#003a5d"]
-    y = {
-        "field": "client", "type": "nominal", "sort": labels, "title": None, "axis": {"labelLimit": 220},
-    }  # fmt: skip
-    step, height = max(9, min(32, 620 // len(names))), 16 if len(rows) > 12 else 24
-    heat = {
-        "data": {"values": cells},
-        "mark": {"type": "rect", "tooltip": True},
-        "width": {"step": step},
-        "height": {"step": height},
-        "encoding": {
-            "y": y,
-            "x": {
-                "field": "class", "type": "nominal", "sort": names, "title": "class",
-                "axis": {"labelAngle": 0 if max(map(len, names)) * 7 <= step else -60, "labelLimit": 90},
-            },
-            "color": {
-                "field": "share", "type": "quantitative", "scale": {"range": shades, "domainMin": 0},
-                "legend": {"title": "share of the client's samples", "format": ".0%", "orient": "top"},
-            },
-        },
-    }  # fmt: skip
-    bars = {
-        "data": {"values": sizes},
-        "mark": {"type": "bar", "color": "var(--m1)", "tooltip": True},
-        "width": 110,
-        "height": {"step": height},
-        "encoding": {
-            "y": {**y, "axis": None},
-            "x": {"field": "samples", "type": "quantitative", "title": "samples", "axis": {"tickCount": 3}},
-        },
-    }
-    return {
-        "hconcat": [heat, bars],
-        "spacing": 12,
-        "padding": {"left": 16, "right": 8, "top": 5, "bottom": 5},
-        "resolve": {"scale": {"y": "shared"}},
-    }
+    step = max(9, min(32, 620 // len(names)))
+    return charts.chart("inspected-labels", cells=cells, sizes=sizes, labels=labels, classes=names,
+                        shades=shades, step=step, height=16 if len(rows) > 12 else 24,
+                        angle=0 if max(map(len, names)) * 7 <= step else -60)  # fmt: skip
 
 
 def write_inspection(folder: Path | str, found: Found, command: str | None = None) -> Path:
@@ -181,74 +145,22 @@ def write_inspection(folder: Path | str, found: Found, command: str | None = Non
 
 
 def _page(found: Found, command: str | None) -> str:
-    title = html.escape(headline(found))
-    terms = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in facts(found))
-    style = palette.css() + _asset("inspect.css").replace("FONT", palette.FONT)
-    findings = "".join(_article(f) for f in found["findings"])
-    columns = f"<div class='panel wide'>{tables.to_html(columns_grid(found))}</div>" if found["columns"] else ""
-    parts = [
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<title>{title}</title>\n<style>{style}</style>\n</head>\n<body>",
-        f'<header class="bar"><div class="wrap"><span class="brand">{_asset("logo.html")}fedkin</span>',
-        f'<span class="soft">Inspection of data</span></div></header>\n<main class="wrap">\n<h1>{title}</h1>',
-        "".join(f"<p>{html.escape(line)}</p>" for line in found["advice"]),
-        f'<dl class="panel">{terms}</dl>',
-        f'<h2>Findings</h2>\n<div class="findings">{findings}</div>' if findings else "",
-        _figure(found),
-        f"<h2>Columns</h2>\n{columns}" if columns else "",
-        _client_table(found),
-        _lines("First lines", "\n".join(found["seen"])),
-        _lines("Repeat this inspection", command or ""),
-        "<footer>Written by fedkin.</footer>\n</main>\n</body>\n</html>\n",
-    ]
-    return printable("\n".join(part for part in parts if part))
+    columns = columns_grid(found) if found["columns"] else None
+    drawn = [_svg(found, dark=dark) for dark in (False, True)] if found["clients"] else []
+    return templates.page("inspection.html", found=found, title=headline(found), facts=facts(found), columns=columns,
+                          drawn=drawn, grouped=len(found["clients"]) > MOST_CLIENTS, clients=_client_grid(found),
+                          command=command)  # fmt: skip
 
 
-def _lines(title: str, text: str) -> str:
-    return f'<h2>{title}</h2>\n<pre class="panel">{html.escape(text)}</pre>' if text else ""
-
-
-def _asset(name: str) -> str:
-    return (_ASSETS / name).read_text(encoding="utf-8")
-
-
-def _article(f: Mapping[str, Any]) -> str:
-    where = [f"{name}: {', '.join(f[name][:12])}" for name in ("columns", "clients") if f[name]]
-    where += [f"for example {'; '.join(f['rows'])}"] if f["rows"] else []
-    return (
-        f'<article class="{f["severity"]}"><h3><span class="kind">{f["severity"]}</span> {html.escape(f["what"])}</h3>'
-        f"<p>{html.escape(_sentence(f['why']))}</p><p><b>What to do:</b> {html.escape(f['todo'])}</p>"
-        f'<p class="soft">{html.escape(" · ".join([f["code"], *where]))}</p></article>'
-    )
-
-
-def _figure(found: Found) -> str:
-    if not found["clients"]:
-        return ""
-    grouped = len(found["clients"]) > MOST_CLIENTS
-    caption = "A row per client, a column per class, coloured by the class's share of the client's samples. " + (
-        f"{len(found['clients']):,} clients are put together in groups of like labels. " if grouped else ""
-    )
-    said = f'role="img" aria-label="{html.escape(caption)}"'
-    drawn = "".join(
-        f'<div class="{name} wide" {said}>{_svg(found, dark=name == "dark")}</div>' for name in ("light", "dark")
-    )
-    under = f"<figcaption>{html.escape(caption)}</figcaption>"
-    return f'<h2>Labels by client</h2>\n<figure class="panel">{drawn}{under}</figure>'
-
-
-def _svg(found: Found, *, dark: bool) -> str:
+def _svg(found: Found, *, dark: bool) -> Markup:
     """Return the map as an element for use inside HTML, with separate names for its internal references."""
     text = charts.svg(labels_chart(found, dark=dark), dark=dark)
     text = text[text.index("<svg") :]
-    return text.replace('id="', 'id="dark-').replace("url(#", "url(#dark-") if dark else text
+    return Markup(text.replace('id="', 'id="dark-').replace("url(#", "url(#dark-") if dark else text)
 
 
-def _client_table(found: Found) -> str:
+def _client_grid(found: Found) -> Grid:
     clients = found["clients"]
-    if not clients:
-        return ""
     cells = tuple(
         (
             c["name"],
@@ -263,11 +175,7 @@ def _client_table(found: Found) -> str:
     note = "most frequent: class of the training part, with its fraction of training and test samples"
     note += f"; {more:,} more are in inspect.json" if more > 0 else ""
     heads = ("client", "train", "validation", "test", "classes", "most frequent", "in train %", "in test %")
-    grid = Grid("", heads, cells, note=note)
-    return (
-        f"<details class='panel'><summary>The {counted(len(clients), 'client')} and their samples</summary>"
-        f"<div class='wide'>{tables.to_html(grid)}</div></details>"
-    )
+    return Grid("", heads, cells, note=note)
 
 
 def _classes(found: Found, most: int = MOST_CLASSES) -> tuple[npt.NDArray[np.int64], list[str]]:
@@ -320,7 +228,3 @@ def _bars(counts: npt.NDArray[np.int64]) -> str:
 
 def _short(name: str) -> str:
     return name if len(name) <= 32 else f"{name[:31]}…"
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fedkin.report import figures
-from fedkin.report.charts import Spec
-from fedkin.report.figures import WIDTH, Figure, Groups, coloured, dashed, percent, thinned, x_axis, y_axis
+from fedkin.report.charts import chart
+from fedkin.report.figures import Figure, Groups, channels, coloured, percent, thinned
 from fedkin.report.headline import headline
 
 
@@ -17,19 +17,9 @@ def distribution(groups: Groups) -> Figure:
         ranks = thinned(range(len(found)))
         rows += [{"series": title, "share": percent((i + 0.5) / len(found)), "value": percent(found[i])}
                  for i in ranks]  # fmt: skip
-    muted = figures.muted(shown)
-    spec: Spec = {
-        "width": WIDTH, "height": 280, "data": {"values": rows},
-        "mark": {"type": "line", "point": {"size": 22} if len(rows) < 600 else False, "tooltip": True},
-        "encoding": {
-            "x": {**x_axis("share", "clients, worst first (%)", grid=False), "scale": {"domain": [0, 100]}},
-            "y": y_axis("final test accuracy of the client (%)"),
-            "color": coloured(groups),
-            "strokeDash": dashed(groups),
-            "opacity": {"condition": {"test": muted, "value": 0.4}, "value": 1},
-            "strokeWidth": {"condition": {"test": muted, "value": 1}, "value": 2},
-        },
-    }  # fmt: skip
+    spec = chart("distribution", rows=rows, points={"size": 22} if len(rows) < 600 else False,
+                 muted=figures.muted(shown), colour=coloured(groups),
+                 dash=channels(groups, list(groups))["dash"])  # fmt: skip
     low = {t: min((a for run in runs for a in run.by_client.values()), default=None) for t, runs in groups.items()}
     known = {t: v for t, v in low.items() if v is not None}
     best = max(known, key=lambda t: known[t]) if known else None

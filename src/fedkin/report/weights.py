@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.report.charts import Spec
+from fedkin.report.charts import Spec, chart
 from fedkin.report.figures import Figure, cut_axis
 from fedkin.report.naming import padded, places
 
@@ -144,25 +144,9 @@ def weights_figure(found: Frames, fact: str, said: str = "") -> Figure:
         axis["labelExpr"] = "split(datum.label, ' (about')[0]"
     else:
         axis |= cut_axis(found.labels, 18)
-    scale = {"domain": found.labels, "paddingInner": 0.06 if few else 0, "paddingOuter": 0}
-    own, drawn = "datum.client === datum.from", {"field": "weight", "type": "quantitative"}
-    place = {
-        "x": {"field": "from", "type": "nominal", "title": None, "scale": scale,
-              "axis": {**axis, "orient": "top", "labelAngle": -90 if longest > 3 else 0}},
-        "y": {"field": "client", "type": "nominal", "title": None, "scale": scale, "axis": axis},
-    }  # fmt: skip
-    spec: Spec = {
-        "width": 440, "height": 440, "data": {"name": "cells", "values": cells(found, found.mean)},
-        "params": [{"name": "top", "value": _top(found)}],
-        "encoding": place, "layer": [
-            {"transform": [{"filter": f"!({own})"}], "mark": {"type": "rect", "tooltip": True},
-             "encoding": {"color": {**drawn, "title": f"weight{end}",
-                                    "legend": {"orient": "bottom", "gradientLength": 240, "titleLimit": 400},
-                                    "scale": {"range": "heatmap", "domainMin": found.low,
-                                              "domainMax": {"expr": "top"}, "clamp": True}}}},
-            {"transform": [{"filter": own}], "mark": {"type": "rect", "tooltip": True, "color": "var(--line-2)"}},
-        ],
-    }  # fmt: skip
+    spec = chart("weights", cells=cells(found, found.mean), names=found.labels, axis=axis,
+                 angle=-90 if longest > 3 else 0, gap=0.06 if few else 0, top=_top(found), low=found.low,
+                 title=f"weight{end}")  # fmt: skip
     shared = "" if len(found.order) == len(found.labels) else " There are many clients: neighbours share a row."
     caption = (
         "Row: a client that learns; column: a client it learns from; strong: much weight; grey: its own. "

@@ -137,7 +137,7 @@ def test_the_page_is_whole_and_loads_nothing(tmp_path: Path) -> None:
     assert "<script" not in text
     assert not re.search(r'(src|href)="(?!#)', text)
     assert text.count("<svg") == 3  # the logo, and the map for light and dark
-    assert "fedkin inspect &#x27;&lt;b&gt;/own&#x27;" in text
+    assert "fedkin inspect &#39;&lt;b&gt;/own&#39;" in text
     names = re.findall(r' id="([^"]+)"', text)
     assert len(set(names)) == len(names)
     assert json.loads((path.parent / "inspect.json").read_text()) == found()
