@@ -13,23 +13,26 @@ from fedkin.cli import screen
 from fedkin.cli.figures import FigureFlags
 from fedkin.cli.flags import read
 from fedkin.cli.outcome import Outcome, base_of, require_folder_name, write_outcome
+from fedkin.cli.watch import watch
 from fedkin.core import RunFolderError
-from fedkin.core.errors import typed
-from fedkin.experiment.compare import known, meant, run_name
+from fedkin.core.errors import counted, typed
+from fedkin.experiment.compare import known, meant, result_of, run_name
 from fedkin.experiment.listing import require_run_or_comparison
 from fedkin.experiment.planned import compared
+from fedkin.methods import get_title
 from fedkin.report import export
-from fedkin.report.content import content_of
+from fedkin.report.content import Caveat, content_of
 from fedkin.report.folder import Run, read_run
 from fedkin.report.page import write_page
 from fedkin.report.publication_tables import require_decimals
 from fedkin.storage.folders import reading, require_folder
+from fedkin.storage.json_lines import Lines
 from fedkin.storage.toml import read_toml
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportFlags(FigureFlags):
-    """Write the page, picture and tables of a finished run or comparison again, from the files in its folder."""
+    """Write the page, picture and tables of a run or comparison again, from the files in its folder."""
 
     folder: Annotated[Positional[Path], tyro.conf.arg(metavar="FOLDER")]
     """A run folder, or the folder of a comparison."""
@@ -40,6 +43,10 @@ class ReportFlags(FigureFlags):
     its own."""
     decimals: int = 1
     """Of a comparison: decimal places in table.md and table.tex."""
+    watch: bool = False
+    """While runs go on, write the page again whenever a round is done, and show it to browsers of this machine."""
+    port: int = 0
+    """Port of the page with --watch, such as 8765 for a tunnel; 0 takes a free one."""
     quiet: bool = False
     """Print nothing."""
 
@@ -55,6 +62,9 @@ def report_command(args: list[str]) -> int:
         require_folder_name(flags.figures, "--figures")
     require_folder(folder)
     with reading(folder):
+        if flags.watch:
+            watch(folder, flags.port, lambda: _so_far(folder, flags))
+            return 0
         return _report(folder, flags)
 
 
@@ -79,18 +89,51 @@ def _report(folder: Path, flags: ReportFlags) -> int:
 def _comparison(flags: ReportFlags) -> Outcome:
     if flags.local is not None:
         raise RunFolderError(f"{flags.folder} is a comparison, which has its own Local; omit --local {flags.local}")
-    table = read_toml(flags.folder / "compare.toml")  # as it is, since a plan would load user-defined code
-    names = compared(tuple(map(known, table["methods"])), bool(table.get("safe")))
-    baseline = meant(table.get("baseline", "local"), names)
-    places = [flags.folder / run_name(name, seed) for seed in table.get("seeds", [0]) for name in names]
+    baseline, places = _planned(flags.folder)
     again = f"fedkin resume {typed(flags.folder)}"
-    done = [place for place in places if (place / "summary.json").is_file()]
+    done = [place for _, place in places if (place / "summary.json").is_file()]
     if not done:
         raise RunFolderError(f"{flags.folder} holds no finished run; continue with: {again}")
     if len(done) < len(places):
         screen.note(f"{len(done)} of {len(places)} runs finished; the others with: {again}")
     runs = [_read(place, flags) for place in done]
     return write_outcome(baseline, flags.folder, runs, flags.decimals)
+
+
+def _planned(folder: Path) -> tuple[str, list[tuple[str, Path]]]:
+    """Return the reference of a comparison, and name and folder of each of its runs."""
+    table = read_toml(folder / "compare.toml")  # as it is, since a plan would load user-defined code
+    names = compared(tuple(map(known, table["methods"])), bool(table.get("safe")))
+    places = [(name, folder / run_name(name, seed)) for seed in table.get("seeds", [0]) for name in names]
+    return meant(table.get("baseline", "local"), names), places
+
+
+def _so_far(folder: Path, flags: ReportFlags) -> Path:
+    """Write the page of the rounds that are done."""
+    if not (folder / "compare.toml").is_file():
+        run = _begun(folder, flags)
+        return write_page(folder, content_of([run], base=base_of(run, flags.local)))
+    baseline, places = _planned(folder)
+    runs = [_begun(place, flags, name) for name, place in places if (place / "rounds.jsonl").is_file()]
+    content, going = result_of(baseline, runs, folder).content, len(places) - sum(_ended(place) for _, place in places)
+    said = f"{counted(going, 'run')} of {len(places)} will have more rounds: figures are of those that are done."
+    caveats = [*[Caveat("runs that go on", said)][: going > 0], *content.caveats]
+    return write_page(folder, replace(content, caveats=caveats))
+
+
+def _ended(place: Path) -> bool:
+    return (place / "summary.json").is_file()
+
+
+def _begun(place: Path, flags: ReportFlags, name: str | None = None) -> Run:
+    """Read a run that may go on; ``name``: its method, by default as its settings have it."""
+    if _ended(place):
+        return _read(place, flags)
+    table = read_toml(place / "config.toml")
+    lines = (Lines(place / f"{kind}.jsonl") for kind in ("rounds", "clients", "relations"))
+    rounds, clients, relations = (list(one) for one in lines)
+    title, seed = get_title(name or table["method"]["name"]), int(table["run"]["seed"])
+    return Run(title, seed, rounds, clients, relations, {"title": title, "config": table}, place, flags.at_best)
 
 
 def _read(folder: Path, flags: ReportFlags) -> Run:
