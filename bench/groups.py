@@ -80,14 +80,14 @@ def one(name: str, kind: str, seed: int, path: Path | None) -> dict:
         METHODS[name], data, **how, seed=seed, compute=fedkin.Compute(engine="loop"), eval_every=how["rounds"]
     )
     last = result.rounds[-1]
-    chosen = [line["cluster"] for line in result.clients if line["round"] == last["round"] and "cluster" in line]
+    chosen = [line.cluster for line in result.clients if line.round == last.round and line.cluster is not None]
     return {
         "method": name,
         "kind": kind,
         "seed": seed,
-        "ari": last.get("ari_evaluated", last.get("ari")),
-        "sizes": [chosen.count(i) for i in range(GROUPS)] if chosen else last.get("cluster_sizes"),
-        "accuracy": statistics.mean(line["accuracy"] for line in result.rounds[-10:]),
+        "ari": last.figures.ari if last.figures.ari_evaluated is None else last.figures.ari_evaluated,
+        "sizes": [chosen.count(i) for i in range(GROUPS)] if chosen else list(last.cluster_sizes),
+        "accuracy": statistics.mean(line.accuracy for line in result.rounds[-10:]),
         "setting": repr((METHODS[name], how)),
         "fedkin": fedkin.__version__,
     }
@@ -140,8 +140,8 @@ def table() -> str:
 def _cell(lines: list[dict]) -> str:
     if not lines:
         return "–"
-    index = [line["ari"] for line in lines]
-    accuracy = statistics.mean(line["accuracy"] for line in lines)
+    index = [line.figures.ari for line in lines]
+    accuracy = statistics.mean(line.accuracy for line in lines)
     seeds = "" if len(lines) == 10 else f", {len(lines)} seeds"
     return f"{statistics.median(index):.2f} ({min(index):.2f}), {100 * accuracy:.1f} %{seeds}"
 

@@ -61,7 +61,7 @@ def measured(line: dict[str, Any]) -> dict[str, Any]:
         how = {"rounds": 60, "participation": 0.5, "privacy": privacy}
     training = fedkin.Training(epochs=1, batch_size=10, lr=line.get("lr", 0.05))
     result = fedkin.run(method, federation, "mlp", training, seed=seed, eval_every=30, **how)
-    spent = {"spent": result.summary["privacy"]["epsilon"]} if private and line["noise"] is not None else {}
+    spent = {"spent": result.privacy["epsilon"]} if private and line["noise"] is not None else {}
     return {**line, **spent, "accuracy": round(result.final.accuracy, 4), "fedkin": fedkin.__version__}
 
 

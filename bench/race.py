@@ -90,8 +90,8 @@ def race(
         "rounds": rounds,
         "seconds": round(time.perf_counter() - begun, 2),
         "round_s": medians,
-        "accuracy": result.rounds[-1]["pooled"],
-        "computed": result.summary["computed"],
+        "accuracy": result.rounds[-1].figures.pooled,
+        "computed": result.run.engine,
     }
 
 

@@ -21,9 +21,10 @@ from pathlib import Path
 import fedkin
 from fedkin.core import Method
 from fedkin.data import Dirichlet, federate, load
-from fedkin.evaluate import final_by_client
 from fedkin.methods import DAPFL, IFCA, FedAvg
+from fedkin.record.figures import final_by_client
 from fedkin.server import Attack
+from folders import refused_of
 
 ROOT = Path(__file__).parents[1]
 LINES = ROOT / "bench" / "results" / "robust.jsonl"
@@ -51,7 +52,7 @@ def one(name: str, attack: str, share: float, rule: str, seed: int) -> dict:
         aggregation=fedkin.Aggregation(rule=rule, byzantine_fraction=0.3),
         attack=fedkin.Attack(kind=attack, fraction=share),
     )
-    false = result.summary.get("attack", {}).get("clients", [])
+    false = list(result.run.attackers)
     by_client = final_by_client(result.clients)
     honest = [v for i, v in by_client.items() if i not in false]
     return {
@@ -63,7 +64,7 @@ def one(name: str, attack: str, share: float, rule: str, seed: int) -> dict:
         "accuracy": statistics.mean(honest),
         "worst": min(honest),
         "by_client": {str(i): round(v, 6) for i, v in by_client.items()},
-        "refused": sum(len(line["refused"]) for line in result.rounds),
+        "refused": sum(len(refused_of(line)) for line in result.rounds),
         "seconds": round(time.perf_counter() - started, 2),
         "fedkin": fedkin.__version__,
     }

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedkin.evaluate import spread, to_target
+from fedkin.evaluate import spread
+from fedkin.record.figures import to_target
+from fedkin.record.lines import Figures, RoundLine
 from reproduce.cells import cells_of
 from reproduce.results import Line
 from reproduce.tables import Table
@@ -51,7 +53,8 @@ def figure(line: Line, metric: str) -> float | None:
     if metric == "best-on-test":
         return max((a for a in curve["accuracy"] if a is not None), default=None)
     if metric.startswith("rounds-to-"):
-        rounds = [{"round": t, "accuracy": a} for t, a in zip(curve["rounds"], curve["accuracy"], strict=True)]
+        pairs = zip(curve["rounds"], curve["accuracy"], strict=True)
+        rounds = [RoundLine(t, figures=Figures(accuracy=a)) for t, a in pairs]
         reached = to_target(rounds, float(metric.removeprefix("rounds-to-")) / 100)
         return None if reached is None else float(reached.round)
     final = line["final"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from fedkin.core import ConfigError
-from fedkin.evaluate.rounds import spans
+from fedkin.record.figures import spans
 from fedkin.report.tables import Grid, to_markdown
 from fedkin.storage.files import write_atomic
 from reproduce.figures import NAMES, Measured, digits_of, measured, shown

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
 
-from fedkin.evaluate import final_by_client
-from fedkin.report.folder import Run, read_run
+from fedkin.record.figures import GROUPED, METRICS, OTHER_MOMENT, evaluated, span
+from fedkin.record.lines import Figures
+from fedkin.record.result import Result
 from fedkin.user_code.reference import CodeRef
 from fedkin.version import __version__
 from reproduce.cells import Cell
@@ -67,7 +67,7 @@ def line_of(cell: Cell, folder: Path, wanted: Iterable[str]) -> Line:
         folder: folder of the run.
         wanted: figures that tables of the paper show.
     """
-    run = read_run(folder)
+    run = Result.finished_in(folder)
     line: Line = {
         "cell": cell.place,
         "scale": cell.scale.name,
@@ -75,17 +75,17 @@ def line_of(cell: Cell, folder: Path, wanted: Iterable[str]) -> Line:
         "digest": cell.digest,
         "config": told_config(cell),
         "fedkin": __version__,
-        "computed": run.summary["computed"],
+        "computed": run.run.engine,
         "data": _data_mark(folder),
-        "seconds": round(sum(one["round_s"] + one["evaluation_s"] for one in run.timing), 1),
-        "final": _rounded(run.final),
-        "last": _rounded(run.last),
-        "best": _rounded(run.summary["best"] or {}),
-        "megabytes": round((run.bytes or 0) / 1e6, 3),
+        "seconds": round(sum(one.whole + one.evaluation for one in run.timing), 1),
+        "final": {**_rounded(run.final), **_averaged(run.final.rounds)},
+        "last": {} if run.last is None else {"round": run.last[0], **_rounded(run.last[1])},
+        "best": {} if run.best is None else {"round": run.best.round, **_rounded(run.best.figures)},
+        "megabytes": round(run.bytes / 1e6, 3),
     }
     if run.diverged is not None:
         line["diverged"] = run.diverged
-    if sizes := [one["cluster_sizes"] for one in run.rounds if "cluster_sizes" in one]:
+    if sizes := [list(one.cluster_sizes) for one in run.rounds if one.cluster_sizes]:
         line["cluster_sizes"] = sizes[-1]
     line["curve"] = _curve(run)
     line["clients"] = _clients(run, {"accuracy", "accuracy_trained", "accuracy_delivered", *wanted})
@@ -115,33 +115,29 @@ def _data_mark(folder: Path) -> str:
         return str(file.metadata()["data"])
 
 
-def _rounded(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the finite figures, rounded to six places."""
-    whole = {k: round(v, 6) if isinstance(v, float) else v for k, v in figures.items() if v is not None}
-    return {k: v for k, v in whole.items() if not isinstance(v, float) or math.isfinite(v)}
+def _rounded(figures: Figures | None) -> dict[str, float]:
+    """Return the figures that there are, rounded to six places."""
+    names = (*METRICS, *GROUPED, *OTHER_MOMENT)
+    return {} if figures is None else {n: round(v, 6) for n in names if (v := figures.of(n)) is not None}
 
 
-def _curve(run: Run) -> dict[str, list[Any]]:
+def _averaged(rounds: Sequence[int]) -> dict[str, Any]:
+    ends = {"first_round": rounds[0], "last_round": rounds[-1]} if rounds else {}
+    return {"rounds": span(rounds), "rounds_averaged": len(rounds), **ends}
+
+
+def _curve(run: Result) -> dict[str, list[Any]]:
     """Return the accuracy in every evaluated round."""
-    lines = [one for one in run.rounds if one["evaluated"]]
-    return {
-        "rounds": [one["round"] for one in lines],
-        "accuracy": [None if one["accuracy"] is None else round(one["accuracy"], _DIGITS) for one in lines],
-    }
+    lines = evaluated(run.rounds)
+    accuracy = [None if f.accuracy is None else round(f.accuracy, _DIGITS) for _, f in lines]
+    return {"rounds": [t for t, _ in lines], "accuracy": accuracy}
 
 
-def _clients(run: Run, wanted: set[str]) -> Line:
+def _clients(run: Result, wanted: set[str]) -> Line:
     """Return every client's final figures."""
-    lines = [_scalar(one) for one in run.clients]
     found: Line = {}
     for metric in BY_CLIENT:
-        if metric in wanted and (values := final_by_client(lines, run.total, metric)):
-            found.setdefault("ids", sorted({int(one["client"]) for one in lines}))
+        if metric in wanted and (values := run.averaged(metric)):
+            found.setdefault("ids", sorted({line.client for line in run.clients}))
             found[metric] = [round(values[i], _DIGITS) if i in values else None for i in found["ids"]]
     return found
-
-
-def _scalar(line: Mapping[str, Any]) -> Line:
-    """Return a client's line with fractions in place of counts (correct, total)."""
-    shares = {name: line[name] for name in ("few", "medium", "many")}
-    return {**line, **{name: right / n if n else None for name, (right, n) in shares.items()}}

@@ -14,6 +14,8 @@ from fedkin.core import DataError, FedkinError, PartitionError, RunFolderError
 from fedkin.core.errors import DiskFullError, FolderBusyError
 from fedkin.data import Federation
 from fedkin.experiment.run import run_settings
+from fedkin.record.files import read_commit
+from fedkin.record.lines import RoundLine
 from fedkin.server import RoundReport
 from fedkin.storage.lock import held
 from reproduce import shared_samples
@@ -132,13 +134,13 @@ def _one(cell: Cell, plan: Plan, store: _Federations, wanted: set[str]) -> None:
         settings, engine = to_run(cell.settings, plan.root, "loop", 0), shared_samples.SharedLogits()
     folder = folder_of(cell, plan.runs)
 
-    def on_round(report: RoundReport, line: dict[str, Any]) -> None:
+    def on_round(report: RoundReport, line: RoundLine) -> None:
         if plan.clock() >= plan.until and report.round < settings.run.rounds:
             raise OutOfTime
 
     begun = (folder / "config.toml").is_file()
     plan.say(f"{cell.path} ({cell.scale.name}) {'continues' if begun else 'starts'}")
-    if not (folder / "summary.json").is_file():
+    if not read_commit(folder).ended:
         federation = store.get(settings)
         try:
             run_settings(settings, federation, out=folder, resume=begun, on_round=on_round, engine=engine)

@@ -6,19 +6,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from safetensors import safe_open
 
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import Settings, settings_from
-from fedkin.storage.json_lines import SIZES
-from fedkin.storage.line_files import LineFiles
+from fedkin.record.lines import FILES as FILES_OF_LINES
+from fedkin.record.lines import STAGES, RoundLine
 
 LINES = ("rounds", "clients", "relations")
 FILES = {
     "config.toml",
     "preparation.json",
-    "computed.json",
+    "run.json",
+    "commit.json",
     "rounds.jsonl",
     "clients.jsonl",
     "relations.jsonl",
@@ -48,9 +50,19 @@ def lines_in(folder: Path) -> dict[str, bytes]:
     return {name: (folder / f"{name}.jsonl").read_bytes() for name in LINES}
 
 
-def records(folder: Path, name: str) -> list[dict[str, Any]]:
+def records(folder: Path, name: str) -> list[Any]:
     """The lines of ``NAME.jsonl``."""
-    return [json.loads(text) for text in (folder / f"{name}.jsonl").read_text().splitlines()]
+    return msgspec.json.Decoder(FILES_OF_LINES[name]).decode_lines((folder / f"{name}.jsonl").read_bytes())
+
+
+def refused_of(line: RoundLine) -> dict[str, str]:
+    """Why answers were not used, by client."""
+    return {str(one.client): str(one.value or one) for one in line.unused(*STAGES)}
+
+
+def missing_of(line: RoundLine) -> dict[str, str]:
+    """Why updates did not arrive, by client."""
+    return {str(one.client): str(one.value or one) for one in line.missing("update")}
 
 
 def tensors_in(folder: Path, *, best: bool = False) -> dict[str, torch.Tensor]:
@@ -91,14 +103,6 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def sealed(path: Path, summary: dict[str, Any] | None = None) -> Path:
-    """The folder with a summary, by default its own, that has the sizes of the files as they are."""
-    file = path / "summary.json"
-    found = json.loads(file.read_text(encoding="utf-8")) if summary is None else summary
-    file.write_text(json.dumps({**found, SIZES: LineFiles(path).sizes()}), encoding="utf-8")
-    return path
-
-
 def texts_of(path: Path) -> dict[str, str]:
     """The texts of a checkpoint: its round, marks and sizes."""
     with safe_open(path, framework="pt") as file:
@@ -125,7 +129,7 @@ def assert_equal_folders(one: Path, other: Path, done: int = 0, but: tuple[str, 
     for summary in (mine, theirs):
         del summary["command"]
         if but:
-            del summary["config"]["compute"]["engine"], summary["computed"]
+            del summary["config"]["compute"]["engine"], summary["engine"]
     assert mine == theirs
     rest = {"best.safetensors"} if lost else set()
     assert {p.name for p in one.iterdir()} == {p.name for p in other.iterdir()} - rest

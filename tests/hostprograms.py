@@ -23,8 +23,8 @@ from fedkin.deploy.link import Link, LinkSettings, find_link, start_link
 from fedkin.deploy.ports import free_port
 from fedkin.deploy.programs import Program, descendants, last_lines
 from fedkin.deploy.submit import submit
-from fedkin.experiment.result import Result
 from fedkin.experiment.settings import Settings
+from fedkin.record.result import Result
 
 FAULTY = Path(__file__).parent / "hosts" / "faulty"
 

@@ -21,9 +21,9 @@ from fedkin.deploy.wire_format import WireMessage, head_bytes, head_of
 from fedkin.engines import Loop
 from fedkin.experiment.execute import execute, one_thread
 from fedkin.experiment.prepare import Experiment
-from fedkin.experiment.result import Result
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import Settings, settings_from
+from fedkin.record.result import Result
 from fedkin.server import Simulation
 
 Touch = Callable[["Direct", str, WireMessage], WireMessage | str | None]
@@ -135,15 +135,15 @@ def traced(s: Settings, lines: Iterable[Mapping[str, Any]]) -> Result:
     federation = s.data.federation(s.run.seed)
     experiment = Experiment.prepare(s, federation)
     session = Loop().start(experiment.job(experiment.laid_out(federation.clients)))
-    by_round = {line["round"]: line for line in lines}
-    came = {i: round for round, line in by_round.items() for i in line["joined"]}
+    by_round = {line.round: line for line in lines}
+    came = {i: round for round, line in by_round.items() for i in line.joined}
     simulation = Simulation(
         session,
         len(came),
         seed=s.run.seed,
         joins=[came[i] for i in sorted(came)],
-        trace={round: line["answered"] for round, line in by_round.items()},
-        absent={round: line["absent"] for round, line in by_round.items()},
+        trace={round: line.answered for round, line in by_round.items()},
+        absent={round: line.absent for round, line in by_round.items()},
     )
     with one_thread():  # as nodes compute
         return execute(experiment, federation, simulation)

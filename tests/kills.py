@@ -19,7 +19,7 @@ from safetensors import safe_open
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import Settings
-from fedkin.storage.line_files import LineFiles
+from fedkin.record.files import LineFiles
 from folders import LINES, assert_same_run
 
 
@@ -37,7 +37,7 @@ def assert_goes_on(folder: Path, uninterrupted: Path, *, best: bool = True) -> N
     assert_same_run(folder, uninterrupted, best=best)
     mine, other = (json.loads((f / "summary.json").read_text()) for f in (folder, uninterrupted))
     for summary in (mine, other):
-        del summary["command"], summary["computed"]  # the folder, and the engine, which decides nothing
+        del summary["command"], summary["engine"]  # the folder, and the engine, which decides nothing
         for name in ("engine", "workers", "state"):  # decide nothing
             del summary["config"]["compute"][name]
     assert mine == other
@@ -73,7 +73,7 @@ def die_between_files(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
     append = LineFiles.append
 
     def dying(self: LineFiles, lines: dict[str, Any]) -> None:
-        if lines["rounds"][0]["round"] == round:
+        if lines["rounds"][0].round == round:
             append(self, {"rounds": lines["rounds"]})
             raise Killed
         append(self, lines)
@@ -87,9 +87,9 @@ def die_in_a_line(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
 
     def dying(self: LineFiles, lines: dict[str, Any]) -> None:
         append(self, lines)
-        if lines["rounds"][0]["round"] == round:
+        if lines["rounds"][0].round == round:
             for name in (name for name in LINES if lines[name]):
-                path = self.path(name)
+                path = self._folder / f"{name}.jsonl"
                 path.write_bytes(path.read_bytes()[:-9])
             raise Killed
 
@@ -99,8 +99,12 @@ def die_in_a_line(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
 def die_before_the_summary(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
     """When everything is written but summary.json."""
 
-    def dying(self: RunFolder, *args: Any) -> None:
-        raise Killed
+    write = RunFolder.write
+
+    def dying(self: RunFolder, name: str, value: Any) -> None:
+        if name == "summary":
+            raise Killed
+        write(self, name, value)
 
     monkeypatch.setattr(RunFolder, "write", dying)
 

@@ -338,7 +338,7 @@ def test_own_data_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         settings, _ = run_flags([*args[1:], "--rounds", "1", "--engine", "loop"])
         result = run_settings(settings)
         assert 0 <= result.final.accuracy <= 1
-        found[args[3]] = result.summary["clients"]["count"]
+        found[args[3]] = result.run.clients
     named = {"heart/": 4, "heart.csv": 4, "har.npz": 5, "pictures/": 2, "mnist/": 6, "./mydata.py:wards": 2}
     assert found == {**named, "digits": 12}
 

@@ -116,7 +116,7 @@ def test_killed_before_the_first_round(whole: Any, tmp_path: Path, monkeypatch: 
         with pytest.raises(Killed):
             run_settings(settings, out=tmp_path / "a")
 
-    assert {p.name for p in (tmp_path / "a").iterdir()} == {"config.toml", "preparation.json", "computed.json"}
+    assert {p.name for p in (tmp_path / "a").iterdir()} == {"config.toml", "preparation.json", "run.json"}
     assert_goes_on(tmp_path / "a", whole(settings))
 
 

@@ -17,7 +17,6 @@ comparison goes on with `fedkin resume runs/digits`; the tables take what is fin
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,8 +24,9 @@ from statistics import fmean
 
 from fedkin.functional.safe_share import passes
 from fedkin.methods import METHODS, get_title
+from fedkin.record.files import read_commit
+from fedkin.record.result import Result, by_title
 from fedkin.report.first import first_of
-from fedkin.report.folder import Run, by_title, read_run
 from fedkin.report.headline import headline
 from fedkin.report.rows import Row, comparison_rows
 from fedkin.report.tables import DASH, comparison_table
@@ -44,9 +44,9 @@ GOAL_COLUMNS = (
 )
 
 
-def runs_of(folder: Path) -> list[Run]:
+def runs_of(folder: Path) -> list[Result]:
     """Return the finished runs of a comparison, in the order of the catalogue; safe forms are at the end."""
-    found = [read_run(p) for p in sorted(folder.iterdir()) if (p / "summary.json").is_file()]
+    found = [Result.finished_in(p) for p in sorted(folder.iterdir()) if read_commit(p).ended]
     order = {get_title(name): i for i, name in enumerate(METHODS)}
     return sorted(found, key=lambda run: (order.get(run.title, len(order)), run.title, run.seed))
 
@@ -56,17 +56,12 @@ def pairs_of(rows: Mapping[str, Row]) -> dict[str, Row]:
     return {title.split("-safe")[0]: row for title, row in rows.items() if "-safe" in title}
 
 
-def seconds(runs: list[Run]) -> float:
+def seconds(runs: list[Result]) -> float:
     """Return the wall seconds of a run, rounds and evaluations: the least over seeds, as other work only adds some."""
-    totals: list[float] = []
-    for run in runs:
-        assert run.folder is not None
-        lines = [json.loads(text) for text in (run.folder / "timing.jsonl").read_text().splitlines()]
-        totals.append(sum(line["round_s"] + line["evaluation_s"] for line in lines))
-    return min(totals)
+    return min(sum(line.whole + line.evaluation for line in run.timing) for run in runs)
 
 
-def figures(federation: str, runs: Sequence[Run]) -> list[dict[str, str]]:
+def figures(federation: str, runs: Sequence[Result]) -> list[dict[str, str]]:
     """Return the rows of a federation under `COLUMNS`; a figure that does not exist is an empty text."""
     every = by_title(runs)
     safe = pairs_of({row.title: row for row in comparison_rows(every)})
@@ -124,7 +119,7 @@ def renew(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, str]])
         writer.writerows(sorted([*kept, *rows], key=lambda row: list(NAMES).index(row["federation"])))
 
 
-def equal_rows(runs: Sequence[Run], reference: str) -> list[str]:
+def equal_rows(runs: Sequence[Result], reference: str) -> list[str]:
     """Return the methods whose clients' final accuracies are the reference's to the last digit, in all common seeds."""
     theirs = {run.seed: run.by_client for run in runs if run.title == reference}
     same: dict[str, bool] = {}
@@ -134,7 +129,7 @@ def equal_rows(runs: Sequence[Run], reference: str) -> list[str]:
     return [title for title, equal in same.items() if equal]
 
 
-def goals(federation: str, runs: Sequence[Run]) -> dict[str, str]:
+def goals(federation: str, runs: Sequence[Result]) -> dict[str, str]:
     """Return a federation's row under `GOAL_COLUMNS`: means and sums over methods with a safe form, seeds, clients."""
     rows = {row.title: row for row in comparison_rows(by_title(runs))}
     pairs = [(rows[title], form) for title, form in pairs_of(rows).items() if title in rows]
@@ -147,7 +142,7 @@ def goals(federation: str, runs: Sequence[Run]) -> dict[str, str]:
     return dict(zip(GOAL_COLUMNS, map(str, (federation, len(pairs), seeds, *cells)), strict=True))
 
 
-def behind(runs: Sequence[Run], by: float = 0.003) -> list[str]:
+def behind(runs: Sequence[Result], by: float = 0.003) -> list[str]:
     """Return the methods whose safe form gains less than the better of the method and Local, by more than ``by``."""
     rows = {row.title: row for row in comparison_rows(by_title(runs))}
     found = []

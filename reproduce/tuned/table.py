@@ -16,14 +16,15 @@ import json
 import sys
 from pathlib import Path
 
-from fedkin.report.folder import Run, by_title, read_run
+from fedkin.record.files import read_commit
+from fedkin.record.result import Result, by_title
 from fedkin.report.rows import Row, comparison_rows
 from fedkin.report.tables import Grid, percent, to_markdown
 from fedkin.report.tuning import read_tuned
 
 
-def runs_of(folder: Path) -> dict[str, list[Run]]:
-    return by_title(read_run(p) for p in sorted(folder.iterdir()) if (p / "summary.json").is_file())
+def runs_of(folder: Path) -> dict[str, list[Result]]:
+    return by_title(Result.finished_in(p) for p in sorted(folder.iterdir()) if read_commit(p).ended)
 
 
 def ranked(rows: list[Row]) -> dict[str, int]:
@@ -32,9 +33,9 @@ def ranked(rows: list[Row]) -> dict[str, int]:
     return {row.title: place for place, row in enumerate(order, start=1)}
 
 
-def seconds(runs: list[Run]) -> float:
+def seconds(runs: list[Result]) -> float:
     """Seconds of all runs, rounds and evaluations."""
-    return sum(float(line["round_s"]) + float(line["evaluation_s"]) for run in runs for line in run.timing)
+    return sum(line.whole + line.evaluation for run in runs for line in run.timing)
 
 
 def table(default: Path, tuned: Path) -> Grid:

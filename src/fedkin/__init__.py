@@ -49,14 +49,14 @@ if TYPE_CHECKING:
     )
     from fedkin.experiment.compare import Comparison, compare
     from fedkin.experiment.comparison import ComparisonResult
-    from fedkin.experiment.result import FinalMetrics, Result, read_runs
+    from fedkin.experiment.listing import read_runs
     from fedkin.experiment.run import resume, run
     from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings
     from fedkin.exporting import export, load_export
     from fedkin.inspection import inspect
     from fedkin.methods import get_method
     from fedkin.privacy.budget import Privacy
-    from fedkin.report.folder import Run
+    from fedkin.record.result import Result
     from fedkin.server import Attack
 
 __all__ = [
@@ -78,7 +78,6 @@ __all__ = [
     "ExtendedDirichlet",
     "Federation",
     "FedkinError",
-    "FinalMetrics",
     "Method",
     "ModelSettings",
     "Natural",
@@ -87,7 +86,6 @@ __all__ = [
     "QuantitySkew",
     "Result",
     "Round",
-    "Run",
     "RunSettings",
     "Samples",
     "Train",
@@ -162,11 +160,11 @@ _FROM = {
     "fedkin.inspection": ("inspect",),
     "fedkin.methods": ("get_method",),
     "fedkin.server": ("Attack",),
-    "fedkin.experiment.result": ("FinalMetrics", "Result", "read_runs"),
+    "fedkin.experiment.listing": ("read_runs",),
     "fedkin.experiment.settings": ("Compute", "DataSettings", "ModelSettings", "RunSettings"),
     "fedkin.privacy.budget": ("Privacy",),
     "fedkin.experiment.run": ("resume", "run"),
-    "fedkin.report.folder": ("Run",),
+    "fedkin.record.result": ("Result",),
 }
 
 

@@ -159,8 +159,8 @@ def test_the_caveat_is_a_note_of_the_run() -> None:
     """It is in the summary, from which the screen and the report take their caveats."""
     data, how = planted_groups(clients=2, groups=1, samples=12), Compute(engine="loop")
     runs = [fedkin.run(method, data, "linear", rounds=1, compute=how) for method in (FedBN(), FedAvg())]
-    notes = [one.summary.get("notes") for one in runs]
-    assert notes == [[caveat_of(FedBN(), mlp(), Bundle())], None]
+    notes = [one.run.notes for one in runs]
+    assert notes == [(caveat_of(FedBN(), mlp(), Bundle()),), ()]
 
 
 def test_view_after_training() -> None:

@@ -111,9 +111,9 @@ def test_pfedcs_without_collaboration_reports_what_fedper_reports(moment: Any) -
     ours, per = (fedkin.run(m, data, "mlp", **how) for m in (PFedCS(select="none"), FedPer()))
     assert ours.final == per.final
     assert ours.clients == per.clients
-    assert all("right" in line for line in ours.clients if line["round"] == 5)
+    assert all(line.right for line in ours.clients if line.round == 5)
     other = "accuracy_trained" if moment == "delivered" else "accuracy_delivered"
-    assert ours.final.accuracy != getattr(ours.final, other)
+    assert ours.final.accuracy != ours.final.of(other)
 
 
 @pytest.mark.parametrize("method", [PFedCS(), PFedCS(select="all"), FedPer()])

@@ -115,9 +115,9 @@ def test_true_groups_beat_one_model_where_labels_are_turned() -> None:
     for m in (Oracle(), FedAvg()):
         result = real_run(m, data, "mlp", Training(epochs=2, lr=0.1), rounds=6, compute=Compute(engine="loop"))
         got[type(m).__name__] = result.rounds[-1]
-    assert got["Oracle"]["ari"] == 1.0
-    assert got["Oracle"]["accuracy"] > 0.9
-    assert got["Oracle"]["accuracy"] > got["FedAvg"]["accuracy"] + 0.3
+    assert got["Oracle"].figures.ari == 1.0
+    assert got["Oracle"].accuracy > 0.9
+    assert got["Oracle"].accuracy > got["FedAvg"].accuracy + 0.3
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

@@ -179,7 +179,7 @@ def test_clusters_that_separate_nobody_or_everybody_are_a_caveat(method: Method,
     parts = [Samples(towards(d, n=5).x, torch.tensor([0, 1, 0, 1, 0])) for d in (0, 8, 30)]
     data = Federation([ClientData(part, part, part) for part in parts], 2)
     found = fedkin.run(method, data, "linear", rounds=1, compute=Compute(engine="loop"))
-    notes = found.summary.get("notes", [])
+    notes = found.run.notes
     assert bool(said) == any(note.startswith("PACFL made") and said in note for note in notes)
     assert said or not notes
 

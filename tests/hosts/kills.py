@@ -67,7 +67,7 @@ def kill(folder: Path, kills: int, length: int = 12, seed: int = 0) -> bool:
                 say(kill=done, what=what, client=client, round=len(rounds(run)))
             lines = fleet.finish(run, _PATIENCE)
             same = server_equals(run, traced(s, lines))
-            missed = sum(3 - len(line["answered"]) for line in lines)
+            missed = sum(3 - len(line.answered) for line in lines)
             say(run=run.name, method=method, rounds=len(lines), missed=missed, equal=same)
             equal &= same and len(lines) == length
     finally:

@@ -63,7 +63,7 @@ def soak(place: Path, length: int, every: int, seed: int = 0, method: str = "fed
             say(round=at, fault=what, client=client, **seen[-1])
         lines = fleet.finish(folder, 3600)
         equal = server_equals(folder, traced(s, lines)) and len(lines) == length
-        missed, steady = sum(3 - len(line["answered"]) for line in lines), flat(seen)
+        missed, steady = sum(3 - len(line.answered) for line in lines), flat(seen)
         say(rounds=len(lines), faults=len(seen), missed=missed, equal=equal, flat=steady, **sizes(fleet))
         return equal and steady
     finally:

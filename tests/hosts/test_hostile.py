@@ -36,7 +36,7 @@ def test_a_hostile_client_costs_itself_the_round_and_nobody_else(own: Fleet) -> 
     s = settings("fedavg", run={"rounds": 5, "eval_every": 100}, hosts=HOSTS)
     folder = own.submit(s, "hostile")
     lines = own.finish(folder, 1800)
-    assert [line["answered"] for line in lines] == [*[[0, 2]] * 4, [0, 1, 2]], events(folder) + own.words()
+    assert [line.answered for line in lines] == [*[[0, 2]] * 4, [0, 1, 2]], events(folder) + own.words()
     said = told(folder, "c1")
     assert "$.tensors[0][2][1]" in said[1][0]
     assert "unknown field `more`" in said[2][0]
@@ -49,7 +49,7 @@ def test_a_hostile_client_costs_itself_the_round_and_nobody_else(own: Fleet) -> 
     own.fail(1, {1: "long side"})
     again = own.submit(s, "next")
     lines = own.finish(again, 1800)
-    assert [line["answered"] for line in lines] == [[0, 2], *[[0, 1, 2]] * 4], events(again)
+    assert [line.answered for line in lines] == [[0, 2], *[[0, 1, 2]] * 4], events(again)
     assert server_equals(again, traced(s, lines))
 
 
@@ -63,8 +63,8 @@ def test_a_hostile_newcomer_is_left_out(own: Fleet) -> None:
     own.until(lambda: "refused" in events(folder), 1800)
     own.start(2)
     lines = own.finish(folder, 1800)
-    assert [line["answered"] for line in lines] == [[0, 1]] * 2
-    assert [c["client"] for c in json.loads((folder / "clients.json").read_text())["clients"]] == ["c0", "c2"]
+    assert [line.answered for line in lines] == [[0, 1]] * 2
+    assert [c.client for c in json.loads((folder / "clients.json").read_text())["clients"]] == ["c0", "c2"]
     assert "refused: its answer cannot be read" in told(folder, "c1")[1][0]
 
 
@@ -77,7 +77,7 @@ def test_a_client_that_claims_ten_million_samples(own: Fleet) -> None:
     lines = own.finish(folder, 1800)
     sizes = simulated(s).server.sizes.tolist()
     others = sizes[0] + sizes[2]
-    assert [line["limited"] for line in lines] == [{"1": {"claimed": 10_000_000, "used": others}}] * 2
+    assert [line.limited for line in lines] == [{"1": {"claimed": 10_000_000, "used": others}}] * 2
     evaluation, claim = told(folder, "c1")[2]
     assert evaluation.endswith("training samples, the client joined with 10000000")
     assert claim.endswith(f"{others} are used")

@@ -17,6 +17,7 @@ pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 
 from fedkin.experiment.settings import Settings
 from fedkin.exporting import export_all
+from folders import records
 from hostprograms import Fleet, events, rounds, server_equals
 from hosttoys import same_export, settings, simulated, traced
 
@@ -40,7 +41,7 @@ def same_as_simulated(folder: Path, s: Settings) -> None:
     lines = rounds(folder)
     theirs = traced(s, lines)
     assert server_equals(folder, theirs)
-    assert [line.get("accuracy") for line in lines][-1] == theirs.rounds[-1].get("accuracy")
+    assert lines[-1].accuracy == theirs.rounds[-1].accuracy
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.short) if n == "fedrep" else n for n in PARITY])
@@ -53,7 +54,7 @@ def test_a_run_equals_the_simulator(fleet: Fleet, name: str, tmp_path: Path) -> 
     theirs = simulated(s)
     assert server_equals(folder, theirs), fleet.words()
     assert lines == theirs.rounds
-    assert [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()] == theirs.clients
+    assert records(folder, "clients") == theirs.clients
     assert (folder / "report.html").exists()
     run = json.loads((folder / "clients.json").read_text())["run"]
     for i, ours in enumerate(export_all(theirs, tmp_path / "simulated")):
@@ -70,7 +71,7 @@ def test_workers_that_fail(fleet: Fleet) -> None:
     fleet.fail(2, {7: "hang", 8: "slow"})
     folder = fleet.submit(s, "failing")
     lines = fleet.finish(folder)
-    answered = [line["answered"] for line in lines]
+    answered = [line.answered for line in lines]
     assert answered[:7] == [[0, 1, 2], *[[0, 2]] * 5, []], events(folder)
     assert answered[-1] == [0, 1, 2], events(folder)
     same_as_simulated(folder, s)
@@ -89,7 +90,7 @@ def test_bad_uploads(fleet: Fleet) -> None:
     fleet.fail(2, {})
     folder = fleet.submit(s, "bad-uploads")
     lines = fleet.finish(folder)
-    assert [line["answered"] for line in lines] == [*[[0, 2]] * 9, [0, 1, 2]], events(folder)
+    assert [line.answered for line in lines] == [*[[0, 2]] * 9, [0, 1, 2]], events(folder)
     said = [line["what"] for line in map(json.loads, events(folder).splitlines()) if line["client"] == "c1"]
     assert sum("refused" in line or "update:" in line for line in said) >= 1
     same_as_simulated(folder, s)
@@ -117,12 +118,12 @@ def test_late_joiners_and_leavers(own: Fleet) -> None:
     folder = own.submit(s, "joining")
     own.until(lambda: len(rounds(folder)) >= 1)
     own.start(2)
-    own.until(lambda: any(2 in line["answered"] for line in rounds(folder)))
+    own.until(lambda: any(2 in line.answered for line in rounds(folder)))
     own.nodes.pop(0).stop()
     lines = own.finish(folder)
-    joined = next(line["round"] for line in lines if 2 in line["joined"])
+    joined = next(line.round for line in lines if 2 in line.joined)
     assert joined > 1
-    assert lines[-1]["answered"] == [1, 2]
+    assert lines[-1].answered == [1, 2]
     same_as_simulated(folder, s)
 
 
@@ -139,10 +140,10 @@ def test_a_host_that_comes_back(own: Fleet, disk: str) -> None:
     own.kill(1)
     if disk == "lost":
         shutil.rmtree(own.disk(1))
-    own.until(lambda: any(1 not in line["answered"] for line in rounds(folder)))
+    own.until(lambda: any(1 not in line.answered for line in rounds(folder)))
     own.start(1)
     lines = own.finish(folder, 600)
-    assert lines[-1]["answered"] == [0, 1, 2], own.words()
+    assert lines[-1].answered == [0, 1, 2], own.words()
     assert ("joins again: its disk was lost" in events(folder)) == (disk == "lost")
     assert server_equals(folder, traced(s, lines)) == (disk == "kept")  # a simulated client does not lose its head
 
@@ -161,5 +162,5 @@ def test_a_server_that_comes_back(own: Fleet, name: str) -> None:
     own.up()
     own.submit(s, "server")
     lines = own.finish(folder)
-    assert [line["answered"] for line in lines] == [[0, 1, 2]] * 5, events(folder)
+    assert [line.answered for line in lines] == [[0, 1, 2]] * 5, events(folder)
     assert server_equals(folder, simulated(s))

@@ -13,7 +13,7 @@ import torch
 from fedkin.core import ClientData, Samples
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import DataSettings
-from fedkin.report.folder import read_run
+from fedkin.record.result import Result
 from folders import small
 
 ROOT = Path(__file__).parents[2]
@@ -140,7 +140,7 @@ def test_goals_are_counted_by_client_and_seed(tmp_path: Path) -> None:
     runs = tables["runs_of"](tmp_path / "a")
     assert [run.title for run in runs] == ["Local", "FedAvg", "FedAvg-safe (best)"]
     row = list(tables["goals"]("a", runs).values())
-    by = [read_run(tmp_path / "a" / name).by_client for name in ("local", "fedavg", "fedavg-safe")]
+    by = [Result.finished_in(tmp_path / "a" / name).by_client for name in ("local", "fedavg", "fedavg-safe")]
     gains = [[by[i][c] - by[0][c] for c in range(6)] for i in (1, 2)]
     mean = [sum(each) / 6 for each in gains]
     assert row[:3] == ["a", "1", "1"]

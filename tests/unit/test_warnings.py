@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
 from fedkin.core.robust import Aggregation, Kind
-from fedkin.evaluate import Answers, Changed, against
+from fedkin.evaluate import Changed, against
 from fedkin.evaluate import warnings as careful
+from fedkin.record.lines import ClientLine
+from madeup import answers, round_line, rounds
 
 
 def kinds(found: list[careful.Warning]) -> list[str]:
     return [w.kind for w in found]
 
 
-def lines(*accuracies: float | None, **more: object) -> list[dict[str, object]]:
-    return [{"round": r, "accuracy": a, "evaluated": True, **more} for r, a in enumerate(accuracies, start=1)]
-
-
 def test_a_method_that_equals_its_reference() -> None:
-    answers = {0: Answers(b"\xf0", 8, "x", "aa"), 1: Answers(b"\xfc", 8, "y", "bb")}
-    same = against({0: 0.5, 1: 0.75}, {0: 0.5, 1: 0.75}, answers=(answers, answers))
+    alike = {0: answers(b"\xf0", 8, "x", "aa"), 1: answers(b"\xfc", 8, "y", "bb")}
+    same = against({0: 0.5, 1: 0.75}, {0: 0.5, 1: 0.75}, answers=(alike, alike))
     other = against({0: 0.5}, {0: 0.6})
     (found,) = careful.collapsed("M", same, "Local")
     assert found.text.startswith("M equals Local for every client: no client learns")
@@ -61,25 +57,27 @@ def test_no_gain_needs_no_test_part() -> None:
 
 def test_clients_that_never_took_part_or_were_refused_and_rounds_that_were_lost() -> None:
     """Client 2 is nowhere; 1 is refused in one of its two rounds; round 2 is abandoned."""
-    rounds = [
-        {"round": 1, "answered": [0, 1], "refused": {}},
-        {"round": 2, "answered": [0], "refused": {"1": "model holds nan"}, "abandoned": True},
+    both = [
+        round_line(1, answered=(0, 1)),
+        round_line(2, answered=(0,), refused={1: "not-finite"}, abandoned=True),
     ]
-    never, refused, lost = careful.participation(rounds, 3, ("a", "b", "c"))
+    never, refused, lost = careful.participation(both, 3, ("a", "b", "c"))
     assert "no training: client c." in never.text
     assert "client b " in refused.text
     assert lost.text == "1 of 2 rounds was abandoned for too few answers (the first is 2)."
-    assert careful.participation(rounds[:1], 2) == []
+    assert careful.participation(both[:1], 2) == []
     assert careful.participation([], 3) == []
 
 
 def test_refusals_that_are_not_of_an_upload_are_not_counted() -> None:
-    """An evaluation, the answer to a survey, and an upload that could not be read since another one was lost."""
-    reasons = ("evaluation: counts", "survey: model holds nan", "cannot be read without the upload of client 0")
-    rounds = [{"round": r, "answered": [0, 1], "refused": {"1": why}} for r, why in enumerate(reasons, start=1)]
-    assert careful.participation(rounds, 2) == []
-    rounds.append({"round": 4, "answered": [0], "refused": {"1": "model holds nan"}})
-    assert kinds(careful.participation(rounds, 2)) == ["refused"]
+    """An evaluation, the answer to a query, and an upload that could not be read since another one was lost."""
+    kinds_of = (("evaluate", "not-finite"), ("query", "not-finite"), ("update", "pool-broken"))
+    lines = [
+        round_line(r, answered=(0, 1), refused={1: code}, stage=stage) for r, (stage, code) in enumerate(kinds_of, 1)
+    ]
+    assert careful.participation(lines, 2) == []
+    lines.append(round_line(4, answered=(0,), refused={1: "not-finite"}))
+    assert kinds(careful.participation(lines, 2)) == ["refused"]
 
 
 @pytest.mark.parametrize(
@@ -101,51 +99,48 @@ def test_protection_that_the_rule_does_not_read(rule: Kind, given: dict[str, flo
 
 def test_a_run_that_ended_before_the_drift() -> None:
     """Data drift from round 4 on: three rounds do not show it, four do."""
-    (found,) = careful.drift(lines(0.1, 0.2, 0.3), 4)
+    (found,) = careful.drift(rounds(0.1, 0.2, 0.3), 4)
     assert found.text == "No client's data drifted: drift_round is 4, and the run ended with round 3."
-    assert careful.drift(lines(0.1, 0.2, 0.3, 0.4), 4) == []
-    assert careful.drift(lines(0.1), None) == []
+    assert careful.drift(rounds(0.1, 0.2, 0.3, 0.4), 4) == []
+    assert careful.drift(rounds(0.1), None) == []
     assert careful.drift([], 4) == []
 
 
 def test_cohorts_that_are_smaller_than_participation_asks_for() -> None:
     """Ten clients, half of them asked for: cohorts of 3 and 5 are 4 of 5 on average. An eleventh joins in round 3 and
     eight are absent: no more than the three that are left can be drawn."""
-    rounds: list[dict[str, object]] = [
-        {"round": 1, "joined": list(range(10)), "absent": [], "cohort": [0, 1, 2]},
-        {"round": 2, "joined": [], "absent": [], "cohort": [0, 1, 2, 3, 4]},
-    ]
-    (found,) = careful.cohorts(rounds, 0.5)
+    lines = [round_line(1, joined=tuple(range(10)), cohort=(0, 1, 2)), round_line(2, cohort=(0, 1, 2, 3, 4))]
+    (found,) = careful.cohorts(lines, 0.5)
     assert found.kind == "smaller cohorts"
     assert found.text.startswith("On average 4.0 different clients trained in a round, where participation asks for 5")
-    assert careful.cohorts(rounds, 0.4) == []
-    assert careful.cohorts(rounds[1:], 0.5) == []
-    few = {"round": 3, "joined": [10], "absent": list(range(8)), "cohort": [8, 9, 10]}
-    assert careful.cohorts([{**rounds[0], "cohort": [5, 6, 7, 8, 9]}, few], 0.5) == []
+    assert careful.cohorts(lines, 0.4) == []
+    assert careful.cohorts(lines[1:], 0.5) == []
+    few = round_line(3, joined=(10,), absent=tuple(range(8)), cohort=(8, 9, 10))
+    whole = round_line(1, joined=tuple(range(10)), cohort=(5, 6, 7, 8, 9))
+    assert careful.cohorts([whole, few], 0.5) == []
     assert careful.cohorts([], 0.5) == []
 
 
 def test_many_names_are_cut() -> None:
-    (found,) = careful.participation([{"round": 1, "answered": []}], 100)
+    (found,) = careful.participation([round_line(1)], 100)
     assert "clients 0, 1, 2, 3, 4, 5, 6, 7 and 92 more" in found.text
 
 
 def test_accuracy_that_still_rises() -> None:
     """Ten rounds, two a fifth: two points more than in the fifth before is said, none is not, too few rounds is not."""
-    assert kinds(careful.course(lines(*[0.5] * 6, 0.50, 0.50, 0.52, 0.52))) == ["rising"]
-    (found,) = careful.course(lines(*[0.5] * 6, 0.50, 0.50, 0.52, 0.52), ended_early=True)
+    assert kinds(careful.course(rounds(*[0.5] * 6, 0.50, 0.50, 0.52, 0.52))) == ["rising"]
+    (found,) = careful.course(rounds(*[0.5] * 6, 0.50, 0.50, 0.52, 0.52), ended_early=True)
     assert found.text.endswith("end later, with a larger stop_after.")
-    assert careful.course(lines(*[0.1 * i for i in range(6)], 0.7, 0.7, 0.7, 0.7)) == []
-    assert careful.course(lines(0.1, 0.5, 0.9)) == []
+    assert careful.course(rounds(*[0.1 * i for i in range(6)], 0.7, 0.7, 0.7, 0.7)) == []
+    assert careful.course(rounds(0.1, 0.5, 0.9)) == []
 
 
 def test_a_run_that_diverged() -> None:
     """Said with its first round and what to try; see `test_divergence`."""
-    (found,) = careful.course([{"round": 2, "evaluated": False, "refused": {"3": "model holds nan"}}])
+    (found,) = careful.course([round_line(2, evaluated=False, refused={3: "not-finite"})])
     assert found.text.startswith("Training diverged from round 2 on: ")
     assert "--lr" in found.text
-    assert kinds(careful.course(lines(0.5, math.nan))) == ["diverged"]
-    assert careful.course([{"round": 2, "refused": {"3": "no information in the finishing letter"}}]) == []
+    assert careful.course([round_line(2, refused={3: "shape"})]) == []
 
 
 def test_one_cluster_for_nearly_everybody() -> None:
@@ -167,10 +162,10 @@ def test_one_seed_ranks_nothing() -> None:
 def test_equal_answers_are_no_collapse_where_logits_differ_or_are_not_known(bits: int) -> None:
     """None, half or all of the samples are right under both: only equal logits of every client are a collapse."""
 
-    def clients(*logits: str) -> dict[int, Answers]:
-        return {i: Answers(bytes([bits]), 8, f"samples of {i}", one) for i, one in enumerate(logits)}
+    def clients(*logits: str) -> dict[int, ClientLine]:
+        return {i: answers(bytes([bits]), 8, f"samples of {i}", one) for i, one in enumerate(logits)}
 
-    def said(first: dict[int, Answers], second: dict[int, Answers]) -> list[str]:
+    def said(first: dict[int, ClientLine], second: dict[int, ClientLine]) -> list[str]:
         accuracy = {0: 0.5, 1: 1.0}
         return kinds(careful.collapsed("M", against(accuracy, accuracy, answers=(first, second)), "Local"))
 
@@ -178,13 +173,13 @@ def test_equal_answers_are_no_collapse_where_logits_differ_or_are_not_known(bits
     assert said(one, one) == ["collapse"]
     assert said(one, clients("aa", "cc")) == said(one, clients("aa")) == said(one, {}) == []
     assert said(clients("", ""), clients("", "")) == said(clients("aa", ""), clients("aa", "")) == []
-    elsewhere = {i: Answers(one[i].right, 8, "other samples", one[i].logits) for i in one}
+    elsewhere = {i: answers(one[i].right, 8, "other samples", one[i].logits) for i in one}
     assert said(one, elsewhere) == []
 
 
 def test_a_collapse_to_another_reference_is_no_training_alone() -> None:
     """Only Local and FedAvg have a meaning of their own."""
-    one = {0: Answers(b"\xf0", 8, "x", "aa")}
+    one = {0: answers(b"\xf0", 8, "x", "aa")}
     (found,) = careful.collapsed("M", against({0: 0.5}, {0: 0.5}, answers=(one, one)), "Ditto")
     assert found.text == "M equals Ditto for every client: the two do the same. Check its settings."
 

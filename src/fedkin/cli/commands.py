@@ -27,14 +27,10 @@ from fedkin.cli.sweep import resume_sweep
 from fedkin.core import ConfigError, RunFolderError
 from fedkin.core.errors import FolderBusyError, counted, typed
 from fedkin.data import Dataset, Federation
-from fedkin.evaluate import to_target
-from fedkin.evaluate.divergence import advice
-from fedkin.evaluate.divergence import sentence as diverged_sentence
 from fedkin.experiment.compare import Comparison, as_made, compare, comparison_from, run_name
-from fedkin.experiment.execute import OnRound, is_last
+from fedkin.experiment.execute import OnRound
 from fedkin.experiment.listing import whole_of
 from fedkin.experiment.planned import ALWAYS
-from fedkin.experiment.result import Result
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.search_space import Values
 from fedkin.experiment.settings import RunSettings, settings_from
@@ -42,19 +38,23 @@ from fedkin.experiment.trackers import TrackedRuns, Tracking, read_ids, require
 from fedkin.experiment.tuning import trial_place
 from fedkin.methods import get_title
 from fedkin.privacy.budget import sentence
+from fedkin.record.divergence import advice
+from fedkin.record.divergence import sentence as diverged_sentence
+from fedkin.record.figures import to_target, without_test
+from fedkin.record.files import read_commit
+from fedkin.record.lines import RoundLine
+from fedkin.record.result import Result
 from fedkin.report import tables
 from fedkin.report.content import content_of
-from fedkin.report.folder import Run, read_run
 from fedkin.report.page import write_page
 from fedkin.report.tuning import setting_text, tuning_table
 from fedkin.report.wording import listed
 from fedkin.storage.folders import reading, require_folder, taken
-from fedkin.storage.json_lines import Lines
 from fedkin.storage.lock import remove, writing
 from fedkin.storage.toml import read_toml
 from fedkin.user_code.reference import CodeRef
 
-OnLine = Callable[[dict[str, Any]], None]
+OnLine = Callable[[RoundLine], None]
 
 
 def run_command(args: list[str]) -> int:
@@ -74,7 +74,7 @@ def run_command(args: list[str]) -> int:
             result = run_settings(settings, federation, out=folder, on_round=_both(bar.at, tracking.round))
     except KeyboardInterrupt:
         return _stopped(folder, new)
-    log.finished(f"{title}, seed {result.seed}", result.rounds, result.clients)
+    log.finished(f"{title}, seed {result.seed}", result)
     return _finish(result, show, tracking, settings.code)
 
 
@@ -113,17 +113,17 @@ def _resume_run(folder: Path, rounds: int | None, show: ShowCompare) -> int:
         show.require_data(settings.data.federation(before.seed))
     names, quiet = tuple(read_ids(folder)), show.quiet or show.json
     require(names)
-    ended = rounds is None and (folder / "summary.json").is_file()
+    ended = rounds is None and bool(read_commit(folder).ended)
     tracking, log = Tracking(names, folder, str(folder), table), screen.RunLog(quiet=quiet)
     with screen.bar(rounds or before.rounds, str(folder), quiet=quiet) as bar:
         result = resume(folder, on_round=_both(bar.at, tracking.round), rounds=rounds)
     if ended and not quiet:
         screen.note(f"{folder} was finished already, nothing was trained; --rounds N gives a run more rounds")
-    log.finished(f"{result.title}, seed {result.seed}", result.rounds, result.clients)
-    every = result.summary["config"]["run"].get("eval_every")
+    log.finished(f"{result.title}, seed {result.seed}", result)
+    every = result.table("run").get("eval_every")
     if every != before.eval_every and not quiet:
         screen.note(
-            f"evaluated every {every} rounds, as before: {counted(result.summary['rounds'], 'round')} alone would "
+            f"evaluated every {every} rounds, as before: {counted(result.total, 'round')} alone would "
             "mean another "
             f"interval, so this equals a run with --eval-every {every}"
         )
@@ -156,28 +156,27 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
     log = screen.RunLog(quiet=quiet, runs=trials + len(order))
     with screen.bar((trials + len(order)) * rounds, "comparison", quiet=quiet) as bar:
 
-        def on_round(name: str, seed: int, report: Any, line: dict[str, Any]) -> None:
+        def on_round(name: str, seed: int, report: Any, line: RoundLine) -> None:
             settings, place = plan.settings(name, seed), folder / run_name(name, seed)
             title, number = settings.title, trials + order.index((name, seed))
             which = f"{title}, seed {seed}" if len(plan.seeds) > 1 else title
             bar.at(line, f"{which:<20}", number * rounds)
             if names:
                 tracked.round(place, title, read_toml(place / "config.toml") if plan.tune else settings.table(), line)
-            if is_last(plan.run, line, lines := Lines(place / "rounds.jsonl")):
-                log.finished(f"{title}, seed {seed}", lines, Lines(place / "clients.jsonl"), number + 1)
+            if (made := Result.open(place)).ended:
+                log.finished(f"{title}, seed {seed}", made, number + 1)
 
         sweep_of = cache(plan.sweep)
 
-        def on_trial(name: str, number: int, count: int, values: Values, seed: int, line: dict[str, Any]) -> None:
+        def on_trial(name: str, number: int, count: int, values: Values, seed: int, line: RoundLine) -> None:
             sweep, at = sweep_of(name), plan.names.index(name) * count + number
             what, place = f"{sweep.base.title}, trial {number + 1} of {count}", trial_place(folder, sweep, number)
-            shown = {**line, "accuracy": None}  # no test accuracy of a trial is shown
-            bar.at(shown, f"{what:<20}", at * rounds)
+            bar.at(without_test(line), f"{what:<20}", at * rounds)
             what += f": {setting_text(values)}"
             if names:
                 tracked.round(place, what, sweep.settings(values, seed).table(), line)
-            if is_last(plan.run, line, lines := Lines(place / "rounds.jsonl")):
-                log.finished(what, lines, Lines(place / "clients.jsonl"), at + 1, "validation")
+            if (made := Result.open(place)).ended:
+                log.finished(what, made, at + 1, "validation")
 
         notice = None if quiet or again else tell_findings(plan.data, plan.seeds[0])
 
@@ -206,15 +205,15 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
     return DIVERGED if lost else OK
 
 
-def _show_comparison(plan: Comparison, found: Outcome, runs: Sequence[Run], show: ShowCompare) -> None:
+def _show_comparison(plan: Comparison, found: Outcome, runs: Sequence[Result], show: ShowCompare) -> None:
     screen.table(found.report.table)
     if found.report.tuned:
         screen.table(tuning_table(found.report.tuned))
     tell_verdicts(found)
     tell_warnings(found.report)
     for run in runs:
-        if "privacy" in run.summary:
-            screen.paragraph(f"{run.title}, seed {run.seed}: privacy of {sentence(run.summary['privacy'])}")
+        if run.privacy is not None:
+            screen.paragraph(f"{run.title}, seed {run.seed}: privacy of {sentence(run.privacy)}")
     if show.target_accuracy is not None:
         for run in runs:
             which = f"{run.title}, seed {run.seed}" if len(plan.seeds) > 1 else run.title
@@ -226,7 +225,7 @@ def _show_comparison(plan: Comparison, found: Outcome, runs: Sequence[Run], show
     screen.paragraph(f"\nPictures and tables: {found.page}; table.md, table.tex and table.csv are next to it")
 
 
-def _tuning(run: Run, found: Outcome) -> dict[str, Any]:
+def _tuning(run: Result, found: Outcome) -> dict[str, Any]:
     """Return the entry of a run on how its method was tuned; empty if it was not."""
     return next(({"tuning": asdict(one)} for one in found.report.tuned if one.title == run.title), {})
 
@@ -234,7 +233,7 @@ def _tuning(run: Run, found: Outcome) -> dict[str, Any]:
 def _both(shown: OnLine, tracked: OnLine) -> OnRound:
     """Return a callback that shows a round and reports it to trackers."""
 
-    def on_round(report: Any, line: dict[str, Any]) -> None:
+    def on_round(report: Any, line: RoundLine) -> None:
         shown(line)
         tracked(line)
 
@@ -244,7 +243,7 @@ def _both(shown: OnLine, tracked: OnLine) -> OnRound:
 def _finish(result: Result, show: ShowRun | ShowCompare, tracking: Tracking, code: CodeRef | None = None) -> int:
     """Write the page and print the results; ``code``: the method as it was named, by default as the folder has it."""
     assert result.folder is not None
-    run = replace(read_run(result.folder), at_best=show.at_best)
+    run = replace(Result.finished_in(result.folder), at_best=show.at_best)
     report = content_of([run], base=base_of(run))
     page = write_page(result.folder, report)
     tracking.end()
@@ -252,9 +251,9 @@ def _finish(result: Result, show: ShowRun | ShowCompare, tracking: Tracking, cod
         screen.write(json.dumps(_summary(run, show), indent=2))
     elif not show.quiet:
         screen.table(report.table)
-        screen.say(f"computed by {run.summary['computed']}")
-        if "privacy" in run.summary:
-            screen.say(f"privacy of {sentence(run.summary['privacy'])}")
+        screen.say(f"computed by {run.run.engine}")
+        if run.privacy is not None:
+            screen.say(f"privacy of {sentence(run.privacy)}")
         if show.target_accuracy is not None:
             screen.say(_reached(run, show.target_accuracy))
         if show.per_client:
@@ -274,22 +273,20 @@ def _advice(result: Result, code: CodeRef | None) -> str:
     assert result.folder is not None
     if (whole := whole_of(result.folder)) is not None:
         return f"Next to the other runs of {whole}: fedkin resume {typed(whole)}"
-    code = code or CodeRef.read(result.summary["config"]["method"]["name"], result.folder)
+    code = code or CodeRef.read(result.table("method")["name"], result.folder)
     others = listed([get_title(one) for one in ALWAYS if one != code.name])
     return f"Is it worth it? fedkin compare {code.typed} with the same flags adds {others}."
 
 
-def _summary(run: Run, show: ShowRun | ShowCompare) -> dict[str, Any]:
+def _summary(run: Result, show: ShowRun | ShowCompare) -> dict[str, Any]:
     summary: Mapping[str, Any] = {**run.summary, "folder": str(run.folder)}
-    if show.at_best:  # all figures are those of one round
-        summary = {**summary, "final": run.final}
     if show.target_accuracy is not None:
         found = to_target(run.rounds, show.target_accuracy)
         summary = {**summary, "reached": None if found is None else {"rounds": found.rounds, "bytes": found.bytes}}
     return {**summary, "accuracy_by_client": run.by_client} if show.per_client else dict(summary)
 
 
-def _reached(run: Run, target: float) -> str:
+def _reached(run: Result, target: float) -> str:
     found = to_target(run.rounds, target)
     if found is None:
         return f"did not reach {100 * target:g} % accuracy"

@@ -20,10 +20,10 @@ from fedkin.deploy.control import Control
 from fedkin.deploy.node import Node, run_node
 from fedkin.deploy.offline import check_version
 from fedkin.deploy.submit import submit
-from fedkin.evaluate.divergence import diverged, sentence
 from fedkin.experiment.progress import Bar
 from fedkin.experiment.settings import Settings, settings_from
-from fedkin.storage.json_lines import Lines
+from fedkin.record.divergence import sentence
+from fedkin.record.result import Result
 from fedkin.storage.lock import require_free
 from fedkin.storage.toml import read_toml
 
@@ -109,9 +109,9 @@ def _submitted(settings: Settings, folder: Path, link: Control, asked: Submissio
             screen.note(f"the run continues without this command; see {folder}, or: {look}")
         return 130
     screen.say(f"Everything is in {folder}; pictures and tables: {folder / 'report.html'}")
-    lines = Lines(folder / "rounds.jsonl")
-    if (first := diverged(lines)) is not None:
-        screen.note(f"fedkin: {sentence(first, lines)}")
+    run = Result.open(folder)
+    if run.diverged is not None:
+        screen.note(f"fedkin: {sentence(run.diverged, run.rounds)}")
         return DIVERGED
     return OK
 
@@ -124,7 +124,7 @@ def _follow(folder: Path, bar: Bar, former: float, over: Callable[[], str | None
     """
     done, looked = 0, time.monotonic()
     while _time_of(folder / "report.html") == former:
-        for line in list(Lines(folder / "rounds.jsonl"))[done:]:
+        for line in Result.open(folder).rounds[done:] if (folder / "config.toml").exists() else ():
             bar.at(line)
             done += 1
         if (folder / "failed.txt").exists():

@@ -17,8 +17,9 @@ from fedkin.evaluate import Conclusion
 from fedkin.experiment.compare import result_of
 from fedkin.experiment.settings import DataSettings, OnData, digest
 from fedkin.inspection import glance
+from fedkin.record.files import read_commit
+from fedkin.record.result import Result
 from fedkin.report.content import Content
-from fedkin.report.folder import Run, read_run
 from fedkin.report.page import write_page
 from fedkin.report.publication_tables import Origin, write_tables
 
@@ -50,10 +51,10 @@ def require_folder_name(out: Path, flag: str = "--out") -> Path:
     return out
 
 
-def base_of(run: Run, folder: Path | None = None) -> Run | None:
+def base_of(run: Result, folder: Path | None = None) -> Result | None:
     """Return the run that a run is compared with: that of a folder, or the Local of its comparison."""
     found = folder or (None if run.folder is None else _sibling(run.folder))
-    return None if found is None else replace(read_run(found), at_best=run.at_best)
+    return None if found is None else replace(Result.finished_in(found), at_best=run.at_best)
 
 
 def _sibling(folder: Path) -> Path | None:
@@ -62,7 +63,7 @@ def _sibling(folder: Path) -> Path | None:
     if not (place.parent / "compare.toml").is_file() or "-seed" not in place.name:
         return None
     local = place.parent / f"local-seed{place.name.rpartition('-seed')[2]}"
-    return local if local != place and (local / "summary.json").is_file() else None
+    return local if local != place and read_commit(local).ended else None
 
 
 def new_folder(name: str) -> Path:
@@ -166,7 +167,7 @@ class Outcome:
     page: Path
 
 
-def write_outcome(baseline: str, folder: Path, runs: Sequence[Run], decimals: int) -> Outcome:
+def write_outcome(baseline: str, folder: Path, runs: Sequence[Result], decimals: int) -> Outcome:
     """Write the tables and the page of a comparison into its folder; ``baseline`` names a method."""
     made = result_of(baseline, runs, folder)
     reference, report = made.reference, made.content
@@ -174,7 +175,7 @@ def write_outcome(baseline: str, folder: Path, runs: Sequence[Run], decimals: in
     judged = [row for row in report.rows if row.finding is not None]
     verdicts = tuple(filter(None, (report.verdict(row.title, reference) for row in judged)))
     styles = tuple(style_of(row.finding) for row in judged if row.finding is not None)
-    origin = Origin(command, tuple((run.title, run.seed, digest(run.summary["config"])) for run in runs), made.tuned)
+    origin = Origin(command, tuple((run.title, run.seed, digest(run.config)) for run in runs), made.tuned)
     others = _judged_by(report)
     sentences = [s for row in judged for name in others if (s := report.sentence(row.title, name))]
     text = f"{' '.join(report.unlearned)}\n\n" if report.unlearned else ""

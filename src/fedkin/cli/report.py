@@ -19,14 +19,13 @@ from fedkin.core.errors import counted, typed
 from fedkin.experiment.compare import known, meant, result_of, run_name
 from fedkin.experiment.listing import require_run_or_comparison
 from fedkin.experiment.planned import compared
-from fedkin.methods import get_title
+from fedkin.record.files import read_commit
+from fedkin.record.result import Result
 from fedkin.report import export
 from fedkin.report.content import Caveat, content_of
-from fedkin.report.folder import Run, read_run
 from fedkin.report.page import write_page
 from fedkin.report.publication_tables import require_decimals
 from fedkin.storage.folders import reading, require_folder
-from fedkin.storage.json_lines import Lines
 from fedkin.storage.toml import read_toml
 
 
@@ -91,7 +90,7 @@ def _comparison(flags: ReportFlags) -> Outcome:
         raise RunFolderError(f"{flags.folder} is a comparison, which has its own Local; omit --local {flags.local}")
     baseline, places = _planned(flags.folder)
     again = f"fedkin resume {typed(flags.folder)}"
-    done = [place for _, place in places if (place / "summary.json").is_file()]
+    done = [place for place in places if read_commit(place).ended]
     if not done:
         raise RunFolderError(f"{flags.folder} holds no finished run; continue with: {again}")
     if len(done) < len(places):
@@ -100,41 +99,27 @@ def _comparison(flags: ReportFlags) -> Outcome:
     return write_outcome(baseline, flags.folder, runs, flags.decimals)
 
 
-def _planned(folder: Path) -> tuple[str, list[tuple[str, Path]]]:
-    """Return the reference of a comparison, and name and folder of each of its runs."""
+def _planned(folder: Path) -> tuple[str, list[Path]]:
+    """Return the reference of a comparison, and the folder of each of its runs."""
     table = read_toml(folder / "compare.toml")  # as it is, since a plan would load user-defined code
     names = compared(tuple(map(known, table["methods"])), bool(table.get("safe")))
-    places = [(name, folder / run_name(name, seed)) for seed in table.get("seeds", [0]) for name in names]
+    places = [folder / run_name(name, seed) for seed in table.get("seeds", [0]) for name in names]
     return meant(table.get("baseline", "local"), names), places
 
 
 def _so_far(folder: Path, flags: ReportFlags) -> Path:
     """Write the page of the rounds that are done."""
     if not (folder / "compare.toml").is_file():
-        run = _begun(folder, flags)
+        run = replace(Result.open(folder), at_best=flags.at_best)
         return write_page(folder, content_of([run], base=base_of(run, flags.local)))
     baseline, places = _planned(folder)
-    runs = [_begun(place, flags, name) for name, place in places if (place / "rounds.jsonl").is_file()]
-    content, going = result_of(baseline, runs, folder).content, len(places) - sum(_ended(place) for _, place in places)
+    begun = (Result.open(place) for place in places if (place / "config.toml").is_file())
+    runs = [replace(run, at_best=flags.at_best) for run in begun if run.rounds]
+    content, going = result_of(baseline, runs, folder).content, len(places) - sum(bool(run.ended) for run in runs)
     said = f"{counted(going, 'run')} of {len(places)} will have more rounds: figures are of those that are done."
     caveats = [*[Caveat("runs that go on", said)][: going > 0], *content.caveats]
     return write_page(folder, replace(content, caveats=caveats))
 
 
-def _ended(place: Path) -> bool:
-    return (place / "summary.json").is_file()
-
-
-def _begun(place: Path, flags: ReportFlags, name: str | None = None) -> Run:
-    """Read a run that may go on; ``name``: its method, by default as its settings have it."""
-    if _ended(place):
-        return _read(place, flags)
-    table = read_toml(place / "config.toml")
-    lines = (Lines(place / f"{kind}.jsonl") for kind in ("rounds", "clients", "relations"))
-    rounds, clients, relations = (list(one) for one in lines)
-    title, seed = get_title(name or table["method"]["name"]), int(table["run"]["seed"])
-    return Run(title, seed, rounds, clients, relations, {"title": title, "config": table}, place, flags.at_best)
-
-
-def _read(folder: Path, flags: ReportFlags) -> Run:
-    return replace(read_run(folder), at_best=flags.at_best)
+def _read(folder: Path, flags: ReportFlags) -> Result:
+    return replace(Result.finished_in(folder), at_best=flags.at_best)

@@ -6,16 +6,14 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
 
 from rich.console import Console
 
 from fedkin.core.errors import counted
-from fedkin.evaluate import diverged, final
 from fedkin.experiment import progress
+from fedkin.record.result import Result
 from fedkin.report.console import Screen
 from fedkin.report.tables import Grid, to_rich
 
@@ -38,8 +36,7 @@ class RunLog:
     def finished(
         self,
         what: str,
-        rounds: Iterable[Mapping[str, Any]],
-        clients: Iterable[Mapping[str, Any]],
+        run: Result,
         number: int = 1,
         metric: str = "accuracy",
     ) -> None:
@@ -47,16 +44,16 @@ class RunLog:
 
         Args:
             what: method and seed.
-            rounds, clients: the lines of ``rounds.jsonl`` and ``clients.jsonl``.
+            run: the run.
             number: number of the run, from 1.
             metric: the figure that is written.
         """
         if not self._on:
             return
-        lines, before, self._since = list(rounds), self._since, time.monotonic()
-        value, lost = final(lines, clients=lambda: clients)[metric], diverged(lines)
+        before, self._since = self._since, time.monotonic()
+        value, lost = run.final.of(metric), run.diverged
         name = metric if metric == "accuracy" else f"{metric} accuracy"
-        rounds_done = counted(len(lines), "round")
+        rounds_done = counted(run.total, "round")
         parts = [what, rounds_done, "not evaluated" if value is None else f"{name} {100 * value:.1f} %"]
         parts += [] if lost is None else [f"diverged from round {lost} on"]
         place = f"{number} of {self._runs}: " if self._runs > 1 else ""

@@ -6,17 +6,17 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from fedkin.cli import screen
 from fedkin.cli.flags import Shown, sweep_flags
 from fedkin.cli.outcome import chosen_folder, tell_clients
 from fedkin.core.errors import typed
-from fedkin.experiment.execute import is_last
 from fedkin.experiment.search_space import Values
 from fedkin.experiment.sweep import Sweep, chosen, run_sweep, sweep_from, sweep_table, trial_name
 from fedkin.experiment.trackers import TrackedRuns, read_ids, require
-from fedkin.storage.json_lines import Lines
+from fedkin.record.figures import without_test
+from fedkin.record.lines import RoundLine
+from fedkin.record.result import Result
 from fedkin.storage.toml import read_toml
 
 
@@ -45,16 +45,14 @@ def play(sweep: Sweep, folder: Path, show: Shown, track: Sequence[str] = (), *, 
     try:
         with screen.bar(total * rounds, "sweep", quiet=quiet) as bar:
 
-            def on_trial(number: int, count: int, values: Values, seed: int, line: dict[str, Any]) -> None:
+            def on_trial(number: int, count: int, values: Values, seed: int, line: RoundLine) -> None:
                 setting = " ".join(f"{n.partition('.')[2]}={v}" for n, v in values.items())
                 place, at = folder / trial_name(number, seed), number * len(sweep.seeds) + sweep.seeds.index(seed)
-                shown = {**line, "accuracy": None}  # a sweep must not look at test accuracy
-                bar.at(shown, f"{number + 1} of {count}: {setting}", at * rounds)
+                bar.at(without_test(line), f"{number + 1} of {count}: {setting}", at * rounds)
                 settings = sweep.settings(values, seed)
                 tracked.round(place, setting, settings.table(), line)
-                if is_last(settings.run, line, lines := Lines(place / "rounds.jsonl")):
-                    clients = Lines(place / "clients.jsonl")
-                    log.finished(f"{title}, {setting}, seed {seed}", lines, clients, at + 1, "validation")
+                if (made := Result.open(place)).ended:
+                    log.finished(f"{title}, {setting}, seed {seed}", made, at + 1, "validation")
 
             trials = run_sweep(sweep, folder, resume=again, on_trial=on_trial)
             tracked.end()

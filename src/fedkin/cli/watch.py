@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fedkin.cli import screen
 from fedkin.core.errors import ConfigError, FedkinError
+from fedkin.record.files import COMMIT
 from fedkin.storage import lock
 
 HOST = "127.0.0.1"
@@ -101,11 +102,6 @@ def watch(folder: Path, port: int, write: Callable[[], Path]) -> None:
 
 
 def _state(folder: Path) -> list[tuple[str, int, int]]:
-    """Return what changes with each round, and with the end of a run."""
-    found = []
-    for name in ("rounds.jsonl", "summary.json"):
-        for path in (folder / name, *folder.glob(f"*/{name}")):
-            if path.exists():
-                stat = path.stat()
-                found.append((str(path), stat.st_mtime_ns, stat.st_size))
-    return sorted(found)
+    """Return what changes with each round."""
+    commits = [path for path in (folder / COMMIT, *folder.glob(f"*/{COMMIT}")) if path.exists()]
+    return sorted((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in commits)

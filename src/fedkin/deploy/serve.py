@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import tomli_w
 
@@ -16,15 +15,17 @@ from fedkin.deploy.participants import Members
 from fedkin.deploy.transport import Fleet
 from fedkin.experiment.execute import OnRound, execute, one_thread, opened
 from fedkin.experiment.prepare import Experiment, plan_of
-from fedkin.experiment.result import Result
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import Settings
 from fedkin.exporting.rules import rule
-from fedkin.server import RoundReport, hand_over
+from fedkin.record.lines import RoundLine, RunLine
+from fedkin.record.result import Result
+from fedkin.server import RoundReport, Server, hand_over
 from fedkin.storage.files import sync_to_disk
 from fedkin.storage.folders import room
 from fedkin.storage.lock import writing
 from fedkin.storage.row_store import Banks
+from fedkin.version import __version__
 
 log = logging.getLogger("fedkin.deploy")
 
@@ -75,22 +76,29 @@ def _served(
     e = Experiment.on_hosts(settings, fleet.gather(), members.run)
     fleet.open(e.net, e.networks)
     _warn_of(settings)
-    about_command = {"command": command or f"fedkin submit {folder / 'config.toml'}"}
+    about = RunLine(
+        fedkin=__version__,
+        title=e.title,
+        seed=e.plan.seed,
+        clients=len(members),
+        engine="hosts",
+        command=command or f"fedkin submit {folder / 'config.toml'}",
+    )
     banks = Banks(here.bank_files) if settings.compute.state == "file" else None
 
-    def noted(report: RoundReport, line: dict[str, Any]) -> None:
+    def noted(report: RoundReport, line: RoundLine) -> None:
         fleet.note(report)
         if on_round is not None:
             on_round(report, line)
 
     with one_thread():
-        result = execute(e, members, fleet, here, on_round=noted, banks=banks, extra=about_command)
-        _keep(e, fleet, result)
+        result = execute(e, members, fleet, about, here, on_round=noted, banks=banks)
+        _keep(e, fleet, result.server)
     return result
 
 
-def _keep(e: Experiment, fleet: Fleet, result: Result) -> None:
-    missing = hand_over(e.method, e.net, fleet, e.plan, result.server)
+def _keep(e: Experiment, fleet: Fleet, server: Server) -> None:
+    missing = hand_over(e.method, e.net, fleet, e.plan, server)
     for i, why in missing.items():
         log.warning("%s has no model to store: %s", fleet.members.listed[i].client, why)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +20,12 @@ from fedkin.deploy.channel import Channel
 from fedkin.deploy.serve import serve
 from fedkin.deploy.wire_format import WireError, convert, head_of
 from fedkin.display import OneLine
-from fedkin.experiment.result import Result
 from fedkin.experiment.settings import Settings, settings_from
+from fedkin.record.lines import RoundLine
+from fedkin.record.result import Result
 from fedkin.report.content import content_of
-from fedkin.report.folder import read_run
 from fedkin.report.page import write_page
+from fedkin.server import RoundReport
 from fedkin.storage.lock import writing
 
 log = logging.getLogger("fedkin.deploy")
@@ -139,14 +140,14 @@ def run_submitted(post: Channel, word: object) -> Result:
         settings, folder = unpacked(word)
     log.info("%s, %d rounds, in %s", settings.name, settings.run.rounds, folder)
 
-    def on_round(report: Any, line: Mapping[str, Any]) -> None:
-        accuracy = f", accuracy {100 * line['accuracy']:.1f} %" if line["evaluated"] and "accuracy" in line else ""
+    def on_round(report: RoundReport, line: RoundLine) -> None:
+        accuracy = "" if line.accuracy is None else f", accuracy {100 * line.accuracy:.1f} %"
         log.info("round %d of %d: %d answers%s", report.round, settings.run.rounds, len(report.answered), accuracy)
 
     with writing(folder), says_why(word):  # a second server of the same run must not write failed.txt for the first
         (folder / "failed.txt").unlink(missing_ok=True)
         result = serve(settings, post, folder, command=command(word), on_round=on_round)
-        write_page(folder, content_of([read_run(folder)]))
+        write_page(folder, content_of([Result.finished_in(folder)]))
     return result
 
 

@@ -1,11 +1,8 @@
-"""Score of one client in one evaluated round, and the summary over all clients."""
+"""Scores of clients in one evaluated round, from their counts by class."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,41 +10,9 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError
+from fedkin.record.lines import ClientLine
 
 Counts = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class ClientScore:
-    """Score of one client in one round, on its test and validation parts.
-
-    Accuracies and F1 are fractions in 0..1, None where there is nothing to count; ``balanced`` is balanced accuracy.
-    ``majority`` is the number of test samples of the client's most frequent training class: the number that always
-    predicting this class gets right; None where the training counts are not known. ``test_classes`` is the number of
-    classes that the test part has samples of. ``few``, ``medium``, ``many`` and
-    ``unseen`` are (correct, total) over the test samples whose true class has that many training samples at this
-    client; the four totals add up to ``n_test``. Numbers of samples are whole, unless several rounds are averaged.
-    """
-
-    client: int
-    n_test: float
-    correct: float
-    accuracy: float | None
-    macro_f1: float | None
-    balanced: float | None
-    majority: float | None
-    test_classes: float
-    n_validation: float
-    validation_accuracy: float | None
-    few: tuple[float, float]
-    medium: tuple[float, float]
-    many: tuple[float, float]
-    unseen: tuple[float, float]
-
-    def line(self, round: int) -> dict[str, Any]:
-        """Return the line of ``clients.jsonl``: every field and the round, in types that JSON has."""
-        fields = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
-        return {"round": round, **fields}
 
 
 def only_class(parts: Tensor) -> int | None:
@@ -56,26 +21,8 @@ def only_class(parts: Tensor) -> int | None:
     return int(said[0]) if len(said) == 1 else None
 
 
-def score(
-    client: int,
-    test: Tensor,
-    validation: Tensor | None,
-    train_counts: Tensor,
-    *,
-    few_below: int = 30,
-    many_above: int = 80,
-) -> ClientScore:
-    """Return the score of one client, as `scores` does; ``validation`` is None if it has none.
-
-    Raises:
-        DataError, ConfigError: as `scores`.
-    """
-    held = torch.zeros_like(test) if validation is None else validation
-    found = scores([client], test[None], held[None], train_counts[None], few_below=few_below, many_above=many_above)
-    return found[0]
-
-
 def scores(
+    round: int,
     clients: Sequence[int],
     test: Tensor,
     validation: Tensor,
@@ -83,10 +30,11 @@ def scores(
     *,
     few_below: int = 30,
     many_above: int = 80,
-) -> list[ClientScore]:
-    """Return the score of each of m clients.
+) -> list[ClientLine]:
+    """Return the lines of m clients with their scores in a round.
 
     Args:
+        round: the round.
         clients: their ids.
         test: `fedkin.core.samples.tally` of their test parts, integer ``[m, 3, C]``.
         validation: the same for their validation parts; zeros for a client that has none.
@@ -115,24 +63,29 @@ def scores(
     known: list[bool] = (counts.sum(1) > 0).tolist()
     classes_there: list[int] = (total > 0).sum(1).tolist()
     return [
-        ClientScore(
+        ClientLine(
+            round=round,
             client=client,
             n_test=n_test[i],
             correct=correct[i],
-            accuracy=correct[i] / n_test[i] if n_test[i] else None,
-            macro_f1=f1[i],
-            balanced=balanced[i],
+            n_validation=held[i],
+            correct_validation=valid[i],
             majority=most[i] if known[i] else None,
             test_classes=classes_there[i],
-            n_validation=held[i],
-            validation_accuracy=valid[i] / held[i] if held[i] else None,
-            unseen=groups[0][i],
+            macro_f1=f1[i],
+            balanced=balanced[i],
             few=groups[1][i],
             medium=groups[2][i],
             many=groups[3][i],
+            unseen=groups[0][i],
         )
         for i, client in enumerate(clients)
     ]
+
+
+def score(test: Tensor, train_counts: Tensor) -> ClientLine:
+    """Return the score of a client by its test part alone: see `scores`."""
+    return scores(1, [0], test[None], torch.zeros_like(test)[None], train_counts[None])[0]
 
 
 def _pairs(right: Counts, total: Counts) -> list[tuple[int, int]]:
@@ -163,54 +116,6 @@ def _mean_ratios(right: Counts, of: Counts) -> list[float | None]:
         for i, mean in zip(rows, torch.from_numpy(ratios).mean(1).tolist(), strict=True):
             found[i] = mean
     return found
-
-
-def summarise(scores: Sequence[ClientScore]) -> dict[str, float | int | None]:
-    """Return the summary of one evaluated round; all fractions, None where a figure is undefined.
-
-    Clients without test samples are omitted from all figures on the test part, and counted.
-
-    Returns:
-        ``accuracy`` mean over clients (the headline); ``pooled`` over all samples (micro); ``std`` of the clients'
-        accuracies (population); ``worst_decile`` mean accuracy of the worst ceil(10 %) clients; ``macro_f1`` mean over
-        clients and ``macro_f1_weighted`` weighted by test samples (as Fed-CAM reports it); ``balanced`` balanced
-        accuracy, mean over clients; ``few``, ``medium``, ``many``, ``unseen`` accuracy pooled over clients;
-        ``validation`` mean over the clients that have validation samples; ``majority`` accuracy of always predicting
-        each client's most frequent training class, mean over clients, and ``majority_balanced`` its balanced accuracy;
-        ``clients`` with test samples and ``clients_without_test``.
-    """
-    tested = [s for s in scores if s.n_test > 0]
-    n = sum(s.n_test for s in tested)
-    f1 = [(s.macro_f1, s.n_test) for s in tested if s.macro_f1 is not None]
-    each = sorted(s.correct / s.n_test for s in tested)
-    mean = _mean(each)
-    return {
-        "accuracy": mean,
-        "pooled": sum(s.correct for s in tested) / n if n else None,
-        "std": None if mean is None else math.sqrt(math.fsum((a - mean) ** 2 for a in each) / len(each)),
-        "worst_decile": _mean(each[: -(-len(each) // 10)]),
-        "macro_f1": _mean([value for value, _ in f1]),
-        "macro_f1_weighted": math.fsum(value * weight for value, weight in f1) / n if n else None,
-        "balanced": _mean([s.balanced for s in tested if s.balanced is not None]),
-        "few": _pooled([s.few for s in tested]),
-        "medium": _pooled([s.medium for s in tested]),
-        "many": _pooled([s.many for s in tested]),
-        "unseen": _pooled([s.unseen for s in tested]),
-        "validation": _mean([s.validation_accuracy for s in scores if s.validation_accuracy is not None]),
-        "majority": _mean([s.majority / s.n_test for s in tested if s.majority is not None]),
-        "majority_balanced": _mean([bool(s.majority) / s.test_classes for s in tested if s.majority is not None]),
-        "clients": len(tested),
-        "clients_without_test": len(scores) - len(tested),
-    }
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return math.fsum(values) / len(values) if values else None
-
-
-def _pooled(parts: Sequence[tuple[float, float]]) -> float | None:
-    total = sum(t for _, t in parts)
-    return sum(c for c, _ in parts) / total if total else None
 
 
 def adjusted_rand(labels: Tensor, groups: Tensor) -> float | None:

@@ -10,9 +10,10 @@ from itertools import chain
 import numpy as np
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.evaluate.answers import Answers, Changed, changed
+from fedkin.evaluate.answers import Changed, changed
 from fedkin.evaluate.harm import Harmed, clear_clients, counts, harmed_range, holm
 from fedkin.evaluate.paired import SEED_EFFECT, Difference, difference, gain_over, of_these_clients, seed_effect
+from fedkin.record.lines import ClientLine
 
 TEST_SHARE = 0.2
 """Fraction of a client's samples that are tested, unless a setting says otherwise."""
@@ -69,13 +70,13 @@ class Against:
 def against(
     local: Mapping[int, float],
     method: Mapping[int, float],
-    answers: tuple[Mapping[int, Answers], Mapping[int, Answers]] | None = None,
+    answers: tuple[Mapping[int, ClientLine], Mapping[int, ClientLine]] | None = None,
     single: tuple[Mapping[int, float], Mapping[int, float]] | None = None,
 ) -> Against:
     """Compare final accuracies client by client.
 
     Args:
-        local: the reference, client id -> final accuracy, as from :func:`fedkin.evaluate.final_by_client`.
+        local: the reference, client id -> final accuracy, as from `fedkin.record.figures.final_by_client`.
         method: the method, likewise; gains are method minus local.
         answers: single test samples of the reference and of the method by client, where known.
         single: accuracies of both in the last evaluated round. Default: the final ones.

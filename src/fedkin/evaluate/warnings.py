@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from fedkin.core.cohort import cohort_size
 from fedkin.evaluate.answers import Changed
-from fedkin.evaluate.divergence import diverged, sentence
 from fedkin.evaluate.harm import client_p
-from fedkin.evaluate.rounds import evaluated
 from fedkin.evaluate.verdict import Against, stays_alone
+from fedkin.record.divergence import diverged, sentence
+from fedkin.record.figures import evaluated
+from fedkin.record.lines import RoundLine
 
-Line = Mapping[str, Any]
 NEARLY_ALL = 0.9
 """A cluster with more than this fraction of the clients holds nearly all clients."""
 STILL_RISING = 0.01
@@ -28,8 +26,6 @@ OFTEN = 0.2
 APART = 0.1
 """Seeds of a method are not alike if its accuracy differs by more than this (a fraction) between two of them."""
 _NAMED = 8
-_NOT_ITS_UPLOAD = ("evaluation: ", "survey: ", "cannot be read without the upload of ")
-"""Beginnings of reasons for a refusal that is not of a client's own upload."""
 
 
 @dataclass(frozen=True)
@@ -88,15 +84,11 @@ def constant(accuracy: float | None, majority: float | None, what: str = "accura
     )]  # fmt: skip
 
 
-def participation(rounds: Sequence[Line], clients: int, names: Sequence[str] = ()) -> list[Warning]:
+def participation(rounds: Sequence[RoundLine], clients: int, names: Sequence[str] = ()) -> list[Warning]:
     """Warn of clients that never took part, clients refused often, and rounds that were abandoned."""
-    answered = Counter(i for line in rounds for i in line.get("answered") or ())
-    refused = Counter(
-        int(i)
-        for line in rounds
-        for i, why in (line.get("refused") or {}).items()
-        if not why.startswith(_NOT_ITS_UPLOAD)
-    )
+    answered = Counter(i for line in rounds for i in line.answered)
+    unused = (one for line in rounds for one in line.unused("update"))
+    refused = Counter(one.client for one in unused if one.code != "pool-broken")  # which is due to another client
     found = []
     never = [i for i in range(clients) if not answered[i]]
     if never and rounds:
@@ -106,7 +98,7 @@ def participation(rounds: Sequence[Line], clients: int, names: Sequence[str] = (
     if often:
         found.append(Warning("refused", f"Uploads of {_clients(often, names)} were refused in more than "
                                         f"{100 * OFTEN:.0f} % of their rounds; rounds.jsonl says why."))  # fmt: skip
-    lost = [int(line["round"]) for line in rounds if line.get("abandoned")]
+    lost = [line.round for line in rounds if line.abandoned]
     if lost:
         verb = "was" if len(lost) == 1 else "were"
         found.append(Warning("abandoned", f"{len(lost)} of {len(rounds)} rounds {verb} abandoned for too few answers "
@@ -120,26 +112,25 @@ def protection(rule: str, unread: Mapping[str, float]) -> list[Warning]:
     return [Warning("no effect", f"{idle} had no effect: the rule of aggregation was {rule}.")] if idle else []
 
 
-def drift(rounds: Sequence[Line], start: int | None) -> list[Warning]:
+def drift(rounds: Sequence[RoundLine], start: int | None) -> list[Warning]:
     """Warn if the run ended before the round from which clients' data drift; None: they do not."""
-    last = max((int(line["round"]) for line in rounds), default=0)
+    last = max((line.round for line in rounds), default=0)
     if start is None or not last or last >= start:
         return []
     text = f"No client's data drifted: drift_round is {start}, and the run ended with round {last}."
     return [Warning("no drift", text)]
 
 
-def cohorts(rounds: Sequence[Line], participation: float) -> list[Warning]:
+def cohorts(rounds: Sequence[RoundLine], participation: float) -> list[Warning]:
     """Warn if the method drew clearly fewer different clients than ``participation``, in (0, 1], specifies.
 
     It then trained less, and sent less, than a method next to it that trains whole cohorts.
     """
     known, meant, drawn = 0, 0, 0
     for line in rounds:
-        known += len(line.get("joined") or ())
-        there = known - len(line.get("absent") or ())
-        meant += min(cohort_size(participation, known), there)
-        drawn += len(line.get("cohort") or ())
+        known += len(line.joined)
+        meant += min(cohort_size(participation, known), known - len(line.absent))
+        drawn += len(line.cohort)
     if drawn >= SMALLER * meant:
         return []
     n = len(rounds)
@@ -148,20 +139,18 @@ def cohorts(rounds: Sequence[Line], participation: float) -> list[Warning]:
                                        "whole cohorts.")]  # fmt: skip
 
 
-def course(rounds: Sequence[Line], ended_early: bool = False) -> list[Warning]:
+def course(rounds: Sequence[RoundLine], ended_early: bool = False) -> list[Warning]:
     """Warn of accuracy that still rises at the end, and of runs that diverged.
 
     Args:
         rounds: the lines of all rounds.
         ended_early: the run had more rounds to go (``stop_after``), so that more rounds alone would change nothing.
     """
-    lines = evaluated(rounds)
     found = []
-    values = [line.get("accuracy") for line in lines]
     if (first := diverged(rounds)) is not None:
         said = sentence(first, rounds)
         found.append(Warning("diverged", f"{said[0].upper()}{said[1:]}."))
-    known = [float(v) for v in values if v is not None and math.isfinite(v)]
+    known = [f.accuracy for _, f in evaluated(rounds) if f.accuracy is not None]
     fifth = len(known) // 5
     if fifth >= 2:
         before, last = known[-2 * fifth : -fifth], known[-fifth:]

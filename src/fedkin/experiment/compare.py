@@ -24,7 +24,6 @@ from fedkin.experiment.listing import TRIALS
 from fedkin.experiment.planned import ALWAYS, compared
 from fedkin.experiment.prepare import require_method, require_validation
 from fedkin.experiment.progress import bar
-from fedkin.experiment.result import Result
 from fedkin.experiment.run import run, run_settings
 from fedkin.experiment.settings import OnData, RunSettings, Settings, Setup, setup_from
 from fedkin.experiment.sweep import Sweep
@@ -32,7 +31,8 @@ from fedkin.experiment.tuning import OnTuning, tune_all, tuning_sweep
 from fedkin.inspection import require_two_classes
 from fedkin.methods import canonical, get_method, get_title, settings_in
 from fedkin.privacy.budget import Privacy, reports
-from fedkin.report.folder import Run
+from fedkin.record.lines import RoundLine
+from fedkin.record.result import Result
 from fedkin.report.tuning import read_tuned
 from fedkin.server import RoundReport
 from fedkin.storage.files import write_atomic
@@ -43,7 +43,7 @@ from fedkin.storage.toml import fill
 from fedkin.user_code.loading import plain_name
 from fedkin.user_code.reference import CodeRef, copies
 
-OnRound = Callable[[str, int, RoundReport, dict[str, Any]], None]
+OnRound = Callable[[str, int, RoundReport, RoundLine], None]
 Make = Callable[..., Result]
 """Makes the run of a method's name and a seed; keywords as of `fedkin.experiment.run.run_settings`."""
 
@@ -372,10 +372,10 @@ def compare(
     done = 0
     with bar(rounds * len(order), "comparison", quiet=not progress) as shown:
 
-        def each_round(name: str, seed: int, report: RoundReport, line: dict[str, Any]) -> None:
+        def each_round(name: str, seed: int, report: RoundReport, line: RoundLine) -> None:
             nonlocal done
             done += 1
-            shown.at(line, f"{name}, seed {seed}", done - line["round"])
+            shown.at(line, f"{name}, seed {seed}", done - line.round)
             if on_round is not None:
                 on_round(name, seed, report, line)
 
@@ -386,7 +386,7 @@ def compare(
 def _compare_described(
     plan: Comparison,
     folder: Path | None,
-    runs: Callable[..., list[Run]],
+    runs: Callable[..., list[Result]],
     *,
     on_data: OnData | None = None,
     on_trial: OnTuning | None = None,
@@ -409,7 +409,7 @@ def _compare_given(
     seeds: Sequence[int],
     data: Callable[[int], Federation],
     folder: Path | None,
-    runs: Callable[..., list[Run]],
+    runs: Callable[..., list[Result]],
     **settings: Any,
 ) -> ComparisonResult:
     def make(name: str, seed: int, **how: Any) -> Result:
@@ -457,7 +457,7 @@ def _runs(
     on_round: OnRound,
     files: Mapping[str, bytes],
     begin: Callable[[], Make],
-) -> list[Run]:
+) -> list[Result]:
     """Execute runs, name and seed of each in order, in a folder that holds these files, its plan last.
 
     ``begin`` returns the function that makes a run; it is called once the folder is held.
@@ -471,12 +471,13 @@ def _runs(
         try:
             make = begin()
 
-            made: dict[tuple[str, int], Run] = {}
+            made: dict[tuple[str, int], Result] = {}
             for name, seed in as_made(order):
                 place = None if folder is None else folder / run_name(name, seed)
                 begun = resume and place is not None and (place / "config.toml").is_file()
                 callback = partial(on_round, name, seed)
-                made[name, seed] = as_run(make(name, seed, out=place, resume=begun, on_round=callback))
+                result = make(name, seed, out=place, resume=begun, on_round=callback)
+                made[name, seed] = dataclasses.replace(result, server=None, finished=None)  # whose models take memory
             return [made[run] for run in order]
         except Exception:
             if folder is not None and not resume:
@@ -523,26 +524,13 @@ def _withdraw(folder: Path, files: set[str]) -> None:
         remove(folder)
 
 
-def result_of(baseline: str, runs: Sequence[Run], folder: Path | None) -> ComparisonResult:
+def result_of(baseline: str, runs: Sequence[Result], folder: Path | None) -> ComparisonResult:
     """Return the result of runs against those of a method; how methods were tuned is read from the folder."""
-    name, private = CodeRef(baseline).portable, any("privacy" in run.summary for run in runs)
-    reference = next((run.title for run in runs if run.summary.get("method") == name), get_title(baseline))
+    name, private = CodeRef(baseline).portable, any(run.privacy is not None for run in runs)
+    reference = next((run.title for run in runs if run.table("method").get("name") == name), get_title(baseline))
     return ComparisonResult(runs, reference, () if folder is None else read_tuned(folder), private)
 
 
 def run_name(name: str, seed: int) -> str:
     """Return the name of a run's folder within that of its comparison."""
     return f"{CodeRef(name).attribute}-seed{seed}"
-
-
-def as_run(result: Result) -> Run:
-    """Return a result in the form that reports take."""
-    return Run(
-        title=result.title,
-        seed=result.seed,
-        rounds=result.rounds,
-        clients=result.clients,
-        relations=result.relations,
-        summary=result.summary,
-        folder=result.folder,
-    )

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Literal
 
 from fedkin.core import ConfigError
 from fedkin.core.errors import counted, nearest
+from fedkin.record.figures import GROUPED, METRICS, span
+from fedkin.record.frames import require_pandas
+from fedkin.record.lines import FinalFigures
+from fedkin.record.result import Result
 from fedkin.report import charts, tables
 from fedkin.report.content import Content, content_of
-from fedkin.report.folder import Run, data_of
-from fedkin.report.frames import require_pandas
 from fedkin.report.page import document
 from fedkin.report.tuning import Tuned
 from fedkin.storage.files import write_atomic
@@ -35,12 +37,12 @@ class ComparisonResult:
         private: whether the runs had a privacy option.
     """
 
-    runs: Sequence[Run]
+    runs: Sequence[Result]
     reference: str = ""
     tuned: Sequence[Tuned] = ()
     private: bool = False
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[Result]:
         return iter(self.runs)
 
     def __repr__(self) -> str:
@@ -48,7 +50,7 @@ class ComparisonResult:
         sizes = map(counted, counts, ("method", "seed", "round"))
         means = [f"{row.title} {row.accuracy.mean:.3f}" for row in self.content.rows if row.accuracy is not None]
         shown = ", ".join(means[:_SHOWN]) + (f" and {len(means) - _SHOWN} more" if len(means) > _SHOWN else "")
-        return f"ComparisonResult({', '.join(sizes)}, {data_of(self.runs[0].summary)},\n  accuracy: {shown})"
+        return f"ComparisonResult({', '.join(sizes)}, {self.runs[0].data},\n  accuracy: {shown})"
 
     def _repr_html_(self) -> str:
         return tables.to_html(self.table())
@@ -66,14 +68,15 @@ class ComparisonResult:
         """Return a pandas DataFrame (``pip install "fedkin[pandas]"``).
 
         "runs" has a row for each method and seed, with the columns ``method``, ``seed`` and those of
-        `fedkin.FinalMetrics`; "clients" and "rounds" are the frames of all runs (`fedkin.Result.to_frame`) in one.
+        `fedkin.record.lines.FinalFigures`; "clients" and "rounds" are the frames of all runs in one
+        (`fedkin.Result.to_frame`).
 
         Raises:
             ConfigError: another kind, or pandas is not installed.
         """
         pandas = require_pandas()
         if kind == "runs":
-            return pandas.DataFrame([{"method": run.title, "seed": run.seed, **run.final} for run in self])
+            return pandas.DataFrame([{"method": run.title, "seed": run.seed, **_row(run.final)} for run in self])
         return pandas.concat([run.to_frame(kind) for run in self], ignore_index=True)
 
     def figure(self, path: Path | str, name: str = "final-accuracies") -> Path:
@@ -97,3 +100,9 @@ class ComparisonResult:
         """Write the page of the comparison, one HTML file that loads nothing, and return its path."""
         write_atomic(Path(path), document(self.content).encode())
         return Path(path)
+
+
+def _row(figures: FinalFigures) -> dict[str, float | str | None]:
+    shown = {name: figures.of(name) for name in (*METRICS, *GROUPED)}
+    shown |= {f"accuracy_{view}": value for view, value in figures.views.items()}
+    return {**shown, "rounds": span(figures.rounds)}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 from typing import Any, Protocol
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from fedkin.capabilities.logs import caveat_of
@@ -18,21 +20,20 @@ from fedkin.core import Bundle, FedkinError, Method, MethodError, RunFolderError
 from fedkin.core.code_lines import user_frames, user_line
 from fedkin.core.errors import typed
 from fedkin.core.rows import kept_by
-from fedkin.evaluate import best, diverged, final, latest, stop_round
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.records import Participants, lines_of
-from fedkin.experiment.result import FinalMetrics, Result
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import decisive
-from fedkin.privacy.budget import Spent, add, total, written
-from fedkin.server import Plan, RoundReport, RunSettings, Server, Transport, begin
+from fedkin.privacy.budget import Spent, add, total
+from fedkin.record.figures import best, evaluated, stop_round
+from fedkin.record.lines import ClientLine, Ended, RelationLine, RoundLine, RunLine, TimingLine
+from fedkin.record.result import Result
+from fedkin.server import RoundReport, RunSettings, Server, Transport, begin
 from fedkin.server import rounds as run_rounds
-from fedkin.storage.json_lines import SIZES, Written
 from fedkin.storage.row_store import Banks
 from fedkin.storage.toml import differences, read_toml
-from fedkin.version import __version__
 
-OnRound = Callable[[RoundReport, dict[str, Any]], None]
+OnRound = Callable[[RoundReport, RoundLine], None]
 _TURNS = RLock()  # a run may make another run
 
 
@@ -63,29 +64,29 @@ def execute(
     experiment: Experiment,
     people: Participants,
     transport: StatefulTransport,
+    about: RunLine,
     folder: RunFolder | None = None,
     *,
     on_round: OnRound | None = None,
     banks: Banks | None = None,
-    extra: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Play the rounds that are left, writing each down, and sum up.
+    """Play the rounds that are left, writing each down; return the result.
 
     Args:
         experiment: the run.
         people: its clients, as far as a report wants to know.
         transport: how they are reached.
+        about: what the run is; the clients' number, names and groups are filled in.
         folder: where to write, and to go on from; None keeps everything in memory.
         on_round: called after each round with its report and its line.
         banks: keeps the server's banks in files, those of the folder if there is one; None: in memory.
-        extra: what else the summary says.
 
     Raises:
         RunFolderError: the checkpoint is damaged or of another run.
         MethodError: the method broke its contract.
     """
     with kept_by(banks):
-        return _executed(experiment, people, transport, folder, on_round, banks, extra or {})
+        return _executed(experiment, people, transport, about, folder, on_round, banks)
 
 
 @contextmanager
@@ -135,157 +136,99 @@ def _executed(
     e: Experiment,
     people: Participants,
     transport: StatefulTransport,
+    about: RunLine,
     folder: RunFolder | None,
     on_round: OnRound | None,
     banks: Banks | None,
-    extra: Mapping[str, Any],
 ) -> Result:
-    kept: dict[str, list[dict[str, Any]]] = {"rounds": [], "clients": [], "relations": []}
     with _server_code(e, 0):
         server = begin(e.method, e.net, e.plan)
+    rounds, clients, relations = list[RoundLine](), list[ClientLine](), list[RelationLine]()
     if folder is not None:
         folder.banks, folder.about = banks, e.about
         loaded = folder.load(e.marks)
         if loaded is not None:
             server, states = loaded
             transport.restore(states, server.acks)
-        folder.lines.cut(server.round)
-        del kept["relations"]  # of a method that mixes all clients' models, K x K numbers for each round
-        if banks is not None:
-            del kept["clients"]
-        kept = {name: folder.lines.read(name) for name in kept}
-    held = best(kept["rounds"])
-    counted = total(kept["rounds"])
-    ended = stop_round(kept["rounds"], e.plan.stop_after) is not None
-    described = None if e.setup.privacy.asked else _with_counts(kept.get("clients"), folder)
+        folder.recover()
+        rounds = list(folder.rounds())
+    held, counted = best(rounds), total(line.private for line in rounds)
+    ended = _end_after(e.plan, rounds)
+    described = None if e.setup.privacy.asked else set[int]()
     if folder is not None:
-        folder.keep_best(_round(held))
-    for report in () if ended else _rounds(e, transport, server):
-        lines = lines_of(report, people, described)
-        if e.setup.privacy.noise_multiplier is not None:
-            spent = transport.take_spent(counted)
-            lines.rounds[0]["dp_steps"] = written(spent)
-            for i, steps in spent.items():
-                add(counted.setdefault(i, {}), steps)
-        for name, found in kept.items():
-            found += getattr(lines, name)
-        ended = is_last(e.plan, lines.rounds[0], kept["rounds"])
+        if described is not None:
+            described |= {line.client for line in folder.clients() if line.labels}
         if not ended:
+            folder.describe(_described(about, people, server.round))
+        folder.keep_best(None if held is None else held.round)
+    for report in () if ended else _rounds(e, transport, server):
+        spent = {} if e.setup.privacy.noise_multiplier is None else transport.take_spent(counted)
+        for i, steps in spent.items():
+            add(counted.setdefault(i, {}), steps)
+        lines = lines_of(report, people, described, spent)
+        rounds.append(lines.round)
+        if not (ended := _end_after(e.plan, rounds)):
             lines.drop_outcomes()
         if folder is not None:
-            seconds = {**report.seconds, "training": transport.training_s}
-            timing = {"round": report.round, **{f"{name}_s": value for name, value in seconds.items()}}
-            folder.lines.append({"rounds": lines.rounds, "clients": lines.clients, "relations": lines.relations,
-                           "timing": [timing]})  # fmt: skip
-            folder.save(server, transport.states(server.acks), e.marks)
-            before, held = held, best([*([held] if held else []), *lines.rounds])
-            if _round(held) != _round(before):
-                folder.keep_best(_round(held))
-        elif banks is not None:
-            banks.saved(server.round, server.state)
+            took = {"whole" if name == "round" else name: s for name, s in report.seconds.items()}
+            seconds = TimingLine(report.round, **took, training=transport.training_s)
+            if report.joined:
+                folder.describe(_described(about, people, server.round))
+            folder.append(lines, seconds)
+            folder.save(server, transport.states(server.acks), e.marks, ended)
+            if (better := best(rounds)) is not held:
+                held = better
+                folder.keep_best(None if held is None else held.round)
+        else:
+            clients += lines.clients
+            relations += lines.relations
+            if banks is not None:
+                banks.saved(server.round, server.state)
         if on_round is not None:
-            on_round(report, lines.rounds[0])
+            on_round(report, lines.round)
         if ended:
             break
-    return _result(e, people, kept, server, folder, extra)
-
-
-def is_last(run: RunSettings, line: Mapping[str, Any], rounds: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether a run ends with a round: with the last planned one, or early.
-
-    Args:
-        run: its settings.
-        line: the line of the round.
-        rounds: the lines of the rounds up to it.
-    """
-    return bool(line["round"] == run.rounds or (line["evaluated"] and stop_round(rounds, run.stop_after) is not None))
-
-
-def _round(chosen: Mapping[str, Any] | None) -> int | None:
-    return None if chosen is None else int(chosen["round"])
-
-
-def _with_counts(clients: Sequence[Mapping[str, Any]] | None, folder: RunFolder | None) -> set[int]:
-    """Return the clients whose samples by class are recorded already."""
-    if clients is None:
-        clients = [] if folder is None else Written(folder.path / "clients.jsonl")
-    return {line["client"] for line in clients if "labels" in line}
-
-
-def _result(
-    e: Experiment,
-    people: Participants,
-    kept: dict[str, list[dict[str, Any]]],
-    server: Server,
-    folder: RunFolder | None,
-    extra: Mapping[str, Any],
-) -> Result:
-    clients = Written(folder.path / "clients.jsonl") if folder and "clients" not in kept else kept["clients"]
-    relations = kept["relations"] if folder is None else Written(folder.path / "relations.jsonl")
-    mean = final(kept["rounds"], clients=lambda: clients)
-    chosen, lost = best(kept["rounds"]), diverged(kept["rounds"])
-    groups, names, classes = people.groups_in(server.round), people.client_names, people.labels
-    summary = {
-        "method": e.table["method"]["name"],
-        "title": e.title,
-        "seed": e.plan.seed,
-        "rounds": server.round,
-        "final": mean,
-        "last": latest(kept["rounds"]),
-        "best": chosen,
-        **_stopped(e.plan, kept["rounds"], chosen),
-        **({} if lost is None else {"diverged": lost}),
-        "bytes_up": sum(line["bytes_up"] for line in kept["rounds"]),
-        "bytes_down": sum(line["bytes_down"] for line in kept["rounds"]),
-        "bytes_evaluation": sum(line["bytes_evaluation"] for line in kept["rounds"]),
-        "clients": {
-            "count": len(people),
-            "groups": None if groups is None else groups.tolist(),
-            **({} if names is None else {"names": list(names)}),
-            **({} if classes is None else {"classes": list(classes)}),
-        },
-        "fedkin": __version__,
-        "config": e.table,
-        **extra,
-        **_noted(e, server.state, extra, [line for line in kept["rounds"] if line["evaluated"]]),
-        **({"privacy": e.setup.privacy.summary(total(kept["rounds"]))} if e.setup.privacy.asked else {}),
-    }
+    whole = _described(about, people, server.round, [*about.notes, *_caveats(e, server.state, rounds)])
     if folder is not None:
-        if "made_by" not in e.table:
-            summary.setdefault("command", f"fedkin run {typed(folder.path / 'config.toml')}")
-        folder.write("summary", {**summary, SIZES: folder.lines.sizes()})
+        folder.describe(whole)
+        result = Result.open(folder.path)
+        folder.write("summary", result.summary)
+        return dataclasses.replace(result, server=server)
     return Result(
-        title=e.title,
-        seed=e.plan.seed,
-        rounds=kept["rounds"],
-        clients=clients,
-        relations=relations,
-        final=FinalMetrics(**mean),
-        best=chosen,
-        summary=summary,
-        server=server,
-        folder=None if folder is None else folder.path,
+        run=whole, config=e.table, rounds=rounds, clients=clients, relations=relations, ended=ended, server=server
     )
 
 
-def _stopped(plan: Plan, rounds: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return when and why the run ended early, as an entry of its summary; nothing if it did not."""
-    last = stop_round(rounds, plan.stop_after)
-    if last is None or last == plan.rounds or chosen is None:
-        return {}
-    why = f"no gain in validation accuracy since round {chosen['round']} (stop_after = {plan.stop_after})"
-    return {"stopped": f"after round {last} of {plan.rounds}: {why}"}
+def _end_after(run: RunSettings, rounds: Sequence[RoundLine]) -> Ended:
+    """Return why a run ends with its last round so far; "" if it goes on."""
+    if rounds and rounds[-1].round == run.rounds:
+        return "rounds"
+    return "" if stop_round(rounds, run.stop_after) is None else "early"
 
 
-def _noted(e: Experiment, s: Bundle, extra: Mapping[str, Any], scored: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the notes of the data, the method's caveat, and whether the run asks for another moment than it has."""
-    notes = [*extra.get("notes", ()), *filter(None, [caveat_of(e.method, e.net, s)])]
-    if e.plan.evaluate == "trained" and scored and not any("accuracy_delivered" in line for line in scored):
+def _described(about: RunLine, people: Participants, round: int, notes: Sequence[str] | None = None) -> RunLine:
+    """Return what the run is, with what is known of its clients in a round."""
+    groups = people.groups_in(max(1, round))
+    return replace(
+        about,
+        clients=len(people),
+        names=people.client_names or (),
+        classes=people.labels or (),
+        groups=() if groups is None else tuple(groups.tolist()),
+        notes=about.notes if notes is None else tuple(notes),
+    )
+
+
+def _caveats(e: Experiment, s: Bundle, rounds: Sequence[RoundLine]) -> list[str]:
+    """Return the method's caveat, and whether the run asks for another moment than it has."""
+    notes = [caveat] if (caveat := caveat_of(e.method, e.net, s)) else []
+    scored = evaluated(rounds)
+    if e.plan.evaluate == "trained" and scored and not any("delivered" in f.views for _, f in scored):
         notes.append(
             f'evaluate = "trained" changes nothing for {e.title}, which shows no model of the moment after local '
             "training: scored is what its clients would predict with now"
         )
-    return {"notes": notes} if notes else {}
+    return notes
 
 
 def opened(path: Path | str, table: dict[str, Any]) -> RunFolder:

@@ -15,29 +15,29 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import tomli_w
 
 from fedkin.capabilities.asks import sends_scores
 from fedkin.capabilities.needs import needs_of
-from fedkin.core import ConfigError, Method, RunFolderError
+from fedkin.core import ConfigError, Method
 from fedkin.core.errors import counted
-from fedkin.evaluate import stop_round
 from fedkin.experiment.prepare import Experiment, plan_of
-from fedkin.experiment.records import unevaluated
-from fedkin.experiment.run_folder import EXTENDING, RunFolder
+from fedkin.experiment.records import unevaluated, without_outcomes
+from fedkin.experiment.run_folder import EXTENDING, RunFolder, commit_text
 from fedkin.experiment.settings import RunSettings, Settings, Setup, decisive, digest
+from fedkin.record.figures import evaluated, stop_round
+from fedkin.record.files import COMMIT, mark_of, read_json, write_json
+from fedkin.record.lines import ClientLine, Commit, Item, Line, Mark, RoundLine
 from fedkin.server import Plan
-from fedkin.server.upload_checks import OUTCOMES
 from fedkin.storage.checkpoint import about_texts
 from fedkin.storage.files import naming, write_atomic
-from fedkin.storage.json_lines import KEYS, Record, lines_of
-from fedkin.storage.line_files import size_texts
 from fedkin.storage.lock import writing
 from fedkin.storage.row_store import require_supported
 from fedkin.storage.toml import plain, read_toml
@@ -129,15 +129,16 @@ def extend(folder: RunFolder, there: _S, rounds: int) -> _S:
             f"of {there.run.rounds} are not the first {done} of {rounds}; begin a run of {rounds} rounds in another "
             "folder"
         )
-    former, lines = plan_of(there), folder.lines.read("rounds")
+    former, lines = plan_of(there), list(folder.rounds())
     for every in (there.run.eval_every, former.interval):
         run = replace(there.run, rounds=rounds, eval_every=every)
         plan = plan_of(replace(there, run=run))
-        lacking = [line["round"] for line in lines if plan.evaluates(line["round"]) and not line["evaluated"]]
+        lacking = [line.round for line in lines if plan.evaluates(line.round) and line.figures is None]
         if not lacking and not _loses_counts(there, lines, plan):
-            _require_going_on(refused, [line for line in lines if plan.evaluates(line["round"])], run.stop_after)
+            kept = [line if plan.evaluates(line.round) else unevaluated(line) for line in lines]
+            _require_going_on(refused, kept, run.stop_after)
             longer = replace(there, run=run)
-            _prepare(folder, longer, plan)
+            _prepare(folder, longer, kept, _Clients(plan))
             complete(folder)
             return longer
     if not lacking:
@@ -151,20 +152,20 @@ def extend(folder: RunFolder, there: _S, rounds: int) -> _S:
     )
 
 
-def _loses_counts(there: Settings | ProgramSettings, lines: Sequence[Record], plan: Plan) -> bool:
+def _loses_counts(there: Settings | ProgramSettings, lines: Sequence[RoundLine], plan: Plan) -> bool:
     """Return whether the data drift between the first evaluation so far and the first that a plan makes.
 
     A client's class counts are recorded with its first evaluation, and there are none from after the drift.
     """
     drift = there.data.drift_round if isinstance(there, Settings) else None
-    first = next((line["round"] for line in lines if line["evaluated"]), None)
-    kept = next((line["round"] for line in lines if line["evaluated"] and plan.evaluates(line["round"])), math.inf)
-    return drift is not None and first is not None and first < drift <= kept
+    made = [round for round, _ in evaluated(lines)]
+    kept = next((round for round in made if plan.evaluates(round)), math.inf)
+    return drift is not None and bool(made) and made[0] < drift <= kept
 
 
-def _require_going_on(refused: str, evaluated: list[Record], stop_after: int | None) -> None:
-    """Raise `ConfigError` if a run with these evaluations ends early before further rounds."""
-    if (last := stop_round(evaluated, stop_after)) is not None:
+def _require_going_on(refused: str, lines: Sequence[RoundLine], stop_after: int | None) -> None:
+    """Raise `ConfigError` if a run with these rounds ends early before further ones."""
+    if (last := stop_round(lines, stop_after)) is not None:
         raise ConfigError(
             f"{refused}with stop_after = {stop_after} it would end early as well, after round {last}; begin a run with "
             "another --stop-after in another folder"
@@ -181,28 +182,30 @@ def _why_not(there: Settings | ProgramSettings) -> str:
     return f"{type(there.method).__name__} depends on their number ({why})" if why else ""
 
 
-def _prepare(folder: RunFolder, longer: Settings | ProgramSettings, plan: Plan) -> None:
+def _prepare(
+    folder: RunFolder, longer: Settings | ProgramSettings, rounds: Sequence[RoundLine], change: _Clients
+) -> None:
     """Write the new lines next to the old ones, and then the record of what is to be done."""
-
-    def rounds(line: Record) -> Record:
-        return line if plan.evaluates(line["round"]) or not line["evaluated"] else unevaluated(line)
-
-    changes: dict[str, Callable[[Record], Record | None]] = {"rounds": rounds, "clients": _Clients(plan)}
-    files, at_best, best = dict[str, int](), dict[str, int](), folder.best.round()
-    for name in ("rounds", "clients", "relations"):
-        path = folder.path / f"{name}.jsonl"
-        if path.exists():
-            change = changes.get(name, lambda line: line)
-            files[path.name], at_best[path.name] = _rewritten(path, change, best or 0)
+    kept = (after for line in folder.clients() if (after := change(line)) is not None)
+    files = {"rounds": _rewritten(folder, "rounds", rounds), "clients": _rewritten(folder, "clients", kept)}
+    commit = folder.commit_with(files)
     marks, about = _marked(longer)
-    record = {
-        "config": longer.toml(),
-        "mark": marks["config"],
-        "about": about["config"],
-        "files": files,
-        "best": at_best,
-    }
-    write_atomic(folder.path / EXTENDING, json.dumps(record).encode())
+    write_json(folder.path / EXTENDING, Extension(longer.toml(), marks["config"], about["config"], commit))
+
+
+class Extension(Item, frozen=True):
+    """What is to be done to a folder whose run gets more rounds.
+
+    Attributes:
+        config: the new config.
+        mark, about: its fingerprint, and what that is of.
+        commit: the commit with the changed lines.
+    """
+
+    config: str
+    mark: str
+    about: str
+    commit: Commit
 
 
 def _marked(settings: Settings | ProgramSettings) -> tuple[dict[str, str], dict[str, str]]:
@@ -219,33 +222,24 @@ class _Clients:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._labels: dict[int, tuple[int, Any]] = {}
+        self._plan, self._labels = plan, dict[int, tuple[int, ...]]()
 
-    def __call__(self, line: Record) -> Record | None:
-        client, round = line["client"], line["round"]
-        if not self._plan.evaluates(round):
-            if "labels" in line:
-                self._labels[client] = (list(line).index("labels"), line["labels"])
+    def __call__(self, line: ClientLine) -> ClientLine | None:
+        if not self._plan.evaluates(line.round):
+            if line.labels:
+                self._labels[line.client] = line.labels
             return None
-        if round != self._plan.rounds:
-            line = {name: value for name, value in line.items() if name not in OUTCOMES}
-        if client in self._labels and "labels" not in line:
-            at, labels = self._labels.pop(client)
-            entries = list(line.items())
-            line = dict([*entries[:at], ("labels", labels), *entries[at:]])
-        return line
+        if line.round != self._plan.rounds:
+            line = without_outcomes(line)
+        return line if line.labels else msgspec.structs.replace(line, labels=self._labels.pop(line.client, ()))
 
 
-def _rewritten(path: Path, change: Callable[[Record], Record | None], until: int) -> tuple[int, int]:
-    """Write the changed lines next to a file; return their bytes, and those of the lines up to a round."""
-    whole = part = 0
-    with naming(path), _sibling(path).open("wb") as file:
-        for line, _ in lines_of(path):
-            if (after := change(line)) is not None:
-                whole += file.write(json.dumps(after).encode() + b"\n")
-                part = whole if after["round"] <= until else part
-    return whole, part
+def _rewritten(folder: RunFolder, name: str, lines: Iterable[Line]) -> Mark:
+    """Write changed lines next to a file; return their end."""
+    raw = msgspec.json.Encoder().encode_lines(list(lines))
+    with naming(path := _sibling(folder.path / f"{name}.jsonl")):
+        path.write_bytes(raw)
+    return mark_of(raw)
 
 
 def _sibling(path: Path) -> Path:
@@ -258,20 +252,16 @@ def complete(folder: RunFolder) -> None:
     Raises:
         RunFolderError: a file is damaged.
     """
-    try:
-        record = json.loads((folder.path / EXTENDING).read_bytes())
-        config, files = str(record["config"]), {name: int(record["files"].get(name, 0)) for name in KEYS}
-        texts = {"config": str(record["mark"]), **about_texts({"config": str(record["about"])})}
-        best = {name: int(size) for name, size in record["best"].items()}
-    except FileNotFoundError:
+    if not (folder.path / EXTENDING).exists():
         return
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as e:
-        raise RunFolderError(f"{folder.path / EXTENDING} is damaged ({e}); restore the folder from a copy") from e
+    todo = read_json(folder.path / EXTENDING, Extension)
     (folder.path / "summary.json").unlink(missing_ok=True)  # until the longer run has its own
-    for path in (folder.path / name for name in KEYS):
-        with suppress(FileNotFoundError):  # there is none to replace, or a kill came after this step
+    for path in (folder.path / f"{name}.jsonl" for name in ("rounds", "clients")):
+        with suppress(FileNotFoundError):  # a kill came after this step
             os.replace(_sibling(path), path)
-    write_atomic(folder.path / "config.toml", config.encode())
-    folder.checkpoint.relabel({**texts, **size_texts(files)})
-    folder.best.relabel({**texts, **size_texts(best)})
+    write_atomic(folder.path / "config.toml", todo.config.encode())
+    texts = {"config": todo.mark, **about_texts({"config": todo.about})}
+    folder.checkpoint.relabel({**texts, **commit_text(todo.commit)})
+    folder.best.relabel(texts)
+    write_json(folder.path / COMMIT, todo.commit)
     (folder.path / EXTENDING).unlink()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from fedkin.core.errors import ConfigError, RunFolderError, counted, typed
-from fedkin.report.folder import summary_in
+from fedkin.experiment.planned import planned_runs
+from fedkin.record.result import Result
 from fedkin.storage import lock
-from fedkin.storage.files import require_plain
-from fedkin.storage.json_lines import Lines
-from fedkin.storage.toml import read_toml
-from fedkin.user_code.reference import CodeRef
+from fedkin.storage.folders import require_folder
 
 TRIALS = "tuning"
 """Folder of a comparison that holds the trials of its methods."""
@@ -77,6 +76,36 @@ def run_folders(folder: Path, deepest: int = _DEEPEST) -> Iterator[Path]:
                 yield from run_folders(place, deepest - 1)
 
 
+def read_runs(folder: Path | str) -> list[Result]:
+    """Read the finished runs of a comparison, or a single run.
+
+    Runs that are not finished are omitted, with a warning.
+
+    Args:
+        folder: a run folder, or the folder of a comparison.
+
+    Returns:
+        the runs, in the order of their folders' names; `Result.to_frame` makes DataFrames of them.
+
+    Raises:
+        RunFolderError: the folder does not exist, is neither a run nor a comparison, or has no finished run; or a file
+            is damaged.
+    """
+    folder = Path(folder)
+    require_folder(folder)
+    require_run_or_comparison(folder)
+    if not (folder / "compare.toml").is_file():
+        return [Result.finished_in(folder)]
+    runs = [Result.open(place) for place in run_folders(folder)]
+    done = [run for run in runs if run.ended]
+    again = f"go on with: fedkin resume {typed(folder)}"
+    if not done:
+        raise RunFolderError(f"{folder} has no finished run; {again}")
+    if len(done) < (planned := planned_runs(folder) or len(runs)):
+        warnings.warn(f"{len(done)} of {planned} runs in {folder} are finished; {again}", stacklevel=2)
+    return done
+
+
 def require_run_or_comparison(folder: Path) -> None:
     """Raise `RunFolderError` for a sweep, and for a folder of several runs that is not a comparison."""
     kinds = (_CONFIG, "compare.toml", "sweep.toml")
@@ -94,14 +123,9 @@ def require_run_or_comparison(folder: Path) -> None:
 
 def _listed(place: Path) -> ListedRun:
     try:
-        require_plain(place)
-        table, summary = read_toml(place / _CONFIG), summary_in(place)
-        rounds = list(Lines(place / "rounds.jsonl"))
+        return described(place, Result.open(place))
     except (ConfigError, RunFolderError, OSError) as e:
         return unreadable(place, e)
-    metric = metric_of(place)
-    latest = next((line[metric] for line in reversed(rounds) if line.get(metric) is not None), None)
-    return described(place, table, summary, max((line["round"] for line in rounds), default=0), latest)
 
 
 def metric_of(place: Path) -> Literal["accuracy", "validation"]:
@@ -120,29 +144,21 @@ def unreadable(place: Path, error: Exception) -> ListedRun:
     return ListedRun(place, "?", "?", None, 0, None, None, str(error))
 
 
-def described(place: Path, table: Mapping[str, Any], summary: Mapping[str, Any], done: int, latest: Any) -> ListedRun:
-    """Return the entry of a run.
-
-    Args:
-        place: its folder.
-        table: its config.
-        summary: as from `summary_in`.
-        done: number of rounds done.
-        latest: the figure of `metric_of` in the last evaluated round.
-    """
-    method, data, run = (_part(table, name) for name in ("method", "data", "run"))
+def described(place: Path, run: Result) -> ListedRun:
+    """Return the entry of a run in a folder."""
+    data, how = (_part(run.config, name) for name in ("data", "run"))
     metric = metric_of(place)
-    figure = _part(summary, "final").get(metric) if summary else latest
-    figure = figure if isinstance(figure, int | float) else None
+    figures = run.final if run.ended else None if run.last is None else run.last[1]
+    figure = None if figures is None else figures.of(metric)
     return ListedRun(
         place,
-        str(summary.get("title") or CodeRef(str(method.get("name") or "?")).attribute),
+        run.title,
         str(data.get("data") or data.get("name") or "?"),
-        run.get("seed") if isinstance(run.get("seed"), int) else None,
-        done,
-        run.get("rounds") if isinstance(run.get("rounds"), int) else None,
+        how.get("seed") if isinstance(how.get("seed"), int) else None,
+        run.total,
+        how.get("rounds") if isinstance(how.get("rounds"), int) else None,
         figure if metric == "accuracy" else None,
-        _state(place, summary),
+        _state(place, run),
         figure if metric == "validation" else None,
     )
 
@@ -152,13 +168,13 @@ def _part(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _state(place: Path, summary: Mapping[str, Any]) -> str:
+def _state(place: Path, run: Result) -> str:
     if writer := lock.owner(place / lock.NAME):
         return f"running (process {writer.pid} on {writer.host})"
-    if summary:
-        if summary.get("diverged") is not None:
-            return f"diverged in round {summary['diverged']}"
-        return "finished early" if "stopped" in summary else "finished"
+    if run.ended:
+        if run.diverged is not None:
+            return f"diverged in round {run.diverged}"
+        return "finished early" if run.ended == "early" else "finished"
     if (place / "failed.txt").is_file():
         return "failed (failed.txt says why)"
     return "interrupted"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -14,6 +14,7 @@ from rich.progress import TimeRemainingColumn as Remaining
 
 from fedkin.core.errors import counted
 from fedkin.data.progress import heard
+from fedkin.record.lines import STAGES, RoundLine
 from fedkin.report.console import Screen
 
 
@@ -29,16 +30,16 @@ class Bar:
             self._progress.update(self._task, accuracy=text)
             self._show()
 
-    def at(self, line: Mapping[str, Any], what: str | None = None, before: int = 0) -> None:
+    def at(self, line: RoundLine, what: str | None = None, before: int = 0) -> None:
         """Advance to the round in ``line``, after ``before`` rounds of former runs."""
         if self._progress is None:
             return
-        if line.get("accuracy") is not None:
-            self._accuracy = f"accuracy {100 * line['accuracy']:.1f} %"
-        refused = len(line["refused"])
+        if line.accuracy is not None:
+            self._accuracy = f"accuracy {100 * line.accuracy:.1f} %"
+        refused = len(line.unused(*STAGES))
         note = f"  {counted(refused, 'upload')} refused" if refused else ""
         changes: dict[str, Any] = {} if what is None else {"description": what}
-        done = before + line["round"]
+        done = before + line.round
         self._progress.update(self._task, completed=done, accuracy=self._accuracy + note, **changes)
         self._show()
 

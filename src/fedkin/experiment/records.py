@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
-from fedkin.core import stack
-from fedkin.evaluate import adjusted_rand, only_class, scores, summarise
+from fedkin.core import Bundle, stack
+from fedkin.core.refusals import Code, Refused, Stage
+from fedkin.evaluate import adjusted_rand, only_class, scores
+from fedkin.privacy.budget import Spent, written
+from fedkin.record.figures import summarise
+from fedkin.record.lines import ClientLine, Figures, RelationLine, RoundLine
 from fedkin.server import RoundReport
 from fedkin.server.rounds import chosen
 from fedkin.server.upload_checks import OUTCOMES
-
-_ALWAYS = (
-    "round",
-    "cohort",
-    "answered",
-    "joined",
-    "absent",
-    "refused",
-    "missing",
-    "abandoned",
-    "bytes_up",
-    "bytes_down",
-    "bytes_evaluation",
-    "evaluated",
-)
-_WITHOUT_EVALUATION = ("limited", "cluster_sizes", "notes", "dp_steps")
 
 
 class Participants(Protocol):
@@ -49,139 +40,164 @@ class Participants(Protocol):
         """What the classes are called, where they have names."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class RoundRecords:
     """The lines of one round for each file."""
 
-    rounds: list[dict[str, Any]]
-    clients: list[dict[str, Any]]
-    relations: list[dict[str, Any]]
+    round: RoundLine
+    clients: list[ClientLine]
+    relations: list[RelationLine]
 
     def drop_outcomes(self) -> None:
         """Remove the outcomes of single test samples, which only the lines of a run's last round have."""
-        for line in self.clients:
-            for name in OUTCOMES:
-                line.pop(name, None)
+        self.clients = [without_outcomes(line) for line in self.clients]
 
 
-def lines_of(report: RoundReport, people: Participants, described: set[int] | None = None) -> RoundRecords:
-    """Return a round's report in plain values: its line, lines of its clients, and relations.
+def without_outcomes(line: ClientLine) -> ClientLine:
+    """Return a client's line without the outcomes of single test samples."""
+    return replace(line, right=b"", test_part="", logits="")
+
+
+def lines_of(
+    report: RoundReport,
+    people: Participants,
+    described: set[int] | None = None,
+    spent: Mapping[int, Spent] | None = None,
+) -> RoundRecords:
+    """Return the lines of a round.
 
     Args:
         described: clients whose training samples by class are in an earlier line; the first line of any other client
             has them, and the client is added. None: they are not recorded.
+        spent: private training of the round.
     """
-    line: dict[str, Any] = {
-        "round": report.round,
-        "cohort": report.cohort,
-        "answered": report.answered,
-        "joined": report.joined,
-        "absent": report.absent,
-        "refused": {str(i): reason for i, reason in report.refused.items()},
-        "missing": {str(i): reason for i, reason in sorted(report.missing.items())},
-        "abandoned": report.abandoned,
-        "bytes_up": report.bytes_up,
-        "bytes_down": report.bytes_down,
-        "bytes_evaluation": report.bytes_evaluation,
-        "evaluated": bool(report.evaluation),
-    }
-    clients = []
-    if report.evaluation:
-        together = stack({i: b.only(("test", "validation", "counts")) for i, b in report.evaluation.items()})
-        found = scores(sorted(report.evaluation), together.test, together.validation, together.counts)
-        line |= summarise(found)
-        clients = [s.line(report.round) for s in found]
-        if described is not None:
-            _add_counts(clients, report, described)
-        _outcomes(clients, report)
-        for own, b in zip(clients, report.evaluation.values(), strict=True):
-            own |= {"cluster": int(b.cluster)} if "cluster" in b else {}
-            own |= {f"note_{name}": float(t) for name, t in b.inside("note").items() if not t.dim()}
-        line |= _views(report, clients)
-        if lost := [i for i, b in report.evaluation.items() if int(b.get("unpredicted", 0))]:
-            line["unpredicted"] = lost
-        elif (said := only_class(together.test)) is not None:
-            line["only_class"] = said
-    if report.unevaluated:
-        line["unevaluated"] = {str(i): reason for i, reason in sorted(report.unevaluated.items())}
-    if report.limited:
-        line["limited"] = {
-            str(i): {"claimed": claimed, "used": used} for i, (claimed, used) in sorted(report.limited.items())
-        }
-    line |= _grouping(report, people)
-    if report.notes:
-        line["notes"] = report.notes
-    return RoundRecords([line], clients, _relations(report))
+    clients, figures = _evaluation(report, people, described) if report.evaluation else ([], None)
+    known = None if report.clusters is None else report.clusters[report.clusters >= 0]
+    line = RoundLine(
+        round=report.round,
+        cohort=tuple(report.cohort),
+        answered=tuple(report.answered),
+        joined=tuple(report.joined),
+        absent=tuple(report.absent),
+        abandoned=report.abandoned,
+        refused=_refused(report),
+        bytes_up=report.bytes_up,
+        bytes_down=report.bytes_down,
+        bytes_evaluation=report.bytes_evaluation,
+        limited=dict(sorted(report.limited.items())),
+        private=written(spent or {}),
+        cluster_sizes=() if known is None else tuple(torch.bincount(known, minlength=report.cluster_count).tolist()),
+        notes=_noted(report, of_evaluation=False),
+        figures=figures,
+    )
+    return RoundRecords(line, clients, _relations(report))
 
 
-def unevaluated(line: dict[str, Any]) -> dict[str, Any]:
+def _refused(report: RoundReport) -> tuple[Refused, ...]:
+    """Return the answers that were not used or did not arrive; the sentence of each is its value."""
+    found = [_reason(i, why, "update", "mismatch") for i, why in report.refused.items()]
+    found += [_reason(i, why, "update", "gone") for i, why in sorted(report.missing.items())]
+    return tuple(found + [_reason(i, why, "evaluate", "gone") for i, why in sorted(report.unevaluated.items())])
+
+
+def _reason(client: int, why: str, stage: Stage, code: Code) -> Refused:
+    numbers = re.search(r"\b(nan|inf|infinite|finite)\b", why, re.IGNORECASE)
+    if sent := re.search(r"had been sent NaN or infinity in (.*)", why):
+        return Refused("sent-not-finite", sent[1], stage=stage, client=client)
+    stage = "evaluate" if why.startswith("evaluation: ") else "query" if why.startswith("survey: ") else stage
+    code = "pool-broken" if why.startswith("cannot be read without the upload of ") else code
+    code = "not-summable" if numbers and stage == "update" else code
+    return Refused(code, value=why, stage=stage, client=client)
+
+
+def unevaluated(line: RoundLine) -> RoundLine:
     """Return the line of a round as it would be if the round had not been evaluated."""
-    kept = {name: value for name, value in line.items() if name in _ALWAYS or name in _WITHOUT_EVALUATION}
-    refused = {i: why for i, why in line["refused"].items() if not why.startswith("evaluation: ")}
-    if "notes" in kept:
-        kept["notes"] = {name: v for name, v in kept["notes"].items() if not name.startswith("evaluated_")}
-        kept = {name: value for name, value in kept.items() if name != "notes" or value}
-    return {**kept, "refused": refused, "bytes_evaluation": 0, "evaluated": False}
+    kept = tuple(r for r in line.refused if r.stage not in ("evaluate-query", "evaluate"))
+    return replace(line, refused=kept, bytes_evaluation=0, figures=None)
 
 
-def _add_counts(clients: list[dict[str, Any]], report: RoundReport, described: set[int]) -> None:
-    """Add a client's training samples by class to its first line; they do not change unless data drift."""
-    for line, (i, b) in zip(clients, report.evaluation.items(), strict=True):
-        if i not in described:
-            line["labels"] = b.counts.tolist()
-            described.add(i)
+def _noted(report: RoundReport, *, of_evaluation: bool) -> dict[str, float | None]:
+    """Return the numbers of the method that are about the evaluation, or all others."""
+    return {n: v for n, v in report.notes.items() if n.startswith("evaluated_") is of_evaluation}
 
 
-def _outcomes(clients: list[dict[str, Any]], report: RoundReport) -> None:
-    """Right or wrong for every test sample, and which samples these are: hexadecimal digits, two for each byte."""
-    for line, b in zip(clients, report.evaluation.values(), strict=True):
-        line |= {name: bytes(b[name].tolist()).hex() for name in OUTCOMES if name in b}
+def _evaluation(
+    report: RoundReport, people: Participants, described: set[int] | None
+) -> tuple[list[ClientLine], Figures]:
+    together = stack({i: b.only(("test", "validation", "counts")) for i, b in report.evaluation.items()})
+    ids = sorted(report.evaluation)
+    plain = scores(report.round, ids, together.test, together.validation, together.counts)
+    clients = [_client(line, report.evaluation[line.client], described) for line in plain]
+    lost = tuple(i for i, b in report.evaluation.items() if int(b.get("unpredicted", 0)))
+    views = dict.fromkeys(name for line in clients for name in line.views)
+    return clients, replace(
+        summarise(clients),
+        **_agreement(report, people),
+        unpredicted=lost,
+        only_class=None if lost else only_class(together.test),
+        views={name: _mean([line.views[name] for line in clients if name in line.views]) for name in views},
+        notes=_noted(report, of_evaluation=True),
+    )
 
 
-def _views(report: RoundReport, clients: list[dict[str, Any]]) -> dict[str, float]:
-    """Accuracy of further models that a method shows, per client and as the mean over clients."""
-    found: dict[str, list[float]] = {}
-    for line, b in zip(clients, report.evaluation.values(), strict=True):
-        for name in b:
-            view, _, part = name.rpartition(".")
-            if view and part == "test" and bool(b[name].any()):
-                n, _, right = b[name].sum(1).tolist()
-                line[f"accuracy_{view}"] = value = right / n
-                found.setdefault(f"accuracy_{view}", []).append(value)
-    return {name: math.fsum(values) / len(values) for name, values in found.items()}
+def _client(line: ClientLine, b: Bundle, described: set[int] | None) -> ClientLine:
+    """Return a client's line with what is not a count by class."""
+    labels = ()
+    if described is not None and line.client not in described:  # they do not change unless data drift
+        labels = tuple(b.counts.tolist())
+        described.add(line.client)
+    right, part, logits = (bytes(b[name].tolist()) if name in b else b"" for name in OUTCOMES)
+    return replace(
+        line,
+        cluster=int(b.cluster) if "cluster" in b else None,
+        labels=labels,
+        views=_views(b),
+        notes={name: float(t) for name, t in b.inside("note").items() if not t.dim()},
+        right=right,
+        test_part=part.hex(),
+        logits=logits.hex() if any(logits) else "",  # zeros: not finite
+    )
 
 
-def _grouping(report: RoundReport, people: Participants) -> dict[str, Any]:
-    """Return the sizes of the server's clusters and, in evaluated rounds, their agreement with the true groups.
+def _views(b: Bundle) -> dict[str, float | None]:
+    """Return the accuracy of further models that a method shows of a client."""
+    found: dict[str, float | None] = {}
+    for name in b:
+        view, _, part = name.rpartition(".")
+        if view and part == "test" and bool(b[name].any()):
+            n, _, right = b[name].sum(1).tolist()
+            found[view] = right / n
+    return found
 
-    The agreement of the clusters that clients chose at the evaluation is given next to it."""
-    if report.clusters is None:
+
+def _mean(values: list[float | None]) -> float:
+    known = [v for v in values if v is not None]
+    return math.fsum(known) / len(known)
+
+
+def _agreement(report: RoundReport, people: Participants) -> dict[str, float | None]:
+    """Return how the server's clusters agree with the true groups, and those that clients chose at the evaluation."""
+    true = None if report.clusters is None else people.groups_in(report.round)
+    if true is None or report.clusters is None:
         return {}
-    known = report.clusters[report.clusters >= 0]
-    out: dict[str, Any] = {"cluster_sizes": torch.bincount(known, minlength=report.cluster_count).tolist()}
-    true = people.groups_in(report.round)
-    if true is not None and report.evaluation:
-        groups = true[: len(report.clusters)]
-        out["ari"] = adjusted_rand(report.clusters, groups)
-        if (labels := chosen(report.evaluation, len(groups))) is not None:
-            out["ari_evaluated"] = adjusted_rand(labels, groups)
-    return out
+    groups = true[: len(report.clusters)]
+    labels = chosen(report.evaluation, len(groups))
+    own = None if labels is None else adjusted_rand(labels, groups)
+    return {"ari": adjusted_rand(report.clusters, groups), "ari_evaluated": own}
 
 
-def _relations(report: RoundReport) -> list[dict[str, Any]]:
-    lines: list[dict[str, Any]] = []
-    if report.clusters is not None:
-        lines.append({"round": report.round, "kind": "clusters", "labels": report.clusters.tolist()})
-    if report.weights is not None:
-        lines.append({"round": report.round, "kind": "weights", "rows": _sparse(report.cohort, report.weights)})
-    return lines
+def _relations(report: RoundReport) -> list[RelationLine]:
+    if report.clusters is None and report.weights is None:
+        return []
+    clusters = () if report.clusters is None else tuple(report.clusters.tolist())
+    weights = {} if report.weights is None else _sparse(report.cohort, report.weights)
+    return [RelationLine(report.round, weights, clusters)]
 
 
-def _sparse(cohort: list[int], weights: Tensor) -> dict[str, dict[str, float]]:
+def _sparse(cohort: list[int], weights: Tensor) -> dict[int, dict[int, float]]:
     """Return the entries of each client's row that are not zero, by client."""
-    names = [str(j) for j in range(weights.shape[1])]  # once: a round of K clients may have K x K entries
-    rows = dict[str, dict[str, float]]()
+    rows = dict[int, dict[int, float]]()
     for i, row, rounded in zip(cohort, weights, weights.double().round(decimals=6), strict=True):
         there = row.nonzero().flatten()
-        rows[str(i)] = dict(zip(map(names.__getitem__, there.tolist()), rounded[there].tolist(), strict=True))
+        rows[i] = dict(zip(there.tolist(), rounded[there].tolist(), strict=True))
     return rows

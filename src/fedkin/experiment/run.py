@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 import tomli_w
 
@@ -22,21 +22,25 @@ from fedkin.data import Federation
 from fedkin.engines import Engine, Gradient, choose, gradients, resolved, why_not_compiled
 from fedkin.experiment.execute import OnRound, execute, one_thread, opened
 from fedkin.experiment.extend import complete, continued, extend
+from fedkin.experiment.finished import FinishedRun
 from fedkin.experiment.listing import whole_of
 from fedkin.experiment.planned import ALWAYS
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.progress import bar
-from fedkin.experiment.result import FinishedRun, Result
-from fedkin.experiment.run_folder import COMPUTED, RunFolder
+from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import Compute, RunSettings, Settings, Setup, settings_from
 from fedkin.models.start import Model
 from fedkin.privacy.budget import Privacy
+from fedkin.record.files import RUN
+from fedkin.record.lines import RoundLine, RunLine
+from fedkin.record.result import Result
 from fedkin.server import Attack, RoundReport, Simulation, join_rounds, needs
 from fedkin.storage.client_states import Kept, States
 from fedkin.storage.folders import room
 from fedkin.storage.lock import remove, writing
 from fedkin.storage.row_store import SUPPORTED, Banks
 from fedkin.storage.toml import read_toml
+from fedkin.version import __version__
 
 IN_MEMORY = 256 << 20
 """Bytes that a model for every client may take for ``state = "auto"`` to keep them in memory, where every checkpoint
@@ -154,7 +158,7 @@ def run(
         experiment = made(replace(setup, run=going_on))
     with bar(experiment.setup.run.rounds, experiment.title, quiet=not progress) as shown:
 
-        def each_round(report: RoundReport, line: dict[str, Any]) -> None:
+        def each_round(report: RoundReport, line: RoundLine) -> None:
             shown.at(line)
             if on_round is not None:
                 on_round(report, line)
@@ -208,22 +212,28 @@ def simulate(
     if not resume and 4 * e.net.size * clients > IN_MEMORY:
         _require_room(e, clients, in_files, out)
     joins = join_rounds(clients, setup.run.late_joiners)
-    extra = _attacked(setup, clients)
-    notes = [*federation.notes, *_undecided(e, federation)]
-    extra |= {"notes": notes} if notes else {}
+    notes = (*federation.notes, *_undecided(e, federation))
     with one_thread(), ExitStack() as to_the_end:
         gradient = _gradient(setup.compute.gradient, out if resume else None)
         job = replace(e.job(e.laid_out(federation.clients)), gradient=gradient, means_only=_means_only(setup))
         chosen, why = choose(engine or setup.compute.engine, setup.compute.workers, job)
-        extra["computed"] = f"{why}; {gradients(chosen, job)}"
+        about = RunLine(
+            fedkin=__version__,
+            title=e.title,
+            seed=e.plan.seed,
+            clients=clients,
+            engine=f"{why}; {gradients(chosen, job)}",
+            gradient=gradient,
+            command="" if out is None or "made_by" in e.table else f"fedkin run {typed(Path(out) / 'config.toml')}",
+            attackers=tuple(setup.attack.clients(clients, setup.run.seed)),
+            notes=notes,
+        )
         with closing(chosen.start(job)) as session:
             folder = None  # made last: whatever is wrong with the settings has been said by now
             if out is not None:
                 to_the_end.enter_context(writing(Path(out)))
                 to_the_end.enter_context(room(Path(out)))
                 folder = opened(out, e.table) if resume else RunFolder.create(out, tomli_w.dumps(e.table), sources)
-                if not folder.checkpoint.path.exists():  # before any round
-                    folder.write("computed", {"gradient": gradient})
                 if federation.preparation is not None:
                     folder.write("preparation", federation.preparation.to_json())
             store = States(None if folder is None else folder.states) if in_files else None
@@ -238,16 +248,16 @@ def simulate(
                 store=store,
             )
             try:
-                result = execute(e, federation, simulation, folder, on_round=on_round, banks=banks, extra=extra)
+                result = execute(e, federation, simulation, about, folder, on_round=on_round, banks=banks)
             except Exception as error:
                 passing = any(isinstance(e, (OSError, MemoryError)) for e in (error, error.__cause__))
                 again = resume or passing  # it may go well another time
                 if folder is not None and not again and not folder.checkpoint.path.exists():
                     remove(folder.path)  # to go on with it would repeat the error
                 raise
-            states, place = simulation.states(result.server.acks), result.folder
-            result.finished = FinishedRun(e, job, federation, joins, result.server, states, place)
-            return result
+            states = simulation.states(result.server.acks)
+            finished = FinishedRun(e, job, federation, joins, result.server, states, result.folder)
+            return replace(result, finished=finished)
 
 
 def resume(folder: Path | str, on_round: OnRound | None = None, rounds: int | None = None) -> Result:
@@ -308,7 +318,7 @@ def _gradient(asked: Gradient, resumed: Path | str | None) -> Gradient:
         return resolved(asked)
     began = RunFolder.gradient(resumed) if asked == "auto" else asked
     if began not in get_args(Gradient):
-        raise RunFolderError(f"{Path(resumed) / COMPUTED} names gradients {began!r}, which this fedkin does not know")
+        raise RunFolderError(f"{Path(resumed) / RUN} names gradients {began!r}, which this fedkin does not know")
     if began == "compiled" and (why := why_not_compiled()):
         raise ConfigError(
             f"{resumed} was begun with compiled training, which is not possible here ({why}); install what it needs, "
@@ -353,10 +363,3 @@ def _undecided(e: Experiment, federation: Federation) -> list[str]:
         f"{e.title} decides at each client by its validation samples, and no client has any, so it has nothing to go "
         "by; --validation 0.2 gives clients some"
     ]
-
-
-def _attacked(setup: Setup, clients: int) -> dict[str, Any]:
-    """Return the attackers for the summary, so that figures can be given without them."""
-    attack = setup.attack
-    there = attack.clients(clients, setup.run.seed)
-    return {"attack": {"kind": attack.kind, "clients": there}} if there else {}

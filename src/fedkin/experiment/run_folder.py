@@ -21,27 +21,28 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from torch import Tensor
 
 from fedkin.core import Bundle, RunFolderError
 from fedkin.core.errors import typed
+from fedkin.experiment.records import RoundRecords
+from fedkin.record.files import COMMIT, RUN, LineFiles, Lines, read_commit, read_json, write_json
+from fedkin.record.lines import ClientLine, Commit, Ended, Mark, RoundLine, RunLine, TimingLine
 from fedkin.server import Server
 from fedkin.storage.checkpoint import FILES, Checkpoint, banks_of
 from fedkin.storage.client_states import Stored
 from fedkin.storage.files import write_atomic
 from fedkin.storage.folders import require_folder, taken
-from fedkin.storage.line_files import LineFiles, size_texts
 from fedkin.storage.row_store import Banks
 
 EXTENDING = "extending.json"
 """What is to be done to a folder whose run gets more rounds (`fedkin.experiment.extend`), until it is done."""
-
-COMPUTED = "computed.json"
-"""How the gradients of the run are found: what ``gradient = "auto"`` was where it began, to go on with the same."""
 
 
 class RunFolder:
@@ -61,7 +62,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lines = LineFiles(path)
+        self.lines, self._commit = LineFiles(path), Commit()
         self.survives_power_failures = False
         self.banks: Banks | None = None
         self.keeps_best = True
@@ -108,17 +109,45 @@ class RunFolder:
         """Return how the run in a folder began to find gradients.
 
         Raises:
-            RunFolderError: the file is missing or damaged.
+            RunFolderError: ``run.json`` is missing or damaged.
         """
-        file = Path(path) / COMPUTED
-        try:
-            return str(json.loads(file.read_bytes())["gradient"])
-        except (OSError, ValueError, TypeError, KeyError) as e:
-            raise RunFolderError(f"{file} is damaged ({e}); restore the folder from a copy") from e
+        return read_json(Path(path) / RUN, RunLine).gradient
 
     def write(self, name: str, value: Mapping[str, Any]) -> None:
-        """Write ``NAME.json`` atomically."""
-        _renew(self.path / f"{name}.json", json.dumps(value, indent=2) + "\n")
+        """Write ``NAME.json`` atomically, for people."""
+        _renew(self.path / f"{name}.json", (json.dumps(value, indent=2) + "\n").encode())
+
+    def describe(self, run: RunLine) -> None:
+        """Write ``run.json``."""
+        _renew(self.path / RUN, msgspec.json.encode(run) + b"\n")
+
+    # ---- lines ------------------------------------------------------------------------------------------------
+    def append(self, lines: RoundRecords, seconds: TimingLine) -> None:
+        """Add the lines of a round."""
+        self.lines.append({"rounds": [lines.round], "clients": lines.clients, "relations": lines.relations,
+                           "timing": [seconds]})  # fmt: skip
+
+    def recover(self) -> None:
+        """Remove the lines of rounds that no checkpoint covers.
+
+        Raises:
+            RunFolderError: lines of its rounds are missing or changed.
+        """
+        self.lines.cut(self._commit)
+        if self._commit.round and read_commit(self.path) != self._commit:  # a kill came between the two
+            write_json(self.path / COMMIT, self._commit)
+
+    def commit_with(self, files: Mapping[str, Mark]) -> Commit:
+        """Return the commit of a run that goes on, with other files of lines."""
+        return Commit(self._commit.round, {**self._commit.files, **files})
+
+    def rounds(self) -> Iterable[RoundLine]:
+        """Return the lines of the rounds up to the checkpoint."""
+        return Lines(self.path, RoundLine, self._commit, 0)
+
+    def clients(self) -> Iterable[ClientLine]:
+        """Return the lines of clients up to the checkpoint."""
+        return Lines(self.path, ClientLine, self._commit, sys.maxsize)
 
     # ---- checkpoint -------------------------------------------------------------------------------------------
     @property
@@ -141,7 +170,7 @@ class RunFolder:
         """The folder of the server's banks, if they are in files."""
         return self.path / "banks"
 
-    def save(self, server: Server, clients: Mapping[int, Bundle], marks: Mapping[str, str]) -> None:
+    def save(self, server: Server, clients: Mapping[int, Bundle], marks: Mapping[str, str], ended: Ended = "") -> None:
         """Replace the checkpoint by the state after the server's last round; what is in files is only named."""
         state, sums, banks = (server.state, Bundle(), {}) if self.banks is None else self.banks.split(server.state)
         tensors = {f"server.{name}": t for name, t in state.items()}
@@ -153,11 +182,13 @@ class RunFolder:
         else:
             tensors |= {f"client.{i}.{name}": t for i, state in clients.items() for name, t in state.items()}
         if self.survives_power_failures:
-            self.lines.sync()  # before the checkpoint that has their sizes
+            self.lines.sync()  # before the checkpoint that has their marks
+        commit = self._commit = Commit(server.round, self.lines.marks(), ended)
         self.checkpoint.write(
-            server.round, tensors, marks, about=self.about, banks=banks, more=size_texts(self.lines.sizes()),
+            server.round, tensors, marks, about=self.about, banks=banks, more=commit_text(commit),
             sync=self.survives_power_failures,
         )  # fmt: skip
+        write_json(self.path / COMMIT, commit, sync=self.survives_power_failures)
         if isinstance(clients, Stored):
             clients.saved()
         if self.banks is not None:
@@ -200,7 +231,7 @@ class RunFolder:
             return None
         texts, tensors = file.read(marks, self.about)
         if not best:
-            self.lines.require(texts)
+            self._commit = _commit_in(texts, file.path)
         sums = {name.split(".", 1)[1]: tensors.pop(name) for name in list(tensors) if name.startswith("sums.")}
         server, states = self._unpack(tensors, int(texts["round"]))
         if best:  # it holds everything, and the files of banks are those of the last round
@@ -241,18 +272,29 @@ class RunFolder:
         Raises:
             RunFolderError: the checkpoint is damaged or of another run, or lines of its rounds are missing or damaged.
         """
-        texts: Mapping[str, str] = {"round": "0"}
         if self.checkpoint.path.exists():
             texts, _ = self.checkpoint.read(marks, about)
-            self.lines.require(texts)
-        self.lines.cut(int(texts["round"]))
-        return int(texts["round"])
+            self._commit = _commit_in(texts, self.checkpoint.path)
+        self.recover()
+        return self._commit.round
 
 
-def _renew(path: Path, text: str) -> None:
-    """Write a file unless it holds this text already."""
-    if not path.is_file() or path.read_bytes() != text.encode():
-        write_atomic(path, text.encode())
+def commit_text(commit: Commit) -> dict[str, str]:
+    """Return a commit as a text of a checkpoint."""
+    return {"commit": msgspec.json.encode(commit).decode()}
+
+
+def _commit_in(texts: Mapping[str, str], path: Path) -> Commit:
+    try:
+        return msgspec.json.decode(texts.get("commit", ""), type=Commit)
+    except ValueError as e:
+        raise RunFolderError(f"{path} is damaged ({e}); restore the folder from a copy") from e
+
+
+def _renew(path: Path, content: bytes) -> None:
+    """Write a file unless it holds this already."""
+    if not _holds(path, content):
+        write_atomic(path, content)
 
 
 def _holds(path: Path, content: bytes) -> bool:

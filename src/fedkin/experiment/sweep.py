@@ -16,16 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import msgspec
 import tomli_w
 
 from fedkin.core import ConfigError, MethodError, ModelError, RunFolderError
 from fedkin.core.errors import nearest, typed
 from fedkin.data import Federation
 from fedkin.evaluate import Spread, spread
-from fedkin.evaluate.divergence import sentence
-from fedkin.evaluate.rounds import RULE, final_by_client, over, spans
 from fedkin.experiment.prepare import require_validation
-from fedkin.experiment.result import FinalMetrics
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.search_space import (
     Range,
@@ -41,12 +39,14 @@ from fedkin.experiment.search_space import (
 )
 from fedkin.experiment.settings import Settings, decisive, settings_from
 from fedkin.inspection import require_two_classes
+from fedkin.record.divergence import sentence
+from fedkin.record.figures import RULE, over, span, spans
+from fedkin.record.lines import FinalFigures, Item, RoundLine
 from fedkin.report.cells import cells
 from fedkin.report.tables import DASH, Grid, percent, to_markdown
 from fedkin.report.tuning import plain_setting
 from fedkin.storage.files import write_atomic
 from fedkin.storage.folders import room, taken
-from fedkin.storage.json_lines import Lines
 from fedkin.storage.lock import NAME as LOCK
 from fedkin.storage.lock import remove, writing
 from fedkin.storage.toml import NETWORK, NONE, differences, named, read_toml
@@ -54,7 +54,7 @@ from fedkin.user_code.reference import CodeRef, copies
 
 PARTS = ("method", "model", "training", "run", "aggregation", "attack", "privacy")
 Sampler = Literal["tpe", "sobol"]
-OnTrial = Callable[[int, int, Values, int, dict[str, Any]], None]
+OnTrial = Callable[[int, int, Values, int, RoundLine], None]
 """Called after each round with the trial's number, how many there are, its values, the seed and the round's line."""
 
 
@@ -193,7 +193,7 @@ class Sweep:
 @dataclass(frozen=True)
 class Trial:
     """One setting: its validation accuracy over seeds (the headline: mean over clients and the rounds of
-    `fedkin.evaluate.rounds.window`), a fraction, or why it failed; over which rounds, and what it is in the last one;
+    `fedkin.record.figures.window`), a fraction, or why it failed; over which rounds, and what it is in the last one;
     and its test accuracy, which is not used for the choice; of its first seed, validation accuracy by client and the
     megabytes sent up and down."""
 
@@ -250,9 +250,7 @@ def run_sweep(
 
 
 def _trials(sweep: Sweep, out: Path, federations: dict[int, Federation], on_trial: OnTrial | None) -> list[Trial]:
-    known = [
-        _renamed(line["values"], lambda name: CodeRef.read(name, out).name) for line in Lines(out / "trials.jsonl")
-    ]
+    known = [_renamed(values, lambda name: CodeRef.read(name, out).name) for values in tried_values(out)]
     done: list[Trial] = []
     for number in range(sweep.size):
         values = _values(sweep, number, known, done)
@@ -264,6 +262,30 @@ def _trials(sweep: Sweep, out: Path, federations: dict[int, Federation], on_tria
         told = None if on_trial is None else partial(on_trial, number, sweep.size, values)
         done.append(_trial(sweep, out, number, values, federations, told))
     return done
+
+
+class _Tried(Item, frozen=True):
+    """A line of ``trials.jsonl``."""
+
+    number: int
+    values: dict[str, bool | int | float | str]
+
+
+def tried_values(out: Path) -> list[Values]:
+    """Return the settings that a sweep has tried, in order.
+
+    Raises:
+        RunFolderError: the file is damaged.
+    """
+    path = out / "trials.jsonl"
+    try:
+        raw = path.read_bytes() if path.exists() else b""
+        lines = msgspec.json.Decoder(_Tried).decode_lines(raw)
+        if [line.number for line in lines] != list(range(len(lines))):
+            raise ValueError("its numbers are not in order")
+    except ValueError as e:
+        raise RunFolderError(f"{path} is damaged ({e}); restore it") from e
+    return [line.values for line in lines]
 
 
 def _values(sweep: Sweep, number: int, known: Sequence[Values], done: list[Trial]) -> Values:
@@ -314,10 +336,10 @@ def _trial(
     number: int,
     values: Values,
     federations: dict[int, Federation],
-    on_line: Callable[[int, dict[str, Any]], None] | None,
+    on_line: Callable[[int, RoundLine], None] | None,
 ) -> Trial:
     """Run one setting with every seed, or continue it; after a seed that fails no further one begins."""
-    finals, last, sent = list[FinalMetrics](), list[float | None](), list[float]()
+    finals, last, sent = list[FinalFigures](), list[float | None](), list[float]()
     by_client: list[Mapping[int, float]] = []
     for seed in sweep.seeds:
         if seed not in federations:
@@ -334,20 +356,20 @@ def _trial(
             if number == 0:  # nothing was trained yet: more likely a mistake in what all trials have in common
                 raise
             return Trial(number, values, None, f"seed {seed}: {e}")
-        if (lost := result.summary.get("diverged")) is not None:
+        if (lost := result.diverged) is not None:
             return Trial(number, values, None, f"seed {seed}: {sentence(lost, result.rounds)}")
         if result.final.validation is None:  # data of a further seed
             raise ConfigError("a sweep chooses on validation data, and no client has any; raise --validation")
         finals.append(result.final)
-        last.append((result.summary["last"] or {}).get("validation"))
-        by_client.append(final_by_client(result.clients, len(result.rounds), "validation_accuracy"))
-        sent.append((result.summary["bytes_up"] + result.summary["bytes_down"]) / 1e6)
+        last.append(None if result.last is None else result.last[1].validation)
+        by_client.append(result.averaged("validation"))
+        sent.append(result.bytes / 1e6)
     return Trial(
         number,
         values,
         spread([one.validation for one in finals]),
         test=spread([one.accuracy for one in finals]),
-        rounds=spans([one.rounds for one in finals]),
+        rounds=spans([span(one.rounds) for one in finals]),
         last=spread(last),
         by_client=by_client[0],
         megabytes=sent[0],

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from fedkin.core import ConfigError
-from fedkin.evaluate import GROUPED, METRICS, OTHER_MOMENT
 from fedkin.experiment.listing import metric_of
+from fedkin.record.figures import GROUPED, METRICS, OTHER_MOMENT
+from fedkin.record.lines import Figures, RoundLine
+from fedkin.record.result import Result
 from fedkin.storage.files import write_atomic
 
 TrackerName = Literal["tensorboard", "mlflow", "wandb"]
@@ -143,22 +145,23 @@ class Tracking:
         self._open: dict[str, Tracker] | None = None
         self._trial = metric_of(folder) == "validation"
 
-    def round(self, line: Mapping[str, Any]) -> None:
+    def round(self, line: RoundLine) -> None:
         """Log a round that has ended."""
-        names = [n for n in (*METRICS, *GROUPED, *OTHER_MOMENT) if not self._trial or n == "validation"]
-        figures = {n: float(v) for n in names if isinstance(v := line.get(n), (int, float))}
-        figures |= {n: float(line[n]) for n in ("bytes_up", "bytes_down", "bytes_evaluation") if n in line}
-        figures |= {n: float(len(line[n])) for n in ("answered", "refused") if n in line}
-        self._tell(lambda tracker: tracker.round(int(line["round"]), figures))
+        figures = {} if line.figures is None else self._shown(line.figures)
+        figures |= {n: float(getattr(line, n)) for n in ("bytes_up", "bytes_down", "bytes_evaluation")}
+        figures |= {n: float(len(getattr(line, n))) for n in ("answered", "refused")}
+        self._tell(lambda tracker: tracker.round(line.round, figures))
+
+    def _shown(self, figures: Figures) -> dict[str, float]:
+        names = ("validation",) if self._trial else (*METRICS, *GROUPED, *OTHER_MOMENT)
+        return {n: v for n in names if (v := figures.of(n)) is not None}
 
     def end(self) -> None:
-        """Log the end of the run, after its summary and report were written; a failed run has no summary."""
+        """Log the end of the run, after its report was written; a run that failed has no final figures."""
         if not self._names:
             return
-        summary = self._folder / "summary.json"
-        final = json.loads(summary.read_text(encoding="utf-8"))["final"] if summary.is_file() else {}
-        names = [n for n in final if not self._trial or n == "validation"]
-        figures = {n: float(v) for n in names if isinstance(v := final[n], (int, float))}
+        run = Result.open(self._folder) if (self._folder / "config.toml").is_file() else None
+        figures = self._shown(run.final) if run is not None and run.ended else {}
         report = self._folder / "report.html"
         self._tell(lambda tracker: tracker.end(figures, report if report.is_file() else None))
         self._open = {}
@@ -194,7 +197,7 @@ class TrackedRuns:
         self._names, self._folder = tuple(names), folder
         self._now: tuple[Path, Tracking] | None = None
 
-    def round(self, place: Path, title: str, table: Mapping[str, Any], line: Mapping[str, Any]) -> None:
+    def round(self, place: Path, title: str, table: Mapping[str, Any], line: RoundLine) -> None:
         """Log a round of the run in ``place``."""
         if not self._names:
             return

@@ -23,10 +23,11 @@ from fedkin.experiment.listing import TRIALS
 from fedkin.experiment.search_space import Space, Values, space_from
 from fedkin.experiment.settings import Settings
 from fedkin.experiment.sweep import OnTrial, Sweep, Trial, at_ends, chosen, run_sweep, trial_name
+from fedkin.record.lines import RoundLine
+from fedkin.record.result import Result
 from fedkin.report.tuning import Tuned, read_tuned, write_tuned
-from fedkin.storage.json_lines import Lines
 
-OnTuning = Callable[[str, int, int, Values, int, dict[str, Any]], None]
+OnTuning = Callable[[str, int, int, Values, int, RoundLine], None]
 """Called after each round of a trial with the method's name and what `fedkin.experiment.sweep.OnTrial` gets."""
 _LR: dict[Optimizer, str] = {"sgd": "log:1e-3..1", "adam": "log:1e-4..1e-1", "adamw": "log:1e-4..1e-1"}
 """Optimizer -> the range of the step size, one for all methods. A step of Adam has about this length in each weight,
@@ -156,4 +157,4 @@ def _validation(trial: Trial) -> float | None:
 
 
 def _seconds(run: Path) -> float:
-    return sum(float(line["round_s"]) + float(line["evaluation_s"]) for line in Lines(run / "timing.jsonl"))
+    return sum(line.whole + line.evaluation for line in Result.open(run).timing)

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedkin.core.errors import typed
 from fedkin.experiment.listing import listed
-from fedkin.storage.json_lines import Lines
+from fedkin.experiment.sweep import tried_values
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ def available(folder: Path) -> list[AvailableRun]:
     """
     if (folder / "config.toml").is_file():
         return []
-    runs = [run for run in listed(folder) if (run.folder / "checkpoint.safetensors").is_file() and run.done]
+    runs = [run for run in listed(folder) if run.done]
     if not (folder / "sweep.toml").is_file():
         return [AvailableRun(r.folder, r.method, r.seed, r.done, r.accuracy, r.state) for r in runs]
-    values = {f"{line['number']:03d}": line["values"] for line in Lines(folder / "trials.jsonl")}
+    values = {f"{n:03d}": one for n, one in enumerate(tried_values(folder))}
     chosen, found = _chosen(folder), []
     for r in runs:
         number = r.folder.name.partition("-seed")[0]

@@ -79,7 +79,7 @@ def tested(found: Tensor, evaluated: Tensor | None, trained: Tensor) -> dict[str
         evaluated: those of the run's evaluation of the same round, None if there was none.
         trained: the client's training samples by class ``[C]``, whose most frequent class is a constant answer.
     """
-    of = score(0, found, None, trained)
+    of = score(found, trained)
     return {
         "n": of.n_test,
         "correct": of.correct,

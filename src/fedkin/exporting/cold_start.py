@@ -18,7 +18,7 @@ from fedkin.engines import Loop
 from fedkin.evaluate import interval, score
 from fedkin.evaluate.choice import majority_class
 from fedkin.experiment.execute import one_thread
-from fedkin.experiment.result import FinishedRun
+from fedkin.experiment.finished import FinishedRun
 from fedkin.exporting.finished import Run, finished, name_of
 from fedkin.exporting.joining_client import Source, newcomer, notes_on
 from fedkin.methods import Local
@@ -128,7 +128,7 @@ def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5), *, encoding: 
         raise DataError(f"{where}: no sample is left for testing; provide more samples")
     rounds_of_own = sorted(set(after))
     way = _joined(p, shard, rounds_of_own)
-    scores = {a: score(0, way.found[a].test, None, way.found[a].counts) for a in rounds_of_own}
+    scores = {a: score(way.found[a].test, way.found[a].counts) for a in rounds_of_own}
     return Drill(
         data=where,
         title=p.experiment.title,
@@ -140,7 +140,7 @@ def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5), *, encoding: 
         mates=_mates(p, way.labels),
         weights=None if way.weights is None else _told(p, way.weights),
         accuracy={a: s.accuracy or 0.0 for a, s in scores.items()},
-        interval={a: interval(int(s.correct), int(s.n_test)) for a, s in scores.items()},
+        interval={a: interval(s.correct, s.n_test) for a, s in scores.items()},
         macro_f1={a: s.macro_f1 or 0.0 for a, s in scores.items()},
         clusters={a: way.clusters[a] for a in rounds_of_own},
         local=_alone(p, shard, sorted({*after, p.server.round})),

@@ -12,15 +12,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from fedkin.core import Bundle, ConfigError, RunFolderError
 from fedkin.core.errors import meant, typed
 from fedkin.engines import Gradient, Loop
-from fedkin.evaluate import best
 from fedkin.experiment.execute import one_thread
+from fedkin.experiment.finished import FinishedRun
 from fedkin.experiment.prepare import Experiment
-from fedkin.experiment.result import FinishedRun, Result
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import settings_from
+from fedkin.record.files import read_commit
+from fedkin.record.result import Result
 from fedkin.server import Server, Simulation, join_rounds
 from fedkin.storage.lock import NAME as LOCK
 from fedkin.storage.lock import owner
@@ -43,7 +46,8 @@ def finished(run: Run) -> FinishedRun:
     if isinstance(run, Result):
         if run.finished is None:
             raise ConfigError("this result has no clients: only a result of fedkin.run has")
-        return run.finished
+        finished: FinishedRun = run.finished
+        return finished
     folder = RunFolder.open(run)
     if (folder.path / "clients.json").exists():
         raise ConfigError(
@@ -109,20 +113,20 @@ def at_best(p: FinishedRun) -> tuple[FinishedRun, dict[str, Any]]:
     if p.folder is None:
         raise ConfigError("only a run with a folder keeps its best round: give it one, fedkin.run(..., out='FOLDER')")
     folder = RunFolder.open(p.folder)
-    found = best(folder.lines.read("rounds", p.server.round))
+    found = Result.open(p.folder).best
     if found is None:
         raise ConfigError(
             f"no round of {p.folder} can be chosen: no client has validation samples; run with --validation 0.1, or "
             "export the last round"
         )
-    number = int(found["round"] or 0)
-    if number == p.server.round:
-        return p, found
-    if folder.best.round() != number:
-        raise ConfigError(f"the best round of {p.folder}, {number}, was not kept: {_not_kept(folder)}")
+    figures = {"round": found.round, **msgspec.to_builtins(found.figures)}
+    if found.round == p.server.round:
+        return p, figures
+    if folder.best.round() != found.round:
+        raise ConfigError(f"the best round of {p.folder}, {found.round}, was not kept: {_not_kept(folder)}")
     loaded = folder.load(p.experiment.marks, best=True)
     assert loaded is not None  # it has a round
-    return replace(p, server=loaded[0], states=loaded[1]), found
+    return replace(p, server=loaded[0], states=loaded[1]), figures
 
 
 def _not_kept(folder: RunFolder) -> str:
@@ -139,7 +143,7 @@ def _banks_of(folder: RunFolder) -> Path:
     others, since opening them reverts the rows of a round that may be in progress."""
     place = Path(tempfile.mkdtemp(prefix="fedkin-"))
     weakref.finalize(folder, shutil.rmtree, place, ignore_errors=True)  # open files stay readable
-    done = (folder.path / "summary.json").exists()
+    done = bool(read_commit(folder.path).ended)
     for file in folder.bank_files.iterdir():
         if done:
             (place / file.name).symlink_to(file.absolute())

@@ -21,7 +21,7 @@ from fedkin.data.sources import csv_files
 from fedkin.data.sources.csvfile import Table, read_csv
 from fedkin.data.sources.tables import numbered_classes
 from fedkin.data.standalone import unusual_inputs, unusual_rows
-from fedkin.experiment.result import FinishedRun
+from fedkin.experiment.finished import FinishedRun
 from fedkin.exporting.finished import name_of
 from fedkin.exporting.ranges import of_all
 from fedkin.inspection.duplicates import FEW_INPUTS, MOST_VALUES, hash_rows

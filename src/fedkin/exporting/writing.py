@@ -12,7 +12,7 @@ import torch
 
 from fedkin.core import Bundle, ConfigError
 from fedkin.core.errors import typed
-from fedkin.experiment.result import FinishedRun
+from fedkin.experiment.finished import FinishedRun
 from fedkin.exporting.export_source import ExportSource, Taken
 from fedkin.exporting.finished import Run, at_best, finished, name_of, number_of, simulation
 from fedkin.exporting.folders import require_free, write_export

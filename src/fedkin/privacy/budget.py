@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -206,12 +206,12 @@ def _per_step(noise: float, rate: float) -> Any:
     return compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=RDPAccountant.DEFAULT_ALPHAS)
 
 
-def total(spent: Sequence[Mapping[str, Any]]) -> dict[int, dict[float, int]]:
-    """Return the total private training of a run, from the lines of its rounds."""
+def total(rounds: Iterable[Mapping[int, Iterable[tuple[float, int]]]]) -> dict[int, dict[float, int]]:
+    """Return the total private training of a run, from that of its rounds: pairs of sampling rate and steps."""
     out: dict[int, dict[float, int]] = {}
-    for line in spent:
-        for client, pairs in line.get("dp_steps", {}).items():
-            add(out.setdefault(int(client), {}), dict(pairs))
+    for line in rounds:
+        for client, pairs in line.items():
+            add(out.setdefault(client, {}), dict(pairs))
     return out
 
 
@@ -221,9 +221,9 @@ def add(to: dict[float, int], spent: Spent) -> None:
         to[rate] = to.get(rate, 0) + steps
 
 
-def written(spent: Mapping[int, Spent]) -> dict[str, list[list[float]]]:
+def written(spent: Mapping[int, Spent]) -> dict[int, tuple[tuple[float, int], ...]]:
     """Return the private training of a round for its line: pairs of sampling rate and steps by client."""
-    return {str(i): [[rate, steps] for rate, steps in sorted(s.items())] for i, s in sorted(spent.items())}
+    return {i: tuple(sorted(s.items())) for i, s in sorted(spent.items())}
 
 
 def sentence(summary: Mapping[str, Any]) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedkin.evaluate import Choice, spread
-from fedkin.evaluate.rounds import evaluated, over
+from fedkin.record.figures import evaluated, over
+from fedkin.record.result import Result
 from fedkin.report import figures
 from fedkin.report.charts import Spec, chart
 from fedkin.report.figures import (
@@ -21,7 +22,6 @@ from fedkin.report.figures import (
     y_methods,
 )
 from fedkin.report.first import NAMED
-from fedkin.report.folder import Run
 from fedkin.report.headline import headline, rounds_of
 from fedkin.report.wording import tight
 
@@ -33,7 +33,7 @@ LABELS = 204
 """Width of the names and values at their ends, in pixels."""
 
 
-def one_over_rounds(run: Run, reference: str, local: float | None, fair: bool) -> Figure:
+def one_over_rounds(run: Result, reference: str, local: float | None, fair: bool) -> Figure:
     """Return the accuracy of one run by round, its worst tenth, and a band of ± one standard deviation over clients.
 
     Args:
@@ -42,29 +42,28 @@ def one_over_rounds(run: Run, reference: str, local: float | None, fair: bool) -
         local: final accuracy of the reference, a fraction, drawn as a dashed line.
         fair: whether accuracy is the headline metric; else balanced accuracy comes first.
     """
-    lines = thinned(evaluated(run.rounds))
-    rows = []
-    for line in lines:
-        mean, std = line.get("accuracy"), line.get("std") or 0.0
-        if mean is not None:
-            rows.append({"round": line["round"], "series": "mean over clients", "value": percent(mean),
+    rows, lines = [], thinned(evaluated(run.rounds))
+    for round, f in lines:
+        if f.accuracy is not None:
+            mean, std = f.accuracy, f.std or 0.0
+            rows.append({"round": round, "series": "mean over clients", "value": percent(mean),
                          "low": percent(max(mean - std, 0.0)), "high": percent(min(mean + std, 1.0))})  # fmt: skip
-        if line.get("worst_decile") is not None:
-            rows.append({"round": line["round"], "series": "worst 10 %", "value": percent(line["worst_decile"])})
-        if not fair and line.get("balanced") is not None:
-            rows.append({"round": line["round"], "series": "balanced", "value": percent(line["balanced"])})
+        if f.worst_decile is not None:
+            rows.append({"round": round, "series": "worst 10 %", "value": percent(f.worst_decile)})
+        if not fair and f.balanced is not None:
+            rows.append({"round": round, "series": "balanced", "value": percent(f.balanced)})
     shades = {"mean over clients": "var(--m1)", "worst 10 %": "var(--m2)"}
     shades = shades if fair else {"balanced": "var(--m4)", **shades}
-    levels = {f"{reference}, final": local, CONSTANT: None if fair else run.final.get("majority")}
+    levels = {f"{reference}, final": local, CONSTANT: None if fair else run.final.majority}
     for series, level in levels.items():
         if level is not None and lines:
             shades[series] = "var(--same)"
-            rows += [{"round": lines[i]["round"], "series": series, "value": percent(level)}
+            rows += [{"round": lines[i][0], "series": series, "value": percent(level)}
                      for i in sorted({0, len(lines) - 1})]  # fmt: skip
-    accuracy, worst = run.final.get("accuracy"), run.final.get("worst_decile")
+    accuracy, worst = run.final.accuracy, run.final.worst_decile
     fact = "no round was evaluated" if accuracy is None else f"{100 * accuracy:.1f} % on average ({rounds_of([run])})"
     if not fair:
-        fact = f"{100 * (run.final.get('balanced') or 0.0):.1f} % balanced accuracy; accuracy {fact}"
+        fact = f"{100 * (run.final.balanced or 0.0):.1f} % balanced accuracy; accuracy {fact}"
     elif accuracy is not None and worst is not None:
         fact += f", {100 * worst:.1f} % for the worst tenth of clients"
     dash = {t: [2, 2] if t == CONSTANT else [4, 2] if t in levels else [1, 0] for t in shades}
@@ -77,10 +76,10 @@ def one_over_rounds(run: Run, reference: str, local: float | None, fair: bool) -
     return Figure("accuracy-over-rounds", f"{run.title}: {fact}", caption, spec)
 
 
-def _finals(run: Run) -> dict[str, float]:
+def _finals(run: Result) -> dict[str, float]:
     """Return the final figures of the series, in per cent, as everywhere on the page."""
     fields = {"mean over clients": "accuracy", "worst 10 %": "worst_decile", "balanced": "balanced"}
-    return {series: percent(run.final[field]) for series, field in fields.items() if run.final.get(field) is not None}
+    return {s: percent(value) for s, field in fields.items() if (value := run.final.of(field)) is not None}
 
 
 def _one_spec(
@@ -109,7 +108,7 @@ def final_accuracies(groups: Groups, reference: str, first: Choice | None = None
     """Return one row per method in order of its final accuracy, or of the headline metric ``first``: a dot per seed,
     the mean with ± one standard deviation, and the reference's mean as a dashed line."""
     metric = "accuracy" if first is None else first.metric
-    found = {title: spread([run.final.get(metric) for run in runs]) for title, runs in groups.items()}
+    found = {title: spread([run.final.of(metric) for run in runs]) for title, runs in groups.items()}
     known = {title: value for title, value in found.items() if value is not None}
     order = sorted(known, key=lambda title: -known[title].mean)
     means, seeds, lead = [], [], headline(groups)

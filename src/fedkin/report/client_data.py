@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from fedkin.record.result import Result
 from fedkin.report import charts, client_table, clusters, naming, weights
 from fedkin.report.client_table import ClientTable
 from fedkin.report.figures import Figure
-from fedkin.report.folder import Run
 from fedkin.report.relations import Relations, relations_of
 from fedkin.report.standings import ClientGain, Standing
 
@@ -43,7 +43,7 @@ class Part:
         note: remark where not everything is shown.
     """
 
-    run: Run
+    run: Result
     joint: bool
     relations: Relations
     labels: Figure | None
@@ -59,12 +59,12 @@ class Part:
 
 
 def parts_of(
-    groups: Mapping[str, Sequence[Run]], standings: Mapping[str, Mapping[str, Standing]], same: bool
+    groups: Mapping[str, Sequence[Result]], standings: Mapping[str, Mapping[str, Standing]], same: bool
 ) -> list[Part]:
     """Return a part for every run that the page has room for, and one for the mean over each method's seeds.
 
     Args:
-        groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.
+        groups: title -> its runs, as from `fedkin.record.result.by_title`.
         standings: reference -> method -> the gain of every client.
         same: whether a client number means the same client in all seeds, so that there are means over seeds.
     """
@@ -94,11 +94,11 @@ def _left_out(seeds: int, shown: int) -> str:
     return f"Of {seeds} seeds {few} shown here, so that the page stays small."
 
 
-def _has_weights(run: Run) -> bool:
-    return any(line.get("kind") == "weights" for line in run.relations)
+def _has_weights(run: Result) -> bool:
+    return any(line.weights for line in run.relations)
 
 
-def _part(run: Run, p: ClientTable, gains: Gains, cells: int, points: int, note: str) -> Part:
+def _part(run: Result, p: ClientTable, gains: Gains, cells: int, points: int, note: str) -> Part:
     first = {i: one.gain for i, one in next(iter(gains.values()), {}).items()}
     relations, rows = relations_of(run, p, first, cells, run.relations)
     labelled = client_table.labels_figure(p, relations.order, _rows_of(relations, p), run.classes)
@@ -113,7 +113,7 @@ def _rows_of(relations: Relations, p: ClientTable) -> list[str]:
 
 
 def _mean(
-    runs: Sequence[Run],
+    runs: Sequence[Result],
     seeds: Sequence[ClientTable],
     each: Sequence[Gains],
     cells: int,

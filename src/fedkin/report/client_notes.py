@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from fedkin.evaluate.rounds import final_by_client
+from fedkin.record.figures import final_by_client
+from fedkin.record.result import Result
 from fedkin.report import naming
 from fedkin.report.charts import Spec, chart
 from fedkin.report.figures import Figure
-from fedkin.report.folder import Run
 
 MOST_DOTS = 400
 """Maximum number of clients with a dot each; of more, a bar shows the number of clients with similar values."""
@@ -20,21 +20,21 @@ PLACES = 40
 """Number of steps between the smallest and the largest value, to which dots are moved so that they can be stacked."""
 
 
-def note_figures(title: str, runs: Sequence[Run]) -> list[Figure]:
+def note_figures(title: str, runs: Sequence[Result]) -> list[Figure]:
     """Return a figure for each number that the method notes on its clients; none where the first line has none.
 
     Args:
         title: display name of the method, which begins the fact.
         runs: a run, or runs with the same clients, over which values are averaged.
     """
-    first = next(iter(runs[0].clients), {})
-    notes = [field for field in first if field.startswith("note_")]
+    first = next(iter(runs[0].clients), None)
+    notes = [] if first is None else [f"note_{name}" for name in first.notes]
     said = title if len(runs) == 1 else f"{title}, mean over {len(runs)} seeds"
     place = re.sub("[^a-z0-9]+", "-", title.lower()).strip("-")
     return [_figure(said, place, field, found, runs[0].names) for field in notes if (found := values(runs, field))]
 
 
-def values(runs: Sequence[Run], field: str) -> dict[int, float]:
+def values(runs: Sequence[Result], field: str) -> dict[int, float]:
     """Return a client's mean of a field of ``clients.jsonl`` over the last evaluated rounds and the runs, by client."""
     each = [final_by_client(run.clients, run.total, field, run.chosen) for run in runs]
     listed = {i: [by[i] for by in each if i in by] for i in sorted({i for by in each for i in by})}

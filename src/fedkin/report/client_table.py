@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from fedkin.evaluate.intervals import half_width
-from fedkin.evaluate.rounds import final_by_client
+from fedkin.record.lines import STAGES
+from fedkin.record.result import Result
 from fedkin.report.charts import chart
 from fedkin.report.clusters import Clusters, cluster_table, usual
 from fedkin.report.figures import Figure, cut_axis, thinned
 from fedkin.report.first import majority
-from fedkin.report.folder import Run
 from fedkin.report.naming import called, places
 from fedkin.report.standings import ClientGain
 from fedkin.report.weights import Rows
@@ -66,35 +66,32 @@ class ClientTable:
         return usual(labels).tolist() if labels.size else None
 
 
-def client_table_of(run: Run) -> ClientTable:
+def client_table_of(run: Result) -> ClientTable:
     """Read the lines of a run once, into arrays."""
-    evaluated = [int(line["round"]) for line in run.rounds if line.get("evaluated", True)]
+    evaluated = [line.round for line in run.rounds if line.figures is not None]
     n_test: dict[int, int] = {}
     labels: dict[int, list[int]] = {}
     constant: dict[int, float] = {}
     points: dict[int, dict[int, float]] = {}
     for line in run.clients:
-        i = int(line["client"])
-        n_test[i] = int(line.get("n_test") or 0)
+        i = line.client
+        n_test[i] = line.n_test
         if (found := majority(line)) is not None:
             constant[i] = found[0] / found[1]
-        if "labels" in line:
-            labels[i] = [int(n) for n in line["labels"]]
-        if line.get("accuracy") is not None:
-            points.setdefault(int(line["round"]), {})[i] = float(line["accuracy"])
+        if line.labels:
+            labels[i] = list(line.labels)
+        if line.accuracy is not None:
+            points.setdefault(line.round, {})[i] = line.accuracy
     rounds = sorted({*evaluated, *points})
-    took = Counter(int(i) for line in run.rounds for i in line.get("answered") or ())
-    refused = Counter(int(i) for line in run.rounds for i in line.get("refused") or ())
+    took = Counter(i for line in run.rounds for i in line.answered)
+    refused = Counter(i for line in run.rounds for i in {one.client for one in line.unused(*STAGES)})
     clusters = cluster_table(run.relations, run.rounds)
-    recorded = run.summary.get("clients")
-    count = int(recorded.get("count") or 0) if isinstance(recorded, dict) else 0
-    count = max([count, len(clusters.labels), *(i + 1 for i in (*n_test, *took, *refused))])
+    count = max([run.run.clients, len(clusters.labels), *(i + 1 for i in (*n_test, *took, *refused))])
     accuracy = np.full((count, len(rounds)), np.nan, dtype=np.float32)
     for column, r in enumerate(rounds):
         for i, value in points.get(r, {}).items():
             accuracy[i, column] = value
-    lines = ({"round": r, "client": i, "accuracy": v} for r in rounds for i, v in points.get(r, {}).items())
-    final = final_by_client(lines, run.total, chosen=run.moment)
+    final = run.single()
     return ClientTable(count, final, n_test, labels, constant, rounds, accuracy, took, refused, clusters)
 
 
@@ -107,7 +104,7 @@ def shown(p: ClientTable, gains: Mapping[int, float]) -> list[int]:
 
 
 def table(
-    run: Run, p: ClientTable, gains: Mapping[str, Mapping[int, ClientGain]], rows: Rows, most: int = MOST_POINTS
+    run: Result, p: ClientTable, gains: Mapping[str, Mapping[int, ClientGain]], rows: Rows, most: int = MOST_POINTS
 ) -> dict[str, Any]:
     """Return the columns of the table of clients and their details, as plain values for the page.
 
@@ -154,7 +151,7 @@ def table(
 
 
 def over_seeds(
-    run: Run,
+    run: Result,
     seeds: Sequence[ClientTable],
     gains: Mapping[str, Sequence[Mapping[int, ClientGain]]],
     rows: Rows,
@@ -223,7 +220,7 @@ def mean_by_client(seeds: Sequence[Mapping[int, float]]) -> dict[int, float]:
     return {i: float(np.mean([s[i] for s in seeds if i in s])) for i in sorted(set().union(*seeds))}
 
 
-def _who(run: Run, ids: Sequence[int]) -> dict[str, list[Any]]:
+def _who(run: Result, ids: Sequence[int]) -> dict[str, list[Any]]:
     """Return the columns that identify a client."""
     names, groups = run.names, run.groups
     columns: dict[str, list[Any]] = {}
@@ -235,7 +232,7 @@ def _who(run: Run, ids: Sequence[int]) -> dict[str, list[Any]]:
     return columns
 
 
-def _names(run: Run, count: int) -> list[str] | None:
+def _names(run: Result, count: int) -> list[str] | None:
     """Return names of clients that are not in the page's table; None, for their numbers, where they are very many."""
     return called(count, run.names) if count <= MOST_ROWS else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +12,13 @@ import torch
 
 from fedkin.core.errors import DataError
 from fedkin.evaluate import adjusted_rand
+from fedkin.record.lines import RelationLine, RoundLine
 from fedkin.report.charts import Spec, chart
 from fedkin.report.figures import Figure, cut_axis, thinned
 from fedkin.report.naming import padded
 from fedkin.report.palette import SLOTS
 from fedkin.report.wording import listed, spelled
 
-Line = Mapping[str, Any]
 MOST_COLUMNS = 120
 """Maximum number of rounds in which cluster membership is shown."""
 MOST_MEMBERS = 200
@@ -50,19 +50,15 @@ class Clusters:
         return thinned(range(len(self.rounds)), MOST_COLUMNS)
 
 
-def cluster_table(lines: Iterable[Line], rounds: Iterable[Line] = ()) -> Clusters:
+def cluster_table(lines: Iterable[RelationLine], rounds: Iterable[RoundLine] = ()) -> Clusters:
     """Return the ``clusters`` lines of ``relations.jsonl`` as a table; ``rounds.jsonl`` has their number."""
-    by_round = {
-        int(line["round"]): np.array([-1 if label is None else label for label in line["labels"]], dtype=np.int32)
-        for line in lines
-        if line.get("kind") == "clusters"
-    }
+    by_round = {line.round: np.array(line.clusters, dtype=np.int32) for line in lines if line.clusters}
     columns = sorted(by_round)
     k = max((len(labels) for labels in by_round.values()), default=0)
     table = np.full((k, len(columns)), -1, dtype=np.int32)
     for column, r in enumerate(columns):
         table[: len(by_round[r]), column] = by_round[r]
-    return Clusters(columns, table, max((len(line.get("cluster_sizes") or ()) for line in rounds), default=0))
+    return Clusters(columns, table, max((len(line.cluster_sizes) for line in rounds), default=0))
 
 
 def last_known(labels: np.ndarray) -> np.ndarray:

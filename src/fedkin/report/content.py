@@ -13,6 +13,7 @@ from fedkin.core.errors import ConfigError, RunFolderError, counted
 from fedkin.core.robust import Aggregation
 from fedkin.evaluate import Against, Choice, Conclusion, Spread, details, judge_all, spread, verdict
 from fedkin.evaluate import warnings as careful
+from fedkin.record.result import Result, by_title
 from fedkin.report import (
     accuracy,
     client_notes,
@@ -28,7 +29,6 @@ from fedkin.report import (
 from fedkin.report.client_data import Part, parts_of
 from fedkin.report.figures import Figure, best_first, prominent, shades, shapes
 from fedkin.report.first import NAMED, first_of, unlearned
-from fedkin.report.folder import Run, by_title
 from fedkin.report.headline import Headline, ended_early, ending, headline, rounds_of
 from fedkin.report.references import role_of
 from fedkin.report.rows import Row, comparison_rows, comparisons, same_clients, test_share
@@ -113,7 +113,7 @@ class Content:
         tuned: how the methods were tuned; empty if they were not.
     """
 
-    runs: Mapping[str, Sequence[Run]]
+    runs: Mapping[str, Sequence[Result]]
     reference: str
     roles: Mapping[str, str]
     figures: Mapping[str, Sequence[Figure]]
@@ -134,7 +134,7 @@ class Content:
         return len(self.all_runs) > 1
 
     @property
-    def all_runs(self) -> list[Run]:
+    def all_runs(self) -> list[Result]:
         """The runs of all methods."""
         return [run for runs in self.runs.values() for run in runs]
 
@@ -156,9 +156,9 @@ class Content:
     @property
     def what(self) -> list[str]:
         """What was run: kind, data, clients, rounds, seeds."""
-        clients = max(*map(self.clients, self.runs), *(_count(run) for run in self.all_runs))
+        clients = max(*map(self.clients, self.runs), *(run.run.clients for run in self.all_runs))
         seeds = len({run.seed for run in self.all_runs})
-        data = _tables(self.all_runs[0]).get("data") or {}
+        data = self.all_runs[0].table("data")
         name = Path(str(data["data"])).name if data.get("data") else ""
         kind = "Comparison" if len(self.runs) > 1 else "Run"
         found = [kind, name, counted(clients, "client"), curves.rounds_text(self.runs)]
@@ -222,8 +222,7 @@ class Content:
     @property
     def command(self) -> str:
         """The command that repeats the only run; "" if it is not known, and for several."""
-        command = "" if self.several else self.all_runs[0].summary.get("command")
-        return command if isinstance(command, str) else ""
+        return "" if self.several else self.all_runs[0].run.command
 
     @property
     def any_diverged(self) -> bool:
@@ -259,7 +258,7 @@ class Content:
 
     def final(self, title: str, metric: str = "accuracy") -> Spread | None:
         """Return a final figure of a method over its seeds."""
-        return spread([run.final.get(metric) for run in self.runs[title]])
+        return spread([run.final.of(metric) for run in self.runs[title]])
 
     def megabytes(self, title: str) -> float | None:
         """Return the megabytes sent by a method, the mean over its seeds."""
@@ -402,7 +401,7 @@ class Content:
         """The settings of every method that has any."""
         found = {}
         for title, seeds in self.runs.items():
-            if config := _tables(seeds[0]):
+            if config := seeds[0].config:
                 columns = {
                     title if head == "Method" else head: _chosen(config, keys) for head, keys in _SETTINGS.items()
                 }
@@ -414,15 +413,6 @@ class Content:
 def _losers(losers: Sequence[tuple[float, int]], names: Sequence[str]) -> str:
     said = [f"{names[c] if c < len(names) else f'client {c}'} ({100 * g:+z.1f})" for g, c in losers[:_NAMED]]
     return ", ".join(said) + (f" and {len(losers) - _NAMED} more" if len(losers) > _NAMED else "")
-
-
-def _tables(run: Run) -> Mapping[str, Any]:
-    config = run.summary.get("config")
-    return config if isinstance(config, dict) else {}
-
-
-def _count(run: Run) -> int:
-    return int((run.summary.get("clients") or {}).get("count") or 0)
 
 
 def _chosen(config: Mapping[str, Any], keys: Sequence[str]) -> list[tuple[str, str]]:
@@ -450,9 +440,9 @@ def _flat(config: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 
 def content_of(
-    runs: Iterable[Run],
+    runs: Iterable[Result],
     reference: str = "",
-    base: Run | None = None,
+    base: Result | None = None,
     tuned: Sequence[Tuned] = (),
     private: bool = False,
 ) -> Content:
@@ -499,7 +489,7 @@ def content_of(
                    tuned)  # fmt: skip
 
 
-def _require_comparable(run: Run, base: Run) -> None:
+def _require_comparable(run: Result, base: Result) -> None:
     where = base.folder or base.title
     if run.title == base.title:
         raise RunFolderError(f"{where} is a run of {base.title} as well; name a run of another method, such as Local")
@@ -512,18 +502,18 @@ def _require_comparable(run: Run, base: Run) -> None:
         raise RunFolderError(f"{where} was tested on other samples than the run; gains need the same data and seed")
 
 
-def _names(groups: Mapping[str, Sequence[Run]], same: bool | None) -> tuple[str, ...]:
+def _names(groups: Mapping[str, Sequence[Result]], same: bool | None) -> tuple[str, ...]:
     return next(iter(groups.values()))[0].names if same else ()
 
 
 def _figures(
-    groups: Mapping[str, Sequence[Run]],
+    groups: Mapping[str, Sequence[Result]],
     standings: Mapping[str, Mapping[str, Standing]],
     reference: str,
     roles: Mapping[str, str],
     first: Choice,
     same: bool | None,
-    base: Run | None,
+    base: Result | None,
 ) -> dict[str, list[Figure]]:
     order, names = best_first(groups, first.metric), _names(groups, same)
     ranked = {title: groups[title] for title in order}
@@ -531,7 +521,7 @@ def _figures(
     several = len(groups) > 1 or len(next(iter(groups.values()))) > 1
     gains = [dots.gains([*order, *({name} - set(order))], found, name, roles, names, first=name == reference)
              for name, found in standings.items() if found]  # fmt: skip
-    level = None if base is None else base.final.get("accuracy")
+    level = None if base is None else base.final.accuracy
     noted = {title: list(runs) if same else list(runs[:1]) for title, runs in groups.items()}
     drawn: dict[str, list[Figure | None]] = {
         "gains": [*gains] or [dots.accuracies(order, groups, roles, names)],
@@ -554,7 +544,7 @@ def _figures(
 
 # ---- caveats
 def _caveats(
-    groups: Mapping[str, Sequence[Run]],
+    groups: Mapping[str, Sequence[Result]],
     roles: Mapping[str, str],
     parts: Sequence[Part],
     compared: Mapping[str, Mapping[str, Mapping[int, Against]]],
@@ -573,10 +563,10 @@ def _caveats(
         own = [p for p in parts if p.run.title == title and not p.joint]
         base = next(iter(compared.values()), {}).get(title, {})
         by_seed = {p.run.seed: _own(p, base.get(p.run.seed), first) for p in own}
-        warned = _of_seeds(by_seed, [r.seed for r in runs]) + careful.unsteady([r.final.get("accuracy") for r in runs])
+        warned = _of_seeds(by_seed, [r.seed for r in runs]) + careful.unsteady([r.final.accuracy for r in runs])
         for w in warned:
             found.setdefault((w.kind, w.text), []).extend([title] if len(groups) > 1 else [])
-    notes = dict.fromkeys(note for runs in groups.values() for run in runs for note in run.summary.get("notes") or ())
+    notes = dict.fromkeys(note for runs in groups.values() for run in runs for note in run.run.notes)
     joined = [Caveat(kind, text, tuple(methods)) for (kind, text), methods in found.items()]
     seeds = careful.seeds(max(len(runs) for runs in groups.values()))
     return [*(Caveat(w.kind, w.text) for w in careful.data(notes)), *joined, *(Caveat(w.kind, w.text) for w in seeds)]
@@ -591,13 +581,12 @@ def _own(part: Part, compared: Against | None, first: Choice) -> list[careful.Wa
     run, p = part.run, part.people
     found = [] if compared is None else careful.small_tests(p.n_test, compared.changed)
     constant = "majority" if first.fair else "majority_balanced"
-    found += careful.constant(run.final.get(first.metric), run.final.get(constant), NAMED[first.metric])
+    found += careful.constant(run.final.of(first.metric), run.final.of(constant), NAMED[first.metric])
     found += careful.course(run.rounds, bool(ended_early([run])))
     found += careful.participation(run.rounds, p.count, run.names)
-    config = run.summary.get("config", {})
-    found += careful.protection(*Aggregation.unread(config.get("aggregation", {})))
-    found += careful.drift(run.rounds, config.get("data", {}).get("drift_round"))
-    how = config.get("run", {})
+    found += careful.protection(*Aggregation.unread(run.table("aggregation")))
+    found += careful.drift(run.rounds, run.table("data").get("drift_round"))
+    how = run.table("run")
     found += careful.cohorts(run.rounds, how["participation"]) if "participation" in how else []
     return found + careful.clusters(p.usual_cluster or [])
 

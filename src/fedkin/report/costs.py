@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from fedkin.evaluate import spread
+from fedkin.record.result import Result
 from fedkin.report import figures
 from fedkin.report.charts import Spec, chart
 from fedkin.report.figures import (
@@ -22,7 +23,6 @@ from fedkin.report.figures import (
     thinned,
     y_methods,
 )
-from fedkin.report.folder import Run
 from fedkin.report.wording import cut, short_mb
 
 NOTHING = 0.001
@@ -32,7 +32,7 @@ MORE = 1.1
 KINDS = ("few", "medium", "many", "unseen")
 _KIND_SHADES = {"few": "var(--loss)", "medium": "var(--same)", "many": "var(--ink)", "unseen": "var(--gain)"}
 _KIND_SHAPES = {"few": "triangle-down", "medium": "circle", "many": "square", "unseen": "cross"}
-PARTS = {"exchange_s": "clients and messages", "server_s": "server", "evaluation_s": "evaluation"}
+PARTS = {"exchange": "clients and messages", "server": "server", "evaluation": "evaluation"}
 
 
 def classes(groups: Groups) -> Figure | None:
@@ -40,7 +40,7 @@ def classes(groups: Groups) -> Figure | None:
     rows: list[dict[str, Any]] = []
     for title, runs in groups.items():
         for kind in KINDS:
-            found = spread([run.final.get(kind) for run in runs])
+            found = spread([run.final.of(kind) for run in runs])
             if found is not None:
                 rows.append({"series": title, "kind": kind, "value": percent(found.mean)})
     if not rows:
@@ -75,10 +75,10 @@ def over_bytes(groups: Groups) -> Figure | None:
         return None
     silent = [title for title, mb in sent.items() if mb < NOTHING * most]
     for title in silent:
-        level = groups[title][0].final.get("accuracy") or lines[title][-1]["value"] / 100
+        level = groups[title][0].final.accuracy or lines[title][-1]["value"] / 100
         lines[title] = [{"series": title, "mb": mb, "value": percent(level)} for mb in (0.0, most)]
     front = _front({title: (mb, lines[title][-1]["value"]) for title, mb in sent.items()})
-    total = {t: runs[0].bytes or 0 for t, runs in groups.items()}
+    total = {t: runs[0].bytes for t, runs in groups.items()}
     fact = f"Accuracy over traffic: up to {short_mb(max(total.values()) / 1e6)} MB"
     if busiest := leader(total, times=MORE):
         fact = f"{busiest} sends {'the most: ' if len(total) > 1 else ''}{short_mb(total[busiest] / 1e6)} MB"
@@ -87,7 +87,7 @@ def over_bytes(groups: Groups) -> Figure | None:
     if silent:
         verb, whose = ("sends", "its") if len(silent) == 1 else ("send", "their")
         caption += f" {' and '.join(silent)} {verb} next to nothing: level, at {whose} final accuracy."
-    shown = {t: sum(int(line.get("bytes_evaluation") or 0) for line in runs[0].rounds) for t, runs in groups.items()}
+    shown = {t: sum(line.bytes_evaluation for line in runs[0].rounds) for t, runs in groups.items()}
     if any(shown.values()):
         most_shown = max(shown, key=lambda t: shown[t])
         caption += f" Evaluations, which are not part of it, sent up to {short_mb(shown[most_shown] / 1e6)} MB more"
@@ -124,14 +124,14 @@ def _bytes_spec(groups: Groups, lines: Mapping[str, list[dict[str, Any]]], front
                  colour=coloured(groups, legend=False), dash=channels(groups, list(groups))["dash"])  # fmt: skip
 
 
-def _by_bytes(title: str, run: Run) -> list[dict[str, Any]]:
+def _by_bytes(title: str, run: Result) -> list[dict[str, Any]]:
     """Return points of a line: accuracy in per cent against megabytes."""
     sent, points = 0, []
     for line in run.rounds:
-        sent += int(line.get("bytes_up") or 0) + int(line.get("bytes_down") or 0)
-        if line.get("evaluated", True) and line.get("accuracy") is not None:
-            points.append({"series": title, "mb": round(sent / 1e6, 3), "value": percent(line["accuracy"]),
-                           "round": line["round"]})  # fmt: skip
+        sent += line.bytes
+        if line.accuracy is not None:
+            points.append({"series": title, "mb": round(sent / 1e6, 3), "value": percent(line.accuracy),
+                           "round": line.round})  # fmt: skip
     return thinned(points, 100)
 
 
@@ -152,7 +152,7 @@ def seconds(groups: Groups) -> Figure | None:
     return Figure("time", fact, caption, spec)
 
 
-def spent(run: Run) -> dict[str, float]:
+def spent(run: Result) -> dict[str, float]:
     """Return seconds of all rounds by part; empty if the run has no timing."""
     lines = list(run.timing)
-    return {key: sum(float(line.get(key) or 0) for line in lines) for key in PARTS} if lines else {}
+    return {key: sum(getattr(line, key) for line in lines) for key in PARTS} if lines else {}

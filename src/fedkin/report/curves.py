@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedkin.evaluate import Choice, gain_over, spread
-from fedkin.evaluate.rounds import evaluated
+from fedkin.record.figures import evaluated
+from fedkin.record.result import Result
 from fedkin.report.charts import Spec, chart
 from fedkin.report.figures import (
     NARROW,
@@ -22,7 +23,6 @@ from fedkin.report.figures import (
     thinned,
     tip_title,
 )
-from fedkin.report.folder import Run
 from fedkin.report.headline import headline
 from fedkin.report.references import ALONE, role_of
 from fedkin.report.wording import cut, fitted, listed, short_mb
@@ -45,7 +45,7 @@ def over_rounds(groups: Groups, first: Choice | None = None) -> list[Figure]:
     With several seeds the picked method has a band of ± one standard deviation over seeds.
 
     Args:
-        groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.
+        groups: title -> its runs, as from `fedkin.record.result.by_title`.
         first: the headline metric; None: accuracy.
     """
     fair = first is None or first.fair
@@ -60,7 +60,7 @@ def over_rounds(groups: Groups, first: Choice | None = None) -> list[Figure]:
 
 def _figure(groups: Groups, rows: list[dict[str, Any]], said: str, key: str, number: int) -> Figure:
     shown = prominent(groups)
-    finals = {t: s.mean for t in shown if (s := spread([r.final.get(key) for r in groups[t]])) is not None}
+    finals = {t: s.mean for t in shown if (s := spread([r.final.of(key) for r in groups[t]])) is not None}
     low, high = axis_ends([100 * v for v in finals.values()], [row["value"] for row in rows if row["series"] in shown])
     ends = _labels(groups, {t: 100 * v for t, v in finals.items()}, low, high)
     start = f"The axis starts at {low}%. " if low else ""
@@ -84,7 +84,7 @@ def _over(groups: Groups) -> str:
     return f"mean over {rounds}" if rounds.startswith("rounds") else rounds
 
 
-def _line(title: str, runs: Sequence[Run], key: str) -> list[dict[str, Any]]:
+def _line(title: str, runs: Sequence[Result], key: str) -> list[dict[str, Any]]:
     """Return mean and standard deviation over the seeds that were evaluated in a round, in per cent, by round."""
     values, rows = _by_round(runs, key), []
     for r in thinned(sorted(values)):
@@ -97,13 +97,13 @@ def _line(title: str, runs: Sequence[Run], key: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _by_round(runs: Sequence[Run], key: str) -> dict[int, list[float | None]]:
+def _by_round(runs: Sequence[Result], key: str) -> dict[int, list[float | None]]:
     """Return the figures of all seeds by evaluated round, up to the round in which the first of them ends."""
     values: dict[int, list[float | None]] = {}
-    end = min((run.total for run in runs if run.total is not None), default=0)  # a mean over all seeds
+    end = min((run.total for run in runs), default=0)  # a mean over all seeds
     for run in runs:
-        for line in evaluated(line for line in run.rounds if int(line["round"]) <= end):
-            values.setdefault(int(line["round"]), []).append(line.get(key))
+        for round, figures in evaluated(run.rounds[:end]):
+            values.setdefault(round, []).append(figures.of(key))
     return values
 
 
@@ -174,11 +174,11 @@ def traffic(groups: Groups, reference: str) -> Figure | None:
     A method that ends no higher than the reference is never above it: a rising curve of the same accuracies would be.
 
     Args:
-        groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.
+        groups: title -> its runs, as from `fedkin.record.result.by_title`.
         reference: the method whose final accuracy is the target; without it only totals are drawn.
     """
     base = groups.get(reference)
-    target = None if base is None else base[0].final.get("accuracy")
+    target = None if base is None else base[0].final.accuracy
     rows = []
     for title in (t for t in prominent(groups) if t != reference and role_of(groups[t][0]) not in ALONE):
         run = groups[title][0]
@@ -205,21 +205,21 @@ def traffic(groups: Groups, reference: str) -> Figure | None:
 
 def _evaluation(groups: Groups) -> str:
     """Return a sentence on the bytes of evaluations, which are not part of the traffic; "" if there were none."""
-    sent = {t: sum(int(line.get("bytes_evaluation") or 0) for line in runs[0].rounds) for t, runs in groups.items()}
+    sent = {t: sum(line.bytes_evaluation for line in runs[0].rounds) for t, runs in groups.items()}
     most = max(sent, key=lambda t: sent[t])
     mb = short_mb(sent[most] / 1e6)
     return f" Evaluations, not part of it, sent up to {mb} MB more ({most})." if sent[most] else ""
 
 
-def _until(run: Run, target: float | None) -> tuple[float | None, int]:
+def _until(run: Result, target: float | None) -> tuple[float | None, int]:
     """Return megabytes and round when mean accuracy is first above a target, of a run that ends above it."""
-    sent, end = 0, run.final.get("accuracy")
+    sent, end = 0, run.final.accuracy
     if target is None or end is None or gain_over(end, target) <= 0:
         return None, 0
     for line in run.rounds:
-        sent += int(line.get("bytes_up") or 0) + int(line.get("bytes_down") or 0)
-        if line.get("evaluated", True) and gain_over(line.get("accuracy") or 0.0, target) > 0:
-            return sent / 1e6, int(line["round"])
+        sent += line.bytes
+        if line.figures is not None and gain_over(line.accuracy or 0.0, target) > 0:
+            return sent / 1e6, line.round
     return None, 0
 
 

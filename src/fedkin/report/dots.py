@@ -100,7 +100,7 @@ def accuracies(order: Sequence[str], groups: Groups, roles: Mapping[str, str], n
     binned = most > MOST_DOTS or len(every) > MOST_MARKS
     rows: list[dict[str, Any]] = []
     for title, seeds in found.items():
-        mean = spread([run.final.get("accuracy") for run in groups[title]])
+        mean = spread([run.final.accuracy for run in groups[title]])
         rows += [{"method": title, "part": "mean", "gain": percent(mean.mean)}] if mean else []
         draw = _bins if binned else _dots
         rows += draw(title, [one for seed in seeds for one in seed], len(seeds), low, high, most, names)

@@ -13,13 +13,13 @@ from typing import Any
 
 from fedkin.display import printable_parts
 from fedkin.evaluate import spread
+from fedkin.record.result import Result
 from fedkin.report.charts import Spec
-from fedkin.report.folder import Run
 from fedkin.report.palette import SHAPES, SLOTS, slots
 from fedkin.report.references import ALONE, COMPARED, role_of
 from fedkin.report.wording import cut
 
-Groups = Mapping[str, Sequence[Run]]
+Groups = Mapping[str, Sequence[Result]]
 MOST_SHOWN = 8
 """Of more methods than there are colours, the number that is shown first, next to the references."""
 WIDTH = 640
@@ -57,7 +57,7 @@ class Figure:
 
 def best_first(groups: Groups, metric: str = "accuracy") -> list[str]:
     """Return the methods by a final figure, highest first; those that were not evaluated last."""
-    finals = {t: spread([run.final.get(metric) for run in runs]) for t, runs in groups.items()}
+    finals = {t: spread([run.final.of(metric) for run in runs]) for t, runs in groups.items()}
     return sorted(groups, key=lambda t: -(found.mean if (found := finals[t]) else -1.0))
 
 

@@ -6,45 +6,43 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fedkin.evaluate import Choice, Constant, choose, difference, majority_class
-from fedkin.evaluate.rounds import evaluated
-from fedkin.report.folder import Run
+from fedkin.record.lines import ClientLine
+from fedkin.record.result import Result
 from fedkin.report.templates import say
-from fedkin.storage.json_lines import Record
 
 NAMED = {"accuracy": "accuracy", "balanced": "balanced accuracy"}
 """Names of the possible headline metrics in sentences."""
 
 
-def majority(line: Record) -> tuple[int, int] | None:
+def majority(line: ClientLine) -> tuple[int, int] | None:
     """Return the number of test samples of the client's most frequent training class, and of all its test samples; None
     where training counts are not known or nothing was tested."""
-    right, n_test = line.get("majority"), line.get("n_test")
-    return None if right is None or not n_test else (int(right), int(n_test))
+    return None if line.majority is None or not line.n_test else (line.majority, line.n_test)
 
 
-def constants_of(run: Run) -> list[Constant]:
+def constants_of(run: Result) -> list[Constant]:
     """Return the result of always predicting the most frequent training class at each client, by number; empty without
     clients whose training counts are known."""
     right: dict[int, tuple[int, int]] = {}
     answers: dict[int, str] = {}
     for line in run.clients:
-        i = int(line["client"])
+        i = line.client
         if (found := majority(line)) is not None:
             right[i] = found
-        if (most := majority_class(line.get("labels") or [])) is not None:
+        if (most := majority_class(line.labels)) is not None:
             answers[i] = run.classes[most] if most < len(run.classes) else f"class {most}"
     names = run.names
     return [Constant(names[i] if i < len(names) else f"client {i}", answers.get(i), *right[i]) for i in sorted(right)]
 
 
-def first_of(groups: Mapping[str, Sequence[Run]]) -> Choice:
+def first_of(groups: Mapping[str, Sequence[Result]]) -> Choice:
     """Return the choice for all runs together: the clients of one run per seed, since all methods have the same.
 
     Clients with names are the same in all seeds: their test samples are added up. Others are different clients in each
     seed.
 
     Args:
-        groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.
+        groups: title -> its runs, as from `fedkin.record.result.by_title`.
     """
     runs = [run for seeds in groups.values() for run in seeds]
     found: dict[int, list[Constant]] = {}
@@ -54,7 +52,7 @@ def first_of(groups: Mapping[str, Sequence[Run]]) -> Choice:
     return choose(_joined(found) if any(run.names for run in runs) else _apart(found))
 
 
-def unlearned(groups: Mapping[str, Sequence[Run]], first: Choice, same: bool | None) -> tuple[str, str] | None:
+def unlearned(groups: Mapping[str, Sequence[Result]], first: Choice, same: bool | None) -> tuple[str, str] | None:
     """Return the headline where no method is clearly above always giving each client's most frequent class, and the
     reason; None where one is, or the constant answer is not known.
 
@@ -79,21 +77,20 @@ def unlearned(groups: Mapping[str, Sequence[Run]], first: Choice, same: bool | N
             return None
     answers = {one.answer for one in constants}
     (answer,) = answers if len(answers) == 1 else (None,)
-    lasts = [evaluated(run.rounds)[-1] for runs in groups.values() for run in runs]
-    only = len({line.get("only_class") for line in lasts} | {None}) == 2 and all("only_class" in line for line in lasts)
+    said = {run.last[1].only_class for runs in groups.values() for run in runs if run.last is not None}
+    only = len(said) == 1 and None not in said
     total = sum(one.n_test for one in constants)
     facts = list(groups), answer, total - sum(one.right for one in constants), total, only
     return say("unlearned", *facts), say("unlearned_reason", *facts)
 
 
-def _constant_figures(run: Run, first: Choice) -> dict[int, float]:
+def _constant_figures(run: Result, first: Choice) -> dict[int, float]:
     """Return the headline metric of the constant answer, by client."""
     found = {}
     for line in run.clients:
         if (known := majority(line)) is not None:
             right, n_test = known
-            classes = line.get("test_classes") or 1
-            found[int(line["client"])] = right / n_test if first.fair else bool(right) / int(classes)
+            found[line.client] = right / n_test if first.fair else bool(right) / (line.test_classes or 1)
     return found
 
 

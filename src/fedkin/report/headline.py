@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fedkin.evaluate import Choice, Spread, spread
-from fedkin.evaluate.rounds import BEST, RULE, span, spans
-from fedkin.report.folder import Run
+from fedkin.record.figures import BEST, RULE, span, spans
+from fedkin.record.result import Result
 
 MARK = "†"
 """Mark next to the accuracy of a method of which a run diverged."""
@@ -54,10 +54,11 @@ class Headline:
         return [*([self.tuned] if self.tuned else []), *lost, *ended]
 
 
-def headline(groups: Mapping[str, Sequence[Run]], first: Choice = ACCURACY, tuned: str = "") -> Headline:
-    """Return the headline of runs, title -> its runs, as from :func:`fedkin.report.folder.by_title`; ``first`` is the
+def headline(groups: Mapping[str, Sequence[Result]], first: Choice = ACCURACY, tuned: str = "") -> Headline:
+    """Return the headline of runs, title -> its runs, as from `fedkin.record.result.by_title`; ``first`` is the
     headline metric, as from :func:`fedkin.report.first.first_of`, ``tuned`` how the methods were tuned."""
-    last = {t: s for t, runs in groups.items() if (s := spread([r.last.get("accuracy") for r in runs])) is not None}
+    lasts = {t: spread([r.last[1].accuracy for r in runs if r.last is not None]) for t, runs in groups.items()}
+    last = {title: found for title, found in lasts.items() if found is not None}
     found = {t: {r.seed: r.diverged for r in runs if r.diverged is not None} for t, runs in groups.items()}
     stopped = {t: ends for t, runs in groups.items() if (ends := ended_early(runs))}
     return Headline(
@@ -71,9 +72,9 @@ def headline(groups: Mapping[str, Sequence[Run]], first: Choice = ACCURACY, tune
     )
 
 
-def ended_early(runs: Iterable[Run]) -> list[int]:
+def ended_early(runs: Iterable[Result]) -> list[int]:
     """Return the last rounds of the runs that ended early, ascending."""
-    return sorted(run.total for run in runs if "stopped" in run.summary and run.total is not None)
+    return sorted(run.total for run in runs if run.stopped)
 
 
 def ending(rounds: Sequence[int]) -> str:
@@ -81,13 +82,13 @@ def ending(rounds: Sequence[int]) -> str:
     return span(rounds if len(set(rounds)) > 1 else rounds[:1])
 
 
-def rounds_of(runs: Iterable[Run]) -> str:
+def rounds_of(runs: Iterable[Result]) -> str:
     """Return the averaged rounds of the final figures, where all runs have the same; else the rule.
 
     Of several runs whose figures are of their best rounds it is `BEST`, also where all have the same.
     """
-    known = [run for run in runs if run.final.get("accuracy") is not None]
-    return BEST if len(known) > 1 and known[0].at_best else spans(run.final["rounds"] for run in known)
+    known = [run for run in runs if run.final.accuracy is not None]
+    return BEST if len(known) > 1 and known[0].at_best else spans(span(run.final.rounds) for run in known)
 
 
 def _since(seeds: Mapping[int, int], several: bool) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fedkin.core.errors import ConfigError
 from fedkin.display import printable
-from fedkin.evaluate.rounds import over
+from fedkin.record.figures import over
 from fedkin.report.cells import cells
 from fedkin.report.first import NAMED
 from fedkin.report.headline import Headline

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from fedkin.report.folder import Run
+from fedkin.record.result import Result
 from fedkin.report.headline import ended_early
 from fedkin.report.templates import say
 
@@ -15,29 +14,29 @@ in every round, one model for all."""
 ALONE = COMPARED[:2]
 
 
-def role_of(run: Run) -> str:
+def role_of(run: Result) -> str:
     """Return the role of a run's method: one of `COMPARED`, "safe" for a safe form, "" for others."""
     known = {"Local": "alone", "Local (full)": "alone-full", "FedAvg": "average"}
     return known.get(run.title, "safe" if "-safe" in run.title else "")
 
 
-def what_alone_is(run: Run, reference: str) -> str:
+def what_alone_is(run: Result, reference: str) -> str:
     """Return how often a client trains alone in a run with the settings of ``run``; "" if in every round."""
-    share = _settings(run, "run").get("participation", 1.0)
+    share = run.table("run").get("participation", 1.0)
     return "" if share >= 1 else say("what_alone_is", reference, share)
 
 
-def which_is_which(groups: Mapping[str, Sequence[Run]]) -> str:
+def which_is_which(groups: Mapping[str, Sequence[Result]]) -> str:
     """Return how often clients train under each kind of training alone; "" unless both were run.
 
     Args:
-        groups: title -> its runs, as from :func:`fedkin.report.folder.by_title`.
+        groups: title -> its runs, as from `fedkin.record.result.by_title`.
     """
     by_role = {role_of(runs[0]): runs for runs in groups.values()}
     if not all(role in by_role for role in ALONE):
         return ""
     local, full = (by_role[role] for role in ALONE)
-    how, data = _settings(local[0], "run"), _settings(local[0], "data")
+    how, data = local[0].table("run"), local[0].table("data")
     return say(
         "which_is_which",
         local[0].title,
@@ -48,9 +47,3 @@ def which_is_which(groups: Mapping[str, Sequence[Run]]) -> str:
         late=bool(how.get("late_joiners")),
         validated=bool(data.get("validation", 0.1)),
     )
-
-
-def _settings(run: Run, part: str) -> Mapping[str, Any]:
-    config = run.summary.get("config")
-    found = config.get(part) if isinstance(config, Mapping) else None
-    return found if isinstance(found, Mapping) else {}

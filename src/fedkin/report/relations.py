@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
+from fedkin.record.lines import RelationLine
+from fedkin.record.result import Result
 from fedkin.report import circle, clusters, naming, weights
 from fedkin.report.client_table import ClientTable
 from fedkin.report.figures import Figure
-from fedkin.report.folder import Run
 from fedkin.report.references import ALONE, role_of
 from fedkin.report.standings import NOTICEABLE
 from fedkin.report.wording import tight
@@ -44,7 +44,12 @@ class Relations:
 
 
 def relations_of(
-    run: Run, p: ClientTable, gains: Mapping[int, float], room: int, lines: Iterable[Any] = (), seeds: int = 1
+    run: Result,
+    p: ClientTable,
+    gains: Mapping[int, float],
+    room: int,
+    lines: Iterable[RelationLine] = (),
+    seeds: int = 1,
 ) -> tuple[Relations, weights.Rows]:
     """Return the relations of a run, and its mean weights.
 
@@ -63,7 +68,7 @@ def relations_of(
     order, said = naming.ordered(p.count, run.groups, lettered)
     names = naming.called(p.count, run.names)
     labels = naming.along(order, names)
-    each = sorted({int(line["round"]) for line in lines})
+    each = sorted({line.round for line in lines})
     most = max(2, room // max(1, len(labels)) ** 2)
     frames = weights.frames(lines, order, labels, each, most) if order and each else None
     if frames is not None:
@@ -87,7 +92,7 @@ def relations_of(
 
 
 def _weighted(
-    run: Run,
+    run: Result,
     p: ClientTable,
     gains: Mapping[int, float],
     frames: weights.Frames,
@@ -112,7 +117,7 @@ def _weighted(
                      drawn, frames)  # fmt: skip
 
 
-def _none(run: Run, order: list[int], names: list[str], clustered: bool) -> Relations:
+def _none(run: Result, order: list[int], names: list[str], clustered: bool) -> Relations:
     if clustered:
         fact = f"{run.title}: groups of one seed"
         says = "Groups have no mean over seeds: group B of one seed is unrelated to group B of another. Choose a seed."
@@ -128,7 +133,7 @@ def _none(run: Run, order: list[int], names: list[str], clustered: bool) -> Rela
 
 
 def _places(
-    run: Run,
+    run: Result,
     p: ClientTable,
     gains: Mapping[int, float],
     order: Sequence[int],

@@ -7,9 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedkin.evaluate import (
-    GROUPED,
-    METRICS,
-    OTHER_MOMENT,
     Against,
     Conclusion,
     Difference,
@@ -24,7 +21,8 @@ from fedkin.evaluate import (
     spread,
 )
 from fedkin.evaluate.verdict import TEST_SHARE
-from fedkin.report.folder import Run
+from fedkin.record.figures import GROUPED, METRICS, OTHER_MOMENT
+from fedkin.record.result import Result
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Row:
 
 
 def comparison_rows(
-    groups: Mapping[str, Sequence[Run]],
+    groups: Mapping[str, Sequence[Result]],
     reference: str = "Local",
     findings: Mapping[str, Conclusion] | None = None,
     metric: str = "accuracy",
@@ -91,7 +89,7 @@ def comparison_rows(
         metrics = {
             name: s
             for name in (*METRICS, *GROUPED, *OTHER_MOMENT)
-            if (s := spread([f.get(name) for f in finals])) is not None
+            if (s := spread([f.of(name) for f in finals])) is not None
         }
         rows.append(
             Row(
@@ -100,7 +98,7 @@ def comparison_rows(
                 accuracy=metrics.get("accuracy"),
                 worst_decile=metrics.get("worst_decile"),
                 macro_f1=metrics.get("macro_f1"),
-                megabytes=spread([None if run.bytes is None else run.bytes / 1e6 for run in runs]),
+                megabytes=spread([run.bytes / 1e6 for run in runs]),
                 against=compared.get(title, ()),
                 finding=findings.get(title),
                 metrics=metrics,
@@ -112,7 +110,7 @@ def comparison_rows(
     return rows
 
 
-def comparisons(base: Mapping[int, Run], runs: Sequence[Run], metric: str = "accuracy") -> dict[int, Against]:
+def comparisons(base: Mapping[int, Result], runs: Sequence[Result], metric: str = "accuracy") -> dict[int, Against]:
     """Return comparisons of runs with the reference's of the same seed by a metric, by seed, where they share a
     client."""
     pairs = [(base[run.seed], run) for run in runs if run.seed in base]
@@ -124,7 +122,7 @@ def comparisons(base: Mapping[int, Run], runs: Sequence[Run], metric: str = "acc
     }
 
 
-def same_clients(groups: Mapping[str, Sequence[Run]]) -> bool | None:
+def same_clients(groups: Mapping[str, Sequence[Result]]) -> bool | None:
     """Return whether a client number means the same client in every seed.
 
     Returns:
@@ -140,32 +138,31 @@ def same_clients(groups: Mapping[str, Sequence[Run]]) -> bool | None:
     said = {_fixed(run) for run in runs}
     seeds = [run.test_parts for run in max(groups.values(), key=len, default=())]
     alike = all(parts == seeds[0] for parts in seeds)
-    known = all(digest is not None for parts in seeds for _, digest in parts.values())
+    known = all(digest for parts in seeds for _, digest in parts.values())
     if said == {True} or (alike and known and len(seeds) > 1):
         return True
     return False if said == {False} and not alike else None
 
 
-def test_share(groups: Mapping[str, Sequence[Run]]) -> float:
+def test_share(groups: Mapping[str, Sequence[Result]]) -> float:
     """Return the fraction of a client's samples that is tested, the largest of the runs."""
-    config = [run.summary.get("config", {}) for runs in groups.values() for run in runs]
-    return max((float(one.get("data", {}).get("test", TEST_SHARE)) for one in config), default=TEST_SHARE)
+    shares = [float(run.table("data").get("test", TEST_SHARE)) for runs in groups.values() for run in runs]
+    return max(shares, default=TEST_SHARE)
 
 
-def _fixed(run: Run) -> bool | None:
+def _fixed(run: Result) -> bool | None:
     """Return whether the settings of a run determine the clients for every seed; None where that is unknown."""
-    config = run.summary.get("config")
-    data = config.get("data") if isinstance(config, dict) and "made_by" not in config else None
-    if not isinstance(data, dict) or data.get("partition") is None:
+    data = run.table("data")
+    if "made_by" in run.config or data.get("partition") is None:
         return None
     where = data.get("data")
     shelf = isinstance(where, str) and (Path(where) / "index.json").is_file()
     return shelf or data["partition"] == "natural" or data.get("data_seed") is not None
 
 
-def _ranks(groups: Mapping[str, Sequence[Run]], metric: str) -> dict[str, float]:
+def _ranks(groups: Mapping[str, Sequence[Result]], metric: str) -> dict[str, float]:
     """Return the mean rank by a metric over the seeds that all methods ran; empty where there is no such seed."""
-    found = {t: {r.seed: a for r in runs if (a := r.final.get(metric)) is not None} for t, runs in groups.items()}
+    found = {t: {r.seed: a for r in runs if (a := r.final.of(metric)) is not None} for t, runs in groups.items()}
     common = set.intersection(*(set(seeds) for seeds in found.values())) if found else set()
     ranks: dict[str, list[float]] = {title: [] for title in found} if common else {}
     for seed in common:
@@ -175,9 +172,9 @@ def _ranks(groups: Mapping[str, Sequence[Run]], metric: str) -> dict[str, float]
     return {title: sum(places) / len(places) for title, places in ranks.items()}
 
 
-def _top(groups: Mapping[str, Sequence[Run]], same: bool | None, metric: str) -> tuple[set[str], set[str]]:
+def _top(groups: Mapping[str, Sequence[Result]], same: bool | None, metric: str) -> tuple[set[str], set[str]]:
     """Return the marked methods, and those not significantly below the highest by a metric, which are among them."""
-    means = {t: s.mean for t, runs in groups.items() if (s := spread([r.final.get(metric) for r in runs]))}
+    means = {t: s.mean for t, runs in groups.items() if (s := spread([r.final.of(metric) for r in runs]))}
     if not means:
         return set(), set()
     highest = max(means, key=lambda t: means[t])
@@ -191,6 +188,6 @@ def _top(groups: Mapping[str, Sequence[Run]], same: bool | None, metric: str) ->
     return marked(means, tails), not_below(means, tails)
 
 
-def _gains(base: Run, run: Run, metric: str) -> dict[int, float]:
+def _gains(base: Result, run: Result, metric: str) -> dict[int, float]:
     before = base.averaged(metric)
     return {c: gain_over(a, before[c]) for c, a in run.averaged(metric).items() if c in before}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedkin.evaluate import Against, Conclusion, Difference, clear_clients, client_p, counts, spread
-from fedkin.report.folder import Run
+from fedkin.record.result import Result
 
 NOTICEABLE = 0.0005
 """Minimum change, a fraction, of a client that is not equal: a smaller one is 0.0 points on the page."""
@@ -94,7 +94,12 @@ class Standing:
 
 
 def standing(
-    title: str, reference: str, runs: Sequence[Run], compared: Mapping[int, Against], finding: Conclusion, metric: str
+    title: str,
+    reference: str,
+    runs: Sequence[Result],
+    compared: Mapping[int, Against],
+    finding: Conclusion,
+    metric: str,
 ) -> Standing:
     """Return a method against a reference.
 
@@ -118,7 +123,7 @@ def standing(
 
 
 def _seed(
-    run: Run, compared: Against, clear: tuple[Sequence[int], Sequence[int]], metric: str
+    run: Result, compared: Against, clear: tuple[Sequence[int], Sequence[int]], metric: str
 ) -> tuple[ClientGain, ...]:
     values, found = run.single(metric), []
     for client, gain in compared.single.items():

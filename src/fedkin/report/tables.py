@@ -13,12 +13,13 @@ from rich.text import Text
 
 from fedkin.core.errors import ConfigError
 from fedkin.display import printable
-from fedkin.evaluate import GROUPED, Choice, Conclusion, best, gain_over, spread
-from fedkin.evaluate.rounds import over
+from fedkin.evaluate import Choice, Conclusion, gain_over, spread
+from fedkin.record.figures import GROUPED, over
+from fedkin.record.lines import Figures
+from fedkin.record.result import Result
 from fedkin.report import templates
 from fedkin.report.console import Screen
 from fedkin.report.first import NAMED, majority
-from fedkin.report.folder import Run
 from fedkin.report.headline import ACCURACY, MARK, Headline, rounds_of
 from fedkin.report.rows import Row as Row
 from fedkin.report.rows import comparison_rows as comparison_rows
@@ -191,7 +192,7 @@ def _harmed(finding: Conclusion | None) -> str:
     return f"{found.low}{f'–{found.high}' if found.high > found.low else ''} of {found.of}"
 
 
-def final_table(run: Run, first: Choice = ACCURACY) -> Grid:
+def final_table(run: Result, first: Choice = ACCURACY) -> Grid:
     """Return a run's figures: the mean over its last rounds, the last round alone, and the best on validation data.
 
     Of a run whose figures are those of the best round, that round comes first, and the mean is left out.
@@ -200,38 +201,40 @@ def final_table(run: Run, first: Choice = ACCURACY) -> Grid:
         run: the run.
         first: the headline metric.
     """
-    chosen = best(run.rounds) or {}
-    mean = rounds_of([run])
+    mean, best = rounds_of([run]), run.best
     # a mean over one round equals that round; each round has one column
-    shown = {mean: run.final}
-    for one in (run.last, chosen):
-        if one.get("round") is not None:
-            shown.setdefault(f"round {one['round']}", one)
+    shown: dict[str, Figures] = {mean: run.final}
+    if run.last is not None:
+        shown.setdefault(f"round {run.last[0]}", run.last[1])
+    if best is not None and best.figures is not None:
+        shown.setdefault(f"round {best.round}", best.figures)
     cells = []
     for key in sorted(NAMES, key=lambda key: key != first.metric):
         name = NAMES[key]
-        values = [figures.get(key) for figures in shown.values()]
+        values = [figures.of(key) for figures in shown.values()]
         if any(v is not None for v in values):
             show = _index if key in GROUPED else _percent
             cells.append((name, *(show(v) for v in values)))
-    note = f"{first.reason}; " * (not first.fair) + _final_note(run, mean, chosen)
+    note = f"{first.reason}; " * (not first.fair) + _final_note(run, mean)
     return Grid(f"{run.title}, seed {run.seed}", ("", *shown), tuple(cells), note=note)
 
 
-def _final_note(run: Run, mean: str, chosen: Mapping[str, float | int | None]) -> str:
-    last, by_validation = run.last.get("round"), chosen.get("round")
+def _final_note(run: Result, mean: str) -> str:
+    last, by_validation = run.last and run.last[0], run.best and run.best.round
     parts = [] if run.at_best or mean == f"round {last}" else [f"{mean}: the mean over evaluated rounds"]
     if last is not None:
         parts.append(f"round {last}: the last{', and the best on validation data' if last == by_validation else ''}")
     if by_validation is not None and by_validation != last:
         parts.append(f"round {by_validation}: the best on validation data")
-    parts += [f"ended early {run.summary['stopped']}"] if "stopped" in run.summary else []
-    parts += [] if run.bytes is None else [f"{short(run.bytes / 1e6)} MB sent up and down in training"]
+    parts += [f"ended early {run.stopped}"] if run.stopped else []
+    parts += [f"{short(run.bytes / 1e6)} MB sent up and down in training"]
     parts += [] if run.diverged is None else [f"{MARK} training diverged from round {run.diverged} on"]
     return "; ".join(parts)
 
 
-def client_table(run: Run, local: Mapping[int, float] | None = None, most: int = 25, reference: str = "Local") -> Grid:
+def client_table(
+    run: Result, local: Mapping[int, float] | None = None, most: int = 25, reference: str = "Local"
+) -> Grid:
     """Return every client's final accuracy, worst first; of more than ``most`` clients only the worst and best ten.
 
     Args:
@@ -246,7 +249,7 @@ def client_table(run: Run, local: Mapping[int, float] | None = None, most: int =
     if most < 20:
         raise ConfigError(f"expected most >= 20 rows (the worst and the best ten), got {most}")
     final = run.by_client
-    lines = {int(line["client"]): line for line in run.clients}
+    lines = {line.client: line for line in run.clients}
     names = run.names
     gains = {c: gain_over(final[c], local[c]) for c in final if local is not None and c in local}
     order = sorted(final, key=lambda c: (gains.get(c, float("inf")), final[c], c))
@@ -257,7 +260,7 @@ def client_table(run: Run, local: Mapping[int, float] | None = None, most: int =
     cells: list[tuple[str, ...]] = []
     for client in order:
         who = f"{client} {names[client]}" if client < len(names) else str(client)
-        row = [who, str(lines[client].get("n_test") or DASH), percent(spread([final[client]]))]
+        row = [who, str(lines[client].n_test or DASH), percent(spread([final[client]]))]
         row += [percent(spread([shares.get(client)]))] if shares else []
         if gains:
             gain = gains.get(client)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from fedkin.record.lines import RelationLine
 from fedkin.report.charts import Spec, chart
 from fedkin.report.figures import Figure, cut_axis
 from fedkin.report.naming import padded, places
 
-Line = Mapping[str, Any]
 Rows = dict[int, dict[int, float]]
 """Weights by client and by the client that it learned from."""
 UNKNOWN = 255
 
 
-def mean_rows(lines: Iterable[Line]) -> Rows:
+def mean_rows(lines: Iterable[RelationLine]) -> Rows:
     """Return the mean over rounds of the ``weights`` lines, by client and by the client that it learned from.
 
     A row is averaged over the rounds in which it exists; a client without any has none.
@@ -26,14 +26,11 @@ def mean_rows(lines: Iterable[Line]) -> Rows:
     sums: dict[int, dict[int, float]] = {}
     seen: dict[int, int] = {}
     for line in lines:
-        if line.get("kind") != "weights":
-            continue
-        for key, row in line["rows"].items():
-            i = int(key)
+        for i, row in line.weights.items():
             seen[i] = seen.get(i, 0) + 1
             into = sums.setdefault(i, {})
             for j, weight in row.items():
-                into[int(j)] = into.get(int(j), 0.0) + float(weight or 0.0)
+                into[j] = into.get(j, 0.0) + weight
     return {i: {j: total / seen[i] for j, total in row.items()} for i, row in sums.items()}
 
 
@@ -67,7 +64,7 @@ class Frames:
 
 
 def frames(
-    lines: Iterable[Line], order: Sequence[int], labels: Sequence[str], rounds: Sequence[int], most: int
+    lines: Iterable[RelationLine], order: Sequence[int], labels: Sequence[str], rounds: Sequence[int], most: int
 ) -> Frames | None:
     """Return the ``weights`` lines as at most ``most`` frames; None if there are none.
 
@@ -84,17 +81,17 @@ def frames(
     sums, seen = np.zeros((shared, side, side)), np.zeros((shared, side))
     spans: dict[int, tuple[int, int]] = {}
     for line in lines:
-        if line.get("kind") != "weights" or line["round"] not in frame_of or not line["rows"]:
+        r = line.round
+        if r not in frame_of or not line.weights:
             continue
-        r = int(line["round"])
         f = frame_of[r]
         spans[f] = (min(r, spans.get(f, (r, r))[0]), max(r, spans.get(f, (r, r))[1]))
-        for key, row in line["rows"].items():
-            i = place[int(key)]
+        for key, row in line.weights.items():
+            i = place[key]
             seen[f, i] += 1
             if row:
                 to = place[np.array(list(row), dtype=np.int64)]
-                np.add.at(sums[f, i], to, np.array([w or 0.0 for w in row.values()], dtype=np.float64))
+                np.add.at(sums[f, i], to, np.array(list(row.values()), dtype=np.float64))
     if not spans:
         return None
     kept = sorted(spans)

@@ -132,7 +132,8 @@ def test_a_comparison_lists_its_runs(fedkin: Command, small: str) -> None:
         assert (line["accuracy"], line["state"]) == (summary["final"]["accuracy"], "finished")
         assert line["command"] == f"fedkin export {line['folder']} --client 0"
     assert fedkin(listed[0]["command"].removeprefix("fedkin ")).code == 0
-    Path("c/local-seed1/summary.json").unlink()
+    path = Path("c/local-seed1/commit.json")
+    path.write_bytes(path.read_bytes().replace(b',"ended":"rounds"', b""))
     Path("c/local-seed0/checkpoint.safetensors").unlink()
     done = fedkin("export c")
     assert (done.code, done.err) == (0, "")

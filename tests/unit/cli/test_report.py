@@ -15,8 +15,8 @@ import pytest
 from commandline import Command
 from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings
+from fedkin.record.result import Result
 from fedkin.report.content import content_of
-from fedkin.report.folder import read_run
 from fedkin.report.page import write_page
 
 
@@ -81,7 +81,7 @@ def test_figures_of_the_best_round(fedkin: Command, copy: Path) -> None:
     summaries = [json.loads(path.read_text()) for path in copy.glob("*/summary.json")]
     assert found == {s["title"]: s["best"]["accuracy"] for s in summaries}
     assert any(s["best"]["accuracy"] != s["final"]["accuracy"] for s in summaries)
-    run, base = (replace(read_run(copy / name), at_best=True) for name in ("ifca-seed0", "local-seed0"))
+    run, base = (replace(Result.finished_in(copy / name), at_best=True) for name in ("ifca-seed0", "local-seed0"))
     report = content_of([run], base=base)
     gain = report.findings["Local"]["IFCA"].difference.mean  # over the best round of its Local
     assert gain == pytest.approx(found["IFCA"] - found["Local"])

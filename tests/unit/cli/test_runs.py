@@ -36,7 +36,7 @@ def test_a_line_per_run(runs: Path, fedkin: Command) -> None:
         "folder": "runs/ended", "method": "FedAvg", "data": "digits", "seed": 3, "done": 2, "planned": 2,
         "accuracy": summary["final"]["accuracy"], "state": "finished", "validation": None,
     }  # fmt: skip
-    last = json.loads((runs / "stopped" / "rounds.jsonl").read_text().splitlines()[-1])
+    last = json.loads((runs / "stopped" / "rounds.jsonl").read_text().splitlines()[-1])["figures"]
     assert (found["runs/stopped"]["state"], found["runs/stopped"]["accuracy"]) == ("interrupted", last["accuracy"])
     assert found["runs/stopped"]["method"] == "da-pfl"
     shown = fedkin("runs").out
@@ -65,7 +65,7 @@ def test_trials_of_a_sweep_have_validation_figures(fedkin: Command, small: str) 
     assert fedkin(f"sweep fedavg {small} --validation 0.3 --grid training.lr=0.01,0.5 --quiet --out s").code == 0
     (Path("s") / "001-seed0" / "summary.json").unlink()
     found = json.loads(fedkin("runs s --json").out)
-    last = json.loads((Path("s") / "001-seed0" / "rounds.jsonl").read_text().splitlines()[-1])["validation"]
+    last = json.loads((Path("s") / "001-seed0" / "rounds.jsonl").read_text().splitlines()[-1])["figures"]["validation"]
     final = json.loads((Path("s") / "000-seed0" / "summary.json").read_text())["final"]["validation"]
     assert [(run["accuracy"], run["validation"]) for run in found] == [(None, final), (None, last)]
     shown = fedkin("runs s").out

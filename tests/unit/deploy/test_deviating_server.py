@@ -151,6 +151,6 @@ def test_an_operator_that_lifts_the_limit_is_told(tmp_path: Path) -> None:
             return answer
 
         ours = on_hosts(s, folder, Direct(sites(folder), touch=touch))
-        assert [line["abandoned"] for line in ours.rounds] == [abandoned] * 2
+        assert [line.abandoned for line in ours.rounds] == [abandoned] * 2
         named = [e for e in lines(folder, "events") if "it cannot use the run's settings" in e["what"]]
         assert {e["client"] for e in named} == ({"c1"} if abandoned else set())

@@ -58,14 +58,14 @@ def test_as_exported_from_a_simulation(name: str, tmp_path: Path) -> None:
     """One network, several that vote, a sum of two, prototypes, two heads: the same weights, figures and files."""
     s, last = settings(name), dict[int, dict[str, Any]]()
     for line in on_hosts(s, tmp_path, Direct(sites(tmp_path))).clients:
-        last[line["client"]] = line
+        last[line.client] = line
     for i, theirs in enumerate(export_all(simulated(s), tmp_path / "simulated")):
         ours = taken_home(tmp_path, f"c{i}")
         same_export(ours, theirs, *HERE)
         card = json.loads((ours / "card.json").read_text())
         assert card["client_name"] == f"c{i}"
         assert card["test"]["as_evaluated"] is True
-        assert (card["test"]["correct"], card["test"]["n"]) == (last[i]["correct"], last[i]["n_test"])
+        assert (card["test"]["correct"], card["test"]["n"]) == (last[i].correct, last[i].n_test)
         assert not (ours.parent / "model" / "model.json").exists()
 
 
@@ -199,10 +199,10 @@ def test_a_worker_that_was_started_anew(name: str, tmp_path: Path) -> None:
             post.sites[100 + i] = ClientService(client, SiteData("digits", share=i), tmp_path / "disks")
         return post.ask(client, of)
 
-    last = {line["client"]: line for line in on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch)).clients}
+    last = {line.client: line for line in on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch)).clients}
     for i, theirs in enumerate(export_all(simulated(s), tmp_path / "simulated")):
         same_export(taken_home(tmp_path, f"c{i}"), theirs, *HERE)
-        assert load_export(taken_home(tmp_path, f"c{i}")).card["test"]["correct_as_evaluated"] == last[i]["correct"]
+        assert load_export(taken_home(tmp_path, f"c{i}")).card["test"]["correct_as_evaluated"] == last[i].correct
 
 
 def test_what_was_told_is_compared(tmp_path: Path) -> None:

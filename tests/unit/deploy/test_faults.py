@@ -34,6 +34,7 @@ from fedkin.deploy.wire_format import WireError, WireMessage, refusal
 from fedkin.experiment.settings import Settings
 from fedkin.privacy.secure_sum import OutOfRange
 from fedkin.server.ledger import OutOfStep
+from folders import missing_of, refused_of
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites, traced
 from kills import Killed
 from thorough import thorough_except
@@ -73,7 +74,7 @@ def test_what_happens_to_a_message(name: str, fault: str, tmp_path: Path) -> Non
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
     lost = [] if fault == "message doubled" else [1]
-    assert [sorted({0, 1, 2} - set(line["answered"])) for line in ours.rounds] == [[], lost, [], []]
+    assert [sorted({0, 1, 2} - set(line.answered)) for line in ours.rounds] == [[], lost, [], []]
     assert same_server(ours, traced(s, ours.rounds))
     assert ours.clients == traced(s, ours.rounds).clients
 
@@ -113,7 +114,7 @@ def test_a_host_that_comes_back(disk: str, tmp_path: Path) -> None:
 
     post.touch = touch
     ours = on_hosts(s, tmp_path, post)
-    assert all(line["answered"] == [0, 1, 2] for line in ours.rounds)
+    assert all(line.answered == [0, 1, 2] for line in ours.rounds)
     told = [e for e in lines(tmp_path, "events") if "joins again" in e["what"]]
     if disk == "same":
         assert same_server(ours, simulated(s))
@@ -136,7 +137,7 @@ def test_a_host_that_comes_back_on_another_node(tmp_path: Path) -> None:
 
     post.touch = touch
     ours = on_hosts(s, tmp_path, post)
-    assert [line["answered"] for line in ours.rounds] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
+    assert [line.answered for line in ours.rounds] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
     assert same_server(ours, traced(s, ours.rounds))
 
 
@@ -213,7 +214,7 @@ def test_an_older_checkpoint(tmp_path: Path) -> None:
     ours = on_hosts(s, tmp_path, Direct(post.sites))
     told = {(e["client"], e["round"]) for e in lines(tmp_path, "events") if "goes on from upload" in e["what"]}
     assert {client for client, _ in told} == {"c0", "c1", "c2"}
-    assert ours.rounds[-1]["answered"] == [0, 1, 2]
+    assert ours.rounds[-1].answered == [0, 1, 2]
     assert all(bool(t.isfinite().all()) for t in ours.server.state.values())
 
 
@@ -228,8 +229,8 @@ def test_slow_clients_are_not_waited_for_twice(tmp_path: Path) -> None:
     post.touch = touch
     s = replace(s, run=replace(s.run, rounds=20, eval_every=20))
     ours = on_hosts(s, tmp_path, post, on_round=lambda report, line: spent.append(post.time.now))
-    assert ours.rounds[0]["answered"] == ours.rounds[9]["answered"] == [0, 2]
-    assert ours.rounds[0]["missing"] == {"1": "no answer within the deadline"}
+    assert ours.rounds[0].answered == ours.rounds[9].answered == [0, 2]
+    assert missing_of(ours.rounds[0]) == {"1": "no answer within the deadline"}
     assert spent[0] >= 20
     assert spent[9] - spent[0] < 5
     assert same_server(ours, traced(s, ours.rounds))
@@ -253,9 +254,9 @@ def test_a_suspect_that_works_again_is_waited_for(tmp_path: Path) -> None:
 
     post.touch, post.collect = touch, slowly  # type: ignore[method-assign]
     ours = on_hosts(s, tmp_path, post)
-    assert [line["answered"] for line in ours.rounds] == [[0, 2], *[[0, 1, 2]] * 5]
-    assert ours.rounds[0]["clients"] == 2  # evaluated without it: its answer came when the others' were there
-    assert ours.rounds[1]["clients"] == 3
+    assert [line.answered for line in ours.rounds] == [[0, 2], *[[0, 1, 2]] * 5]
+    assert ours.rounds[0].figures.clients == 2  # evaluated without it: its answer came when the others' were there
+    assert ours.rounds[1].figures.clients == 3
     assert same_server(ours, traced(s, ours.rounds))
 
 
@@ -269,7 +270,7 @@ def test_when_all_are_slow_the_round_is_abandoned(tmp_path: Path) -> None:
 
     post = Direct(sites(tmp_path), touch=touch)
     ours = on_hosts(s, tmp_path, post)
-    assert [line["abandoned"] for line in ours.rounds] == [False, True, False, False]
+    assert [line.abandoned for line in ours.rounds] == [False, True, False, False]
     assert models == []
     assert same_server(ours, traced(s, ours.rounds))
 
@@ -286,9 +287,9 @@ def test_late_joiners_and_leavers(tmp_path: Path) -> None:
             post.off.add(100)
 
     ours = on_hosts(s, tmp_path, post, on_round=on_round)
-    assert [line["joined"] for line in ours.rounds] == [[0, 1], [], [2], []]
-    assert [line["answered"] for line in ours.rounds] == [[0, 1], [0, 1], [0, 1, 2], [1, 2]]
-    assert [line["absent"] for line in ours.rounds] == [[], [], [], [0]]
+    assert [line.joined for line in ours.rounds] == [[0, 1], [], [2], []]
+    assert [line.answered for line in ours.rounds] == [[0, 1], [0, 1], [0, 1, 2], [1, 2]]
+    assert [line.absent for line in ours.rounds] == [[], [], [], [0]]
     assert same_server(ours, traced(s, ours.rounds))
 
 
@@ -315,7 +316,7 @@ def test_a_restarted_server_does_not_wait_for_leavers(least: int, tmp_path: Path
         on_hosts(s, tmp_path, post, on_round=on_round)
     s = replace(s, hosts=replace(s.hosts, min_clients=least))
     ours = on_hosts(s, tmp_path, Direct(post.sites, off={102}))
-    assert [line["answered"] for line in ours.rounds] == [[0, 1, 2]] * 2 + [[0, 1]] * 4
+    assert [line.answered for line in ours.rounds] == [[0, 1, 2]] * 2 + [[0, 1]] * 4
     assert same_server(ours, traced(s, ours.rounds))
 
 
@@ -373,8 +374,8 @@ def test_a_client_that_never_has_the_upload_does_not_stall_rounds(
 
     monkeypatch.setattr(post, "collect", slowly)
     ours = on_hosts(s, tmp_path, post, on_round=lambda report, line: ends.append(post.time.now))
-    assert [line["answered"] for line in ours.rounds] == [[0, 2]] * 6
-    assert all("1" in line["missing"] for line in ours.rounds)
+    assert [line.answered for line in ours.rounds] == [[0, 2]] * 6
+    assert all("1" in missing_of(line) for line in ours.rounds)
     assert asked[:2] == [1, 1]
     assert max(asked.count(round) for round in asked) == 2
     assert max(b - a for a, b in itertools.pairwise(ends)) < 10
@@ -432,7 +433,7 @@ def test_clients_that_know_a_later_start_are_named(
 
         m.setattr(type(post.sites[100].store), "load", load)
         ours = on_hosts(s, tmp_path, post)
-    assert all(line["answered"] == [] for line in ours.rounds[1:])
+    assert all(line.answered == [] for line in ours.rounds[1:])
     told = {e["client"] for e in lines(tmp_path, "events") if "a later start of the server" in e["what"]}
     assert told == {"c0", "c1", "c2"}
     assert "a message of an earlier start of the server" in caplog.text
@@ -468,8 +469,8 @@ def test_a_bad_upload_is_refused_for_that_client_only(what: str, tmp_path: Path)
         return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, BAD[what](bundle(answer)))
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
-    assert list(ours.rounds[1]["refused"]) == ["1"]
-    assert ours.rounds[1]["answered"] == [0, 2]
+    assert list(refused_of(ours.rounds[1])) == ["1"]
+    assert ours.rounds[1].answered == [0, 2]
     assert same_server(ours, traced(s, ours.rounds))
 
 
@@ -495,9 +496,9 @@ def test_a_false_evaluation_is_left_out(what: str, tmp_path: Path) -> None:
         return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, bundle(answer).but(**FALSE[what]))
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
-    assert ours.rounds[1]["answered"] == [0, 1, 2]
-    assert ours.rounds[1]["refused"]["1"].startswith("evaluation: ")
-    assert [line["client"] for line in ours.clients if line["round"] == 2] == [0, 2]
+    assert ours.rounds[1].answered == [0, 1, 2]
+    assert refused_of(ours.rounds[1])["1"].startswith("evaluation: ")
+    assert [line.client for line in ours.clients if line.round == 2] == [0, 2]
     assert same_server(ours, simulated(s))
 
 
@@ -529,8 +530,8 @@ def test_a_forged_message_costs_its_sender_the_round(what: str, tmp_path: Path) 
         return WireMessage({**answer.head, **head}, answer.body if body is None else body)
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
-    assert ours.rounds[1]["answered"] == [0, 2]
-    assert "1" in ours.rounds[1]["missing"]
+    assert ours.rounds[1].answered == [0, 2]
+    assert "1" in missing_of(ours.rounds[1])
     assert "patient" not in (tmp_path / "run" / "rounds.jsonl").read_text() + str(lines(tmp_path, "events"))
     assert same_server(ours, traced(s, ours.rounds))
 
@@ -567,7 +568,7 @@ def test_a_name_belongs_to_its_key(tmp_path: Path) -> None:
             post.off = {666}
 
     ours = on_hosts(s, tmp_path, post, on_round=on_round)
-    assert [line["answered"] for line in ours.rounds] == [[0, 1, 2], [0, 1, 2], [0, 2], [0, 1, 2]]
+    assert [line.answered for line in ours.rounds] == [[0, 1, 2], [0, 1, 2], [0, 2], [0, 1, 2]]
     assert any("another key" in e["what"] and e["client"] == "c1" for e in lines(tmp_path, "events"))
     assert same_server(ours, traced(s, ours.rounds))
 
@@ -646,7 +647,7 @@ def test_an_exception_stays_on_its_host(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(site_module, "perform", perform)
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
     monkeypatch.undo()
-    assert ours.rounds[1]["missing"] == {"1": "its program failed; its own log says why"}
+    assert missing_of(ours.rounds[1]) == {"1": "its program failed; its own log says why"}
     assert not any(b"4711" in text for text in seen)
     assert same_server(ours, traced(s, ours.rounds))
 
@@ -698,7 +699,7 @@ def test_a_full_disk_costs_the_round_and_nothing_else(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(type(post.sites[101].store), "save", save)
     ours = on_hosts(s, tmp_path, post)
-    assert ours.rounds[1]["missing"] == {"1": "its disk could not be written or read; its own log says why"}
+    assert missing_of(ours.rounds[1]) == {"1": "its disk could not be written or read; its own log says why"}
     monkeypatch.undo()
     assert same_server(ours, traced(s, ours.rounds))
 
@@ -713,4 +714,4 @@ def test_a_damaged_memory_is_not_used(tmp_path: Path) -> None:
             path.write_bytes(path.read_bytes()[:-100])
 
     ours = on_hosts(s, tmp_path, post, on_round=on_round)
-    assert [line["answered"] for line in ours.rounds] == [[0, 1, 2], [0, 1, 2], [0, 2], [0, 2]]
+    assert [line.answered for line in ours.rounds] == [[0, 1, 2], [0, 1, 2], [0, 2], [0, 2]]

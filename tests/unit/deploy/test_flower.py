@@ -24,6 +24,7 @@ from fedkin.deploy.flower import FlowerPost, client_app, from_records, to_client
 from fedkin.deploy.serve import serve  # noqa: E402
 from fedkin.deploy.wire_format import BODY_LIMIT, WireError, WireMessage  # noqa: E402
 from fedkin.methods import METHODS  # noqa: E402
+from folders import missing_of  # noqa: E402
 from hosttoys import Time, same_server, settings, simulated, sites  # noqa: E402
 from thorough import thorough_except  # noqa: E402
 
@@ -221,10 +222,10 @@ def test_a_reply_that_flower_cannot_read_costs_its_sender_the_round(kind: str, h
     if kind == "describe":
         assert len(ours.server.sizes) == 2
     if kind == "update":
-        assert [line["answered"] for line in ours.rounds] == [[0, 2], [0, 2]]
-        assert ours.rounds[0]["missing"] == {"1": CODES["garbled"]}
+        assert [line.answered for line in ours.rounds] == [[0, 2], [0, 2]]
+        assert missing_of(ours.rounds[0]) == {"1": CODES["garbled"]}
     if kind == "evaluate":
-        assert [line["answered"] for line in ours.rounds] == [[0, 1, 2]] * 2
+        assert [line.answered for line in ours.rounds] == [[0, 1, 2]] * 2
         assert list(ours.rounds[1]["unevaluated"]) == ["1"]
 
 

@@ -16,9 +16,10 @@ from fedkin.deploy import submitted
 from fedkin.deploy.submitted import packed, run_submitted
 from fedkin.deploy.tensors import bundle, wire_message
 from fedkin.deploy.wire_format import WireMessage
-from fedkin.experiment.result import Result
 from fedkin.experiment.settings import Settings
 from fedkin.methods import METHODS
+from fedkin.record.result import Result
+from folders import missing_of, refused_of
 from hosttoys import Direct, Touch, lines, on_hosts, same_server, settings, simulated, sites, traced
 from thorough import OF_EVERY_KIND, thorough_except
 
@@ -67,8 +68,8 @@ def test_a_head_ends_no_run(kind: str, what: str, tmp_path: Path) -> None:
     if kind in ("hello", "describe"):
         assert len(ours.server.sizes) == 2
     if kind == "update":
-        assert [line["answered"] for line in ours.rounds] == [[0, 2]] * 2
-        assert list(ours.rounds[0]["missing"]) == ["1"]
+        assert [line.answered for line in ours.rounds] == [[0, 2]] * 2
+        assert list(missing_of(ours.rounds[0])) == ["1"]
     if kind == "evaluate":
         assert list(ours.rounds[1]["unevaluated"]) == ["1"]
     told = [e for e in lines(tmp_path, "events") if "cannot be read" in e["what"] or "does not fit" in e["what"]]
@@ -89,7 +90,7 @@ def test_a_card_that_contradicts_those_of_the_others_is_refused(card: dict[str, 
 
     s = settings("fedavg", run={"rounds": 2}, hosts={"min_clients": 2, "wait_timeout": 5.0})
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
-    assert [line["answered"] for line in ours.rounds] == [[0, 1]] * 2
+    assert [line.answered for line in ours.rounds] == [[0, 1]] * 2
     told = [e for e in lines(tmp_path, "events") if "refused" in e["what"]]
     assert [e["client"] for e in told] == ["c1"]
     assert "its data do not fit those of the other clients: " in told[0]["what"]
@@ -101,7 +102,7 @@ def test_after_a_hostile_client_a_new_run_works(tmp_path: Path) -> None:
     for place in ("first", "second"):
         (tmp_path / place).mkdir()
         ours = on_hosts(s, tmp_path / place, post)
-        assert [line["answered"] for line in ours.rounds] == [[0, 2]] * 2
+        assert [line.answered for line in ours.rounds] == [[0, 2]] * 2
         assert same_server(ours, traced(s, ours.rounds))
 
 
@@ -120,8 +121,8 @@ def test_whatever_reading_an_answer_raises_is_its_senders_refusal(
     monkeypatch.setattr(letters_module, "bundle", read)
     s = settings("fedavg")
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path)))
-    assert [line["answered"] for line in ours.rounds] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
-    assert f"({error.__name__})" in ours.rounds[1]["missing"]["1"]
+    assert [line.answered for line in ours.rounds] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
+    assert f"({error.__name__})" in missing_of(ours.rounds[1])["1"]
     assert "4711" not in str(ours.rounds)
 
 
@@ -171,7 +172,7 @@ def test_numbers_of_the_right_form_end_no_run(name: str, tmp_path: Path) -> None
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=spoils(each, changed)))
     assert changed >= set(WHOLE)
     assert len(ours.rounds) == 9
-    assert all({*line["cohort"]} - {1} <= {*line["answered"]} for line in ours.rounds[:5])
+    assert all({*line.cohort} - {1} <= {*line.answered} for line in ours.rounds[:5])
     assert finite(ours)
 
 
@@ -185,7 +186,7 @@ def test_each_number_of_the_right_form_ends_no_run(name: str, how: str, tmp_path
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=spoils({2: how, 3: how}, changed)))
     assert changed or how in FLOATS
     assert len(ours.rounds) == 3
-    assert all({*line["cohort"]} - {1} <= {*line["answered"]} for line in ours.rounds[:2])
+    assert all({*line.cohort} - {1} <= {*line.answered} for line in ours.rounds[:2])
     assert finite(ours)
 
 
@@ -213,10 +214,10 @@ def test_a_claim_weighs_as_much_as_all_others_at_most(name: str, tmp_path: Path)
     far = claims(10_000_000, s, tmp_path / "far")
     near = claims(others, s, tmp_path / "near")
     assert same_server(far, near)
-    assert near.rounds[0].get("limited") is None
-    full = [line for line in far.rounds if line["answered"] == [0, 1, 2]]
+    assert near.rounds[0].limited == {}
+    full = [line for line in far.rounds if line.answered == (0, 1, 2)]
     assert full
-    assert all(line["limited"] == {"1": {"claimed": 10_000_000, "used": others}} for line in full)
+    assert all(line.limited == {1: (10_000_000, others)} for line in full)
     told = [e for e in lines(tmp_path / "far", "events") if "claims" in e["what"]]
     assert {e["client"] for e in told} == {"c1"}
     expected = f"claims 10000000 samples, more than 50 % of the round's ([hosts] max_share): {others} are used"
@@ -237,7 +238,7 @@ def test_the_limit_holds_among_those_who_answered(tmp_path: Path) -> None:
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path, 4), touch=touch))
     a, _, b, c = simulated(s).server.sizes.tolist()
-    assert [line["limited"]["1"]["used"] for line in ours.rounds] == [a + b + c, a + b]
+    assert [line.limited["1"]["used"] for line in ours.rounds] == [a + b + c, a + b]
 
 
 @pytest.mark.parametrize(
@@ -262,7 +263,7 @@ def test_the_limit_holds_in_a_secure_sum(name: str, participation: float, max_sh
         return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, b)
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path, 6), touch=touch))
-    assert not any(line["abandoned"] for line in ours.rounds)
+    assert not any(line.abandoned for line in ours.rounds)
     assert shares
     assert 0.3 < max(shares) <= 0.5
     assert max_share < 0.5 or set(shares) == {0.5}
@@ -282,7 +283,7 @@ def test_the_limit_can_be_moved(tmp_path: Path) -> None:
     """With max_share = 1 claims are believed, up to the absolute limit; nothing is lowered and nothing said."""
     s = settings("fedavg", hosts={"max_share": 1.0}, run={"rounds": 2})
     ours = claims(10_000_000, s, tmp_path)
-    assert all("limited" not in line for line in ours.rounds)
+    assert not any(line.limited for line in ours.rounds)
     for wrong in (0.0, 1.5):
         with pytest.raises(ConfigError, match=r"\[hosts\] max_share must be above 0 and at most 1, got"):
             settings("fedavg", hosts={"max_share": wrong})
@@ -292,7 +293,7 @@ def test_claims_that_weigh_nothing_are_not_told(tmp_path: Path) -> None:
     """With uniform weights no mean is by samples, and no number of samples was used in a claim's place."""
     s = settings("fedavg", run={"rounds": 2, "weighting": "uniform"})
     ours = claims(10_000_000, s, tmp_path)
-    assert all("limited" not in line for line in ours.rounds)
+    assert not any(line.limited for line in ours.rounds)
     assert not [e for e in lines(tmp_path, "events") if "claims" in e["what"]]
 
 
@@ -345,10 +346,10 @@ def test_an_evaluation_is_of_as_many_samples_as_joined(counts: Any, why: str | N
     told = [e["what"] for e in lines(tmp_path, "events") if e["what"].startswith("evaluation: refused")]
     if why is None:
         assert told == []
-        assert ours.rounds[-1]["refused"] == {}
+        assert refused_of(ours.rounds[-1]) == {}
     else:
         assert told == [f"evaluation: refused: {why}"] * 2
-        assert ours.rounds[-1]["refused"] == {"1": f"evaluation: {why}"}
+        assert refused_of(ours.rounds[-1]) == {"1": f"evaluation: {why}"}
 
 
 def test_an_evaluation_on_more_samples_than_a_client_may_claim_is_refused(tmp_path: Path) -> None:
@@ -363,7 +364,7 @@ def test_an_evaluation_on_more_samples_than_a_client_may_claim_is_refused(tmp_pa
         return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, b)
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
-    assert ours.rounds[0]["refused"] == {"1": "evaluation: test is of 1100 samples, at most 1000 are taken"}
+    assert refused_of(ours.rounds[0]) == {"1": "evaluation: test is of 1100 samples, at most 1000 are taken"}
 
 
 # ---- what is written down ------------------------------------------------------------------------------------------
@@ -400,8 +401,8 @@ def test_an_upload_of_ten_thousand_times_the_length_stops_nobody(name: str, tmp_
 
     s = settings(name)
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
-    assert [line["answered"] for line in ours.rounds] == [[0, 1, 2], *[[0, 2]] * 3]
-    assert [list(line["refused"]) for line in ours.rounds] == [[], *[["1"]] * 3]
+    assert [line.answered for line in ours.rounds] == [[0, 1, 2], *[[0, 2]] * 3]
+    assert [list(refused_of(line)) for line in ours.rounds] == [[], *[["1"]] * 3]
     assert same_server(ours, traced(s, ours.rounds))
     told = [e for e in lines(tmp_path, "events") if "times the median of the round" in e["what"]]
     assert {e["client"] for e in told} == {"c1"}
@@ -415,13 +416,9 @@ def test_an_evaluation_that_does_not_come_is_in_the_rounds_record(tmp_path: Path
         return None if lost else post.ask(who, of)
 
     ours = on_hosts(settings("fedavg"), tmp_path, Direct(sites(tmp_path), touch=touch))
-    assert [line.get("unevaluated") for line in ours.rounds] == [
-        None,
-        {"1": "no answer within the deadline"},
-        None,
-        None,
-    ]
-    assert ours.rounds[1]["clients"] == 2
+    missing = [[one.client for one in line.missing("evaluate")] for line in ours.rounds]
+    assert missing == [[], [1], [], []]
+    assert ours.rounds[1].figures.clients == 2
 
 
 class Ends(Direct):

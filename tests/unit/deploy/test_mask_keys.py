@@ -144,7 +144,7 @@ def test_scores_stay_with_their_owner(tmp_path: Path) -> None:
     ours = on_hosts(s, tmp_path, post)
     assert same_server(ours, simulated(s))
     assert [(a.head["code"], a.body) for a in heard] == [("scores", b"")] * 3
-    assert {line["client"] for line in ours.clients} == {0, 2}
+    assert {line.client for line in ours.clients} == {0, 2}
     assert any(CODES["scores"] in e["what"] for e in lines(tmp_path, "events") if e["client"] == "c1")
     assert len(list((tmp_path / "disks" / "c1").glob("*/model/card.json"))) == 1
 
@@ -180,7 +180,7 @@ def test_a_run_among_clients_that_know_each_other(folder: Path) -> None:
     """Keys that were signed with the nodes' keys are taken, and the run ends with the simulator's bits."""
     s = secure(run={"rounds": 3})
     ours = on_hosts(s, folder, Direct(signed_sites(folder)))
-    assert [line["answered"] for line in ours.rounds] == [[0, 1, 2]] * 3
+    assert [line.answered for line in ours.rounds] == [(0, 1, 2)] * 3
     assert same_server(ours, simulated(s))
     listed = json.loads((folder / "run" / "clients.json").read_text())["clients"]
     assert all(len(base64.b64decode(m["signature"])) > 90 for m in listed)
@@ -197,7 +197,7 @@ def test_a_restarted_client_signs_its_new_key(folder: Path) -> None:
         return post.ask(client, of)
 
     ours = on_hosts(s, folder, Direct(signed_sites(folder), touch=touch))
-    assert [line["abandoned"] for line in ours.rounds] == [False, True, False]
+    assert [line.abandoned for line in ours.rounds] == [False, True, False]
 
 
 @pytest.mark.parametrize("lie", ["keys of its own", "no signatures", "of another run", "one client twice"])

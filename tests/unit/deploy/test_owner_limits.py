@@ -33,9 +33,9 @@ def test_training_in_a_survey_is_accounted_for(tmp_path: Path) -> None:
     s = settings("training_survey:Twice", run={"rounds": 2, "eval_every": 2}, **PRIVATE)
     here = sites(tmp_path, allowed=Allowed(everything=True))
     ours, there = on_hosts(s, tmp_path, Direct(here)), simulated(s)
-    assert [line["dp_steps"] for line in ours.rounds] == [line["dp_steps"] for line in there.rounds]
-    assert ours.summary["privacy"] == there.summary["privacy"]
-    assert here[101].account.total(1e-5) == pytest.approx(there.summary["privacy"]["epsilon"], rel=1e-6)
+    assert [line.private for line in ours.rounds] == [line.private for line in there.rounds]
+    assert ours.privacy == there.privacy
+    assert here[101].account.total(1e-5) == pytest.approx(there.privacy["epsilon"], rel=1e-6)
 
 
 def test_a_run_without_numbers_answers_no_question_before_an_evaluation(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_such_a_run_is_refused_before_anything_is_told(tmp_path: Path) -> None:
     s = settings("fedfomo", run={"rounds": 1}, hosts={"min_clients": 2})
     on_hosts(s, tmp_path, Direct({**sites(tmp_path), 101: site(tmp_path, keep_scores=True)}, touch=touch))
     assert set(seen) == {"hello"}
-    assert {c for line in lines(tmp_path, "rounds") for c in line["cohort"]} == {0, 1}
+    assert {c for line in lines(tmp_path, "rounds") for c in line.cohort} == {0, 1}
 
 
 def test_what_methods_send_exactly_is_a_part_of_what_they_send() -> None:
@@ -119,4 +119,4 @@ def test_a_client_reports_a_bounded_number_of_rates(tmp_path: Path) -> None:
     s = settings("fedavg", run={"rounds": 3, "eval_every": 3}, **PRIVATE)
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
     assert len(total(ours.rounds)[1]) == 40
-    assert [sorted(line["dp_steps"]) for line in ours.rounds] == [["0", "1", "2"], ["0", "2"], ["0", "2"]]
+    assert [sorted(line.private) for line in ours.rounds] == [["0", "1", "2"], ["0", "2"], ["0", "2"]]

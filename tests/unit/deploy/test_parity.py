@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fedkin.core import ConfigError
 from fedkin.exporting import load_export
 from fedkin.methods import METHODS
 from hosttoys import Direct, on_hosts, same_server, settings, simulated, sites, taken_home
+from madeup import changed
 from thorough import OF_EVERY_KIND, thorough_except
 
 
@@ -22,15 +23,15 @@ def test_hosts_equal_the_simulator(name: str, tmp_path: Path) -> None:
     post = Direct(sites(tmp_path))
     ours, theirs = on_hosts(s, tmp_path, post), simulated(s)
     assert same_server(ours, theirs)
-    assert ours.rounds == [{n: v for n, v in line.items() if n != "ari"} for line in theirs.rounds]
+    assert ours.rounds == [changed(line, ari=None) if line.figures else line for line in theirs.rounds]
     assert ours.clients == theirs.clients
-    assert ours.final == replace(theirs.final, ari=None)
-    last = {line["client"]: line for line in ours.clients}
-    assert all(len(line["test_digest"]) == 32 for line in last.values())
+    assert ours.final == msgspec.structs.replace(theirs.final, ari=None)
+    last = {line.client: line for line in ours.clients}
+    assert all(len(line.test_part) == 32 for line in last.values())
     for i in range(3):
         card = load_export(taken_home(tmp_path, f"c{i}")).card
         assert card["test"]["as_evaluated"] is True
-        assert (card["client"], card["test"]["correct"]) == (i, last[i]["correct"])
+        assert (card["client"], card["test"]["correct"]) == (i, last[i].correct)
 
 
 @pytest.mark.thorough
@@ -57,13 +58,12 @@ def test_hosts_at_the_other_moment(name: str, tmp_path: Path) -> None:
     assert (ours.rounds, ours.clients) == (theirs.rounds, theirs.clients)
     for i in range(3):
         assert load_export(taken_home(tmp_path, f"c{i}")).card["test"]["as_evaluated"] is True
-    noted = [note for note in ours.summary.get("notes", ()) if 'evaluate = "trained" changes nothing' in note]
+    noted = tuple(note for note in ours.run.notes if 'evaluate = "trained" changes nothing' in note)
     assert len(noted) == (name == "fedavg")
-    assert noted == theirs.summary.get("notes", [])
-    assert "notes" not in now.summary
+    assert (noted, now.run.notes) == (theirs.run.notes, ())
     for then, line in zip(ours.clients, now.clients, strict=True):
-        assert then.get("accuracy_delivered", then["accuracy"]) == line["accuracy"]
-        assert then["accuracy"] == line.get("accuracy_trained", line["accuracy"])
+        assert then.views.get("delivered", then.accuracy) == line.accuracy
+        assert then.accuracy == line.views.get("trained", line.accuracy)
 
 
 def test_hosts_end_early_in_the_round_of_the_simulator(tmp_path: Path) -> None:
@@ -73,8 +73,8 @@ def test_hosts_end_early_in_the_round_of_the_simulator(tmp_path: Path) -> None:
     s = settings("da-pfl", **still)
     ours, theirs = on_hosts(s, tmp_path, Direct(sites(tmp_path))), simulated(s)
     assert (len(ours.rounds), ours.rounds, ours.clients) == (3, theirs.rounds, theirs.clients)
-    assert ours.summary["stopped"] == theirs.summary["stopped"]
-    assert {line["round"] for line in ours.clients if "right" in line} == {3}
+    assert ours.stopped == theirs.stopped != ""
+    assert {line.round for line in ours.clients if line.right} == {3}
     assert load_export(taken_home(tmp_path, "c0")).card["round"] == 3
     with pytest.raises(ConfigError, match=r"\[run\] stop_after = 2 watches validation accuracy"):
         on_hosts(settings("da-pfl", data={"validation": 0.0}, **still), tmp_path / "b", Direct(sites(tmp_path / "b")))

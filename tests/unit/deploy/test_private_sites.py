@@ -31,6 +31,7 @@ from fedkin.experiment.settings import Settings
 from fedkin.exporting import load_export
 from fedkin.methods import CFIC, DAPFL, FedAvg
 from fedkin.privacy.budget import Privacy, composed, epsilon, total
+from folders import missing_of
 from grouped import setup, tables
 from hosttoys import Direct, lines, on_hosts, settings, simulated, sites, taken_home
 from kills import Killed
@@ -151,7 +152,7 @@ def test_what_evaluations_tell_of_the_training_samples(
     post.sites = {n: ClientService(p.client, p.data, p.folder, limits) for n, p in post.sites.items()}
     ours = on_hosts(s, tmp_path, post)
     sent = [name in bundle(answer) for *_, answer in shown.found for name in ("right", "test_digest", "logits_digest")]
-    written = [name in line for line in ours.clients for name in ("right", "test_digest", "logits_digest")]
+    written = [bool(value) for line in ours.clients for value in (line.right, line.test_part, line.logits)]
     assert sent == written == [told == "exact"] * 9
     exact = [torch.equal(n, counts_of(int(client[1:]))) for client, n in shown.counts().items()]
     zero = [not n.any() for n in shown.counts().values()]
@@ -165,11 +166,11 @@ def test_steps_are_the_simulators(name: str, tmp_path: Path) -> None:
     included; the models are others, as batches and noise come from nobody's seed."""
     s = private(name)
     ours, theirs = on_hosts(s, tmp_path, Direct(sites(tmp_path))), simulated(s)
-    assert [line["dp_steps"] for line in ours.rounds] == [line["dp_steps"] for line in theirs.rounds]
-    assert ours.summary["privacy"] == theirs.summary["privacy"]
-    assert ours.summary["privacy"]["epsilon"] > 0
+    assert [line.private for line in ours.rounds] == [line.private for line in theirs.rounds]
+    assert ours.privacy == theirs.privacy
+    assert ours.privacy["epsilon"] > 0
     assert not torch.equal(ours.server.state.model, theirs.server.state.model)
-    told = {line["client"]: line["correct"] for line in ours.clients}
+    told = {line.client: line.correct for line in ours.clients}
     for i in range(3):  # a model that is trained for the evaluation is trained again to be kept, by other noise
         kept = load_export(taken_home(tmp_path, f"c{i}")).card["test"]
         assert kept["correct_as_evaluated"] == told[i]
@@ -190,10 +191,10 @@ def test_a_server_that_comes_back_counts_once(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         on_hosts(s, tmp_path, post)
     ours, theirs = on_hosts(s, tmp_path, Direct(post.sites)), simulated(s)
-    assert [line["dp_steps"] for line in ours.rounds] == [line["dp_steps"] for line in theirs.rounds]
-    assert ours.summary["privacy"] == theirs.summary["privacy"]
+    assert [line.private for line in ours.rounds] == [line.private for line in theirs.rounds]
+    assert ours.privacy == theirs.privacy
     (used,) = post.sites[100].account.load().values()
-    assert used.spent(1.0) == total(ours.rounds)[0]
+    assert used.spent(1.0) == total(line.private for line in ours.rounds)[0]
 
 
 def test_lost_answers_and_abandoned_rounds_are_counted(tmp_path: Path) -> None:
@@ -206,10 +207,10 @@ def test_lost_answers_and_abandoned_rounds_are_counted(tmp_path: Path) -> None:
         return None if client == "c1" and of.head["round"] == 2 and of.head["kind"] != "hello" else answer
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=lose))
-    steps = [{i: n for i, ((_, n),) in line["dp_steps"].items()} for line in ours.rounds]
+    steps = [{i: n for i, ((_, n),) in line.private.items()} for line in ours.rounds]
     each = steps[0]
-    assert [line["abandoned"] for line in ours.rounds] == [False, True, False, False]
-    assert steps == [each, {i: n for i, n in each.items() if i != "1"}, {**each, "1": 2 * each["1"]}, each]
+    assert [line.abandoned for line in ours.rounds] == [False, True, False, False]
+    assert steps == [each, {i: n for i, n in each.items() if i != 1}, {**each, 1: 2 * each[1]}, each]
 
 
 def test_a_client_that_lost_its_disk_is_counted_from_its_record_on(tmp_path: Path) -> None:
@@ -222,7 +223,7 @@ def test_a_client_that_lost_its_disk_is_counted_from_its_record_on(tmp_path: Pat
             post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "new")
 
     ours = on_hosts(s, tmp_path, post, on_round=swap)
-    steps = [[n for _, n in line["dp_steps"].get("1", [])] for line in ours.rounds]
+    steps = [[n for _, n in line.private.get(1, ())] for line in ours.rounds]
     assert steps == [steps[0], [], steps[0], steps[0]]
 
 
@@ -237,8 +238,8 @@ def test_an_answer_with_steps_that_cannot_be_is_not_used(tmp_path: Path) -> None
         return WireMessage({**answer.head, "spent": [[0.5, -100]]}, answer.body)
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=lie))
-    assert [line["answered"] for line in ours.rounds] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
-    assert "$.spent[0][1]" in ours.rounds[1]["missing"]["1"]
+    assert [line.answered for line in ours.rounds] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
+    assert "$.spent[0][1]" in missing_of(ours.rounds[1])["1"]
     assert total(ours.rounds) == total(simulated(s).rounds)  # round 2's came with the evaluation after it
 
 
@@ -361,8 +362,8 @@ def test_a_budget_ends_over_all_runs(tmp_path: Path, caplog: pytest.LogCaptureFi
     post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "disks", limits)
     with caplog.at_level(logging.INFO, "fedkin.site"):
         ours = on_hosts(s, tmp_path, post)
-    assert [line["answered"] for line in ours.rounds] == [[0, 1, 2]] * 2 + [[0, 2]] * 2
-    assert ours.rounds[2]["missing"]["1"] == ours.rounds[3]["missing"]["1"] == CODES["budget"]
+    assert [line.answered for line in ours.rounds] == [[0, 1, 2]] * 2 + [[0, 2]] * 2
+    assert missing_of(ours.rounds[2])["1"] == missing_of(ours.rounds[3])["1"] == CODES["budget"]
     assert post.sites[101].account.total(1e-5) == budget(2, s)
     assert f"epsilon {budget(1, s):.3g} in run" in caplog.text
     assert f"--max-epsilon {limits.max_epsilon:g}, so it says no more" in caplog.text
@@ -370,7 +371,7 @@ def test_a_budget_ends_over_all_runs(tmp_path: Path, caplog: pytest.LogCaptureFi
     post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "disks", limits)
     (tmp_path / "second").mkdir()
     again = on_hosts(s, tmp_path / "second", Direct(post.sites))
-    assert all(line["answered"] == [0, 2] for line in again.rounds)
+    assert all(line.answered == [0, 2] for line in again.rounds)
     assert post.sites[101].account.total(1e-5) == budget(2, s)
     assert post.sites[100].account.total(1e-5) > budget(4, s) / 2
 
@@ -419,8 +420,8 @@ def test_steps_are_on_the_disk_before_the_answer_leaves(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(account_module, "write_private", write)
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
-    assert ours.rounds[1]["missing"] == {"1": CODES["disk"]}
-    assert [sorted(line["dp_steps"]) for line in ours.rounds] == [["0", "1", "2"], ["0", "2"], *[["0", "1", "2"]] * 2]
+    assert missing_of(ours.rounds[1]) == {"1": CODES["disk"]}
+    assert [sorted(line.private) for line in ours.rounds] == [["0", "1", "2"], ["0", "2"], *[["0", "1", "2"]] * 2]
 
 
 def changed(whole: dict[str, Any], **values: Any) -> str:

@@ -26,8 +26,10 @@ from fedkin.deploy.wire_format import WireError, WireMessage
 from fedkin.experiment.settings import Settings
 from fedkin.methods import METHODS, get_method
 from fedkin.privacy.secure_sum import SecureGroup, fixed, summed
+from folders import missing_of, refused_of
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites, traced
 from kills import Killed
+from madeup import changed
 from thorough import thorough_except
 
 masks = pytest.importorskip("fedkin.deploy.masks", reason="cryptography is not installed (fedkin[flower])")
@@ -177,8 +179,8 @@ def test_hosts_equal_the_simulator(name: str, tmp_path: Path) -> None:
     ours, theirs = on_hosts(s, tmp_path, Direct(sites(tmp_path, tables["hosts"]["min_clients"]))), simulated(s)
     assert same_server(ours, theirs)
     assert ours.clients == theirs.clients
-    assert ours.rounds == [{n: v for n, v in line.items() if n != "ari"} for line in theirs.rounds]
-    assert any(line["answered"] for line in ours.rounds)
+    assert ours.rounds == [changed(line, ari=None) if line.figures else line for line in theirs.rounds]
+    assert any(line.answered for line in ours.rounds)
 
 
 def test_what_travels_is_masked(tmp_path: Path) -> None:
@@ -221,11 +223,11 @@ def test_what_happens_to_a_message(fault: str, tmp_path: Path) -> None:
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
     lost = fault != "message doubled"
-    assert [line["abandoned"] for line in ours.rounds] == [False, lost, False, False]
+    assert [line.abandoned for line in ours.rounds] == [False, lost, False, False]
     assert same_server(ours, traced(s, ours.rounds))
     assert ours.clients == traced(s, ours.rounds).clients
     if lost:
-        assert ours.rounds[1]["refused"]["0"] == "cannot be read without the upload of client 1"
+        assert refused_of(ours.rounds[1])["0"] == "cannot be read without the upload of client 1"
 
 
 def test_late_ones_are_waited_for_again(tmp_path: Path) -> None:
@@ -238,7 +240,7 @@ def test_late_ones_are_waited_for_again(tmp_path: Path) -> None:
 
     post = Direct(sites(tmp_path), touch=touch)
     ours = on_hosts(secure("fedavg"), tmp_path, post, on_round=lambda report, line: late.append(post.time.now))
-    assert [line["abandoned"] for line in ours.rounds] == [True, True, False, False]
+    assert [line.abandoned for line in ours.rounds] == [True, True, False, False]
     assert late[1] - late[0] >= 20  # the whole deadline a second time
 
 
@@ -291,7 +293,7 @@ def test_another_set_of_members_for_the_same_round_is_refused(tmp_path: Path) ->
         replace(s, hosts=replace(s.hosts, min_clients=3)), tmp_path, Direct(post.sites, touch=touch, off={103})
     )
     assert [(client, a.head.get("code")) for client, a in answers[4:]] == [(f"c{i}", "masked") for i in range(3)]
-    assert [line["answered"] for line in ours.rounds] == [[0, 1, 2, 3], [], [0, 1, 2], [0, 1, 2]]
+    assert [line.answered for line in ours.rounds] == [[0, 1, 2, 3], [], [0, 1, 2], [0, 1, 2]]
 
 
 def test_no_masks_for_another_request_of_the_same_round(tmp_path: Path) -> None:
@@ -342,7 +344,7 @@ def test_a_site_that_comes_back(disk: str, tmp_path: Path) -> None:
         return post.ask(client, of)
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
-    assert [line["abandoned"] for line in ours.rounds] == [False, False, True, False]
+    assert [line.abandoned for line in ours.rounds] == [False, False, True, False]
     assert same_server(ours, traced(s, ours.rounds))
     told = [e["what"] for e in lines(tmp_path, "events") if "its key for masks is a new one" in e["what"]]
     assert len(told) == 1
@@ -406,8 +408,8 @@ def test_numbers_out_of_range_stay_on_their_host(tmp_path: Path) -> None:
         return post.ask(client, of)
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
-    assert ours.rounds[1]["missing"] == {"1": "its numbers cannot be added up: they are not finite, or above 1e+08"}
-    assert [line["abandoned"] for line in ours.rounds] == [False, True, False, False]
+    assert missing_of(ours.rounds[1]) == {"1": "its numbers cannot be added up: they are not finite, or above 1e+08"}
+    assert [line.abandoned for line in ours.rounds] == [False, True, False, False]
 
 
 def test_a_false_sum_is_not_used(tmp_path: Path) -> None:
@@ -420,8 +422,8 @@ def test_a_false_sum_is_not_used(tmp_path: Path) -> None:
         return answer
 
     ours = on_hosts(secure("fedavg"), tmp_path, Direct(sites(tmp_path), touch=touch))
-    assert [line["abandoned"] for line in ours.rounds] == [False, True, False, False]
-    said = set(ours.rounds[1]["refused"].values())
+    assert [line.abandoned for line in ours.rounds] == [False, True, False, False]
+    said = set(refused_of(ours.rounds[1]).values())
     assert {why[:42] for why in said} == {"the mean of clients 0, 1, 2 cannot be used"}
 
 

@@ -72,11 +72,7 @@ def test_digests_do_not_depend_on_processes() -> None:
     """The same digests in this process and in two others; another method has other ones."""
     training = Training(steps=3, batch_size=10, lr=0.1)
     lines = [
-        [
-            line["logits_digest"]
-            for line in run(m, rare(), "mlp", training, rounds=2, engine=e).clients
-            if "right" in line
-        ]
+        [line["logits_digest"] for line in run(m, rare(), "mlp", training, rounds=2, engine=e).clients if line.right]
         for m, e in ((FedAvg(), "loop"), (FedAvg(), "workers"), (Local(), "loop"))
     ]
     assert lines[0] == lines[1]

@@ -11,12 +11,12 @@ import pytest
 
 from fedkin.core import ConfigError, DataError, ModelError, PartitionError, RunFolderError, Training
 from fedkin.experiment.compare import Comparison, compare, comparison_from
-from fedkin.experiment.result import read_runs
+from fedkin.experiment.listing import read_runs
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings, settings_from
 from fedkin.methods import FedProx, get_method
 from fedkin.storage.toml import read_toml
-from folders import FILES, content, lines_in
+from folders import FILES, content, lines_in, missing_of
 from kills import Stop
 
 DATA = DataSettings(clients=5, samples_per_client=24)
@@ -69,10 +69,10 @@ def test_methods_see_the_same_data_and_the_same_clients() -> None:
     everybody = [run for run in runs if run.title == "Local (full)"]
     for run in everybody:
         asked = [sorted(set(range(5 if t >= 3 else 4))) for t in range(1, 7)]
-        assert [line["cohort"] for line in run.rounds] == asked
+        assert [line.cohort for line in run.rounds] == asked
     for run in (run for run in runs if run.title != "Local (full)"):
-        schedule = [(line["cohort"], line["missing"], line["joined"]) for line in run.rounds]
-        tests = [(c["client"], c["n_test"], c["n_validation"]) for c in run.clients]
+        schedule = [(line.cohort, missing_of(line), line.joined) for line in run.rounds]
+        tests = [(c.client, c.n_test, c["n_validation"]) for c in run.clients]
         seen[run.seed].append((schedule, tests))
 
     for same in seen.values():
@@ -86,7 +86,7 @@ def test_methods_start_from_the_same_model() -> None:
     how = dataclasses.replace(SMALL["run"], rounds=1, dropout=0.999999)
     runs = compare(plan("da-pfl", "fedper", run=how))
 
-    assert all(run.rounds[0]["answered"] == [] for run in runs)
+    assert all(run.rounds[0].answered == [] for run in runs)
     shared = [[{k: v for k, v in line.items() if k != "accuracy_trained"} for line in run.clients] for run in runs]
     assert all(lines == shared[0] for lines in shared)
 
@@ -104,7 +104,7 @@ def test_a_run_of_a_comparison_is_the_run_alone() -> None:
 def test_on_round_tells_where_the_comparison_is() -> None:
     """The callback gets method, seed and round in the order in which they are run."""
     seen: list[tuple[str, int, int]] = []
-    compare(plan(seeds=(0, 1)), on_round=lambda name, seed, report, line: seen.append((name, seed, line["round"])))
+    compare(plan(seeds=(0, 1)), on_round=lambda name, seed, report, line: seen.append((name, seed, line.round)))
 
     names = ("local", "local-full", "fedavg")
     assert seen == [(n, s, t) for s in (0, 1) for n in names for t in range(1, 5)]
@@ -187,7 +187,7 @@ def test_an_interrupted_comparison_goes_on(kill: tuple[str, int, int], tmp_path:
     whole = compare(comparing, out=tmp_path / "whole")
 
     def stop(name: str, seed: int, report: Any, line: dict[str, Any]) -> None:
-        if (name, seed, line["round"]) == kill:
+        if (name, seed, line.round) == kill:
             raise Stop
 
     with pytest.raises(Stop):

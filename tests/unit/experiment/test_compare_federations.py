@@ -156,7 +156,7 @@ def test_a_folder_goes_on_from_the_program(federation: Federation, tmp_path: Pat
     asked: dict[str, Any] = {"methods": [Halfway(0.1), Halfway(0.9)], "out": tmp_path / "c", **SMALL}
 
     def stop(name: str, seed: int, report: Any, line: dict[str, Any]) -> None:
-        if (name, line["round"]) == ("Halfway-step=0.9-", 1):
+        if (name, line.round) == ("Halfway-step=0.9-", 1):
             raise Stop
 
     with pytest.raises(Stop):

@@ -33,7 +33,7 @@ def settings_of(gradient: str = "auto", **compute: Any) -> Settings:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run without interruption, one client after another."""
     place = tmp_path_factory.mktemp("whole") / "run"
-    assert "training compiled" in run_settings(settings_of(), out=place).summary["computed"]
+    assert "training compiled" in run_settings(settings_of(), out=place).run.engine
     return place
 
 
@@ -59,7 +59,7 @@ def test_asked_for_or_by_itself(whole: Path, tmp_path: Path) -> None:
     run_settings(settings_of("compiled"), out=tmp_path / "a")
     assert lines_in(tmp_path / "a") == lines_in(whole)
     explicit = run_settings(settings_of("explicit"), out=tmp_path / "b")
-    assert "gradients written out" in explicit.summary["computed"]
+    assert "gradients written out" in explicit.run.engine
     mine, other = tensors_in(tmp_path / "b"), tensors_in(whole)
     assert any(not bool((t == other[name]).all()) for name, t in mine.items())
 
@@ -78,7 +78,7 @@ def test_a_run_that_began_without_llvmlite_goes_on_without(
         patch.setitem(sys.modules, "llvmlite", None)
         interrupted(settings_of(), tmp_path / "a")
         run_settings(settings_of(), out=tmp_path / "b")
-    assert "gradients written out" in resume(tmp_path / "a").summary["computed"]
+    assert "gradients written out" in resume(tmp_path / "a").run.engine
     assert_same_run(tmp_path / "a", tmp_path / "b")
 
 

@@ -14,8 +14,8 @@ from torch import nn
 
 from fedkin import Training, run
 from fedkin.data import planted_groups
-from fedkin.experiment.result import Result
 from fedkin.methods import DAPFL, IFCA, FedAvg, FedPer, PerFedAvg
+from fedkin.record.result import Result
 
 
 def played(method: Any, engine: Any = "loop", model: Any = "mlp", on_round: Any = None) -> Result:

@@ -109,10 +109,10 @@ def test_agreement_is_with_the_groups_of_the_round() -> None:
     """Oracle keeps the groups in which clients joined: it agrees with the true ones until they change. The summary has
     those of the last round."""
     result = run(Oracle(), drifting(), "linear", TRAINING, rounds=4, eval_every=1, compute=Compute(engine="loop"))
-    assert [line["ari"] == 1 for line in result.rounds] == [True, True, False, False]
+    assert [line.figures.ari == 1 for line in result.rounds] == [True, True, False, False]
     groups = drifting().groups_in(4)
     assert groups is not None
-    assert result.summary["clients"]["groups"] == groups.tolist()
+    assert result.groups == tuple(groups.tolist())
 
 
 def test_an_exported_client_is_one_of_the_last_round(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_resumed_run_drifts_as_one_that_was_not_interrupted(tmp_path: Path) ->
     rest = resume(tmp_path / "cut", rounds=4)
     assert (rest.rounds[-1], rest.final) == (whole.rounds[-1], whole.final)
     calm = replace(settings, data=replace(data, drift_round=None))
-    assert run_settings(calm).rounds[-1]["accuracy"] != whole.rounds[-1]["accuracy"]
+    assert run_settings(calm).rounds[-1]["accuracy"] != whole.rounds[-1].accuracy
 
 
 @pytest.mark.parametrize(("start", "longer"), [(2, False), (3, False), (4, True)])

@@ -13,6 +13,7 @@ import pytest
 from commandline import Command
 from fedkin.cli.exit_codes import BAD_INPUT, OK
 from fedkin.core import ConfigError
+from fedkin.experiment.records import without_outcomes
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.settings import Settings
 from folders import assert_equal_folders, records, tensors_in
@@ -35,24 +36,21 @@ def test_a_run_ends_after_evaluations_without_a_gain(tmp_path: Path) -> None:
     result = run_settings(still(stop_after=3), out=tmp_path / "a")
     whole = run_settings(still())
 
-    assert (result.rounds, result.relations) == (whole.rounds[:4], whole.relations[: len(result.relations)])
-    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+    assert (result.rounds, list(result.relations)) == (whole.rounds[:4], whole.relations[: len(result.relations)])
     wanted = "after round 4 of 20: no gain in validation accuracy since round 1 (stop_after = 3)"
-    assert (summary["rounds"], summary["stopped"], result.final.rounds) == (4, wanted, "round 4")
-    assert "stopped" not in whole.summary
-    assert "stopped" not in run_settings(still(stop_after=3, rounds=4)).summary  # it ends with its last round
+    assert (result.ended, result.stopped, result.final.rounds) == ("early", wanted, (4,))
+    assert (whole.ended, whole.stopped) == ("rounds", "")
+    assert run_settings(still(stop_after=3, rounds=4)).ended == "rounds"  # it ends with its last round
     lines = records(tmp_path / "a", "clients")
-    assert {line["round"] for line in lines if "right" in line} == {4}
-    assert [
-        {n: v for n, v in line.items() if n not in ("right", "test_digest", "logits_digest")} for line in lines
-    ] == [line for line in whole.clients if line["round"] <= 4]
+    assert {line.round for line in lines if line.right} == {4}
+    assert [without_outcomes(line) for line in lines] == [line for line in whole.clients if line.round <= 4]
 
 
 def test_a_run_that_gains_goes_on() -> None:
     """Real steps: the run ends two evaluations after the highest, and has seen single ones without a gain before."""
     data = {"samples_per_client": 60, "validation": 0.3}
     settings = settings_of(data=data, **run_tables({"rounds": 30, "eval_every": 1, "stop_after": 2}))
-    found = [line["validation"] for line in run_settings(settings).rounds]
+    found = [line.figures.validation for line in run_settings(settings).rounds]
     assert 4 < len(found) < 30
     assert max(found[:-3]) < found[-3] >= max(found[-2:])
     assert found[:-2] != sorted(set(found[:-2]))

@@ -60,13 +60,13 @@ def test_engines_agree_and_only_what_is_trained_is_sent(method: str, tuned: str)
     found = trained(tuned, method)
     if method == "fedavg":
         assert found.server.state.model.shape == (12 * 10 + 10,)
-        assert found.rounds[0]["bytes_up"] < 4 * (4 * 130 + 40)
+        assert found.rounds[0].bytes_up < 4 * (4 * 130 + 40)
     for engine in (
         {"compute": fedkin.Compute(engine="workers", workers=2)},
         {"compute": None, "engine": Stacked("cpu")},
     ):
         other = trained(tuned, method, **engine)
-        assert [c["correct"] for c in other.clients] == [c["correct"] for c in found.clients]
+        assert [c.correct for c in other.clients] == [c.correct for c in found.clients]
         for name, t in found.server.state.items():
             torch.testing.assert_close(other.server.state[name], t)
 
@@ -95,7 +95,7 @@ def test_an_export_has_the_constants(form: str, tuned: str, tmp_path: Path) -> N
     assert (place / "network.json").exists() == (form == "described")
     assert found.card["test"]["as_evaluated"] is True
     assert found.model.logits(torch.rand(5, 1, 8, 8)).shape == (5, 10)
-    assert found.card["test"]["correct"] == next(c["correct"] for c in result.clients[::-1] if c["client"] == 2)
+    assert found.card["test"]["correct"] == next(c.correct for c in result.clients[::-1] if c.client == 2)
 
 
 def test_hosts_build_the_same_constants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

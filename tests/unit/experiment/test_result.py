@@ -10,14 +10,16 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import pytest
 
 import fedkin
-from fedkin import FinalMetrics, Method, Result, Training, run
+from fedkin import Method, Result, Training, run
 from fedkin.core import ConfigError, RunFolderError
 from fedkin.data import planted_groups
-from fedkin.evaluate import GROUPED, METRICS, OTHER_MOMENT
 from fedkin.methods import IFCA, FedAvg, FedPer, Safe
+from fedkin.record.figures import GROUPED, METRICS
+from fedkin.record.lines import Figures
 
 INSTALLED = 'needs pandas: pip install "fedkin[pandas]"'
 
@@ -44,26 +46,16 @@ def documented(kind: str) -> set[str]:
     return found
 
 
-def test_final_metrics_are_those_that_are_averaged() -> None:
-    """A field and a documented attribute for each metric and for the rounds, and nothing else."""
-    names = [f.name for f in dataclasses.fields(FinalMetrics)]
-    assert names == [*METRICS, *GROUPED, *OTHER_MOMENT, "rounds", "rounds_averaged", "first_round", "last_round"]
-    assert re.findall(r"^ +(\w+): ", (FinalMetrics.__doc__ or "").split("Attributes:")[1], re.M) == names
-    assert {"FinalMetrics", "Result", "Dataset"} <= set(fedkin.__all__)
-
-
-def test_final_metrics_are_the_ones_in_the_summary() -> None:
+def test_final_figures_are_those_that_are_averaged() -> None:
     """Of a method with clusters and another model; metrics that a run does not have are None."""
     clustered, other = play(IFCA(clusters=2)).final, play(FedPer()).final
     assert clustered.ari is not None
-    assert (other.ari, clustered.accuracy_trained) == (None, None)
-    assert other.accuracy_trained is not None
-    assert other.rounds == f"rounds {other.first_round} to {other.last_round}"
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    assert (other.ari, clustered.views) == (None, {})
+    assert other.of("accuracy_trained") is not None
+    with pytest.raises(AttributeError):
         other.accuracy = 1.0  # type: ignore[misc]
-    result = play(FedPer())
-    named = {name: value for name, value in dataclasses.asdict(result.final).items() if value is not None}
-    assert named == {name: value for name, value in result.summary["final"].items() if value is not None}
+    documented = re.findall(r"^ +(\w+): ", (Figures.__doc__ or "").split("Attributes:")[1], re.M)
+    assert documented == [f.name for f in msgspec.structs.fields(Figures)]
 
 
 @pytest.mark.parametrize(
@@ -74,22 +66,22 @@ def test_a_row_for_each_client_and_evaluated_round(method: Method, pandas: Any) 
     result = play(method)
     found = result.to_frame()
 
-    assert len(found) == len(result.clients) > 8
+    assert len(found) == len(list(result.clients)) > 8
     for line, row in zip(result.clients, found.to_dict("records"), strict=True):
         assert (row["method"], row["seed"]) == (result.title, 3)
         for name in ("round", "client", "accuracy", "macro_f1", "balanced", "correct", "n_test", "majority"):
-            assert row[name] == line[name], name
-        assert [row["few_correct"], row["few_total"]] == line["few"]
-        assert row["n_train"] == sum(result.clients[row["client"]]["labels"])
-        assert row["group"] == result.summary["clients"]["groups"][row["client"]]
-        assert row.get("cluster") == line.get("cluster")
-        assert row.get("accuracy_trained") == line.get("accuracy_trained")
-        assert row.get("note_share") == line.get("note_share")
+            assert row[name] == getattr(line, name), name
+        assert (row["few_correct"], row["few_total"]) == line.few
+        assert row["n_train"] == sum(result.clients[row["client"]].labels)
+        assert row["group"] == result.run.groups[row["client"]]
+        assert row.get("cluster") == line.cluster
+        assert row.get("accuracy_trained") == line.views.get("trained")
+        assert row.get("note_share") == line.notes.get("share")
     optional = {"client_name", "cluster", "accuracy_trained", "note_share"}
     views = {"accuracy_method", "accuracy_alone"}
     assert documented("clients") - optional <= set(found) <= documented("clients") | views
     assert ("note_share" in found) == isinstance(method, Safe)
-    assert {found[name].dtype.kind for name in ("accuracy", "validation_accuracy")} == {"f"}
+    assert {found[name].dtype.kind for name in ("accuracy", "validation")} == {"f"}
     assert {found[name].dtype.kind for name in ("round", "client", "n_test", "n_train")} == {"i"}
 
 
@@ -98,16 +90,16 @@ def test_a_row_for_each_round(pandas: Any) -> None:
     result = play(IFCA(clusters=2))
     found = result.to_frame("rounds")
 
-    assert list(found["round"]) == [1, 2, 3, 4, 5, 6]
-    assert list(found["evaluated"]) == [line["evaluated"] for line in result.rounds]
+    assert list(found.round) == [1, 2, 3, 4, 5, 6]
+    assert list(found.evaluated) == [line.figures is not None for line in result.rounds]
     for line, row in zip(result.rounds, found.to_dict("records"), strict=True):
-        assert row["cohort"] == len(line["cohort"]) >= row["answered"] == len(line["answered"])
-        assert row["bytes_up"] == line["bytes_up"]
-        assert math.isnan(row["accuracy"]) if not line["evaluated"] else row["accuracy"] == line["accuracy"]
+        assert row["cohort"] == len(line.cohort) >= row["answered"] == len(line.answered)
+        assert row["bytes_up"] == line.bytes_up
+        assert math.isnan(row["accuracy"]) if line.figures is None else row["accuracy"] == line.accuracy
         assert row["clusters"] == 2
     metrics = {*METRICS, *GROUPED}
     assert documented("rounds") <= set(found) <= documented("rounds") | metrics
-    evaluated = found[found["evaluated"]].set_index("round")["accuracy"]
+    evaluated = found[found.evaluated].set_index("round")["accuracy"]
     by_client = result.to_frame().groupby("round")["accuracy"].mean()
     assert list(evaluated.index) == list(by_client.index)
     assert list(evaluated) == pytest.approx(list(by_client))
@@ -141,13 +133,13 @@ def test_runs_of_a_comparison_are_read_again(pandas: Any, tmp_path: Path) -> Non
         pandas.testing.assert_frame_equal(one, other)
     assert [run.title for run in fedkin.read_runs(tmp_path / "c" / "ifca-seed1")] == ["IFCA"]
 
-    (tmp_path / "c" / "ifca-seed1" / "summary.json").unlink()
+    (tmp_path / "c" / "ifca-seed1" / "commit.json").unlink()
     with pytest.warns(UserWarning, match="7 of 8 runs in .* are finished; go on with: fedkin resume"):
         assert len(fedkin.read_runs(str(tmp_path / "c"))) == 7
     shutil.rmtree(tmp_path / "c" / "ifca-seed1")  # as if it had not begun
     with pytest.warns(UserWarning, match="7 of 8 runs"):
         assert len(fedkin.read_runs(tmp_path / "c")) == 7
-    for file in tmp_path.glob("c/*/summary.json"):
+    for file in tmp_path.glob("c/*/commit.json"):
         file.unlink()
     with pytest.raises(RunFolderError, match="c has no finished run; go on with: fedkin resume"):
         fedkin.read_runs(tmp_path / "c")
@@ -172,11 +164,9 @@ def test_folders_that_are_no_run_are_refused(tmp_path: Path) -> None:
 def test_clients_that_have_names_keep_them(pandas: Any) -> None:
     """A column with their names, where the data have them."""
     result = play(FedAvg())
-    named = dataclasses.replace(
-        result, summary={**result.summary, "clients": {"count": 4, "names": ["a", "b", "c", "d"]}}
-    )
+    named = dataclasses.replace(result, run=msgspec.structs.replace(result.run, names=("a", "b", "c", "d"), groups=()))
     found = named.to_frame()
-    assert [*found["client_name"]] == ["abcd"[i] for i in found["client"]]
+    assert [*found["client_name"]] == ["abcd"[i] for i in found.client]
     assert "group" not in found
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -19,14 +21,13 @@ from fedkin import Bundle, Client, Federation, Method, Round, Train, Training, W
 from fedkin.core import ClientError, ConfigError, MethodError, ModelError, RunFolderError
 from fedkin.data import Dirichlet, federate, load, planted_groups
 from fedkin.engines import Loop, Workers
-from fedkin.evaluate import final_by_client
-from fedkin.experiment.result import FinalMetrics
-from fedkin.experiment.run import Result, resume, run_settings
+from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.settings import Compute, RunSettings, settings_from
 from fedkin.methods import CAM, DAPFL, IFCA, FedAvg, FedPer, FedProx, FeSEM, Local, get_method
-from fedkin.storage.json_lines import SIZES
+from fedkin.record.figures import final_by_client
+from fedkin.record.result import Result
 from fedkin.storage.toml import read_toml
-from folders import FILES, content, lines_in, records, small
+from folders import FILES, content, lines_in, missing_of, records, refused_of, small
 from grouped import grouped
 from owncode import CAUTIOUS
 from toys import Averaging
@@ -81,7 +82,7 @@ def test_a_run_on_stacks_is_the_loops_to_float_tolerance(method: Method) -> None
     federation = planted()
     how: dict[str, Any] = {"dropout": 0.2, "late_joiners": "1@3", "seed": 3}
     a, b = play(method, federation, **how), play(method, federation, engine="stacked", **how)
-    assert [line["cohort"] for line in a.rounds] == [line["cohort"] for line in b.rounds]
+    assert [line.cohort for line in a.rounds] == [line.cohort for line in b.rounds]
     assert a.final.accuracy == pytest.approx(b.final.accuracy)
     for name, t in a.server.state.items():
         torch.testing.assert_close(t, b.server.state[name], rtol=1e-5, atol=1e-5)
@@ -136,7 +137,7 @@ def test_another_seed_gives_another_run() -> None:
     """The seed decides cohorts and models."""
     one, other = play(FedAvg(), seed=0), play(FedAvg(), seed=1)
 
-    assert [line["cohort"] for line in one.rounds] != [line["cohort"] for line in other.rounds]
+    assert [line.cohort for line in one.rounds] != [line.cohort for line in other.rounds]
     assert not torch.equal(one.server.state["model"], other.server.state["model"])
 
 
@@ -164,7 +165,7 @@ def test_the_folder_holds_what_the_result_holds(tmp_path: Path) -> None:
     assert records(folder, "clients") == result.clients
     assert records(folder, "relations") == result.relations
     assert not isinstance(result.relations, list), "those of all rounds need not fit into memory"
-    assert [line["round"] for line in result.rounds] == [1, 2, 3, 4]
+    assert [line.round for line in result.rounds] == [1, 2, 3, 4]
     assert result.folder == folder
 
 
@@ -173,9 +174,9 @@ def test_timing_stands_apart(tmp_path: Path) -> None:
     run_settings(small(), out=tmp_path / "a")
     timing = records(tmp_path / "a", "timing")
 
-    assert [line["round"] for line in timing] == [1, 2, 3, 4]
+    assert [line.round for line in timing] == [1, 2, 3, 4]
     for line in timing:
-        seconds = [value for name, value in line.items() if name != "round"]
+        seconds = [value for name, value in msgspec.structs.asdict(line).items() if name != "round"]
         assert len(seconds) >= 4
         assert all(value >= 0 for value in seconds)
         assert sum(seconds) > 0
@@ -186,11 +187,11 @@ def test_timing_stands_apart(tmp_path: Path) -> None:
 def test_a_line_per_client_and_evaluated_round() -> None:
     """Clients are written down in evaluated rounds only: every so many rounds and in each of the last ten."""
     result = play(FedAvg(), rounds=14, eval_every=3)
-    evaluated = [line["round"] for line in result.rounds if line["evaluated"]]
+    evaluated = [line.round for line in result.rounds if (line.figures is not None)]
 
     assert evaluated == [3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]
-    assert [(c["round"], c["client"]) for c in result.clients] == [(t, i) for t in evaluated for i in range(6)]
-    assert all("accuracy" not in line for line in result.rounds if not line["evaluated"])
+    assert [(c.round, c.client) for c in result.clients] == [(t, i) for t in evaluated for i in range(6)]
+    assert result.rounds[0].figures is None or len(evaluated) == 4
 
 
 @pytest.mark.parametrize("engine", ["loop", "workers", "stacked"])
@@ -199,18 +200,16 @@ def test_outcomes_of_test_samples_are_in_the_last_round(engine: Any) -> None:
     same samples for another method."""
     federation = planted()
     result, other = (play(m, federation, engine=engine, rounds=3) for m in (FedAvg(), Local()))
-    last = [line for line in result.clients if line["round"] == 3]
-    assert [line["test_digest"] for line in last] == [c.test.digest().hex() for c in federation.clients]
+    last = [line for line in result.clients if line.round == 3]
+    assert [line.test_part for line in last] == [c.test.digest().hex() for c in federation.clients]
     for line in last:
-        bits = np.unpackbits(np.frombuffer(bytes.fromhex(line["right"]), dtype=np.uint8))
-        assert len(bits) == 8 * -(-line["n_test"] // 8)
-        assert bits.sum() == bits[: line["n_test"]].sum() == line["correct"]
-    assert all(
-        {"right", "test_digest", "logits_digest"}.isdisjoint(line) for line in result.clients if line["round"] < 3
-    )
-    again = [line for line in other.clients if line["round"] == 3]
-    assert [line["test_digest"] for line in again] == [line["test_digest"] for line in last]
-    assert [line["right"] for line in again] != [line["right"] for line in last]
+        bits = np.unpackbits(np.frombuffer(line.right, dtype=np.uint8))
+        assert len(bits) == 8 * -(-line.n_test // 8)
+        assert bits.sum() == bits[: line.n_test].sum() == line.correct
+    assert {(c.right, c.test_part, c.logits) for c in result.clients if c.round < 3} == {(b"", "", "")}
+    again = [line for line in other.clients if line.round == 3]
+    assert [line.test_part for line in again] == [line.test_part for line in last]
+    assert [line.right for line in again] != [line.right for line in last]
 
 
 def test_another_split_has_other_digests() -> None:
@@ -218,24 +217,21 @@ def test_another_split_has_other_digests() -> None:
     one, other = (
         federate(load("digits"), Dirichlet(alpha=0.5), clients=4, samples_per_client=40, seed=seed) for seed in (0, 1)
     )
-    digests = [{c["test_digest"] for c in play(Local(), f, rounds=1).clients} for f in (one, one, other)]
+    digests = [{c.test_part for c in play(Local(), f, rounds=1).clients} for f in (one, one, other)]
     assert digests[0] == digests[1]
     assert digests[0].isdisjoint(digests[2])
 
 
 def test_final_is_the_mean_over_the_last_fifth(tmp_path: Path) -> None:
-    """Recomputed from the clients' lines: mean over clients, then over rounds 13 to 15 of 15; the summary says which
-    rounds, and has the last one next to it."""
+    """Recomputed from the clients' lines: mean over clients, then over rounds 13 to 15 of 15."""
     result = play(FedAvg(), rounds=15, out=tmp_path / "a")
-    by_round = {t: [c["accuracy"] for c in result.clients if c["round"] == t] for t in (13, 14, 15)}
+    by_round = {t: [c.accuracy for c in result.clients if c.round == t] for t in (13, 14, 15)}
     means = [sum(values) / len(values) for values in by_round.values()]
-    summary = read_json(tmp_path / "a" / "summary.json")
-
     assert result.final.accuracy == pytest.approx(sum(means) / 3, abs=1e-12)
-    assert (result.final.first_round, result.final.last_round) == (13, 15)
-    assert summary["final"]["rounds"] == "rounds 13 to 15"
-    assert (summary["last"]["round"], summary["last"]["accuracy"]) == (15, pytest.approx(means[-1], abs=1e-12))
-    assert "diverged" not in summary
+    assert result.final.rounds == (13, 14, 15)
+    assert result.last is not None
+    assert (result.last[0], result.last[1].accuracy) == (15, pytest.approx(means[-1], abs=1e-12))
+    assert result.diverged is None
 
 
 @pytest.mark.parametrize("method", [FedAvg(), Local()], ids=["fedavg", "local"])
@@ -245,21 +241,19 @@ def test_a_run_that_diverged_says_since_when(method: Method) -> None:
     training = Training(steps=3, batch_size=5, lr=1e30)
     result = play(method, model="mlp", rounds=3, training=training, participation=1.0)
 
-    assert result.summary["diverged"] == 1
-    assert [line.get("unpredicted", []) for line in result.rounds] == [
-        [] if isinstance(method, FedAvg) else list(range(6)) for _ in range(3)
-    ]
+    assert result.diverged == 1
+    assert {line.figures and line.figures.unpredicted for line in result.rounds} == {
+        () if isinstance(method, FedAvg) else tuple(range(6))
+    }
 
 
 def test_the_best_round_is_chosen_on_validation() -> None:
     """Recomputed from the lines: the earliest round with the highest validation accuracy."""
     result = play(FedAvg(), rounds=8)
-    top = max(line["validation"] for line in result.rounds)
-    first = next(line for line in result.rounds if line["validation"] == top)
+    top = max(line.figures.validation for line in result.rounds)
+    first = next(line for line in result.rounds if line.figures.validation == top)
 
-    assert result.best is not None
-    assert result.best["round"] == first["round"]
-    assert result.best["accuracy"] == first["accuracy"]
+    assert result.best == first
 
 
 def test_summary_has_the_figures_and_the_whole_config(tmp_path: Path) -> None:
@@ -268,14 +262,13 @@ def test_summary_has_the_figures_and_the_whole_config(tmp_path: Path) -> None:
     result = run_settings(settings, out=tmp_path / "a")
     summary = read_json(tmp_path / "a" / "summary.json")
 
-    assert {name: value for name, value in summary.items() if name != SIZES} == result.summary
+    assert summary == json.loads(json.dumps(result.summary))
     assert (summary["method"], summary["title"], summary["seed"], summary["rounds"]) == ("ifca", "IFCA", 0, 4)
-    assert FinalMetrics(**summary["final"]) == result.final
-    assert summary["best"] == result.best
+    assert summary["final"]["accuracy"] == result.final.accuracy
     assert summary["config"] == settings.table()
-    assert summary["clients"] == {"count": 6, "groups": [0, 0, 0, 1, 1, 1], "classes": list("0123456789")}
-    assert summary["bytes_up"] == sum(line["bytes_up"] for line in result.rounds)
-    assert summary["bytes_down"] == sum(line["bytes_down"] for line in result.rounds)
+    assert (result.run.groups, result.run.classes) == ((0, 0, 0, 1, 1, 1), tuple("0123456789"))
+    assert summary["bytes_up"] == sum(line.bytes_up for line in result.rounds)
+    assert summary["bytes_down"] == sum(line.bytes_down for line in result.rounds)
     assert summary["fedkin"] == fedkin.__version__
     assert str(tmp_path / "a" / "config.toml") in summary["command"]
 
@@ -308,18 +301,18 @@ def test_bytes_of_fedavg() -> None:
     result = play(FedAvg(), dropout=0.4, rounds=6, late_joiners="2@3", seed=1)
     model = 4 * (16 * 4 + 4)
 
-    assert any(line["missing"] for line in result.rounds)
+    assert any(missing_of(line) for line in result.rounds)
     for line in result.rounds:
-        assert line["bytes_down"] == len(line["cohort"]) * model
-        assert line["bytes_up"] == len(line["answered"]) * model + 8 * len(line["joined"])
+        assert line.bytes_down == len(line.cohort) * model
+        assert line.bytes_up == len(line.answered) * model + 8 * len(line.joined)
 
 
 def test_local_training_sends_nothing_but_its_size() -> None:
     """Local moves no bytes beside the 8 with which each client joins."""
     result = play(Local())
 
-    assert result.summary["bytes_down"] == 0
-    assert result.summary["bytes_up"] == 6 * 8
+    assert sum(line.bytes_down for line in result.rounds) == 0
+    assert result.bytes == 6 * 8
 
 
 # ---- clusters, late joiners, drop-outs --------------------------------------------------------------------------
@@ -330,12 +323,12 @@ def test_clusters_are_compared_with_the_true_groups(method: Method) -> None:
 
     federation = planted()
     result = play(method, federation, participation=1.0, rounds=5)
-    labels = {line["round"]: line["labels"] for line in result.relations if line["kind"] == "clusters"}
+    labels = {line.round: line.clusters for line in result.relations}
     last = result.rounds[-1]
 
     assert federation.groups is not None
-    assert last["ari"] == pytest.approx(adjusted_rand_score(federation.groups.tolist(), labels[5]))
-    assert sum(last["cluster_sizes"]) == 6
+    assert last.figures.ari == pytest.approx(adjusted_rand_score(federation.groups.tolist(), labels[5]))
+    assert sum(last.cluster_sizes) == 6
     assert result.final.ari is not None
 
 
@@ -343,30 +336,30 @@ def test_without_true_groups_there_is_no_index() -> None:
     """No groups, no adjusted Rand index; clusters are written down all the same."""
     result = run_settings(small("ifca"))
 
-    assert all("ari" not in line for line in result.rounds)
-    assert {line["kind"] for line in result.relations} == {"clusters"}
+    assert all(line.figures is None or line.figures.ari is None for line in result.rounds)
+    assert all(line.clusters and not line.weights for line in result.relations)
 
 
 def test_weights_of_a_mixture_are_written_down() -> None:
     """DA-PFL's lines say for each client of the cohort whom its download was mixed from; each row sums to 1."""
     result = play(DAPFL())
-    weights = [line for line in result.relations if line["kind"] == "weights"]
+    weights = [line for line in result.relations if line.weights]
 
-    assert [line["round"] for line in weights] == [1, 2, 3, 4]
+    assert [line.round for line in weights] == [1, 2, 3, 4]
     for line, round in zip(weights, result.rounds, strict=True):
-        assert list(line["rows"]) == [str(i) for i in round["cohort"]]
-        assert all(sum(row.values()) == pytest.approx(1, abs=1e-5) for row in line["rows"].values())
-        assert all(int(j) in round["cohort"] for row in line["rows"].values() for j in row)
+        assert list(line.weights) == list(round.cohort)
+        assert all(sum(row.values()) == pytest.approx(1, abs=1e-5) for row in line.weights.values())
+        assert all(j in round.cohort for row in line.weights.values() for j in row)
 
 
 def test_late_joiners_appear_when_they_join() -> None:
     """Clients that join in round 3 are in no cohort and no client line before it, and evaluated from then on."""
     result = play(FedAvg(), late_joiners="2@3", participation=1.0)
 
-    assert [line["joined"] for line in result.rounds] == [[0, 1, 2, 3], [], [4, 5], []]
-    assert [line["cohort"] for line in result.rounds] == [[0, 1, 2, 3]] * 2 + [[0, 1, 2, 3, 4, 5]] * 2
-    assert {c["client"] for c in result.clients if c["round"] < 3} == {0, 1, 2, 3}
-    assert {c["client"] for c in result.clients if c["round"] == 3} == set(range(6))
+    assert [line.joined for line in result.rounds] == [(0, 1, 2, 3), (), (4, 5), ()]
+    assert [line.cohort for line in result.rounds] == [[0, 1, 2, 3]] * 2 + [[0, 1, 2, 3, 4, 5]] * 2
+    assert {c.client for c in result.clients if c.round < 3} == {0, 1, 2, 3}
+    assert {c.client for c in result.clients if c.round == 3} == set(range(6))
 
 
 def test_final_accuracies_count_every_client_once_where_some_join_in_the_last_round() -> None:
@@ -375,9 +368,9 @@ def test_final_accuracies_count_every_client_once_where_some_join_in_the_last_ro
     own = final_by_client(result.clients, 10)
     assert len(own) == 6
     assert result.final.accuracy == pytest.approx(sum(own.values()) / 6, abs=1e-12)
-    there = [{c["client"]: c["accuracy"] for c in result.clients if c["round"] == t} for t in (9, 10)]
+    there = [{c.client: c.accuracy for c in result.clients if c.round == t} for t in (9, 10)]
     assert result.final.worst_decile == pytest.approx(sum(min((own | line).values()) for line in there) / 2, abs=1e-12)
-    rounds = [line["accuracy"] for line in result.rounds[8:]]
+    rounds = [line.accuracy for line in result.rounds[8:]]
     assert result.final.accuracy != pytest.approx(sum(rounds) / 2, abs=1e-3), "what this test is about"
 
 
@@ -385,10 +378,10 @@ def test_dropouts_appear_as_missing() -> None:
     """Of the cohort, those who did not answer are listed as missing; they keep their state of before."""
     result = play(FedPer(), dropout=0.5, rounds=10)
 
-    assert any(line["missing"] for line in result.rounds)
+    assert any(missing_of(line) for line in result.rounds)
     for line in result.rounds:
-        assert sorted(line["answered"] + [int(i) for i in line["missing"]]) == line["cohort"]
-        assert line["refused"] == {}
+        assert sorted([*line.answered, *map(int, missing_of(line))]) == list(line.cohort)
+        assert refused_of(line) == {}
 
 
 def test_weighting_changes_the_mean() -> None:
@@ -403,9 +396,9 @@ def test_weighting_changes_the_mean() -> None:
 def test_an_upload_that_cannot_be_used_is_refused_and_named() -> None:
     """A training that diverges is refused in the lines with its reason; the run goes on with what is good."""
     result = play(FedAvg(), training=Training(steps=3, lr=1e12), rounds=2)
-    refused = result.rounds[0]["refused"]
+    refused = refused_of(result.rounds[0])
 
-    assert set(refused) == {str(i) for i in result.rounds[0]["cohort"]}
+    assert set(refused) == {str(i) for i in result.rounds[0].cohort}
     assert "diverge" in next(iter(refused.values()))
     assert math.isfinite(float(result.server.state["model"].abs().max()))
 
@@ -484,7 +477,7 @@ def test_own_arrays_are_run_on() -> None:
     result = play(FedAvg(), federation)
     tests = [len(shard.test) for shard in federation.clients]
 
-    assert [c["n_test"] for c in result.clients if c["round"] == 4] == tests
+    assert [c.n_test for c in result.clients if c.round == 4] == tests
     assert result.server.sizes.tolist() == [len(shard.train) for shard in federation.clients]
 
 
@@ -499,7 +492,7 @@ def test_titles_tell_the_wrapped_method() -> None:
 def test_on_round_is_called_after_each_round() -> None:
     """The callback gets each round's report and line, in order."""
     seen: list[int] = []
-    result = play(FedAvg(), on_round=lambda report, line: seen.append((report.round, line["round"])))  # type: ignore[func-returns-value,arg-type]
+    result = play(FedAvg(), on_round=lambda report, line: seen.append((report.round, line.round)))  # type: ignore[func-returns-value,arg-type]
 
     assert seen == [(t, t) for t in range(1, 5)]
     assert result.folder is None
@@ -721,6 +714,6 @@ class Failing(Averaging, Method):
 )
 def test_a_method_that_has_nothing_to_decide_by_is_noted(name: str, validation: float, noted: bool) -> None:
     """Its clients have no validation samples; references, which every comparison has, are not mentioned."""
-    notes = run_settings(small(name, data={"validation": validation})).summary.get("notes", [])
+    notes = run_settings(small(name, data={"validation": validation})).run.notes
     said = "FedAvg-safe decides at each client by its validation samples, and no client has any"
     assert [note.partition(", so")[0] for note in notes] == ([said] if noted else [])

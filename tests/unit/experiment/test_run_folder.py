@@ -17,7 +17,6 @@ from fedkin.experiment.run_folder import RunFolder
 from fedkin.models import MODELS
 from fedkin.server import Server
 from fedkin.storage.files import write_atomic
-from fedkin.storage.line_files import size_texts
 from folders import content, small
 
 MARKS = {"config": "c0ffee", "data": "da7a", "network": "ne7"}
@@ -246,77 +245,6 @@ def test_resume_tells_of_another_second_network(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(RunFolderError, match="another second network: layers"):
             resume(folder)
     assert content(folder) == before
-
-
-# ---- lines --------------------------------------------------------------------------------------------------------
-def with_rounds(path: Path, count: int) -> RunFolder:
-    """A folder with lines of so many rounds."""
-    folder = RunFolder.create(path / "a", "")
-    for t in range(1, count + 1):
-        lines = {"rounds": [{"round": t}], "clients": [{"round": t, "client": i} for i in (0, 1)]}
-        folder.lines.append({**lines, "timing": [{"round": t}]})
-    return folder
-
-
-def test_lines_come_back(tmp_path: Path) -> None:
-    """What was appended is read in order, up to a round if wanted; a file that does not exist has no lines."""
-    folder = with_rounds(tmp_path, 3)
-
-    assert folder.lines.read("rounds") == [{"round": 1}, {"round": 2}, {"round": 3}]
-    assert folder.lines.read("clients", 1) == [{"round": 1, "client": 0}, {"round": 1, "client": 1}]
-    assert folder.lines.read("relations") == []
-
-
-def test_cut_removes_later_rounds_and_half_lines(tmp_path: Path) -> None:
-    """Lines of rounds after the given one go, a half written last line too."""
-    folder = with_rounds(tmp_path, 2)
-    checkpoint = size_texts(folder.lines.sizes())
-    later = {"rounds": [{"round": 3}], "clients": [{"round": 3, "client": 0}], "timing": [{"round": 3}]}
-    folder.lines.append(later)
-    with (folder.path / "clients.jsonl").open("a") as file:
-        file.write('{"round": 4, "cli')
-    folder.lines.require(checkpoint)
-    folder.lines.cut(2)
-
-    assert folder.lines.read("rounds") == [{"round": 1}, {"round": 2}]
-    assert [c["round"] for c in folder.lines.read("clients")] == [1, 1, 2, 2]
-    assert (folder.path / "rounds.jsonl").read_text() == '{"round": 1}\n{"round": 2}\n'
-
-
-def test_cut_removes_half_written_files(tmp_path: Path) -> None:
-    """What a kill left beside the files is tidied up."""
-    folder = with_rounds(tmp_path, 2)
-    (folder.path / ".checkpoint.safetensors.77.new").write_bytes(b"half")
-    (folder.path / ".rounds.jsonl.78.new").write_bytes(b"")
-    folder.lines.cut(2)
-
-    assert not list(folder.path.glob(".*"))
-
-
-def test_cut_does_not_write_what_is_right(tmp_path: Path) -> None:
-    """Files that need no cut are not written again."""
-    folder = with_rounds(tmp_path, 2)
-    before = (folder.path / "rounds.jsonl").stat().st_mtime_ns
-    folder.lines.cut(2)
-
-    assert (folder.path / "rounds.jsonl").stat().st_mtime_ns == before
-
-
-def test_cut_tells_of_missing_rounds(tmp_path: Path) -> None:
-    """Rounds that the checkpoint covers and no line tells of are an error."""
-    with pytest.raises(RunFolderError, match=r"rounds\.jsonl must hold rounds 1 to 3.*it has 2"):
-        with_rounds(tmp_path, 2).lines.cut(3)
-
-
-@pytest.mark.parametrize("wrong", ['{"round": 1, "a', "3", "[]", '{"a": 1}', "\ufffd", "null"])
-def test_a_wrong_line_in_the_middle_is_named(wrong: str, tmp_path: Path) -> None:
-    """Only the last line can have been cut short by a kill; any other is told with its number."""
-    folder = with_rounds(tmp_path, 1)
-    with (folder.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
-        file.write(wrong + '\n{"round": 2}\n')
-
-    with pytest.raises(RunFolderError, match=r"rounds\.jsonl: line 2 is damaged"):
-        folder.lines.read("rounds", 2)
 
 
 # ---- the folder ---------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +14,11 @@ from fedkin.experiment import sweep as module
 from fedkin.experiment.search_space import Range, grid_of, proposal, space_from
 from fedkin.experiment.settings import DataSettings, settings_from
 from fedkin.experiment.sweep import Sweep, chosen, run_sweep, sweep_from, sweep_table
+from fedkin.record.result import Result
 from fedkin.storage.toml import read_toml
 from folders import small
 from kills import Stop
+from madeup import about, round_line, rounds
 from owncode import CAUTIOUS
 
 GRID = {"training.lr": (0.01, 0.1), "method.mu": (0.1, 1)}
@@ -31,14 +32,14 @@ def sweep(space: dict[str, Any] = GRID, **more: Any) -> Sweep:
 def planted(monkeypatch: pytest.MonkeyPatch, finals: dict[float, dict[str, float] | Exception]) -> None:
     """Runs give what ``finals`` says for their learning rate."""
 
-    def run(settings: Any, **_: Any) -> SimpleNamespace:
+    def run(settings: Any, **_: Any) -> Result:
         final = finals[settings.training.lr]
         if isinstance(final, Exception):
             raise final
-        figures = {"rounds": "rounds 3 to 4", "validation": None, **{n: v for n, v in final.items() if n != "diverged"}}
-        summary = {"last": {"round": 4, "validation": 0.5}, "bytes_up": 1, "bytes_down": 1}
-        summary |= {n: v for n, v in final.items() if n == "diverged"}
-        return SimpleNamespace(final=SimpleNamespace(**figures), summary=summary, rounds=[], clients=[])
+        figures = {"validation": None, **final}
+        lost = dict.fromkeys(range(3), "not-finite") if figures.pop("diverged", None) else {}
+        last = round_line(4, bytes_up=1, bytes_down=1, refused=lost, **figures)
+        return Result(run=about(), config={}, rounds=[*rounds(0.1, 0.2, 0.3), last], clients=[])
 
     monkeypatch.setattr(module, "run_settings", run)
 
@@ -256,7 +257,7 @@ def test_a_sweep_that_was_stopped_goes_on_to_the_same_end(trials: int, tmp_path:
     again: list[int] = []
 
     def stop(number: int, count: int, values: Any, seed: int, line: Any) -> None:
-        if (number, line["round"]) == (2, 2):
+        if (number, line.round) == (2, 2):
             raise Stop
 
     with pytest.raises(Stop):

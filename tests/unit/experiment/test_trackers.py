@@ -16,9 +16,13 @@ from fedkin.cli import main
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.trackers import FILE, TrackedRuns, Tracking, WeightsAndBiases, read_ids
 from fedkin.methods import get_method
+from fedkin.record.figures import evaluated
+from fedkin.record.lines import RoundLine
+from fedkin.record.result import Result
 from fedkin.storage.toml import read_toml
 from folders import lines_in, records, small
 from kills import Stop
+from madeup import about, round_line, written
 
 pytestmark = pytest.mark.filterwarnings("default")  # what foreign packages warn of is not ours
 
@@ -42,7 +46,7 @@ def needs(package: str) -> None:
 
 def series(folder: Path, name: str = "accuracy") -> list[float]:
     """The figures of ``rounds.jsonl``, by round."""
-    return [line[name] for line in records(folder, "rounds") if line.get(name) is not None]
+    return [value for _, f in evaluated(records(folder, "rounds")) if (value := f.of(name)) is not None]
 
 
 def stopped_and_resumed(names: tuple[str, ...], place: Path) -> None:
@@ -50,9 +54,9 @@ def stopped_and_resumed(names: tuple[str, ...], place: Path) -> None:
     settings = small(run={"rounds": 4, "eval_every": 1})
 
     def told(kept: Tracking) -> Any:
-        def on_round(report: Any, line: dict[str, Any]) -> None:
+        def on_round(report: Any, line: RoundLine) -> None:
             kept.round(line)
-            if line["round"] == 2 and kept is first:
+            if line.round == 2 and kept is first:
                 raise Stop
 
         return on_round
@@ -159,11 +163,13 @@ def test_trials_have_validation_figures_alone(seen: dict[str, set[str]], tmp_pat
     for sweep, place in (("sweep", tmp_path / "s" / "0"), ("run", tmp_path / "r")):
         place.mkdir(parents=True)
         (place.parent / f"{sweep}.toml").touch()
-        (place / "summary.json").write_text('{"final": {"accuracy": 0.5, "validation": 0.4}}')
+        line = round_line(1, accuracy=0.5, validation=0.4, bytes_up=7)
+        written(place, Result(run=about(), config={}, rounds=[line]))
         tracking = Tracking(("tensorboard",), place, sweep, {})
-        tracking.round({"round": 1, "accuracy": 0.5, "validation": 0.4, "bytes_up": 7})
+        tracking.round(line)
         tracking.end()
-    assert seen["sweep"] == {"validation", "bytes_up", "final validation"}
+    counts = {"bytes_up", "bytes_down", "bytes_evaluation", "answered", "refused"}
+    assert seen["sweep"] == {"validation", "final validation", *counts}
     assert seen["run"] == seen["sweep"] | {"accuracy", "final accuracy"}
 
 
@@ -202,7 +208,7 @@ def test_a_run_that_fails_is_closed_without_final_figures(tmp_path: Path) -> Non
     runs = TrackedRuns(("tensorboard",), tmp_path)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        runs.round(tmp_path / name, name, {}, {"round": 1, "accuracy": 0.5})
+        runs.round(tmp_path / name, name, {}, round_line(1, accuracy=0.5))
     runs.end()
     read: Any = importlib.import_module("tensorboard.backend.event_processing.event_accumulator").EventAccumulator
     for name in ("a", "b"):
@@ -218,7 +224,7 @@ def test_runs_are_closed_when_the_next_one_begins(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Tracking, "end", lambda self: ended.append(self._folder.name))
     runs = TrackedRuns(("tensorboard",), tmp_path)
     for name in ("a", "a", "b", "c"):
-        runs.round(tmp_path / name, name, {}, {"round": 1})
+        runs.round(tmp_path / name, name, {}, RoundLine(1))
     assert ended == ["a", "b"]
     runs.end()
     runs.end()

@@ -8,7 +8,6 @@ import json
 import sys
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -24,17 +23,17 @@ from fedkin.experiment.listing import listed
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.search_space import Range, end_at, quasi_random
 from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings, settings_from
-from fedkin.experiment.sweep import Sweep, at_ends, run_sweep, sweep_from
+from fedkin.experiment.sweep import Sweep, at_ends, run_sweep, sweep_from, tried_values
 from fedkin.experiment.tuning import space_of, trial_place, tuning_sweep
 from fedkin.methods import METHODS, get_method
 from fedkin.privacy.budget import Privacy
+from fedkin.record.result import Result
 from fedkin.report.export import write_files
-from fedkin.report.folder import Run
 from fedkin.report.tuning import Tuned, read_tuned, tuning_table, tuning_warnings
-from fedkin.storage.json_lines import Lines
 from fedkin.storage.toml import read_toml
 from folders import lines_in, small
 from kills import Stop
+from madeup import about, round_line
 
 SMALL: dict[str, Any] = {
     "data": DataSettings(clients=5, samples_per_client=24),
@@ -53,18 +52,17 @@ def plan(*methods: str, tune: int = 3, **changes: Any) -> Comparison:
 def planted(monkeypatch: pytest.MonkeyPatch, finals: dict[int, tuple[float | None, float]]) -> None:
     """Trials are not run: by their number they have this validation and test accuracy, or diverge without the first."""
 
-    def run(settings: Any, out: Path, **_: Any) -> SimpleNamespace:
+    def run(settings: Any, out: Path, **_: Any) -> Result:
         validation, accuracy = finals[int(out.name[:3])]
-        summary = {"last": {"round": 4, "validation": validation}, "bytes_up": 1, "bytes_down": 1}
-        summary |= {} if validation else {"diverged": 2}
-        final = SimpleNamespace(rounds="round 4", validation=validation, accuracy=accuracy)
-        return SimpleNamespace(final=final, summary=summary, rounds=[], clients=[])
+        lost = {} if validation else dict.fromkeys(range(3), "not-finite")
+        line = round_line(1, validation=validation, accuracy=accuracy, refused=lost, bytes_up=1, bytes_down=1)
+        return Result(run=about(), config={}, rounds=[line], clients=[])
 
     monkeypatch.setattr(sweep_module, "run_settings", run)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Run]]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Result]]:
     """The folder and the runs of a tuned comparison with two seeds."""
     folder = tmp_path_factory.mktemp("tuned") / "c"
     return folder, list(compare(plan("fedprox", seeds=(0, 1)), out=folder))
@@ -148,7 +146,7 @@ def test_the_default_stays_unless_it_is_clearly_beaten(gains: list[float], beats
 
 
 # ---- the choice -----------------------------------------------------------------------------------------------------
-def test_a_bad_default_is_replaced(whole: tuple[Path, list[Run]]) -> None:
+def test_a_bad_default_is_replaced(whole: tuple[Path, list[Result]]) -> None:
     """With a step size that is far too small, a trial is better for every method; all seeds are run with it."""
     folder, runs = whole
     comparing = plan("fedprox", seeds=(0, 1))
@@ -160,14 +158,14 @@ def test_a_bad_default_is_replaced(whole: tuple[Path, list[Run]]) -> None:
         assert one.validation > one.untuned + 0.1  # type: ignore[operator]
         assert one.seconds > 0
     for run in runs:
-        config = run.summary["config"]
+        config = run.config
         assert config["training"]["lr"] == found[run.title].chosen["training.lr"]
     again = run_settings(settings_from(read_toml(folder / "fedprox-seed1" / "config.toml")))
     assert (again.seed, again.rounds) == (1, runs[-1].rounds)
     best = trial_place(folder, comparing.sweep("fedprox"), found["FedProx"].trial - 1)
     assert lines_in(best) == lines_in(folder / "fedprox-seed0")  # a trial is that very run
-    tried = [Lines(folder / "tuning" / name / "trials.jsonl") for name in comparing.names]
-    steps = [[line["values"]["training.lr"] for line in lines] for lines in tried]
+    tried = [tried_values(folder / "tuning" / name) for name in comparing.names]
+    steps = [[values["training.lr"] for values in one] for one in tried]
     assert steps == [steps[0]] * 4  # the same step sizes for all methods
     assert len(steps[0]) == 3
 
@@ -201,7 +199,7 @@ def test_every_method_has_the_same_number_of_trials(monkeypatch: pytest.MonkeyPa
     found = {one.method: (one.trials, one.failed, one.trial) for one in read_tuned(tmp_path / "c")}
     assert found == dict.fromkeys(comparing.names, (3, 1, 1))
     assert len(comparing.names) == 8
-    tried = [len(list(Lines(tmp_path / "c" / "tuning" / name / "trials.jsonl"))) for name in comparing.names]
+    tried = [len(tried_values(tmp_path / "c" / "tuning" / name)) for name in comparing.names]
     assert tried == [3] * 8
     for name in comparing.names:
         first = comparing.sweep(name).settings(comparing.sweep(name).start(), 0)
@@ -213,7 +211,7 @@ def test_where_all_trials_fail_the_setting_stays(monkeypatch: pytest.MonkeyPatch
     planted(monkeypatch, {0: (None, 0.1), 1: (None, 0.1)})
     runs = compare(plan(tune=2), out=tmp_path / "c")
     found = read_tuned(tmp_path / "c")
-    assert [run.summary["config"]["training"]["lr"] for run in runs] == [0.002] * 3
+    assert [run.config["training"]["lr"] for run in runs] == [0.002] * 3
     assert [(one.trial, one.failed, one.validation) for one in found] == [(0, 2, None)] * 3
     assert tuning_warnings(found)[0][1:] == ("all 2 trials failed or diverged; it has its own setting.", ("Local",))
 
@@ -251,7 +249,7 @@ def test_a_choice_at_an_end_is_said() -> None:
 
 
 # ---- what is shown --------------------------------------------------------------------------------------------------
-def test_tables_and_page_state_the_choice(whole: tuple[Path, list[Run]]) -> None:
+def test_tables_and_page_state_the_choice(whole: tuple[Path, list[Result]]) -> None:
     """What was chosen, of how many trials and at what cost, in table.md, table.csv and the page; trials are no runs."""
     folder, runs = whole
     comparing = plan("fedprox", seeds=(0, 1))
@@ -278,7 +276,7 @@ def test_tables_and_page_state_the_choice(whole: tuple[Path, list[Run]]) -> None
 
 
 @pytest.mark.thorough
-def test_the_table_of_choices_is_a_file(whole: tuple[Path, list[Run]], tmp_path: Path) -> None:
+def test_the_table_of_choices_is_a_file(whole: tuple[Path, list[Result]], tmp_path: Path) -> None:
     """Among the figures and tables that `fedkin report --figures` writes."""
     folder, runs = whole
     found = write_outcome(plan("fedprox", seeds=(0, 1)).baseline, folder, runs, 1)
@@ -288,17 +286,17 @@ def test_the_table_of_choices_is_a_file(whole: tuple[Path, list[Run]], tmp_path:
 
 
 # ---- going on -------------------------------------------------------------------------------------------------------
-def test_a_kill_while_tuning_changes_nothing(whole: tuple[Path, list[Run]], tmp_path: Path) -> None:
+def test_a_kill_while_tuning_changes_nothing(whole: tuple[Path, list[Result]], tmp_path: Path) -> None:
     """Stopped in the second trial of the second method: the same choices and runs, and nothing is run twice."""
     comparing, folder = plan("fedprox", seeds=(0, 1)), tmp_path / "c"
     again: list[tuple[str, int, int]] = []
 
     def stop(name: str, number: int, count: int, values: Any, seed: int, line: dict[str, Any]) -> None:
-        if (name, number, line["round"]) == ("local-full", 1, 2):
+        if (name, number, line.round) == ("local-full", 1, 2):
             raise Stop
 
     def note(name: str, number: int, count: int, values: Any, seed: int, line: dict[str, Any]) -> None:
-        again.append((name, number, line["round"]))
+        again.append((name, number, line.round))
 
     with pytest.raises(Stop):
         compare(comparing, out=folder, on_trial=stop)
@@ -322,7 +320,7 @@ def test_a_kill_while_tuning_changes_nothing(whole: tuple[Path, list[Run]], tmp_
 def test_in_memory_as_in_a_folder(tmp_path: Path) -> None:
     """Without a folder the same settings are chosen, and nothing is left on disk."""
     kept, passing = (compare(plan(tune=2), out=out) for out in (tmp_path / "c", None))
-    assert [run.summary["config"] for run in kept] == [run.summary["config"] for run in passing]
+    assert [run.config for run in kept] == [run.config for run in passing]
     assert [p.name for p in tmp_path.iterdir()] == ["c"]
 
 

@@ -36,7 +36,7 @@ def settings(name: str, **changes: dict[str, Any]):
 
 def chosen(folder: Path) -> int:
     """By hand: the first round with the highest validation accuracy."""
-    figures = [line["validation"] for line in records(folder, "rounds")]
+    figures = [line.figures.validation for line in records(folder, "rounds")]
     return 1 + figures.index(max(figures))
 
 
@@ -47,21 +47,20 @@ def test_the_best_round_predicts_what_was_reported(name: str, tmp_path: Path) ->
     run_settings(settings(name), out=tmp_path / "run")
     best, data = chosen(tmp_path / "run"), settings(name).data.federation(0)
     assert best < ROUNDS
-    lines = {line["client"]: line for line in records(tmp_path / "run", "clients") if line["round"] == best}
+    lines = {line.client: line for line in records(tmp_path / "run", "clients") if line.round == best}
     found = list(export_all(tmp_path / "run", round="best"))
     assert [p.parent for p in found] == [tmp_path / "run" / "exports" / "best"] * 4
     for i, place in enumerate(found):
         model = load_export(place)
         card, test = model.card, data.clients[i].test
         wrong = model.predict(test.x) != test.y
-        assert int(wrong.logical_not().sum()) == lines[i]["correct"] == card["test"]["correct"]
+        assert int(wrong.logical_not().sum()) == lines[i].correct == card["test"]["correct"]
         assert card["test"]["as_evaluated"] is True
         assert (card["round"], card["rounds_planned"]) == (best, ROUNDS)
         line = records(tmp_path / "run", "rounds")[best - 1]
         assert card["chosen"]["by"] == "validation accuracy"
-        assert {n: card["chosen"][n] for n in ("round", "validation", "accuracy")} == {
-            n: line[n] for n in ("round", "validation", "accuracy")
-        }
+        found = [card["chosen"][name] for name in ("round", "validation", "accuracy")]
+        assert found == [line.round, line.figures.validation, line.accuracy]
         assert f"round {best} of {ROUNDS} (the highest validation accuracy" in (place / "README.md").read_text()
 
 
@@ -187,7 +186,7 @@ def test_the_best_costs_no_second_copy(tmp_path: Path) -> None:
         same.append(one.samefile(other))
 
     run_settings(settings("fedavg"), out=tmp_path / "run", on_round=look)
-    figures = [line["validation"] for line in records(tmp_path / "run", "rounds")]
+    figures = [line.figures.validation for line in records(tmp_path / "run", "rounds")]
     assert same == [v > max(figures[:i], default=-1) for i, v in enumerate(figures)]
     assert True in same
     assert False in same

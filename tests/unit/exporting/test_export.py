@@ -26,6 +26,8 @@ from fedkin.exporting import export, export_all, export_global, load_export
 from fedkin.exporting.rules import rule
 from fedkin.methods import METHODS
 from fedkin.models import get_model
+from fedkin.record.lines import ClientLine
+from folders import records
 from thorough import OF_EVERY_KIND, thorough_except
 from toys import Averaging, Branching
 
@@ -46,9 +48,8 @@ def settings(name: str, **changes: dict[str, object]):
     return settings_from({"method": {"name": name, **changes.get("method", {})}, **table})
 
 
-def reported(folder: Path, client: int) -> dict[str, object]:
-    lines = [json.loads(text) for text in (folder / "clients.jsonl").read_text().splitlines()]
-    return [line for line in lines if line["client"] == client][-1]
+def reported(folder: Path, client: int) -> ClientLine:
+    return [line for line in records(folder, "clients") if line.client == client][-1]
 
 
 def test_a_run_that_started_from_trained_values(tmp_path: Path) -> None:
@@ -57,7 +58,7 @@ def test_a_run_that_started_from_trained_values(tmp_path: Path) -> None:
     save_file(values, tmp_path / "start.safetensors")
     run_settings(settings("local", model={"init_weights": str(tmp_path / "start.safetensors")}), out=tmp_path / "run")
     card = load_export(export(tmp_path / "run", 2, tmp_path / "own")).card
-    assert card["test"]["correct"] == reported(tmp_path / "run", 2)["correct"]
+    assert card["test"]["correct"] == reported(tmp_path / "run", 2).correct
     (tmp_path / "start.safetensors").unlink()
     with pytest.raises(ModelError, match="there is no weights file"):
         export(tmp_path / "run", 2, tmp_path / "again")
@@ -78,7 +79,7 @@ def test_every_method_predicts_what_was_reported(name: str, tmp_path: Path) -> N
         right = int((found == test.y).sum())
 
         assert card["test"]["as_evaluated"] is True
-        assert (right, len(test)) == (line["correct"], line["n_test"]) == (card["test"]["correct"], card["test"]["n"])
+        assert (right, len(test)) == (line.correct, line.n_test) == (card["test"]["correct"], card["test"]["n"])
         assert tally(test.y, found, 10).tolist() == [*card["test"]["per_class"].values()]
         assert not list(place.glob("*.pt*"))
         torch.testing.assert_close(model.probabilities(test.x).sum(1), torch.ones(len(test)))
@@ -211,7 +212,7 @@ def test_an_interrupted_run_gives_the_models_of_its_last_round(name: str, state:
     assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == before
     assert model.card["round"] == 2
     assert model.card["test"]["as_evaluated"] is True
-    assert model.card["test"]["correct"] == reported(tmp_path / "run", 1)["correct"]
+    assert model.card["test"]["correct"] == reported(tmp_path / "run", 1).correct
     whole = run_settings(made, out=tmp_path / "whole")
     assert fedkin.resume(tmp_path / "run").final == whole.final
 
@@ -242,8 +243,8 @@ def test_a_result_in_memory_can_be_exported(tmp_path: Path) -> None:
     result = fedkin.run(Plain(), data, net, rounds=2, compute=fedkin.Compute(workers=1), eval_every=1)
     model = load_export(export(result, 0, tmp_path / "own"))
 
-    last = [line for line in result.clients if line["client"] == 0][-1]
-    assert int((model.predict(data.clients[0].test.x) == data.clients[0].test.y).sum()) == last["correct"]
+    last = [line for line in result.clients if line.client == 0][-1]
+    assert int((model.predict(data.clients[0].test.x) == data.clients[0].test.y).sum()) == last.correct
     with pytest.raises(ConfigError, match="this run has no folder"):
         export(result, 0)
 

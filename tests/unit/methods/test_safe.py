@@ -36,7 +36,7 @@ from fedkin.storage.toml import read_toml
 from fedkin.testing.toys import federation as toys
 from fedkin.testing.toys import samples
 from fedkin.testing.trial import Setting, difference, play, tensors
-from folders import assert_equal_folders, records, small
+from folders import assert_equal_folders, records, refused_of, small
 from hosttoys import Direct, on_hosts, same_server, settings, simulated, sites, taken_home
 from owncode import CAUTIOUS
 from thorough import thorough_except
@@ -110,7 +110,7 @@ def test_a_run_that_gets_more_rounds_is_the_longer_run(tmp_path: Path) -> None:
         resume(tmp_path / f"{state}-a", rounds=24)
         run_settings(of(24), out=tmp_path / f"{state}-long")
         assert_equal_folders(tmp_path / f"{state}-a", tmp_path / f"{state}-long", 13)
-        noted = [line["evaluated"] for line in records(tmp_path / f"{state}-a", "rounds") if "notes" in line]
+        noted = [(line.figures is not None) for line in records(tmp_path / f"{state}-a", "rounds") if "notes" in line]
         assert all(noted)
         assert len(noted) > 5
 
@@ -121,11 +121,11 @@ def test_the_record_shows_both_parts(tmp_path: Path) -> None:
     plain = run_settings(small("fedavg", data=HELD, run={"participation": 1.0}))
     local = run_settings(small("local", data=HELD, run={"participation": 1.0}))
     lines = records(tmp_path / "a", "clients")
-    assert [line["accuracy_method"] for line in lines] == [line["accuracy"] for line in plain.clients]
-    assert [line["accuracy_alone"] for line in lines] == [line["accuracy"] for line in local.clients]
+    assert [line.views["method"] for line in lines] == [line.accuracy for line in plain.clients]
+    assert [line.views["alone"] for line in lines] == [line.accuracy for line in local.clients]
     last = records(tmp_path / "a", "rounds")[-1]
     assert set(last["notes"]) == {"evaluated_lambda", "evaluated_alone"}
-    assert last["accuracy_method"] == plain.rounds[-1]["accuracy"]
+    assert last.views["method"] == plain.rounds[-1].accuracy
 
 
 # ---- exports and joining clients -----------------------------------------------------------------------------------
@@ -135,13 +135,13 @@ def test_the_record_shows_both_parts(tmp_path: Path) -> None:
 def test_a_mixture_goes_home(name: str, mode: str, tmp_path: Path) -> None:
     """What is exported predicts what the evaluation said, by the wrapped method's own rule."""
     run_settings(small(name, {"mode": mode}, data={**HELD, "alpha": 100.0}, run={"rounds": 8}), out=tmp_path / "run")
-    shares, lines = [], {line["client"]: line for line in records(tmp_path / "run", "clients") if line["round"] == 8}
+    shares, lines = [], {line.client: line for line in records(tmp_path / "run", "clients") if line.round == 8}
     for i, place in enumerate(export_all(tmp_path / "run", tmp_path / "out")):
         model = load_export(place)
         assert model.card["test"]["as_evaluated"] is True
-        assert model.card["test"]["correct"] == lines[i]["correct"]
+        assert model.card["test"]["correct"] == lines[i].correct
         shares.append(float(model.model.tensors["share"]))
-        assert lines[i]["note_share"] == shares[-1]
+        assert lines[i].notes["share"] == shares[-1]
     assert set(shares) <= {0.0, 0.25, 0.5, 0.75, 1.0}
     assert mode == "sure" or any(0 < share < 1 for share in shares)
 
@@ -170,10 +170,10 @@ def test_hosts_equal_the_simulator(name: str, tmp_path: Path) -> None:
     assert same_server(ours, theirs)
     assert ours.rounds == theirs.rounds
     assert ours.clients == theirs.clients
-    assert {line["note_share"] for line in ours.clients} <= {0.0, 0.25, 0.5, 0.75, 1.0}
-    last = {line["client"]: line for line in ours.clients}
+    assert {line.notes["share"] for line in ours.clients} <= {0.0, 0.25, 0.5, 0.75, 1.0}
+    last = {line.client: line for line in ours.clients}
     card = load_export(taken_home(tmp_path, "c2")).card
-    assert (card["rule"]["kind"], card["test"]["correct"]) == ("mixture", last[2]["correct"])
+    assert (card["rule"]["kind"], card["test"]["correct"]) == ("mixture", last[2].correct)
 
 
 def test_a_host_that_keeps_its_scores_sends_no_numbers(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_host_that_keeps_its_scores_sends_no_numbers(tmp_path: Path) -> None:
     )
     ours = on_hosts(s, tmp_path, post)
     assert [int(n) > 0 for n in ours.server.state.held] == [True, False, True, True, True, True]
-    assert {line["client"] for line in ours.clients} == {0, 2, 3, 4, 5}
+    assert {line.client for line in ours.clients} == {0, 2, 3, 4, 5}
     assert all("1" in line["unevaluated"] for line in ours.rounds)
     assert load_export(taken_home(tmp_path, "c1")).card["rule"]["kind"] == "mixture"
 
@@ -231,7 +231,7 @@ def test_a_choice_counts_towards_the_owners_limit(tmp_path: Path) -> None:
         used = list(post.sites[101].account.load().values())
         assert ours.server.state.held.tolist() == [1, int(sent), 1, 1, 1, 1]
         assert sum(u.released for u in used) == released
-        assert (1 in {line["client"] for line in ours.clients}) == ("keep_scores" not in limits)
+        assert (1 in {line.client for line in ours.clients}) == ("keep_scores" not in limits)
         assert ("its data's owner allows no more" in str(ours.rounds[-1])) == (released == 0.3 and not sent)
 
 
@@ -247,8 +247,8 @@ def test_a_share_that_cannot_be_is_refused(tmp_path: Path) -> None:
         return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, lie)
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path, 3), touch=touch))
-    assert ours.rounds[0]["refused"] == {"1": "evaluation: note.share is 1.5, expected 0 to 1"}
-    assert {line["client"]: 0 <= line["note_share"] <= 1 for line in ours.clients} == {0: True, 2: True}
+    assert refused_of(ours.rounds[0]) == {"1": "evaluation: note.share is 1.5, expected 0 to 1"}
+    assert {line.client: 0 <= line.notes["share"] <= 1 for line in ours.clients} == {0: True, 2: True}
 
 
 # ---- privacy -------------------------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ def test_with_noise_clients_send_one_choice_in_the_last_round(name: str, tmp_pat
     assert not {"likelihood", "hits"} & s.keys()
     assert s.held.tolist() == [1] * 6
     silent = run_settings(of(50.0, send_numbers=False))
-    shares = [[line["note_share"] for line in run.clients] for run in (found, silent)]
+    shares = [[line.notes["share"] for line in run.clients] for run in (found, silent)]
     assert shares[0][:-6] == shares[1][:-6]
     likelihood = run_settings(replace(of(50.0), privacy=Privacy())).server.state.likelihood  # of the same models
     assert s.choice.tolist() == torch.nn.functional.pad(likelihood, (1, 0)).argmax(1).tolist()
@@ -302,7 +302,7 @@ def test_with_noise_clients_send_one_choice_in_the_last_round(name: str, tmp_pat
     for made in ({"engine": "workers", "workers": 2}, {"engine": "stacked"}):
         again = run_settings(replace(of(50.0), compute=Compute(**made)))
         assert torch.equal(again.server.state.choice, s.choice)
-        assert [line["note_share"] for line in again.clients] == shares[0]
+        assert [line.notes["share"] for line in again.clients] == shares[0]
     assert set(run_settings(of(0.01)).server.state.choice.tolist()) != set(s.choice.tolist())
     with pytest.raises(ConfigError, match="clients report a choice with noise in the last of them alone"):
         resume(tmp_path / "a", rounds=9)

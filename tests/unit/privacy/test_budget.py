@@ -126,7 +126,7 @@ def test_a_run_states_its_epsilon() -> None:
         "steps": 12,
     }
     assert sentence(found) == f"training: epsilon up to {wanted:.3g} at delta 0.0001 (for one sample more or less)"
-    assert result.rounds[0]["dp_steps"] == {str(i): [[7 / 21, 3]] for i in range(4)}
+    assert result.rounds[0].private == {str(i): [[7 / 21, 3]] for i in range(4)}
 
 
 def test_everything_that_trains_is_counted() -> None:
@@ -157,7 +157,7 @@ def test_without_options_nothing_changes() -> None:
     plain = play(DAPFL())
     assert "privacy" not in plain.summary
     assert "dp_steps" not in plain.rounds[0]
-    assert all("right" in line for line in plain.clients if line["round"] == len(plain.rounds))
+    assert all("right" in line for line in plain.clients if line.round == len(plain.rounds))
     noisy = play(DAPFL(), metadata_epsilon=1000.0)
     assert noisy.rounds == plain.rounds
     assert all({"right", "test_digest", "logits_digest", "labels"}.isdisjoint(line) for line in noisy.clients)

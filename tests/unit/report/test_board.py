@@ -11,6 +11,7 @@ from fedkin.evaluate import Difference
 from fedkin.report import charts, dots, wording
 from fedkin.report.content import Caveat, Content, content_of
 from fedkin.report.templates import part
+from madeup import edit
 
 
 def block(found: Content, title: str) -> str:
@@ -53,7 +54,7 @@ def test_the_headline_says_how_much_and_knows_the_number_of_seeds(made, seeds, g
     each = range(seeds)
     runs = [eight(made, t, 0.6, gains if t == "M" else None, seed=s) for t in ("Local", "M") for s in each]
     for run in runs:
-        run.summary["clients"] = {"names": list("abcdefgh")}
+        edit(run, names=tuple("abcdefgh"))
     assert said(content_of(runs), "M") == expected
     text = block(content_of(runs), "M")
     assert ("For these 8 clients themselves: " in text) == (seeds > 1)
@@ -88,8 +89,7 @@ def test_below_the_headline_is_what_was_measured_and_who_is_truly_worse_off(made
 def test_all_statements_on_single_clients_are_of_the_last_round(made) -> None:
     """A client that lost over ten rounds and gained in the last one is higher, in counts, marks and table alike."""
     runs = [eight(made, t, a, g, answers="x", rounds=20) for t, a, g in (("Local", 0.6, {}), ("M", 0.65, {0: 0.05}))]
-    for line in runs[1].clients[:-8]:
-        line["accuracy"] = 0.5
+    edit(runs[1], clients=lambda line: {"accuracy": 0.5} if line.round < 20 else None)
     found = content_of(runs)
     standing = found.standing("M")
     assert (standing.counts(1), standing.difference.mean < 0) == ([8], True)
@@ -105,25 +105,22 @@ def test_nothing_learned_comes_before_who_gained(made) -> None:
     """Every method is right for 192 of 200 samples, as the constant answer is: that is the headline, whoever gained."""
     given = {"right": [192] * 8, "balanced": 0.5}
     runs = [eight(made, "Local", 0.96, **given), eight(made, "M", 0.96, {0: 0.01}, **given)]
+    first = {"majority": 192, "labels": (90, 10)}
     for run in runs:
-        for line in run.clients:
-            line["majority"] = 192
-        run.clients[0]["labels"] = [90, 10]
+        edit(run, clients=lambda line: first if (line.round, line.client) == (1, 0) else {"majority": 192})
     assert said(content_of(runs), "M") == (
         "No method predicts this outcome clearly better than always giving a client's most frequent class. "
         "Only 64 of 1,600 test samples (4%) have another class."
     )
     better = [runs[0], eight(made, "M", 0.99, {0: 0.001}, right=[192] * 8, balanced=0.53)]
-    for line in better[1].clients:
-        line["majority"] = 192
+    edit(better[1], clients=lambda line: {"majority": 192})
     assert said(content_of(better), "M").startswith("M: 3 points of balanced accuracy above")
 
 
 def test_a_diverged_training_comes_before_its_effect(made) -> None:
     """The headline says that training diverged, before whom its last usable models helped."""
     bad = eight(made, "M", 0.7)
-    for line in bad.rounds:
-        line["answered"], line["refused"] = [], {str(c): "model holds nan" for c in range(8)}
+    edit(bad, lambda line: {"answered": (), "refused": dict.fromkeys(range(8), "not-finite")})
     found = said(content_of([eight(made, "Local", 0.6), bad]), "M")
     assert found.startswith("Training diverged with M from round 1 on. Its last usable models: 10 points above")
 
@@ -133,8 +130,7 @@ def test_plain_fedavg_stands_below_with_its_traffic(made) -> None:
     gains = {i: 0.001 * i for i in range(8)}
     runs = [eight(made, "Local", 0.6), eight(made, "FedAvg", 0.7), eight(made, "M", 0.7, {0: 0.01, 1: -0.01})]
     runs[0] = eight(made, "Local", 0.6, gains)
-    for line in runs[2].rounds:
-        line["bytes_up"] = 4_000_000
+    edit(runs[2], lambda line: {"bytes_up": 4_000_000})
     text = block(content_of(runs), "M")
     assert "FedAvg (+9.6) is not distinguishable from it and needs 50% of the traffic." in text
     assert "2.0 × FedAvg (9 MB)" in text

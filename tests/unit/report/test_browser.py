@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedkin.record.lines import RelationLine
 from fedkin.report.content import content_of
-from fedkin.report.folder import read_run
 from fedkin.report.page import write_page
-from folders import sealed
+from madeup import edit
 
 ROOM = 'document.querySelector("#chart-weights").chart.view.data("cells")'
 
@@ -63,19 +63,14 @@ class Opened:
 
 
 @pytest.fixture
-def report(folder) -> Path:
+def report(made, tmp_path) -> Path:
     """A run with weights that change from round to round, labels and names, against Local."""
-    run = folder("m", title="M", gains={0: -0.2, 2: 0.1}, relations="weights", config={"lr": 0.1})
-    lines = [{"round": r, "kind": "weights", "rows": {"0": {"1": r / 4, "0": 1 - r / 4}}} for r in (1, 2, 3)]
-    (run / "relations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    clients = [json.loads(line) for line in (run / "clients.jsonl").read_text().splitlines()]
-    for line in clients[:4]:
-        line["labels"] = [3, line["client"], 5]
-    (run / "clients.jsonl").write_text("".join(json.dumps(line) + "\n" for line in clients))
-    summary = json.loads((run / "summary.json").read_text())
-    summary["clients"] = {"count": 4, "names": ["zurich", "bern", "</script><b>", "aarau"], "groups": [0, 1, 0, 1]}
-    sealed(run, summary)
-    return write_page(run, content_of([read_run(run)], base=read_run(folder("local", title="Local", top=0.7))))
+    names = ("zurich", "bern", "</script><b>", "aarau")
+    run = made("M", gains={0: -0.2, 2: 0.1}, config={"lr": 0.1}, names=names, groups=(0, 1, 0, 1), samples=10)
+    edit(run, clients=lambda line: {"labels": (3, line.client, 5)} if line.round == 1 else None)
+    lines = [RelationLine(r, {0: {1: r / 4, 0: 1 - r / 4}}) for r in (1, 2, 3)]
+    base = made("Local", top=0.7, samples=10)
+    return write_page(tmp_path, content_of([replace(run, relations=lines)], base=base))
 
 
 def test_the_slider_shows_the_weights_of_a_round(browser, report) -> None:
@@ -281,7 +276,7 @@ def test_of_many_clients_ten_are_shown_until_all_are_asked_for(browser, made, tm
 def test_of_very_many_clients_those_of_the_table_have_their_names(browser, made, tmp_path) -> None:
     """Names of 1,100 clients are not on the page, but those of its rows are; in a CSV file no name is a formula."""
     run = made("M", clients=1100, rounds=1, gains={7: -0.3})
-    run.summary["clients"] = {"count": 1100, "names": [f"=site {i}" for i in range(1100)]}
+    edit(run, names=tuple(f"=site {i}" for i in range(1100)))
     opened = Opened(browser, write_page(tmp_path, content_of([run])))
     assert opened.column(0)[0] == "=site 7"
     with opened.tab.expect_download() as download:
@@ -316,11 +311,10 @@ def hospitals(made, tmp_path) -> Path:
     """Three methods, two seeds, the same named clients in both; M moves from seed to seed."""
     runs = [made(title, s, top=top) for title, top in (("Local", 0.7), ("FedAvg", 0.75)) for s in (0, 1)]
     runs += [made("M", s, top=0.8, gains={0: -0.2 * s}, relations="weights") for s in (0, 1)]
-    names = ["zurich", "bern", "basel", "aarau"]
+    names = ("zurich", "bern", "basel", "aarau")
     for run in runs:
-        run.summary["clients"] = {"count": 4, "names": names, "classes": ["well", "ill"]}
-        for line in run.clients[:4]:
-            line["labels"] = [3, 4 * line["client"]]
+        edit(run, clients=lambda line: {"labels": (3, 4 * line.client)} if line.round == 1 else None,
+             names=names, classes=("well", "ill"))  # fmt: skip
     return write_page(tmp_path, content_of(runs))
 
 

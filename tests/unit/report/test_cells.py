@@ -50,8 +50,7 @@ def test_tables_of_a_comparison(name: str, made) -> None:
 @pytest.mark.parametrize("name", ["=HYPERLINK(1)", "@a", "-x"])
 def test_tables_of_a_report(name: str, made, tmp_path: Path) -> None:
     """clients.csv: the names of clients; a gain below zero stays a number."""
-    run = made()
-    run.summary["clients"] = {"names": [name, "b", "c", "d"]}
+    run = made(names=(name, "b", "c", "d"))
     write_files(tmp_path, content_of([run]))
     found = rows_of((tmp_path / "clients.csv").read_bytes().decode())
     assert [row for row in found if "'" + name in row]

@@ -10,6 +10,7 @@ import pytest
 from fedkin.report import charts, circle
 from fedkin.report.client_table import client_table_of
 from fedkin.report.relations import Relations, relations_of
+from madeup import edit
 
 
 def relations(run) -> Relations:
@@ -86,7 +87,7 @@ def test_a_run_with_groups_has_strip_circle_and_matrix(made) -> None:
         [0, 1],
         [0, 2, 1, 3],
     )
-    run.summary["clients"] = {"count": 4, "groups": [1, 1, 0, 0]}
+    edit(run, groups=(1, 1, 0, 0))
     grouped = relations(run)
     nodes = next(one["data"]["values"] for one in grouped.figures[2].spec["layer"] if one["data"]["name"] == "nodes")
     assert [(row["client"], row["group"], row["ring"]) for row in nodes] == [

@@ -1,7 +1,8 @@
 """The figure of the numbers that a method notes on each client."""
 
+from fedkin.record.result import Result
 from fedkin.report import charts, client_notes, figures
-from fedkin.report.folder import Run
+from madeup import about, client_line, round_line
 
 
 def values(figure: figures.Figure) -> list[dict]:
@@ -13,12 +14,12 @@ def values(figure: figures.Figure) -> list[dict]:
 def noted(title="A-safe", seed=0, shares=((0.0, 0.5, 0.0), (1.0, 1.0, 0.0)), rounds=10):
     """A run of three clients whose shares in rounds 9 and 10, the last fifth, are given; before it all are 1."""
     lines = [
-        {"round": t, "client": i, "accuracy": 0.5, "note_share": shares[t - 9][i] if t > 8 else 1.0}
+        client_line(t, i, 0.5, note_share=shares[t - 9][i] if t > 8 else 1.0)
         for t in range(1, rounds + 1)
         for i in range(3)
     ]
-    summary = {"clients": {"names": ["a", "b", "c"]}}
-    return Run(title, seed, [{"round": t} for t in range(1, rounds + 1)], lines, summary=summary)
+    run = about(title, seed, 3, names=("a", "b", "c"))
+    return Result(run=run, config={}, rounds=[round_line(t) for t in range(1, rounds + 1)], clients=lines)
 
 
 def test_the_share_of_each_client_is_a_dot():
@@ -34,7 +35,8 @@ def test_the_share_of_each_client_is_a_dot():
     other = noted(seed=1, shares=((0.5, 0.5, 0.0), (0.5, 0.5, 0.0)))
     (mean,) = client_notes.note_figures("A-safe", [noted(), other])
     assert [row["value"] for row in values(mean)] == [0.5, 0.625, 0.0]
-    assert client_notes.note_figures("A", [Run("A", 0, [{"round": 1}], [{"round": 1, "client": 0}])]) == []
+    plain = Result(run=about("A"), config={}, rounds=[round_line(1)], clients=[client_line(1, 0)])
+    assert client_notes.note_figures("A", [plain]) == []
 
 
 def test_equal_shares_are_stacked_and_many_clients_are_bars(monkeypatch):

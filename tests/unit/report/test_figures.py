@@ -7,13 +7,15 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from msgspec.structs import replace as replace_line
 
 from fedkin.core.errors import DataError
 from fedkin.display import printable
+from fedkin.record.lines import RelationLine, RoundLine, TimingLine
+from fedkin.record.result import Result, by_title
 from fedkin.report import accuracy, charts, client_table, clusters, costs, curves, figures, naming, spreads, weights
-from fedkin.report.folder import Run, by_title
 from fedkin.report.standings import ClientGain
-from fedkin.storage.line_files import LineFiles
+from madeup import about, edit
 
 
 def values(figure: figures.Figure) -> list[dict]:
@@ -50,7 +52,7 @@ def test_the_band_never_leaves_per_cent(made):
 
 def test_a_run_that_was_never_evaluated_still_draws():
     """No data: an empty chart that says so."""
-    figure = accuracy.one_over_rounds(Run("X"), "Local", None, True)
+    figure = accuracy.one_over_rounds(Result(run=about("X"), config={}), "Local", None, True)
     assert values(figure) == []
     assert figure.fact == "X: no round was evaluated"
 
@@ -58,7 +60,7 @@ def test_a_run_that_was_never_evaluated_still_draws():
 def test_missing_values_are_left_out(made):
     """None in a line is no point, not an error."""
     run = made()
-    run.rounds[1].update(accuracy=None, std=None, worst_decile=None)
+    edit(run, lambda line: {"accuracy": None, "std": None, "worst_decile": None} if line.round == 2 else None)
     rows = values(accuracy.one_over_rounds(run, "Local", None, True))
     assert [row["round"] for row in rows if row["series"] == "mean over clients"] == [1, 3]
 
@@ -120,10 +122,10 @@ def test_labels_that_are_far_apart_stay_at_their_lines():
 def test_the_lines_of_one_run_have_its_final_figures_at_their_ends(made):
     """The figure next to a line is the mean over the last rounds, as everywhere on the page, not the last round."""
     run = made("A", top=0.7, rounds=10)
-    run.rounds[-1]["accuracy"] = 0.1
+    edit(run, lambda line: {"accuracy": 0.1} if line.round == 10 else None)
     ends = accuracy.one_over_rounds(run, "Local", 0.5, True).spec["layer"][2]["data"]["values"]
     found = {row["series"]: row["text"] for row in ends}
-    assert (found["mean over clients"], found["Local, final"]) == (f"{100 * run.final['accuracy']:.1f}", "50.0")
+    assert (found["mean over clients"], found["Local, final"]) == (f"{100 * run.final.accuracy:.1f}", "50.0")
     assert found["mean over clients"] != "10.0"
 
 
@@ -188,8 +190,7 @@ def test_traffic_until_it_beats_training_alone(made):
     runs = {title: made(title) for title in "ABCD"}
     curve = {"A": (0.5, 0.65, 0.7), "B": (0.5, 0.5, 0.5), "C": (0.5, 0.7, 0.4 + 0.2), "D": (0.5, 0.4 + 0.2, 0.7)}
     for title, run in runs.items():
-        for line, accuracy_ in zip(run.rounds, curve[title], strict=True):
-            line["accuracy"] = accuracy_
+        edit(run, lambda line, of=curve[title]: {"accuracy": of[line.round - 1]})
     figure = curves.traffic(by_title([made("Local", top=0.6), *runs.values()]), "Local")
     assert [(r["method"], r["total"], r["until"], r["text"]) for r in values(figure)] == [
         ("A", 9.0, 6.0, "6 MB, round 2"), ("D", 9.0, 9.0, "9 MB, round 3"), ("C", 9.0, None, "not above"),
@@ -201,11 +202,10 @@ def test_traffic_until_it_beats_training_alone(made):
 def test_the_course_says_who_still_rises(made):
     """Ten rounds: A is level from the start, B gains a tenth in the last two."""
     a, b = made("A", rounds=10), made("B", rounds=10)
-    for line in b.rounds[8:]:
-        line["accuracy"] = 0.9
+    edit(b, lambda line: {"accuracy": 0.9} if line.round > 8 else None)
     assert curves.course(by_title([a, b])) == "B is still rising; the other levels off by round 1"
     assert curves.course(by_title([a])) == "It levels off by round 1"
-    again = replace(b, title="A", seed=1)
+    again = edit(replace(b), title="A", seed=1)
     assert curves.course(by_title([a, again])) == "A is still rising", "the mean over seeds"
     assert curves.course(by_title([made("A"), made("C")])) == "Accuracy over rounds"
 
@@ -239,8 +239,7 @@ def test_methods_that_send_nothing_are_named_together(made):
     """One method sends next to nothing, or two."""
     runs = [made(title) for title in ("Local", "Local (full)", "M")]
     for run in runs[:2]:
-        for line in run.rounds:
-            line["bytes_up"], line["bytes_down"] = 10, 10
+        edit(run, lambda line: {"bytes_up": 10, "bytes_down": 10})
     assert " Local sends next to nothing: level, at its final" in costs.over_bytes(by_title(runs[::2])).caption
     both = costs.over_bytes(by_title(runs)).caption
     assert " Local and Local (full) send next to nothing: level, at their final accuracy." in both
@@ -251,8 +250,7 @@ def test_every_method_has_its_name_over_bytes(made):
     that no other exceeds for as few bytes."""
     runs = [made(f"M{i:02}", top=0.5 + 0.01 * (i % 20)) for i in range(30)]
     for i, run in enumerate(runs):
-        for line in run.rounds:
-            line["bytes_up"] = 1_000_000 * (1 + i)
+        edit(run, lambda line, mb=1 + i: {"bytes_up": 1_000_000 * mb})
     figure = costs.over_bytes(by_title(runs))
     ends = figure.spec["layer"][0]["data"]["values"]
     low, high = figure.spec["layer"][0]["encoding"]["y"]["scale"]["domain"]
@@ -267,16 +265,14 @@ def test_every_method_has_its_name_over_bytes(made):
     assert not any(end["front"] for end in costs.over_bytes(by_title(runs[:1])).spec["layer"][0]["data"]["values"])
 
 
-def test_kinds_of_classes_bytes_and_seconds(made, folder):
+def test_kinds_of_classes_bytes_and_seconds(made):
     """Medium and many are there, few is not; bytes add up; seconds are there where a folder has a timing."""
     groups = by_title([made()])
     assert [(row["kind"], row["value"]) for row in values(costs.classes(groups))] == [("medium", 50.0), ("many", 90.0)]
     assert [row["mb"] for row in values(costs.over_bytes(groups))] == [3.0, 6.0, 9.0]
     assert costs.seconds(groups) is None
-    path = folder(rounds=0)
-    lines = [{"round": 1, "server_s": 1.5}, {"round": 2, "server_s": 2, "exchange_s": 3}]
-    LineFiles(path).append({"timing": lines})
-    rows = values(costs.seconds({"A": [Run("A", folder=path)]}))
+    lines = [TimingLine(1, 1.5, server=1.5), TimingLine(2, 5.0, server=2.0, exchange=3.0)]
+    rows = values(costs.seconds({"A": [replace(made("A"), timing=lines)]}))
     assert {row["part"]: row["seconds"] for row in rows} == {
         "server": 3.5,
         "clients and messages": 3.0,
@@ -288,13 +284,13 @@ def test_kinds_of_classes_bytes_and_seconds(made, folder):
 
 
 LINES = [
-    {"round": 1, "kind": "weights", "rows": {"0": {"1": 1.0}, "2": {"0": 1.0}}},
-    {"round": 2, "kind": "weights", "rows": {"0": {"1": 0.5, "0": 0.5}}},
-    {"round": 2, "kind": "clusters", "labels": [0, 0, 0]},
+    RelationLine(1, {0: {1: 1.0}, 2: {0: 1.0}}),
+    RelationLine(2, {0: {1: 0.5, 0: 0.5}}),
+    RelationLine(2, clusters=(0, 0, 0)),
 ]
 
 
-def maps(lines: list[dict], order: list[int], rounds: list[int], most: int) -> weights.Frames | None:
+def maps(lines: list[RelationLine], order: list[int], rounds: list[int], most: int) -> weights.Frames | None:
     """Frames of clients that have no names."""
     return weights.frames(lines, order, naming.along(order, naming.called(len(order), ())), rounds, most)
 
@@ -317,7 +313,7 @@ def test_frames_hold_each_round_in_the_order_of_the_map():
 
 def test_more_rounds_than_frames_are_averaged():
     """Ten rounds in two frames of five."""
-    lines = [{"round": r, "kind": "weights", "rows": {"0": {"1": float(r > 5)}, "1": {"0": 1.0}}} for r in range(1, 11)]
+    lines = [RelationLine(r, {0: {1: float(r > 5)}, 1: {0: 1.0}}) for r in range(1, 11)]
     found = maps(lines, [0, 1], range(1, 11), 2)
     assert found.rounds == [(1, 5), (6, 10)]
     assert found.cells[:, 0, 1].tolist() == [0, 254]
@@ -325,7 +321,7 @@ def test_more_rounds_than_frames_are_averaged():
 
 def test_many_clients_share_rows():
     """250 clients in 100 rows; each learns from itself alone, so all weight stays on the diagonal."""
-    lines = [{"round": 1, "kind": "weights", "rows": {str(i): {str(i): 1.0} for i in range(250)}}]
+    lines = [RelationLine(1, {i: {i: 1.0} for i in range(250)})]
     found = maps(lines, list(range(250)), [1], 5)
     assert found.cells.shape == (1, 100, 100)
     assert (found.cells[0] == 254 * np.eye(100)).all()
@@ -334,7 +330,7 @@ def test_many_clients_share_rows():
 
 def test_a_large_own_weight_does_not_drown_the_others():
     """Own weight .9, others .1: the colours end at .1 and the legend says so."""
-    lines = [{"round": 1, "kind": "weights", "rows": {"0": {"0": 0.9, "1": 0.1}, "1": {"1": 0.9, "0": 0.1}}}]
+    lines = [RelationLine(1, {0: {0: 0.9, 1: 0.1}, 1: {1: 0.9, 0: 0.1}})]
     found = maps(lines, [0, 1], [1], 5)
     assert (found.high, found.drowned) == (0.1, True)
     title = weights.weights_figure(found, "f").spec["layer"][0]["encoding"]["color"]["title"]
@@ -351,13 +347,13 @@ def test_nothing_said_is_no_map():
 
 def test_the_fact_of_weights_with_and_without_groups():
     """Two of three rows go to the own group, two of six ordered pairs are in one. Without groups: how many others."""
-    rows = {"0": {"2": 1.0}, "1": {"0": 1.0}, "2": {"0": 1.0}}
-    lines = [{"round": 1, "kind": "weights", "rows": rows}]
+    rows = {0: {2: 1.0}, 1: {0: 1.0}, 2: {0: 1.0}}
+    lines = [RelationLine(1, rows)]
     assert (
         weights.weights_fact(weights.mean_rows(lines), [1, 0, 1])
         == "67 % of weight on others is in the own group (chance: 33 %)"
     )
-    lines = [{"round": 1, "kind": "weights", "rows": {"0": {"0": 0.5, "1": 0.25, "2": 0.25}}}]
+    lines = [RelationLine(1, {0: {0: 0.5, 1: 0.25, 2: 0.25}})]
     assert weights.weights_fact(weights.mean_rows(lines)) == "a client learns from about 2.0 others; own weight 50 %"
     assert weights.weights_fact({0: {0: 1.0}}) == ("no client learned from another")
 
@@ -365,9 +361,9 @@ def test_the_fact_of_weights_with_and_without_groups():
 def test_clusters_have_members_sizes_and_the_last_move():
     """Three clients over rounds 2, 4, 6; client 1 moves to cluster 7 in round 6; unknown is left out."""
     lines = [
-        {"round": 2, "kind": "clusters", "labels": [0, 0, -1]},
-        {"round": 4, "kind": "clusters", "labels": [0, 0, 7]},
-        {"round": 6, "kind": "clusters", "labels": [0, 7, 7]},
+        RelationLine(2, clusters=(0, 0, -1)),
+        RelationLine(4, clusters=(0, 0, 7)),
+        RelationLine(6, clusters=(0, 7, 7)),
     ]
     found = clusters.cluster_table(lines)
     assert found.rounds == [2, 4, 6]
@@ -406,8 +402,8 @@ def test_the_usual_cluster_is_the_most_frequent_of_the_last_fifth():
 
 def test_letters_of_groups_go_by_size():
     """Cluster 1 has two of three clients: it is A; an empty cluster comes last; after Z comes AA."""
-    lines = [{"round": r, "kind": "clusters", "labels": [0, 1, 1]} for r in (1, 2)]
-    found = clusters.cluster_table(lines, [{"round": 1, "cluster_sizes": [1, 2, 0]}, {"round": 2}])
+    lines = [RelationLine(r, clusters=(0, 1, 1)) for r in (1, 2)]
+    found = clusters.cluster_table(lines, [RoundLine(1, cluster_sizes=(1, 2, 0)), RoundLine(2)])
     assert found.names == [0, 1, 2]
     assert clusters.letters(found, [0, 1, 1]) == {1: 0, 0: 1, 2: 2}
     assert [clusters.letter(n) for n in (0, 25, 26, 27)] == ["A", "Z", "AA", "AB"]
@@ -446,9 +442,9 @@ def test_no_known_cluster_at_all():
 
 def test_the_table_of_clients(made):
     """Columns by hand: samples, classes, accuracy, gain, rounds; the series is in thousandths."""
-    run = made(clients=2, gains={1: -0.2}, relations="weights", clients_info=None)
-    run.clients[0]["labels"] = [5, 0, 7]
-    run.rounds[0]["answered"] = [0]
+    run = made(clients=2, gains={1: -0.2}, relations="weights")
+    run.clients[0] = replace_line(run.clients[0], labels=(5, 0, 7))
+    run.rounds[0] = replace_line(run.rounds[0], answered=(0,))
     p = client_table.client_table_of(run)
     gain = ClientGain(0, 0, 0.1, 0.8, 10, 1, 0.25)
     found = client_table.table(run, p, {"Local": {0: gain}}, weights.mean_rows(run.relations))
@@ -488,8 +484,8 @@ def test_few_rounds_have_labels_at_whole_numbers(made):
 def test_small_traffic_is_not_rounded_to_nothing(made):
     """Half a megabyte is <1 MB, in the titles and captions of the charts as in the cards."""
     runs = [made(title, top=top, rounds=2) for title, top in (("A", 0.8), ("Local", 0.6))]
-    for line in (line for run in runs for line in run.rounds):
-        line |= {"bytes_up": 100_000, "bytes_down": 100_000, "bytes_evaluation": 50_000}
+    for run in runs:
+        edit(run, lambda line: {"bytes_up": 100_000, "bytes_down": 100_000, "bytes_evaluation": 50_000})
     figure = costs.over_bytes(by_title(runs))
     assert figure.fact.endswith("<1 MB")
     assert "sent up to <1 MB more" in figure.caption

@@ -10,23 +10,24 @@ import pytest
 from rich.console import Console
 
 from fedkin.evaluate import Constant
+from fedkin.record.result import Result, by_title
 from fedkin.report import accuracy, curves, tables
 from fedkin.report.client_table import client_table_of, table
 from fedkin.report.content import content_of
 from fedkin.report.first import constants_of, first_of
-from fedkin.report.folder import Run, by_title, read_run
 from fedkin.report.headline import headline
 from fedkin.report.publication_tables import paper_table
+from madeup import edit
 from pages import comparison_page, run_page
 
 ONE_SIDED = [9, 6, 6, 7]  # of 10, 11, 12 and 13 test samples: client 0 is one of four
 FAIR = [7, 6, 6, 7]
 
 
-def named(run: Run, *names: str, classes: tuple[str, ...] = ()) -> Run:
+def named(run: Result, *names: str, classes: tuple[str, ...] = ()) -> Result:
     """The same run; its clients and classes have names, and the first line of client 0 has its samples by class."""
-    run.clients[0]["labels"] = [1, 8]  # type: ignore[index]
-    return replace(run, summary={**run.summary, "clients": {"names": list(names), "classes": list(classes)}})
+    first = edit(run, clients=lambda line: {"labels": (1, 8)} if (line.round, line.client) == (1, 0) else None)
+    return edit(replace(first), names=names, classes=classes)
 
 
 def test_what_a_run_wrote_of_constant_answers(made):
@@ -42,8 +43,7 @@ def test_what_a_run_wrote_of_constant_answers(made):
 def test_clients_without_a_figure_are_left_out(made):
     """A client that was not tested, or keeps its counts to itself, has no constant answer."""
     run = made(right=ONE_SIDED)
-    for line in run.clients:
-        line.update({0: {"n_test": 0}, 1: {"majority": None}}.get(line["client"], {}))
+    edit(run, clients=lambda line: {0: {"n_test": 0}, 1: {"majority": None}}.get(line.client))
     assert [c.client for c in constants_of(run)] == ["client 2", "client 3"]
 
 
@@ -214,7 +214,7 @@ def test_the_choice_survives_the_folder(folder):
     """What is read from a folder gives the same choice as the run in memory."""
     path = folder("m", title="M", right=ONE_SIDED, balanced=0.55)
     assert json.loads((path / "clients.jsonl").read_text().splitlines()[0])["majority"] == 9
-    assert first_of({"M": [read_run(path)]}).metric == "balanced"
+    assert first_of({"M": [Result.finished_in(path)]}).metric == "balanced"
 
 
 def test_the_balanced_accuracy_of_a_constant_answer_is_beside_the_methods(made, tmp_path):
@@ -222,8 +222,8 @@ def test_the_balanced_accuracy_of_a_constant_answer_is_beside_the_methods(made, 
     runs = [named(made(t, right=ONE_SIDED, balanced=b), "zurich") for t, b in (("Local", 0.62), ("A", 0.59))]
     groups = by_title(runs)
     for known in (False, True):
-        for line in (line for run in runs for line in run.rounds if known):
-            line["majority_balanced"] = 0.6
+        for run in runs if known else ():
+            edit(run, lambda line: {"majority_balanced": 0.6})
         groups = by_title([replace(run) for run in runs])  # figures are computed once for each
         rows, lead = tables.comparison_rows(groups), headline(groups, first_of(groups))
         for grid in (tables.comparison_table(rows, extra=lead), paper_table(rows, extra=lead)):

@@ -3,16 +3,18 @@
 import html
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from markupsafe import escape
 
 from fedkin.core.errors import ConfigError, RunFolderError
+from fedkin.record.lines import RelationLine
+from fedkin.record.result import Result
 from fedkin.report import accuracy, charts, client_data
 from fedkin.report.content import content_of
-from fedkin.report.folder import read_run
 from fedkin.report.page import write_page
-from folders import sealed
+from madeup import edit
 from pages import comparison_page, run_page
 
 
@@ -39,8 +41,8 @@ def without_library(text: str) -> str:
 def test_the_page_of_a_run_with_local_starts_with_the_verdict(folder):
     """10 points above Local, one client of four below it: said first, shown in the table, drawn; with four samples a
     client is not named."""
-    run = folder("m", title="M", top=0.8, gains={0: -0.2}, relations="weights")
-    local = folder("local", title="Local", top=0.65)
+    run = folder("m", title="M", top=0.8, gains={0: -0.2}, relations="weights", samples=100)
+    local = folder("local", title="Local", top=0.65, samples=100)
     text = run_page(run, local)
     assert heading(text) == ("M: 10 points above training alone; that is too few clients and seeds for more.")
     assert "M: too few figures to tell it from Local (+10.0 points)" in text
@@ -70,11 +72,9 @@ def test_any_number_of_clients(folder, clients, kind):
 
 
 def test_missing_files_and_values_do_not_crash(folder):
-    """Only the summary, without figures: a page that says nothing was evaluated."""
-    path = folder(without=("rounds", "clients", "relations"), final={"accuracy": None}, best=None)
-    local = folder(
-        "local", title="Local", without=("rounds", "clients", "relations"), final={"accuracy": None}, best=None
-    )
+    """No round: a page that says nothing was evaluated."""
+    path = folder(rounds=0)
+    local = folder("local", title="Local", rounds=0)
     text = run_page(path, local)
     assert heading(text) == "DA-PFL: no round was evaluated."
 
@@ -82,10 +82,7 @@ def test_missing_files_and_values_do_not_crash(folder):
 def test_everything_is_escaped_and_nothing_comes_from_elsewhere(folder):
     """Methods and clients named like markup stay text, in the page, its data, the settings and the command."""
     name = '<script>"M" & $x$</script><!--'
-    run = folder("m", title=name, relations="clusters", config={"method": {"name": name}})
-    summary = json.loads((run / "summary.json").read_text())
-    summary["clients"] = {"count": 4, "names": [name] * 4}
-    sealed(run, summary)
+    run = folder("m", title=name, relations="clusters", config={"method": {"name": name}}, names=(name,) * 4)
     local = folder("local", title="Local", top=0.7)
     command = "fedkin run 'a<b' && echo"
     text = without_library(run_page(run, local, command=command))
@@ -104,37 +101,21 @@ def test_everything_is_escaped_and_nothing_comes_from_elsewhere(folder):
 def test_settings_are_folded_and_flat(folder):
     """Nested settings become lines a.b = value inside <details>."""
     text = run_page(folder(config={"training": {"lr": 0.1}, "rounds": 3}))
-    assert "<details><summary>Settings of DA-PFL, seed 0</summary><pre>training.lr = 0.1\nrounds = 3</pre>" in text
+    assert "<details><summary>Settings of DA-PFL, seed 0</summary><pre>rounds = 3\ntraining.lr = 0.1</pre>" in text
 
 
-def test_the_command_in_the_summary_is_shown(folder):
+def test_the_command_of_a_run_is_shown(folder):
     """A run that wrote down its command needs no argument."""
     text = run_page(folder(command="fedkin run fedavg"))
     assert "<pre>fedkin run fedavg</pre>" in text
     assert "Run it again" not in run_page(folder("other"))
 
 
-def test_true_groups_are_read_from_the_summary(folder):
-    """clients.groups in summary.json is the true group of every client; without it there are none."""
-    run = read_run(folder(relations="clusters"))
-    assert run.groups is None
-    path = folder("grouped", relations="clusters")
-    summary = json.loads((path / "summary.json").read_text())
-    summary["clients"] = {"groups": [0, 1, 0, 1]}
-    sealed(path, summary)
-    assert read_run(path).groups == [0, 1, 0, 1]
-    assert run_page(path)
-
-
-def test_a_page_of_100_clients_and_200_rounds_stays_small(folder):
+def test_a_page_of_100_clients_and_200_rounds_stays_small(made, tmp_path):
     """Weights of all clients in all rounds: all rounds are on the slider, and the page is below 5 MB."""
-    path = folder(clients=100, rounds=200)
-    everybody = {str(j): 0.01 for j in range(100)}
-    lines = [{"round": r, "kind": "weights", "rows": {str(i): everybody for i in range(r % 3, 100, 3)}}
-             for r in range(1, 201)]  # fmt: skip
-    (path / "relations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    sealed(path)
-    written = write_page(path, content_of([read_run(path)]))
+    everybody = dict.fromkeys(range(100), 0.01)
+    lines = [RelationLine(r, dict.fromkeys(range(r % 3, 100, 3), everybody)) for r in range(1, 201)]
+    written = write_page(tmp_path, content_of([replace(made(clients=100, rounds=200), relations=lines)]))
     assert written.stat().st_size < 5_000_000
     (part,) = data(written.read_text(encoding="utf-8"))["parts"]
     assert (part["frames"]["rounds"][0][0], part["frames"]["rounds"][-1][1]) == (1, 200)
@@ -142,14 +123,12 @@ def test_a_page_of_100_clients_and_200_rounds_stays_small(folder):
     assert len(part["series"]) == 100
 
 
-def test_warnings_stand_before_the_charts(folder):
+def test_warnings_stand_before_the_charts(made, tmp_path):
     """One seed, one cluster for all, the predictions of Local: said, each once."""
     alike = {"top": 0.7, "rounds": 2, "answers": "d", "logits": "a1"}
-    path = folder("m", title="M", **alike)
-    lines = [{"round": r, "kind": "clusters", "labels": [1, 1, 1, 1]} for r in (1, 2)]
-    (path / "relations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    sealed(path)
-    text = without_library(run_page(path, folder("local", title="Local", **alike)))
+    lines = [RelationLine(r, clusters=(1, 1, 1, 1)) for r in (1, 2)]
+    content = content_of([replace(made("M", **alike), relations=lines)], base=made("Local", **alike))
+    text = without_library(write_page(tmp_path, content).read_text(encoding="utf-8"))
     (caveats,) = re.findall(r'<details class="caveats".*?</details>', text, re.DOTALL)
     for said in ("M equals Local for every client", "Cluster 1 holds 4 of 4 clients", "One seed only"):
         assert caveats.count(said) == 1
@@ -166,8 +145,8 @@ def test_a_method_whose_seeds_are_unlike_has_a_caveat(made):
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
-    """No summary, no page."""
-    with pytest.raises(RunFolderError, match=r"no summary\.json"):
+    """No config, no page."""
+    with pytest.raises(RunFolderError):
         run_page(tmp_path)
 
 
@@ -211,7 +190,7 @@ def test_a_comparison_without_local_says_that_it_is_missing(made, tmp_path):
 def test_a_comparison_reads_folders_and_starts_with_the_best(folder, tmp_path):
     """Folders are as good as runs; all parts are opened at the method of the headline."""
     paths = [folder("a", title="A"), folder("b", title="B", top=0.9, relations="clusters")]
-    text = comparison_page(tmp_path / "c", map(read_run, paths))
+    text = comparison_page(tmp_path / "c", map(Result.finished_in, paths))
     assert data(text)["first"] == "B"
     assert [part["relations"]["kind"] for part in data(text)["parts"]] == ["", "clusters"]
 
@@ -247,7 +226,7 @@ def test_the_main_figure_is_the_final_accuracy(made, tmp_path, monkeypatch):
 def named(runs: list, names: list[str]) -> list:
     """The same runs of clients that are called so."""
     for run in runs:
-        run.summary["clients"] = {"count": len(names), "names": names}
+        edit(run, names=tuple(names))
     return runs
 
 
@@ -294,9 +273,7 @@ def test_what_clearly_loses_is_measured_in_the_round_that_shows_it(made, tmp_pat
     """Client 1 is 20 points below Local in the last round, and above it in the mean over rounds."""
     local, m = made("Local", top=0.7, clients=8, samples=200, answers="x", rounds=10), None
     m = made("M", top=0.7, clients=8, samples=200, gains={1: -0.2}, answers="x", rounds=10)
-    for line in m.clients:
-        if line["round"] == 9 and line["client"] == 1:
-            line["accuracy"] = 1.0
+    edit(m, clients=lambda line: {"accuracy": 1.0} if (line.round, line.client) == (9, 1) else None)
     text = comparison_page(tmp_path, [local, m])
     assert "<li>M: client 1 (-20.0)</li>" in text
 
@@ -304,9 +281,8 @@ def test_what_clearly_loses_is_measured_in_the_round_that_shows_it(made, tmp_pat
 def test_a_verdict_says_that_training_diverged(made, tmp_path):
     """All clients predict NaN in the last rounds of one seed."""
     runs = [made(t, s, clients=8) for t in ("Local", "M", "N") for s in (0, 1)]
-    for line in runs[3].rounds:
-        line["unpredicted"] = [0, 1, 2, 3, 4, 5, 6, 7]
-        line |= {"refused": {str(i): "model holds nan" for i in range(8)}, "answered": [], "abandoned": True}
+    lost = {"refused": dict.fromkeys(range(8), "not-finite"), "answered": (), "abandoned": True}
+    edit(runs[3], lambda line: {**lost, "unpredicted": tuple(range(8))})
     assert runs[3].diverged is not None, "what this test is about"
     text = comparison_page(tmp_path, runs)
     said = re.findall(r"<li>((?:M|N): [^<]*Local[^<]*)</li>", text)
@@ -317,8 +293,7 @@ def test_a_verdict_says_that_training_diverged(made, tmp_path):
 def test_a_warning_says_of_which_seeds_it_is(made, tmp_path):
     """In seed 1 of three all clients are in one cluster; Local has no gains over itself to warn of."""
     runs = [made(t, s, top=a, relations="clusters") for t, a in (("Local", 0.7), ("M", 0.8)) for s in (0, 1, 2)]
-    for line in runs[4].relations:
-        line["labels"] = [1, 1, 1, 1]
+    runs[4].relations[:] = [RelationLine(line.round, clusters=(1, 1, 1, 1)) for line in runs[4].relations]
     text = comparison_page(tmp_path, runs)
     (line,) = re.findall(r"</b>([^<]*Cluster 1 holds[^<]*)</li>", text)
     assert line.startswith("M: Cluster 1 holds 4 of 4 clients")
@@ -339,11 +314,11 @@ def test_several_seeds_of_100_clients_stay_below_the_limit(made, tmp_path):
     """Three methods, three seeds, 100 named clients, 200 rounds, weights in all of them: still below 5 MB."""
     names, rows = [f"client {i}" for i in range(100)], {}
     for i in range(100):
-        rows[str(i)] = {str(j): 0.01 for j in range(100)}
+        rows[i] = dict.fromkeys(range(100), 0.01)
     runs = [made(t, s, clients=100, rounds=200) for t in ("Local", "A", "B") for s in (0, 1, 2)]
     for run in named(runs, names):
         if run.title != "Local":
-            run.relations.extend({"round": r, "kind": "weights", "rows": rows} for r in range(1, 201, 10))
+            run.relations.extend(RelationLine(r, rows) for r in range(1, 201, 10))
     path = write_page(tmp_path, content_of(runs))
     assert path.stat().st_size < 5_000_000
     found = data(path.read_text(encoding="utf-8"))["parts"]

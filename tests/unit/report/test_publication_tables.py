@@ -13,8 +13,8 @@ import pytest
 
 from fedkin.core.errors import ConfigError
 from fedkin.evaluate import difference, spread
+from fedkin.record.result import by_title
 from fedkin.report import publication_tables
-from fedkin.report.folder import by_title
 from fedkin.report.headline import Headline
 from fedkin.report.publication_tables import Origin, paper_table, to_csv, to_latex, write_tables
 from fedkin.report.rows import comparison_rows

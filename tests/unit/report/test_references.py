@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 
+from fedkin.record.result import by_title
 from fedkin.report import references
 from fedkin.report.content import content_of
-from fedkin.report.folder import by_title
 from pages import comparison_page, run_page
 
 
@@ -45,7 +45,7 @@ def test_nothing_is_said_unless_both_were_run(made):
     assert references.which_is_which({}) == ""
     plain = by_title([made("Local"), made("Local (full)")])
     early = pair(made, participation=1.0)
-    early["Local (full)"][0].summary["stopped"] = "after round 3 of 100"
+    object.__setattr__(early["Local (full)"][0], "ended", "early")
     for groups in (plain, early):
         assert "in all rounds, since all clients take part" in references.which_is_which(groups)
 
@@ -129,7 +129,7 @@ def test_clients_that_cannot_be_reached_are_said(made):
     )
     groups = {share: pair(made, participation=share) for share in (0.2, 1.0)}
     for runs in (run for pairs in groups.values() for each in pairs.values() for run in each):
-        runs.summary["config"]["data"] = {"validation": 0.0}
+        runs.config["data"] = {"validation": 0.0}
     assert "predicts with its last model: what it can reach" in references.which_is_which(groups[0.2])
     assert references.which_is_which(groups[1.0]).endswith(
         "Under both a client predicts with its last model, as there are no validation data."

@@ -11,11 +11,12 @@ from scipy.stats import t
 
 from fedkin.core.errors import ConfigError
 from fedkin.evaluate import paired, spread
+from fedkin.record.result import Result, by_title
 from fedkin.report import tables
 from fedkin.report.content import content_of
-from fedkin.report.folder import by_title
 from fedkin.report.headline import headline
 from fedkin.report.rows import same_clients
+from madeup import about, edit
 
 
 @pytest.fixture
@@ -67,8 +68,7 @@ def test_the_other_moment_has_a_column_where_it_exists(made):
     """Method M also has accuracies after training, .6 in every round: a column, with a dash for Local; and a row in the
     table of its run."""
     local, run = made("Local"), made("M")
-    for line in run.rounds:
-        line["accuracy_trained"] = 0.6
+    edit(run, lambda line: {"accuracy_trained": 0.6})
     grid = tables.comparison_table(tables.comparison_rows(by_title([local, run])))
     assert grid.columns[:4] == ("method", "accuracy %", "last", "trained %")
     assert [row[3] for row in grid.rows] == ["–", "60.0"]
@@ -89,8 +89,7 @@ def test_a_narrow_screen_cuts_no_name_and_no_figure(made, seeds):
         for s in seeds
     ]
     for run in runs:
-        for line in run.rounds:
-            line["accuracy_trained"] = 0.4 + run.seed / 5
+        edit(run, lambda line, a=0.4 + run.seed / 5: {"accuracy_trained": a})
     groups = by_title(runs)
     grid = tables.comparison_table(tables.comparison_rows(groups), extra=headline(groups))
     console = Console(file=io.StringIO(), width=80)
@@ -161,11 +160,9 @@ def test_harmed_clients_are_a_range(made, digests, names, cell, of):
     not at all where a seed lacks single test samples."""
     runs = []
     for seed, digest in enumerate(digests):
-        told = {"clients": {"names": list(names)}} if names else {}
-        more = {"clients": 8, "samples": 200, "answers": digest}
-        runs.append(replace(made("Local", seed, top=0.6, **more), summary={"title": "Local", "seed": seed, **told}))
-        lost = made("M", seed, top=0.7 + 0.01 * seed, gains={2: -0.3, 5: -0.3}, **more)
-        runs.append(replace(lost, summary={"title": "M", "seed": seed, **told}))
+        more = {"clients": 8, "samples": 200, "answers": digest, "names": names}
+        runs.append(made("Local", seed, top=0.6, **more))
+        runs.append(made("M", seed, top=0.7 + 0.01 * seed, gains={2: -0.3, 5: -0.3}, **more))
     rows = tables.comparison_rows(by_title(runs))
     grid = tables.comparison_table(rows)
     assert grid.rows[1][6] == cell
@@ -198,7 +195,7 @@ def test_all_of_a_comparison_have_the_same_intervals(made):
     for title, own in jitter.items():
         turned = [{i: own[(i + 7 * s) % 20] for i in own} for s in range(3)]
         runs += [made(title, s, clients=20, top=0.63, gains=turned[s]) for s in range(3)]
-    runs = [replace(run, summary={**run.summary, **config(partition="natural", test=0.5)}) for run in runs]
+    runs = [edit(run, **config(partition="natural", test=0.5)) for run in runs]
     alone = {row.title: row.finding for row in tables.comparison_rows(by_title(runs))}
     page = content_of(runs).findings["Local"]
     one = {row.title: row.finding for row in tables.comparison_rows(by_title(runs[:6]))}
@@ -223,7 +220,7 @@ def test_all_of_a_comparison_have_the_same_intervals(made):
         (config(data_seed=0), (20, 30), (None, None), True),
         (config(partition="natural"), (20, 30), ("x", "y"), True),
         (config(partition=None), (20, 30), (None, None), None),
-        ({"clients": {"names": ["a", "b", "c", "d"]}}, (20, 30), (None, None), True),
+        ({"names": ("a", "b", "c", "d")}, (20, 30), (None, None), True),
         ({"config": {"made_by": "federation", "data": {"partition": "dirichlet"}}}, (20, 30), ("x", "y"), None),
         ({"config": {"made_by": "federation", "data": {}}}, (20, 20), ("x", "x"), True),
         ({}, (20, 30), (None, None), None),
@@ -232,7 +229,7 @@ def test_all_of_a_comparison_have_the_same_intervals(made):
 def test_whether_seeds_have_the_same_clients(made, summary, sizes, digests, same):
     """Settings tell, or names, or equal test samples; a program that deals the data itself does not."""
     runs = [made("M", s, samples=n, answers=d) for s, (n, d) in enumerate(zip(sizes, digests, strict=True))]
-    runs = [replace(run, summary=summary) for run in runs]
+    runs = [edit(run, **summary) for run in runs]
     assert same_clients(by_title(runs)) is same
 
 
@@ -289,10 +286,8 @@ def test_no_rank_without_a_common_seed(groups):
 
 def test_a_run_without_figures_is_all_dashes():
     """Never evaluated: dashes, nothing bold."""
-    from fedkin.report.folder import Run
-
-    grid = tables.comparison_table(tables.comparison_rows({"A": [Run("A")]}))
-    assert grid.rows == (("A", "–", "–", "–", "–", "–", "–", "–"),)
+    grid = tables.comparison_table(tables.comparison_rows({"A": [Result(run=about("A"), config={})]}))
+    assert grid.rows == (("A", "–", "–", "–", "–", "–", "–", "0"),)
     assert not grid.bold
 
 
@@ -329,9 +324,7 @@ def test_html_is_escaped(made):
 def climbing(made, rounds=10):
     """A run whose accuracy in round t is t / 100, and whose validation accuracy is highest in round 4."""
     run = made(rounds=rounds)
-    for line in run.rounds:
-        line["accuracy"], line["validation"] = line["round"] / 100, 0.9 if line["round"] == 4 else 0.1
-    return run
+    return edit(run, lambda line: {"accuracy": line.round / 100, "validation": 0.9 if line.round == 4 else 0.1})
 
 
 def test_final_table_shows_the_mean_the_last_round_and_the_round_chosen_by_validation(made):
@@ -360,8 +353,8 @@ def test_a_run_that_diverged_is_marked(made):
     """All uploads of rounds 2 and 3 hold NaN: a dagger and the round; in a comparison the seed, where there are
     several. The other method has no mark."""
     bad = made("M", 0)
-    for line in bad.rounds[1:]:
-        line["answered"], line["refused"] = [], {str(i): "model holds nan, expected finite numbers" for i in range(4)}
+    lost = {"answered": (), "refused": dict.fromkeys(range(4), "not-finite")}
+    edit(bad, lambda line: lost if line.round > 1 else None)
     assert tables.final_table(bad).note.endswith("; † training diverged from round 2 on")
     groups = by_title([bad, made("M", 1), made("Local", 0)])
     grid = tables.comparison_table(tables.comparison_rows(groups), extra=headline(groups))
@@ -398,19 +391,19 @@ def test_captions_name_the_best_rounds(made):
 def test_runs_that_ended_early_are_named(made):
     """With their last rounds, of several seeds the first and the last of these."""
     ends = [("M", 0, 4), ("M", 1, 6), ("Local", 0, 5)]
-    runs = [made(title, seed, rounds=end, stopped=f"after round {end} of 9: why") for title, seed, end in ends]
+    early = {"ended": "early", "config": {"run": {"rounds": 9, "stop_after": 2}}}
+    runs = [made(title, seed, rounds=end, **early) for title, seed, end in ends]
     groups = by_title([*runs, made("FedAvg", rounds=9)])
     assert headline(groups).notes == [
         "ended early, without a gain in validation accuracy: M after rounds 4 to 6, Local after round 5"
     ]
-    assert "; ended early after round 4 of 9: why; " in tables.final_table(runs[0]).note
+    assert "; ended early after round 4 of 9: " in tables.final_table(runs[0]).note
 
 
 def test_final_table_without_validation_has_no_best_column(made):
     """Nothing stands in for a missing validation part."""
     run = made()
-    for line in run.rounds:
-        line["validation"] = None
+    edit(run, lambda line: {"validation": None})
     assert len(tables.final_table(run).columns) == 2
     assert "validation" not in tables.final_table(run).note
 
@@ -437,9 +430,9 @@ def test_many_clients_are_cut_to_the_worst_and_best_ten(made):
 def test_client_table_shows_names(made):
     """Clients that have names are shown by number and name."""
     run = made(clients=2)
-    named = replace(run, summary={**run.summary, "clients": {"count": 2, "names": ["cleveland", "va"]}})
-    assert {row[0] for row in tables.client_table(named).rows} == {"0 cleveland", "1 va"}
     assert {row[0] for row in tables.client_table(run).rows} == {"0", "1"}
+    edit(run, names=("cleveland", "va"))
+    assert {row[0] for row in tables.client_table(run).rows} == {"0 cleveland", "1 va"}
 
 
 def test_client_table_refuses_fewer_rows_than_it_shows(made):

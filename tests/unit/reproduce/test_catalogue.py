@@ -14,8 +14,9 @@ from reproduce.tables import HERE
 
 from fedkin.experiment.compare import comparison_from
 from fedkin.methods import METHODS
-from fedkin.report.folder import Run
+from fedkin.record.result import Result
 from fedkin.storage.toml import read_toml
+from madeup import about, client_line, round_line
 
 
 @pytest.mark.parametrize(
@@ -37,21 +38,12 @@ def test_a_comparison_has_all_methods(name: str, out: set[str]) -> None:
     assert (plan.seeds, plan.safe, plan.data.validation) == ((0, 1, 2, 3, 4), True, 0.2)
 
 
-def of(title: str, seed: int, *accuracies: float) -> Run:
+def of(title: str, seed: int, *accuracies: float) -> Result:
     """A run of one round, with these accuracies on 40 test samples each, of which the first ones are right."""
-    lines = [
-        {
-            "client": c,
-            "round": 1,
-            "accuracy": a,
-            "n_test": 40,
-            "right": np.packbits(np.arange(40) < round(40 * a)).tobytes().hex(),
-            "test_digest": f"{c}",
-        }
-        for c, a in enumerate(accuracies)
-    ]
-    summary = {"accuracy": float(np.mean(accuracies)), "worst_decile": min(accuracies)}
-    return Run(title, seed, [{"round": 1, "evaluated": True, **summary}], lines, [], {"rounds": 1})
+    bits = [np.packbits(np.arange(40) < round(40 * a)).tobytes() for a in accuracies]
+    clients = [client_line(1, c, a, 40, right=bits[c], test_part=f"{c}") for c, a in enumerate(accuracies)]
+    line = round_line(1, accuracy=float(np.mean(accuracies)), worst_decile=min(accuracies))
+    return Result(run=about(title, seed, len(accuracies)), config={}, rounds=[line], clients=clients)
 
 
 def test_equal_rows_are_of_the_seeds_that_both_have() -> None:

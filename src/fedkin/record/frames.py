@@ -2,94 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedkin.core.errors import ConfigError
-from fedkin.evaluate import GROUPED, METRICS
+from fedkin.record.figures import GROUPED, METRICS
+from fedkin.record.lines import STAGES, ClientLine, RoundLine, RunLine
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 FRAMES = ("clients", "rounds")
-_FRACTIONS = ("accuracy", "balanced", "macro_f1", "validation_accuracy")
+_FRACTIONS = ("accuracy", "balanced", "macro_f1", "validation")
 _NUMBERS = ("correct", "n_test", "n_validation", "majority")
 _SIZES = ("few", "medium", "many", "unseen")
-_COUNTED = ("cohort", "answered", "joined", "absent", "refused", "missing")
+_COUNTED = ("cohort", "answered", "joined", "absent")
 _BYTES = ("bytes_up", "bytes_down", "bytes_evaluation")
 
-Line = Mapping[str, Any]
 
-
-def frame(
-    kind: str, title: str, seed: int, rounds: Iterable[Line], clients: Iterable[Line], summary: Line
-) -> DataFrame:
+def frame(kind: str, run: RunLine, rounds: Iterable[RoundLine], clients: Iterable[ClientLine]) -> DataFrame:
     """Return one of the `FRAMES` of a run: see `fedkin.Result.to_frame`.
 
     Args:
         kind: "clients" or "rounds".
-        title, seed: the first two columns.
-        rounds, clients: the lines of the files of the same names.
-        summary: ``summary.json``, for names and true groups of the clients.
+        run, rounds, clients: the run's lines.
 
     Raises:
         ConfigError: another kind, or pandas is not installed.
     """
     if kind not in FRAMES:
         raise ConfigError(f"to_frame takes {' or '.join(map(repr, FRAMES))}, got {kind!r}")
-    if kind == "rounds":
-        return _frame(title, seed, *_rounds(list(rounds)))
-    return _frame(title, seed, *_clients(clients, summary.get("clients") or {}))
+    return _frame(run.title, run.seed, *(_rounds(list(rounds)) if kind == "rounds" else _clients(clients, run)))
 
 
+Row = dict[str, int | float | str | None]
 Columns = dict[str, list[Any]]
 
 
-def _clients(lines: Iterable[Line], about: Line) -> tuple[Columns, Columns, Columns]:
+def _clients(lines: Iterable[ClientLine], run: RunLine) -> tuple[Columns, Columns, Columns]:
     """Return texts, integers and floats by column; a column that no line has is left out."""
-    names, groups = about.get("names"), about.get("groups")
-    texts: list[Line] = []
-    numbers: list[Line] = []
-    fractions: list[Line] = []
-    trained: dict[int, int] = {}
+    texts, numbers, fractions, trained = list[Row](), list[Row](), list[Row](), dict[int, int]()
     for line in lines:
-        i = int(line["client"])
-        if "labels" in line:  # in a client's first line only
-            trained[i] = sum(line["labels"])
-        texts.append({} if names is None else {"client_name": names[i]})
-        whole = {"round": line["round"], "client": i, **{name: line[name] for name in _NUMBERS}}
+        i = line.client
+        if line.labels:  # in a client's first line only
+            trained[i] = sum(line.labels)
+        texts.append({"client_name": run.names[i]} if i < len(run.names) else {})
+        whole: Row = {"round": line.round, "client": i, **{name: getattr(line, name) for name in _NUMBERS}}
         for name in _SIZES:
-            whole |= dict(zip((f"{name}_correct", f"{name}_total"), line[name], strict=True))
+            whole |= dict(zip((f"{name}_correct", f"{name}_total"), getattr(line, name), strict=True))
         whole |= {"n_train": trained[i]} if i in trained else {}
-        whole |= {} if groups is None else {"group": groups[i]}
-        whole |= {"cluster": line["cluster"]} if "cluster" in line else {}
+        whole |= {"group": run.groups[i]} if i < len(run.groups) else {}
+        whole |= {} if line.cluster is None else {"cluster": line.cluster}
         numbers.append(whole)
-        fractions.append({name: line[name] for name in (*_FRACTIONS, *_views(line))})
+        more = {f"accuracy_{view}": value for view, value in line.views.items()}
+        more |= {f"note_{name}": value for name, value in line.notes.items()}
+        fractions.append({**{name: line.of(name) for name in _FRACTIONS}, **more})
     sizes = [f"{name}_{what}" for name in _SIZES for what in ("correct", "total")]
     return _columns(texts), _columns(numbers, ("round", "client", *_NUMBERS, *sizes)), _columns(fractions, _FRACTIONS)
 
 
-def _rounds(lines: Sequence[Line]) -> tuple[Columns, Columns, Columns]:
+def _rounds(lines: Sequence[RoundLine]) -> tuple[Columns, Columns, Columns]:
     """No texts; whole numbers and fractions, by column."""
-    numbers, fractions = [], []
+    numbers, fractions = list[Row](), list[Row]()
     for line in lines:
-        whole = {"round": line["round"], "evaluated": line["evaluated"], "abandoned": line["abandoned"]}
-        whole |= {name: len(line[name]) for name in _COUNTED} | {name: line[name] for name in _BYTES}
-        whole |= {name: line.get(name) for name in ("clients", "clients_without_test")}
-        whole |= {"clusters": len(line["cluster_sizes"])} if "cluster_sizes" in line else {}
+        f = line.figures
+        whole: Row = {"round": line.round, "evaluated": f is not None, "abandoned": line.abandoned}
+        whole |= {name: len(getattr(line, name)) for name in _COUNTED} | {name: getattr(line, name) for name in _BYTES}
+        whole |= {"refused": len(line.unused(*STAGES)), "missing": len(line.missing("update"))}
+        whole |= {"clients": None, "untested": None} if f is None else {"clients": f.clients, "untested": f.untested}
+        whole |= {"clusters": len(line.cluster_sizes)} if line.cluster_sizes else {}
         numbers.append(whole)
-        shown = [name for name in (*_views(line), *GROUPED) if name in line]
-        fractions.append({name: line.get(name) for name in (*METRICS, *shown)})
-    whole_names = ("round", "evaluated", "abandoned", *_COUNTED, *_BYTES, "clients", "clients_without_test")
-    return {}, _columns(numbers, whole_names), _columns(fractions, METRICS)
+        shown = {} if f is None else {f"accuracy_{view}": value for view, value in f.views.items()}
+        shown |= {} if f is None else {name: value for name in GROUPED if (value := f.of(name)) is not None}
+        fractions.append({**{name: None if f is None else f.of(name) for name in METRICS}, **shown})
+    always = ("round", "evaluated", "abandoned", *_COUNTED, "refused", "missing", *_BYTES, "clients", "untested")
+    return {}, _columns(numbers, always), _columns(fractions, METRICS)
 
 
-def _views(line: Line) -> list[str]:
-    """Return the accuracies of further models that the method has, and its notes on a client."""
-    return [name for name in line if name.startswith(("accuracy_", "note_"))]
-
-
-def _columns(rows: Sequence[Line], always: Sequence[str] = ()) -> Columns:
+def _columns(rows: Sequence[Row], always: Sequence[str] = ()) -> Columns:
     """Return the rows by column: those of ``always``, and all others that a row has; None where a row lacks one."""
     names = dict.fromkeys([*always, *(name for row in rows for name in row)])
     return {name: [row.get(name) for row in rows] for name in names}
