@@ -6,13 +6,12 @@ federation = federate(load("digits"), Dirichlet(alpha=0.5), clients=20, seed=0)
 from __future__ import annotations
 
 from fedkin.core.samples import ClientData
-from fedkin.data.card import Card, Column
+from fedkin.data.card import Card, Column, merge
 from fedkin.data.columns import Input
 from fedkin.data.dataset import Dataset, Pool
 from fedkin.data.feature_noise import add_feature_noise
 from fedkin.data.federate import federate, site_client
 from fedkin.data.federation import Federation
-from fedkin.data.merging import merge
 from fedkin.data.partition import (
     IID,
     PARTITIONS,

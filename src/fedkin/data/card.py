@@ -2,38 +2,35 @@
 
 A card of a table names its columns and which of them hold numbers, the texts of the others, and the classes; a card of
 arrays states the shape of one input and the classes. There are no statistics in it, no values of columns of numbers and
-no numbers of samples.
+no numbers of samples. `merge` makes the one card of all sites that each of them reads its data by.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
-from fedkin.core.errors import DataError
+from fedkin.core.errors import DataError, counted
 from fedkin.data.arrays import MAX_CLASSES
-from fedkin.data.standalone import MISSING, number_of
+from fedkin.data.checks import listed
+from fedkin.data.conversion import MAX_CATEGORIES, binary_labels, convert, whole_labels, whole_numbers
+from fedkin.data.standalone import MISSING
 from fedkin.display import one_line
 
-MAX_CATEGORIES = 50
 MAX_COLUMNS = 10_000
 MAX_TEXT = 200
 
-Kind = Literal["number", "text", "empty"]
 _Text = Annotated[str, Meta(max_length=MAX_TEXT)]
 _Label = Annotated[str, Meta(max_length=MAX_TEXT + 5)]  # the target's name with " <= 0"
 _Side = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One column of a table.
 
     Attributes:
@@ -44,7 +41,7 @@ class Column:
     """
 
     name: _Text
-    kind: Kind
+    kind: Literal["number", "text", "empty"]
     gaps: bool = False
     categories: Annotated[tuple[_Label, ...], Meta(max_length=MAX_CATEGORIES)] = ()
 
@@ -54,8 +51,7 @@ class Column:
         return len(self.categories) if self.kind == "text" else 1 + self.gaps
 
 
-@dataclass(frozen=True)
-class Card:
+class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Description of a site's data, or with `merge` of the data of all sites.
 
     Attributes:
@@ -83,9 +79,9 @@ class Card:
         """Shape of one input of a network; right for a merged card only."""
         return self.inputs if self.kind == "array" else (sum(column.width for column in self.columns),)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return plain values for a JSON text."""
-        return cast(dict[str, Any], json.loads(json.dumps(asdict(self))))
+        return msgspec.json.decode(msgspec.json.encode(self), type=dict[str, object])
 
     @classmethod
     def from_json(cls, found: object, where: str = "card") -> Card:
@@ -96,16 +92,31 @@ class Card:
             where: put in front of messages, for example the site's name.
 
         Raises:
-            DataError: other keys or types than those of `to_json`, sizes beyond the limits of this file, parts that
-                contradict each other.
+            DataError: unknown keys, other types, sizes beyond the limits of this file, texts with control characters,
+                parts that contradict each other.
         """
         try:
             card = msgspec.convert(found, cls)
         except (ValueError, OverflowError, RecursionError) as e:
             raise DataError(f"{where}: {one_line(str(e))[:300]}") from e
-        if card.to_json() != found:
-            raise DataError(f"{where}: expected exactly the keys of a card")
-        _check(card, where)
+        columns, labels = card.columns, card.labels
+        names = [column.name for column in columns]
+        texts = [card.target or "", *(labels or ()), *names, *(t for column in columns for t in column.categories)]
+        if odd := next((text for text in texts if one_line(text) != text), None):
+            raise DataError(f"{where}: {odd!a} holds a control character, such as a line break; remove it")
+        if card.kind == "table":
+            whole = bool(columns and card.target and labels is not None and not card.inputs)
+        else:
+            whole = bool(card.inputs) and not (columns or card.binary or card.numeric) and card.target is None
+        faults = {
+            "a table has columns, a target and class names, arrays have a shape": not whole,
+            "every column needs a name of its own": len({*names, card.target}) <= len(names) or "" in names,
+            "every class needs a name of its own": labels is not None and len(set(labels)) != card.classes,
+            "the classes of a table are in order": card.kind == "table" and not _in_order(card),
+            "a column of texts has them in order, another one has none": any(map(_contradictory, columns)),
+        }
+        if fault := next((text for text, wrong in faults.items() if wrong), None):
+            raise DataError(f"{where}: {fault}; this card is none of a site")
         return card
 
     def checked(self, where: str = "card") -> Card:
@@ -117,76 +128,138 @@ class Card:
         return Card.from_json(self.to_json(), where)
 
 
-def numbers_of(texts: Sequence[str]) -> list[float] | None:
-    """Return the texts as numbers, NaN where empty; None if one of them is not a number."""
-    with suppress(ValueError):  # a gap or a text; all that `float` alone reads is read three times as fast
-        if "_" not in "".join(texts):
-            return [*map(float, texts)]
+def _in_order(card: Card) -> bool:
+    """Return whether the class names of a table are as a site writes them."""
+    labels = card.labels or ()
+    if card.binary:
+        return labels == binary_labels(card.target or "") and not card.numeric
+    if any(label.lower() in MISSING for label in labels):
+        return False
+    with suppress(ValueError, OverflowError):
+        return list(labels) == (sorted(labels) if not card.numeric else list(whole_labels(labels)))
+    return False
+
+
+def _contradictory(column: Column) -> bool:
+    texts = column.categories
+    return (
+        list(texts) != sorted(set(texts))
+        or bool(texts) != (column.kind == "text")
+        or column.gaps < (column.kind == "empty")
+        or (column.kind == "text" and column.gaps != ("" in texts))
+    )
+
+
+# ---- merging --------------------------------------------------------------------------------------------------------
+Cards = Mapping[str, Card]
+
+
+def merge(cards: Cards) -> Card:
+    """Return the card of all sites together: the one that reading all their files in one place would have given.
+
+    Columns come in the order of the first site; texts and classes are those of all sites, in the order that `load`
+    would have given them. A column that is empty at some sites is fine as long as one site has values.
+
+    Args:
+        cards: by the sites' names, in the order of the clients' numbers; at least one.
+
+    Raises:
+        DataError: cards that do not fit each other, or one class at all sites together; the message names sites and
+            columns.
+    """
+    first, one = next(iter(cards.items()))
+    names = [column.name for column in one.columns]
+    for site, card in cards.items():
+        for what in ("kind", "target", "binary", "inputs"):
+            _require_alike(site, what, getattr(card, what), first, getattr(one, what))
+        _require_alike(site, "named classes", card.labels is not None, first, one.labels is not None)
+        own = [column.name for column in card.columns]
+        more, lacking = [n for n in own if n not in names], [n for n in names if n not in own]
+        _require_alike(site, "columns", listed(more) or "none", first, listed(lacking) or "none")
+    columns = tuple(
+        _merged({s: column for s, card in cards.items() for column in card.columns if column.name == n}) for n in names
+    )
+    labels, numeric = (one.labels, False) if one.binary or one.labels is None else _classes(cards)
+    classes = max(card.classes for card in cards.values()) if labels is None else len(labels)
+    if not 2 <= classes <= MAX_CLASSES:
+        raise DataError(
+            f"all sites together have {counted(classes, 'class')} ({listed(labels or ['0'], 3)}), 2 to {MAX_CLASSES} "
+            "are possible; check that the right column or folder was given"
+        )
+    return replace(one, classes=classes, labels=labels, numeric=numeric, columns=columns)
+
+
+def misfit(cards: Cards) -> str | None:
+    """Return the one site without which the cards fit each other; None if there is no such site, or more than one.
+
+    Of two sites that contradict each other neither is taken for the odd one.
+    """
+    found = [site for site in cards if _fit({other: card for other, card in cards.items() if other != site})]
+    return found[0] if len(found) == 1 else None
+
+
+def _fit(cards: Cards) -> bool:
     try:
-        return [math.nan if t.lower() in MISSING else number_of(t) for t in texts]
-    except ValueError:
-        return None
+        merge(cards)
+    except DataError:
+        return False
+    return True
 
 
-def whole_labels(texts: Sequence[str]) -> tuple[str, ...]:
-    """Return the class names of a target of whole numbers, in their order; ``2.0`` is ``2``."""
-    return tuple(sorted({whole_label(t) for t in texts}, key=int))
+def _require_alike(site: str, what: str, mine: object, first: str, theirs: object) -> None:
+    if mine != theirs:
+        raise DataError(
+            f"the data of {site} differ in {what} from those of {first}: {mine} and {theirs}; make them alike"
+        )
 
 
-def whole_label(text: str) -> str:
-    """Return the class name of a whole number; those of up to 64 bits are not rounded."""
-    near = int(float(text))
-    try:
-        return str(int(text) if abs(near) < 1 << 63 else near)
-    except ValueError:  # 2.0
-        return str(near)
+def _merged(columns: Mapping[str, Column]) -> Column:
+    """Return one column of all sites."""
+    name = next(iter(columns.values())).name
+    filled = {site: column for site, column in columns.items() if column.kind != "empty"}
+    gaps = any(column.gaps for column in columns.values())
+    texts = {text for column in filled.values() for text in column.categories}
+    together = convert(sorted(texts), name, sorted(texts))
+    if filled and together.numbers is not None and not together.odd:
+        return Column(name, "number", gaps)
+    _require_kind(name, {site: column.kind == "number" for site, column in filled.items()})
+    categories = sorted(texts | {""} if gaps else texts)
+    if not filled or len(categories) > MAX_CATEGORIES:
+        raise DataError(
+            f"column '{name}' holds {len(texts)} different texts at all sites together, 1 to {MAX_CATEGORIES} can "
+            "become inputs; leave the column out at all of them, or give numbers"
+        )
+    return Column(name, "text", gaps, tuple(categories))
 
 
-def binary_labels(target: str) -> tuple[str, str]:
-    """Return the class names of a binary target."""
-    return f"{target} <= 0", f"{target} > 0"
+def _classes(cards: Cards) -> tuple[tuple[str, ...], bool]:
+    """Return the names of the classes of all sites, and whether they are whole numbers."""
+    lists = {site: card.labels or () for site, card in cards.items()}
+    texts = {label for own in lists.values() for label in own}
+    one = next(iter(cards.values()))
+    if one.kind == "table":
+        if whole_numbers(texts):
+            return whole_labels(sorted(texts)), True
+        _require_kind(one.target or "", {site: card.numeric for site, card in cards.items()})
+        return tuple(sorted(texts)), False
+    longest = max(lists.values(), key=len)
+    if all(longest[: len(own)] == own for own in lists.values()):
+        return longest, False
+    for site, own in lists.items():
+        if list(own) != sorted(own):
+            raise DataError(
+                f"the class names of {site}, {listed(own)}, are not in alphabetical order and not those of the other "
+                "sites; write the same names in the same order at all sites"
+            )
+    return tuple(sorted(texts)), False
 
 
-def _check(card: Card, where: str) -> None:
-    """Raise DataError if parts of a card do not fit each other, or a text would move a terminal's cursor."""
-    texts = [card.target or "", *(card.labels or ())]
-    for text in (*texts, *(text for column in card.columns for text in (column.name, *column.categories))):
-        if one_line(text) != text:
-            raise DataError(f"{where}: {text!a} holds a control character, such as a line break; remove it")
-    for column in card.columns:
-        _check_column(column, where)
-    if card.labels is not None and len(card.labels) != card.classes:
-        raise DataError(f"{where}: {len(card.labels)} class names for {card.classes} classes")
-    if card.labels is not None and len(set(card.labels)) != card.classes:
-        raise DataError(f"{where}: two classes have the same name")
-    if card.kind == "array":
-        if card.columns or card.target is not None or card.binary or card.numeric or not card.inputs:
-            raise DataError(f"{where}: a card of arrays has the shape of an input and no columns")
-        return
-    if not card.columns or card.target is None or card.labels is None or card.inputs:
-        raise DataError(f"{where}: a card of a table has columns, a target and class names, and no shape")
-    names = [card.target, *(column.name for column in card.columns)]
-    if len(set(names)) < len(names) or "" in names:
-        raise DataError(f"{where}: every column needs a name of its own")
-    if card.binary and (card.labels != binary_labels(card.target) or card.numeric):
-        raise DataError(f"{where}: the classes of a binary target must be {' and '.join(binary_labels(card.target))}")
-    if any(label.lower() in MISSING or label != label.strip() for label in card.labels):
-        raise DataError(f"{where}: a class name is empty")
-    if card.numeric:
-        values = numbers_of(card.labels)
-        if values is None or not all(map(math.isfinite, values)) or whole_labels(card.labels) != card.labels:
-            raise DataError(f"{where}: classes that are numbers must be whole numbers in their order")
-    elif not card.binary and list(card.labels) != sorted(card.labels):
-        raise DataError(f"{where}: classes that are texts must be in alphabetical order")
-
-
-def _check_column(column: Column, where: str) -> None:
-    here = f"{where}: column '{column.name}'"
-    if bool(column.categories) != (column.kind == "text"):
-        raise DataError(f"{here}: a column of texts says which, another column has none")
-    if list(column.categories) != sorted(set(column.categories)):
-        raise DataError(f"{here}: its texts must be different and in alphabetical order")
-    if column.kind == "empty" and not column.gaps:
-        raise DataError(f"{here}: a column without values has empty fields")
-    if column.kind == "text" and column.gaps != ("" in column.categories):
-        raise DataError(f'{here}: an empty field of a column of texts is the text ""')
+def _require_kind(name: str, numbers: Mapping[str, bool]) -> None:
+    """Refuse a column of numbers here and texts there: a card does not show which texts the numbers are."""
+    here, there = [s for s, number in numbers.items() if number], [s for s, number in numbers.items() if not number]
+    if here:
+        raise DataError(
+            f"column '{name}' holds numbers at {listed(here)} and texts at {listed(there)}; write it alike at all "
+            f"sites, or start the nodes of {listed(here)} with --text {name}: it is then a column of texts, and its "
+            "different values are sent to the server"
+        )

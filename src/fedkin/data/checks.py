@@ -90,3 +90,9 @@ def _check_finite(x: Tensor, where: str) -> None:
         if not bool(good.all()):
             at = start + int(torch.nonzero(~good)[0])
             raise DataError(f"{where}: sample {at} holds NaN or an infinite value; remove or fill such values first")
+
+
+def listed(names: Sequence[str], limit: int = 20) -> str:
+    """Return the names, comma separated, the rest counted."""
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")

@@ -221,7 +221,7 @@ def _scaled(x: Tensor) -> Tensor:
     return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
 
 
-class Part(NamedTuple):
+class RawSamples(NamedTuple):
     """Samples of the training part or of the official test part, as a reader has read them.
 
     Attributes:
@@ -239,8 +239,8 @@ class Part(NamedTuple):
 
 def dataset_of(
     name: str,
-    train: Part,
-    test: Part | None = None,
+    train: RawSamples,
+    test: RawSamples | None = None,
     *,
     classes: int = 0,
     labels: Sequence[str] | None = None,

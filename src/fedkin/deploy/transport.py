@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedkin.core import Bundle, DataError, EngineError, Net
 from fedkin.data import Card, merge
-from fedkin.data.merging import misfit
+from fedkin.data.card import misfit
 from fedkin.deploy.channel import CODES, Channel
 from fedkin.deploy.heads import MOST_RATES, Evaluated, Updated
 from fedkin.deploy.joining import Clock, Enrolment

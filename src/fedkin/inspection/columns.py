@@ -8,9 +8,8 @@ from itertools import pairwise
 import numpy as np
 
 from fedkin.core.errors import counted
-from fedkin.data.card import MAX_CATEGORIES
 from fedkin.data.checks import Indices, is_nameless
-from fedkin.data.conversion import MOSTLY
+from fedkin.data.conversion import MAX_CATEGORIES, MOSTLY
 from fedkin.inspection.fields import FEWEST_ROWS, Field, Fields
 from fedkin.inspection.finding import Finding, first
 

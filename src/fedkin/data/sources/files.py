@@ -6,10 +6,10 @@ import gzip
 import lzma
 import zipfile
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 
 from fedkin.core.errors import DataError
+from fedkin.data.checks import listed as listed
 
 
 def read_bytes(path: Path) -> bytes:
@@ -35,9 +35,3 @@ def read_bytes(path: Path) -> bytes:
 def stem(path: Path) -> str:
     """Return a file's name without its ending, also where that is double, as ``.csv.gz``."""
     return Path(path.stem).stem if path.suffix.lower() == ".gz" else path.stem
-
-
-def listed(names: Sequence[str], limit: int = 20) -> str:
-    """Return the names, comma separated, the rest counted."""
-    rest = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedkin.core.errors import DataError
 from fedkin.data.arrays import array_of, together
 from fedkin.data.checks import check_client_names
-from fedkin.data.dataset import Dataset, Part, dataset_of
+from fedkin.data.dataset import Dataset, RawSamples, dataset_of
 from fedkin.data.federation import Federation
 from fedkin.user_code.loading import find
 
@@ -56,7 +56,7 @@ def read_function(spec: str) -> Dataset | Federation:
     parts = [_arrays(part, f"{spec}, {names[k]}" if names else spec) for k, part in enumerate(found)]
     x, y = (together([part[i] for part in parts], spec) for i in range(2))
     client = None if names is None else np.repeat(np.arange(len(parts)), [len(x) for x, _ in parts])
-    return dataset_of(name, Part(x, y, client), client_names=names)
+    return dataset_of(name, RawSamples(x, y, client), client_names=names)
 
 
 def _arrays(part: Any, where: str) -> tuple[Any, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedkin.core.errors import ConfigError, DataError, meant
 from fedkin.data.columns import text_of
-from fedkin.data.dataset import Dataset, Part, dataset_of
+from fedkin.data.dataset import Dataset, RawSamples, dataset_of
 from fedkin.data.image_files import images_of
 from fedkin.data.sources.csvfile import Table
 from fedkin.data.sources.files import listed
@@ -329,7 +329,7 @@ def _samples(found: Opened, side: int | None) -> Dataset:
     if found.client is not None:
         client = np.array([text_of(value) for part in data for value in part[found.client]])
     n = len(x) - found.tests
-    parts = [Part(x[at], y[at], None if client is None else client[at]) for at in (slice(n), slice(n, None))]
+    parts = [RawSamples(x[at], y[at], None if client is None else client[at]) for at in (slice(n), slice(n, None))]
     names = getattr(first.features[target], "names", None)
     made = dataset_of(
         found.name, *parts[: 1 + bool(found.tests)], labels=names, resized=side is not None, packed=True,

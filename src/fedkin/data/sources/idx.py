@@ -17,7 +17,7 @@ import torch
 
 from fedkin.core.errors import DataError
 from fedkin.data.arrays import numbered
-from fedkin.data.dataset import Dataset, Part, dataset_of
+from fedkin.data.dataset import Dataset, RawSamples, dataset_of
 from fedkin.data.sources.files import listed, read_bytes
 from fedkin.data.sources.npz import read_arrays
 
@@ -52,7 +52,7 @@ def read_idx_folder(folder: Path, *, site: bool = False) -> Dataset:
     keys = [f"{name}_{what}" for what in ("writer", "series") for name in ("train", "test")[: len(parts)]]
     if stored and not all(key in stored for key in keys):
         raise DataError(f"{path}: expected the arrays {listed(keys)}; it holds {listed(sorted(stored))}")
-    train, *test = (Part(x, y, stored.get(key)) for (x, y), key in zip(parts, keys, strict=False))
+    train, *test = (RawSamples(x, y, stored.get(key)) for (x, y), key in zip(parts, keys, strict=False))
     found = dataset_of(folder.resolve().name, train, *test, prefix="writer ", site=site)
     if not stored:
         return found

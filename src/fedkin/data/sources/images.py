@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.data.dataset import Dataset, Part, dataset_of
+from fedkin.data.dataset import Dataset, RawSamples, dataset_of
 from fedkin.data.image_files import read_images
 from fedkin.data.sources.files import listed
 
@@ -62,7 +62,7 @@ def read_image_folder(root: Path, *, side: int | None = None) -> Dataset:
         )
     x, y = read_images([path for path, _, _ in files], side), np.array([label for _, label, _ in files])
     ids = None if "" in clients else np.array([clients[c] for _, _, c in files])
-    parts = [Part(x[at], y[at], None if ids is None else ids[at]) for at in (slice(n), slice(n, None))]
+    parts = [RawSamples(x[at], y[at], None if ids is None else ids[at]) for at in (slice(n), slice(n, None))]
     return dataset_of(
         root.resolve().name, *parts[: 1 + bool(test)], client_names=tuple(clients), resized=side is not None
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from fedkin.core.errors import DataError
-from fedkin.data.dataset import Dataset, Part, dataset_of
+from fedkin.data.dataset import Dataset, RawSamples, dataset_of
 from fedkin.data.sources.files import listed
 
 _SIDE = 28
@@ -39,10 +39,10 @@ def read_leaf(folder: Path) -> Dataset:
     return dataset_of("femnist", _part(train), _part(test) if test else None, labels=tuple(_CLASSES), prefix="writer ")
 
 
-def _part(paths: list[Path]) -> Part:
+def _part(paths: list[Path]) -> RawSamples:
     users = [user for path in paths for user in _users(path)]
     x, y, client = (np.concatenate(arrays) for arrays in zip(*users, strict=True))
-    return Part(x, y, client)
+    return RawSamples(x, y, client)
 
 
 def _users(path: Path) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from fedkin.core.errors import DataError, meant
 from fedkin.data.arrays import channels_first, decoded, together
-from fedkin.data.dataset import Dataset, Part, dataset_of
+from fedkin.data.dataset import Dataset, RawSamples, dataset_of
 from fedkin.data.pixels import Array
 from fedkin.data.sources.files import listed
 
@@ -68,9 +68,9 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
         raise DataError(f"{path}: scale must be one number, got {scale.dtype} of shape {list(scale.shape)}")
     factor = None if scale is None else float(np.float32(scale.item()))
 
-    def part(x: Array, y: Array, at: int) -> Part:
+    def part(x: Array, y: Array, at: int) -> RawSamples:
         own = None if key is None else arrays[key + ends[at]]
-        return Part(_inputs(x, factor), y, own, unit[at] if at < len(unit) else None)
+        return RawSamples(_inputs(x, factor), y, own, unit[at] if at < len(unit) else None)
 
     train = [together([arrays[names[i]] for names in pairs], str(path)) for i in range(2)]
     return dataset_of(

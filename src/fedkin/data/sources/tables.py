@@ -1,4 +1,4 @@
-"""Tables in ``.csv`` files: one file with a client column, one file per client, or the file of one site alone."""
+"""Tables as data sets: one file with a client column, one file per client, or the file of one site alone."""
 
 from __future__ import annotations
 
@@ -14,27 +14,24 @@ from torch import Tensor
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.core.samples import Samples
 from fedkin.data.arrays import MAX_CLASSES
-from fedkin.data.card import (
+from fedkin.data.card import Card, Column
+from fedkin.data.checks import NAMELESS, check_one_client, check_scaling
+from fedkin.data.columns import Input, Raw
+from fedkin.data.conversion import (
     MAX_CATEGORIES,
-    Card,
-    Column,
     binary_labels,
+    looks_measured,
     numbers_of,
     whole_label,
     whole_labels,
+    whole_numbers,
 )
-from fedkin.data.checks import NAMELESS, check_one_client, check_scaling
-from fedkin.data.columns import Input, Raw
-from fedkin.data.conversion import looks_measured, whole_numbers
 from fedkin.data.dataset import Dataset
 from fedkin.data.preparation import Preparation, Rows
 from fedkin.data.sources.csvfile import Table, read_csv
 from fedkin.data.sources.files import listed, stem
 from fedkin.data.sources.reading import Reading, drop_flag
 from fedkin.data.standalone import MISSING
-
-Values = npt.NDArray[np.float64]
-Owners = npt.NDArray[np.int64]
 
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}.*|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*")
 
@@ -79,18 +76,29 @@ def from_table(
         paths: where the rows are from; several are one client each.
         tests: number of the last rows that are the official test part.
     """
-    name = table.name
-    client = how.client if card is None or how.client in table.columns else None
+    name, client = table.name, how.client if card is None or how.client in table.columns else None
     features = _features(table, how.target, client, how.drop)
-    found = (
-        card_of(table, features, how.target or "", how.binary)
-        if card is None
-        else _fitting(table, card, features, how.target, how.binary)
-    )
-    empty = [column.name for column in found.columns if column.kind == "empty"]
-    if empty:
+    texts = [] if card is None else [column.name for column in card.columns if column.kind == "text"]
+    texts += [] if card is None or card.numeric else [how.target or ""]
+    own = card_of(table, features, how.target or "", how.binary, texts)
+    found = own if card is None else card
+    kinds = {column.name: column.kind for column in found.columns}
+    differ = [c.name for c in own.columns if c.kind == "text" and kinds.get(c.name) == "number"]
+    if (own.target, own.binary) != (found.target, found.binary) or set(features) != kinds.keys() or differ:
+        lacking, more = [c for c in kinds if c not in features], [c for c in features if c not in kinds]
+        raise DataError(
+            f"{name}: its table is not what all sites agreed on, target {found.target!r} (binary: {found.binary}) and "
+            f"{listed([*kinds])}; it lacks {listed(lacking) or 'none'}, has also {listed(more) or 'none'}, and texts "
+            f"instead of numbers in {listed(differ) or 'none'}"
+        )
+    if empty := [column.name for column in found.columns if column.kind == "empty"]:
         raise DataError(f"{name}: column '{empty[0]}' is empty in every row; drop it")
     ids, client_names = _clients(table, client, paths)
+    if how.scaling == "client" and ids is None and card is None:
+        raise ConfigError(
+            f"{name}: scaling 'client' needs data that come with clients: one file per client or a column that "
+            "names the client; here it would be the same as 'pooled'"
+        )
     rows = Rows(
         raw=_raw(table, found),
         columns=tuple(
@@ -101,7 +109,7 @@ def from_table(
         binary=found.binary,
         labels=found.labels,
     )
-    x, preparation = _by_all_rows(rows, _owners(table, ids, card) if rows.own else None)
+    x, preparation = _by_all_rows(rows, np.zeros(len(rows.raw)) if ids is None or not rows.own else ids.numpy())
     y, n = numbered_classes(table, found), len(x) - tests
     return Dataset(
         x=x[:n],
@@ -160,23 +168,16 @@ def card_of(table: Table, features: Sequence[str], target: str, binary: bool, te
 
 
 def _features(table: Table, target: str | None, client: str | None, drop: Sequence[str]) -> list[str]:
-    if target is None:
+    """Return the names of the inputs."""
+    if target is None or target == client:
         raise ConfigError(
-            f"{table.name}: a table needs target, the column with the class; it has {listed(table.columns)}"
+            f"{table.name}: a table needs target, the column with the class (--target), and another column for client "
+            f"(--client-column) if any, got {target!r} and {client!r}; it has {listed(table.columns)}"
         )
-    for column, use in [
-        (target, "target"),
-        *([(client, "client")] if client else []),
-        *((d, "columns to drop") for d in drop),
-    ]:
-        table.column(column, use)
-        if column in table.lacking and use in ("target", "client"):
+    for column, use in [(target, "target"), *([(client, "client")] if client else []), *((d, "drop") for d in drop)]:
+        table.column(column, use if use != "drop" else "columns to drop")
+        if column in table.lacking and use != "drop":
             raise DataError(f"{table.lacking[column][0]}: no column '{column}' for the {use}; {table.differences}")
-    if client == target:
-        raise ConfigError(
-            f"{table.name}: '{target}' is named as target and as client column; name the column with the class in "
-            "target (--target) and another one in client (--client-column), or leave the latter out"
-        )
     features = [c for c in table.columns if c not in {target, client, *drop}]
     if not features:
         raise DataError(
@@ -185,51 +186,27 @@ def _features(table: Table, target: str | None, client: str | None, drop: Sequen
     return features
 
 
-def _fitting(table: Table, card: Card, features: Sequence[str], target: str | None, binary: bool) -> Card:
-    """Return the card, if the site's table has its columns."""
-    if (card.kind, card.target, card.binary) != ("table", target, binary):
-        raise DataError(
-            f"{table.name}: target {target!r}, binary {binary}; all sites agreed on a {card.kind} with target "
-            f"{card.target!r}, binary {card.binary}"
-        )
-    agreed = [column.name for column in card.columns]
-    if set(agreed) != set(features):
-        missing, more = [c for c in agreed if c not in features], [c for c in features if c not in agreed]
-        parts = [f"{what} {listed(names)}" for what, names in (("lacks", missing), ("has also", more)) if names]
-        raise DataError(f"{table.name}: its columns are not those that all sites agreed on: it {' and '.join(parts)}")
-    return card
-
-
 def _labels(table: Table, target: str, binary: bool, as_texts: bool) -> tuple[tuple[str, ...], bool]:
     """Return the names of the classes, and whether they are whole numbers."""
     fields = table.column(target, "target")
-    for field, place in zip(fields, table.places, strict=True):
-        if field.lower() in MISSING:
-            what = f"{field!r}, which counts as empty" if field else "empty"
-            raise DataError(f"{place}: the target '{target}' is {what}; remove the row or fill it")
-    found = numbers_of(fields)
-    if binary:
-        if found is None:
-            raise DataError(
-                f"{table.name}: binary needs a target of numbers, '{target}' holds texts such as "
-                f"{_strange(table, target)}, which are classes as they are; leave binary out, or correct them"
-            )
-        bad = np.flatnonzero(~np.isfinite(found))
-        if len(bad):
-            raise DataError(
-                f"{table.places[bad[0]]}: target {fields[bad[0]]} is not a finite number, so it is neither of the two "
-                "classes; remove the row or correct it"
-            )
-        return binary_labels(target), False
     numeric = not as_texts and target not in table.texts and whole_numbers(fields)
-    if found is not None and not numeric and not as_texts and table.converted(target).numbers is not None:
-        numbers = np.array(found)
-        bad = np.flatnonzero(~np.isfinite(numbers) | (numbers != np.floor(numbers)))
-        if len(bad):
-            raise DataError(
-                f"{table.places[bad[0]]}: target {fields[bad[0]]} is not a class; fedkin classifies, "
-                "give whole numbers or texts"
-            )
+    found = numbers_of(fields)
+    if binary and found is None and not any(f.lower() in MISSING for f in fields):
+        raise DataError(
+            f"{table.name}: binary needs a target of numbers, '{target}' holds texts such as "
+            f"{_strange(table, target)}, which are classes as they are; leave binary out, or correct them"
+        )
+    bad = np.array([f.lower() in MISSING for f in fields])
+    if found is not None and (binary or not (numeric or as_texts or table.converted(target).numbers is None)):
+        bad |= ~np.isfinite(found) | (not binary and np.floor(found) != found)
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise DataError(
+            f"{table.places[at]}: {fields[at]!r} in the target '{target}' is not a class; fedkin classifies: give "
+            "whole numbers or texts, or remove the row"
+        )
+    if binary:
+        return binary_labels(target), False
     labels = whole_labels(fields) if numeric else tuple(sorted(set(fields)))
     if len(labels) > MAX_CLASSES:
         raise DataError(f"{table.name}: target '{target}' has {len(labels)} different values, at most {MAX_CLASSES}")
@@ -249,58 +226,36 @@ def numbered_classes(
     Raises:
         DataError: a field of the target is empty or not a class, or not one of the card's.
     """
-    assert card.target is not None  # a card of a table
-    assert card.labels is not None
-    fields = table.column(card.target, "target")
-    _, numeric = _labels(table, card.target, card.binary, not card.numeric)
+    target, labels = card.target or "", card.labels or ()
+    fields = table.column(target, "target")
+    _, numeric = _labels(table, target, card.binary, not card.numeric)
     if card.binary:
         return torch.tensor([float(field) > 0 for field in fields], dtype=torch.int64)
-    place_of = {label: i for i, label in enumerate(card.labels)}
+    place_of = {label: i for i, label in enumerate(labels)}
     named = [*map(whole_label, fields)] if numeric else fields
-    unknown = sorted({name for name in named if name not in place_of})
-    if unknown:
-        at = next(i for i, name in enumerate(named) if name not in place_of)
+    if (at := next((i for i, name in enumerate(named) if name not in place_of), None)) is not None:
         raise DataError(
-            f"{table.name}: class {listed(unknown)} of target '{card.target}' is not one of those that {whose}, "
-            f"{listed(card.labels)} ({table.places[at]}); {todo}"
+            f"{table.places[at]}: class {named[at]} of target '{target}' is not one of those that {whose}, "
+            f"{listed(labels)}; {todo}"
         )
     return torch.tensor([place_of[name] for name in named], dtype=torch.int64)
 
 
 def _clients(table: Table, client: str | None, paths: Sequence[Path]) -> tuple[Tensor | None, tuple[str, ...] | None]:
+    """Return the client of each row, and the clients' names."""
     if client is not None:
         fields = table.column(client, "client")
-        names = tuple(sorted(set(fields), key=lambda f: (len(f), f) if f.isdigit() else (0, f)))
+        names = sorted(set(fields), key=lambda f: (len(f), f) if f.isdigit() else (0, f))
         place_of = {name: i for i, name in enumerate(names)}
         ids = torch.tensor([place_of[field] for field in fields], dtype=torch.int64)
         return ids, tuple(name or NAMELESS for name in names)
-    if len(paths) > 1:
-        _require_names(paths)
-        return torch.tensor(table.files, dtype=torch.int64), tuple(map(stem, paths))
-    return None, None
-
-
-def _require_names(paths: Sequence[Path]) -> None:
-    """Raise `DataError` if two files would be clients of one name, as a file and what it was converted to."""
+    if len(paths) < 2:
+        return None, None
     first = dict[str, Path]()
     for path in paths:
-        if (other := first.setdefault(stem(path), path)) is not path:
-            raise DataError(
-                f"{other} and {path} would be two clients called {stem(path)!r}, since each file is one; remove or "
-                "rename one of them"
-            )
-
-
-def _owners(table: Table, ids: Tensor | None, card: Card | None) -> Owners:
-    """Return the client by whose values each row is standardised."""
-    if ids is not None:
-        return np.asarray(ids.numpy(), dtype=np.int64)
-    if card is None:
-        raise ConfigError(
-            f"{table.name}: scaling 'client' needs data that come with clients: one file per client or a column that "
-            "names the client; here it would be the same as 'pooled'"
-        )
-    return np.zeros(len(table.frame), dtype=np.int64)
+        if (other := first.setdefault(stem(path), path)) is not path:  # as a file and what it was converted to
+            raise DataError(f"{other} and {path} would be two clients called {stem(path)!r}; rename or remove one")
+    return torch.tensor(table.files, dtype=torch.int64), tuple(first)
 
 
 def _column(table: Table, name: str, as_text: bool) -> Column:
@@ -309,9 +264,9 @@ def _column(table: Table, name: str, as_text: bool) -> Column:
     empty = [f.lower() in MISSING for f in fields]
     if all(empty):
         return Column(name, "empty", gaps=True)
-    if not as_text and _values(table, name) is not None:
+    if not as_text and table.converted(name).numbers is not None:
         return Column(name, "number", any(empty) or bool(table.converted(name).odd))
-    categories = sorted(set(_texts(fields)))
+    categories = sorted({"" if none else f for f, none in zip(fields, empty, strict=True)})
     if len(categories) > MAX_CATEGORIES:
         raise DataError(
             f"{table.name}: column '{name}' holds {len(categories)} different texts, at most {MAX_CATEGORIES} can "
@@ -336,51 +291,30 @@ def _strange(table: Table, name: str) -> str | None:
     return next((f"'{t}' ({p})" for t, p in fields if t.lower() not in MISSING and numbers_of([t]) is None), None)
 
 
-def _values(table: Table, name: str) -> Values | None:
-    """Return a column's numbers, NaN where it has none; None for a column of texts."""
-    found = table.converted(name)
-    if found.numbers is None:
-        return None
-    fields = table.column(name, "inputs")
-    none = MISSING | {fields[i].lower() for i in found.odd}
-    odd = [i for i in np.flatnonzero(~np.isfinite(found.numbers)) if fields[i].lower() not in none]
-    if odd:
-        raise DataError(
-            f"{table.places[odd[0]]}: '{name}' is {fields[odd[0]]}; give a finite number or leave the field empty"
-        )
-    return found.numbers
-
-
 def _raw(table: Table, card: Card) -> Raw:
     """Return all rows before scaling, ``[n, columns]``; see `Raw`."""
     raw = np.empty((len(table.frame), len(card.columns)), dtype=np.float64)
     for j, column in enumerate(card.columns):
+        fields, values = table.column(column.name, "inputs"), table.converted(column.name)
         if column.kind == "text":
             place_of = {category: i for i, category in enumerate(column.categories)}
-            raw[:, j] = [place_of.get(text, -1) for text in _texts(table.column(column.name, "inputs"))]
+            raw[:, j] = [place_of.get("" if f.lower() in MISSING else f, -1) for f in fields]
             continue
-        values = _values(table, column.name)
-        if values is None:
+        none = MISSING | {fields[i].lower() for i in values.odd}
+        raw[:, j] = np.nan if values.numbers is None else values.numbers  # None: the column is empty here
+        if odd := [i for i in np.flatnonzero(~np.isfinite(raw[:, j])) if fields[i].lower() not in none]:
             raise DataError(
-                f"{table.name}: column '{column.name}' holds texts; all sites agreed that it is a column of numbers"
+                f"{table.places[odd[0]]}: '{column.name}' is {fields[odd[0]]}; give a finite number or leave the field "
+                "empty"
             )
-        raw[:, j] = values
     return raw
 
 
-def _by_all_rows(rows: Rows, owner: Owners | None) -> tuple[Tensor, Preparation]:
-    """Return the inputs scaled by the values of all rows, or of all rows of their client."""
-    everything = np.arange(len(rows.raw))
-    if owner is None:
-        found = rows.fit([everything])
-        return rows.scaled(found, everything), found
+def _by_all_rows(rows: Rows, owner: npt.NDArray[np.generic]) -> tuple[Tensor, Preparation]:
+    """Return the inputs scaled by the values of all rows of the same owner."""
     parts = [np.flatnonzero(owner == k) for k in np.unique(owner)]
     found = rows.fit(parts)
-    x = torch.empty((len(everything), *found.shape))
+    x = torch.empty((len(rows.raw), *found.shape))
     for k, part in enumerate(parts):
         x[torch.from_numpy(part)] = rows.scaled(found.of(k), part)
     return x, found
-
-
-def _texts(fields: Sequence[str]) -> list[str]:
-    return ["" if f.lower() in MISSING else f for f in fields]

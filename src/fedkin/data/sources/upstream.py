@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedkin.core.errors import DataError
-from fedkin.data.dataset import Dataset, Part, dataset_of
+from fedkin.data.dataset import Dataset, RawSamples, dataset_of
 from fedkin.data.image_files import read_images
 from fedkin.data.sources.files import listed, read_bytes
 from fedkin.data.sources.idx import parse_idx
@@ -122,7 +122,7 @@ def read_cifar(folder: Path, *, fine: bool) -> Dataset:
     read_names = (files.content(names) or b"").decode("utf-8", "replace").split()
     labels = tuple(read_names) if len(read_names) == classes else None if fine else _CIFAR10
     name = "cifar100" if fine else "cifar10"
-    return dataset_of(name, Part(x, y), Part(*records[-1]), classes=classes, labels=labels, packed=True)
+    return dataset_of(name, RawSamples(x, y), RawSamples(*records[-1]), classes=classes, labels=labels, packed=True)
 
 
 def read_emnist(folder: Path, split: str) -> Dataset:
@@ -140,7 +140,7 @@ def read_emnist(folder: Path, split: str) -> Dataset:
     for part in ("train", "test"):
         names = [f"emnist-{split}-{part}-{what}-ubyte" for what in ("images-idx3", "labels-idx1")]
         x, y = (parse_idx(files.needed(name), f"{folder}: {name}", d) for name, d in zip(names, (3, 1), strict=True))
-        parts.append(Part(x.transpose(0, 2, 1), y.astype(np.int64) - (split == "letters")))
+        parts.append(RawSamples(x.transpose(0, 2, 1), y.astype(np.int64) - (split == "letters")))
     return dataset_of(f"emnist-{split}", *parts, labels=tuple(labels), packed=True)
 
 
@@ -160,7 +160,7 @@ def read_svhn(folder: Path) -> Dataset:
             x, y = np.asarray(arrays["X"], dtype=np.uint8).transpose(3, 2, 0, 1), np.asarray(arrays["y"])
         except Exception as error:  # of a dozen classes, for damaged files
             raise DataError(f"{path}: not a .mat file of cropped digits, X [32, 32, 3, n] and y ({error})") from error
-        parts.append(Part(x, np.where(y == 10, 0, y)))
+        parts.append(RawSamples(x, np.where(y == 10, 0, y)))
     return dataset_of("svhn", *parts, classes=10, labels=tuple(string.digits), packed=True)
 
 
@@ -185,7 +185,9 @@ def read_tiny_imagenet(folder: Path) -> Dataset:
         raise DataError(f"{table}: expected lines of a file and a class of wnids.txt ({error})") from error
     if not train or not test:
         raise DataError(f"{root}: expected images in train/WNID/images/*.JPEG and val/images/")
-    parts = [Part(read_images([p for p, _ in part], None), np.array([c for _, c in part])) for part in (train, test)]
+    parts = [
+        RawSamples(read_images([p for p, _ in part], None), np.array([c for _, c in part])) for part in (train, test)
+    ]
     return dataset_of("tiny-imagenet", *parts, classes=len(wnids), labels=_words(root, wnids), packed=True)
 
 
