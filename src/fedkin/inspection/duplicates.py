@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from fedkin.core.errors import counted
 from fedkin.data.checks import Indices
-from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
 from fedkin.data.shard import PARTS
 from fedkin.inspection.fields import Fields, Mask
@@ -25,7 +23,6 @@ FEW = 0.01  # up to this share of the samples, copies are a note: they move no a
 FEW_INPUTS = 0.5  # fewer different inputs than this share: equal ones need not be copies (where columns are not known)
 CHANCE = 0.1  # this many of the equal pairs are chance: dependent columns make ten times as many as independent ones
 _TEST = PARTS.index("test")
-COPIES = frozenset({"label-conflict", "duplicates-between-clients", "duplicates-in-client"})
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,6 @@ class HashedSamples:
         group: number of the input: equal inputs have equal numbers.
         label, client, part, number: class, client, part (in the order of `PARTS`) and number in that part.
         names: name of each client.
-        skipped: clients that were not looked at.
     """
 
     group: Indices
@@ -45,7 +41,6 @@ class HashedSamples:
     part: Indices
     number: Indices
     names: tuple[str, ...]
-    skipped: int = 0
 
     @property
     def groups(self) -> int:
@@ -71,11 +66,10 @@ def read_rows(federation: Federation, names: tuple[str, ...]) -> HashedSamples:
     """Hash every input of a federation."""
     hashes: list[npt.NDArray[np.uint64]] = []
     columns: list[list[Indices]] = [[], [], [], []]
-    budget, width, seen = MOST_VALUES, max(1, int(np.prod(federation.shape))), 0
+    budget, width = MOST_VALUES, max(1, int(np.prod(federation.shape)))
     for k, shard in enumerate(federation.clients):
         if budget <= 0:
             break
-        seen += 1
         for p, part in enumerate(PARTS):
             data = getattr(shard, part)
             n = len(data)
@@ -88,7 +82,7 @@ def read_rows(federation: Federation, names: tuple[str, ...]) -> HashedSamples:
             budget -= n * width
     group = np.unique(np.concatenate(hashes), return_inverse=True)[1].astype(np.int64)
     label, client, part_of, number = (np.concatenate(c) for c in columns)
-    return HashedSamples(group, label, client, part_of, number, names, len(federation) - seen)
+    return HashedSamples(group, label, client, part_of, number, names)
 
 
 def hash_rows(x: Tensor) -> npt.NDArray[np.uint64]:
@@ -109,7 +103,7 @@ def alike(fields: Fields) -> float:
 
 
 def duplicates(rows: HashedSamples, by_chance: float | None = None) -> list[Finding]:
-    """Return findings on copies between train and test, between clients and inside a client, and with two labels.
+    """Return findings on copies between train and test and between clients, and on those with two labels.
 
     Args:
         rows: all samples.
@@ -117,27 +111,7 @@ def duplicates(rows: HashedSamples, by_chance: float | None = None) -> list[Find
     """
     found: list[Finding] = []
     few = _coarse(rows, by_chance)
-    if few:
-        found.append(
-            Finding(
-                "few-inputs",
-                "note",
-                f"only {rows.groups:,} different inputs in {len(rows.group):,} samples",
-                "the columns take so few values that samples are equal by chance; findings on copies may be harmless",
-                "check whether the columns are coarse by nature, or rows were copied",
-            )
-        )
-    if rows.skipped:
-        found.append(
-            Finding(
-                "not-looked-at",
-                "note",
-                f"{counted(rows.skipped, 'client')} were not searched for copies, the data are too large",
-                "copies there are not found",
-                "inspect these clients apart",
-            )
-        )
-    for check in (_leaking, _between, _inside, _conflicts):
+    for check in (_leaking, _between, _conflicts):
         found += check(rows, few)
     return found
 
@@ -202,26 +176,6 @@ def _between(rows: HashedSamples, few: bool) -> list[Finding]:
     ]
 
 
-def _inside(rows: HashedSamples, few: bool) -> list[Finding]:
-    pairs, where = np.unique(rows.group * len(rows.names) + rows.client, return_inverse=True)
-    copies = np.bincount(where, minlength=len(pairs))[where] > 1
-    more = len(rows.group) - len(pairs)
-    if not more:
-        return []
-    share = more / len(rows.group)
-    return [
-        Finding(
-            "duplicates-in-client",
-            _severity(share, few),
-            f"{counted(more, 'sample')} ({percent(share)}) that their client has already",
-            "a copied sample counts double, and its copies may fall on both sides of the split",
-            "remove the copies",
-            clients=_clients(rows, copies),
-            rows=rows.places(copies),
-        )
-    ]
-
-
 def _conflicts(rows: HashedSamples, few: bool) -> list[Finding]:
     classes = int(rows.label.max(initial=0)) + 1
     pairs = np.unique(rows.group * classes + rows.label)
@@ -243,31 +197,6 @@ def _conflicts(rows: HashedSamples, few: bool) -> list[Finding]:
             rows=rows.places(mask),
         )
     ]
-
-
-def with_lines(findings: tuple[Finding, ...], dataset: Dataset, places: Sequence[str]) -> tuple[Finding, ...]:
-    """Return findings on copies in a table with the lines of their files, which show more than numbers of samples.
-
-    Args:
-        findings: of the inspection.
-        dataset: with its table.
-        places: file and line of each row of the table.
-    """
-    assert dataset.table is not None
-    rows = torch.from_numpy(np.nan_to_num(dataset.table.raw[: len(dataset)]).astype(np.float32))
-    order = np.argsort(hash_rows(rows), kind="stable")
-    same = (rows[order[:-1]] == rows[order[1:]]).all(dim=1).numpy()
-    pairs = np.stack([order[:-1], order[1:]], axis=1)[same]  # neighbours in a group of equal rows
-    client = None if dataset.client is None else dataset.client.numpy()
-    ids = {"label-conflict": dataset.y.numpy(), "duplicates-between-clients": client, "duplicates-in-client": client}
-    found = []
-    for f in findings:
-        chosen, of = pairs, ids.get(f.code)
-        if of is not None:
-            chosen = pairs[(of[pairs[:, 0]] == of[pairs[:, 1]]) == (f.code == "duplicates-in-client")]
-        lines = tuple(f"{places[a]} = {places[b]}" for a, b in chosen[:EXAMPLES].tolist())
-        found.append(replace(f, rows=lines) if f.code in COPIES and lines else f)
-    return tuple(found)
 
 
 def _places_apart(rows: HashedSamples, mask: Mask) -> tuple[str, ...]:

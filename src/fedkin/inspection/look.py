@@ -19,17 +19,15 @@ from fedkin.data.progress import heard
 from fedkin.data.shard import PARTS
 from fedkin.data.shelf import Shelf
 from fedkin.data.sites import Sharing, fetched, share_out
-from fedkin.data.sources import csv_files
-from fedkin.data.sources.csvfile import read_csv
 from fedkin.data.sources.hub import open_hub
 from fedkin.data.sources.npz import likely_clients_of
 from fedkin.inspection import columns
 from fedkin.inspection.advice import partition_advice
-from fedkin.inspection.duplicates import COPIES, alike, duplicates, read_rows, with_lines
+from fedkin.inspection.duplicates import alike, duplicates, read_rows
 from fedkin.inspection.fields import Fields, fields_of
 from fedkin.inspection.finding import ClientSummary, Finding, Inspection, first, ordered
 from fedkin.inspection.majority import advice_of, one_sided_of, summary_of
-from fedkin.inspection.shares import classes_of, clients_of, nameless_of, naturals_of, parts_of, units_of
+from fedkin.inspection.shares import classes_of, clients_of, parts_of, units_of
 from fedkin.inspection.sources import WORDS, as_read, first_look, kind_of, npz_of, refused
 
 Step = Callable[[str], None]
@@ -86,9 +84,6 @@ def _look(data: str | Path | Dataset | Federation, how: Sharing, own_clients: bo
             columns=ids,
         )
         seen = replace(seen, findings=ordered([*seen.findings, unused]))
-    if kind == "table" and found.table is not None and COPIES & {f.code for f in seen.findings}:
-        table = read_csv(csv_files([Path(data)]), "", how.encoding)  # again, for the lines of copies
-        seen = replace(seen, findings=with_lines(seen.findings, found, table.places))
     return seen
 
 
@@ -108,12 +103,7 @@ def _read(seen: Inspection, dataset: Dataset, how: Sharing, own_clients: bool, t
         classes=dataset.labels or tuple(map(str, range(dataset.classes))),
         columns=tuple(f.summary() for f in inputs.inputs) if inputs is not None and dataset.table is not None else (),
     )
-    found = [
-        *map(as_read, dataset.notes),
-        *naturals_of(dataset, partition, how.split),
-        *units_of(dataset, partition, how.split),
-        *_of_columns(dataset, inputs),
-    ]
+    found = [*units_of(dataset, partition, how.split), *_of_columns(inputs)]
     tell("sharing out")
     try:
         federation = share_out(dataset, how)
@@ -123,8 +113,9 @@ def _read(seen: Inspection, dataset: Dataset, how: Sharing, own_clients: bool, t
             seen,
             samples=seen.read,
             class_samples=counts,
-            findings=ordered([*found, refused("cannot-be-shared-out", error)]),
+            findings=ordered([*map(as_read, dataset.notes), *found, refused("cannot-be-shared-out", error)]),
         )
+    notes = federation.notes if isinstance(partition, Natural) else dataset.notes
     kept = (
         ""
         if test is None
@@ -134,7 +125,7 @@ def _read(seen: Inspection, dataset: Dataset, how: Sharing, own_clients: bool, t
     more = federation.name.removeprefix(f"{dataset.name}, {partition.name}")  # noise, planted groups
     sharing_text = f"{partition.name} ({_settings(partition)}){more}, {counted(len(federation), 'client')}{kept}"
     chance = None if inputs is None else alike(inputs)
-    seen = _shared(replace(seen, sharing=sharing_text), federation, found, tell, chance, how)
+    seen = _shared(replace(seen, sharing=sharing_text), federation, [*map(as_read, notes), *found], tell, chance, how)
     return replace(seen, advice=(partition_advice(seen, dataset, partition), *seen.advice))
 
 
@@ -184,7 +175,6 @@ def labels_of(
         [
             *classes_of(counts.sum(axis=1), train, test, classes, names),
             *clients_of(clients, len(classes), None if how is None else how.partition, how.split if how else "pooled"),
-            *nameless_of(clients),
             *parts_of(counts, classes, names),
             *one_sided_of(clients),
         ],
@@ -210,7 +200,7 @@ def glance(found: Dataset | Federation, federation: Federation) -> tuple[Finding
     rows = read_rows(federation, tuple(c.name for c in clients))
     return ordered(
         [
-            *(_of_columns(found, inputs) if isinstance(found, Dataset) else ()),
+            *_of_columns(inputs),
             *labels,
             *duplicates(rows, None if inputs is None else alike(inputs)),
         ]
@@ -237,18 +227,8 @@ def _type(x: torch.Tensor) -> str:
     return "int64" if x.dtype == torch.int64 else "float32"
 
 
-def _of_columns(dataset: Dataset, inputs: Fields | None) -> list[Finding]:
-    """Return findings on inputs that give the client or the class away, or are all the same."""
-    if not bool((dataset.x != dataset.x.flatten()[0]).any()) and len(dataset) > 1:
-        return [
-            Finding(
-                "constant-inputs",
-                "error",
-                f"all {len(dataset):,} inputs are the same",
-                "there is nothing to learn from",
-                "check that the right array or folder was given",
-            )
-        ]
+def _of_columns(inputs: Fields | None) -> list[Finding]:
+    """Return findings on inputs that give the client or the class away."""
     if inputs is None:
         return []
     return [

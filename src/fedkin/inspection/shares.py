@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from fedkin.core.errors import DataError, counted
-from fedkin.data.checks import Indices, is_nameless
-from fedkin.data.dataset import Dataset, Pool
+from fedkin.data.checks import Indices
+from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
 from fedkin.data.partition import PARTITIONS, Natural, Partition, settings_of
-from fedkin.inspection.finding import EXAMPLES, ClientSummary, Finding, Severity, first, percent
+from fedkin.inspection.finding import EXAMPLES, ClientSummary, Finding, Severity, first
 
 FEW_TRAIN = 10  # training samples below which a client is small
 FEW_CLIENTS = 0.1  # up to this share of the clients it is a note: means over all clients hardly change
-RARE = 10.0  # ratio of the largest class to the smallest
-UNEQUAL = 20.0  # ratio of the largest client to the median
 EXPECTED = 5.0  # samples of a class that a part should have; drawn at random, it has none in less than 1 % of cases
 
 
@@ -27,7 +23,7 @@ _MORE_CLASSES = {"alpha": "alpha", "classes_per_client": "classes-per-client"}
 def clients_of(
     summaries: tuple[ClientSummary, ...], classes: int, partition: Partition | None = None, split: str = "pooled"
 ) -> list[Finding]:
-    """Return findings on clients that are too small, lack test samples or classes, or are very unequal in size.
+    """Return findings on clients that are too small, lack test samples or classes.
 
     Args:
         summaries: the clients.
@@ -77,36 +73,7 @@ def clients_of(
                 clients=tuple(single[:100]),
             )
         )
-    sizes = np.array([c.train for c in summaries])
-    if len(sizes) > 2 and sizes.max() >= UNEQUAL * max(1.0, float(np.median(sizes))):
-        largest = summaries[int(sizes.argmax())]
-        found.append(
-            Finding(
-                "unequal-clients",
-                "note",
-                f"{largest.name} has {largest.train:,} training samples, the middle client {np.median(sizes):,.0f}",
-                "in means weighted by samples the large client decides what all get",
-                "try --weighting uniform as well",
-                clients=(largest.name,),
-            )
-        )
     return found
-
-
-def nameless_of(summaries: tuple[ClientSummary, ...]) -> list[Finding]:
-    """Return a finding on samples whose field of the client is empty."""
-    return [
-        Finding(
-            "missing-client",
-            "warning",
-            f"{counted(sum(c.counts), 'sample')} with an empty field where the client is named",
-            f"they are one client, {c.name!r}, although they may be from several",
-            "fill in the client, or remove these samples",
-            clients=(c.name,),
-        )
-        for c in summaries
-        if is_nameless(c.name)
-    ]
 
 
 def parts_of(counts: Indices, names: tuple[str, ...], clients: tuple[str, ...]) -> list[Finding]:
@@ -162,7 +129,7 @@ def classes_of(
 ) -> list[Finding]:
     """Return findings on classes.
 
-    These are classes without samples, without training samples or of one client alone, and very unequal sizes.
+    These are classes without samples, without training samples or of one client alone, or there is one class only.
 
     Args:
         counts: samples per client and class, all parts, ``[K, classes]``.
@@ -211,7 +178,9 @@ def classes_of(
                 clients=tuple(dict.fromkeys(clients[int(counts[:, c].argmax())] for c in alone[: 4 * EXAMPLES])),
             )
         )
-    return found + _balance(total, names)
+    if len(there := np.flatnonzero(total)) == 1:
+        found.append(one_class(int(total.sum()), names[there[0]]))
+    return found
 
 
 def one_class(samples: int, name: str) -> Finding:
@@ -242,93 +211,8 @@ def require_two_classes(federation: Federation) -> None:
     raise DataError(f"{federation.name}: {said.what}: {said.why}; {said.todo}")
 
 
-def _balance(total: Indices, names: tuple[str, ...]) -> list[Finding]:
-    there = np.flatnonzero(total)
-    if len(there) == 1 and len(total) > 0:
-        return [one_class(int(total.sum()), names[there[0]])]
-    large, small = there[total[there].argmax()], there[total[there].argmin()]
-    if total[large] < RARE * total[small]:
-        return []
-    return [
-        Finding(
-            "unbalanced-classes",
-            "warning",
-            f"class {names[large]} has {counted(int(total[large]), 'sample')} "
-            f"({percent(float(total[large] / total.sum()))}), "
-            f"class {names[small]} only {total[small]:,}",
-            "accuracy hardly notices a class that is never predicted",
-            "read balanced accuracy and macro-F1 next to accuracy",
-        )
-    ]
-
-
-def naturals_of(dataset: Dataset, partition: Partition, split: str) -> list[Finding]:
-    """Return findings on clients that the data bring but the partition ignores or leaves out.
-
-    Args:
-        split: as of `Dataset.pool`.
-    """
-    if dataset.client is None:
-        return []
-    pool = dataset.pool(split if dataset.official_test is not None else "pooled")
-    assert pool.client is not None  # the data set has some
-    ids, sizes = np.unique(pool.client, return_counts=True)
-    sizes, ids = sizes[ids >= 0], ids[ids >= 0]
-    last = max(int(part.max(initial=-1)) for part in (pool.client, pool.test_client) if part is not None)
-    names = dataset.client_names or tuple(f"client {k}" for k in range(last + 1))
-    if not isinstance(partition, Natural):
-        return [
-            Finding(
-                "clients-ignored",
-                "note",
-                f"the data bring {counted(len(ids), 'client')} of their own ({first([names[k] for k in ids], 4)}), "
-                "which "
-                f"the partition {partition.name} does not use",
-                "it deals all samples anew to synthetic clients",
-                "--partition natural keeps the clients as they are",
-            )
-        ]
-    left = np.flatnonzero(sizes < partition.min_samples)
-    if not len(left):
-        return _untrained(pool, ids, names)
-    shown = [f"{names[ids[i]]} ({sizes[i]})" for i in left]
-    return [
-        *_untrained(pool, ids, names),
-        Finding(
-            "client-left-out",
-            _severity(len(left), len(ids)),
-            f"{counted(len(left), 'client')} with fewer than {counted(partition.min_samples, 'sample')}, left out: "
-            f"{first(shown)}",
-            "they take no part, and no figure is about them",
-            "--min-samples 1 keeps all clients",
-            clients=tuple(names[ids[i]] for i in left[:100]),
-        ),
-    ]
-
-
-def _untrained(pool: Pool, ids: Indices, names: Sequence[str]) -> list[Finding]:
-    """Return a finding on clients that have samples in an official test part only; ``ids`` are those of the others."""
-    if pool.test_client is None:
-        return []
-    others, sizes = np.unique(pool.test_client[pool.test_client >= 0], return_counts=True)
-    lost = np.flatnonzero(~np.isin(others, ids))
-    if not 0 < len(lost) < len(others):  # if no client has any of its own, they are shared out
-        return []
-    shown = [f"{names[others[i]]} ({sizes[i]})" for i in lost]
-    return [
-        Finding(
-            "client-left-out",
-            _severity(len(lost), len(np.union1d(ids, others))),
-            f"{counted(len(lost), 'client')} with samples in the official test part only, left out: {first(shown)}",
-            "they have nothing to train on, and no figure is about them",
-            "--split pooled deals out both parts together",
-            clients=tuple(names[others[i]] for i in lost[:100]),
-        )
-    ]
-
-
 def units_of(dataset: Dataset, partition: Partition, split: str) -> list[Finding]:
-    """Return findings on samples of one unit that may be trained on and tested on; arguments as of `naturals_of`."""
+    """Return findings on samples of one unit that may be trained on and tested on; ``split`` as of `Dataset.pool`."""
     if dataset.unit is None:
         return []
     found = []

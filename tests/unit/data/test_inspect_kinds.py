@@ -189,13 +189,12 @@ def test_rows_that_are_equal_by_chance_are_not_called_copies(tmp_path: Path) -> 
     (tmp_path / "a.csv").write_text("\n".join(["age,sex,ill,site", *rows, ""]))
     found = inspect(tmp_path / "a.csv", target="ill", client="site")
     assert codes(found, "warning") == []
-    assert one(found, "few-inputs").severity == one(found, "duplicates-between-clients").severity == "note"
+    assert one(found, "duplicates-between-clients").severity == "note"
 
     rows = [f"{row},{rng.normal():.6f}" for row in rows]
     rows += [row.replace(",0,0,", ",0,1,") for row in rows if ",0,0," in row]  # those of site 0 are also at site 1
     (tmp_path / "b.csv").write_text("\n".join(["age,sex,ill,site,marker", *rows, ""]))
     found = inspect(tmp_path / "b.csv", target="ill", client="site")
-    assert "few-inputs" not in codes(found)
     assert one(found, "duplicates-between-clients").severity == "warning"
 
 
@@ -204,7 +203,6 @@ def test_every_row_three_times_is_a_warning() -> None:
     x = torch.randn(100, 4, generator=torch.Generator().manual_seed(0)).repeat(3, 1)
     found = inspect(Dataset(x, torch.arange(300) % 100 % 2, classes=2, name="thrice"), IID(), clients=3)
     assert one(found, "train-test-leak").severity == "warning"
-    assert "few-inputs" not in codes(found)
 
 
 @pytest.mark.parametrize(("copies", "severity"), [(3, "note"), (30, "warning")])
@@ -289,31 +287,6 @@ def test_how_a_column_was_read_is_a_note(tmp_path: Path) -> None:
         assert "'temp'" in found.what
 
 
-def test_clients_of_the_test_part_alone(tmp_path: Path) -> None:
-    """With an official split they cannot take part; merged, they count with what they have."""
-    client = {"client_train": np.arange(80) % 4, "client_test": np.arange(40) % 5}
-    x = np.random.default_rng(0).normal(size=(120, 2)).astype(np.float32)
-    y = np.arange(120) % 2
-    np.savez(tmp_path / "a.npz", x_train=x[:80], y_train=y[:80], x_test=x[80:], y_test=y[80:], **client)
-    found = one(inspect(tmp_path / "a.npz", Natural(min_samples=5), split="official"), "client-left-out")
-    assert found.what == "1 client with samples in the official test part only, left out: client 4 (8)"
-    assert "client-left-out" not in codes(inspect(tmp_path / "a.npz", Natural(min_samples=5)))
-    assert one(inspect(tmp_path / "a.npz", Natural(min_samples=10)), "client-left-out").clients == ("client 4",)
-    bare = Dataset(
-        torch.from_numpy(x[:80]),
-        torch.from_numpy(y[:80]),
-        classes=2,
-        official_test=Samples(torch.from_numpy(x[80:]), torch.from_numpy(y[80:])),
-        client=torch.arange(80) % 4,
-        test_client=torch.arange(40) % 5,
-    )
-    found = one(inspect(bare, Natural(min_samples=5), split="official"), "client-left-out")  # without names
-    assert found.clients == ("client 4",)
-    others = {"client_train": np.arange(80) % 4, "client_test": 4 + np.arange(40) % 5}  # as writers of another part
-    np.savez(tmp_path / "b.npz", x_train=x[:80], y_train=y[:80], x_test=x[80:], y_test=y[80:], **others)
-    assert "client-left-out" not in codes(inspect(tmp_path / "b.npz", Natural(min_samples=5), split="official"))
-
-
 def test_a_folder_does_not_take_the_place_of_built_in_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As for a run: ./digits is the folder."""
     (tmp_path / "digits").mkdir()
@@ -321,18 +294,6 @@ def test_a_folder_does_not_take_the_place_of_built_in_data(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     assert inspect("digits", IID(), clients=4).kind == "built-in data"
     assert inspect("./digits", IID(), clients=1, target="y").kind == "a table"
-
-
-def test_copies_at_one_client_are_shown_by_lines_of_one_client(tmp_path: Path) -> None:
-    """Files are clients: a row that both have is another finding."""
-    (tmp_path / "d").mkdir()
-    own = [f"{i},{i * i % 13},{i % 2}" for i in range(30)]
-    (tmp_path / "d" / "a.csv").write_text("\n".join(["u,v,ill", *own, own[3], own[4]]))
-    (tmp_path / "d" / "b.csv").write_text("\n".join(["u,v,ill", *own[:6], *(f"9{r}" for r in own)]))
-    found = {f.code: f for f in inspect(tmp_path / "d", target="ill").findings}
-    within = {"a.csv, line 5 = a.csv, line 32", "a.csv, line 6 = a.csv, line 33"}
-    assert set(found["duplicates-in-client"].rows) == within
-    assert all("b.csv" in pair and "a.csv" in pair for pair in found["duplicates-between-clients"].rows)
 
 
 HEALTHY = [
