@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fedkin.data.dataset import Dataset
 from fedkin.data.partition import Dirichlet, Natural, Partition
+from fedkin.data.sources import WORDS
 from fedkin.inspection.finding import Inspection
-from fedkin.inspection.sources import WORDS
 
 
 def partition_advice(seen: Inspection, dataset: Dataset, partition: Partition) -> str:

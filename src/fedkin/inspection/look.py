@@ -17,8 +17,9 @@ from fedkin.data.federation import Federation
 from fedkin.data.partition import Natural, Partition
 from fedkin.data.progress import heard
 from fedkin.data.shard import PARTS
-from fedkin.data.shelf import Shelf
+from fedkin.data.shelf import Shelf, is_shelf
 from fedkin.data.sites import Sharing, fetched, share_out
+from fedkin.data.sources import WORDS, kind_of
 from fedkin.data.sources.hub import open_hub
 from fedkin.data.sources.npz import likely_clients_of
 from fedkin.inspection import columns
@@ -28,7 +29,7 @@ from fedkin.inspection.fields import Fields, fields_of
 from fedkin.inspection.finding import ClientSummary, Finding, Inspection, first, ordered
 from fedkin.inspection.majority import advice_of, one_sided_of, summary_of
 from fedkin.inspection.shares import classes_of, clients_of, parts_of, units_of
-from fedkin.inspection.sources import WORDS, as_read, first_look, kind_of, npz_of, refused
+from fedkin.inspection.sources import as_read, first_look, npz_of, refused
 
 Step = Callable[[str], None]
 QUICK = 300_000
@@ -57,7 +58,7 @@ def _look(data: str | Path | Dataset | Federation, how: Sharing, own_clients: bo
     if isinstance(data, Dataset):
         return _read(Inspection(data.name, "a data set"), data, how, own_clients, tell)
     tell("looking at the files")
-    kind = kind_of(data)
+    kind = "federation" if is_shelf(data) else kind_of(data)
     seen = Inspection(str(data), WORDS[kind], seen=first_look(data, kind))
     tell("reading")
     try:

@@ -1,65 +1,19 @@
-"""The kind of a source, and what lies there: first lines of files, names, arrays, whether they can be read or not."""
+"""What lies at a source: first lines of files, names, arrays, whether they can be read or not."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from fedkin.core.errors import DataError, FedkinError
-from fedkin.data.shelf import is_shelf
-from fedkin.data.sources import SOURCES, csv_files, is_function
-from fedkin.data.sources.hub import PREFIX
-from fedkin.data.sources.idx import is_idx_folder
-from fedkin.data.sources.images import is_image_folder
+from fedkin.data.sources import csv_files
 from fedkin.data.sources.npz import read_arrays
-from fedkin.data.sources.papers import is_known
 from fedkin.inspection.finding import EXAMPLES, Finding, first
 
-Kind = Literal["built-in", "known", "function", "hub", "federation", "table", "idx", "images", "npz", "unknown"]
-WORDS: dict[Kind, str] = {
-    "built-in": "built-in data",
-    "known": "a data set that is known by name",
-    "function": "what a function gives",
-    "hub": "a data set in the format of Hugging Face",
-    "federation": "a federation that is shared out already",
-    "table": "a table",
-    "idx": "a folder of idx files (MNIST family)",
-    "images": "a folder of images",
-    "npz": "an npz file",
-    "unknown": "nothing that can be read",
-}
 _LINE = 160  # characters of a line that are shown
 _LINES = 4
 
 
-def kind_of(data: str | Path) -> Kind:
-    """Return the kind of this source; the order is that of `read`."""
-    path = Path(data)
-    if is_shelf(data):
-        return "federation"
-    if isinstance(data, str):
-        if is_function(data):
-            return "function"
-        if data.startswith(PREFIX):
-            return "hub"
-        if data in SOURCES:  # whatever lies here
-            return "built-in"
-        if is_known(data) and not path.exists():
-            return "known"
-    if path.is_dir():
-        if is_idx_folder(path):
-            return "idx"
-        if csv_files([path]):
-            return "table"
-        if any(path.glob("*.npz")):
-            return "npz"
-        return "images" if is_image_folder(path) else "unknown"
-    if path.is_file():
-        return "table" if csv_files([path]) else "npz" if path.suffix.lower() == ".npz" else "unknown"
-    return "unknown"
-
-
-def first_look(data: str | Path, kind: Kind) -> tuple[str, ...]:
+def first_look(data: str | Path, kind: str) -> tuple[str, ...]:
     """Return the first lines of a table, the arrays of an npz file, or the names in a folder."""
     path = Path(data)
     if kind == "table":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fedkin.core.errors import ConfigError, DataError, meant, typed
 from fedkin.data.checks import Scaling
@@ -48,6 +48,25 @@ __all__ = [
 SOURCES: dict[str, Callable[[], Dataset]] = {"digits": read_digits, "synthetic": planted_dataset}
 """Data that need no file, by name."""
 
+Kind = Literal["built-in", "known", "function", "hub", "table", "npz", "idx", "images", "unknown"]
+WORDS: dict[str, str] = {
+    "built-in": "built-in data",
+    "known": "a data set that is known by name",
+    "function": "what a function gives",
+    "hub": "a data set in the format of Hugging Face",
+    "table": "a table",
+    "idx": "a folder of idx files (MNIST family)",
+    "images": "a folder of images",
+    "npz": "an npz file",
+    "federation": "a federation that is shared out already",
+    "unknown": "nothing that can be read",
+}
+_TAKEN: dict[str, tuple[str, ...]] = {
+    "table": ("target", "client", "binary", "drop", "scaling", "encoding"),
+    "npz": ("client", "image_size"),
+    "images": ("image_size",),
+}
+"""Settings that each kind of source takes, by the names of `Reading`."""
 _TABLES = frozenset({".csv", ".tsv", *PARQUET})
 _ALONE = frozenset({".txt", ".zip"})  # in a folder of such files only: others come with a read-me or a backup
 _SHEETS = frozenset({".xls", ".xlsx", ".xlsm", ".ods"})
@@ -96,50 +115,56 @@ def load(
 
 def read(spec: str | Path | Sequence[str | Path], how: Reading) -> Dataset | Federation:
     """Do the same as `load`; a function's federation is returned as it is."""
-    if isinstance(spec, str) and is_function(spec):
-        if how.anything:
-            raise ConfigError(f"{spec} is a function, which gives the data as it likes; it takes no settings of data")
-        return read_function(spec)
-    if isinstance(spec, str) and spec.startswith(PREFIX):
-        return read_hub(spec, how)
-    if isinstance(spec, str) and spec in SOURCES:  # whatever lies here: a folder of this name is meant by ./NAME
-        if how.anything:
-            raise ConfigError(f"{spec} is a built-in data set; it takes no settings of tables or images")
-        return SOURCES[spec]()
-    if isinstance(spec, str) and is_known(spec) and not Path(spec).exists():
-        if how.anything:
-            raise ConfigError(f"{spec} is a data set that is known by name; it takes no settings of tables or images")
-        return read_known(spec)
     paths = [Path(spec)] if isinstance(spec, (str, Path)) else [Path(p) for p in spec]
-    if not paths:
-        raise ConfigError("no data named: give a name or a path")
-    first, name = paths[0], str(spec) if isinstance(spec, str) else str(paths[0])
-    tables = csv_files(paths)
-    if tables:
-        title = stem(first.resolve()) if len(paths) == 1 else first.resolve().parent.name
-        return read_tables(tables, how, name=title)
-    if len(paths) > 1:
-        raise ConfigError(
-            f"only csv and parquet files can be given several at a time, got {listed([str(p) for p in paths])}"
-        )
-    if not first.exists():
+    if not paths or (len(paths) > 1 and not csv_files(paths)):
+        shown = listed([str(p) for p in paths]) or "none"
+        raise ConfigError(f"expected a name or a path, or the paths of several csv or parquet files, got {shown}")
+    first, name = paths[0], spec if isinstance(spec, str) else str(paths[0])
+    kind = "table" if len(paths) > 1 else kind_of(spec if isinstance(spec, str) else first)
+    if kind == "unknown":
         raise DataError(_nothing(first, name))
-    if sheets := _spreadsheets(first):
-        raise DataError(f"{sheets[0]} is a spreadsheet, which is not read; save it as .csv or .parquet")
-    if how.of_tables:
-        raise ConfigError(
-            f"target, binary, drop, scaling and encoding are for tables (csv, parquet), and {name} is not one"
-        )
-    archive = _archive(first)
-    if archive is not None:
-        return read_npz(archive, client=how.client, site=how.site)
-    if how.client is not None:
-        raise ConfigError(f"client names a table's column or an npz array; {name} is neither")
-    if first.is_dir() and not is_idx_folder(first) and is_image_folder(first):
+    if kind != "hub" and (unused := [setting for setting in how.given if setting not in _TAKEN.get(kind, ())]):
+        raise ConfigError(f"{name} is {WORDS[kind]}, which takes no {' and no '.join(unused)}")
+    if kind == "function":
+        return read_function(name)
+    if kind == "hub":
+        return read_hub(name, how)
+    if kind == "built-in":
+        return SOURCES[name]()
+    if kind == "known":
+        return read_known(name)
+    if kind == "table":
+        title = stem(first.resolve()) if len(paths) == 1 else first.resolve().parent.name
+        return read_tables(csv_files(paths), how, name=title)
+    if kind == "npz":
+        inside = sorted(first.glob("*.npz")) if first.is_dir() else [first]
+        if len(inside) > 1:
+            raise DataError(f"{first}: npz files {listed([p.name for p in inside])}; name the one to read")
+        return read_npz(inside[0], client=how.client, site=how.site)
+    if kind == "images":
         return read_image_folder(first, side=how.image_size)
-    if how.image_size is not None:
-        raise ConfigError(f"image_size is for folders of images; {name} is not one")
-    return _folder(first, name, how.site)
+    return read_idx_folder(first, site=how.site)
+
+
+def kind_of(spec: str | Path) -> Kind:
+    """Return the kind of this source; whatever lies here, a name stands for the data of that name."""
+    path = Path(spec)
+    if isinstance(spec, str):
+        if is_function(spec):
+            return "function"
+        if spec.startswith(PREFIX):
+            return "hub"
+        if spec in SOURCES:  # a folder of this name is meant by ./NAME
+            return "built-in"
+        if is_known(spec) and not path.exists():
+            return "known"
+    if path.is_dir() and is_idx_folder(path):
+        return "idx"
+    if path.exists() and csv_files([path]):
+        return "table"
+    if path.suffix.lower() == ".npz" if path.is_file() else any(path.glob("*.npz")):
+        return "npz"
+    return "images" if path.is_dir() and is_image_folder(path) else "unknown"
 
 
 def is_function(spec: str) -> bool:
@@ -217,46 +242,19 @@ def _members(archive: Path) -> list[Path]:
     return [p for p in _tables(inside) if p.suffix.lower() in (".csv", ".tsv", ".txt")]
 
 
-def _archive(path: Path) -> Path | None:
-    """Return the npz file meant, if one is meant."""
-    if path.is_dir() and not is_idx_folder(path):
-        inside = sorted(path.glob("*.npz"))
-        if len(inside) > 1:
-            raise DataError(
-                f"{path}: {len(inside)} npz files ({listed([p.name for p in inside])}); name the one to read"
-            )
-        return inside[0] if inside else None
-    return path if path.suffix == ".npz" and path.is_file() else None
-
-
-def _folder(path: Path, name: str, site: bool) -> Dataset:
-    if path.is_dir():
-        if is_idx_folder(path):
-            return read_idx_folder(path, site=site)
-        if is_saved(path):
-            raise DataError(f"{path}: a folder in the format of Hugging Face; name it --data {typed(PREFIX + name)}")
-        raise DataError(
-            f"{path}: a folder, but without idx, csv, parquet or npz files or folders of images; "
-            f"it holds {_inside(path)}"
-        )
-    if path.is_file():
-        advice = "unpack it to a plain .npz first" if path.suffix in {".xz", ".zip", ".tar", ".gz"} else "convert it"
-        raise DataError(f"{path}: expected a .csv, .parquet or .npz file, got '{path.suffix or path.name}'; {advice}")
-    raise DataError(_nothing(path, name))
-
-
 def _nothing(path: Path, name: str) -> str:
-    known = [*SOURCES, *KNOWN]
-    around = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = meant(path.name, around if "/" in name else [*known, *around])
-    return f"no data called '{name}': neither a built-in name ({listed(known)}) nor a file or folder{near}"
-
-
-def _spreadsheets(path: Path) -> list[Path]:
-    """Return spreadsheets of office programs, which are probably meant as tables."""
-    files = sorted(path.iterdir()) if path.is_dir() else [path]
-    return [p for p in files if p.suffix.lower() in _SHEETS and not p.name.startswith((".", "~"))]
-
-
-def _inside(path: Path) -> str:
-    return listed(sorted(p.name for p in path.iterdir()), limit=5) or "nothing"
+    """Return what is wrong with a path that is no data."""
+    if not path.exists():
+        known = [*SOURCES, *KNOWN]
+        around = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = meant(path.name, around if "/" in name else [*known, *around])
+        return f"no data called '{name}': neither a built-in name ({listed(known)}) nor a file or folder{near}"
+    inside = [p.name for p in sorted(path.iterdir())] if path.is_dir() else [path.name]
+    if sheets := [n for n in inside if Path(n).suffix.lower() in _SHEETS and not n.startswith((".", "~"))]:
+        return f"{sheets[0]} is a spreadsheet, which is not read; save it as .csv or .parquet"
+    if is_saved(path):
+        return f"{path}: a folder in the format of Hugging Face; name it --data {typed(PREFIX + name)}"
+    return (
+        f"{path}: expected a .csv, .parquet or .npz file, or a folder of such files, of idx files or of folders "
+        f"of images; {'the folder' if path.is_dir() else 'it'} holds {listed(inside, 5) or 'nothing'}"
+    )

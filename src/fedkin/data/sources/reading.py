@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from fedkin.core.errors import typed
 from fedkin.data.checks import Scaling
@@ -36,20 +36,10 @@ class Reading:
     encoding: str | None = None
 
     @property
-    def of_tables(self) -> bool:
-        """Whether any setting is given that only tables take, except for the column with the client."""
-        return (
-            self.target is not None
-            or self.binary
-            or bool(self.drop)
-            or self.scaling != "pooled"
-            or self.encoding is not None
-        )
-
-    @property
-    def anything(self) -> bool:
-        """Whether any setting of columns or images is given."""
-        return self.of_tables or self.client is not None or self.image_size is not None
+    def given(self) -> tuple[str, ...]:
+        """Names of the settings that are not left as they are, but for ``site``."""
+        plain = Reading(site=self.site)
+        return tuple(f.name for f in fields(self) if getattr(self, f.name) != getattr(plain, f.name))
 
 
 def column_names(text: str | None) -> tuple[str, ...]:
