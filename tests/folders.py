@@ -13,7 +13,6 @@ from safetensors import safe_open
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import Settings, settings_from
 from fedkin.record.lines import FILES as FILES_OF_LINES
-from fedkin.record.lines import STAGES, RoundLine
 
 LINES = ("rounds", "clients", "relations")
 FILES = {
@@ -53,16 +52,6 @@ def lines_in(folder: Path) -> dict[str, bytes]:
 def records(folder: Path, name: str) -> list[Any]:
     """The lines of ``NAME.jsonl``."""
     return msgspec.json.Decoder(FILES_OF_LINES[name]).decode_lines((folder / f"{name}.jsonl").read_bytes())
-
-
-def refused_of(line: RoundLine) -> dict[str, str]:
-    """Why answers were not used, by client."""
-    return {str(one.client): str(one.value or one) for one in line.unused(*STAGES)}
-
-
-def missing_of(line: RoundLine) -> dict[str, str]:
-    """Why updates did not arrive, by client."""
-    return {str(one.client): str(one.value or one) for one in line.missing("update")}
 
 
 def tensors_in(folder: Path, *, best: bool = False) -> dict[str, torch.Tensor]:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedkin.capabilities import Uploads, has
 from fedkin.capabilities.asks import asks
 from fedkin.core import (
     Batch,
@@ -30,10 +31,12 @@ from fedkin.core import (
     stack,
     to_all,
 )
+from fedkin.core.refusals import Code, Reason, Stage
 from fedkin.core.seeds import generator
 from fedkin.engines import Loop, drive
 from fedkin.engines.loop import sgd
 from fedkin.engines.tasks import Job
+from fedkin.record.lines import RoundLine
 from fedkin.server import Plan, RoundReport, Server, Simulation, begin, rounds
 
 Solve = Callable[[Train, Client], Tensor]
@@ -394,3 +397,14 @@ def method(**steps: Callable[..., Any]) -> Method:
     }
     made: Method = type("Made", (Method,), {**body, **steps})()
     return made
+
+
+def refused(of: RoundReport | RoundLine, *stages: Stage) -> dict[int, Code]:
+    """The codes of a round's answers that were not used or did not arrive, by client; of its report or its line."""
+    return {one.client: one.code for one in of.refused if not stages or one.stage in stages}
+
+
+def unusable(method: Method, r: Round, up: Bundle) -> Reason | None:
+    """Why a method refuses an upload of the right form; None if it does not."""
+    judge = (has(method, Uploads) or Uploads()).refuses
+    return None if judge is None else judge(method, r, up)

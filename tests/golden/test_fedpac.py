@@ -19,14 +19,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import plain
-from fedkin.capabilities.uploads import unusable
 from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, Client, ConfigError, Samples, Train, Training
 from fedkin.core.rows import squared_distances
 from fedkin.functional.simplex import shortest
 from fedkin.methods import FedPAC
 from fedkin.methods.fedpac import head_weights, label_moments
-from toys import ByHand, close, copies, federation, mlp, mlp_with_batchnorm, plane_net
+from toys import ByHand, close, copies, federation, mlp, mlp_with_batchnorm, plane_net, unusable
 
 ONE = torch.eye(2).flatten()
 

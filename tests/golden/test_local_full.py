@@ -106,7 +106,7 @@ def test_late_joiners_and_drop_outs_miss_rounds() -> None:
     """Who is not there does not train: client 4 joins in round 3; who does not answer keeps what it had."""
     found = run(LocalFull(), mlp(), federation(), participation=0.2, joins=[1, 1, 1, 1, 3], dropout=0.4)
     assert [r.cohort for r in found.reports] == [[0, 1, 2, 3]] * 2 + [[0, 1, 2, 3, 4]] * 2
-    assert any(r.missing for r in found.reports)
+    assert any(r.refused for r in found.reports)
 
 
 def test_over_selection_does_not_cut_it() -> None:

@@ -36,6 +36,7 @@ from fedkin.core import (
     Work,
     to_all,
 )
+from fedkin.core.refusals import Reason, outside
 from fedkin.engines.drive import drive
 from fedkin.functional.safe_share import (
     BOUNDS,
@@ -583,7 +584,7 @@ def test_lost_and_refused_answers_do_not_count() -> None:
         asked = [i for i, m in messages.items() if m.step == "consult" and m.round == 2]
         for i in asked[:1]:
             del answers[i]
-            missing[i] = "lost"
+            missing[i] = Reason("gone")
         for i in asked[1:2]:
             answers[i] = answers[i].but(hits=torch.tensor([0, 0, 0, 99]))
         return answers, missing
@@ -593,8 +594,8 @@ def test_lost_and_refused_answers_do_not_count() -> None:
     assert (before.held.tolist(), after.held.tolist()) == ([8] * 6, [0, 0, 8, 8, 8, 8])
     assert not torch.equal(after.likelihood[2:], before.likelihood[2:])
     report = trial.reports[1]
-    assert report.refused[1] == "evaluation: asked before it: hits differ by 99 on 8 samples"
-    assert report.unevaluated[0] == "asked before it: lost"
+    assert [one.client for one in report.refused] == [0, 1]
+    assert report.refused[1] == outside("hits", 99, 0, 8).at("evaluate-query", 1)
     assert sorted(report.evaluation) == [0, 1, 2, 3, 4, 5]
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, TypeAlias
 from fedkin.core import Bundle, Client, Download, Method, Round, Work
 from fedkin.core.capability import Capability
 from fedkin.core.method import through
+from fedkin.core.refusals import Reason
 
 Before: TypeAlias = Literal["round", "evaluation"]
 
@@ -36,7 +37,7 @@ class Asks(Capability):
     answer: Callable[[Any, Client], Work | Bundle]
     collect: Callable[[Any, Bundle, Round, Bundle], Bundle]
     scores: Literal["none", "exact", "noisy"] = "none"
-    refuses: Callable[[Any, Round, Bundle], str | None] | None = None
+    refuses: Callable[[Any, Round, Bundle], Reason | None] | None = None
 
     def inside(self, client: Callable[[Any, Client], Client], round: Callable[[Any, Round], Round]) -> Self:
         """Return it as a wrapper has it whose state, downloads and answers hold those of ``inner`` under this name.
@@ -58,7 +59,7 @@ class Asks(Capability):
             rest = {name: t for name, t in s.items() if not name.startswith("inner.")}
             return Bundle({**rest, **made.under("inner")})
 
-        def refuses(m: Any, r: Round, up: Bundle) -> str | None:
+        def refuses(m: Any, r: Round, up: Bundle) -> Reason | None:
             return None if own.refuses is None else own.refuses(m.inner, round(m, r), up.inside("inner"))
 
         return replace(self, question=question, answer=answer, collect=collect, refuses=refuses)

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from fedkin.core import Bundle, ConfigError, Method, Round
+from fedkin.core import Bundle, ConfigError, Method, MethodError, Round
 from fedkin.core.capability import Capability, has
 
 
@@ -44,6 +44,25 @@ class Grouped(Capability):
 def labels_of(method: Method, s: Bundle, r: Round) -> Tensor | None:
     """Return the cluster of every client, int64 ``[K]``; None where the method groups none."""
     return None if (own := has(method, Grouped)) is None else own.labels(method, s, r)
+
+
+def clusters_of(method: Method, s: Bundle, r: Round) -> tuple[Tensor | None, int]:
+    """Return the cluster of every client, as `labels_of`, and the number of clusters.
+
+    Raises:
+        MethodError: a client is in a cluster beyond the last.
+    """
+    groups, labels = has(method, Grouped), labels_of(method, s, r)
+    if groups is None or labels is None:
+        return None, 0
+    known = 1 + int(labels.max()) if len(labels) else 0
+    count = known if groups.count is None else groups.count(method, s, r)
+    if known > count:
+        raise MethodError(
+            f"{type(method).__name__} puts a client into cluster {known - 1}; its count of clusters says that "
+            f"there are {count}, 0 to {count - 1}"
+        )
+    return labels, count
 
 
 def require_clusters(method: Method, *, of_models: bool = False) -> None:

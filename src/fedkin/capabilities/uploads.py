@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from fedkin.core import Bundle, Method, Round
 from fedkin.core.capability import Capability, has
+from fedkin.core.refusals import Reason
 
 Figure = Literal["counts", "scores"]
 
@@ -31,14 +32,14 @@ class Uploads(Capability):
     reveals: str = ""
     also: str = ""
     exact: frozenset[Figure] = frozenset()
-    refuses: Callable[[Any, Round, Bundle], str | None] | None = None
+    refuses: Callable[[Any, Round, Bundle], Reason | None] | None = None
 
     def inside(self) -> Self:
         """Return it as a wrapper has it that sends the uploads of ``inner`` under this name."""
         if (own := self.refuses) is None:
             return self
 
-        def refuses(m: Any, r: Round, up: Bundle) -> str | None:
+        def refuses(m: Any, r: Round, up: Bundle) -> Reason | None:
             return own(m.inner, r, up.inside("inner")) if up.inside("inner") else None
 
         return replace(self, refuses=refuses)
@@ -47,9 +48,3 @@ class Uploads(Capability):
 def also_sent(method: Method) -> str | None:
     """Return what clients send in addition to trained vectors; None where the method does not state it."""
     return None if (own := has(method, Uploads)) is None else own.also
-
-
-def unusable(method: Method, r: Round, up: Bundle) -> str | None:
-    """Return why an upload of the right form cannot be used; None if it can."""
-    own = has(method, Uploads)
-    return None if own is None or own.refuses is None else own.refuses(method, r, up)

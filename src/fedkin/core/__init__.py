@@ -1,23 +1,60 @@
-"""The contract between methods and engines: imports torch, msgspec and the standard library only."""
+"""The contract between methods and engines: imports torch, msgspec and the standard library only.
 
-from fedkin.core.bundle import Bundle, Download, stack, to_all, to_each
-from fedkin.core.errors import (
-    ClientError,
-    ConfigError,
-    DataError,
-    EngineError,
-    FedkinError,
-    MethodError,
-    ModelError,
-    PartitionError,
-    RunFolderError,
-)
-from fedkin.core.method import Method, Work, finish, first, in_range, ready, uniform_cohort
-from fedkin.core.net import Net
-from fedkin.core.robust import Aggregation
-from fedkin.core.samples import Batch, ClientData, Samples
-from fedkin.core.sides import Client, Roster, Round
-from fedkin.core.train import Train, Training, cross_entropy, distillation, head_loss
+Names are fetched when first used, so that errors and refusals do not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedkin.core.bundle import (
+        Bundle,
+        Download,
+        stack,
+        to_all,
+        to_each,
+    )
+    from fedkin.core.errors import (
+        ClientError,
+        ConfigError,
+        DataError,
+        EngineError,
+        FedkinError,
+        MethodError,
+        ModelError,
+        PartitionError,
+        RunFolderError,
+    )
+    from fedkin.core.method import (
+        Method,
+        Work,
+        finish,
+        first,
+        in_range,
+        ready,
+        uniform_cohort,
+    )
+    from fedkin.core.net import (
+        Net,
+    )
+    from fedkin.core.robust import Aggregation
+    from fedkin.core.samples import (
+        Batch,
+        ClientData,
+        Samples,
+    )
+    from fedkin.core.sides import (
+        Client,
+        Roster,
+        Round,
+    )
+    from fedkin.core.train import (
+        Train,
+        Training,
+        cross_entropy,
+        distillation,
+        head_loss,
+    )
 
 __all__ = [
     "Aggregation",
@@ -55,3 +92,22 @@ __all__ = [
     "to_each",
     "uniform_cohort",
 ]
+
+_FROM = {
+    "bundle": "Bundle Download stack to_all to_each",
+    "errors": "ClientError ConfigError DataError EngineError FedkinError MethodError ModelError PartitionError "
+    "RunFolderError",
+    "method": "Method Work finish first in_range ready uniform_cohort",
+    "net": "Net",
+    "samples": "Batch ClientData Samples",
+    "robust": "Aggregation",
+    "sides": "Client Roster Round",
+    "train": "Train Training cross_entropy distillation head_loss",
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _FROM.items():
+        if name in names.split():
+            return globals().setdefault(name, getattr(import_module(f"fedkin.core.{module}"), name))
+    raise AttributeError(f"module 'fedkin.core' has no attribute {name!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import MethodError
+from fedkin.core.refusals import Reason
 
 
 class Bundle(dict[str, Tensor]):
@@ -206,7 +208,7 @@ def _in_place(tensors: list[Tensor]) -> Tensor | None:
     return first.as_strided((len(tensors), *first.shape), (first.numel(), *first.stride()))
 
 
-def refusal(upload: Bundle, schema: Bundle, bound: float) -> str | None:
+def refusal(upload: Bundle, schema: Bundle, bound: float) -> Reason | None:
     """Return why an upload cannot be used, or None if it can.
 
     Args:
@@ -215,13 +217,14 @@ def refusal(upload: Bundle, schema: Bundle, bound: float) -> str | None:
         bound: largest absolute value that a floating-point number may have.
     """
     if set(upload) != set(schema):
-        return f"sent {sorted(upload)}, expected {sorted(schema)}"
+        return Reason("names", expected=", ".join(sorted(schema)))
     for name, like in schema.items():
         t = upload[name]
         if t.shape != like.shape or t.dtype != like.dtype:
-            return f"{name} is {t.dtype} {list(t.shape)}, expected {like.dtype} {list(like.shape)}"
+            return Reason("shape", name, f"{t.dtype} {list(t.shape)}", f"{like.dtype} {list(like.shape)}")
         if t.is_floating_point() and t.numel() and not (largest := _largest(t)) <= bound:
-            return f"{name} holds {largest:g}, expected finite numbers up to {bound:g}; the training may diverge"
+            finite = math.isfinite(largest)
+            return Reason("too-large", name, largest, f"{bound:g}") if finite else Reason("not-finite", name)
     return None
 
 
@@ -230,7 +233,7 @@ def not_finite(bundle: Bundle) -> list[str]:
     return [name for name, t in bundle.items() if t.is_floating_point() and not bool(t.isfinite().all())]
 
 
-def refusals(uploads: Mapping[int, Bundle], schema: Bundle, bound: float) -> dict[int, str]:
+def refusals(uploads: Mapping[int, Bundle], schema: Bundle, bound: float) -> dict[int, Reason]:
     """Return why uploads cannot be used, by client, as `refusal` finds it; those that can be used are not in it.
 
     Numbers that lie side by side in memory are examined in one pass.

@@ -13,15 +13,16 @@ Unused: TypeAlias = Literal[
     "names", "shape", "not-finite", "too-large", "outlier", "sent-not-finite", "out-of-range", "duplicate", "mismatch",
     "not-summable", "pool-broken", "pool-numbers",
 ]  # fmt: skip
-Absent: TypeAlias = Literal[
-    "left-out",
+OfHost: TypeAlias = Literal[
     "versions", "unreadable", "data", "disk", "failed", "settings", "code", "budget", "deadline", "died", "late",
-    "masked", "new-key", "strangers", "keeps-scores",
-    "no-node", "expired", "gone", "undelivered", "too-many-bytes", "garbled", "other-message", "newer-start",
-    "two-uploads", "passed-over",
-    "no-public-key", "other-key", "key-in-use", "other-name", "gave-up",
+    "not-summable", "masked", "new-key", "strangers", "keeps-scores", "no-node", "out-of-step",
 ]  # fmt: skip
-Code: TypeAlias = Literal[Unused, Absent]
+Absent: TypeAlias = Literal[
+    "left-out", "expired", "gone", "undelivered", "too-many-bytes", "garbled", "other-message", "newer-start",
+    "two-uploads", "passed-over",
+    "misfit", "no-public-key", "other-key", "key-in-use", "other-name", "gave-up",
+]  # fmt: skip
+Code: TypeAlias = Literal[Unused, OfHost, Absent]
 
 _OWN_LOG = "; its own log says why"
 _TEXTS: Mapping[Code, str] = {
@@ -31,13 +32,13 @@ _TEXTS: Mapping[Code, str] = {
     "not-finite": "{tensor} holds NaN or infinity; the training may diverge",
     "too-large": "{tensor} holds {value}, at most {expected} is used; the training may diverge",
     "outlier": "its {tensor} is {value} times the median of the round, at most {expected} is used",
-    "sent-not-finite": "it cannot be used; the server had sent NaN or infinity in {tensor}",
+    "sent-not-finite": "its answer is not used ({value}), and the server had sent it NaN or infinity in {tensor}",
     "out-of-range": "{tensor} is {value}, expected {expected}",
     "duplicate": "{tensor} holds {value} twice",
     "mismatch": "{tensor} is {value}, expected {expected}",
     # secure sums
     "not-summable": "its numbers cannot be added up: they are not finite, or above {expected}",
-    "left-out": "sits out: its group is of {value} in this round, a sum needs {expected}",
+    "left-out": "sits out: the size of its group is {value} in this round, a secure sum needs {expected}",
     "pool-broken": "cannot be read without the upload of client {value}",
     "pool-numbers": "the mean of clients {value} is not finite or too large, or an upload was false",
     # reported by a host. Only codes are sent: the text of a client's exception may contain its data
@@ -56,25 +57,27 @@ _TEXTS: Mapping[Code, str] = {
     "new-key": "its key for masks is a new one, as its program was restarted; it is used from the next round on",
     "strangers": "it does not know a client with whom its upload would be added up (--peers)" + _OWN_LOG,
     "keeps-scores": "its owner lets no results of evaluations leave (--keep-scores)",
+    "out-of-step": "it does not know the upload from which it is to go on",
     # of the way between server and client
     "no-node": "no fedkin node runs next to its SuperNode",
     "expired": "no answer within the deadline",
     "gone": "it is not connected",
     "undelivered": "Flower could not deliver the message or its answer",
     "too-many-bytes": "its answer is larger than 1 GiB",
-    "garbled": "its answer cannot be read",
+    "garbled": "its answer cannot be read; the link's log says why",
     "other-message": "its answer is to another message",
     "newer-start": "it has answered a later start of the server: the run folder is an older copy, or the server's "
     "clock was set back",
     "two-uploads": "it reported two different uploads from which it goes on",
     "passed-over": "came too late",
     # at joining
+    "misfit": "its data do not fit those of the other clients",
     "no-public-key": "it sent no public key, which secure aggregation needs",
-    "other-key": "it came with another key than before",
-    "key-in-use": "it came with the key of another client",
+    "other-key": "it came with another key ({value}) than before ({expected})",
+    "key-in-use": "it came with the key of client {value}",
     "other-name": "its key is registered as {expected}, and it came as {value}; start it with --client-id {expected}, "
     "or set free_names = true in [hosts]",
-    "gave-up": "{value} tries failed; it is asked again when the run is submitted again",
+    "gave-up": "it gave no description in {value} tries; it is asked again when the run is submitted again",
 }
 
 UNUSED: frozenset[Code] = frozenset(get_args(Unused))
@@ -125,7 +128,8 @@ def outside(tensor: str, value: float, least: float, most: float) -> Reason | No
     """Return the reason to refuse a number that is not ``least`` to ``most``; None if it is."""
     if least <= value <= most:
         return None
-    return Reason("out-of-range", tensor, value if math.isfinite(value) else f"{value:g}", f"{least:g} to {most:g}")
+    expected = f"{_written(least)} to {_written(most)}" if most < math.inf else f"at least {_written(least)}"
+    return Reason("out-of-range", tensor, value if math.isfinite(value) else f"{value:g}", expected)
 
 
 def _written(value: float) -> str:

@@ -5,35 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
+from fedkin.core.refusals import Code
 from fedkin.deploy.wire_format import WireMessage
-from fedkin.privacy.secure_sum import OUT_OF_RANGE
-
-CODES: Mapping[str, str] = {
-    "versions": "it runs another version of fedkin",
-    "unreadable": "it could not read the message",
-    "data": "its data do not fit this run; its own log says why",
-    "disk": "its disk could not be written or read; its own log says why",
-    "failed": "its program failed; its own log says why",
-    "settings": "it cannot use the run's settings; its own log says why",
-    "code": "its owner does not allow the code that the run names (fedkin node --allow-code); its own log says which",
-    "budget": "its data's owner allows no more of them to be told (--max-epsilon, --max-metadata-epsilon); its own "
-    "log says how much was",
-    "deadline": "it needed longer than the deadline",
-    "died": "its process died",
-    "late": "the message came too late",
-    "range": OUT_OF_RANGE,
-    "masked": "it has masked an upload of this round for others, and does so only once",
-    "other-key": "its key for masks is a new one, as its program was restarted; it is used from the next round on",
-    "strangers": "it does not know a client with whom its upload would be added up (--peers); its own log says which",
-    "scores": "its owner lets no results of evaluations leave (--keep-scores)",
-    "no-node": "no fedkin node runs next to its SuperNode",
-    "expired": "no answer within the deadline",
-    "gone": "it is not connected",
-    "flower": "Flower could not deliver the message or its answer",
-    "too-large": "its answer is larger than 1 GiB",
-    "garbled": "its answer cannot be read: it is not a message of fedkin",
-}
-"""Meaning of each code. Only codes are sent: the text of a client's exception may contain its data."""
 
 
 class Channel(Protocol):
@@ -48,5 +21,5 @@ class Channel(Protocol):
     def post(self, messages: Mapping[int, WireMessage], seconds: float) -> Mapping[int, str]:
         """Send messages to nodes, each to be answered within ``seconds``; return a ticket for each accepted message."""
 
-    def collect(self, tickets: Collection[str]) -> Mapping[str, WireMessage | str]:
-        """Return the answers that have arrived, or a code of `CODES`; each is returned once."""
+    def collect(self, tickets: Collection[str]) -> Mapping[str, WireMessage | Code]:
+        """Return the answers that have arrived, or why there is none; each is returned once."""

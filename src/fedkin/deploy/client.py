@@ -17,6 +17,7 @@ import msgspec
 from torch import Tensor
 
 from fedkin.core import Bundle, ClientError, ConfigError, DataError, FedkinError
+from fedkin.core.refusals import OfHost
 from fedkin.core.samples import ClientData
 from fedkin.data import Card, SiteData
 from fedkin.deploy.allowed_code import Allowed, NotAllowed, settings_of
@@ -42,8 +43,8 @@ from fedkin.server.ledger import OutOfStep
 log = logging.getLogger("fedkin.site")
 
 # the code that the server receives for an exception, and the line for the log here; the first matching entry counts
-_CODES: Sequence[tuple[type[Exception], str, str]] = (
-    (OutOfRange, "range", "%s"),
+_CODES: Sequence[tuple[type[Exception], OfHost, str]] = (
+    (OutOfRange, "not-summable", "%s"),
     (OverBudget, "budget", "%s"),
     (NotAllowed, "code", "%s"),
     (KeyError, "unreadable", "a message that cannot be read: no %s"),
@@ -109,14 +110,14 @@ class ClientService:
             return self._no(head, e.code, **e.more)
         if isinstance(e, Withheld):
             log.info("%s", e)
-            return self._no(head, "scores")
+            return self._no(head, "keeps-scores")
         if isinstance(e, OverBudget):
             self._over.add((str(head.get("run")), str(head.get("kind"))))
         kind, code, words = next(line for line in _CODES if isinstance(e, line[0]))
         log.error(words, e, exc_info=e if kind in _UNEXPECTED else None)
         return self._no(head, code)
 
-    def _no(self, head: Mapping[str, Any] | RequestHead, code: str, **more: Any) -> WireMessage:
+    def _no(self, head: Mapping[str, Any] | RequestHead, code: OfHost, **more: Any) -> WireMessage:
         return refusal(plain(head) if isinstance(head, RequestHead) else head, self.client, code, **more)
 
     def _yes(self, head: RequestHead, b: Bundle | None = None, **more: Any) -> WireMessage:

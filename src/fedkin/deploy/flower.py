@@ -21,6 +21,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from fedkin.core.refusals import Code, OfHost
 from fedkin.deploy.heads import envelope
 from fedkin.deploy.wire_format import (
     BODY_LIMIT,
@@ -38,7 +39,7 @@ from fedkin.deploy.wire_format import (
 log = logging.getLogger("fedkin.node")
 _HEAD, _BODY, _BYTES = "head", "body", "fedkin.bytes"
 _KINDS = {"update": "train", "evaluate": "evaluate"}  # other kinds are queries
-_REASONS = {3: "expired", 4: "expired", 5: "gone", 8: "died"}  # Flower's error codes
+_REASONS: dict[int, Code] = {3: "expired", 4: "expired", 5: "gone", 8: "died"}  # Flower's error codes
 _CALLS = 8  # calls per look for answers: few, as each takes the link 10 ms, but several, as a bad reply fails its call
 _SPARE = 15.0  # seconds by which a site may exceed the deadline to report that it was exceeded
 
@@ -137,7 +138,7 @@ def _way(context: Context) -> Deliver:
     return lambda wired, node: answer(wired, node, context.run_config.get("fedkin", ""))
 
 
-def _no(wired: WireMessage, node: Mapping[str, Any], code: str) -> WireMessage:
+def _no(wired: WireMessage, node: Mapping[str, Any], code: OfHost) -> WireMessage:
     return refusal(wired.head, str(node.get("client-id", "")), code)
 
 
@@ -179,14 +180,14 @@ class FlowerPost:
         tickets = list(self._grid.push_messages(messages))
         return {node: ticket for node, ticket in zip(outgoing, tickets, strict=False) if ticket}
 
-    def collect(self, tickets: Collection[str]) -> Mapping[str, WireMessage | str]:
-        """Return the answers that have arrived for some tickets, or a code of `CODES`; each is returned once."""
-        found: dict[str, WireMessage | str] = {}
+    def collect(self, tickets: Collection[str]) -> Mapping[str, WireMessage | Code]:
+        """Return the answers that have arrived for some tickets, or why there is none; each is returned once."""
+        found: dict[str, WireMessage | Code] = {}
         for few in _groups(list(tickets), len(tickets) if self._apart else _CALLS if self._with_keys else 1):
             found |= self._pulled(few)
         return found
 
-    def _pulled(self, tickets: list[str]) -> dict[str, WireMessage | str]:
+    def _pulled(self, tickets: list[str]) -> dict[str, WireMessage | Code]:
         """Return the answers to a few messages by one call of Flower's, which raises if any of them cannot be read.
 
         The replies that such a failed call took from the link are lost; from then on each is fetched by a call of its
@@ -201,7 +202,7 @@ class FlowerPost:
             if len(tickets) == 1:
                 return {tickets[0]: "garbled"}
             return {ticket: got for one in tickets for ticket, got in self._pulled([one]).items()}
-        found: dict[str, WireMessage | str] = {}
+        found: dict[str, WireMessage | Code] = {}
         for message in messages:
             # the id that a message replies to is chosen by its sender; for a single message the ticket is known
             ticket = tickets[0] if len(tickets) == 1 else _ticket(message)
@@ -209,13 +210,13 @@ class FlowerPost:
                 found[ticket] = self._letter(message)
         return found
 
-    def _letter(self, message: Message) -> WireMessage | str:
+    def _letter(self, message: Message) -> WireMessage | Code:
         try:
             if message.has_error():
-                return _REASONS.get(message.error.code, "flower")
+                return _REASONS.get(message.error.code, "undelivered")
             return from_records(message.content)
         except TooLarge:
-            return "too-large"
+            return "too-many-bytes"
         except Exception as e:  # the sender chose every part of it
             log.warning("a reply is not a message: %s: %s", type(e).__name__, reason(e))
             return "garbled"

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from fedkin.core.refusals import OfHost
 from fedkin.deploy.wire_format import Count, Listed, WireError, WireMessage, convert
 
 Kind = Literal["hello", "describe", "survey", "consult", "update", "evaluate", "keep"]
@@ -186,12 +187,12 @@ class Refusal(AnswerHead, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The answer of a client that did not do what was requested.
 
     Attributes:
-        code: a key of `fedkin.deploy.channel.CODES`, or ``out-of-step``.
+        code: why.
         have: number of the upload that the client continues from.
         public, signature: the client's public key for masks, where the server knows another, and its node's signature.
     """
 
-    code: Annotated[str, Meta(max_length=40)]
+    code: OfHost
     have: Count | None = None
     public: str | None = None
     signature: str = ""

@@ -10,12 +10,13 @@ from functools import partial
 
 from fedkin.core import Bundle, ConfigError, Net
 from fedkin.core.bundle import refusal
+from fedkin.core.refusals import Code, Reason, outside
 from fedkin.data import Card
 from fedkin.deploy import heads
-from fedkin.deploy.channel import CODES, Channel
+from fedkin.deploy.channel import Channel
 from fedkin.deploy.client_memory import checked_name
 from fedkin.deploy.lateness import EXPIRED
-from fedkin.deploy.messages import NONSENSE, Clerk, Reply, attempt
+from fedkin.deploy.messages import Clerk, Reply, attempt
 from fedkin.deploy.participants import Member
 from fedkin.deploy.versions import unlike, versions
 from fedkin.deploy.wire_format import WireError, WireMessage
@@ -28,7 +29,7 @@ _AGAIN = 15.0  # seconds before a node that could not be taken is greeted again
 _TRIES = 5  # failed descriptions of one key before its client is refused
 _RARELY = 1.0  # longest pause between two looks in seconds: 20 looks a second take a tenth of a core at the link
 _COUNTS = 1e12  # larger numbers in a client's description are refused
-_PASSING = frozenset(CODES[code] for code in ("expired", "disk", "died", "deadline", "flower", "gone", "no-node"))
+_PASSING: frozenset[Code] = frozenset({"expired", "disk", "died", "deadline", "undelivered", "gone", "no-node"})
 """Reasons of a failed description that may have passed when the client is asked again."""
 
 Printer = Callable[[int, str, str], None]
@@ -97,7 +98,7 @@ class Enrolment:
         self._nameless: set[int] = set()  # nodes without a registered name that were reported
         self._late: dict[int, int] = {}  # consecutive hellos that a node has not answered in time
         self._asked: dict[str, _Asked] = {}  # pending requests for descriptions, by ticket
-        self._arrived: dict[str, WireMessage | str] = {}  # answers to both that are not read yet
+        self._arrived: dict[str, WireMessage | Code] = {}  # answers to both that are not read yet
         self._failed: dict[str, int] = {}  # failed descriptions, for reasons that may pass, by key (else by name)
         self.node: dict[str, int] = {}
         self.new: dict[str, JoiningClient] = {}
@@ -122,7 +123,7 @@ class Enrolment:
         if pending := [ticket for ticket in (*self._hellos, *self._asked) if ticket not in self._arrived]:
             self._arrived |= self._post.collect(pending)
 
-    def _answers(self, tickets: Collection[str]) -> dict[str, WireMessage | str]:
+    def _answers(self, tickets: Collection[str]) -> dict[str, WireMessage | Code]:
         self.listen()
         return {ticket: self._arrived.pop(ticket) for ticket in [*tickets] if ticket in self._arrived}
 
@@ -173,7 +174,7 @@ class Enrolment:
         members.save()
         return dict(enumerate(ready.values(), start=known))
 
-    def leave_out(self, name: str, why: str) -> None:
+    def leave_out(self, name: str, why: Reason) -> None:
         """Refuse a joining client before the first round."""
         self._refuse(0, name, self.new.pop(name).node, why)
 
@@ -207,15 +208,12 @@ class Enrolment:
         """Return the registered name of a node's key; None where keys have no names."""
         return (self._post.names() or {}).get(node)
 
-    def _misnamed(self, node: int, name: str) -> str | None:
+    def _misnamed(self, node: int, name: str) -> Reason | None:
         """Return the reason why a node must not use a client name; None if it may."""
         names = None if self._clerk.settings.hosts.free_names else self._post.names()
         if names is None or node not in names or names[node] == name:
             return None
-        return (
-            f"its key is registered as {names[node]}, and it came as {name}; start it with --client-id {names[node]}, "
-            "or set free_names = true in [hosts]"
-        )
+        return Reason("other-name", value=name, expected=names[node])
 
     def _unnamed(self, round: int, node: int, name: str) -> bool:
         """Return whether names are required and a node's key has no registered name (yet); log it once."""
@@ -232,17 +230,17 @@ class Enrolment:
             )
         return True
 
-    def _welcome(self, round: int, hello: _Hello, got: WireMessage | str) -> None:
+    def _welcome(self, round: int, hello: _Hello, got: WireMessage | Code) -> None:
         node = hello.node
         if got == "expired":
             self._expired(round, node)
         if isinstance(got, str):
-            log.warning("node %s did not say hello: %s", node, CODES.get(got, CODES["flower"]))
+            log.warning("node %s did not say hello: %s", node, Reason(got))
             return
         try:
             name = checked_name(heads.decode(got, heads.AnswerHead).client, "client-id")
         except (WireError, ConfigError) as e:
-            self._refuse(round, "?", node, str(e))
+            self._refuse(round, "?", node, e)
             return
         self._late.pop(node, None)
         if self._unnamed(round, node, name):
@@ -252,7 +250,7 @@ class Enrolment:
             return
         found = self._clerk.read(got, "hello", name, hello.late)
         if not (isinstance(found, Reply) and isinstance(found.head, heads.Hello)):  # perhaps another time
-            self._say(round, name, found if isinstance(found, str) else NONSENSE)
+            self._say(round, name, str(found if isinstance(found, Reason) else Reason("garbled")))
             return
         former = self.place(name)
         if former not in (None, node):
@@ -266,42 +264,42 @@ class Enrolment:
         self._done.add(node)
         self.node[name] = node
 
-    def _unfit(self, name: str, node: int, hello: heads.Hello) -> str | None:
+    def _unfit(self, name: str, node: int, hello: heads.Hello) -> Reason | None:
         """Return the reason why a client is not accepted; None if it is known already, or is now listed as new."""
         members, key = self._clerk.members, self._keys.get(node, "")
         why = unlike(hello.versions, self._ours) or members.pinned(name, key)
         if why is not None or name in members.number_of():
             return why
-        if key and any(n.key == key and other != name for other, n in self.new.items()):
-            return f"client {name} came with the key of another joining client"
+        if key and (others := [other for other, n in self.new.items() if n.key == key and other != name]):
+            return Reason("key-in-use", value=others[0])
         if self._failed.get(key or name, 0) >= _TRIES:
-            return f"it gave no description in {_TRIES} tries; it is asked again when the run is submitted again"
-        card = attempt(lambda: Card.from_json(hello.card), "the card of its data")
-        if isinstance(card, str):
+            return Reason("gave-up", value=_TRIES)
+        card = attempt(lambda: Card.from_json(hello.card), f"the card of the data of {name}")
+        if isinstance(card, Reason):
             return card
         self.new[name] = JoiningClient(node, key, card)
         return None
 
-    def _refuse(self, round: int, name: str, node: int, why: str) -> None:
+    def _refuse(self, round: int, name: str, node: int, why: Reason | Exception) -> None:
         self._done.add(node)
         self.node.pop(name, None) if self.node.get(name) == node else None
         self._say(round, name, f"refused: {why}")
 
-    def _put_off(self, round: int, name: str, node: int, why: str) -> None:
+    def _put_off(self, round: int, name: str, node: int, why: Reason) -> None:
         """Greet a client that gave no description again after a pause; refuse it if that cannot help, or has not."""
         self.new.pop(name)
-        if why not in _PASSING:
+        if why.code not in _PASSING:
             self._refuse(round, name, node, why)
             return
         key = self._keys.get(node) or name
         self._failed[key] = failed = self._failed.get(key, 0) + 1
+        self._say(round, name, f"does not join yet: {why}")
         if failed >= _TRIES:
-            self._refuse(round, name, node, f"{why}, {failed} times; it is asked again when the run is submitted again")
+            self._refuse(round, name, node, Reason("gave-up", value=failed))
             return
         self._done.discard(node)
         self.node.pop(name, None)
         self._greeted[node] = self._clock.now()
-        self._say(round, name, f"does not join yet: {why}; it is asked again")
 
     # ---- first words ----------------------------------------------------------------------------------------------
     def _ask(self, known: int, round: int) -> None:
@@ -317,43 +315,43 @@ class Enrolment:
             if node in tickets:
                 self._asked[tickets[node]] = _Asked(name, node, self._clock.now() + seconds)
             else:
-                self._put_off(round, name, node, CODES["flower"])
+                self._put_off(round, name, node, Reason("undelivered"))
 
     def _hear(self, round: int, schema: Bundle) -> None:
         """Take in the descriptions that have arrived; put off clients whose description cannot be used or is late."""
-        late = {ticket: "expired" for ticket, asked in self._asked.items() if asked.end <= self._clock.now()}
+        late: dict[str, WireMessage | Code] = {
+            ticket: "expired" for ticket, asked in self._asked.items() if asked.end <= self._clock.now()
+        }
         for ticket, got in {**late, **self._answers(self._asked)}.items():
             asked = self._asked.pop(ticket)
             came = self.new.get(asked.name)
             if came is None or came.node != asked.node:  # it has left since, and is asked again where it is
                 continue
             read = self._clerk.read(got, "describe", asked.name)
-            found = attempt(partial(self._described, came, read, schema), "its answer")
+            found = attempt(partial(self._described, came, read, schema), f"the description of {asked.name}")
             if isinstance(found, JoiningClient):
                 self.new[asked.name] = found
             else:
                 self._put_off(round, asked.name, asked.node, found)
 
-    def _described(self, came: JoiningClient, read: object, schema: Bundle) -> JoiningClient | str:
+    def _described(self, came: JoiningClient, read: object, schema: Bundle) -> JoiningClient | Reason:
         """Return a joining client with its description, or why that cannot be used."""
         found = self._checked(read, schema)
-        if isinstance(found, str) or not self._clerk.settings.aggregation.secure:
-            return found if isinstance(found, str) else replace(came, said=found)
+        if isinstance(found, Reason) or not self._clerk.settings.aggregation.secure:
+            return found if isinstance(found, Reason) else replace(came, said=found)
         head = read.head if isinstance(read, Reply) else None
         if not isinstance(head, heads.Description) or head.public is None:
-            return "it sent no public key, which secure aggregation needs"
+            return Reason("no-public-key")
         return replace(came, said=found, public=head.public, signature=head.signature)
 
-    def _checked(self, read: object, schema: Bundle) -> Bundle | str:
+    def _checked(self, read: object, schema: Bundle) -> Bundle | Reason:
         if not isinstance(read, Reply):
-            return read if isinstance(read, str) else NONSENSE
+            return read if isinstance(read, Reason) else Reason("garbled")
         found = read.body
         if why := refusal(found, schema, _COUNTS):
             return why
-        most = self._clerk.settings.hosts.max_samples
-        if not 1 <= int(found.size) <= most:
-            return f"it claims {int(found.size)} training samples; 1 to {most} are taken"
-        for name, t in found.items():
-            if not t.is_floating_point() and t.numel() and not 0 <= int(t.min()) <= int(t.max()) <= _COUNTS:
-                return f"{name} holds numbers below 0 or too large"
-        return found
+        if why := outside("size", int(found.size), 1, self._clerk.settings.hosts.max_samples):
+            return why
+        counts = {name: t for name, t in found.items() if not t.is_floating_point() and t.numel()}
+        ends = ((name, int(end)) for name, t in counts.items() for end in (t.min(), t.max()))
+        return next(filter(None, (outside(name, end, 0, _COUNTS) for name, end in ends)), found)

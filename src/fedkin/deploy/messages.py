@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 from fedkin.core import Bundle, DataError
+from fedkin.core.refusals import Code, Reason
 from fedkin.deploy import heads
-from fedkin.deploy.channel import CODES
 from fedkin.deploy.participants import Members
 from fedkin.deploy.tensors import bundle, wire_message
 from fedkin.deploy.wire_format import FORMAT, WireError, WireMessage
@@ -20,7 +20,6 @@ from fedkin.privacy.secure_sum import SecureGroup
 
 log = logging.getLogger("fedkin.deploy")
 T = TypeVar("T")
-NONSENSE = "it did not answer as a client does"
 
 
 @dataclass(frozen=True)
@@ -109,48 +108,43 @@ class Clerk:
             tuple(heads.PoolMember(i, m.public, w, m.client if m.signature else "", m.signature) for i, w, m in listed)
         )
 
-    def _stamped(self, answer_head: heads.AnswerHead, kind: str, name: str, seq: int) -> str | None:
-        """Return why an answer does not belong to a message of this kind and number; None if it does."""
+    def _stamped(self, answer_head: heads.AnswerHead, kind: str, name: str, seq: int) -> bool:
+        """Return whether an answer belongs to a message of this kind and number."""
         expected = {"kind": kind, "run": self.members.run, "session": self.session, "seq": seq, "client": name}
-        for what, value in expected.items():
-            if (found := getattr(answer_head, what)) != value:
-                return f"its answer is to another message ({what} is {str(found)[:40]!r}, not {value!r})"
-        return None
+        return all(getattr(answer_head, what) == value for what, value in expected.items())
 
     def read(
-        self, got: WireMessage | str, kind: heads.Kind, name: str, seq: int = 0
-    ) -> Reply | OtherUpload | OtherKey | str:
+        self, got: WireMessage | Code, kind: heads.Kind, name: str, seq: int = 0
+    ) -> Reply | OtherUpload | OtherKey | Reason:
         """Return a client's answer to a message of this kind and number, or why it cannot be used.
 
         A client may also be at another upload, or have another key. Never raises for the content of an answer.
         """
         if isinstance(got, str):
-            return CODES.get(got, CODES["flower"])
-        return attempt(lambda: self._read(got, kind, name, seq), "its answer")
+            return Reason(got)
+        return attempt(lambda: self._read(got, kind, name, seq), f"the answer of {name}")
 
-    def _read(self, got: WireMessage, kind: heads.Kind, name: str, seq: int) -> Heard | str:
+    def _read(self, got: WireMessage, kind: heads.Kind, name: str, seq: int) -> Heard | Reason:
         answer_head = heads.decode(got, heads.AnswerHead)
-        if why := self._stamped(answer_head, kind, name, seq):
-            return why
+        if not self._stamped(answer_head, kind, name, seq):
+            return Reason("other-message")
         if answer_head.ok:
             return Reply(heads.decode(got, heads.ANSWERS[kind]), bundle(got))
         refused = heads.decode(got, heads.Refusal)
         if refused.code == "out-of-step" and refused.have is not None:
             return OtherUpload(refused.have)
-        if refused.code == "other-key" and refused.public is not None:
+        if refused.code == "new-key" and refused.public is not None:
             return OtherKey(refused.public, refused.signature)
-        return CODES.get(refused.code, NONSENSE)
+        return Reason(refused.code)
 
 
-def attempt(read: Callable[[], T], what: str) -> T | str:
-    """Return the result of reading something that a client sent; any exception becomes a text, the reason to refuse it.
+def attempt(read: Callable[[], T], what: str) -> T | Reason:
+    """Return the result of reading something that a client sent; any exception becomes a reason to refuse it.
 
     The bytes of one client must not end a run, not even in cases that were not foreseen.
     """
     try:
         return read()
-    except (WireError, DataError) as e:
-        return f"{what} cannot be read: {e}"
     except Exception as e:
-        log.exception("%s cannot be read", what)
-        return f"{what} cannot be read ({type(e).__name__}); the traceback is in the link's log"
+        log.warning("%s cannot be read: %s", what, e, exc_info=None if isinstance(e, WireError | DataError) else e)
+        return Reason("garbled")

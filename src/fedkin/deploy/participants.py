@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from fedkin.core import RunFolderError
+from fedkin.core.refusals import Reason
 from fedkin.data import Card
 from fedkin.storage.files import write_atomic
 
@@ -126,12 +127,11 @@ class Members:
         """Return the number of each client by its name."""
         return {m.client: i for i, m in enumerate(self.listed)}
 
-    def pinned(self, client: str, key: str) -> str | None:
+    def pinned(self, client: str, key: str) -> Reason | None:
         """Return why a client with this name and key is not the known one; None if it may be."""
         for m in self.listed:
             if m.client == client and m.key != key:
-                keys = f"({key[:16] or 'none'}) than before ({m.key[:16] or 'none'})"
-                return f"client {client} came with another key {keys}"
+                return Reason("other-key", value=key[:16] or "none", expected=m.key[:16] or "none")
             if m.client != client and key and m.key == key:
-                return f"client {client} came with the key of {m.client}"
+                return Reason("key-in-use", value=m.client)
         return None

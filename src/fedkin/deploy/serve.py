@@ -20,7 +20,7 @@ from fedkin.experiment.settings import Settings
 from fedkin.exporting.rules import rule
 from fedkin.record.lines import RoundLine, RunLine
 from fedkin.record.result import Result
-from fedkin.server import RoundReport, Server, hand_over
+from fedkin.server import RoundReport, Server, asked
 from fedkin.storage.files import sync_to_disk
 from fedkin.storage.folders import room
 from fedkin.storage.lock import writing
@@ -98,9 +98,8 @@ def _served(
 
 
 def _keep(e: Experiment, fleet: Fleet, server: Server) -> None:
-    missing = hand_over(e.method, e.net, fleet, e.plan, server)
-    for i, why in missing.items():
-        log.warning("%s has no model to store: %s", fleet.members.listed[i].client, why)
+    """Have every client that can be reached store the model it predicts with."""
+    fleet.note_refused(server.round, asked(e.method, e.net, fleet, e.plan, server, "keep")[1])
 
 
 def _warn_of(settings: Settings) -> None:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fedkin.core.refusals import OfHost
 from fedkin.deploy.heads import PoolHead
 from fedkin.deploy.wire_format import WireError, WireMessage, convert
 from fedkin.experiment.settings import decisive
@@ -24,7 +25,7 @@ class Unmasked(Exception):
         words: reason for this client's own log.
     """
 
-    def __init__(self, code: str, words: str = "", **more: str) -> None:
+    def __init__(self, code: OfHost, words: str = "", **more: str) -> None:
         super().__init__(f"no masks: {words or code}")
         self.code, self.more = code, more
 
@@ -91,7 +92,7 @@ class MemberTable:
         if self.round <= last:
             raise Unmasked("masked")
         if (number, key) not in [(i, public) for i, public, _ in self.members]:
-            raise Unmasked("other-key", public=key, **({"signature": signature} if signature else {}))
+            raise Unmasked("new-key", public=key, **({"signature": signature} if signature else {}))
         if (weight := self.weight(number)) > MOST * self.total:
             raise Unmasked(
                 "settings",

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from torch import Tensor
 
 from fedkin.core import Bundle, DataError, EngineError, Net
+from fedkin.core.refusals import UNUSED, Reason, Refused
 from fedkin.data import Card, merge
 from fedkin.data.card import misfit
-from fedkin.deploy.channel import CODES, Channel
+from fedkin.deploy.channel import Channel
 from fedkin.deploy.heads import MOST_RATES, Evaluated, Updated
 from fedkin.deploy.joining import Clock, Enrolment
 from fedkin.deploy.messages import Clerk, OtherKey, OtherUpload, Reply
@@ -21,18 +22,13 @@ from fedkin.deploy.timeouts import Suspects
 from fedkin.deploy.wire_format import WireMessage
 from fedkin.experiment.settings import HostSettings, Settings
 from fedkin.privacy.budget import Spent
-from fedkin.server import Message, RoundReport
+from fedkin.server import Message, Outcome, RoundReport
 
 log = logging.getLogger("fedkin.deploy")
 _GREETING = 10.0  # seconds that a start of the server waits for unknown nodes to say hello; later rounds do not wait
 _WAY = 10.0  # seconds allowed for the transport of a message and its answer: a node asks for messages every 3 seconds
 _RETURN = 120.0  # seconds that a restarted server waits for its clients, which connect again after a while
 _REMINDER = 30.0  # seconds between two log lines that list the clients still awaited
-_NEWER = (
-    "it says that it has answered a later start of the server: the run folder is an older copy, or the server's clock "
-    "was set back"
-)
-_WAVERS = "it reported two different uploads from which it goes on"
 
 
 class Fleet:
@@ -82,7 +78,7 @@ class Fleet:
             except DataError as e:
                 if (odd := misfit(cards)) is None:
                     raise
-                self._roll.leave_out(odd, f"its data do not fit those of the other clients: {e}")
+                self._roll.leave_out(odd, Reason("misfit", value=str(e)))
                 self._wait_for_all()
         return self.members.card
 
@@ -126,9 +122,7 @@ class Fleet:
             found = self._roll.take_in(self._net, known, round, least)
         return found
 
-    def exchange(
-        self, messages: Mapping[int, Message], enough: int | None = None
-    ) -> tuple[dict[int, Bundle], dict[int, str]]:
+    def exchange(self, messages: Mapping[int, Message], enough: int | None = None) -> Outcome:
         """Send messages to clients and collect their answers until the deadline, or until ``enough`` have arrived.
 
         Returns:
@@ -138,7 +132,7 @@ class Fleet:
         if any(m.step == "update" for m in messages.values()):
             self.training_s = 0.0
         answers: dict[int, Bundle] = {}
-        missing: dict[int, str] = {}
+        missing: dict[int, Reason] = {}
         since, open, renewed = self._clock.now(), dict[str, int](), set[int]()
         end = since + self._hosts.reply_timeout
         self._send(messages, list(messages), open, missing, end)
@@ -154,10 +148,8 @@ class Fleet:
                 self._clock.pause(since, end)
         for ticket, i in open.items():
             late = enough is not None and len(answers) >= enough
-            missing[i] = "came too late" if late else CODES["expired"]
+            missing[i] = Reason("passed-over" if late else "expired")
             (self._suspects.passed_over if late else self._suspects.missed)(self._name(i), ticket)
-        for i, why in missing.items():
-            self._say(messages[i].round, self._name(i), f"{messages[i].step}: {why}")
         return {i: answers[i] for i in sorted(answers)}, missing
 
     def take_spent(self, counted: Mapping[int, Spent]) -> dict[int, dict[float, int]]:
@@ -171,16 +163,16 @@ class Fleet:
         return found
 
     def note(self, report: RoundReport) -> None:
-        """Log the clients of a round whose upload or evaluation was refused, or that claim too many samples."""
-        for i, why in sorted(report.refused.items()):
-            step, _, rest = why.partition(": ")
-            of_upload = step not in ("survey", "evaluation")
-            self._say(
-                report.round, self._name(i), f"update: refused: {why}" if of_upload else f"{step}: refused: {rest}"
-            )
+        """Log the clients of a round whose answers were not used or did not arrive, or that claim too many samples."""
+        self.note_refused(report.round, report.refused)
         for i, (claimed, used) in sorted(report.limited.items()):
             share = f"{100 * self._hosts.max_share:g} % of the round's ([hosts] max_share)"
             self._say(report.round, self._name(i), f"claims {claimed} samples, more than {share}: {used} are used")
+
+    def note_refused(self, round: int, refused: Iterable[Refused]) -> None:
+        """Log answers that were not used or did not arrive."""
+        for one in refused:
+            self._say(round, self._name(one.client), f"{one.stage}: {'refused: ' if one.code in UNUSED else ''}{one}")
 
     def states(self, acks: Tensor) -> dict[int, Bundle]:
         """Return an empty mapping: every client keeps its state on its own disk."""
@@ -195,14 +187,14 @@ class Fleet:
         messages: Mapping[int, Message],
         whom: list[int],
         open: dict[str, int],
-        missing: dict[int, str],
+        missing: dict[int, Reason],
         end: float,
     ) -> None:
         seconds, outgoing, number = end - self._clock.now(), dict[int, WireMessage](), dict[int, int]()
         for i in whom:
             node = self._roll.place(self._name(i))
             if node is None or seconds <= 0:
-                missing[i] = CODES["gone"] if node is None else CODES["expired"]
+                missing[i] = Reason("gone" if node is None else "expired")
                 continue
             m = messages[i]
             work = seconds - min(_WAY, seconds / 4)
@@ -215,14 +207,14 @@ class Fleet:
             if node in tickets:
                 open[tickets[node]] = i
             else:
-                missing[i] = CODES["flower"]
+                missing[i] = Reason("undelivered")
 
     def _collected(
         self,
         messages: Mapping[int, Message],
         open: dict[str, int],
         answers: dict[int, Bundle],
-        missing: dict[int, str],
+        missing: dict[int, Reason],
         renewed: Collection[int],
     ) -> list[int]:
         """Sort the answers that have arrived; return the clients to ask again, from the upload that they know.
@@ -245,10 +237,10 @@ class Fleet:
                 if isinstance(found.head, Evaluated) and found.head.spent:
                     self._spent[i] = {step.rate: step.count for step in found.head.spent}
             elif isinstance(found, OtherUpload) and found.have == self._ack(i, m):
-                missing[i] = _NEWER
+                missing[i] = Reason("newer-start")
             elif isinstance(found, OtherUpload) and i in renewed:
                 self._suspects.missed(name, ticket)
-                missing[i] = _WAVERS
+                missing[i] = Reason("two-uploads")
             elif isinstance(found, OtherUpload):
                 goes_on = f"goes on from upload {found.have}" if found.have else "joins again: its disk was lost"
                 self._say(m.round, name, f"does not know upload {self._ack(i, m)} and {goes_on}")
@@ -256,7 +248,7 @@ class Fleet:
                 again.append(i)
             elif isinstance(found, OtherKey):
                 self.members.goes_public(i, found.public, found.signature)
-                missing[i] = CODES["other-key"]
+                missing[i] = Reason("new-key")
             else:
                 missing[i] = found
         return again

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from fedkin.core import Method
+from fedkin.core.refusals import Reason
 from fedkin.version import __version__
 
 _PARTS = ("core", "capabilities", "functional", "engines", "models", "data")
@@ -28,10 +29,10 @@ def versions(method: Method) -> dict[str, str]:
     }
 
 
-def unlike(theirs: object, ours: dict[str, str]) -> str | None:
+def unlike(theirs: object, ours: dict[str, str]) -> Reason | None:
     """Return the differences with both values; None if there are none."""
     if not isinstance(theirs, dict):
-        return "it does not report its versions"
+        return Reason("versions", value="it does not report them")
     sent = {
         name: str(theirs.get(name, "none"))[:64]
         for name in ("fedkin", "flwr", "torch", "method", "engine")
@@ -42,7 +43,7 @@ def unlike(theirs: object, ours: dict[str, str]) -> str | None:
         for name in sent
         if sent[name] != ours[name]
     ]
-    return f"{'; '.join(parts)}; install the same on both" if parts else None
+    return Reason("versions", value=f"{'; '.join(parts)}; install the same on both") if parts else None
 
 
 def _installed(package: str) -> str:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from fedkin.core.refusals import OfHost
 from fedkin.display import one_line
 
 FORMAT: Final = 1
@@ -143,9 +144,11 @@ def stamp(head: Mapping[str, Any], client: str) -> dict[str, Any]:
     }
 
 
-def refusal(head: Mapping[str, Any], client: str, code: str, **more: Any) -> WireMessage:
-    """Return the answer of a client that cannot do what a message asks: a code of `fedkin.deploy.channel.CODES`, and
-    further entries."""
+def refusal(head: Mapping[str, Any], client: str, code: OfHost, **more: Any) -> WireMessage:
+    """Return the answer of a client that cannot do what a message asks: why, and further entries.
+
+    Only the code is sent: the text of a client's exception may contain its data.
+    """
     return WireMessage({**stamp(head, client), "ok": False, "code": code, **more})
 
 

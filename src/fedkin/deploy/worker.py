@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from fedkin.core.refusals import OfHost
 from fedkin.deploy.heads import envelope
 from fedkin.deploy.wire_format import WireError, WireMessage, receive, refusal, send
 from fedkin.display import OneLine
@@ -150,7 +151,7 @@ class Watch:
             return f"exit status {self._process.wait(5)}"
         return "no exit status"
 
-    def _no(self, message: WireMessage, code: str) -> WireMessage:
+    def _no(self, message: WireMessage, code: OfHost) -> WireMessage:
         return refusal(message.head, self._duty.client, code)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,7 +12,6 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from fedkin.core import Bundle, stack
-from fedkin.core.refusals import Code, Refused, Stage
 from fedkin.evaluate import adjusted_rand, only_class, scores
 from fedkin.privacy.budget import Spent, written
 from fedkin.record.figures import summarise
@@ -80,7 +78,7 @@ def lines_of(
         joined=tuple(report.joined),
         absent=tuple(report.absent),
         abandoned=report.abandoned,
-        refused=_refused(report),
+        refused=report.refused,
         bytes_up=report.bytes_up,
         bytes_down=report.bytes_down,
         bytes_evaluation=report.bytes_evaluation,
@@ -91,23 +89,6 @@ def lines_of(
         figures=figures,
     )
     return RoundRecords(line, clients, _relations(report))
-
-
-def _refused(report: RoundReport) -> tuple[Refused, ...]:
-    """Return the answers that were not used or did not arrive; the sentence of each is its value."""
-    found = [_reason(i, why, "update", "mismatch") for i, why in report.refused.items()]
-    found += [_reason(i, why, "update", "gone") for i, why in sorted(report.missing.items())]
-    return tuple(found + [_reason(i, why, "evaluate", "gone") for i, why in sorted(report.unevaluated.items())])
-
-
-def _reason(client: int, why: str, stage: Stage, code: Code) -> Refused:
-    numbers = re.search(r"\b(nan|inf|infinite|finite)\b", why, re.IGNORECASE)
-    if sent := re.search(r"had been sent NaN or infinity in (.*)", why):
-        return Refused("sent-not-finite", sent[1], stage=stage, client=client)
-    stage = "evaluate" if why.startswith("evaluation: ") else "query" if why.startswith("survey: ") else stage
-    code = "pool-broken" if why.startswith("cannot be read without the upload of ") else code
-    code = "not-summable" if numbers and stage == "update" else code
-    return Refused(code, value=why, stage=stage, client=client)
 
 
 def unevaluated(line: RoundLine) -> RoundLine:

@@ -181,7 +181,7 @@ def _joined(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> _Way:
                     weights = report.weights[report.cohort.index(new)]
                 at = report.round - start
                 if at in after:
-                    found |= {at: next(asked(c.method, c.net, clients, plan, server, "evaluate", [new]))[0][new]}
+                    found |= {at: asked(c.method, c.net, clients, plan, server, "evaluate", [new])[0][new]}
                     chosen = found[at].get("cluster")
                     clusters[at] = _of(report.clusters, new) if chosen is None else int(chosen)
         finally:
@@ -213,7 +213,7 @@ def _alone(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> dict[int,
             found[0] = _accuracy(seen[0].test)
             for report in islice(rounds(method, c.net, c.setup.training, clients, plan, server), max(after)):
                 if report.round in after:
-                    own = next(asked(method, c.net, clients, plan, server, "evaluate"))[0]
+                    own = asked(method, c.net, clients, plan, server, "evaluate")[0]
                     found[report.round] = _accuracy(own[0].test)
         finally:
             session.close()

@@ -115,7 +115,7 @@ def export_global(
     method, net = p.experiment.method, p.experiment.net
     if method.family == "one global model":  # the model of one client is the model of all
         with simulation(p) as clients:
-            found = next(asked(method, net, clients, p.experiment.plan, p.server, "keep", [0]))[0][0]
+            found = asked(method, net, clients, p.experiment.plan, p.server, "keep", [0])[0][0]
         _global(p, Taken(found, rule(method)), place, formats, force, chosen)
         return place
     with simulation(p) as clients:
@@ -152,11 +152,8 @@ def _written(
     for at in range(0, len(places), 32):  # a few at a time, which bounds the models in memory
         some = list(places)[at : at + 32]
         with simulation(p) as clients:
-            kept, seen = dict[int, Bundle](), dict[int, Bundle]()
-            for answers, _ in asked(c.method, c.net, clients, c.plan, p.server, "keep", some):
-                kept |= answers
-            for answers, _ in asked(c.method, c.net, clients, c.plan, p.server, "evaluate", some):
-                seen |= answers
+            kept, _ = asked(c.method, c.net, clients, c.plan, p.server, "keep", some)
+            seen, _ = asked(c.method, c.net, clients, c.plan, p.server, "evaluate", some)
             for i in some:
                 if len(places) > 1 and int(seen[i].get("unpredicted", torch.tensor(0))):
                     log.warning("the model of client %s predicts NaN and is not exported", name_of(p, i) or i)

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedkin.capabilities import Grouped, Logs, Presets, RobustMeans, Uploads
 from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, in_range, to_all, uniform_cohort
+from fedkin.core.refusals import Reason, outside
 from fedkin.core.rows import grow
 
 _UNKNOWN, _BALANCED = -2, -1
@@ -104,10 +105,9 @@ class CFIC(Method):
         ratio = h.norm() / (mean - s.model)[r.net.params].norm().clamp(min=1e-30)
         return Bundle(model=mean - h, h=h, label=label, ratio=ratio)  # Eq. 5
 
-    def _refuses(self, r: Round, up: Bundle) -> str | None:
+    def _refuses(self, r: Round, up: Bundle) -> Reason | None:
         """Return a reason if the label is out of range."""
-        bad = "label" in up and not _BALANCED <= int(up.label) < r.net.classes
-        return f"label is {int(up.label)}, expected {_BALANCED} to {r.net.classes - 1}" if bad else None
+        return outside("label", int(up.label), _BALANCED, r.net.classes - 1) if "label" in up else None
 
     def _labels(self, s: Bundle, r: Round) -> Tensor:
         """Return the label group of each client, int64 ``[K]``; -1 where it is unknown."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedkin.capabilities import Needs, Presets, RobustMeans, Uploads
 from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, in_range, to_all
+from fedkin.core.refusals import Reason, outside
 from fedkin.core.rows import grow
 
 _PRESETS: Table = {
@@ -78,9 +79,9 @@ class FedFa(Method):
             model[params] += (1 if self.sign == "plus" else -1) * self.eta * m
         return Bundle(model=model, m=m, count=count)
 
-    def _refuses(self, r: Round, up: Bundle) -> str | None:
+    def _refuses(self, r: Round, up: Bundle) -> Reason | None:
         """Return a reason if the accuracy is not within 0..1."""
-        return None if 0 <= float(up.accuracy) <= 1 else f"accuracy is {float(up.accuracy):g}, expected 0 to 1"
+        return outside("accuracy", float(up.accuracy), 0, 1)
 
     can = property(
         lambda m: (

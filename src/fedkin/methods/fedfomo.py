@@ -16,6 +16,7 @@ from torch import Tensor
 from fedkin.capabilities import Logs, Needs, Presets, Uploads, Views
 from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, in_range, to_all, to_each
+from fedkin.core.refusals import Reason, outside
 from fedkin.core.rows import grow, mix, put
 from fedkin.functional.pair_record import added, key, recalled
 
@@ -163,11 +164,12 @@ class FedFomo(Method):
         last["stuck"] = (up.gains <= 0).all(1).double().mean()
         return Bundle(models=models, owner=owner, known=known, affinity=affinity, **last)
 
-    def _refuses(self, r: Round, up: Bundle) -> str | None:
+    def _refuses(self, r: Round, up: Bundle) -> Reason | None:
         """Return a reason if an id is out of range or occurs twice."""
-        ids = up.ids[up.ids != -1]
-        ok = bool(((ids >= 0) & (ids < len(r.roster))).all()) and len(ids.unique()) == len(ids)
-        return None if ok else f"ids are {up.ids.tolist()}, there are {len(r.roster)} clients"
+        ids = up.ids[up.ids != -1].tolist()
+        if len(set(ids)) < len(ids):
+            return Reason("duplicate", "ids", max(ids, key=ids.count))
+        return next(filter(None, (outside("ids", i, 0, len(r.roster) - 1) for i in ids)), None)
 
     def deliver(self, s: Bundle, r: Round) -> Download:
         """Send each client the models that would be chosen for it in the next round."""

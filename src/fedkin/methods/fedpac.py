@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from fedkin.capabilities import Presets, Uploads, Views
 from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, head_loss, in_range, to_all, to_each
+from fedkin.core.refusals import Reason, outside
 from fedkin.core.rows import grow, put, squared_distances
 from fedkin.functional.divisions import rows_or_mean
 from fedkin.functional.prototypes import class_average, no_prototypes, prototype_loss
@@ -94,11 +96,10 @@ class FedPAC(Method):
             known=s.known | (up.counts > 0).any(0),
         )
 
-    def _refuses(self, r: Round, up: Bundle) -> str | None:
+    def _refuses(self, r: Round, up: Bundle) -> Reason | None:
         """Return a reason if a class count or the variance is negative."""
-        if bool((up.counts < 0).any()):
-            return "a class count is negative"
-        return "the variance is negative" if float(up.variance) < 0 else None
+        why = outside("counts", float(up.counts.min()), 0, math.inf)
+        return why or outside("variance", float(up.variance), 0, math.inf)
 
     def _model(self, given: Bundle) -> Tensor:
         return torch.cat([given.head, given.body])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from fedkin.capabilities import Presets, Uploads, Views
 from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Net, Round, Train, Work, in_range, to_all
+from fedkin.core.refusals import Reason, outside
 from fedkin.functional.prototypes import class_average, nearness, no_prototypes, prototype_loss
 
 _PRESETS: Table = {
@@ -67,9 +69,9 @@ class FedProto(Method):
         prototypes = class_average(up.means, up.weight, s.prototypes)
         return Bundle(prototypes=prototypes, known=s.known | (up.weight > 0).any(0))
 
-    def _refuses(self, r: Round, up: Bundle) -> str | None:
+    def _refuses(self, r: Round, up: Bundle) -> Reason | None:
         """Return a reason if a class count is negative."""
-        return "a class count is negative" if bool((up.weight < 0).any()) else None
+        return outside("weight", int(up.weight.min()), 0, math.inf)
 
     def personalize(self, c: Client) -> Bundle:
         """Return the client's model with the current prototypes."""

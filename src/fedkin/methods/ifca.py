@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedkin.capabilities import Grouped, RobustMeans, Uploads
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, in_range, to_all
+from fedkin.core.refusals import Reason, outside
 from fedkin.core.rows import grow
 from fedkin.functional.damping import moved_by_share
 
@@ -104,10 +105,9 @@ class IFCA(Method):
             centres[:, r.net.body] = r.mean(up.model)[r.net.body]
         return Bundle(centres=centres, labels=labels, redraws=torch.tensor(-1))  # these starts are kept
 
-    def _refuses(self, r: Round, up: Bundle) -> str | None:
+    def _refuses(self, r: Round, up: Bundle) -> Reason | None:
         """Return a reason if the cluster's number is out of range."""
-        ok = 0 <= int(up.cluster) < self.clusters
-        return None if ok else f"cluster is {int(up.cluster)}, there are {self.clusters}"
+        return outside("cluster", int(up.cluster), 0, self.clusters - 1)
 
     def _labels(self, s: Bundle, r: Round) -> Tensor:
         """Return each client's cluster in its last participation, int64 ``[K]``; -1 before the first."""

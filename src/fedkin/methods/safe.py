@@ -30,6 +30,7 @@ from fedkin.capabilities.presets import TABLES, presets_of
 from fedkin.capabilities.views import client_notes, trains_to_predict, views_of
 from fedkin.core import Bundle, Client, ConfigError, Download, Method, Net, Round, Train, Work, to_all, to_each
 from fedkin.core.method import in_range, through, untrained
+from fedkin.core.refusals import Reason, outside
 from fedkin.core.rows import grow, put
 from fedkin.core.samples import Samples
 from fedkin.core.sides import chunked
@@ -165,12 +166,11 @@ class Safe(Method):
         s = s.but(asked=torch.tensor(0)) if self.send_numbers else s
         return self._with(s, self.inner.aggregate(s.inside("inner"), r, up.inside("inner")))
 
-    def _impossible(self, r: Round, up: Bundle) -> str | None:
+    def _impossible(self, r: Round, up: Bundle) -> Reason | None:
         """Return a reason if a client's numbers are impossible."""
         if "choice" in up:
-            return None if 0 <= int(up.choice) < len(GRID) else f"choice is {int(up.choice)}, expected 0 to 4"
-        n, largest = int(up.held), int(up.hits.abs().max())
-        return f"hits differ by {largest} on {n} samples" if n < 0 or largest > n else None
+            return outside("choice", int(up.choice), 0, len(GRID) - 1)
+        return outside("hits", int(up.hits.abs().max()), 0, int(up.held))
 
     def _numbers(self, s: Bundle) -> dict[str, float]:
         """Return the wrapped method's numbers and, of the clients that sent theirs, the mean lambda and the share at 0.

@@ -21,6 +21,7 @@ from fedkin.capabilities import PrivateSums, has
 from fedkin.capabilities.sums import one_pool
 from fedkin.core import Bundle, Method, MethodError, Round
 from fedkin.core.bundle import refusal
+from fedkin.core.refusals import Reason
 
 BITS = 34
 """Binary places of a whole number that stands for a fraction."""
@@ -31,7 +32,7 @@ LEAST = 3
 MOST = 0.5
 """Largest share of a pool's weight that a client accepts. With more, the sum is nearer to its upload than to all others
 together, and a server could choose weights with which it is nothing else. A server on hosts lowers larger ones."""
-OUT_OF_RANGE = f"its numbers cannot be added up: they are not finite, or above {LIMIT:g}"
+NOT_SUMMABLE = Reason("not-summable", expected=f"{LIMIT:g}")
 
 
 class OutOfRange(Exception):
@@ -57,7 +58,7 @@ class SecureGroup:
 
 def pooled(
     method: Method, s: Bundle, r: Round, least: int = LEAST, limit: Callable[[Tensor], Tensor] = lambda weights: weights
-) -> tuple[Round, dict[int, SecureGroup], dict[int, str]]:
+) -> tuple[Round, dict[int, SecureGroup], dict[int, Reason]]:
     """Return the round for those of ``r.ids`` that can be pooled, their pools, and why the others are left out.
 
     Args:
@@ -66,14 +67,13 @@ def pooled(
     """
     sums = has(method, PrivateSums)
     grouping = one_pool(method, s, r) if sums is None else sums.pools(method, s, r)
-    weight, pools, out = grouping.weight.double(), dict[int, SecureGroup](), dict[int, str]()
+    weight, pools, out = grouping.weight.double(), dict[int, SecureGroup](), dict[int, Reason]()
     for group in grouping.group.unique().tolist():
         mine = grouping.group == group
         ids, weights = r.ids[mine].tolist(), tuple(limit(weight[mine]).tolist())
-        if group < 0:
-            out |= dict.fromkeys(ids, "sits out: its group is not known yet, and its upload would not be used")
-        elif len(ids) < least:
-            out |= dict.fromkeys(ids, f"sits out: its group has {len(ids)} in this round, a sum needs {least}")
+        if group < 0 or len(ids) < least:  # the uploads of an unknown group would not be used
+            size = "unknown" if group < 0 else len(ids)
+            out |= dict.fromkeys(ids, Reason("left-out", value=size, expected=str(least)))
         else:
             pools |= {i: SecureGroup(tuple(ids), w, sum(weights), weights) for i, w in zip(ids, weights, strict=True)}
     return r.among(torch.tensor(sorted(pools), dtype=torch.int64)), pools, out
@@ -95,9 +95,24 @@ def fixed(upload: Bundle, pool: SecureGroup) -> Bundle:
     return summands
 
 
+def require_alike(method: Method, sent: Mapping[int, tuple[Bundle, SecureGroup | None]]) -> None:
+    """Raise `MethodError` if clients whose uploads are added up are sent different tensors: masks would not cancel."""
+    for i, (body, pool) in sent.items():
+        first = body if pool is None else sent[pool.members[0]][0]
+        if body.keys() != first.keys() or not all(_equal(t, first[name]) for name, t in body.items()):
+            raise MethodError(
+                f"secure aggregation cannot be used with {type(method).__name__} as it is set: clients whose uploads "
+                f"are added up must be sent the same tensors, and client {i} is sent others than the first of its sum"
+            )
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a is b or torch.equal(a.nan_to_num(), b.nan_to_num())
+
+
 def summed(
     pools: Mapping[int, SecureGroup], replies: Mapping[int, Bundle], like: Bundle, bound: float
-) -> tuple[dict[int, Bundle], dict[int, str]]:
+) -> tuple[dict[int, Bundle], dict[int, Reason]]:
     """Return the mean of each complete pool, once for each member, and why the other clients are refused.
 
     Args:
@@ -112,18 +127,17 @@ def summed(
     for name, t in like.items():
         _require_floats(name, t)
     whole = Bundle({name: torch.zeros_like(t, dtype=torch.int64) for name, t in like.items()})
-    refused = {i: why for i, reply in replies.items() if (why := refusal(reply, whole, bound))}
+    refused = {i: why for i, reply in replies.items() if (why := refusal(reply, whole, bound)) is not None}
     good: dict[int, Bundle] = {}
     for members in dict.fromkeys(pools[i].members for i in sorted(replies)):
         lost = [i for i in members if i not in replies or i in refused]
         left = [i for i in members if i in replies and i not in refused]
         if lost:
-            refused |= dict.fromkeys(left, f"cannot be read without the upload of client {lost[0]}")
+            refused |= dict.fromkeys(left, Reason("pool-broken", value=lost[0]))
             continue
         mean = _mean([replies[i] for i in members], like)
-        if why := refusal(mean, like, bound):
-            why = f"the mean of clients {', '.join(map(str, members))} cannot be used: {why}, or an upload was false"
-            refused |= dict.fromkeys(left, why)
+        if refusal(mean, like, bound) is not None:
+            refused |= dict.fromkeys(left, Reason("pool-numbers", value=", ".join(map(str, members))))
         else:
             good |= dict.fromkeys(left, mean)
     return {i: good[i] for i in sorted(good)}, refused

@@ -2,25 +2,16 @@
 
 from fedkin.server.attacks import Attack
 from fedkin.server.memory_estimate import Footprint, needs
+from fedkin.server.messages import Message, Outcome, RoundReport, Server, Transport
 from fedkin.server.plan import Plan, RunSettings
-from fedkin.server.rounds import (
-    Message,
-    RoundReport,
-    Server,
-    Transport,
-    asked,
-    begin,
-    common,
-    hand_over,
-    rounds,
-    welcome,
-)
+from fedkin.server.rounds import asked, begin, common, rounds, welcome
 from fedkin.server.simulate import Simulation, join_rounds
 
 __all__ = [
     "Attack",
     "Footprint",
     "Message",
+    "Outcome",
     "Plan",
     "RoundReport",
     "RunSettings",
@@ -30,7 +21,6 @@ __all__ = [
     "asked",
     "begin",
     "common",
-    "hand_over",
     "join_rounds",
     "needs",
     "rounds",

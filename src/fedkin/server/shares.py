@@ -22,7 +22,7 @@ def limited(claimed: Tensor, most: float) -> Tensor:
         ``claimed`` itself if no claim is too high.
     """
     # of the decimal number that was given: 0.1 as a binary fraction is above a tenth
-    share, sizes = Fraction(str(most)), sorted(claimed.tolist(), reverse=True)
+    share, sizes = Fraction(str(most)), sorted(claimed.tolist(), reverse=True) if most < 1 else []
     if len(sizes) * share <= 1:
         return claimed
     rest = sum(sizes)

@@ -8,12 +8,13 @@ from typing import Protocol
 import torch
 
 from fedkin.core import Bundle, ConfigError
+from fedkin.core.refusals import Reason
 from fedkin.core.seeds import generator
 from fedkin.engines.tasks import Session, Task
-from fedkin.privacy.secure_sum import OUT_OF_RANGE, OutOfRange, fixed
+from fedkin.privacy.secure_sum import NOT_SUMMABLE, OutOfRange, fixed
 from fedkin.server.attacks import Attack
 from fedkin.server.ledger import Ledger
-from fedkin.server.rounds import Message
+from fedkin.server.messages import Message, Outcome
 
 Filter = Callable[[int, Bundle], Bundle]
 """``(client, its description) -> what is sent of it``: noise on counts, for example."""
@@ -121,9 +122,7 @@ class Simulation:
         filtered = said if self._outgoing is None else {i: self._outgoing(i, b) for i, b in said.items()}
         return {i: filtered[i] for i in sorted(filtered)}
 
-    def exchange(
-        self, messages: Mapping[int, Message], enough: int | None = None
-    ) -> tuple[dict[int, Bundle], dict[int, str]]:
+    def exchange(self, messages: Mapping[int, Message], enough: int | None = None) -> Outcome:
         """Return the replies to messages by client, and the reason for each client without one.
 
         Args:
@@ -168,7 +167,7 @@ class Simulation:
                     answers[i] = fixed(answers[i], m.pool)
                 except OutOfRange:
                     del answers[i]
-                    missing[i] = OUT_OF_RANGE
+                    missing[i] = NOT_SUMMABLE
         return answers, missing
 
     def take_spent(self, counted: Mapping[int, Mapping[float, int]]) -> dict[int, dict[float, int]]:
@@ -205,14 +204,14 @@ class Simulation:
             self._fresh = [i for i in self._fresh if self.ledgers[i].seq == now]
             self._touched.update(seqs)
 
-    def _absent(self, messages: Mapping[int, Message], enough: int | None) -> dict[int, str]:
+    def _absent(self, messages: Mapping[int, Message], enough: int | None) -> dict[int, Reason]:
         """Return why clients do not answer: drop-outs, and those after ``enough`` others, in a drawn order."""
-        missing = {i: "did not answer" for i, m in messages.items() if m.step != "evaluate" and self._drops(i, m)}
+        missing = {i: Reason("expired") for i, m in messages.items() if m.step != "evaluate" and self._drops(i, m)}
         here = [i for i in messages if i not in missing]
         if enough is not None and len(here) > enough:
             rng = generator(self._seed, "arrival", messages[here[0]].round)
             order = torch.randperm(len(here), generator=rng).tolist()
-            missing |= {here[at]: "came too late" for at in order[enough:]}
+            missing |= {here[at]: Reason("passed-over") for at in order[enough:]}
         return missing
 
     def _drops(self, client: int, m: Message) -> bool:

@@ -16,6 +16,7 @@ from fedkin.capabilities.views import client_notes, views_of
 from fedkin.core import Bundle, Client, Download, Method, MethodError, Net, Samples, Training, stack
 from fedkin.core.bundle import norms, require_tensors
 from fedkin.core.method import Moment, at_moment
+from fedkin.core.refusals import Reason, outside
 from fedkin.core.samples import unpacked
 from fedkin.engines.drive import drive, named
 
@@ -62,7 +63,7 @@ def probe(method: Method, net: Net, training: Training, received: Bundle, *, que
     return _answered(method, net, training, received, question)[0]
 
 
-def too_large(uploads: Mapping[int, Bundle], sent: Mapping[int, Bundle]) -> dict[int, str]:
+def too_large(uploads: Mapping[int, Bundle], sent: Mapping[int, Bundle]) -> dict[int, Reason]:
     """Return why uploads cannot be used whose length or largest number is more than `TIMES` times the round's median.
 
     The median is the larger of two middle values, so two uploads are both used: which of them is false is unknown. An
@@ -73,13 +74,13 @@ def too_large(uploads: Mapping[int, Bundle], sent: Mapping[int, Bundle]) -> dict
         uploads: uploads of one round that fit their schema.
         sent: what each client was sent.
     """
-    found: dict[int, str] = {}
+    found: dict[int, Reason] = {}
     for what, order in (("length", 2.0), ("largest number", math.inf)):
         size = norms(uploads, order)
         median = sorted(size.values())[len(size) // 2] if size else 0.0
         for i, n in size.items():
             if n > TIMES * median > 0 and n > norms({i: sent[i]}, order)[i]:
-                found[i] = f"its {what} is {n / median:.3g} times the median of the round, at most {TIMES} are used"
+                found[i] = Reason("outlier", what, float(f"{n / median:.3g}"), str(TIMES))
     return found
 
 
@@ -153,7 +154,7 @@ class ScoreForm:
         return [n for n in self.tensors if n not in ("counts", "cluster", "unpredicted") and not n.startswith("note.")]
 
 
-def false_scores(answers: Mapping[int, Bundle], form: ScoreForm, sizes: Mapping[int, int] | None) -> dict[int, str]:
+def false_scores(answers: Mapping[int, Bundle], form: ScoreForm, sizes: Mapping[int, int] | None) -> dict[int, Reason]:
     """Return why evaluations cannot be used, by client; all are looked at together before each is.
 
     Args:
@@ -177,13 +178,13 @@ def _plausible(answers: Mapping[int, Bundle], form: ScoreForm, sizes: Mapping[in
         least, largest = torch.aminmax(together[name])
         if not (low <= float(least) and float(largest) <= high):
             return False
-    if any(_false_part(together[n], form.most) for n in form.parts):
+    if any(_false_part(n, together[n], form.most) for n in form.parts):
         return False
     counted = together["counts"].sum(1).tolist()
     return sizes is None or all(n in (0, sizes[i]) for i, n in zip(sorted(answers), counted, strict=True))
 
 
-def false_score(answer: Bundle, form: ScoreForm, size: int | None = None) -> str | None:
+def false_score(answer: Bundle, form: ScoreForm, size: int | None = None) -> Reason | None:
     """Return why an evaluation cannot be used, or None if it can.
 
     Args:
@@ -191,41 +192,42 @@ def false_score(answer: Bundle, form: ScoreForm, size: int | None = None) -> str
     """
     told = set(OUTCOMES) if form.outcomes and not set(OUTCOMES).isdisjoint(answer) else set[str]()
     if set(answer) != form.names | told:
-        return f"sent {sorted(answer)}, expected {sorted(form.names | told)}"
+        return Reason("names", expected=", ".join(sorted(form.names | told)))
     for name, (dtype, shape, low, high) in form.tensors.items():
         t = answer[name]
         if t.dtype != dtype or t.shape != shape:
-            return f"{name} is {t.dtype} {list(t.shape)}, expected {dtype} {list(shape)}"
-        if name.startswith("note.") and not low <= float(t) <= high:
-            return f"{name} is {float(t):g}, expected {low:g} to {high:g}"
-        if not low <= t.min() <= t.max() <= high:
-            return f"{name} holds numbers below 0 or too large"
-        if name in form.parts and (why := _false_part(t, form.most)):
-            return f"{name} {why}"
+            return Reason("shape", name, f"{t.dtype} {list(t.shape)}", f"{dtype} {list(shape)}")
+        if why := outside(name, float(t.min()), low, high) or outside(name, float(t.max()), low, high):
+            return why
+        if name in form.parts and (why := _false_part(name, t, form.most)):
+            return why
     told_of = int(answer.counts.sum())
     if size is not None and told_of not in (0, size):
-        return f"counts are of {told_of} training samples, the client joined with {size}"
+        return Reason("mismatch", "counts", told_of, f"{size} training samples, as at joining")
     return _false_outcomes(answer) if told else None
 
 
-def _false_part(part: Tensor, most: int) -> str:
-    """Return what is wrong with the counts of a part ``[..., 3, C]``, or of one of several; "" if nothing is."""
+def _false_part(name: str, part: Tensor, most: int) -> Reason | None:
+    """Return what is wrong with the counts of a part ``[..., 3, C]``, or of one of several; None if nothing is."""
     samples, said, right = part.unbind(-2)
     if (n := int(samples.sum(-1).max())) > most:
-        return f"is of {n} samples, at most {most} are taken"
-    if not torch.equal(samples.sum(-1), said.sum(-1)) or bool((right > torch.minimum(samples, said)).any()):
-        return "has not one prediction for each sample, or more correct ones of a class than samples or predictions"
-    return ""
+        return Reason("out-of-range", name, f"{n} samples", f"at most {most}")
+    if not torch.equal(samples.sum(-1), said.sum(-1)):
+        return Reason("mismatch", name, f"{int(said.sum())} predictions", "one for each sample")
+    if bool((right > torch.minimum(samples, said)).any()):
+        most_right = "at most as many of a class as samples and predictions"
+        return Reason("mismatch", name, f"{int(right.sum())} correct predictions", most_right)
+    return None
 
 
-def _false_outcomes(answer: Bundle) -> str | None:
+def _false_outcomes(answer: Bundle) -> Reason | None:
     """Return why the outcomes of single test samples do not fit the counts per class, or None if they do."""
     n, _, correct = answer.test.sum(1).tolist()
     for name, size in zip(OUTCOMES, (-(-n // 8), 16, 8), strict=True):
         t = answer[name]
         if t.dtype != torch.uint8 or list(t.shape) != [size]:
-            return f"{name} is {t.dtype} {list(t.shape)}, expected torch.uint8 [{size}] for {n} test samples"
+            return Reason("shape", name, f"{t.dtype} {list(t.shape)}", f"torch.uint8 [{size}]")
     bits = unpacked(answer.right)
     if bits[n:].any() or int(bits.sum()) != correct:
-        return f"right has {int(bits[:n].sum())} of {n} bits set, expected {correct} as in the counts per class"
+        return Reason("mismatch", "right", f"{int(bits[:n].sum())} of {n} bits set", f"{correct}, as in the counts")
     return None

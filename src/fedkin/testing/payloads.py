@@ -15,7 +15,7 @@ from fedkin.capabilities.sums import sums_suffice
 from fedkin.core import Bundle, ClientData, Method, Net, Samples, Training
 from fedkin.core.seeds import generator
 from fedkin.engines import Job, Loop
-from fedkin.server import Message, Plan, Simulation, begin, rounds
+from fedkin.server import Message, Outcome, Plan, Simulation, begin, rounds
 from fedkin.testing.trial import calm
 
 _CLIENTS, _CLASSES, _INPUTS, _FEATURES, _SAMPLES, _ROUNDS = 8, 7, 11, 13, 40, 12
@@ -110,9 +110,7 @@ class _Wire:
             self._payloads.add("says", Bundle({n: t for n, t in b.items() if n != "size"}), self._letters)
         return said
 
-    def exchange(
-        self, messages: Mapping[int, Message], enough: int | None = None
-    ) -> tuple[dict[int, Bundle], dict[int, str]]:
+    def exchange(self, messages: Mapping[int, Message], enough: int | None = None) -> Outcome:
         answers, missing = self.simulation.exchange(messages, enough)
         ways: dict[str, tuple[Way, Way | None]] = {
             "survey": ("asked", "answers"),

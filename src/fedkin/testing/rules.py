@@ -18,7 +18,7 @@ from fedkin.core.robust import Kind as RuleKind
 from fedkin.core.rows import kept_by
 from fedkin.engines import Engine, Job, Loop, Task
 from fedkin.privacy.secure_sum import fixed, pooled, summed
-from fedkin.server import Message, Plan, join_rounds
+from fedkin.server import Message, Outcome, Plan, join_rounds
 from fedkin.testing.declaration import check_declaration
 from fedkin.testing.inplace import InPlace
 from fedkin.testing.spy import RuleBroken, Spy, unwritten
@@ -27,7 +27,6 @@ from fedkin.testing.toys import KINDS, Kind, federation, others_changed, samples
 from fedkin.testing.trial import (
     Exchange,
     Moment,
-    Replies,
     Setting,
     Touch,
     TrialRun,
@@ -103,8 +102,8 @@ def _healthy(trial: TrialRun, setting: Setting) -> None:
     _sound(trial.moments[0])
     for after, report in zip(trial.moments[1:], trial.reports, strict=True):
         at = f"in round {report.round}"
-        for client, why in report.refused.items():
-            raise RuleBroken(f"the upload of client {client} was refused {at}: {why}")
+        for why in report.refused:
+            raise RuleBroken(f"the answer of client {why.client} was refused {at} ({why.stage}): {why}")
         _sound(after)
         known = sum(1 for t in setting.joins or [1] * len(setting.shards) if t <= report.round)
         if sorted(report.evaluation) != list(range(known)):
@@ -386,7 +385,7 @@ def failed_answers(case: Case) -> None:
     victim = usual.reports[1].answered[0]  # of round 2
     lost = case.play(setting, touch=_uploads(lose({2: [victim]})))
     refused = case.play(setting, touch=_uploads(_spoil(2, victim)))
-    if victim not in refused.reports[1].refused:
+    if victim not in [r.client for r in refused.reports[1].refused]:
         raise RuleBroken(f"the spoilt upload of client {victim} in round 2 was not refused")
     for what, trial in (("lost", lost), ("refused", refused)):
         before, after = trial.moments[1].states[victim], trial.moments[2].states[victim]
@@ -398,7 +397,7 @@ def failed_answers(case: Case) -> None:
     _equal(tensors(usual), tensors(again), "messages sent twice have another effect than messages sent once")
     dropping = replace(setting, dropout=0.4)
     dropped = case.play(dropping)
-    gone = {report.round: list(report.missing) for report in dropped.reports}
+    gone = {report.round: [r.client for r in report.refused if r.stage == "update"] for report in dropped.reports}
     asked = case.play(setting, touch=lose(gone))
     _equal(tensors(dropped), tensors(asked), "a client that drops out has another effect than a lost answer")
 
@@ -406,7 +405,7 @@ def failed_answers(case: Case) -> None:
 def _uploads(touch: Touch) -> Touch:
     """Restrict a change to uploads: an answer to a survey may change which clients are drawn."""
 
-    def at_uploads(messages: Mapping[int, Message], pass_on: Exchange) -> Replies:
+    def at_uploads(messages: Mapping[int, Message], pass_on: Exchange) -> Outcome:
         train = all(m.step == "update" for m in messages.values())
         return touch(messages, pass_on) if train else pass_on(messages)
 
@@ -416,7 +415,7 @@ def _uploads(touch: Touch) -> Touch:
 def _spoil(round: int, client: int) -> Touch:
     """Return a change of one client's upload in one round: a NaN in it, or another name if it holds no float."""
 
-    def touch(messages: Mapping[int, Message], pass_on: Exchange) -> Replies:
+    def touch(messages: Mapping[int, Message], pass_on: Exchange) -> Outcome:
         answers, missing = pass_on(messages)
         if client in answers and messages[client].round == round:
             b = answers[client]

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, ClientData, Method, Net, Training
+from fedkin.core.refusals import Reason
 from fedkin.engines import Engine, Job, Loop
-from fedkin.server import Message, Plan, RoundReport, Server, Simulation, begin, rounds
+from fedkin.server import Message, Outcome, Plan, RoundReport, Server, Simulation, begin, rounds
 from fedkin.testing.toys import Kind, federation, network
 
-Replies = tuple[dict[int, Bundle], dict[int, str]]
-Exchange = Callable[[Mapping[int, Message]], Replies]
-Touch = Callable[[Mapping[int, Message], Exchange], Replies]
+Exchange = Callable[[Mapping[int, Message]], Outcome]
+Touch = Callable[[Mapping[int, Message], Exchange], Outcome]
 """``(messages, pass_on) -> replies``: a change of a round's messages and their answers on the way."""
 
 
@@ -74,7 +74,7 @@ class Wire:
         """Return the descriptions of the clients that join in this round."""
         return self._inner.joiners(known, round)
 
-    def exchange(self, messages: Mapping[int, Message], enough: int | None = None) -> Replies:
+    def exchange(self, messages: Mapping[int, Message], enough: int | None = None) -> Outcome:
         """Exchange messages through the change, and record those of updates with their answers."""
         if any(m.step == "evaluate" for m in messages.values()):
             return self._inner.exchange(messages)
@@ -205,18 +205,18 @@ def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor], within: float =
 def lose(lost: Mapping[int, Sequence[int]]) -> Touch:
     """Return a change that loses the answers of these clients in these rounds, after the work was done."""
 
-    def touch(messages: Mapping[int, Message], pass_on: Exchange) -> Replies:
+    def touch(messages: Mapping[int, Message], pass_on: Exchange) -> Outcome:
         answers, missing = pass_on(messages)
         for i, m in messages.items():
             if i in lost.get(m.round, ()) and i in answers:
                 del answers[i]
-                missing[i] = "lost"
+                missing[i] = Reason("gone")
         return answers, missing
 
     return touch
 
 
-def twice(messages: Mapping[int, Message], pass_on: Exchange) -> Replies:
+def twice(messages: Mapping[int, Message], pass_on: Exchange) -> Outcome:
     """Send every message twice; the second answer counts."""
     pass_on(messages)
     return pass_on(messages)

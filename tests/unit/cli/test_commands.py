@@ -197,7 +197,7 @@ def test_a_line_for_each_finished_run_where_there_is_no_terminal(
 
 def test_the_line_of_a_run_that_was_not_evaluated_or_diverged(capsys: pytest.CaptureFixture[str]) -> None:
     """It has no accuracy, and the round from which on it diverged."""
-    line = {"round": 1, "evaluated": False, "answered": [0], "refused": {}, "notes": {}}
+    line = {"round": 1, "evaluated": False, "answered": [0], "refused": [], "notes": {}}
     log = screen.RunLog(quiet=False)
     log.finished("FedAvg, seed 0", [line], [])
     assert re.fullmatch(r"FedAvg, seed 0, 1 round, not evaluated, [\d.]+ s\n", capsys.readouterr().err)

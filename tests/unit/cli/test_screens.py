@@ -49,7 +49,7 @@ def test_a_bar_shows_brackets_in_the_names_of_folders(monkeypatch: pytest.Monkey
     monkeypatch.setattr(text, "isatty", lambda: True)
     monkeypatch.setattr(screen, "err", Console(file=text, force_terminal=True, width=120))
     with screen.bar(2, "runs/x[lr=0.1]", quiet=False) as bar:
-        bar.at({"round": 1, "refused": {}, "accuracy": 0.5})
+        bar.at({"round": 1, "refused": [], "accuracy": 0.5})
     assert "runs/x[lr=0.1]" in re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", text.getvalue())
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from fedkin.core import ConfigError
+from fedkin.core.refusals import Reason
 from fedkin.data import SiteData
 from fedkin.deploy.allowed_code import Allowed, NotAllowed, settings_of
-from fedkin.deploy.channel import CODES
 from fedkin.deploy.client import ClientService
 from fedkin.deploy.messages import Clerk
 from fedkin.deploy.node import Node, _duty
@@ -136,7 +136,7 @@ def test_the_operator_reads_what_to_do(tmp_path: Path, work: Path, monkeypatch: 
     post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "disks")
     ours = on_hosts(s, tmp_path, post)
     assert len(ours.server.sizes) == 2
-    assert {e["what"] for e in lines(tmp_path, "events") if e["client"] == "c1"} == {CODES["code"]}
+    assert {e["what"] for e in lines(tmp_path, "events") if e["client"] == "c1"} == {str(Reason("code"))}
 
 
 TEAM = """

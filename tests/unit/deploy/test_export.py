@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from fedkin.cli.export import predict_command
+from fedkin.core.refusals import Reason
 from fedkin.data import SiteData
 from fedkin.deploy.allowed_code import Allowed
-from fedkin.deploy.channel import CODES
 from fedkin.deploy.client import ClientService
 from fedkin.deploy.wire_format import WireMessage
 from fedkin.experiment.settings import Settings
@@ -260,5 +260,5 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: py
     on_hosts(s, tmp_path, Direct(sites(tmp_path)))
     assert {p.name: p.read_bytes() for p in place.iterdir()} == before
     assert sorted(p.name for p in place.parent.iterdir()) == ["memory.safetensors", "model"]
-    assert f"c0 has no model to store: {CODES['disk']}" in caplog.text
+    assert f"c0: keep: {Reason('disk')}" in caplog.text
     assert "No space left on device" in caplog.text

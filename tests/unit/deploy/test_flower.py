@@ -18,15 +18,14 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects  
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
-from fedkin.deploy.channel import CODES  # noqa: E402
 from fedkin.deploy.client import ClientService  # noqa: E402
 from fedkin.deploy.flower import FlowerPost, client_app, from_records, to_client, to_records  # noqa: E402
 from fedkin.deploy.serve import serve  # noqa: E402
 from fedkin.deploy.wire_format import BODY_LIMIT, WireError, WireMessage  # noqa: E402
 from fedkin.methods import METHODS  # noqa: E402
-from folders import missing_of  # noqa: E402
 from hosttoys import Time, same_server, settings, simulated, sites  # noqa: E402
 from thorough import thorough_except  # noqa: E402
+from toys import refused  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -139,7 +138,7 @@ def test_the_server_reads_no_larger_answer_than_a_message_may_be(size: int, fits
     post = FlowerPost(Claims({7: Large()}))  # type: ignore[arg-type,dict-item]
     tickets = post.post({7: WireMessage({"kind": "update"})}, 5.0)
     (answer,) = post.collect(tickets.values()).values()
-    assert isinstance(answer, WireMessage) if fits else answer == "too-large"
+    assert isinstance(answer, WireMessage) if fits else answer == "too-many-bytes"
 
 
 def test_an_app_never_raises(tmp_path: Path) -> None:
@@ -223,10 +222,10 @@ def test_a_reply_that_flower_cannot_read_costs_its_sender_the_round(kind: str, h
         assert len(ours.server.sizes) == 2
     if kind == "update":
         assert [line.answered for line in ours.rounds] == [[0, 2], [0, 2]]
-        assert missing_of(ours.rounds[0]) == {"1": CODES["garbled"]}
+        assert refused(ours.rounds[0], "update") == {1: "garbled"}
     if kind == "evaluate":
         assert [line.answered for line in ours.rounds] == [[0, 1, 2]] * 2
-        assert list(ours.rounds[1]["unevaluated"]) == ["1"]
+        assert list(refused(ours.rounds[1], "evaluate")) == [1]
 
 
 def test_a_client_whose_replies_cannot_be_read_costs_others_one_look(tmp_path: Path) -> None:

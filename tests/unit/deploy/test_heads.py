@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fedkin.core import DataError
+from fedkin.core.refusals import Reason
 from fedkin.deploy import heads
 from fedkin.deploy.messages import Clerk, OtherKey, OtherUpload, Reply, attempt
 from fedkin.deploy.participants import Members
@@ -112,15 +113,16 @@ FALSE: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", FALSE)
-def test_an_answer_that_does_not_fit_is_a_reason_with_its_place(what: str, tmp_path: Path) -> None:
-    """The server's clerk gives a text, never an exception."""
+def test_an_answer_that_does_not_fit_is_a_reason_with_its_place(
+    what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server's clerk gives a reason, never an exception; the place is in the link's log."""
     kind, changes, place = FALSE[what]
     clerk = Clerk(settings("fedavg"), Members.load(tmp_path), session=1)
     answer = WireMessage({**STAMP, "kind": kind, "run": clerk.members.run, "ok": True, **changes})
     found = clerk.read(answer, kind, "c0", 1)  # type: ignore[arg-type]
-    assert isinstance(found, str)
-    assert found.startswith("its answer cannot be read: its head does not fit: ")
-    assert re.search(place, found), found
+    assert found == Reason("garbled")
+    assert re.search(place, caplog.text)
 
 
 def test_answers_that_fit(tmp_path: Path) -> None:
@@ -134,7 +136,7 @@ def test_answers_that_fit(tmp_path: Path) -> None:
     assert isinstance(good.head, heads.Updated)
     assert (good.head.training_s, list(good.body)) == (2.0, ["model"])
     assert clerk.read(refusal(stamp, "c0", "out-of-step", have=4), "update", "c0", 1) == OtherUpload(4)
-    assert clerk.read(refusal(stamp, "c0", "other-key", public="a" * 64), "update", "c0", 1) == OtherKey("a" * 64)
+    assert clerk.read(refusal(stamp, "c0", "new-key", public="a" * 64), "update", "c0", 1) == OtherKey("a" * 64)
 
 
 def test_a_refusal_repeats_only_what_it_could_read() -> None:
@@ -145,12 +147,12 @@ def test_a_refusal_repeats_only_what_it_could_read() -> None:
 
 @pytest.mark.parametrize("error", [KeyError("x"), ZeroDivisionError(), MemoryError(), RecursionError(), DataError("x")])
 def test_whatever_reading_raises_is_a_reason(error: Exception) -> None:
-    """Also what nobody thought of; the text names the kind of error."""
+    """Also what nobody thought of."""
 
     def read() -> str:
         raise error
 
-    assert attempt(read, "its answer").startswith("its answer cannot be read")
+    assert attempt(read, "its answer") == Reason("garbled")
 
 
 def test_a_reason_holds_no_line_ends_and_little_of_what_was_sent() -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fedkin.core import Bundle, ConfigError, EngineError
+from fedkin.core.refusals import Code, Reason
 from fedkin.deploy import messages as letters_module
 from fedkin.deploy import submitted
 from fedkin.deploy.submitted import packed, run_submitted
@@ -19,9 +20,9 @@ from fedkin.deploy.wire_format import WireMessage
 from fedkin.experiment.settings import Settings
 from fedkin.methods import METHODS
 from fedkin.record.result import Result
-from folders import missing_of, refused_of
 from hosttoys import Direct, Touch, lines, on_hosts, same_server, settings, simulated, sites, traced
 from thorough import OF_EVERY_KIND, thorough_except
+from toys import refused
 
 LONG = [["model", "float32", [0, 2**63]]]
 
@@ -69,9 +70,9 @@ def test_a_head_ends_no_run(kind: str, what: str, tmp_path: Path) -> None:
         assert len(ours.server.sizes) == 2
     if kind == "update":
         assert [line.answered for line in ours.rounds] == [[0, 2]] * 2
-        assert list(missing_of(ours.rounds[0])) == ["1"]
+        assert list(refused(ours.rounds[0], "update")) == [1]
     if kind == "evaluate":
-        assert list(ours.rounds[1]["unevaluated"]) == ["1"]
+        assert list(refused(ours.rounds[1], "evaluate")) == [1]
     told = [e for e in lines(tmp_path, "events") if "cannot be read" in e["what"] or "does not fit" in e["what"]]
     assert {e["client"] for e in told} <= {"c1", "?"}
     assert told
@@ -122,7 +123,7 @@ def test_whatever_reading_an_answer_raises_is_its_senders_refusal(
     s = settings("fedavg")
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path)))
     assert [line.answered for line in ours.rounds] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
-    assert f"({error.__name__})" in missing_of(ours.rounds[1])["1"]
+    assert refused(ours.rounds[1]) == {1: "garbled"}
     assert "4711" not in str(ours.rounds)
 
 
@@ -327,11 +328,11 @@ def test_a_resumed_run_limits_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("counts", "why"),
     [
-        (lambda b: b.counts * 10, "counts are of 420 training samples, the client joined with 42"),
+        (lambda b: b.counts * 10, Reason("mismatch", "counts", 420, "42 training samples, as at joining")),
         (lambda b: torch.zeros_like(b.counts), None),  # its owner hides them
     ],
 )
-def test_an_evaluation_is_of_as_many_samples_as_joined(counts: Any, why: str | None, tmp_path: Path) -> None:
+def test_an_evaluation_is_of_as_many_samples_as_joined(counts: Any, why: Reason | None, tmp_path: Path) -> None:
     """Class counts that do not add up to what c1 claimed at joining are refused; hidden ones are not."""
     s = settings("fedavg", run={"rounds": 2})
 
@@ -343,13 +344,13 @@ def test_an_evaluation_is_of_as_many_samples_as_joined(counts: Any, why: str | N
         return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, b.but(counts=counts(b)))
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
-    told = [e["what"] for e in lines(tmp_path, "events") if e["what"].startswith("evaluation: refused")]
+    told = [e["what"] for e in lines(tmp_path, "events") if e["what"].startswith("evaluate: refused")]
     if why is None:
         assert told == []
-        assert refused_of(ours.rounds[-1]) == {}
+        assert not refused(ours.rounds[-1])
     else:
-        assert told == [f"evaluation: refused: {why}"] * 2
-        assert refused_of(ours.rounds[-1]) == {"1": f"evaluation: {why}"}
+        assert told == [f"evaluate: refused: {why}"] * 2
+        assert refused(ours.rounds[-1]) == {1: why.code}
 
 
 def test_an_evaluation_on_more_samples_than_a_client_may_claim_is_refused(tmp_path: Path) -> None:
@@ -364,12 +365,12 @@ def test_an_evaluation_on_more_samples_than_a_client_may_claim_is_refused(tmp_pa
         return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, b)
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
-    assert refused_of(ours.rounds[0]) == {"1": "evaluation: test is of 1100 samples, at most 1000 are taken"}
+    assert refused(ours.rounds[0]) == {1: "out-of-range"}
 
 
 # ---- what is written down ------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("value", "shown"), [(float("nan"), "holds nan"), (1e30, "holds 1e+30")])
-def test_events_name_who_sent_numbers_that_cannot_be_used(value: float, shown: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("value", "code"), [(float("nan"), "not-finite"), (1e30, "too-large")])
+def test_events_name_who_sent_numbers_that_cannot_be_used(value: float, code: Code, tmp_path: Path) -> None:
     """A refused upload is in events.jsonl with round, client and reason, as it is in rounds.jsonl."""
 
     def touch(post: Direct, who: str, of: WireMessage) -> WireMessage:
@@ -383,8 +384,8 @@ def test_events_name_who_sent_numbers_that_cannot_be_used(value: float, shown: s
     ours = on_hosts(settings("fedavg"), tmp_path, Direct(sites(tmp_path), touch=touch))
     (told,) = [e for e in lines(tmp_path, "events") if "refused" in e["what"]]
     assert (told["round"], told["client"]) == (2, "c1")
-    assert told["what"] == f"update: refused: {ours.rounds[1]['refused']['1']}"
-    assert shown in told["what"]
+    assert told["what"].startswith("update: refused: model holds")
+    assert refused(ours.rounds[1]) == {1: code}
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fednova", "fedrep", "fedproto"])
@@ -402,7 +403,7 @@ def test_an_upload_of_ten_thousand_times_the_length_stops_nobody(name: str, tmp_
     s = settings(name)
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
     assert [line.answered for line in ours.rounds] == [[0, 1, 2], *[[0, 2]] * 3]
-    assert [list(refused_of(line)) for line in ours.rounds] == [[], *[["1"]] * 3]
+    assert [refused(line) for line in ours.rounds] == [{}, *[{1: "outlier"}] * 3]
     assert same_server(ours, traced(s, ours.rounds))
     told = [e for e in lines(tmp_path, "events") if "times the median of the round" in e["what"]]
     assert {e["client"] for e in told} == {"c1"}
@@ -416,8 +417,7 @@ def test_an_evaluation_that_does_not_come_is_in_the_rounds_record(tmp_path: Path
         return None if lost else post.ask(who, of)
 
     ours = on_hosts(settings("fedavg"), tmp_path, Direct(sites(tmp_path), touch=touch))
-    missing = [[one.client for one in line.missing("evaluate")] for line in ours.rounds]
-    assert missing == [[], [1], [], []]
+    assert [refused(line, "evaluate") for line in ours.rounds] == [{}, {1: "expired"}, {}, {}]
     assert ours.rounds[1].figures.clients == 2
 
 

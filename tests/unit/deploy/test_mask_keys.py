@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from fedkin.core import Bundle, ConfigError
+from fedkin.core.refusals import Reason
 from fedkin.data import SiteData
-from fedkin.deploy.channel import CODES
 from fedkin.deploy.client import ClientService
 from fedkin.deploy.maskkeys import MaskKeys, Signing
 from fedkin.deploy.node import Node, _duty
@@ -77,7 +77,7 @@ def test_a_restored_snapshot_gives_no_difference_of_uploads(process: str, tmp_pa
         assert [found[which].head["code"] for which in ("refused", "second")] == ["masked", "masked"]
         assert found["second"].body == b""
         return
-    assert found["refused"].head["code"] == "other-key"
+    assert found["refused"].head["code"] == "new-key"
     difference = bundle(found["second"]).model - bundle(found["first"]).model
     # a difference of bare addends is about 0.5 * 2^34 / 3 everywhere; one of random numbers is near 2^63
     assert float(difference.abs().double().log2().median()) > 61
@@ -143,9 +143,9 @@ def test_scores_stay_with_their_owner(tmp_path: Path) -> None:
     )
     ours = on_hosts(s, tmp_path, post)
     assert same_server(ours, simulated(s))
-    assert [(a.head["code"], a.body) for a in heard] == [("scores", b"")] * 3
+    assert [(a.head["code"], a.body) for a in heard] == [("keeps-scores", b"")] * 3
     assert {line.client for line in ours.clients} == {0, 2}
-    assert any(CODES["scores"] in e["what"] for e in lines(tmp_path, "events") if e["client"] == "c1")
+    assert any(str(Reason("keeps-scores")) in e["what"] for e in lines(tmp_path, "events") if e.client == "c1")
     assert len(list((tmp_path / "disks" / "c1").glob("*/model/card.json"))) == 1
 
 

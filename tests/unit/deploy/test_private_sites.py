@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from fedkin.core import ConfigError, EngineError, RunFolderError
+from fedkin.core.refusals import Reason
 from fedkin.data import Card, SiteData
 from fedkin.deploy import privacy_budget as account_module
 from fedkin.deploy import serve as serve_module
-from fedkin.deploy.channel import CODES
 from fedkin.deploy.client import ClientService
 from fedkin.deploy.messages import Clerk
 from fedkin.deploy.node import Node, _duty
@@ -31,11 +31,10 @@ from fedkin.experiment.settings import Settings
 from fedkin.exporting import load_export
 from fedkin.methods import CFIC, DAPFL, FedAvg
 from fedkin.privacy.budget import Privacy, composed, epsilon, total
-from folders import missing_of
 from grouped import setup, tables
 from hosttoys import Direct, lines, on_hosts, settings, simulated, sites, taken_home
 from kills import Killed
-from toys import mlp
+from toys import mlp, refused
 
 pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[dp]'")
 PRIVATE = {"noise_multiplier": 1.0}
@@ -239,7 +238,7 @@ def test_an_answer_with_steps_that_cannot_be_is_not_used(tmp_path: Path) -> None
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=lie))
     assert [line.answered for line in ours.rounds] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
-    assert "$.spent[0][1]" in missing_of(ours.rounds[1])["1"]
+    assert refused(ours.rounds[1], "update") == {1: "garbled"}
     assert total(ours.rounds) == total(simulated(s).rounds)  # round 2's came with the evaluation after it
 
 
@@ -345,7 +344,7 @@ def test_one_site_stays_out(name: str, run: dict[str, Any], limits: PrivacyLimit
     assert len(ours.server.sizes) == 2
     answers = {of.head["kind"]: answer for client, _, of, answer in heard.found if client == "c1"}
     assert answers[kind].head["code"] == "settings"
-    assert any(e["client"] == "c1" and CODES["settings"] in e["what"] for e in lines(tmp_path, "events"))
+    assert any(e["client"] == "c1" and str(Reason("settings")) in e["what"] for e in lines(tmp_path, "events"))
 
 
 def budget(rounds: float, s: Settings) -> float:
@@ -363,7 +362,7 @@ def test_a_budget_ends_over_all_runs(tmp_path: Path, caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.INFO, "fedkin.site"):
         ours = on_hosts(s, tmp_path, post)
     assert [line.answered for line in ours.rounds] == [[0, 1, 2]] * 2 + [[0, 2]] * 2
-    assert missing_of(ours.rounds[2])["1"] == missing_of(ours.rounds[3])["1"] == CODES["budget"]
+    assert [refused(line, "update") for line in ours.rounds[2:]] == [{1: "budget"}] * 2
     assert post.sites[101].account.total(1e-5) == budget(2, s)
     assert f"epsilon {budget(1, s):.3g} in run" in caplog.text
     assert f"--max-epsilon {limits.max_epsilon:g}, so it says no more" in caplog.text
@@ -420,8 +419,8 @@ def test_steps_are_on_the_disk_before_the_answer_leaves(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(account_module, "write_private", write)
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
-    assert missing_of(ours.rounds[1]) == {"1": CODES["disk"]}
-    assert [sorted(line.private) for line in ours.rounds] == [["0", "1", "2"], ["0", "2"], *[["0", "1", "2"]] * 2]
+    assert refused(ours.rounds[1], "update") == {1: "disk"}
+    assert [sorted(line["dp_steps"]) for line in ours.rounds] == [["0", "1", "2"], ["0", "2"], *[["0", "1", "2"]] * 2]
 
 
 def changed(whole: dict[str, Any], **values: Any) -> str:

@@ -16,6 +16,7 @@ import tyro
 from fedkin.cli import nodes
 from fedkin.cli.nodes import Submission
 from fedkin.core import ConfigError, EngineError
+from fedkin.core.refusals import Code
 from fedkin.deploy import actor, scaleout, submitted
 from fedkin.deploy.control import Control
 from fedkin.deploy.ports import free_port
@@ -168,12 +169,17 @@ def test_a_run_that_ended_without_a_report_is_named_for_a_shell(
         nodes._follow(folder, None, 0.0, lambda: "over")
 
 
-@pytest.mark.parametrize(("reason", "code"), [("model holds nan, expected finite numbers", 3), ("wrong shape", 0)])
+@pytest.mark.parametrize(("reason", "code"), [("not-finite", 3), ("shape", 0)])
 def test_a_submitted_run_that_diverged_ends_with_its_own_code(
-    reason: str, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    reason: Code, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As fedkin run does; the lines of the rounds are all that the command reads."""
-    line = {"round": 1, "answered": [], "refused": {"0": reason}, "missing": {}, "evaluated": False}
+    line = {
+        "round": 1,
+        "answered": [],
+        "refused": [{"code": reason, "stage": "update", "client": 0}],
+        "evaluated": False,
+    }
     asked = tyro.cli(Submission, args=["run.toml", "--quiet"])
 
     def submitted(*args: object) -> str:

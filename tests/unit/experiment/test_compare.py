@@ -16,7 +16,7 @@ from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings, settings_from
 from fedkin.methods import FedProx, get_method
 from fedkin.storage.toml import read_toml
-from folders import FILES, content, lines_in, missing_of
+from folders import FILES, content, lines_in
 from kills import Stop
 
 DATA = DataSettings(clients=5, samples_per_client=24)
@@ -71,7 +71,7 @@ def test_methods_see_the_same_data_and_the_same_clients() -> None:
         asked = [sorted(set(range(5 if t >= 3 else 4))) for t in range(1, 7)]
         assert [line.cohort for line in run.rounds] == asked
     for run in (run for run in runs if run.title != "Local (full)"):
-        schedule = [(line.cohort, missing_of(line), line.joined) for line in run.rounds]
+        schedule = [(line.cohort, line.refused, line.joined) for line in run.rounds]
         tests = [(c.client, c.n_test, c["n_validation"]) for c in run.clients]
         seen[run.seed].append((schedule, tests))
 

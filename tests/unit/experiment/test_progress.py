@@ -13,7 +13,10 @@ from rich.console import Console
 import fedkin
 from fedkin.experiment.progress import bar
 
-LINES = [{"round": 1, "refused": {}, "accuracy": 0.25}, {"round": 2, "refused": {"3": "late"}, "accuracy": None}]
+LINES = [
+    {"round": 1, "refused": [], "accuracy": 0.25},
+    {"round": 2, "refused": [{"code": "not-finite", "stage": "update", "client": 3}], "accuracy": None},
+]
 
 
 class Terminal(io.StringIO):

@@ -8,6 +8,7 @@ import msgspec
 import torch
 
 from fedkin.core import Bundle
+from fedkin.core.refusals import Reason
 from fedkin.data import Federation, planted_groups
 from fedkin.experiment.records import lines_of, unevaluated
 from fedkin.record.lines import RelationLine, RoundLine
@@ -29,8 +30,7 @@ def report(**changes: Any) -> RoundReport:
         "abandoned": False,
         "joined": [],
         "absent": [],
-        "refused": {},
-        "missing": {1: "did not answer"},
+        "refused": (Reason("expired").at("update", 1),),
         "bytes_down": 80,
         "bytes_up": 40,
         "weights": None,

@@ -12,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin.core import Aggregation, Bundle, ConfigError, MethodError
+from fedkin.core.refusals import Reason
 from fedkin.core.rows import weighted_mean
 from fedkin.methods import FedAvg, FedDyn, FedRep, Oracle, PerFedAvg
 from fedkin.privacy.secure_sum import BITS, LIMIT, OutOfRange, SecureGroup, fixed, summed
-from fedkin.server import Message, Plan
-from fedkin.testing.trial import Exchange, Replies, Setting, Touch, lose, play
+from fedkin.server import Message, Outcome, Plan
+from fedkin.testing.trial import Exchange, Setting, Touch, lose, play
+from toys import refused
 
 SECURE: dict[str, Any] = {"rounds": 4, "participation": 0.7, "seed": 1, "aggregation": Aggregation(secure=True)}
 numbers = st.lists(st.floats(-LIMIT, LIMIT, width=32), min_size=3, max_size=3)
@@ -123,7 +125,7 @@ def test_without_one_upload_the_round_is_abandoned(step: str) -> None:
     """Server and clients are as after the round before; whose upload was missing is said to the others."""
     victim = play(FedRep(), Setting(plan=Plan(**SECURE))).reports[1].answered[0]
 
-    def spoilt(messages: Mapping[int, Message], pass_on: Exchange) -> Replies:
+    def spoilt(messages: Mapping[int, Message], pass_on: Exchange) -> Outcome:
         answers, missing = pass_on(messages)
         if victim in answers and messages[victim].step == "update" and messages[victim].round == 2:
             answers[victim] = Bundle(body=answers[victim].body[1:])
@@ -134,8 +136,8 @@ def test_without_one_upload_the_round_is_abandoned(step: str) -> None:
     report, before, after = trial.reports[1], trial.moments[1], trial.moments[2]
     assert report.abandoned
     assert report.answered == []
-    others = {why for i, why in report.refused.items() if i != victim}
-    assert others == {f"cannot be read without the upload of client {victim}"}
+    others = [one for one in report.refused if one.client != victim]
+    assert {(one.code, one.value) for one in others} == {("pool-broken", victim)}
     assert torch.equal(before.server.state.body, after.server.state.body)
     assert all(torch.equal(t, after.states[i][n]) for i, b in before.states.items() for n, t in b.items())
     assert [r.abandoned for r in trial.reports] == [False, True, False, False]
@@ -145,7 +147,7 @@ def test_a_sum_that_cannot_be_is_not_used() -> None:
     """Masks that do not cancel leave numbers up to 2^29, of which hardly one in five is below the bound."""
     noise = torch.randint(-(2**63), 2**63 - 1, (73,), generator=torch.Generator().manual_seed(0))
 
-    def touch(messages: Mapping[int, Message], pass_on: Exchange) -> Replies:
+    def touch(messages: Mapping[int, Message], pass_on: Exchange) -> Outcome:
         answers, missing = pass_on(messages)
         if next(iter(messages.values())).round == 2 and next(iter(messages.values())).step == "update":
             first = min(answers)
@@ -154,7 +156,7 @@ def test_a_sum_that_cannot_be_is_not_used() -> None:
 
     trial = play(FedAvg(), Setting(plan=Plan(**SECURE)), touch=touch)
     assert [r.abandoned for r in trial.reports] == [False, True, False, False]
-    assert all("or an upload was false" in why for why in trial.reports[1].refused.values())
+    assert set(refused(trial.reports[1]).values()) == {"pool-numbers"}
 
 
 def test_groups_are_summed_apart_and_small_ones_sit_out() -> None:
@@ -167,7 +169,7 @@ def test_groups_are_summed_apart_and_small_ones_sit_out() -> None:
         assert len(report.cohort) == 5
         assert len(report.answered) == 3
         assert {i % 2 for i in out} == {1 - report.answered[0] % 2}
-        assert {report.missing[i] for i in out} == {"sits out: its group has 2 in this round, a sum needs 3"}
+        assert report.refused == tuple(Reason("left-out", value=2, expected="3").at("update", i) for i in out)
         if before.server.round:
             stays = before.server.state.groups.tolist().index(out[0] % 2)
             assert torch.equal(before.server.state.models[stays], after.server.state.models[stays])
@@ -176,10 +178,10 @@ def test_groups_are_summed_apart_and_small_ones_sit_out() -> None:
 def test_a_client_whose_numbers_cannot_be_added_up_says_so() -> None:
     """A diverged training: the reason is in the line, its state is not taken, the round is abandoned."""
 
-    def touch(messages: Mapping[int, Message], pass_on: Exchange) -> Replies:
+    def touch(messages: Mapping[int, Message], pass_on: Exchange) -> Outcome:
         far = {i: replace(m, body=Bundle(model=m.body.model * 1e9)) for i, m in messages.items() if m.round == 2}
         return pass_on({**messages, **far} if next(iter(messages.values())).step == "update" else messages)
 
     trial = play(FedAvg(), Setting(plan=Plan(**SECURE)), touch=touch)
     assert trial.reports[1].abandoned
-    assert {why[:31] for why in trial.reports[1].missing.values()} == {"its numbers cannot be added up:"}
+    assert set(refused(trial.reports[1]).values()) == {"not-summable"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,12 +23,13 @@ from fedkin.core import (
     to_all,
     to_each,
 )
+from fedkin.core.refusals import outside
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, PFA, FedAvg, FedPer, FedSoft, FeSEM, PFedCS, get_method
-from fedkin.server import Message, Plan, RoundReport, begin, join_rounds, rounds
+from fedkin.server import Message, Outcome, Plan, RoundReport, begin, join_rounds, rounds
 from fedkin.server.rounds import chosen
 from fedkin.testing.toys import network, samples
-from fedkin.testing.trial import Exchange, Replies, Setting, Touch, lose, play
-from toys import method
+from fedkin.testing.trial import Exchange, Setting, Touch, lose, play
+from toys import method, refused
 
 P = network("mlp").size  # 73 numbers of four bytes
 
@@ -49,7 +49,7 @@ def variant(**steps: Any) -> Method:
 def replies(client: int, change: Any) -> Touch:
     """One client's upload is changed on its way."""
 
-    def touch(messages: Mapping[int, Message], pass_on: Exchange) -> Replies:
+    def touch(messages: Mapping[int, Message], pass_on: Exchange) -> Outcome:
         answers, missing = pass_on(messages)
         if client in answers:
             answers[client] = change(answers[client])
@@ -187,9 +187,9 @@ def test_lost_answers_are_not_counted_and_refused_ones_are() -> None:
     """Bytes up are what reached the server; bytes down what was sent."""
     cohort = reports(FedAvg())[1].cohort
     lost = reports(FedAvg(), lose({2: cohort[:1]}))[1]
-    refused = reports(FedAvg(), replies(cohort[0], lambda b: b.but(model=b.model / 0)))[1]
+    bad = reports(FedAvg(), replies(cohort[0], lambda b: b.but(model=b.model / 0)))[1]
     assert (lost.bytes_down, lost.bytes_up) == (16 * P, 12 * P)
-    assert (refused.bytes_down, refused.bytes_up) == (16 * P, 16 * P)
+    assert (bad.bytes_down, bad.bytes_up) == (16 * P, 16 * P)
 
 
 def test_classifiers_travel_only_while_they_are_needed() -> None:
@@ -206,33 +206,28 @@ def test_classifiers_travel_only_while_they_are_needed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("change", "code"),
     [
-        (lambda b: Bundle(), r"sent \[\], expected \['model'\]"),
-        (lambda b: b.but(n=torch.tensor(5)), r"sent \['model', 'n'\], expected \['model'\]"),
-        (lambda b: b.but(model=b.model[:-1]), r"model is torch.float32 \[72\], expected torch.float32 \[73\]"),
-        (lambda b: b.but(model=b.model[None]), r"model is torch.float32 \[1, 73\], expected"),
-        (lambda b: b.but(model=b.model.double()), r"model is torch.float64 \[73\], expected torch.float32"),
-        (lambda b: b.but(model=b.model * float("nan")), "model holds nan, expected finite numbers up to 1e"),
-        (lambda b: b.but(model=b.model - 1e30), r"model holds 1e\+30, expected finite numbers up to 1e\+08"),
-        (
-            lambda b: b.but(model=b.model * 1e4),
-            r"its largest number is [0-9.e+]+ times the median of the round, at most 1000",
-        ),
-        (lambda b: b.but(model=b.model * 0 - 1e4), r"its largest number is [0-9.e+]+ times the median of the round"),
+        (lambda b: Bundle(), "names"),
+        (lambda b: b.but(n=torch.tensor(5)), "names"),
+        (lambda b: b.but(model=b.model[:-1]), "shape"),
+        (lambda b: b.but(model=b.model[None]), "shape"),
+        (lambda b: b.but(model=b.model.double()), "shape"),
+        (lambda b: b.but(model=b.model * float("nan")), "not-finite"),
+        (lambda b: b.but(model=b.model - 1e30), "too-large"),
+        (lambda b: b.but(model=b.model * 1e4), "outlier"),
+        (lambda b: b.but(model=b.model * 0 - 1e4), "outlier"),
     ],
     ids=["empty", "a name more", "shape", "dimension", "type", "nan", "1e30", "ten thousandfold", "1e4"],
 )
-def test_a_bad_upload_is_refused_for_that_client_alone(change: Any, reason: str) -> None:
+def test_a_bad_upload_is_refused_for_that_client_alone(change: Any, code: str) -> None:
     """The round goes on with the others as if this answer had been lost, and the report says why."""
     victim = reports(FedAvg())[0].cohort[1]
     touched = play(FedAvg(), Setting(plan=Plan(2, 0.7)), touch=replies(victim, change))
     plain = play(FedAvg(), Setting(plan=Plan(2, 0.7)), touch=lose({1: [victim], 2: [victim]}))
     for r in touched.reports:
         if victim in r.cohort:
-            assert list(r.refused) == [victim]
-            assert re.match(reason, r.refused[victim])
-            assert "had been sent" not in r.refused[victim]
+            assert [(one.client, one.stage, one.code) for one in r.refused] == [(victim, "update", code)]
         assert victim not in r.answered
     assert torch.equal(touched.server.state.model, plain.server.state.model)
 
@@ -246,7 +241,7 @@ def test_clients_with_other_data_are_not_refused(name: str) -> None:
         for i, n in enumerate(sizes)
     )
 
-    def longer(messages: Mapping[int, Message], pass_on: Exchange) -> Replies:
+    def longer(messages: Mapping[int, Message], pass_on: Exchange) -> Outcome:
         answers, missing = pass_on(messages)
         if 2 in answers and messages[2].step == "update":
             answers[2] = Bundle({n: _longer(t, messages[2].body.get(n)) for n, t in answers[2].items()})
@@ -275,10 +270,9 @@ def test_numbers_that_the_server_spoilt_are_said_to_be_its_own(secure: bool) -> 
     plan = Plan(2, 0.7, aggregation=Aggregation(secure=secure))
     first, second = play(method, Setting(plan=plan)).reports
     assert len(first.answered) == 4
-    reasons = second.missing if secure else second.refused
-    assert sorted(reasons) == second.cohort
-    assert all(why.endswith("; had been sent NaN or infinity in model") for why in reasons.values())
-    assert not first.refused | first.missing
+    assert [one.client for one in second.refused] == second.cohort
+    assert {(one.code, one.tensor) for one in second.refused} == {("sent-not-finite", "model")}
+    assert not first.refused
 
 
 def test_the_bound_is_the_plans() -> None:
@@ -304,7 +298,7 @@ def test_uploads_come_to_aggregate_in_ascending_order() -> None:
         seen.append((r.ids.tolist(), up.model[:, 0]))
         return s
 
-    def backwards(messages: Mapping[int, Message], pass_on: Exchange) -> Replies:
+    def backwards(messages: Mapping[int, Message], pass_on: Exchange) -> Outcome:
         answers, missing = pass_on(messages)
         return {i: answers[i] for i in sorted(answers, reverse=True)}, missing
 
@@ -362,7 +356,7 @@ class Nobody:
     def joiners(self, known: int, round: int) -> dict[int, Bundle]:
         return {}
 
-    def exchange(self, messages: Mapping[int, Message], enough: int | None = None) -> Replies:
+    def exchange(self, messages: Mapping[int, Message], enough: int | None = None) -> Outcome:
         assert not messages
         return {}, {}
 
@@ -388,7 +382,7 @@ def test_what_is_missing_is_told() -> None:
     """Ids and reasons of those who did not answer; the server acknowledges only the others."""
     cohort = reports(FedAvg())[1].cohort
     trial = play(FedAvg(), Setting(plan=Plan(3, 0.7)), touch=lose({2: cohort[:2]}))
-    assert trial.reports[1].missing == dict.fromkeys(cohort[:2], "lost")
+    assert refused(trial.reports[1]) == dict.fromkeys(cohort[:2], "gone")
     assert trial.reports[1].answered == cohort[2:]
     assert all(int(trial.moments[2].server.acks[i]) != 2 for i in cohort[:2])
     assert all(int(trial.moments[2].server.acks[i]) == 2 for i in cohort[2:])
@@ -410,7 +404,7 @@ def test_over_selection_takes_those_who_answer_first() -> None:
     often four than without asking more."""
     several = reports(FedAvg(), plan={"rounds": 8, "oversampling": 1.5})
     assert all(len(r.cohort) == 6 and len(r.answered) == 4 for r in several)
-    assert set(several[0].missing.values()) == {"came too late"}
+    assert set(refused(several[0]).values()) == {"passed-over"}
     assert len({tuple(r.answered) for r in several}) > 1
     plain, more = (reports(FedAvg(), plan={"rounds": 20, "oversampling": over}, dropout=0.3) for over in (1.0, 1.5))
     full = [sum(len(r.answered) == 4 for r in found) for found in (plain, more)]
@@ -513,5 +507,5 @@ def test_an_index_out_of_range_is_refused_for_its_client(bad: int) -> None:
     touched = [r for r in found if 0 in r.cohort]
     assert touched
     for r in touched:
-        assert r.refused == {0: f"cluster is {bad}, there are 2"}
+        assert r.refused == (outside("cluster", bad, 0, 1).at("update", 0),)
         assert r.answered == [i for i in r.cohort if i != 0]

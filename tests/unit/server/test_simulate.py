@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedkin.core import Bundle, ConfigError, Method, Training
+from fedkin.core.refusals import Reason
 from fedkin.engines import Job, Loop
 from fedkin.methods import DAPFL, FedAvg, Local
 from fedkin.server import Message, Plan, RunSettings, Simulation, begin, join_rounds, rounds
@@ -127,7 +128,7 @@ def test_who_is_missing_is_told_why() -> None:
     s = simulation(dropout=0.999)
     answers, missing = s.exchange({0: message(1), 1: message(1)})
     assert answers == {}
-    assert missing == {0: "did not answer", 1: "did not answer"}
+    assert missing == {0: Reason("expired"), 1: Reason("expired")}
     assert s.states(torch.zeros(6, dtype=torch.int64))[0] == {}
 
 
