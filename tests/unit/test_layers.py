@@ -113,10 +113,10 @@ def test_no_modules_import_each_other() -> None:
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if name(p).startswith("core/")], ids=name)
-def test_the_core_needs_torch_and_python_only(path: Path) -> None:
+def test_the_core_needs_torch_msgspec_and_python_only(path: Path) -> None:
     """The contract can be read, and a method written, without any other package installed."""
     outside = {i.partition(".")[0] for i in imports(path)} - set(sys.stdlib_module_names)
-    assert outside <= {"torch", "fedkin"}
+    assert outside <= {"torch", "msgspec", "fedkin"}
     assert all(i.startswith("fedkin.core") for i in imports(path) if i.startswith("fedkin"))
 
 

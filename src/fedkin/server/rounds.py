@@ -195,7 +195,6 @@ def _ask(
         wanted: the clients that are sent a message; None: all of ``r.ids``.
     """
     method, server, out = run.method, run.server, _Answers()
-    name = "distribute" if kind == "update" else "deliver"
     for ids in r.ids.split(max(1, len(r.ids)) if kind in ("survey", "update") else _TOGETHER):
         if wanted is not None and set(ids.tolist()).isdisjoint(wanted):
             continue
@@ -204,8 +203,10 @@ def _ask(
             if (asked := question.question(method, server.state, part)) is None:
                 break
             download = asked
+        elif kind == "update" and len(ids):
+            download = handed_out(method, "distribute", method.distribute(server.state, part))
         elif len(ids):
-            download = handed_out(method, name, getattr(method, name)(server.state, part))
+            download = handed_out(method, "deliver", method.deliver(server.state, part))
         messages = {
             i: m
             for i, m in _messages(kind, download, part, server, pools).items()
