@@ -100,7 +100,7 @@ def test_only_masked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
     post = Direct(sites(tmp_path, limits=limits), touch=lie)
     ours = on_hosts(secure(run={"rounds": 1}), tmp_path, post)
-    assert ours.rounds[0]["answered"] == [0, 1, 2]
+    assert ours.rounds[0].answered == [0, 1, 2]
     assert [(a.head["code"], a.body) for a in bare] == [("settings", b"")] * 3
     assert "the run asks for uploads without masks" in caplog.text
     assert "--only-masked" in caplog.text
@@ -230,7 +230,7 @@ def test_a_server_in_the_middle_reads_nothing(lie: str, folder: Path, caplog: py
 
     ours = on_hosts(secure(run={"rounds": 1}), folder, Direct(signed_sites(folder), touch=touch))
     assert [(a.head["code"], a.body) for a in asked] == [("strangers", b"")] * 3
-    assert ours.rounds[0]["abandoned"]
+    assert ours.rounds[0].abandoned
     assert f"is not signed by a client whose key is in {folder / 'peers-0'}" in caplog.text
     assert not any(str(folder) in json.dumps(a.head) for a in asked)
 

@@ -174,12 +174,7 @@ def test_a_submitted_run_that_diverged_ends_with_its_own_code(
     reason: Code, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As fedkin run does; the lines of the rounds are all that the command reads."""
-    line = {
-        "round": 1,
-        "answered": [],
-        "refused": [{"code": reason, "stage": "update", "client": 0}],
-        "evaluated": False,
-    }
+    line = {"round": 1, "refused": [{"code": reason, "stage": "update", "client": 0}]}
     asked = tyro.cli(Submission, args=["run.toml", "--quiet"])
 
     def submitted(*args: object) -> str:

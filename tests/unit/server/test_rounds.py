@@ -23,7 +23,7 @@ from fedkin.core import (
     to_all,
     to_each,
 )
-from fedkin.core.refusals import outside
+from fedkin.core.refusals import DIVERGING, outside
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, PFA, FedAvg, FedPer, FedSoft, FeSEM, PFedCS, get_method
 from fedkin.server import Message, Outcome, Plan, RoundReport, begin, join_rounds, rounds
 from fedkin.server.rounds import chosen
@@ -273,6 +273,20 @@ def test_numbers_that_the_server_spoilt_are_said_to_be_its_own(secure: bool) -> 
     assert [one.client for one in second.refused] == second.cohort
     assert {(one.code, one.tensor) for one in second.refused} == {("sent-not-finite", "model")}
     assert not first.refused
+
+
+def test_names_that_clients_choose_do_not_make_a_run_diverged() -> None:
+    """All but one client name a tensor "nan": the name is kept nowhere, and the code is no sign of divergence."""
+
+    def touch(messages: Mapping[int, Message], pass_on: Exchange) -> Outcome:
+        answers, missing = pass_on(messages)
+        first = min(answers)
+        return {i: b if i == first else Bundle(nan=b.model) for i, b in answers.items()}, missing
+
+    (r,) = reports(FedAvg(), touch, plan={"rounds": 1})
+    assert set(refused(r, "update").values()) == {"names"}
+    assert not DIVERGING & set(refused(r, "update").values())
+    assert "nan" not in str(r.refused)
 
 
 def test_the_bound_is_the_plans() -> None:
