@@ -470,9 +470,17 @@ def row(*cells: Any) -> str:
 
 def sizes() -> str:
     """Return the first table of docs/verdicts.md."""
-    heads = ("seeds, clients", "r = 0", "0.1", "0.2", "0.33", "0.5", "1", "r as measured", "power",
-             "power of Student's over seed means")  # fmt: skip
-    return "\n".join([row(*heads), "| --- |" + " ---: |" * (len(heads) - 1), tables()["sizes"]])
+    heads = ("seeds, clients", "r = 0", "0.2", "0.33", "1", "power", "power of Student's over seed means")
+    rows = [
+        row(
+            f"{x['seeds']}, {x['clients']}{'' if x['kind'] == 'anew' else ', same'}",
+            *(f"{x['size'][i]:.1f}" for i in (0, 2, 3, 5)),
+            *(" · ".join(f"{v:.0f}" for v in x[name]) for name in ("power", "student")),
+        )
+        for x in known()
+        if x["part"] == "size" and x["kind"] in ("anew", "same")
+    ]
+    return "\n".join([row(*heads), "| --- |" + " ---: |" * (len(heads) - 1), *rows])
 
 
 def harmed() -> str:
