@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 
-from fedkin.capabilities import Uploads, has
 from fedkin.core.method import FAMILIES, Method
 
 ABOUT = {
@@ -165,9 +164,9 @@ def families(methods: Mapping[str, Method]) -> str:
     for family in FAMILIES:
         title = family[0].upper() + family[1:]
         lines += [f"## {title}", "", ABOUT[family], "", f"![{title}: what is shared](pictures/{file_of(family)})", ""]
-        lines += ["| method | name | idea | the server learns |", "| --- | --- | --- | --- |"]
+        lines += ["| method | name | idea |", "| --- | --- | --- |"]
         for name, m in methods.items():
             if m.family == family:
-                lines.append(f"| [{m.title}](methods/{name}.md) | `{name}` | {m.summary} | {has(m, Uploads).reveals} |")
+                lines.append(f"| [{m.title}](methods/{name}.md) | `{name}` | {m.summary} |")
         lines.append("")
     return "\n".join(lines)

@@ -127,7 +127,8 @@ def _section(table: Table, scale: Scale, done: Mapping[str, Line]) -> Iterator[s
     """Yield one table and its claims."""
     yield f"## {table.title}"
     yield " ".join([table.text.strip(), f"{scale.text}"]).strip()
-    yield to_markdown(_grid(table, scale, measured(table, scale.name, done))).strip()
+    if table.numbers or not table.claims:  # a further experiment of ours is stated by its answers
+        yield to_markdown(_grid(table, scale, measured(table, scale.name, done))).strip()
     yield "\n".join(f"- {claim_line(table, verdict(table, claim, scale.name, done))}" for claim in table.claims)
 
 
