@@ -127,7 +127,7 @@ def _section(table: Table, scale: Scale, done: Mapping[str, Line]) -> Iterator[s
     """Yield one table and its claims."""
     yield f"## {table.title}"
     yield " ".join([table.text.strip(), f"{scale.text}"]).strip()
-    if table.numbers or not table.claims:  # a further experiment of ours is stated by its answers
+    if not table.claims or not all(claim.question for claim in table.claims):  # those of ours state their answers alone
         yield to_markdown(_grid(table, scale, measured(table, scale.name, done))).strip()
     yield "\n".join(f"- {claim_line(table, verdict(table, claim, scale.name, done))}" for claim in table.claims)
 

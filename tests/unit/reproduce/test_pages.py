@@ -257,9 +257,9 @@ def test_a_page_has_the_paper_s_number_before_ours(toy: Paper) -> None:
     assert second[2] == ["FedAvg", "9 / 5 ± 0", "30.00 / ·"], "the same runs: 40 % in round 5"
     first = page(toy, lines(toy.tables[0], {"fedavg/few": [0.5]}))
     assert rows_of(first)[0] == ["", "6 clients"]
-    ours = replace(toy.tables[0], numbers={})
-    assert rows_of(page(replace(toy, tables=(ours,)), found)) == [], "an experiment of ours is stated by its answers"
-    bare = replace(ours, claims=())
+    asked = replace(toy.tables[0], claims=(replace(BETTER, question=True),))
+    assert rows_of(page(replace(toy, tables=(asked,)), found)) == [], "an experiment of ours is stated by its answers"
+    bare = replace(asked, claims=(), numbers={})
     assert rows_of(page(replace(toy, tables=(bare,)), found))[2] == ["FedAvg", "50.00 ± 0.00", "25.00 (1)"]
 
 
