@@ -59,28 +59,25 @@ class Preparation:
     taken: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.shape or min(self.shape) < 1:
-            raise DataError(f"preparation: {list(self.shape)} is not the shape of an input")
+        shape, numbers = self.shape, [c for c in self.columns if c.kind == "number"]
         if self.kind == "table":
-            width = sum(column.width for column in self.columns)
-            if self.shape != (width,):
-                raise DataError(f"preparation: its columns give {width} inputs, its shape is {list(self.shape)}")
-            for c in self.columns:
-                if (c.kind == "number") != bool(c.mean) or len(c.mean) != len(c.std):
-                    raise DataError(
-                        f"preparation: column {c.name!r} needs as many means as deviations, and one of texts has none"
-                    )
-                if not all(map(math.isfinite, (*c.mean, *c.std))) or min(c.std, default=0.0) < 0:
-                    raise DataError(f"preparation: column {c.name!r} needs finite means, and deviations >= 0")
-            if len({len(c.mean) for c in self.columns if c.kind == "number"}) > 1:
-                raise DataError("preparation: columns with means of different numbers of clients")
-        if self.kind == "image":
-            channels = {"L": 1, "RGB": 3}.get(self.mode or "")
-            if self.size is None or self.shape != (channels, *self.size):
-                raise DataError(
-                    f"preparation: an image of mode {self.mode} and size {self.size} has not the shape "
-                    f"{list(self.shape)}"
-                )
+            shape = (sum(column.width for column in self.columns),)
+        elif self.kind == "image":
+            shape = ({"L": 1, "RGB": 3}.get(self.mode or "", 0), *(self.size or ()))
+        counts = {len(values) for c in numbers for values in (c.mean, c.std)}
+        values = [value for c in numbers for value in (*c.mean, *c.std)]
+        below = any(std < 0 for c in numbers for std in c.std)
+        texts = any(c.mean or c.std for c in self.columns if c.kind == "text")
+        if self.shape != shape or min(shape, default=0) < 1:
+            raise DataError(f"preparation: its shape is {list(self.shape)}, its columns or images have {list(shape)}")
+        if (
+            texts
+            or below
+            or len(counts - {0}) != bool(numbers)
+            or len(counts) > 1
+            or not all(map(math.isfinite, values))
+        ):
+            raise DataError("preparation: columns of numbers need as many finite means as deviations, texts have none")
 
     @property
     def per_client(self) -> int:

@@ -274,18 +274,14 @@ class SiteData:
                 f"{self.data} is built in, not this site's own data; to try things out give every site a share of it: "
                 "--share 0, --share 1 and so on"
             )
-        if not isinstance(how.partition, Natural):
+        asked = [name for name in ("drop", "planted", "feature_noise") if getattr(how, name)]
+        if not isinstance(how.partition, Natural) or asked:
+            what = [f"partition '{(how.partition or Dirichlet()).name}'", *asked]
             raise ConfigError(
-                f"partition '{(how.partition or Dirichlet()).name}' needs all data in one place; a site with "
-                'data of its own needs partition = "natural" in [data], in the simulator too; or deal out one data set '
-                "with --share"
+                f"a site takes its own data as they are, and cannot follow {listed(what)}, which need all data in one "
+                'place: set partition = "natural" in [data], in the simulator too, and leave the others out; or deal '
+                "out one data set with --share"
             )
-        if how.drop:
-            raise ConfigError("drop is for a simulation; on real hosts every site leaves the columns out of its file")
-        if how.planted is not None:
-            raise ConfigError("plant makes up true groups, for trying out; data of a site are taken as they are")
-        if how.feature_noise:
-            raise ConfigError("feature_noise changes inputs, for trying out; data of a site are taken as they are")
         return csv_files([Path(self.data)])
 
     def _array(self, how: Sharing) -> Dataset:
@@ -332,24 +328,18 @@ class _Share:
 
 def _as_agreed(dataset: Dataset, card: Card, where: str) -> Dataset:
     """Return the same samples with the classes that all sites agreed on."""
-    if dataset.shape != card.inputs:
-        raise DataError(f"{where}: inputs of shape {list(dataset.shape)}, all sites agreed on {list(card.inputs)}")
-    if (dataset.labels is None) != (card.labels is None):
-        raise DataError(f"{where}: classes are named here or at the other sites, not both; do it alike at all sites")
-    if dataset.labels is None or card.labels is None:
-        new = torch.arange(dataset.classes)
-        if dataset.classes > card.classes:
-            raise DataError(
-                f"{where}: class {dataset.classes - 1} is not one of the {card.classes} that all sites agreed on"
-            )
-    else:
-        numbers = {label: number for number, label in enumerate(card.labels)}
-        unknown = [label for label in dataset.labels if label not in numbers]
-        if unknown:
-            raise DataError(
-                f"{where}: class {listed(unknown)} is not one of those that all sites agreed on, {listed(card.labels)}"
-            )
-        new = torch.tensor([numbers[label] for label in dataset.labels])
+    if dataset.shape != card.inputs or (dataset.labels is None) != (card.labels is None):
+        raise DataError(
+            f"{where}: inputs {list(dataset.shape)} with {'named' if dataset.labels else 'numbered'} classes; all "
+            f"sites agreed on {list(card.inputs)} with {'named' if card.labels else 'numbered'} ones"
+        )
+    known = card.labels or tuple(map(str, range(card.classes)))
+    own = dataset.labels or tuple(map(str, range(dataset.classes)))
+    if unknown := [label for label in own if label not in known]:
+        raise DataError(
+            f"{where}: class {listed(unknown)} is not one of those that all sites agreed on, {listed(known)}"
+        )
+    new = torch.tensor([known.index(label) for label in own])
     test, made = dataset.official_test, dataset.preparation
     return replace(
         dataset,

@@ -93,13 +93,9 @@ def planted_groups(
 
 
 def _check(clients: int, groups: int, samples: int, classes: int, kind: str) -> None:
-    if kind not in ("labels", "inputs"):
-        raise ConfigError(f"kind must be 'labels' or 'inputs', got '{kind}'")
-    if not 1 <= groups <= clients:
-        raise ConfigError(f"groups must lie in 1..{clients} (the number of clients), got {groups}")
-    if classes < 2 or samples < classes:
+    most = min(clients, classes) if kind == "labels" else clients
+    if kind not in ("labels", "inputs") or not 1 <= groups <= most or classes < 2 or samples < classes:
         raise ConfigError(
-            f"at least 2 classes and as many samples per client are needed, got {classes} classes and {samples} samples"
+            f"expected kind 'labels' or 'inputs', groups in 1..{most} for {clients} clients, at least 2 classes and as "
+            f"many samples per client, got {kind!r}, {groups} groups, {classes} classes and {samples} samples"
         )
-    if kind == "labels" and groups > classes:
-        raise ConfigError(f"{classes} classes can be renumbered for at most {classes} groups, got {groups} groups")

@@ -122,30 +122,22 @@ def test_a_split_without_a_column(tmp_path: Path) -> None:
     train = datasets.Dataset.from_dict(rows)
     for lacking in ("sex", "label"):
         saved(tmp_path / lacking, train, train.remove_columns(lacking))
-    said = "split 'test' has no column 'sex', which split 'train' has; add it there, or leave it out: --drop sex"
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=r"split 'test' has no column 'sex', .*--drop sex"):
         load(f"hf:{tmp_path}/sex")
     assert load(f"hf:{tmp_path}/sex", drop=["sex"]).shape == (1,)
-    with pytest.raises(DataError, match=r"split 'test' has no column 'label', which split 'train' has; add it there$"):
+    with pytest.raises(DataError, match="split 'test' has no column 'label'"):
         load(f"hf:{tmp_path}/label")
 
 
-@pytest.mark.parametrize(
-    ("names", "said"),
-    [
-        (["dog", "cat"], "class 0 of 'label' is 'dog' in split 'test' and 'cat' in split 'train'"),
-        (["cat"], "class 1 of 'label' is not there in split 'test' and 'dog' in split 'train'"),
-        (["cat", "dog", "ox"], "class 2 of 'label' is 'ox' in split 'test' and not there in split 'train'"),
-    ],
-)
-def test_splits_with_other_names_of_classes(names: list[str], said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [["dog", "cat"], ["cat"], ["cat", "dog", "ox"]])
+def test_splits_with_other_names_of_classes(names: list[str], tmp_path: Path) -> None:
     """Number 0 is another class there: tests would be wrong without a word."""
 
     def part(names: list[str]) -> Any:
         kinds = {"x": datasets.Value("float32"), "label": datasets.ClassLabel(names=names)}
         return datasets.Dataset.from_dict({"x": [1.0, 2.0], "label": [0, 0]}, features=datasets.Features(kinds))
 
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match="split 'test' has other names"):
         load(f"hf:{saved(tmp_path / 'd', part(['cat', 'dog']), part(names))}")
 
 
@@ -222,11 +214,9 @@ def test_splits_that_are_not_used(tmp_path: Path) -> None:
 
 
 def test_splits_of_other_names(tmp_path: Path) -> None:
-    """How to rename them is said, for these names."""
     datasets.DatasetDict({"holdout-2024": rows(9), "Training": rows(60)}).save_to_disk(str(tmp_path / "d"))
-    with pytest.raises(DataError, match="there are holdout-2024, Training; rename them: ") as error:
+    with pytest.raises(DataError, match="holdout-2024, Training"):
         load(f"hf:{tmp_path}/d")
-    assert "DatasetDict(train=d['Training'], test=d['holdout-2024']).save_to_disk('renamed')" in str(error.value)
 
 
 def test_folders_that_are_not_there_or_without_the_prefix(tmp_path: Path) -> None:

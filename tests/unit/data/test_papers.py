@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import json
 import tarfile
@@ -78,20 +77,14 @@ def test_cifar100_and_its_first_20(root: Path) -> None:
     assert int(e.official_test.y.max()) < 20
 
 
-def test_an_archive_is_read_and_checked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The archive as it was fetched will do; one of the right size with another checksum is damaged."""
+def test_an_archive_is_read(root: Path) -> None:
+    """The archive as it was fetched will do; one that is cut short is named."""
     made = cifar(root / "made", fine=True)
     (root / "cifar100").mkdir()
     archive = root / "cifar100" / "cifar-100-binary.tar.gz"
     with tarfile.open(archive, "w:gz") as packed:
         packed.add(root / "made", "cifar-100-binary")
     assert np.array_equal(load("cifar100").x.numpy(), made["train.bin"])
-    right = hashlib.md5(archive.read_bytes(), usedforsecurity=False).hexdigest()
-    monkeypatch.setitem(upstream._MD5, archive.name, (archive.stat().st_size, right))
-    assert len(load("cifar100")) == 4
-    monkeypatch.setitem(upstream._MD5, archive.name, (archive.stat().st_size, "0" * 32))
-    with pytest.raises(DataError, match="its makers publish 0000"):
-        load("cifar100")
     archive.write_bytes(archive.read_bytes()[:-3000])
     with pytest.raises(DataError, match="cannot be unpacked, it may be cut short"):
         load("cifar100")
@@ -235,18 +228,6 @@ def test_medmnist(root: Path, name: str, classes: int, shape: tuple[int, ...]) -
     assert d.labels is not None
     assert (len(d), d.classes, len(d.labels)) == (12, classes, classes)
     assert d.shape == ((3, 28, 28) if len(shape) == 3 else (1, 28, 28))
-
-
-def test_medmnist_whole_sets_are_checked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file with the published numbers of samples must have the published checksum."""
-    (root / "x").mkdir()
-    np.savez(root / "x" / "pathmnist.npz", **{
-        f"{part}_{what}": np.zeros((2, 4, 4), dtype=np.uint8) if what == "images" else np.arange(2)
-        for part in ("train", "test") for what in ("images", "labels")
-    })  # fmt: skip
-    read = papers._medmnist("pathmnist", "0" * 32, (2, 2), papers._PATH_CLASSES)
-    with pytest.raises(DataError, match="its makers publish 0000"):
-        read(root / "x")
 
 
 def test_mnist(root: Path, mnist_like: Path) -> None:

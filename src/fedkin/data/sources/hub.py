@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -103,8 +102,7 @@ def open_hub(spec: str, how: Reading) -> Opened:
         )
     inputs = _input_column(first, [c for c in columns if c not in (target, client)])
     droppable = [c for c in columns if inputs is None and c not in (target, client)]
-    _check_columns(splits, [c for c in (target, client, inputs) if c is not None], droppable, spec)
-    _check_classes(splits, target, spec)
+    _check_splits(splits, [*(c for c in (target, client, inputs) if c is not None), *droppable], target, spec)
     asked = {"label": how.target, "client": how.client, "input": None}
     guessed = tuple(role for role, name in asked.items() if name is None)
     return Opened(spec, splits, target, client, inputs, guessed, _unread(opened, splits))
@@ -230,18 +228,10 @@ def _splits(found: Any, spec: str) -> list[tuple[str, Any]]:
         if len(found) == 1:
             return [("train", next(iter(found.values())))]
         raise DataError(
-            f"{spec}: expected a split 'train', there are {listed(list(map(str, found)))}; {_renaming(list(found))}"
+            f"{spec}: expected a split 'train', there are {listed(list(map(str, found)))}; rename them, as by "
+            "DatasetDict(train=d[...], test=d[...]).save_to_disk(...)"
         )
     return known
-
-
-def _renaming(names: Sequence[str]) -> str:
-    """Return how to rename splits, those that look like the parts for training and testing first."""
-    train = next((name for name in names if "train" in name.lower()), names[0])
-    others = [name for name in names if name != train]
-    test = next((name for name in others if re.search("test|hold", name.lower())), others[-1])
-    made = f"DatasetDict(train=d[{train!r}], test=d[{test!r}])"
-    return f"rename them: with d = datasets.load_from_disk(...), {made}.save_to_disk('renamed')"
 
 
 def _unread(found: Any, splits: list[tuple[str, Any]]) -> tuple[str, ...]:
@@ -271,33 +261,16 @@ def _column(
     return found
 
 
-def _check_columns(splits: list[tuple[str, Any]], needed: list[str], droppable: list[str], spec: str) -> None:
-    """Raise DataError if a split lacks one of these columns, which the first split has."""
+def _check_splits(splits: list[tuple[str, Any]], needed: list[str], target: str, spec: str) -> None:
+    """Raise DataError if a split lacks one of these columns or names its classes in another way than the first."""
+    first, whole = splits[0]
+    names = getattr(whole.features[target], "names", None)
     for split, part in splits:
-        for column in (*needed, *droppable):
-            if column not in part.column_names:
-                advice = f", or leave it out: {drop_flag([column])}" if column in droppable else ""
-                raise DataError(
-                    f"{spec}: split '{split}' has no column '{column}', which split '{splits[0][0]}' has; "
-                    f"add it there{advice}"
-                )
-
-
-def _check_classes(splits: list[tuple[str, Any]], target: str, spec: str) -> None:
-    """Raise DataError if splits have different names for the numbers of classes."""
-    named = {split: part.features[target].names for split, part in splits if hasattr(part.features[target], "names")}
-    for split, names in named.items():
-        if names != (usual := next(iter(named.values()))):
-            k = next(i for i in range(len(names) + 1) if names[i : i + 1] != usual[i : i + 1])
-            raise DataError(
-                f"{spec}: class {k} of '{target}' is {_called(names, k)} in split '{split}' and {_called(usual, k)} in "
-                f"split '{next(iter(named))}'; give both the same names in the same order "
-                "(Dataset.align_labels_with_mapping)"
-            )
-
-
-def _called(names: Sequence[str], k: int) -> str:
-    return repr(names[k]) if k < len(names) else "not there"
+        lacking = [column for column in needed if column not in part.column_names]
+        if lacking or getattr(part.features[target], "names", None) != names:
+            what = f"no column '{lacking[0]}'" if lacking else f"other names of the classes of '{target}'"
+            advice = f"leave it out: {drop_flag(lacking[:1])}" if lacking else "Dataset.align_labels_with_mapping"
+            raise DataError(f"{spec}: split '{split}' has {what}, unlike '{first}'; make them alike, or {advice}")
 
 
 def _input_column(data: Any, columns: list[str]) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import importlib
 import string
 import tarfile
@@ -24,10 +23,6 @@ from fedkin.data.sources.idx import parse_idx
 Bytes = npt.NDArray[np.uint8]
 
 _ARCHIVES = (".tar.gz", ".tgz", ".zip")
-_MD5 = {  # of https://www.cs.toronto.edu/~kriz/cifar.html, which publishes them
-    "cifar-10-binary.tar.gz": (170_052_171, "c32a1d4ab5d03f1284b67883e8d87530"),
-    "cifar-100-binary.tar.gz": (168_513_733, "03b5dce01913d631647c71ecec9e9cb8"),
-}
 _KRIZ = "https://www.cs.toronto.edu/~kriz/cifar.html"
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
@@ -79,18 +74,6 @@ class Files:
         arrays = next((f", or give {self.folder / n} as the data" for n in inside if n.endswith(".npz")), "")
         held = listed(inside, limit=5) or "nothing"
         return f"{self.folder}: no file {name}, the folder holds {held}; put it there as its makers publish it{arrays}"
-
-
-def check_md5(path: Path, md5: str) -> None:
-    """Raise DataError if a file has another checksum than its makers publish."""
-    digest = hashlib.md5(usedforsecurity=False)
-    with path.open("rb") as file:
-        while piece := file.read(1 << 22):
-            digest.update(piece)
-    if digest.hexdigest() != md5:
-        raise DataError(
-            f"{path}: its md5 is {digest.hexdigest()}, its makers publish {md5}; it is damaged, fetch it again"
-        )
 
 
 def read_cifar(folder: Path, *, fine: bool) -> Dataset:
@@ -209,9 +192,6 @@ def _records(raw: bytes, where: str, label_bytes: int) -> tuple[Bytes, Bytes]:
 
 def _from_archive(archive: Path, name: str) -> bytes | None:
     """Return a member by the last part of its name, perhaps with .gz, decompressed."""
-    size, md5 = _MD5.get(archive.name, (0, ""))
-    if archive.stat().st_size == size:
-        check_md5(archive, md5)
     try:
         for member, content in _members(archive, {name, f"{name}.gz"}):
             if not member.endswith(".gz"):
