@@ -261,8 +261,8 @@ OUTCOME = (
 
 def outcome() -> Outcome:
     """An outcome of which only the verdicts are shown."""
-    nothing = SimpleNamespace(unlearned=None)
-    found: Any = SimpleNamespace(verdicts=OUTCOME, styles=("green", "dim"), which="", report=nothing)
+    nothing = SimpleNamespace(unlearned=None, which_is_which="")
+    found: Any = SimpleNamespace(verdicts=OUTCOME, styles=("green", "dim"), report=nothing)
     return found  # type: ignore[no-any-return]
 
 
