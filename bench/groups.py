@@ -140,8 +140,8 @@ def table() -> str:
 def _cell(lines: list[dict]) -> str:
     if not lines:
         return "–"
-    index = [line.figures.ari for line in lines]
-    accuracy = statistics.mean(line.accuracy for line in lines)
+    index = [line["ari"] for line in lines]
+    accuracy = statistics.mean(line["accuracy"] for line in lines)
     seeds = "" if len(lines) == 10 else f", {len(lines)} seeds"
     return f"{statistics.median(index):.2f} ({min(index):.2f}), {100 * accuracy:.1f} %{seeds}"
 

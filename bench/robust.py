@@ -24,7 +24,6 @@ from fedkin.data import Dirichlet, federate, load
 from fedkin.methods import DAPFL, IFCA, FedAvg
 from fedkin.record.figures import final_by_client
 from fedkin.server import Attack
-from folders import refused_of
 
 ROOT = Path(__file__).parents[1]
 LINES = ROOT / "bench" / "results" / "robust.jsonl"
@@ -64,7 +63,7 @@ def one(name: str, attack: str, share: float, rule: str, seed: int) -> dict:
         "accuracy": statistics.mean(honest),
         "worst": min(honest),
         "by_client": {str(i): round(v, 6) for i, v in by_client.items()},
-        "refused": sum(len(refused_of(line)) for line in result.rounds),
+        "refused": sum(len(line.unused("update")) for line in result.rounds),
         "seconds": round(time.perf_counter() - started, 2),
         "fedkin": fedkin.__version__,
     }
