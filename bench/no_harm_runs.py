@@ -104,8 +104,8 @@ def moments(s: Settings, alike: bool = False) -> Iterator[tuple[Experiment, Sequ
     server = begin(e.method, e.net, e.plan)
     for report in rounds(e.method, e.net, e.setup.training, transport, e.plan, server):
         if report.round > s.run.rounds - 10 and (s.run.rounds - report.round) % 2 == 0:
-            found = asked(e.method, e.net, transport, e.plan, server, "keep")
-            yield e, clients, {i: b for models, _ in found for i, b in models.items()}
+            models, _ = asked(e.method, e.net, transport, e.plan, server, "keep")
+            yield e, clients, models
 
 
 def predicted(method: Safe, net: Net, b: Bundle, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from reproduce.tables import HERE
 
 from fedkin.experiment.compare import comparison_from
 from fedkin.methods import METHODS
+from fedkin.record.lines import TimingLine
 from fedkin.record.result import Result
 from fedkin.storage.toml import read_toml
 from madeup import about, client_line, round_line
@@ -69,16 +69,12 @@ def test_goals_by_hand() -> None:
     assert behind(runs) == ["A"]
 
 
-def test_a_row_has_its_safe_form_and_the_least_seconds(tmp_path: Path) -> None:
+def test_a_row_has_its_safe_form_and_the_least_seconds() -> None:
     """Local has no safe form; seconds are those of the seed that took the least."""
     runs = []
     for seed, taken in ((0, 30.0), (1, 4.0)):
         for run in (of("Local", seed, 0.5, 0.5), of("A", seed, 0.75, 0.55), of("A-safe (likely)", seed, 0.6, 0.6)):
-            folder = tmp_path / f"{run.title}{seed}"
-            folder.mkdir()
-            timing = {"round_s": taken, "evaluation_s": 0.5 * len(run.title)}
-            (folder / "timing.jsonl").write_text(json.dumps(timing) + "\n")
-            runs.append(replace(run, folder=folder))
+            runs.append(replace(run, timing=[TimingLine(round=1, whole=taken, evaluation=0.5 * len(run.title))]))
     local, a = figures("toy", runs)
     assert (local["method"], local["safe: gain"], local["s"]) == ("Local", "", "6.5")
     assert (a["method"], a["safe: gain"], a["safe: worst 10 %"], a["s"]) == ("A", "+10.0 ± 0.0", "60.0 ± 0.0", "4.5")
