@@ -190,7 +190,9 @@ def test_the_reference_has_the_public_names() -> None:
     shown = ["fedkin.federate" if name == "fedkin.data.federate.federate" else name for name in shown]
     modules = {"__version__", "capabilities", "data", "methods", "models"}
     public = {f"fedkin.{name}" for name in fedkin.__all__ if name not in modules} - {"fedkin.FedkinError"}
-    assert sorted(shown) == sorted({*public, "fedkin.core.errors", "fedkin.testing", "fedkin.capabilities"})
+    assert sorted(shown) == sorted(
+        {*public, "fedkin.core.errors", "fedkin.testing", "fedkin.capabilities", "fedkin.record.lines"}
+    )
     errors = {name for name, one in vars(core_errors).items() if isinstance(one, type) and issubclass(one, Exception)}
     (listed,) = re.findall(r"members: \[(FedkinError.*)\]", "\n".join(pages))
     assert errors == set(listed.split(", "))

@@ -55,7 +55,7 @@ class _Option:
     """One file or flag of a command.
 
     Attributes:
-        label: how it is written: ``--out PATH``, ``FOLDER``, ``--no-browser``.
+        label: how it is written: ``--out PATH``, ``FOLDER``, ``--no-quiet``.
         required: whether the command needs it.
     """
 
