@@ -18,6 +18,7 @@ from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, Run
 from fedkin.record.result import Result
 from fedkin.report.content import content_of
 from fedkin.report.page import write_page
+from folders import reopen
 
 
 @pytest.fixture(scope="module")
@@ -117,13 +118,13 @@ def test_what_is_no_run_is_refused(fedkin: Command, copy: Path, tmp_path: Path) 
     """An empty folder, one that holds runs, a comparison without a finished run, a Local given to a comparison: each
     says what to do."""
     (tmp_path / "c" / "empty").mkdir()
-    assert "is not a finished run" in fedkin(f"report {tmp_path / 'c' / 'empty'}").err
+    assert "is not a run folder" in fedkin(f"report {tmp_path / 'c' / 'empty'}").err
     said = f"{tmp_path} holds 1 run and is none itself; name one of them, such as {copy}, or list them: fedkin runs "
     assert said + str(tmp_path) in fedkin(f"report {tmp_path}").err
     assert f"there is no folder {tmp_path / 'd'}; there are c" in fedkin(f"report {tmp_path / 'd'}").err
     assert "omit --local" in fedkin(f"report {copy} --local {copy / 'local-seed0'}").err
     for path in copy.glob("*/summary.json"):
-        path.unlink()
+        reopen(path.parent)
     done = fedkin(f"report {copy}")
     assert done.code == 2
     assert f"fedkin resume {copy}" in done.err

@@ -11,6 +11,7 @@ import pytest
 
 from commandline import Command
 from fedkin.storage.lock import writing
+from folders import reopen
 from owncode import CAUTIOUS
 
 
@@ -19,7 +20,7 @@ def runs(fedkin: Command, small: str) -> Path:
     """A finished run, one whose end was lost, a comparison, and a folder that is no run."""
     assert fedkin(f"run FedAvg {small} --seed 3 --quiet --out runs/ended").code == 0
     assert fedkin(f"run da-pfl {small} --quiet --out runs/stopped").code == 0
-    (Path("runs/stopped") / "summary.json").unlink()
+    reopen(Path("runs/stopped"))
     assert fedkin(f"compare fedprox {small} --quiet --out runs/several").code == 0
     Path("runs/notes").mkdir()
     return Path("runs")
@@ -38,7 +39,7 @@ def test_a_line_per_run(runs: Path, fedkin: Command) -> None:
     }  # fmt: skip
     last = json.loads((runs / "stopped" / "rounds.jsonl").read_text().splitlines()[-1])["figures"]
     assert (found["runs/stopped"]["state"], found["runs/stopped"]["accuracy"]) == ("interrupted", last["accuracy"])
-    assert found["runs/stopped"]["method"] == "da-pfl"
+    assert found["runs/stopped"]["method"] == "DA-PFL"
     shown = fedkin("runs").out
     assert "several/fedprox-seed0" in shown
     assert "1 interrupted; continue with, for example: fedkin resume runs/stopped" in shown
@@ -49,7 +50,7 @@ def test_an_interrupted_comparison_goes_on_as_a_whole(fedkin: Command, small: st
     Path("mine.py").write_text(CAUTIOUS)
     assert fedkin(f"compare ./mine.py:Cautious {small} --quiet --out runs/int").code == 0
     assert "interrupted" not in fedkin("runs").out
-    (Path("runs/int/Cautious-seed0") / "summary.json").unlink()
+    reopen(Path("runs/int/Cautious-seed0"))
     names = {Path(line["folder"]).name: line["method"] for line in json.loads(fedkin("runs --json").out)}
     assert names["Cautious-seed0"] == "Cautious"
     assert "\n1 interrupted; continue with, for example: fedkin resume runs/int\n" in fedkin("runs").out
@@ -63,7 +64,7 @@ def test_trials_of_a_sweep_have_validation_figures(fedkin: Command, small: str) 
     """Of a trial that has ended and of one that has not; test figures, by which settings must not be chosen, are in
     neither the list nor the table."""
     assert fedkin(f"sweep fedavg {small} --validation 0.3 --grid training.lr=0.01,0.5 --quiet --out s").code == 0
-    (Path("s") / "001-seed0" / "summary.json").unlink()
+    reopen(Path("s") / "001-seed0")
     found = json.loads(fedkin("runs s --json").out)
     last = json.loads((Path("s") / "001-seed0" / "rounds.jsonl").read_text().splitlines()[-1])["figures"]["validation"]
     final = json.loads((Path("s") / "000-seed0" / "summary.json").read_text())["final"]["validation"]
@@ -74,16 +75,14 @@ def test_trials_of_a_sweep_have_validation_figures(fedkin: Command, small: str) 
 
 
 def test_what_is_wrong_is_the_state(runs: Path, fedkin: Command) -> None:
-    """A run that is being written, one that has failed on hosts, one that diverged, and damaged folders."""
-    (runs / "ended" / "summary.json").write_text(json.dumps({"diverged": 2}))
+    """A run that is being written, one that has failed on hosts, and damaged folders."""
     (runs / "stopped" / "failed.txt").write_text("too few clients\n")
-    (runs / "several" / "local-seed0" / "summary.json").write_text("{")
+    (runs / "several" / "local-seed0" / "commit.json").write_text("{")
     (runs / "several" / "fedavg-seed0" / "config.toml").write_text("[")
     with writing(runs / "several" / "fedprox-seed0"):
         found = {Path(line["folder"]).name: line["state"] for line in json.loads(fedkin("runs --json").out)}
-    assert found["ended"] == "diverged in round 2"
     assert found["stopped"] == "failed (failed.txt says why)"
-    assert "write it again: fedkin resume runs/several/local-seed0" in found["local-seed0"]
+    assert "is damaged" in found["local-seed0"]
     assert "is not a TOML file" in found["fedavg-seed0"]
     assert found["fedprox-seed0"].startswith("running (process ")
     assert found["local-full-seed0"] == "finished"
@@ -96,7 +95,7 @@ def test_a_page_of_them(runs: Path, fedkin: Command) -> None:
     text = (runs / "index.html").read_text()
     assert text.count('<a href="ended/report.html">') == 1
     assert text.count('<a href="several/report.html">') == 4
-    assert "&lt;b&gt;x</a></td><td>da-pfl</td>" in text
+    assert "&lt;b&gt;x</a></td><td>DA-PFL</td>" in text
     assert "<b>x" not in text
 
 

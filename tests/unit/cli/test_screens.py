@@ -20,6 +20,7 @@ from fedkin.cli.outcome import Outcome, style_of, tell_verdicts
 from fedkin.core.errors import counted
 from fedkin.evaluate import Conclusion, against, judge
 from fedkin.methods import METHODS
+from fedkin.record.lines import Figures, RoundLine
 from fedkin.report.tables import Grid
 
 SHORT = "--clients 3 --samples-per-client 30 --rounds 1 --model linear --engine loop"
@@ -49,7 +50,7 @@ def test_a_bar_shows_brackets_in_the_names_of_folders(monkeypatch: pytest.Monkey
     monkeypatch.setattr(text, "isatty", lambda: True)
     monkeypatch.setattr(screen, "err", Console(file=text, force_terminal=True, width=120))
     with screen.bar(2, "runs/x[lr=0.1]", quiet=False) as bar:
-        bar.at({"round": 1, "refused": [], "accuracy": 0.5})
+        bar.at(RoundLine(1, figures=Figures(accuracy=0.5)))
     assert "runs/x[lr=0.1]" in re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", text.getvalue())
 
 
@@ -181,7 +182,7 @@ def test_inspect_says_once_who_is_left_out(fedkin: Command, caplog: pytest.LogCa
     Path("w.csv").write_text("\n".join(["a,ward,y", *rows, ""]))
     data = "--data w.csv --target y --client-column ward"
 
-    assert "with fewer than 10 samples, left out: c (1)" in fedkin(f"inspect {data}").out
+    assert "left out for fewer than 10 samples: c (1)" in fedkin(f"inspect {data}").out
     assert caplog.records == []
     fedkin(f"run local {data} --model linear --rounds 1 --engine loop --out out")
     assert [record.name for record in caplog.records] == ["fedkin.data"]
