@@ -107,10 +107,10 @@ def _run(name: str, folder: Path, clients: int, rounds: int, state: str, pipe: A
         {
             "first_round_s": ends[0],
             "round_s": statistics.median(whole),
-            "server_s": statistics.median(line["server_s"] for line in later),
-            "exchange_s": statistics.median(line["exchange_s"] for line in later),
-            "writing_s": statistics.median(w - line["round_s"] for w, line in zip(whole, later, strict=True)),
-            "evaluation_s": lines[rounds]["evaluation_s"],
+            "server_s": statistics.median(line["server"] for line in later),
+            "exchange_s": statistics.median(line["exchange"] for line in later),
+            "writing_s": statistics.median(w - line["whole"] for w, line in zip(whole, later, strict=True)),
+            "evaluation_s": lines[rounds]["evaluation"],
             "disk_mib": round(on_disk / 2**20),
         }
     )

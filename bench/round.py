@@ -49,7 +49,7 @@ SERVER = {
     "stack": ["server.rounds.stack"],
     "aggregate": ["methods.fedavg.FedAvg.aggregate"],
     "bytes that travel": ["core.bundle.Bundle.travelling"],
-    "lines": ["experiment.execute.lines_of", "storage.line_files.LineFiles.append"],
+    "lines": ["experiment.execute.lines_of", "record.files.LineFiles.append"],
     "checkpoint": ["experiment.run_folder.RunFolder.save", "server.simulate.Simulation.states"],
     "best round": ["experiment.execute.best", "experiment.run_folder.RunFolder.keep_best"],
 }

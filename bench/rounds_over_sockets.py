@@ -158,7 +158,7 @@ def ours(link: Link, folder: Path, nodes: int, rounds: int) -> dict[str, Any]:
     found = [json.loads(text) for text in file.read_text().splitlines()[1 : rounds + 1]]
     said = json.loads((folder / "run" / "rounds.jsonl").read_text().splitlines()[0])
     assert len(said["answered"]) == nodes, said
-    return {"seconds": between(ends), "training_s": statistics.median(line["training_s"] for line in found) / nodes}
+    return {"seconds": between(ends), "training_s": statistics.median(line["training"] for line in found) / nodes}
 
 
 def settings(nodes: int, rounds: int) -> Settings:

@@ -8,10 +8,12 @@ from typing import Any
 
 import msgspec
 import torch
+from msgspec.structs import replace
 from safetensors import safe_open
 
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import Settings, settings_from
+from fedkin.record.files import COMMIT, read_commit, write_json
 from fedkin.record.lines import FILES as FILES_OF_LINES
 
 
@@ -92,6 +94,11 @@ def assert_same_run(a: Path, b: Path, *, best: bool = True) -> None:
         assert_same_tensors(a, b, best=True)
     assert {p.name for p in a.iterdir()} >= FILES - {"preparation.json"}  # which made-up data have not
     assert not [p.name for p in a.iterdir() if p.name.startswith(".")]
+
+
+def without_end(folder: Path) -> None:
+    """Let a finished run be one whose end was lost."""
+    write_json(folder / COMMIT, replace(read_commit(folder), ended=""))
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -56,7 +56,7 @@ def play(s: dict[str, Any]) -> tuple[list[float], list[dict[str, float]], list[f
         )  # fmt: skip
     if out is not None:
         timing = [json.loads(text) for text in (out / "timing.jsonl").read_text(encoding="utf-8").splitlines()]
-        parts = [{**part, "training": line["training_s"]} for part, line in zip(parts, timing, strict=True)]
+        parts = [{**part, "training": line["training"]} for part, line in zip(parts, timing, strict=True)]
     return ends, parts, [line["pooled"] for line in lines if line["evaluated"]]
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fedkin.evaluate.divergence import sentence
 
 import fedkin as package
 from commandline import Command
@@ -25,9 +24,11 @@ from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import Compute, RunSettings, settings_from
 from fedkin.methods import METHODS
 from fedkin.models import MODELS
+from fedkin.record.divergence import sentence
 from fedkin.record.result import Result
 from fedkin.storage.toml import read_toml
-from folders import FILES, content, lines_in
+from folders import FILES, content, lines_in, without_end
+from madeup import about, round_line
 from owncode import CAUTIOUS
 from thorough import OF_EVERY_KIND, thorough_except
 from toys import Averaging
@@ -191,18 +192,18 @@ def test_a_line_for_each_finished_run_where_there_is_no_terminal(
     final = json.loads(Path("c/fedavg-seed1/summary.json").read_text())["final"]["accuracy"]
     again = fedkin("resume c")
     assert (again.code, again.err) == (0, "")  # not one run was made
-    Path("c/fedavg-seed1/commit.json").unlink()
+    without_end(Path("c/fedavg-seed1"))
     assert f", accuracy {100 * final:.1f} %, " in fedkin(f"compare fedavg {small} --seeds 1 --out d").err
 
 
 def test_the_line_of_a_run_that_was_not_evaluated_or_diverged(capsys: pytest.CaptureFixture[str]) -> None:
     """It has no accuracy, and the round from which on it diverged."""
-    line = {"round": 1, "evaluated": False, "answered": [0], "refused": [], "notes": {}}
+    line = round_line(1, evaluated=False, answered=(0,))
     log = screen.RunLog(quiet=False)
-    log.finished("FedAvg, seed 0", [line], [])
+    log.finished("FedAvg, seed 0", Result(run=about(), config={}, rounds=[line]))
     assert re.fullmatch(r"FedAvg, seed 0, 1 round, not evaluated, [\d.]+ s\n", capsys.readouterr().err)
-    lost = {"evaluated": True, "accuracy": 0.125, "clients": 1, "unpredicted": [0]}
-    log.finished("FedAvg, seed 0", [line, {**line, **lost, "round": 2}], [])
+    lost = round_line(2, answered=(0,), accuracy=0.125, clients=1, unpredicted=(0,))
+    log.finished("FedAvg, seed 0", Result(run=about(), config={}, rounds=[line, lost]))
     said = capsys.readouterr().err
     assert said.startswith("FedAvg, seed 0, 2 rounds, accuracy 12.5 %, diverged from round 2 on, ")
 

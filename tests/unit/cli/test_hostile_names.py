@@ -96,8 +96,8 @@ def test_names_of_folders_that_are_no_text(fedkin: Command) -> None:
 
 def forge(folder: Path, title: str) -> None:
     """Gives a run another title, as somebody may who hands it on."""
-    summary = json.loads((folder / "summary.json").read_text())
-    (folder / "summary.json").write_text(json.dumps({**summary, "title": title, "method": title}))
+    said = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**said, "title": title}))
 
 
 ODD, QUOTED = "north\x07\x1b[2J\ufffe\ud800x", "\\x07\\u0007\x07\x9b'\"</script>"
@@ -109,7 +109,7 @@ ODD, QUOTED = "north\x07\x1b[2J\ufffe\ud800x", "\\x07\\u0007\x07\x9b'\"</script>
 def test_titles_of_a_folder_that_was_handed_on(command: str, title: str, fedkin: Command) -> None:
     """The name of a method comes from the record of a run, and is a name in expressions of charts too."""
     quiet(fedkin(f"{command} --clients 3 --samples-per-client 30 {RUN.replace('--partition natural ', '')} --out it"))
-    folders = [path.parent for path in sorted(Path("it").rglob("summary.json"))]
+    folders = [path.parent for path in sorted(Path("it").rglob("run.json"))]
     forge(folders[0], title)
     for again in ("report it --figures figures", "runs ."):
         quiet(fedkin(again))

@@ -13,6 +13,7 @@ import pytest
 from commandline import Command
 from fedkin.cli import report
 from fedkin.cli.watch import PageServer, watch
+from folders import without_end
 
 
 @pytest.fixture
@@ -49,8 +50,7 @@ def test_one_page_and_nothing_else(server: PageServer) -> None:
 def test_the_page_of_runs_that_go_on(fedkin: Command, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds that are done, with a caveat; a run by itself likewise."""
     assert fedkin(f"compare fedprox {small} --quiet --out c").code == 0
-    commit = Path("c") / "fedprox-seed0" / "commit.json"
-    commit.write_bytes(commit.read_bytes().replace(b',"ended":"rounds"', b""))
+    without_end(Path("c") / "fedprox-seed0")
     monkeypatch.setattr(report, "watch", lambda folder, port, write: write())
     assert fedkin("report c --watch").code == 0
     assert "1 run of 4 will have more rounds" in (Path("c") / "report.html").read_text()

@@ -10,7 +10,6 @@ import torch
 
 from fedkin import Federation, Method, Training, run
 from fedkin.core.samples import ClientData, Samples
-from fedkin.experiment.compare import as_run
 from fedkin.methods import Ditto, FedAvg, FedPer, Local
 from fedkin.report.content import content_of
 from toys import draw
@@ -42,12 +41,10 @@ def opposed() -> Federation:
 def collapsed(method: Method, federation: Federation, lr: float = 0.1, **how: object) -> list[str]:
     """Run a method and Local; return the warnings of a collapse."""
     training = Training(steps=3, batch_size=10, lr=lr)
-    made = [
-        as_run(run(m, federation, "mlp", training, rounds=3, **{"engine": "loop", **how})) for m in (method, Local())
-    ]
+    made = [run(m, federation, "mlp", training, rounds=3, **{"engine": "loop", **how}) for m in (method, Local())]
     data = content_of(made)
     (found,) = data.compared["Local"].values()
-    accuracies = [[line.get("accuracy") for line in r.clients] for r in made]
+    accuracies = [[line.accuracy for line in r.clients] for r in made]
     assert accuracies[0] == accuracies[1], "the case is one of equal accuracies"
     assert found[0].same_answers == sum(len(c.test) for c in federation.clients)
     return [w.text for w in data.caveats if w.kind == "collapse"]
@@ -72,7 +69,7 @@ def test_digests_do_not_depend_on_processes() -> None:
     """The same digests in this process and in two others; another method has other ones."""
     training = Training(steps=3, batch_size=10, lr=0.1)
     lines = [
-        [line["logits_digest"] for line in run(m, rare(), "mlp", training, rounds=2, engine=e).clients if line.right]
+        [line.logits for line in run(m, rare(), "mlp", training, rounds=2, engine=e).clients if line.right]
         for m, e in ((FedAvg(), "loop"), (FedAvg(), "workers"), (Local(), "loop"))
     ]
     assert lines[0] == lines[1]

@@ -12,8 +12,8 @@ import pytest
 
 from fedkin.core import ConfigError, RunFolderError
 from fedkin.experiment.run import resume, run_settings
-from fedkin.experiment.run_folder import COMPUTED
 from fedkin.experiment.settings import Settings
+from fedkin.record.files import RUN
 from folders import assert_same_run, lines_in, small, tensors_in
 
 pytest.importorskip("llvmlite")
@@ -105,11 +105,11 @@ def test_asking_for_what_is_missing_makes_no_folder(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"gradient": "by hand"}'])
 def test_a_damaged_note_is_named(content: str, tmp_path: Path) -> None:
     interrupted(settings_of(), tmp_path / "a")
-    (tmp_path / "a" / COMPUTED).write_text(content)
-    with pytest.raises(RunFolderError, match=COMPUTED):
+    (tmp_path / "a" / RUN).write_text(content)
+    with pytest.raises(RunFolderError, match=RUN):
         resume(tmp_path / "a")
-    (tmp_path / "a" / COMPUTED).unlink()
-    with pytest.raises(RunFolderError, match=COMPUTED):
+    (tmp_path / "a" / RUN).unlink()
+    with pytest.raises(RunFolderError, match=RUN):
         resume(tmp_path / "a")
 
 
@@ -121,4 +121,4 @@ def test_a_run_gets_more_rounds_as_it_began(tmp_path: Path, monkeypatch: pytest.
         run_settings(replace(settings, run=replace(settings.run, rounds=6)), out=tmp_path / "b")
     resume(tmp_path / "a", rounds=6)
     assert_same_run(tmp_path / "a", tmp_path / "b")
-    assert json.loads((tmp_path / "a" / COMPUTED).read_text()) == {"gradient": "explicit"}
+    assert json.loads((tmp_path / "a" / RUN).read_text())["gradient"] == "explicit"

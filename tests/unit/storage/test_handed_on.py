@@ -13,14 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from commandline import Command
 from fedkin.cli.exit_codes import BAD_INPUT, OK
 from fedkin.experiment.compare import compare, comparison_from
 from fedkin.experiment.run import run_settings
+from fedkin.record.files import COMMIT, mark_of, read_commit, write_json
 from fedkin.storage.tensors import pack, unpack
-from folders import content, sealed, small
+from folders import content, small
 from owncode import CAUTIOUS
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="links and pipes as Linux and macOS have them")
@@ -139,7 +141,8 @@ def test_a_checkpoint_names_no_file(
 
 
 NAMES = (
-    ".lock", "rounds.jsonl", "clients.jsonl", "timing.jsonl", "summary.json", "checkpoint.safetensors", "config.toml",
+    ".lock", "rounds.jsonl", "clients.jsonl", "timing.jsonl", "summary.json", "commit.json", "run.json",
+    "checkpoint.safetensors", "config.toml",
     "report.html", "overview.png", "banks", "banks/0.bank", "banks/undo", "states", "states/0", "states/0/0.0",
     ".checkpoint.safetensors.PID.new", ".summary.json.PID.new",
 )  # fmt: skip
@@ -185,10 +188,12 @@ def test_a_figure_is_named_after_no_path(
     """Notes of a method are drawn; the names that lines give them lead out of no folder."""
     shutil.copytree(folders["finished-memory"], tmp_path / "a")
     path, names = tmp_path / "a" / "clients.jsonl", ("/../../others/file", f"/{tmp_path}/others/file", "a/b", "..")
-    added = {f"note_{name}": 0.5 for name in names}
+    added = {"notes": dict.fromkeys(names, 0.5)}
     lines = [json.dumps({**json.loads(line), **added}) + "\n" for line in path.read_text().splitlines()]
     path.write_text("".join(lines))
-    sealed(tmp_path / "a")
+    commit = read_commit(tmp_path / "a")
+    files = {**commit.files, "clients": mark_of(path.read_bytes())}
+    write_json(tmp_path / "a" / COMMIT, msgspec.structs.replace(commit, files=files))
     before = others()
     assert fedkin("report a --quiet --figures figures").code == OK
     assert others() == before
@@ -321,15 +326,15 @@ def test_a_path_that_is_not_utf_8_is_refused(command: str, tmp_path: Path, fedki
     assert not (tmp_path / odd).exists()
 
 
-@pytest.mark.parametrize("file", ["summary.json", "rounds.jsonl", "clients.jsonl", "relations.jsonl", "timing.jsonl"])
+@pytest.mark.parametrize("file", ["commit.json", "run.json", "rounds.jsonl", "clients.jsonl", "relations.jsonl"])
 @pytest.mark.parametrize("value", [None, "x", [[]], 10**30])
 def test_values_of_another_kind_are_one_line(
     file: str, value: object, folders: dict[str, Path], tmp_path: Path, fedkin: Command
 ) -> None:
-    """All values of a line or of the summary are of another kind: commands work, or refuse the folder."""
+    """All values of a line or of another file are of another kind: commands work, or refuse the folder."""
     shutil.copytree(folders["finished-memory"], tmp_path / "a")
     path = tmp_path / "a" / file
-    first, *rest = [path.read_text()] if file == "summary.json" else path.read_text().splitlines(keepends=True)
+    first, *rest = [path.read_text()] if file.endswith(".json") else path.read_text().splitlines(keepends=True)
     path.write_text(json.dumps(dict.fromkeys(json.loads(first), value)) + "\n" + "".join(rest))
     for command in ("runs a", "report a", "resume a", "export a --client 0 --out new"):
         done = fedkin(command)
