@@ -118,7 +118,12 @@ class RunFolder:
         _renew(self.path / f"{name}.json", (json.dumps(value, indent=2) + "\n").encode())
 
     def describe(self, run: RunLine) -> None:
-        """Write ``run.json``."""
+        """Write ``run.json``; what is no text in names, of folders for example, is escaped."""
+        run = msgspec.structs.replace(
+            run,
+            command=_text(run.command),
+            **{k: tuple(map(_text, getattr(run, k))) for k in ("names", "classes", "notes")},
+        )
         _renew(self.path / RUN, msgspec.json.encode(run) + b"\n")
 
     # ---- lines ------------------------------------------------------------------------------------------------
@@ -289,6 +294,10 @@ def _commit_in(texts: Mapping[str, str], path: Path) -> Commit:
         return msgspec.json.decode(texts.get("commit", ""), type=Commit)
     except ValueError as e:
         raise RunFolderError(f"{path} is damaged ({e}); restore the folder from a copy") from e
+
+
+def _text(name: str) -> str:
+    return name.encode(errors="backslashreplace").decode()
 
 
 def _renew(path: Path, content: bytes) -> None:

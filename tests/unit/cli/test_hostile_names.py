@@ -100,7 +100,7 @@ def forge(folder: Path, title: str) -> None:
     (folder / "run.json").write_text(json.dumps({**said, "title": title}))
 
 
-ODD, QUOTED = "north\x07\x1b[2J\ufffe\ud800x", "\\x07\\u0007\x07\x9b'\"</script>"
+ODD, QUOTED = "north\x07\x1b[2J\ufffex", "\\x07\\u0007\x07\x9b'\"</script>"
 
 
 @pytest.mark.parametrize(
