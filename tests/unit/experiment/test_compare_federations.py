@@ -201,7 +201,7 @@ def test_frames(compared: fedkin.ComparisonResult) -> None:
     """A row for each run with its final figures, or the frames of all runs."""
     runs = compared.to_frame()
     assert len(runs) == 10
-    assert list(runs["accuracy"]) == [run.final["accuracy"] for run in compared]
+    assert list(runs["accuracy"]) == [run.final.accuracy for run in compared]
     assert list(runs.columns[:3]) == ["method", "seed", "accuracy"]
     assert len(compared.to_frame("rounds")) == 20
     assert set(compared.to_frame("clients")["client"]) == {0, 1, 2, 3}
@@ -225,8 +225,8 @@ def test_figures_and_page(compared: fedkin.ComparisonResult, tmp_path: Path) -> 
 def test_texts_are_short(compared: fedkin.ComparisonResult, federation: Federation) -> None:
     """What print shows of results and settings has the method, the data, the rounds and the accuracy in a few lines."""
     run = compared.runs[-1]
-    accuracy = f"{run.final['accuracy']:.3f}"
-    assert repr(run) == f"Run('Halfway', seed 1, 2 rounds, 'four wards' of 4 clients, accuracy {accuracy})"
+    accuracy = f"{run.final.accuracy:.3f}"
+    assert repr(run) == f"Result('Halfway', seed 1, 2 rounds, 'four wards' of 4 clients, accuracy {accuracy})"
     assert "5 methods, 2 seeds, 2 rounds, 'four wards' of 4 clients" in repr(compared)
     many = replace(compared, runs=[replace(run, title=f"M{i}") for i in range(50)])
     for shown in (compared, many, run, federation, federation.clients[0], Halfway(), fedkin.DataSettings()):

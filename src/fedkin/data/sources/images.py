@@ -89,7 +89,7 @@ def _listing(root: Path) -> list[Found]:
     """Return files with their class and, in the deeper layout, their client."""
     flat = [("", sub) for sub in _folders(root) if _images(sub)]
     of = flat or [(sub.name, low) for sub in _folders(root) for low in _folders(sub)]
-    found = [(file, _text(folder.name), client) for client, folder in of for file in _images(folder)]
+    found = [(file, folder.name, client) for client, folder in of for file in _images(folder)]
     read = {file for file, _, _ in found}
     images = (p.relative_to(root) for p in sorted(root.rglob("*")) if _is_image(p) and p not in read)
     if left := [str(p) for p in images if not any(part.startswith(".") for part in p.parts)]:
@@ -98,11 +98,6 @@ def _listing(root: Path) -> list[Found]:
             "root/class/ or root/client/class/, or remove them"
         )
     return found
-
-
-def _text(name: str) -> str:
-    """Return the name of a folder with bytes that are no UTF-8 as escapes."""
-    return name.encode(errors="backslashreplace").decode()
 
 
 def by_number(name: str) -> tuple[tuple[tuple[int, str], ...], str]:
