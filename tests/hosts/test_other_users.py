@@ -96,7 +96,7 @@ def test_messages_are_for_the_client_alone(own: Fleet) -> None:
         lines = own.finish(own.submit(s, "run"), 900)
     finally:
         thief.stop()
-    assert [line.answered for line in lines] == [[0], [0]]
+    assert [list(line.answered) for line in lines] == [[0], [0]]
     assert thief.got["401"] > 10, thief.got
     assert not thief.got["a task"], thief.got
     assert not thief.got["no task"], thief.got
@@ -120,7 +120,7 @@ def test_another_clients_name_is_refused(own: Fleet) -> None:
     own.start(0)
     own.start(2)
     lines = own.finish(folder, 900)
-    assert [line.answered for line in lines] == [[0, 1], [0, 1]]
+    assert [list(line.answered) for line in lines] == [[0, 1], [0, 1]]
     assert [c.client for c in json.loads((folder / "clients.json").read_text())["clients"]] == ["c0", "c2"]
     (refused,) = [line for line in map(json.loads, events(folder).splitlines()) if "registered as" in line["what"]]
     assert refused["client"] == "c1"

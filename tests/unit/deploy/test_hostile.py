@@ -69,7 +69,7 @@ def test_a_head_ends_no_run(kind: str, what: str, tmp_path: Path) -> None:
     if kind in ("hello", "describe"):
         assert len(ours.server.sizes) == 2
     if kind == "update":
-        assert [line.answered for line in ours.rounds] == [[0, 2]] * 2
+        assert [list(line.answered) for line in ours.rounds] == [[0, 2]] * 2
         assert list(refused(ours.rounds[0], "update")) == [1]
     if kind == "evaluate":
         assert list(refused(ours.rounds[1], "evaluate")) == [1]
@@ -91,7 +91,7 @@ def test_a_card_that_contradicts_those_of_the_others_is_refused(card: dict[str, 
 
     s = settings("fedavg", run={"rounds": 2}, hosts={"min_clients": 2, "wait_timeout": 5.0})
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
-    assert [line.answered for line in ours.rounds] == [[0, 1]] * 2
+    assert [list(line.answered) for line in ours.rounds] == [[0, 1]] * 2
     told = [e for e in lines(tmp_path, "events") if "refused" in e["what"]]
     assert [e["client"] for e in told] == ["c1"]
     assert "its data do not fit those of the other clients: " in told[0]["what"]
@@ -103,7 +103,7 @@ def test_after_a_hostile_client_a_new_run_works(tmp_path: Path) -> None:
     for place in ("first", "second"):
         (tmp_path / place).mkdir()
         ours = on_hosts(s, tmp_path / place, post)
-        assert [line.answered for line in ours.rounds] == [[0, 2]] * 2
+        assert [list(line.answered) for line in ours.rounds] == [[0, 2]] * 2
         assert same_server(ours, traced(s, ours.rounds))
 
 
@@ -122,7 +122,7 @@ def test_whatever_reading_an_answer_raises_is_its_senders_refusal(
     monkeypatch.setattr(letters_module, "bundle", read)
     s = settings("fedavg")
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path)))
-    assert [line.answered for line in ours.rounds] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
+    assert [list(line.answered) for line in ours.rounds] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
     assert refused(ours.rounds[1]) == {1: "garbled"}
     assert "4711" not in str(ours.rounds)
 
@@ -402,7 +402,7 @@ def test_an_upload_of_ten_thousand_times_the_length_stops_nobody(name: str, tmp_
 
     s = settings(name)
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
-    assert [line.answered for line in ours.rounds] == [[0, 1, 2], *[[0, 2]] * 3]
+    assert [list(line.answered) for line in ours.rounds] == [[0, 1, 2], *[[0, 2]] * 3]
     assert [refused(line) for line in ours.rounds] == [{}, *[{1: "outlier"}] * 3]
     assert same_server(ours, traced(s, ours.rounds))
     told = [e for e in lines(tmp_path, "events") if "times the median of the round" in e["what"]]

@@ -100,7 +100,7 @@ def test_only_masked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
     post = Direct(sites(tmp_path, limits=limits), touch=lie)
     ours = on_hosts(secure(run={"rounds": 1}), tmp_path, post)
-    assert ours.rounds[0].answered == [0, 1, 2]
+    assert list(ours.rounds[0].answered) == [0, 1, 2]
     assert [(a.head["code"], a.body) for a in bare] == [("settings", b"")] * 3
     assert "the run asks for uploads without masks" in caplog.text
     assert "--only-masked" in caplog.text

@@ -178,6 +178,7 @@ def test_a_submitted_run_that_diverged_ends_with_its_own_code(
     asked = tyro.cli(Submission, args=["run.toml", "--quiet"])
 
     def submitted(*args: object) -> str:
+        (tmp_path / "config.toml").write_text("")
         (tmp_path / "rounds.jsonl").write_text(json.dumps(line) + "\n")
         (tmp_path / "report.html").write_text("")
         return "7"

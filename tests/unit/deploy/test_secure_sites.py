@@ -293,7 +293,7 @@ def test_another_set_of_members_for_the_same_round_is_refused(tmp_path: Path) ->
         replace(s, hosts=replace(s.hosts, min_clients=3)), tmp_path, Direct(post.sites, touch=touch, off={103})
     )
     assert [(client, a.head.get("code")) for client, a in answers[4:]] == [(f"c{i}", "masked") for i in range(3)]
-    assert [line.answered for line in ours.rounds] == [[0, 1, 2, 3], [], [0, 1, 2], [0, 1, 2]]
+    assert [list(line.answered) for line in ours.rounds] == [[0, 1, 2, 3], [], [0, 1, 2], [0, 1, 2]]
 
 
 def test_no_masks_for_another_request_of_the_same_round(tmp_path: Path) -> None:
