@@ -23,7 +23,9 @@ from fedkin.deploy.ports import free_port
 from fedkin.deploy.serve import serve
 from fedkin.deploy.submitted import Virtual, command, packed, run_submitted, unpacked, virtual
 from fedkin.deploy.wire_format import WireMessage
+from fedkin.record.result import Result
 from hosttoys import Direct, Time, same_server, settings, simulated, sites, through_bytes
+from madeup import about, round_line, written
 
 
 class Actors:
@@ -174,12 +176,11 @@ def test_a_submitted_run_that_diverged_ends_with_its_own_code(
     reason: Code, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As fedkin run does; the lines of the rounds are all that the command reads."""
-    line = {"round": 1, "refused": [{"code": reason, "stage": "update", "client": 0}]}
+    line = round_line(1, evaluated=False, refused={0: reason})
     asked = tyro.cli(Submission, args=["run.toml", "--quiet"])
 
     def submitted(*args: object) -> str:
-        (tmp_path / "config.toml").write_text("")
-        (tmp_path / "rounds.jsonl").write_text(json.dumps(line) + "\n")
+        written(tmp_path, Result(run=about(), config={}, rounds=[line]))
         (tmp_path / "report.html").write_text("")
         return "7"
 
