@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 from fedkin.core import ConfigError
 from fedkin.core.errors import counted, nearest
 from fedkin.record.figures import GROUPED, METRICS, span
-from fedkin.record.frames import require_pandas
 from fedkin.record.lines import FinalFigures
 from fedkin.record.result import Result
 from fedkin.report import charts, tables
@@ -65,7 +64,7 @@ class ComparisonResult:
         return self.content.table
 
     def to_frame(self, kind: Literal["runs", "clients", "rounds"] = "runs") -> DataFrame:
-        """Return a pandas DataFrame (``pip install "fedkin[pandas]"``).
+        """Return a pandas DataFrame.
 
         "runs" has a row for each method and seed, with the columns ``method``, ``seed`` and those of
         `fedkin.record.lines.FinalFigures`; "clients" and "rounds" are the frames of all runs in one
@@ -74,7 +73,8 @@ class ComparisonResult:
         Raises:
             ConfigError: another kind, or pandas is not installed.
         """
-        pandas = require_pandas()
+        import pandas
+
         if kind == "runs":
             return pandas.DataFrame([{"method": run.title, "seed": run.seed, **_row(run.final)} for run in self])
         return pandas.concat([run.to_frame(kind) for run in self], ignore_index=True)

@@ -28,7 +28,7 @@ def frame(kind: str, run: RunLine, rounds: Iterable[RoundLine], clients: Iterabl
         run, rounds, clients: the run's lines.
 
     Raises:
-        ConfigError: another kind, or pandas is not installed.
+        ConfigError: another kind.
     """
     if kind not in FRAMES:
         raise ConfigError(f"to_frame takes {' or '.join(map(repr, FRAMES))}, got {kind!r}")
@@ -85,17 +85,9 @@ def _columns(rows: Sequence[Row], always: Sequence[str] = ()) -> Columns:
     return {name: [row.get(name) for row in rows] for name in names}
 
 
-def require_pandas() -> Any:
-    """Return pandas, or raise `ConfigError` if it is not installed."""
-    try:
-        import pandas
-    except ImportError as e:
-        raise ConfigError('a DataFrame needs pandas, which is not installed: pip install "fedkin[pandas]"') from e
-    return pandas
-
-
 def _frame(title: str, seed: int, texts: Columns, numbers: Columns, fractions: Columns) -> DataFrame:
-    pandas = require_pandas()
+    import pandas  # here: it takes half a second to import
+
     lead = [name for name in ("round", "client", "evaluated", "abandoned") if name in numbers]
     count = len(numbers["round"])
     found: dict[str, Any] = {

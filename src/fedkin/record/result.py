@@ -274,7 +274,7 @@ class Result:
 
     # ---- as tables --------------------------------------------------------------------------------------------
     def to_frame(self, kind: Literal["clients", "rounds"] = "clients") -> DataFrame:
-        """Return the figures of the run as a pandas DataFrame (``pip install "fedkin[pandas]"``).
+        """Return the figures of the run as a pandas DataFrame.
 
         Frames of several runs can be concatenated: their first columns are ``method`` and ``seed``.
 
