@@ -23,6 +23,7 @@ from fedkin.experiment.execute import execute, one_thread
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import Settings, settings_from
+from fedkin.record.lines import RunLine
 from fedkin.record.result import Result
 from fedkin.server import Simulation
 
@@ -146,7 +147,8 @@ def traced(s: Settings, lines: Iterable[Mapping[str, Any]]) -> Result:
         absent={round: line.absent for round, line in by_round.items()},
     )
     with one_thread():  # as nodes compute
-        return execute(experiment, federation, simulation)
+        about = RunLine("", experiment.title, experiment.plan.seed, len(came), "loop")
+        return execute(experiment, federation, simulation, about)
 
 
 def lines(folder: Path, name: str) -> list[dict[str, Any]]:
