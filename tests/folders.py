@@ -16,13 +16,6 @@ from fedkin.experiment.settings import Settings, settings_from
 from fedkin.record.files import COMMIT, read_commit, write_json
 from fedkin.record.lines import FILES as FILES_OF_LINES
 
-
-def reopen(folder: Path) -> None:
-    """Makes a finished run one that goes on: its end was not written."""
-    commit = json.loads((folder / "commit.json").read_text())
-    (folder / "commit.json").write_text(json.dumps({k: v for k, v in commit.items() if k != "ended"}))
-
-
 LINES = ("rounds", "clients", "relations")
 FILES = {
     "config.toml",

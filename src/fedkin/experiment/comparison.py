@@ -71,7 +71,7 @@ class ComparisonResult:
         (`fedkin.Result.to_frame`).
 
         Raises:
-            ConfigError: another kind, or pandas is not installed.
+            ConfigError: another kind.
         """
         import pandas
 

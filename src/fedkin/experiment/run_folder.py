@@ -119,11 +119,8 @@ class RunFolder:
 
     def describe(self, run: RunLine) -> None:
         """Write ``run.json``; what is no text in names, of folders for example, is escaped."""
-        run = msgspec.structs.replace(
-            run,
-            command=_text(run.command),
-            **{k: tuple(map(_text, getattr(run, k))) for k in ("names", "classes", "notes")},
-        )
+        lists = {k: tuple(map(_text, getattr(run, k))) for k in ("names", "classes", "notes")}
+        run = msgspec.structs.replace(run, command=_text(run.command), **lists)
         _renew(self.path / RUN, msgspec.json.encode(run) + b"\n")
 
     # ---- lines ------------------------------------------------------------------------------------------------

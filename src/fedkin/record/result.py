@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -153,10 +153,6 @@ class Result:
     def total(self) -> int:
         """The last round; 0 before the first."""
         return len(self.rounds)
-
-    def shown_at_best(self) -> Self:
-        """Return the run with the figures of its best round on validation data."""
-        return replace(self, at_best=True)
 
     # ---- figures ----------------------------------------------------------------------------------------------
     @cached_property

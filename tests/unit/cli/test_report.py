@@ -18,7 +18,7 @@ from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, Run
 from fedkin.record.result import Result
 from fedkin.report.content import content_of
 from fedkin.report.page import write_page
-from folders import reopen
+from folders import without_end
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_what_is_no_run_is_refused(fedkin: Command, copy: Path, tmp_path: Path) 
     assert f"there is no folder {tmp_path / 'd'}; there are c" in fedkin(f"report {tmp_path / 'd'}").err
     assert "omit --local" in fedkin(f"report {copy} --local {copy / 'local-seed0'}").err
     for path in copy.glob("*/summary.json"):
-        reopen(path.parent)
+        without_end(path.parent)
     done = fedkin(f"report {copy}")
     assert done.code == 2
     assert f"fedkin resume {copy}" in done.err

@@ -11,7 +11,7 @@ import pytest
 
 from commandline import Command
 from fedkin.storage.lock import writing
-from folders import reopen
+from folders import without_end
 from owncode import CAUTIOUS
 
 
@@ -20,7 +20,7 @@ def runs(fedkin: Command, small: str) -> Path:
     """A finished run, one whose end was lost, a comparison, and a folder that is no run."""
     assert fedkin(f"run FedAvg {small} --seed 3 --quiet --out runs/ended").code == 0
     assert fedkin(f"run da-pfl {small} --quiet --out runs/stopped").code == 0
-    reopen(Path("runs/stopped"))
+    without_end(Path("runs/stopped"))
     assert fedkin(f"compare fedprox {small} --quiet --out runs/several").code == 0
     Path("runs/notes").mkdir()
     return Path("runs")
@@ -50,7 +50,7 @@ def test_an_interrupted_comparison_goes_on_as_a_whole(fedkin: Command, small: st
     Path("mine.py").write_text(CAUTIOUS)
     assert fedkin(f"compare ./mine.py:Cautious {small} --quiet --out runs/int").code == 0
     assert "interrupted" not in fedkin("runs").out
-    reopen(Path("runs/int/Cautious-seed0"))
+    without_end(Path("runs/int/Cautious-seed0"))
     names = {Path(line["folder"]).name: line["method"] for line in json.loads(fedkin("runs --json").out)}
     assert names["Cautious-seed0"] == "Cautious"
     assert "\n1 interrupted; continue with, for example: fedkin resume runs/int\n" in fedkin("runs").out
@@ -64,7 +64,7 @@ def test_trials_of_a_sweep_have_validation_figures(fedkin: Command, small: str) 
     """Of a trial that has ended and of one that has not; test figures, by which settings must not be chosen, are in
     neither the list nor the table."""
     assert fedkin(f"sweep fedavg {small} --validation 0.3 --grid training.lr=0.01,0.5 --quiet --out s").code == 0
-    reopen(Path("s") / "001-seed0")
+    without_end(Path("s") / "001-seed0")
     found = json.loads(fedkin("runs s --json").out)
     last = json.loads((Path("s") / "001-seed0" / "rounds.jsonl").read_text().splitlines()[-1])["figures"]["validation"]
     final = json.loads((Path("s") / "000-seed0" / "summary.json").read_text())["final"]["validation"]
