@@ -398,7 +398,7 @@ def failed_answers(case: Case) -> None:
     _equal(tensors(usual), tensors(again), "messages sent twice have another effect than messages sent once")
     dropping = replace(setting, dropout=0.4)
     dropped = case.play(dropping)
-    gone = {report.round: [r.client for r in report.refused if r.stage == "update"] for report in dropped.reports}
+    gone = {r.round: [x.client for x in r.refused if x.stage in ("query", "update")] for r in dropped.reports}
     asked = case.play(setting, touch=lose(gone))
     _equal(tensors(dropped), tensors(asked), "a client that drops out has another effect than a lost answer")
 
