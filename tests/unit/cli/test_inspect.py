@@ -174,10 +174,10 @@ def test_one_class_is_refused_as_by_inspect(command: str, fedkin: Command) -> No
     [
         ("inspect --data nowhere.csv", "no data called 'nowhere.csv'"),
         ("inspect --data a.doc", "expected a"),
-        ("inspect --data a.doc --target y", "and a.doc is not one"),
+        ("inspect --data a.doc --target y", "expected a .csv, .parquet or .npz file"),
         ("inspect --data nowhere --target y", "no data called 'nowhere'"),
         ("inspect digits --clients 2000", "2000 clients cannot share the 1797 samples"),
-        ("inspect digits --binary", "digits is a built-in data set"),
+        ("inspect digits --binary", "digits is built-in data, which takes no binary"),
     ],
 )
 def test_what_cannot_be_read_is_a_finding(command: str, said: str, fedkin: Command) -> None:
