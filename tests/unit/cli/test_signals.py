@@ -64,9 +64,9 @@ def rounds_in(folder: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def wait_at_twenty(self: Any, line: dict[str, Any], *more: Any) -> None:
+def wait_at_twenty(self: Any, line: Any, *more: Any) -> None:
     """Lets no command reach its end before it is stopped, however busy this machine is."""
-    if line["round"] == 20:
+    if line.round == 20:
         time.sleep(600)
 
 
