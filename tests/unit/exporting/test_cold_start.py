@@ -123,7 +123,7 @@ def test_training_alone_is_a_run_of_local() -> None:
         fedkin.methods.Local(), fedkin.Federation.from_arrays([new], classes=2), "linear",
         fedkin.Training(lr=0.1, steps=5, batch_size=10), rounds=6, compute=fedkin.Compute(engine="loop"), eval_every=1,
     )  # fmt: skip
-    assert [drill.local[t] for t in (1, 2, 6)] == [alone.clients[t - 1]["accuracy"] for t in (1, 2, 6)]
+    assert [drill.local[t] for t in (1, 2, 6)] == [alone.clients[t - 1].accuracy for t in (1, 2, 6)]
 
 
 def test_figures_and_picture() -> None:
@@ -225,5 +225,5 @@ def test_from_the_command_line_by_a_table(fedkin: Command) -> None:
         assert done.code == 2
         assert "no column 'sex'" in done.err
     Path("odd.csv").write_text("age,sex,ill\n30,f,perhaps\n")
-    said = "class perhaps of target 'ill' is not one of those that the run knows, no, yes (odd.csv, line 2)"
+    said = "class perhaps of target 'ill' is not one of those that the run knows, no, yes"
     assert said in fedkin("join run --data odd.csv").err

@@ -95,7 +95,7 @@ def numbers(spoilt: float = 1.0) -> fedkin.Federation:
 def test_models_that_predict_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Training of client 1 has diverged: the others are exported, and its own is refused by that reason."""
     result = fedkin.run(fedkin.get_method("local"), numbers(1e20), "linear", fedkin.Training(lr=0.5), rounds=3)
-    assert result.rounds[-1]["unpredicted"] == [1]
+    assert result.rounds[-1].figures.unpredicted == (1,)
     assert [place.name for place in export_all(result, tmp_path / "all")] == ["client-0", "client-2", "client-3"]
     assert "the model of client 1 predicts NaN and is not exported" in caplog.text
     with pytest.raises(ConfigError, match="client 1 predicts no numbers for some test samples: its training has diver"):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import fedkin
@@ -18,6 +18,7 @@ from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.settings import Compute, DataSettings, RunSettings, settings_from
 from fedkin.methods import CFIC, DAPFL, METHODS, Ditto, FedAvg, Safe
 from fedkin.privacy.budget import Privacy, composed, epsilon, sentence, total, written
+from fedkin.record.lines import RoundLine
 from fedkin.storage.toml import read_toml
 from folders import assert_same_run
 from grouped import grouped
@@ -107,8 +108,11 @@ def test_epsilon_of_different_noises_is_the_accountants() -> None:
 def test_the_line_of_a_round_brings_its_steps_back() -> None:
     """Through JSON, added up over rounds."""
     spent = {3: {1 / 7: 4, 0.5: 1}, 0: {0.1: 2}}
-    lines = [json.loads(json.dumps({"dp_steps": written(s)})) for s in (spent, {3: {1 / 7: 6}}, {})]
-    assert total([*lines, {}]) == {0: {0.1: 2}, 3: {1 / 7: 10, 0.5: 1}}
+    lines = [
+        msgspec.json.decode(msgspec.json.encode(RoundLine(1, private=written(s))), type=RoundLine)
+        for s in (spent, {3: {1 / 7: 6}}, {})
+    ]
+    assert total(line.private for line in lines) == {0: {0.1: 2}, 3: {1 / 7: 10, 0.5: 1}}
 
 
 # ---- a run ---------------------------------------------------------------------------------------------------------
@@ -126,7 +130,7 @@ def test_a_run_states_its_epsilon() -> None:
         "steps": 12,
     }
     assert sentence(found) == f"training: epsilon up to {wanted:.3g} at delta 0.0001 (for one sample more or less)"
-    assert result.rounds[0].private == {str(i): [[7 / 21, 3]] for i in range(4)}
+    assert result.rounds[0].private == dict.fromkeys(range(4), ((7 / 21, 3),))
 
 
 def test_everything_that_trains_is_counted() -> None:
@@ -156,11 +160,11 @@ def test_without_options_nothing_changes() -> None:
     """No line and no summary speaks of privacy, and noise on counts moves nothing but what follows from them."""
     plain = play(DAPFL())
     assert "privacy" not in plain.summary
-    assert "dp_steps" not in plain.rounds[0]
-    assert all("right" in line for line in plain.clients if line.round == len(plain.rounds))
+    assert plain.rounds[0].private == {}
+    assert all(line.right for line in plain.clients if line.round == len(plain.rounds))
     noisy = play(DAPFL(), metadata_epsilon=1000.0)
     assert noisy.rounds == plain.rounds
-    assert all({"right", "test_digest", "logits_digest", "labels"}.isdisjoint(line) for line in noisy.clients)
+    assert not any(line.right or line.test_part or line.logits or line.labels for line in noisy.clients)
     assert play(DAPFL(), metadata_epsilon=0.05).relations != plain.relations
 
 
