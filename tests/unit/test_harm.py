@@ -8,10 +8,8 @@ from scipy.stats import binom, binomtest, norm
 
 from fedkin.core.errors import DataError
 from fedkin.evaluate import (
-    Answers,
     Changed,
     Harmed,
-    answers_of,
     changed,
     clear_clients,
     client_p,
@@ -21,6 +19,7 @@ from fedkin.evaluate import (
     most_differing,
 )
 from fedkin.evaluate.harm import _UNTOUCHED, _alone, _distribution, _free, _poisson_binomial
+from fedkin.record.lines import ClientLine
 
 GAINED = np.array([4.0, 3, 5, 1, 2, 0, 3, 2, 4, 1])
 LOST = np.array([1.0, 0, 1, 3, 2, 1, 0, 2, 0, 5])
@@ -30,38 +29,23 @@ def change(gained: int, lost: int, same: int = 10, digest: str = "x") -> Changed
     return Changed(np.repeat([1, -1, 0], [gained, lost, same]).astype(np.int8), digest)
 
 
+def answers(right: str, n: int = 3, part: str = "d", logits: str = "") -> ClientLine:
+    return ClientLine(1, 0, n_test=n, right=bytes.fromhex(right), test_part=part, logits=logits)
+
+
 # ---- single samples -------------------------------------------------------------------------------------------------
 def test_bits_are_read_in_test_order_the_most_significant_first() -> None:
     """Ten samples: b4 c0 is 1011 0100 11; what is behind the tenth does not count."""
-    reference = answers_of({"right": "0000", "test_digest": "d", "n_test": 10})
-    method = answers_of({"right": "b4ff", "test_digest": "d", "n_test": 10})
-    assert reference is not None
-    assert method is not None
-    found = changed(reference, method)
-    assert found is not None
+    reference, method = answers("0000", n=10), answers("b4ff", n=10)
+    found, turned = changed(reference, method), changed(method, reference)
+    assert found is not None and turned is not None  # noqa: PT018
     assert found.net.tolist() == [1, 0, 1, 1, 0, 1, 0, 0, 1, 1]
-    turned = changed(method, reference)
-    assert turned is not None
     assert turned.net.tolist() == [-1, 0, -1, -1, 0, -1, 0, 0, -1, -1]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [{}, {"n_test": 3}, {"right": "a0", "n_test": 3}, {"n_test": 0, "right": "", "test_digest": "d"}],
-)
-def test_lines_without_bits_have_none(line: dict[str, object]) -> None:
-    """Older folders, and clients without test samples."""
-    assert answers_of(line) is None
-
-
-@pytest.mark.parametrize("logits", [{}, {"logits_digest": "00" * 8}, {"logits_digest": None}])
-def test_logits_that_are_not_known_are_not_alike(logits: dict[str, object]) -> None:
-    """Two runs without digests, or with logits that were not finite; equal digests are alike, others are not."""
-    line = {"right": "a0", "test_digest": "d", "n_test": 3}
-    known, other, unknown = (
-        answers_of({**line, **more}) for more in ({"logits_digest": "0a"}, {"logits_digest": "a0"}, logits)
-    )
-    assert known is not None and other is not None and unknown is not None  # noqa: PT018
+def test_logits_that_are_not_known_are_not_alike() -> None:
+    """Two runs with logits that were not finite; equal digests are alike, others are not."""
+    known, other, unknown = (answers("a0", logits=logits) for logits in ("0a", "a0", ""))
     pairs = ((known, known), (known, other), (known, unknown), (unknown, unknown))
     found = [changed(a, b) for a, b in pairs]
     assert [one is not None and one.alike for one in found] == [True, False, False, False]
@@ -69,18 +53,9 @@ def test_logits_that_are_not_known_are_not_alike(logits: dict[str, object]) -> N
 
 def test_other_samples_do_not_pair() -> None:
     """Another digest, or another number of samples."""
-    one = Answers(b"\x00", 8, "d")
-    assert changed(one, Answers(b"\x00", 8, "e")) is None
-    assert changed(one, Answers(b"\x00", 7, "d")) is None
-
-
-@pytest.mark.parametrize(
-    ("right", "said"), [("zz", "hexadecimal"), ("a0a0", "8 test samples take 1 bytes of bits, got 2")]
-)
-def test_damaged_bits_are_named(right: str, said: str) -> None:
-    """Not hexadecimal, or not one bit for each sample."""
-    with pytest.raises(DataError, match=said):
-        answers_of({"right": right, "test_digest": "d", "n_test": 8})
+    one = answers("00", n=8)
+    assert changed(one, answers("00", n=8, part="e")) is None
+    assert changed(one, answers("00", n=7)) is None
 
 
 # ---- one client -----------------------------------------------------------------------------------------------------

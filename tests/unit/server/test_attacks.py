@@ -12,7 +12,6 @@ import fedkin
 from fedkin.core import Aggregation, Bundle, ConfigError, RunFolderError
 from fedkin.data import Dirichlet, federate, load
 from fedkin.engines import Job, Loop
-from fedkin.evaluate import final_by_client
 from fedkin.methods import DAPFL, IFCA, FedAvg, FedProto, Local
 from fedkin.server import Attack, Message, Plan, Simulation, begin, rounds
 from fedkin.testing.toys import federation, network
@@ -205,8 +204,7 @@ def digits(method: Any, **more: Any) -> fedkin.Result:
 
 
 def honest(result: fedkin.Result) -> float:
-    false = result.summary.get("attack", {"clients": []})["clients"]
-    values = [v for i, v in final_by_client(result.clients).items() if i not in false]
+    values = [v for i, v in result.by_client.items() if i not in result.run.attackers]
     return sum(values) / len(values)
 
 
@@ -225,7 +223,7 @@ def test_the_summary_says_who_attacked() -> None:
     result = digits(IFCA(clusters=2), kind="random", fraction=0.2)
     assert result.run.attackers == tuple(Attack("random", 0.2).clients(10, 0))
     assert result.config["attack"]["kind"] == "random"
-    assert "attack" not in digits(FedAvg()).summary
+    assert not digits(FedAvg()).run.attackers
 
 
 def test_every_client_honest_is_the_run_as_it_was() -> None:
