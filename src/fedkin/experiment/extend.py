@@ -262,6 +262,7 @@ def complete(folder: RunFolder) -> None:
     write_atomic(folder.path / "config.toml", todo.config.encode())
     texts = {"config": todo.mark, **about_texts({"config": todo.about})}
     folder.checkpoint.relabel({**texts, **commit_text(todo.commit)})
-    folder.best.relabel(texts)
+    at_end = folder.best.round() == todo.commit.round
+    folder.best.relabel({**texts, **(commit_text(todo.commit) if at_end else {})})
     write_json(folder.path / COMMIT, todo.commit)
     (folder.path / EXTENDING).unlink()

@@ -15,6 +15,7 @@ from fedkin.core import ConfigError
 from fedkin.methods import FedAvg, FedProx, Local, LocalFull
 from fedkin.storage.toml import read_toml
 from kills import Stop
+from madeup import about
 
 SMALL: dict[str, Any] = {
     "rounds": 2,
@@ -228,7 +229,7 @@ def test_texts_are_short(compared: fedkin.ComparisonResult, federation: Federati
     accuracy = f"{run.final.accuracy:.3f}"
     assert repr(run) == f"Result('Halfway', seed 1, 2 rounds, 'four wards' of 4 clients, accuracy {accuracy})"
     assert "5 methods, 2 seeds, 2 rounds, 'four wards' of 4 clients" in repr(compared)
-    many = replace(compared, runs=[replace(run, title=f"M{i}") for i in range(50)])
+    many = replace(compared, runs=[replace(run, run=about(f"M{i}")) for i in range(50)])
     for shown in (compared, many, run, federation, federation.clients[0], Halfway(), fedkin.DataSettings()):
         assert len(repr(shown)) < 400
         assert repr(shown).count("\n") < 4

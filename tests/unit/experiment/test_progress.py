@@ -12,10 +12,11 @@ from rich.console import Console
 
 import fedkin
 from fedkin.experiment.progress import bar
+from madeup import round_line
 
 LINES = [
-    {"round": 1, "refused": [], "accuracy": 0.25},
-    {"round": 2, "refused": [{"code": "not-finite", "stage": "update", "client": 3}], "accuracy": None},
+    round_line(1, accuracy=0.25),
+    round_line(2, evaluated=False, refused={3: "not-finite"}),
 ]
 
 

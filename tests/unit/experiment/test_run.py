@@ -358,7 +358,7 @@ def test_late_joiners_appear_when_they_join() -> None:
     result = play(FedAvg(), late_joiners="2@3", participation=1.0)
 
     assert [line.joined for line in result.rounds] == [(0, 1, 2, 3), (), (4, 5), ()]
-    assert [line.cohort for line in result.rounds] == [[0, 1, 2, 3]] * 2 + [[0, 1, 2, 3, 4, 5]] * 2
+    assert [line.cohort for line in result.rounds] == [(0, 1, 2, 3)] * 2 + [(0, 1, 2, 3, 4, 5)] * 2
     assert {c.client for c in result.clients if c.round < 3} == {0, 1, 2, 3}
     assert {c.client for c in result.clients if c.round == 3} == set(range(6))
 

@@ -29,6 +29,10 @@ def sweep(space: dict[str, Any] = GRID, **more: Any) -> Sweep:
     return Sweep(small("fedprox"), space, **more)
 
 
+LAST = {"validation": 0.5}
+"""Validation accuracy in the last of two rounds whose mean is planted."""
+
+
 def planted(monkeypatch: pytest.MonkeyPatch, finals: dict[float, dict[str, float] | Exception]) -> None:
     """Runs give what ``finals`` says for their learning rate."""
 
@@ -38,8 +42,9 @@ def planted(monkeypatch: pytest.MonkeyPatch, finals: dict[float, dict[str, float
             raise final
         figures = {"validation": None, **final}
         lost = dict.fromkeys(range(3), "not-finite") if figures.pop("diverged", None) else {}
-        last = round_line(4, bytes_up=1, bytes_down=1, refused=lost, **figures)
-        return Result(run=about(), config={}, rounds=[*rounds(0.1, 0.2, 0.3), last], clients=[])
+        both = figures | {"validation": figures["validation"] and 2 * figures["validation"] - 0.5}, figures | LAST
+        last = (round_line(9 + k, refused=lost, **one) for k, one in enumerate(both))
+        return Result(run=about(), config={}, rounds=[*rounds(*[0.1] * 8), *last], clients=[])
 
     monkeypatch.setattr(module, "run_settings", run)
 
@@ -175,10 +180,10 @@ def test_what_is_best_on_test_and_worse_on_validation_is_not_chosen(
     assert shown.bold == {(0, 1)}
     assert shown.note.endswith("; bold: chosen by it, test accuracy 61.0 %")
     assert shown.note.startswith(
-        "validation: accuracy, mean over clients and rounds 3 to 4; last: accuracy in the last"
+        "validation: accuracy, mean over clients and rounds 9 to 10; last: accuracy in the last"
     )
     assert [row[1:] for row in shown.rows] == [("72.0", "50.0"), ("71.0", "50.0"), ("70.0", "50.0")]
-    assert {(line["rounds"], line["last_validation_mean"]) for line in lines} == {("rounds 3 to 4", "0.5")}
+    assert {(line["rounds"], line["last_validation_mean"]) for line in lines} == {("rounds 9 to 10", "0.5")}
     for name in ("sweep.md", "sweep.csv"):
         text = (tmp_path / "s" / name).read_text()
         assert "0.99" not in text
@@ -197,11 +202,11 @@ def test_of_equals_the_first_is_chosen_and_a_failure_is_told(monkeypatch: pytest
 def test_a_setting_that_diverges_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Its validation accuracy is that of a model from before, however high: it is no choice."""
     fine = {"validation": 0.5, "accuracy": 0.5}
-    planted(monkeypatch, {0.1: fine, 0.2: {"validation": 0.9, "accuracy": 0.9, "diverged": 3}})
+    planted(monkeypatch, {0.1: fine, 0.2: {"validation": 0.9, "accuracy": 0.9, "diverged": 9}})
     plan = sweep({"training.lr": (0.1, 0.2)})
     trials = run_sweep(plan, tmp_path / "s")
     assert chosen(trials) is trials[0]
-    assert trials[1].failed.startswith("seed 0: training diverged from round 3 on")
+    assert trials[1].failed.startswith("seed 0: training diverged from round 9 on")
     assert sweep_table(plan, trials).rows[1] == ("0.2", "failed", "–")
 
 

@@ -59,6 +59,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, finals: dict[int, tuple[float | Non
         return Result(run=about(), config={}, rounds=[line], clients=[])
 
     monkeypatch.setattr(sweep_module, "run_settings", run)
+    monkeypatch.setattr("fedkin.experiment.tuning._seconds", lambda run: 0.0)
 
 
 @pytest.fixture(scope="module")
