@@ -262,7 +262,6 @@ def complete(folder: RunFolder) -> None:
     write_atomic(folder.path / "config.toml", todo.config.encode())
     texts = {"config": todo.mark, **about_texts({"config": todo.about})}
     folder.checkpoint.relabel({**texts, **commit_text(todo.commit)})
-    at_end = folder.best.round() == todo.commit.round
-    folder.best.relabel({**texts, **(commit_text(todo.commit) if at_end else {})})
+    folder.best.relabel(texts | (commit_text(todo.commit) if folder.best.round() == todo.commit.round else {}))
     write_json(folder.path / COMMIT, todo.commit)
     (folder.path / EXTENDING).unlink()

@@ -255,9 +255,8 @@ def simulate(
                 if folder is not None and not again and not folder.checkpoint.path.exists():
                     remove(folder.path)  # to go on with it would repeat the error
                 raise
-            states = simulation.states(result.server.acks)
-            finished = FinishedRun(e, job, federation, joins, result.server, states, result.folder)
-            return replace(result, finished=finished)
+            rest = federation, joins, result.server, simulation.states(result.server.acks), result.folder
+            return replace(result, finished=FinishedRun(e, replace(job, outcomes=None), *rest))
 
 
 def resume(folder: Path | str, on_round: OnRound | None = None, rounds: int | None = None) -> Result:

@@ -182,11 +182,7 @@ class Sweep:
         """As nested tables, from which `sweep_from` reads it."""
         entries: dict[str, Any] = {"seeds": list(self.seeds)} | ({"trials": self.trials} if self.trials else {})
         entries |= {"sampler": self.sampler} if self.sampler != "tpe" else {}
-        for name, v in self.space.items():
-            if isinstance(v, tuple):
-                entries[name] = list(v)
-            else:
-                entries[name] = str(v)
+        entries |= {name: list(v) if isinstance(v, tuple) else str(v) for name, v in self.space.items()}
         return named({**self.base.table(), "sweep": entries}, lambda name: CodeRef(name).portable)
 
 
@@ -350,10 +346,8 @@ def _trial(
         try:
             settings = sweep.settings(values, seed)
             result = run_settings(settings, federation=federations[seed], out=place, resume=begun, on_round=told)
-        except MethodError as e:
-            return Trial(number, values, None, f"seed {seed}: {e}")
-        except (ConfigError, ModelError) as e:
-            if number == 0:  # nothing was trained yet: more likely a mistake in what all trials have in common
+        except (MethodError, ConfigError, ModelError) as e:
+            if number == 0 and not isinstance(e, MethodError):  # more likely a mistake in what all trials share
                 raise
             return Trial(number, values, None, f"seed {seed}: {e}")
         if (lost := result.diverged) is not None:

@@ -301,9 +301,8 @@ _ON_ENGINES = ("drop-outs", "late joiners", "rounds without an answer", "one sam
 
 
 def _odd(case: Case) -> dict[str, tuple[Setting, Touch | None]]:
-    usual = replace(
-        case.setting("mlp"), plan=Plan(rounds=3, participation=0.7, seed=case.seed, aggregation=case.aggregation)
-    )
+    plan = Plan(rounds=3, participation=0.7, seed=case.seed, aggregation=case.aggregation)
+    usual = replace(case.setting("mlp"), plan=plan)
     shards, everyone = federation(), range(6)
     one_class = replace(shards[0], train=Samples(shards[0].train.x, torch.ones_like(shards[0].train.y)))
     many, held = (samples(5, 0, part, 100) for part in ("train", "test"))
