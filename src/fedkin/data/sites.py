@@ -274,9 +274,10 @@ class SiteData:
                 f"{self.data} is built in, not this site's own data; to try things out give every site a share of it: "
                 "--share 0, --share 1 and so on"
             )
-        asked = [name for name in ("drop", "planted", "feature_noise") if getattr(how, name)]
-        if not isinstance(how.partition, Natural) or asked:
-            what = [f"partition '{(how.partition or Dirichlet()).name}'", *asked]
+        what = [name for name in ("drop", "planted", "feature_noise") if getattr(how, name)]
+        if not isinstance(how.partition, Natural):
+            what = [f"partition '{(how.partition or Dirichlet()).name}'", *what]
+        if what:
             raise ConfigError(
                 f"a site takes its own data as they are, and cannot follow {listed(what)}, which need all data in one "
                 'place: set partition = "natural" in [data], in the simulator too, and leave the others out; or deal '

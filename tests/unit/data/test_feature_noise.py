@@ -66,7 +66,7 @@ def test_a_run_can_have_noise_on_any_partition() -> None:
 def test_noise_is_not_for_data_of_a_site() -> None:
     """A site of its own takes its data as they are; a share of a data set is that of the simulation."""
     how = DataSettings(partition="natural", feature_noise=0.1).sharing(0)
-    with pytest.raises(ConfigError, match="feature_noise changes inputs, for trying out"):
+    with pytest.raises(ConfigError, match="cannot follow feature_noise,"):
         SiteData("hospital.csv").card(how)
     settings = DataSettings(data="digits", partition="iid", clients=4, feature_noise=0.1)
     site, how = SiteData("digits", share=2), settings.sharing(0)
