@@ -274,10 +274,8 @@ class SiteData:
                 f"{self.data} is built in, not this site's own data; to try things out give every site a share of it: "
                 "--share 0, --share 1 and so on"
             )
-        what = [name for name in ("drop", "planted", "feature_noise") if getattr(how, name)]
-        if not isinstance(how.partition, Natural):
-            what = [f"partition '{(how.partition or Dirichlet()).name}'", *what]
-        if what:
+        first = [] if isinstance(how.partition, Natural) else [f"partition '{(how.partition or Dirichlet()).name}'"]
+        if what := first + [name for name in ("drop", "planted", "feature_noise") if getattr(how, name)]:
             raise ConfigError(
                 f"a site takes its own data as they are, and cannot follow {listed(what)}, which need all data in one "
                 'place: set partition = "natural" in [data], in the simulator too, and leave the others out; or deal '
