@@ -239,7 +239,7 @@ def test_the_limit_holds_among_those_who_answered(tmp_path: Path) -> None:
 
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path, 4), touch=touch))
     a, _, b, c = simulated(s).server.sizes.tolist()
-    assert [line.limited["1"]["used"] for line in ours.rounds] == [a + b + c, a + b]
+    assert [line.limited[1][1] for line in ours.rounds] == [a + b + c, a + b]
 
 
 @pytest.mark.parametrize(

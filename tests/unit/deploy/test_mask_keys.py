@@ -145,7 +145,7 @@ def test_scores_stay_with_their_owner(tmp_path: Path) -> None:
     assert same_server(ours, simulated(s))
     assert [(a.head["code"], a.body) for a in heard] == [("keeps-scores", b"")] * 3
     assert {line.client for line in ours.clients} == {0, 2}
-    assert any(str(Reason("keeps-scores")) in e["what"] for e in lines(tmp_path, "events") if e.client == "c1")
+    assert any(str(Reason("keeps-scores")) in e["what"] for e in lines(tmp_path, "events") if e["client"] == "c1")
     assert len(list((tmp_path / "disks" / "c1").glob("*/model/card.json"))) == 1
 
 

@@ -420,7 +420,7 @@ def test_steps_are_on_the_disk_before_the_answer_leaves(tmp_path: Path, monkeypa
     monkeypatch.setattr(account_module, "write_private", write)
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
     assert refused(ours.rounds[1], "update") == {1: "disk"}
-    assert [sorted(line["dp_steps"]) for line in ours.rounds] == [["0", "1", "2"], ["0", "2"], *[["0", "1", "2"]] * 2]
+    assert [sorted(line.private) for line in ours.rounds] == [[0, 1, 2], [0, 2], *[[0, 1, 2]] * 2]
 
 
 def changed(whole: dict[str, Any], **values: Any) -> str:
