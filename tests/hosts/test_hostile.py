@@ -42,7 +42,7 @@ def test_a_hostile_client_costs_itself_the_round_and_nobody_else(own: Fleet) -> 
     assert said[1] == said[2] == [f"update: {Reason('garbled')}"]
     assert said[3] == [f"{step}: {Reason('garbled')}" for step in ("update", "evaluate")]
     assert list(refused(lines[2], "evaluate")) == [1]
-    assert said[4][0].startswith("update: refused: model holds nan")
+    assert str(Reason("not-finite", "model")) in said[4][0]
     assert not told(folder, "c0")
     assert not told(folder, "c2")
     assert server_equals(folder, traced(s, lines))
@@ -64,7 +64,7 @@ def test_a_hostile_newcomer_is_left_out(own: Fleet) -> None:
     own.start(2)
     lines = own.finish(folder, 1800)
     assert [list(line.answered) for line in lines] == [[0, 1]] * 2
-    assert [c.client for c in json.loads((folder / "clients.json").read_text())["clients"]] == ["c0", "c2"]
+    assert [c["client"] for c in json.loads((folder / "clients.json").read_text())["clients"]] == ["c0", "c2"]
     assert "refused: its answer cannot be read" in told(folder, "c1")[1][0]
 
 
@@ -77,7 +77,7 @@ def test_a_client_that_claims_ten_million_samples(own: Fleet) -> None:
     lines = own.finish(folder, 1800)
     sizes = simulated(s).server.sizes.tolist()
     others = sizes[0] + sizes[2]
-    assert [line.limited for line in lines] == [{"1": {"claimed": 10_000_000, "used": others}}] * 2
+    assert [line.limited for line in lines] == [{1: (10_000_000, others)}] * 2
     evaluation, claim = told(folder, "c1")[2]
     assert evaluation.endswith("training samples, the client joined with 10000000")
     assert claim.endswith(f"{others} are used")
