@@ -13,8 +13,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import torch
 from safetensors.torch import load_file
 
@@ -24,6 +24,7 @@ from fedkin.deploy.ports import free_port
 from fedkin.deploy.programs import Program, descendants, last_lines
 from fedkin.deploy.submit import submit
 from fedkin.experiment.settings import Settings
+from fedkin.record.lines import RoundLine
 from fedkin.record.result import Result
 
 FAULTY = Path(__file__).parent / "hosts" / "faulty"
@@ -131,7 +132,7 @@ class Fleet:
         submit(s, folder, find_link(self.place))
         return folder
 
-    def finish(self, folder: Path, seconds: float = 300.0) -> list[dict[str, Any]]:
+    def finish(self, folder: Path, seconds: float = 300.0) -> list[RoundLine]:
         """Waits for a run's end; the lines of its rounds."""
         self.until(lambda: (folder / "report.html").exists() or (folder / "failed.txt").exists(), seconds)
         assert not (folder / "failed.txt").exists(), (folder / "failed.txt").read_text()
@@ -151,11 +152,11 @@ class Fleet:
         return "\n".join(f"{log.name}:\n{last_lines(log, 15)}" for log in logs)
 
 
-def rounds(folder: Path) -> list[dict[str, Any]]:
+def rounds(folder: Path) -> list[RoundLine]:
     """The lines of the rounds that are whole."""
     path = folder / "rounds.jsonl"
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    return [json.loads(line) for line in lines]
+    return [msgspec.json.decode(line, type=RoundLine) for line in lines]
 
 
 def events(folder: Path) -> str:

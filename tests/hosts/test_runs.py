@@ -108,7 +108,7 @@ def test_another_version_is_refused(own: Fleet) -> None:
     from fedkin import __version__
 
     assert f"fedkin is 0.0.7 there and {__version__} here" in line
-    assert rounds(folder)[-1]["answered"] == [0, 1]
+    assert rounds(folder)[-1].answered == (0, 1)
 
 
 def test_late_joiners_and_leavers(own: Fleet) -> None:

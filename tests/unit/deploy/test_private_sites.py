@@ -239,7 +239,9 @@ def test_an_answer_with_steps_that_cannot_be_is_not_used(tmp_path: Path) -> None
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=lie))
     assert [list(line.answered) for line in ours.rounds] == [[0, 1, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
     assert refused(ours.rounds[1], "update") == {1: "garbled"}
-    assert total(ours.rounds) == total(simulated(s).rounds)  # round 2's came with the evaluation after it
+    assert total(r.private for r in ours.rounds) == total(
+        r.private for r in simulated(s).rounds
+    )  # round 2's came with the evaluation after it
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------------
@@ -349,7 +351,7 @@ def test_one_site_stays_out(name: str, run: dict[str, Any], limits: PrivacyLimit
 
 def budget(rounds: float, s: Settings) -> float:
     """Epsilon of so many rounds at c1."""
-    ((rate, steps),) = simulated(s).rounds[0]["dp_steps"]["1"]
+    ((rate, steps),) = simulated(s).rounds[0].private[1]
     return epsilon({rate: int(steps * rounds)}, 1.0, 1e-5)
 
 
