@@ -821,7 +821,7 @@ def test_clients_of_one_model_are_evaluated_in_one_pass(predictions: list[int]) 
     assert ups.count(j.net.size) == 1
     wanted, _ = answered(j, tasks(j, "evaluate", model=j.net.w0), Loop())
     assert all(torch.equal(got[i].reply[n], t) for i, a in wanted.items() for n, t in a.reply.items())
-    assert session._joint._found == {}
+    assert session._joint._classes == {}
     list(session.map(tasks(j, "evaluate", model=model)))
     assert ups.count(j.net.size) == 1
     assert len(session._copies._kept) == 1
