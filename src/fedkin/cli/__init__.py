@@ -47,7 +47,7 @@ Train    run METHOD|FILE.toml   train a federation by one method
          compare M1 M2 ...      several methods and seeds, with references
          sweep METHOD --grid .. many settings; validation data choose the best
          resume FOLDER          go on with an interrupted run, comparison, sweep
-Results  runs [FOLDER]          list runs with accuracy, state; --open: a page
+Results  runs [FOLDER]          list runs with accuracy, state; --html: a page
          report FOLDER          write the page again; figures, tables as files
          export RUN --client 7  a client's model: weights, card, loader
          predict EXPORT FILE    labels of rows, images or arrays by that model
