@@ -150,7 +150,7 @@ def test_an_independent_program_gives_the_same(part: str, tune_lr: float | None)
     tuned: list[dict[int, torch.Tensor]] = []
 
     def look(server: Server, clients: Simulation) -> None:
-        said = list(asked(method, net, clients, Plan(4, 0.6), server, "keep"))
+        said = [asked(method, net, clients, Plan(4, 0.6), server, "keep")]
         tuned.append({i: b.model for answers, _ in said for i, b in answers.items()})
 
     found = run(method, net, shards, training=training, each_round=look)
