@@ -39,6 +39,7 @@ def test_half_of_the_uploads_is_not_enough() -> None:
     """Attackers below one half, or a few clients, are not a diverged run: the others' uploads are used."""
     assert diverged([uploads(1, 2, 2)]) is None
     assert diverged([uploads(1, 2, 3)]) == 1
+    assert diverged([uploads(1, 2, 3, "too-large")]) == 1
 
 
 def test_rounds_without_uploads_say_nothing() -> None:
