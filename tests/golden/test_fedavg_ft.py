@@ -150,8 +150,8 @@ def test_an_independent_program_gives_the_same(part: str, tune_lr: float | None)
     tuned: list[dict[int, torch.Tensor]] = []
 
     def look(server: Server, clients: Simulation) -> None:
-        said = [asked(method, net, clients, Plan(4, 0.6), server, "keep")]
-        tuned.append({i: b.model for answers, _ in said for i, b in answers.items()})
+        answers, _ = asked(method, net, clients, Plan(4, 0.6), server, "keep")
+        tuned.append({i: b.model for i, b in answers.items()})
 
     found = run(method, net, shards, training=training, each_round=look)
     w, moves = net.w0.double(), plain.HEAD if part == "head" else net.size

@@ -206,8 +206,8 @@ def test_an_independent_program_gives_the_same(part: str) -> None:
     tuned: dict[int, Tensor] = {}
 
     def look(server: Server, clients: Simulation) -> None:
-        for answers in (asked(method, net, clients, Plan(4, 0.6), server, "keep")[0],):
-            tuned.update({i: b.model for i, b in answers.items()})
+        answers, _ = asked(method, net, clients, Plan(4, 0.6), server, "keep")
+        tuned.update({i: b.model for i, b in answers.items()})
 
     found = run(method, net, shards, training=training, each_round=look)
     head, body = net.w0.double().split([plain.HEAD, net.size - plain.HEAD])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from commandline import Command
+from fedkin.cli.exit_codes import DIVERGED
 from fedkin.storage.lock import writing
 from folders import without_end
 from owncode import CAUTIOUS
@@ -75,12 +76,14 @@ def test_trials_of_a_sweep_have_validation_figures(fedkin: Command, small: str) 
 
 
 def test_what_is_wrong_is_the_state(runs: Path, fedkin: Command) -> None:
-    """A run that is being written, one that has failed on hosts, and damaged folders."""
+    """A run that is being written, one that has failed on hosts, one that diverged, and damaged folders."""
+    assert fedkin("run local --data digits --clients 4 --rounds 2 --lr 1e30 --quiet --out runs/nan").code == DIVERGED
     (runs / "stopped" / "failed.txt").write_text("too few clients\n")
     (runs / "several" / "local-seed0" / "commit.json").write_text("{")
     (runs / "several" / "fedavg-seed0" / "config.toml").write_text("[")
     with writing(runs / "several" / "fedprox-seed0"):
         found = {Path(line["folder"]).name: line["state"] for line in json.loads(fedkin("runs --json").out)}
+    assert found["nan"] == "diverged in round 1"
     assert found["stopped"] == "failed (failed.txt says why)"
     assert "is damaged" in found["local-seed0"]
     assert "is not a TOML file" in found["fedavg-seed0"]

@@ -223,7 +223,7 @@ def test_a_resumed_run_drifts_as_one_that_was_not_interrupted(tmp_path: Path) ->
     rest = resume(tmp_path / "cut", rounds=4)
     assert (rest.rounds[-1], rest.final) == (whole.rounds[-1], whole.final)
     calm = replace(settings, data=replace(data, drift_round=None))
-    assert run_settings(calm).rounds[-1]["accuracy"] != whole.rounds[-1].accuracy
+    assert run_settings(calm).rounds[-1].accuracy != whole.rounds[-1].accuracy
 
 
 @pytest.mark.parametrize(("start", "longer"), [(2, False), (3, False), (4, True)])

@@ -54,7 +54,7 @@ def test_a_run_starts_there(tmp_path: Path) -> None:
     short = {"training": Training(lr=1e-6, steps=1), "rounds": 1, "compute": Compute(engine="loop")}
     warm = run(methods.FedAvg(), federation, "linear", init_weights=tmp_path / "trained.safetensors", **short)
     cold = run(methods.FedAvg(), federation, "linear", **short)
-    assert warm.final.accuracy == pytest.approx(first.rounds[-1]["accuracy"], abs=0.01)
+    assert warm.final.accuracy == pytest.approx(first.rounds[-1].accuracy, abs=0.01)
     assert cold.final.accuracy < 0.5 < warm.final.accuracy
 
 

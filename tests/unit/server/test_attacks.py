@@ -222,6 +222,7 @@ def test_the_summary_says_who_attacked() -> None:
     """So that figures can be told of the others; without an attack there is nothing to say."""
     result = digits(IFCA(clusters=2), kind="random", fraction=0.2)
     assert result.run.attackers == tuple(Attack("random", 0.2).clients(10, 0))
+    assert result.config["attack"]["kind"] == "random"
     assert not digits(FedAvg()).run.attackers
 
 
