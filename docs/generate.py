@@ -112,8 +112,9 @@ def method(name: str) -> str:
         f"{'suffice' if sums == 'yes' else 'do not suffice'} ([symbols](../what-leaves-a-client.md)).",
         "## Settings",
     ]
-    names = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    own = [f"`{f.name}` is `{getattr(found, f.name)!r}`" for f in dataclasses.fields(kind)  # type: ignore[arg-type]
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    names = [f.name for f in fields]
+    own = [f"`{f.name}` is `{getattr(found, f.name)!r}`" for f in fields
            if f.name != "inner" and getattr(found, f.name) != f.default]  # fmt: skip
     if own:
         lines.append(f"In `{name}` {', '.join(own)}.")

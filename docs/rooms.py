@@ -20,7 +20,7 @@ def layers() -> list[list[str]]:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
     first = next(c for c in contracts["contracts"] if c.get("containers") == ["fedkin"])
     rows = [[name.strip() for name in row.split("|")] for row in first["layers"]]
-    return [[name for name in row if (SRC / name).is_dir()] for row in rows if any((SRC / n).is_dir() for n in row)]
+    return [rooms for row in rows if (rooms := [name for name in row if (SRC / name).is_dir()])]
 
 
 def imports() -> Arrows:
@@ -62,11 +62,6 @@ def back(arrows: Arrows, rows: list[list[str]]) -> list[tuple[str, str]]:
     return [(room, other) for room, to in arrows.items() for other in sorted(to) if depth[other] <= depth[room]]
 
 
-def lines(room: str) -> int:
-    """Return the number of lines of a room."""
-    return sum(path.read_text(encoding="utf-8").count("\n") for path in (SRC / room).rglob("*.py"))
-
-
 def picture() -> str:
     """Return the picture as SVG."""
     rows, arrows = layers(), drawn(imports())
@@ -95,7 +90,6 @@ def picture() -> str:
     for room, (x, y) in at.items():
         parts.append(
             f'<g><rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="6" fill="#eef3fb" stroke="#3b6fb6"/>'
-            f'<text x="{x + WIDTH / 2:.0f}" y="{y + 18}" font-size="13" fill="#1c2b41">{room}</text>'
-            f'<text x="{x + WIDTH / 2:.0f}" y="{y + 33}" font-size="10" fill="#55627a">{lines(room):,} lines</text></g>'
+            f'<text x="{x + WIDTH / 2:.0f}" y="{y + 25}" font-size="13" fill="#1c2b41">{room}</text></g>'
         )
     return "\n".join([*parts, "</svg>", ""])

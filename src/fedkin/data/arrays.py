@@ -98,8 +98,8 @@ def class_numbers(
         names: of the classes, in order. Default: the texts, sorted.
 
     Raises:
-        DataError: more than one label per sample; a label that is no whole number from 0, or absurdly large; texts that
-            are not among the names.
+        DataError: more than one label per sample; a label that is negative, not a whole number, or too large;
+            texts that are not among the names.
     """
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]

@@ -190,7 +190,7 @@ def merge(cards: Cards) -> Card:
 
 
 def misfit(cards: Cards) -> str | None:
-    """Return the one site without which the cards fit each other; None if there is no such site, or more than one.
+    """Return the only site whose card does not fit the others; None if there is none, or more than one.
 
     Of two sites that contradict each other neither is taken for the odd one.
     """

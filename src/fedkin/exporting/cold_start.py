@@ -169,7 +169,7 @@ def _joined(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> _Way:
     grouped = has(c.method, Grouped) is not None
     weights: Tensor | None = None
     with one_thread():
-        session = Loop().start(replace(p.job, shards=[*(p.job.shards[i] for i in range(new)), shard], outcomes=None))
+        session = Loop().start(replace(p.job, shards=[*(p.job.shards[i] for i in range(new)), shard]))
         try:
             answer = {t: [new] for t in range(start + 1, start + last + 1)}  # all are asked, only this client answers
             clients = Simulation(session, new + 1, seed=p.job.seed, trace=answer)
@@ -195,7 +195,7 @@ def _alone_in(plan: Plan, last: int) -> Plan:
     total = last + 10
     return replace(
         plan, rounds=total, eval_every=total + 1, min_replies=1, oversampling=1.0, aggregation=Aggregation(),
-        participation=1.0, outcomes=False,
+        participation=1.0,
     )  # fmt: skip
 
 
@@ -205,7 +205,7 @@ def _alone(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> dict[int,
     plan = _alone_in(c.plan, max(1, *after))
     method, found = Local(), dict[int, float]()
     with one_thread():
-        session = Loop().start(replace(p.job, method=method, shards=[shard], outcomes=None))
+        session = Loop().start(replace(p.job, method=method, shards=[shard]))
         try:
             clients = Simulation(session, 1, seed=p.job.seed, joins=[0])
             server = begin(method, c.net, plan)

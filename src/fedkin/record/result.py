@@ -302,7 +302,7 @@ class Result:
             kind: "clients" or "rounds".
 
         Raises:
-            ConfigError: another kind, or pandas is not installed.
+            ConfigError: another kind.
         """
         return frame(kind, self.run, self.rounds, self.clients)
 

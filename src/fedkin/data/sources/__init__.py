@@ -243,7 +243,7 @@ def _members(archive: Path) -> list[Path]:
 
 
 def _nothing(path: Path, name: str) -> str:
-    """Return what is wrong with a path that is no data."""
+    """Return why a path cannot be read as data."""
     if not path.exists():
         known = [*SOURCES, *KNOWN]
         around = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
