@@ -11,13 +11,14 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import onnx
 import torch
 from damage import confined, raw, tree
 from torch import nn
 
 import fedkin
 from fedkin.exporting import export, load_export
-from fedkin.exporting.inputs import write_csv
+from fedkin.exporting.model import write_csv
 from fedkin.methods import get_method
 
 MODELS = ("linear", "small-cnn")
@@ -77,10 +78,7 @@ def made(folder: Path) -> list[dict[str, bytes]]:
 def case(rng: random.Random, place: Path, whole: list[dict[str, bytes]]) -> None:
     """One damaged folder, loaded and asked."""
     files = dict(rng.choice(whole))
-    name = rng.choice(["card.json"] * 4 + ["network.json"] * 4 + ["model.safetensors"] * 3
-                      + ["labels.json", "preparation.json", "ranges.json"])  # fmt: skip
-    if name not in files:
-        name = "card.json"
+    name = rng.choice(["card.json"] * 3 + ["model.onnx"] * 4 + ["ranges.json"])
     what = rng.randrange(10)
     if what == 0:
         del files[name]
@@ -89,22 +87,50 @@ def case(rng: random.Random, place: Path, whole: list[dict[str, bytes]]) -> None
     elif name.endswith(".json"):
         files[name] = json.dumps(tree(rng, json.loads(files[name]))).encode()
     else:
-        size = int.from_bytes(files[name][:8], "little")
-        head = json.dumps(tree(rng, json.loads(files[name][8 : 8 + size]))).encode()
-        files[name] = len(head).to_bytes(8, "little") + head + files[name][8 + size :]
-    if rng.random() < 0.2:
-        files.pop("network.json", None)
-    for trap in ("weights.py", "model/weights.py", "load.py", "prepare.py"):
+        files[name] = program(rng, files[name])
+    for trap in ("weights.py", "onnxruntime.py", "load.py"):
         (place / trap).parent.mkdir(exist_ok=True)
         (place / trap).write_text(TRAP)
     for file, content in files.items():
         if not file.endswith(".py"):
             (place / file).write_bytes(content)
     model = load_export(place)
-    if model.preparation is not None and model.preparation.kind == "table":
+    if model.card.preparation.kind == "table":
         (place / "rows.csv").write_text("age,sex\n30,f\n50,m\n")
         found = model.predict_file(place / "rows.csv")
     else:
         np.save(place / "x.npy", np.full((2, 1, 8, 8), 0.5, np.float32))
         found = model.predict_file(place / "x.npy")
     write_csv(found)
+
+
+def program(rng: random.Random, content: bytes) -> bytes:
+    """A program with some of its steps, sizes and names changed."""
+    model = onnx.load_model_from_string(content)
+    for _ in range(rng.randint(1, 3)):
+        node, what = rng.choice(model.graph.node), rng.randrange(7)
+        if what == 0:
+            model.graph.node.remove(node)
+        elif what == 1:
+            node.op_type = rng.choice(sorted({s.name for s in onnx.defs.get_all_schemas()}))
+        elif what == 2 and node.input:
+            node.input[rng.randrange(len(node.input))] = rng.choice(rng.choice(model.graph.node).output or ["x"])
+        elif what == 3 and node.attribute:
+            attribute = rng.choice(node.attribute)
+            attribute.i, attribute.f = rng.choice([-1, 0, 7, 10**9, 2**62]), rng.choice([0.0, 1e30, -1.0])
+            attribute.ints[:] = [rng.choice([-1, 0, 3, 10**9]) for _ in attribute.ints]
+            attribute.type = rng.choice([attribute.type, rng.randrange(15)])
+        elif what == 4 and node.attribute and node.attribute[0].t.dims:
+            dims = node.attribute[0].t.dims
+            dims[rng.randrange(len(dims))] = rng.choice([-1, 0, 1, 10**6, 2**40, 2**62])
+        elif what == 5:
+            side = rng.choice([*model.graph.input, *model.graph.output]).type.tensor_type
+            side.elem_type = rng.randrange(25)
+        else:
+            value = onnx.helper.make_tensor("h", onnx.TensorProto.INT64, [2], [rng.choice([10**6, 10**11]), 1000])
+            more = [
+                onnx.helper.make_node("Constant", [], ["shape"], value=value),
+                onnx.helper.make_node(rng.choice(["ConstantOfShape", "Expand", "Tile"]), ["shape"] * 2, ["more"]),
+            ]
+            model.graph.node.extend(more)
+    return bytes(model.SerializeToString())

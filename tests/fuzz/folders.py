@@ -32,7 +32,7 @@ RUN: dict[str, Sequence[str]] = {
     "resume": ["resume", HERE, "--quiet"],
     "resume with more rounds": ["resume", HERE, "--quiet", "--rounds", "7"],
     "export": ["export", HERE, "--client", "0", "--out", NEW],
-    "join": ["join", HERE, "--data", f"{HERE}/clients.csv", "--out", NEW],
+    "join": ["join", HERE, "--data", f"{HERE}/clients.csv"],
     "run": ["run", f"{HERE}/config.toml", "--quiet", "--out", NEW],
     "predict": ["predict", HERE, f"{HERE}/clients.csv"],
     "inspect": ["inspect", HERE, "--out", NEW],
@@ -42,7 +42,7 @@ COMPARISON: dict[str, Sequence[str]] = {
     "runs": ["runs", HERE],
     "resume": ["resume", HERE, "--quiet"],
     "export": ["export", HERE],
-    "join": ["join", HERE, "--data", f"{HERE}/table.csv", "--out", NEW],
+    "join": ["join", HERE, "--data", f"{HERE}/table.csv"],
     "inspect": ["inspect", HERE, "--out", NEW],
 }
 SWEEP: dict[str, Sequence[str]] = {**COMPARISON}

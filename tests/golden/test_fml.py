@@ -147,7 +147,7 @@ def test_a_client_s_own_network_is_exported_by_itself(tmp_path: Path) -> None:
     data = planted_groups(clients=3, groups=1)
     found = fedkin.run(FML(meme="linear"), data, model="mlp", rounds=1, participation=0.5)
     assert found.server.state.meme.shape == (data.shape[0] * data.classes + data.classes,)
-    assert load_export(export(found, 0, tmp_path / "own")).card["test"]["as_evaluated"] is True
+    assert load_export(export(found, 0, tmp_path / "own")).card.test.as_evaluated is True
 
 
 def test_what_is_refused() -> None:

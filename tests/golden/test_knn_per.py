@@ -129,7 +129,6 @@ def test_what_it_says_about_itself() -> None:
     assert needs_of(KNNPer()).validation
     assert not needs_of(KNNPer(weight=0.3)).validation
     assert also_sent(KNNPer())
-    assert KNNPer(neighbours=3).export_rule == {"kind": "neighbours", "neighbours": 3, "scale": 1.0}
 
 
 @pytest.mark.parametrize(("field", "value"), [("neighbours", 0), ("weight", 1.5), ("weight", -0.1), ("scale", 0.0)])

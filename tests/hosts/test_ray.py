@@ -63,7 +63,7 @@ def test_the_example_ends_as_in_our_simulator(simulated: Path, tmp_path: Path) -
     assert [c.name for c in clients] == [f"c{i}" for i in range(6)]
     for i, client in enumerate(clients):
         (place,) = client.iterdir()
-        assert load_export(place / "model").card["test"]["as_evaluated"] is True
+        assert load_export(place / "model").card.test.as_evaluated is True
         if f"client.{i}.head" in kept:
             own = load_file(place / "memory.safetensors")
             last = own.get("pending.head", own.get("committed.head"))

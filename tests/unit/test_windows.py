@@ -50,7 +50,7 @@ def test_a_run_there_has_the_lines_of_a_run_here(tmp_path: Path, fedkin: Command
         "list methods",
     )
     assert there.returncode == 0, there.stderr
-    assert (tmp_path / "model" / "load.py").is_file()
+    assert (tmp_path / "model" / "model.onnx").is_file()
     assert fedkin(f"run fedavg {SMALL.replace('rounds 2', 'rounds 3')} --engine workers --out here --quiet").code == 0
     for name in ("rounds.jsonl", "clients.jsonl"):
         assert (tmp_path / "there" / name).read_bytes() == (Path("here") / name).read_bytes()

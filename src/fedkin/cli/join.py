@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -11,14 +11,10 @@ import tyro
 
 from fedkin.cli import screen
 from fedkin.cli.flags import read
-from fedkin.cli.outcome import require_folder_name
-from fedkin.core import RunFolderError
 from fedkin.core.errors import counted
-from fedkin.exporting.cold_start import Drill, join
-from fedkin.report import charts
+from fedkin.exporting.joining import Drill, join
 from fedkin.report.tables import DASH, Grid
-from fedkin.storage.files import write_atomic
-from fedkin.storage.folders import reading, taken
+from fedkin.storage.folders import reading
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +32,6 @@ class JoinFlags:
     """Text encoding of a csv file. Default: that of the run's data."""
     after: tuple[int, ...] = (0, 1, 5)
     """Evaluate after these numbers of rounds of the joining client."""
-    out: Path | None = None
-    """New folder for the chart (join.svg) and the figures (join.json)."""
     json: bool = False
     """Write the figures as JSON, and nothing else, to standard output."""
 
@@ -47,18 +41,12 @@ def join_command(args: list[str]) -> int:
     flags = read(
         JoinFlags, args, "fedkin join", "a run folder and data of a joining client: fedkin join RUN --data PATH"
     )
-    if flags.out is not None and taken(require_folder_name(flags.out)):
-        raise RunFolderError(f"{flags.out} exists already; choose another folder with --out")
     with reading(flags.run):
         drill = join(flags.run, flags.data, flags.after, encoding=flags.encoding)
-    text = json.dumps(drill.to_json(), indent=2)
-    if flags.out is not None:
-        write_atomic(flags.out / "join.json", (text + "\n").encode())
-        write_atomic(flags.out / "join.svg", charts.svg(drill.chart()).encode())
     for line in drill.notes:
         screen.note(f"warning: {line}")
     if flags.json:
-        screen.write(text)
+        screen.write(json.dumps(asdict(drill), indent=2))
         return 0
     screen.say(f"{drill.data}: {drill.train} training, {drill.validation} validation, {drill.test} test samples")
     screen.say(placed(drill))
@@ -69,8 +57,6 @@ def join_command(args: list[str]) -> int:
     if drill.constant is not None:
         note += f"; always predicting its most frequent class: {100 * drill.constant:.1f} %"
     screen.say(note)
-    if flags.out is not None:
-        screen.say(f"\nChart and figures: {flags.out}")
     return 0
 
 

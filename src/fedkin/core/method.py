@@ -57,15 +57,6 @@ class Method(ABC):
         return (type(self).__doc__ or "").strip().splitlines()[0] if type(self).__doc__ else ""
 
     @property
-    def export_rule(self) -> Mapping[str, Any] | None:
-        """Rule by which `predict` turns the result of `personalize` into logits, for the loader of exported folders.
-
-        By default ``{"kind": "model"}``, one network, or None, which cannot be exported, where `predict` is overridden.
-        The other kinds are those of `fedkin.exporting.loader`. A method states it as a plain attribute.
-        """
-        return {"kind": "model"} if type(self).predict is Method.predict else None
-
-    @property
     def can(self) -> tuple[Capability, ...]:
         """What the method can do beyond its steps: values of `fedkin.capabilities`, one of each kind, of `Asks` two.
 

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from fedkin.core.errors import DataError, counted
 from fedkin.data.arrays import MAX_CLASSES
 from fedkin.data.checks import listed
+from fedkin.data.columns import MISSING
 from fedkin.data.conversion import MAX_CATEGORIES, binary_labels, convert, whole_labels, whole_numbers
-from fedkin.data.standalone import MISSING
 from fedkin.display import one_line
 
 MAX_COLUMNS = 10_000

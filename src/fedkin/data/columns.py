@@ -1,30 +1,155 @@
-"""Columns of a table as inputs of a network: from fields as texts to numbers that are not yet scaled."""
+"""Columns of a table as inputs of a network: from fields as texts to numbers, and these scaled."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from fedkin.core.errors import DataError
-from fedkin.data import standalone
-from fedkin.data.standalone import Input, Raw, RawError, text_of
 
-__all__ = ["Input", "Raw", "fitted", "raw_rows", "recoded", "text_of", "unscaled"]
+MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
+"""Fields of a table, in lower case, that hold no value."""
+_TRUTH = {"true": "1", "false": "0", "1": "1", "0": "0"}
+
+Raw = npt.NDArray[np.float64]
+"""Rows of a table ``[n, inputs]`` before scaling: a number or NaN, or the place of a text among the categories and -1
+for one that is not among them."""
+Row = Mapping[str, object]
+"""The fields of a row by column, as texts or numbers."""
 
 
-def raw_rows(
-    rows: Sequence[Mapping[str, object]], columns: Sequence[Input], places: Sequence[str] | None = None
-) -> Raw:
-    """Do the same as `fedkin.data.standalone.raw_rows`, with `DataError` in place of its error."""
-    try:
-        return standalone.raw_rows(rows, columns, places)
-    except RawError as error:
-        raise DataError(str(error)) from error
+@dataclass(frozen=True)
+class Input:
+    """Column of a table as inputs of a network.
+
+    A number becomes ``(value - mean) / std``, an empty field the mean, and with ``gaps`` a second input is 1 where the
+    field was empty. A column that had one value or none in training (``std`` 0) gives 0: nothing could be learnt from
+    it. A text becomes one input per category, all 0 for a text that is not among them.
+
+    Attributes:
+        name: as in the header.
+        kind: the kind of its values.
+        gaps: numbers: whether training rows had empty fields; texts: whether the empty text is a category.
+        categories: texts that training rows had, sorted; an empty field is the text ``""``.
+        mean, std: of the training rows: one value for all clients, or one per client; none for texts.
+    """
+
+    name: str
+    kind: Literal["number", "text"]
+    gaps: bool = False
+    categories: tuple[str, ...] = ()
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Number of inputs of a network that it becomes."""
+        return len(self.categories) if self.kind == "text" else 1 + self.gaps
+
+
+def raw_rows(rows: Sequence[Row], columns: Sequence[Input], places: Sequence[str] | None = None) -> Raw:
+    """Return rows of a table before scaling; see `Raw`.
+
+    Args:
+        rows: the fields by column.
+        columns: the inputs.
+        places: where each row is from, for messages; None: its number, from 1.
+
+    Raises:
+        DataError: a column is not there, or a field of a column of numbers is not a number; the message names the row.
+    """
+    where = [f"row {i + 1}" for i in range(len(rows))] if places is None else places
+    for place, row in zip(where, rows, strict=True):
+        lacking = [c.name for c in columns if c.name not in row]
+        if lacking:  # rows of a file all have the columns of its header
+            raise DataError(
+                f"{place if places is None else place.rpartition(', ')[0]}: {_lacking(lacking, row, columns)}"
+            )
+    out = np.empty((len(rows), len(columns)), dtype=np.float64)
+    for j, column in enumerate(columns):
+        out[:, j] = raw_column([text_of(row[column.name]) for row in rows], column, where)
+    return out
+
+
+def raw_column(texts: Sequence[str], column: Input, places: Sequence[str]) -> Raw:
+    """Return one column before scaling, ``[n]``; see `Raw`.
+
+    True and false may be written out or as 1 and 0, since csv files and parquet files differ in it.
+    """
+    if column.kind == "text":
+        place_of = {category: float(i) for i, category in enumerate(column.categories)}
+        if all(category.lower() in _TRUTH or not category for category in column.categories):
+            named = {_TRUTH[c.lower()]: at for c, at in place_of.items() if c}
+            place_of = {text: named[truth] for text, truth in _TRUTH.items() if truth in named} | place_of
+            texts = [t.lower() if t not in place_of else t for t in texts]
+        return np.array([place_of.get("" if t.lower() in MISSING else t, -1.0) for t in texts], dtype=np.float64)
+    out = np.empty(len(texts), dtype=np.float64)
+    for i, text in enumerate(texts):
+        try:
+            out[i] = math.nan if text.lower() in MISSING else number_of(_TRUTH.get(text.lower(), text))
+        except ValueError:
+            out[i] = math.inf
+        if math.isinf(out[i]):
+            raise DataError(
+                f"{places[i]}: '{column.name}' is {text!r}; expected a finite number, or nothing where it is not known"
+            )
+    return out
+
+
+def number_of(text: str) -> float:
+    """Return a field as a number.
+
+    Raises:
+        ValueError: it is none. Python alone reads 1_000 as one, which is a code elsewhere.
+    """
+    if "_" in text:
+        raise ValueError(f"{text!r} is not a number")
+    return float(text)
+
+
+def text_of(value: object) -> str:
+    """Return a field as the text that a csv file would hold: nothing for None, 1 and 0 for true and false."""
+    if value is None:
+        return ""
+    return str(int(value)) if isinstance(value, bool | np.bool_) else str(value).strip()
+
+
+def scaled(raw: Raw, columns: Sequence[Input]) -> npt.NDArray[np.float32]:
+    """Return rows that `raw_rows` read as inputs, ``[n, inputs]``; each column has one mean and deviation."""
+    out = np.zeros((len(raw), sum(column.width for column in columns)), dtype=np.float32)
+    at = 0
+    for values, column in zip(raw.T, columns, strict=True):
+        if column.kind == "text":
+            known = np.flatnonzero(values >= 0)
+            out[known, at + values[known].astype(np.int64)] = 1.0
+        else:
+            if len(column.mean) > 1:
+                raise DataError("each client has its own means and deviations; these are of several clients")
+            mean, std = column.mean[0], column.std[0]
+            missing = np.isnan(values)
+            if std > 0:
+                out[:, at] = (np.where(missing, mean, values) - mean) / std
+            if column.gaps:
+                out[:, at + 1] = missing
+        at += column.width
+    return out
+
+
+def _lacking(names: Sequence[str], row: Row, columns: Sequence[Input]) -> str:
+    those = f"column {names[0]!r}" if len(names) == 1 else f"columns {', '.join(map(repr, names))}"
+    given = {str(name).lower().strip(): str(name) for name in row}
+    close = [(name, get_close_matches(name.lower(), given, n=1, cutoff=0.8)) for name in names]
+    meant = [f"{given[found[0]]!r} for {name!r}" for name, found in close if found]
+    return (
+        f"no {those}; needed are {', '.join(c.name for c in columns)}, given are {', '.join(map(str, row)) or 'none'}"
+        + (f"; did you write {', '.join(meant)}?" if meant else "")
+    )
 
 
 def fitted(column: Input, values: Raw, parts: Sequence[npt.NDArray[np.int64]], own: bool) -> Input:
@@ -58,7 +183,7 @@ def recoded(raw: Raw, old: Sequence[Input], new: Sequence[Input]) -> Raw:
 
 
 def unscaled(x: npt.NDArray[np.floating[Any]], columns: Sequence[Input]) -> Raw:
-    """Return the rows ``[n, columns]`` whose inputs are ``x [n, inputs]``, the inverse of `standalone.scaled`.
+    """Return the rows ``[n, columns]`` whose inputs are ``x [n, inputs]``, the inverse of `scaled`.
 
     It is exact to the fifth digit of a column's deviation. A column of numbers without deviation gives its mean.
     """

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fedkin.data.standalone import MISSING, number_of
+from fedkin.data.columns import MISSING, number_of
 
 MAX_CATEGORIES = 50
 MOSTLY = 0.9  # part of a column's values that are numbers for it to be one of numbers

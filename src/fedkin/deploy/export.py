@@ -17,10 +17,9 @@ from fedkin.data.sites import Sharing
 from fedkin.deploy.heads import RequestHead
 from fedkin.engines import Job
 from fedkin.experiment.settings import Settings, digest
-from fedkin.exporting.export_source import ExportSource, Taken
-from fedkin.exporting.folders import write_export
+from fedkin.exporting.card import ExportSource, Taken
+from fedkin.exporting.folder import write_export
 from fedkin.exporting.ranges import of_client
-from fedkin.exporting.rules import rule
 
 
 def sharing_at(settings: Settings, data: SiteData) -> Sharing:
@@ -54,8 +53,7 @@ def take_home(
         reported: counts per class ``[3, C]`` on the test part as reported to the server, if that is known.
 
     Raises:
-        ConfigError: the method predicts with user-defined code.
-        EngineError, RunFolderError, OSError: see `write_export`.
+        ConfigError, RunFolderError, OSError: see `write_export`.
     """
     number, how, table = head.client, sharing_at(settings, data), settings.table()
     card = Card.from_json(head.card)
@@ -74,7 +72,6 @@ def take_home(
     made, shard = data.preparation(card, number, how), job.shards[number].at(head.round)
     taken = Taken(
         bundle=model,
-        rule=rule(job.method),
         preparation=made,
         client=number,
         name=client,

@@ -17,7 +17,6 @@ from fedkin.experiment.execute import OnRound, execute, one_thread, opened
 from fedkin.experiment.prepare import Experiment, plan_of
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import Settings
-from fedkin.exporting.rules import rule
 from fedkin.record.lines import RoundLine, RunLine
 from fedkin.record.result import Result
 from fedkin.server import RoundReport, Server, asked
@@ -75,7 +74,6 @@ def _served(
     fleet = Fleet(post, settings, members, clock)
     e = Experiment.on_hosts(settings, fleet.gather(), members.run)
     fleet.open(e.net, e.networks)
-    _warn_of(settings)
     about = RunLine(
         fedkin=__version__,
         title=e.title,
@@ -100,14 +98,6 @@ def _served(
 def _keep(e: Experiment, fleet: Fleet, server: Server) -> None:
     """Have every client that can be reached store the model it predicts with."""
     fleet.note_refused(server.round, asked(e.method, e.net, fleet, e.plan, server, "keep")[1])
-
-
-def _warn_of(settings: Settings) -> None:
-    """Warn before the first round that clients will not have a model after the last."""
-    try:
-        rule(settings.method)
-    except ConfigError as e:
-        log.warning("no client will have a model after the last round: %s", e)
 
 
 def _require_possible(settings: Settings) -> None:

@@ -1,22 +1,16 @@
-"""Export of a client's model as a folder that needs no fedkin, and the cold start of a joining client.
+"""Export of a client's model as a folder with an ONNX program, and the cold start of a joining client.
 
 ``finished`` a run after its last round, with its clients
 ``writing``  export of clients' models from such a run
-``export_source`` the content of an export, from a simulated run or at the host of a client
-``folders``  the folder of an export
-``decoding`` strict checks of its files, which may come from anywhere
-``loader``   loads it; copied into every export as ``load.py``, next to `fedkin.data.standalone` as ``prepare.py``
-``ranges``   ranges of the training data, for comparison with inputs at prediction
-``network``  a network as a list of torch layers
-``rules``    the rule by which a method predicts, in the loader's terms
-``card``     the description of an export
-``programs`` the model as one program: torch.export, ONNX
-``inputs``   files that a model predicts
-``cold_start`` a client that joins after the end of training
-``joining_client`` its data, prepared as the run's and compared with them
+``folder``   the folder of an export
+``card``     its description
+``program``  its ONNX program: made from the method's `predict`, checked, run
+``model``    an export that is read, and the files that it predicts
+``ranges``   ranges of the training data, and notes on inputs that are unlike them
+``joining``  a client that joins after the end of training
 """
 
-from fedkin.exporting.inputs import load_export
+from fedkin.exporting.model import load_export
 from fedkin.exporting.writing import export, export_all, export_global
 
 __all__ = ["export", "export_all", "export_global", "load_export"]

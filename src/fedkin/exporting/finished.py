@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 import weakref
@@ -10,9 +9,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from fedkin.core import Bundle, ConfigError, RunFolderError
 from fedkin.core.errors import meant, typed
@@ -22,6 +18,7 @@ from fedkin.experiment.finished import FinishedRun
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import settings_from
+from fedkin.exporting.card import Chosen
 from fedkin.record.files import read_commit
 from fedkin.record.result import Result
 from fedkin.server import Server, Simulation, join_rounds
@@ -30,7 +27,6 @@ from fedkin.storage.lock import owner
 from fedkin.storage.row_store import SUPPORTED, Banks
 from fedkin.storage.toml import read_toml
 
-_NUMBERED = re.compile(r"client \d+")  # a client's name, if it has none but its number in the data
 _TRIES = 5  # to read the files of a run that is being written
 Run = Result | Path | str
 """The result of `fedkin.run`, or the folder of a run."""
@@ -103,7 +99,7 @@ def _checkpoint(folder: RunFolder, e: Experiment) -> tuple[Server, Mapping[int, 
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def at_best(p: FinishedRun) -> tuple[FinishedRun, dict[str, Any]]:
+def at_best(p: FinishedRun) -> tuple[FinishedRun, Chosen]:
     """Return the run as of the round with the highest validation accuracy, and the figures of this round.
 
     Raises:
@@ -119,14 +115,15 @@ def at_best(p: FinishedRun) -> tuple[FinishedRun, dict[str, Any]]:
             f"no round of {p.folder} can be chosen: no client has validation samples; run with --validation 0.1, or "
             "export the last round"
         )
-    figures = {"round": found.round, **msgspec.to_builtins(found.figures)}
+    assert found.figures is not None  # it was evaluated
+    chosen = Chosen(found.round, found.figures.validation or 0.0, found.figures.accuracy)
     if found.round == p.server.round:
-        return p, figures
+        return p, chosen
     if folder.best.round() != found.round:
         raise ConfigError(f"the best round of {p.folder}, {found.round}, was not kept: {_not_kept(folder)}")
     loaded = folder.load(p.experiment.marks, best=True)
     assert loaded is not None  # it has a round
-    return replace(p, server=loaded[0], states=loaded[1]), figures
+    return replace(p, server=loaded[0], states=loaded[1]), chosen
 
 
 def _not_kept(folder: RunFolder) -> str:
@@ -177,13 +174,12 @@ def number_of(p: FinishedRun, client: int | str) -> int:
         number = names.index(text)
     elif f"client {text}" in names:  # its number in the data, of which some clients may be left out
         number = names.index(f"client {text}")
-    elif text.isdigit() and int(text) < count and not any(map(_NUMBERED.fullmatch, names)):
+    elif text.isdigit() and int(text) < count and not any(name.startswith("client ") for name in names):
         number = int(text)
     else:
         called = f", called {', '.join(names[:20])}{' ...' if len(names) > 20 else ''}" if names else ""
         raise ConfigError(
-            f"there is no client {client!r}{_left_out(p, text) or meant(text, names)}; the run has clients 0 to "
-            f"{count - 1}{called}"
+            f"there is no client {client!r}{meant(text, names)}; the run has clients 0 to {count - 1}{called}"
         )
     if number >= len(p.server.sizes):
         raise ConfigError(
@@ -191,12 +187,6 @@ def number_of(p: FinishedRun, client: int | str) -> int:
             "no model yet"
         )
     return number
-
-
-def _left_out(p: FinishedRun, name: str) -> str:
-    """Return the note of a run's data that a client of this name was left out; empty if there is none."""
-    named = re.compile(rf"left out.*[:,] (client )?{re.escape(name)}( \(\d+\)|,| and \d+ more|\.)")
-    return next((f" in this run: {note}" for note in p.federation.notes if named.search(note)), "")
 
 
 def name_of(p: FinishedRun, client: int) -> str | None:

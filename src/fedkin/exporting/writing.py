@@ -1,40 +1,30 @@
-"""Export of one client's model to a folder."""
+"""Export of clients' models to folders."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 
 from fedkin.core import Bundle, ConfigError
 from fedkin.core.errors import typed
 from fedkin.experiment.finished import FinishedRun
-from fedkin.exporting.export_source import ExportSource, Taken
+from fedkin.exporting.card import Chosen, ExportSource, Taken
 from fedkin.exporting.finished import Run, at_best, finished, name_of, number_of, simulation
-from fedkin.exporting.folders import require_free, write_export
-from fedkin.exporting.programs import Format, require_formats
+from fedkin.exporting.folder import require_free, write_export
 from fedkin.exporting.ranges import of_all, of_client
-from fedkin.exporting.rules import rule
 from fedkin.server import asked, common
 
 log = logging.getLogger("fedkin.export")
 Round = Literal["last", "best"]
 """The round after which models are exported."""
-Figures = dict[str, Any]
 
 
 def export(
-    run: Run,
-    client: int | str,
-    out: Path | str | None = None,
-    *,
-    round: Round = "last",
-    formats: Collection[Format] = (),
-    force: bool = False,
+    run: Run, client: int | str, out: Path | str | None = None, *, round: Round = "last", force: bool = False
 ) -> Path:
     """Export the model that a client predicts with after the run's last or best round.
 
@@ -47,33 +37,25 @@ def export(
             ``exports/best/client-NAME``.
         round: "last", or "best": the round with the highest validation accuracy (mean over clients, the earliest of
             equals), which a run with a folder keeps.
-        formats: programs to write next to it: "torch-export" (``model.pt2``), "onnx" (``model.onnx``).
         force: replace an older export in ``out``.
 
     Returns:
         The folder.
 
     Raises:
-        ConfigError: no such client; the clients of the run are on other hosts; the method predicts with custom code; a
-            format that this model does not allow; a best round that was not kept.
+        ConfigError: no such client; the clients of the run are on other hosts; the model predicts NaN; a best round
+            that was not kept.
         RunFolderError: ``out`` exists, or the run's folder is damaged.
-        EngineError: the written model does not give the run's logits.
     """
     p, chosen = _at(run, round)
     number = number_of(p, client)
     place = _place(p, out, _folder_of(p, number), chosen)
     require_free(place, force)
-    require_formats(formats)
-    return next(_written(p, {number: place}, formats, force, chosen))
+    return next(_written(p, {number: place}, force, chosen))
 
 
 def export_all(
-    run: Run,
-    out: Path | str | None = None,
-    *,
-    round: Round = "last",
-    formats: Collection[Format] = (),
-    force: bool = False,
+    run: Run, out: Path | str | None = None, *, round: Round = "last", force: bool = False
 ) -> Iterator[Path]:
     """`export` every client that has joined, each into ``OUT/client-NAME``; yield each folder when it is done.
 
@@ -86,50 +68,41 @@ def export_all(
         places = {i: root / f"client-{i}" for i in places}
     for place in places.values():
         require_free(place, force)
-    require_formats(formats)
-    yield from _written(p, places, formats, force, chosen)
+    yield from _written(p, places, force, chosen)
 
 
-def export_global(
-    run: Run,
-    out: Path | str | None = None,
-    *,
-    round: Round = "last",
-    formats: Collection[Format] = (),
-    force: bool = False,
-) -> Path:
+def export_global(run: Run, out: Path | str | None = None, *, round: Round = "last", force: bool = False) -> Path:
     """`export` the one model that the server sends to all clients.
 
     Raises:
         ConfigError: the method has no such model, or its clients prepare their inputs in different ways.
     """
     p, chosen = _at(run, round)
-    if p.federation.preparation is not None and p.federation.preparation.per_client:
+    e, made = p.experiment, p.federation.preparation
+    if made is not None and made.per_client:
         raise ConfigError(
             "there is no model of all clients: each client scales its columns by its own values (scaling = 'client'); "
             "export the model of one client (--client NAME) or of all clients (--all), or run with --scaling pooled"
         )
     place = _place(p, out, "global", chosen)
     require_free(place, force)
-    require_formats(formats)
-    method, net = p.experiment.method, p.experiment.net
-    if method.family == "one global model":  # the model of one client is the model of all
-        with simulation(p) as clients:
-            found = asked(method, net, clients, p.experiment.plan, p.server, "keep", [0])[0][0]
-        _global(p, Taken(found, rule(method)), place, formats, force, chosen)
-        return place
     with simulation(p) as clients:
-        sent = common(method, net, clients, p.experiment.plan, p.server)
-    if method.family in ("clusters", "no federation") or sent.get("model", torch.empty(0)).shape != (net.size,):
-        raise ConfigError(
-            f"{p.experiment.title} has no global model: clients receive {method.family or 'personal models'}; export "
-            "the model of one client (--client) or of all clients (--all)"
-        )
-    _global(p, Taken(Bundle(model=sent.model), {"kind": "model"}), place, formats, force, chosen)
+        if e.method.family == "one global model":  # the model of one client is the model of all
+            bundle = asked(e.method, e.net, clients, e.plan, p.server, "keep", [0])[0][0]
+        else:
+            sent = common(e.method, e.net, clients, e.plan, p.server).get("model", torch.empty(0))
+            if e.method.family in ("clusters", "no federation") or sent.shape != (e.net.size,):
+                raise ConfigError(
+                    f"{e.title} has no global model: clients receive {e.method.family or 'personal models'}; export "
+                    "the model of one client (--client) or of all clients (--all)"
+                )
+            bundle = Bundle(model=sent)
+    ranges = None if e.setup.privacy.asked else of_all(p.federation)
+    write_export(_origin(p, chosen), Taken(bundle, made, ranges=ranges), place, force=force)
     return place
 
 
-def _at(run: Run, round: Round) -> tuple[FinishedRun, Figures | None]:
+def _at(run: Run, round: Round) -> tuple[FinishedRun, Chosen | None]:
     """Return the run as of the requested round, and the figures by which the round was chosen."""
     if round not in get_args(Round):
         raise ConfigError(f"round must be one of {', '.join(get_args(Round))}, got {round!r}")
@@ -137,18 +110,8 @@ def _at(run: Run, round: Round) -> tuple[FinishedRun, Figures | None]:
     return (p, None) if round == "last" else at_best(p)
 
 
-def _global(
-    p: FinishedRun, taken: Taken, place: Path, formats: Collection[Format], force: bool, chosen: Figures | None
-) -> None:
-    ranges = None if p.experiment.setup.privacy.asked else of_all(p.federation)
-    taken = replace(taken, preparation=p.federation.preparation, ranges=ranges)
-    write_export(_origin(p, chosen), taken, place, formats, force=force)
-
-
-def _written(
-    p: FinishedRun, places: dict[int, Path], formats: Collection[Format], force: bool, chosen: Figures | None
-) -> Iterator[Path]:
-    how, c, origin = rule(p.experiment.method), p.experiment, _origin(p, chosen)
+def _written(p: FinishedRun, places: dict[int, Path], force: bool, chosen: Chosen | None) -> Iterator[Path]:
+    c, origin = p.experiment, _origin(p, chosen)
     for at in range(0, len(places), 32):  # a few at a time, which bounds the models in memory
         some = list(places)[at : at + 32]
         with simulation(p) as clients:
@@ -161,12 +124,12 @@ def _written(
                 made, shard = p.federation.preparation, p.job.shards[i].at(p.server.round)
                 own = None if made is None else made.of(i)
                 ranges = None if c.setup.privacy.asked else of_client(shard, own)
-                taken = Taken(kept[i], how, own, i, name_of(p, i), shard, ranges, seen[i].test)
-                write_export(origin, taken, places[i], formats, force=force)
+                taken = Taken(kept[i], own, i, name_of(p, i), shard, ranges, seen[i].test)
+                write_export(origin, taken, places[i], force=force)
                 yield places[i]
 
 
-def _origin(p: FinishedRun, chosen: Figures | None) -> ExportSource:
+def _origin(p: FinishedRun, chosen: Chosen | None) -> ExportSource:
     c, command = p.experiment, None
     if p.folder is not None and "made_by" not in c.table:
         command = f"fedkin run {typed(p.folder / 'config.toml')}"
@@ -177,7 +140,7 @@ def _origin(p: FinishedRun, chosen: Figures | None) -> ExportSource:
 
 
 # ---- places ---------------------------------------------------------------------------------------------------------
-def _place(p: FinishedRun, out: Path | str | None, name: str, chosen: Figures | None) -> Path:
+def _place(p: FinishedRun, out: Path | str | None, name: str, chosen: Chosen | None) -> Path:
     if out is not None:
         return Path(out)
     if p.folder is None:
@@ -188,9 +151,5 @@ def _place(p: FinishedRun, out: Path | str | None, name: str, chosen: Figures | 
 
 def _folder_of(p: FinishedRun, client: int) -> str:
     """Return the name of a client's folder."""
-    return f"client-{_safe((name_of(p, client) or str(client)).removeprefix('client '))}"
-
-
-def _safe(name: str) -> str:
-    """Return a client's name as a part of a folder's name."""
-    return "".join(ch if ch.isalnum() or ch in "._-" else "_" for ch in name)[:80]
+    name = (name_of(p, client) or str(client)).removeprefix("client ")
+    return "client-" + "".join(ch if ch.isalnum() or ch in "._-" else "_" for ch in name)[:80]

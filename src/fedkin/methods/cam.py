@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
@@ -101,12 +101,6 @@ class CAM(Method):
     def title(self) -> str:
         """The wrapped method's title with "-CAM", and "(Eq. 6)" for the damped update."""
         return f"{self.inner.title}-CAM" + (" (Eq. 6)" if self.update == "damped" else "")
-
-    @property
-    def export_rule(self) -> Mapping[str, Any] | None:
-        """The sum of two models' logits, the second by the wrapped method's rule; None if that has none."""
-        inner = self.inner.export_rule
-        return None if inner is None else {"kind": "additive", "inner": inner}
 
     @property
     def summary(self) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -45,11 +44,6 @@ class Ensemble(Method):
     def title(self) -> str:
         """FedAvg+, or FedProx+ where `mu` is above 0."""
         return "FedProx+" if self.mu else "FedAvg+"
-
-    @property
-    def export_rule(self) -> Mapping[str, Any]:
-        """The vote of the members, on probabilities or on logits."""
-        return {"kind": "vote", "of": self.vote}
 
     @property
     def summary(self) -> str:

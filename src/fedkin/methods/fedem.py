@@ -19,7 +19,6 @@ class FedEM(Method):
 
     paper = "Marfoq, Neglia, Bellet, Kameni, Vidal: Federated Multi-Task Learning under a Mixture, NeurIPS 2021"
     family = "mixture"
-    export_rule: ClassVar = {"kind": "vote", "of": "probabilities"}
     tuned: ClassVar = {"components": "int:2..5"}
 
     components: int = 3

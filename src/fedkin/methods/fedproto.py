@@ -31,7 +31,6 @@ class FedProto(Method):
 
     paper = "Tan, Long, Liu, Zhou, Lu, Jiang, Zhang: FedProto, AAAI 2022"
     family = "knowledge"
-    export_rule: ClassVar = {"kind": "prototypes"}
     tuned: ClassVar = {"lam": "log:0.1..10"}
 
     lam: float = 1.0

@@ -20,7 +20,6 @@ class FedRoD(Method):
 
     paper = "Chen, Chao: On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR 2022"
     family = "personal part"
-    export_rule: ClassVar = {"kind": "two heads"}
     tuned: ClassVar = {"gamma": "0..2"}
 
     gamma: float = 1.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +27,6 @@ class FML(Method):
         "method for heterogeneous data, models, and objectives, FITEE 24(10), 2023"
     )
     family = "personal model"
-    export_rule: ClassVar = {"kind": "model"}
 
     meme: str = ""
     """Name of the shared network (fedkin list models), for example a smaller one. Default: of the run's kind."""

@@ -24,7 +24,6 @@ class KNNPer(Method):
     title = "kNN-Per"
     paper = "Marfoq, Neglia, Kameni, Vidal: Personalized Federated Learning through Local Memorization, ICML 2022"
     family = "personal part"
-    export_rule = property(lambda m: {"kind": "neighbours", "neighbours": m.neighbours, "scale": m.scale})
     tuned: ClassVar = {"neighbours": "int:3..30", "scale": "log:0.1..10"}
 
     neighbours: int = 10

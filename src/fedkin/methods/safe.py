@@ -91,12 +91,6 @@ class Safe(Method):
         """What the method does in one sentence, with the wrapped method's title."""
         return f"{self.inner.title} mixed with a model trained alone, in a share that each client chooses."
 
-    @property
-    def export_rule(self) -> Mapping[str, Any] | None:
-        """The mixture of the wrapped method's rule and one network; None if that has none."""
-        inner = self.inner.export_rule
-        return None if inner is None else {"kind": "mixture", "inner": inner}
-
     # ---- server -----------------------------------------------------------------------------------------------
     def init(self, r: Round) -> Bundle:
         """Return the wrapped method's state and empty banks of clients' numbers."""

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from commandline import Command, Kept
 from fedkin.data import Federation
@@ -51,8 +50,8 @@ def test_export_then_predict(run: Path, fedkin: Command) -> None:
     wanted = load_export(place).probabilities(x)
     assert [r["label"] for r in rows] == [str(i) for i in wanted.argmax(1).tolist()]
     assert list(rows[0])[:3] == ["row", "label", "probability 0"]
-    got = torch.tensor([[float(r[f"probability {i}"]) for i in range(10)] for r in rows])
-    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+    got = [[float(r[f"probability {i}"]) for i in range(10)] for r in rows]
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
     plain = fedkin(f"predict {place} test.npz --json").out
     lines = [json.loads(text) for text in plain.splitlines()]
     assert [line["label"] for line in lines] == [r["label"] for r in rows]
@@ -63,7 +62,6 @@ def test_export_then_predict(run: Path, fedkin: Command) -> None:
     assert "med.npz holds train_images, train_labels, test_images, test_labels; name the array" in refused
     assert "such as --array test_images" in refused
     assert "test.npz holds no y, but x; name" in fedkin(f"predict {place} test.npz --array y").err
-    assert "good.csv is not an npz file" in fedkin(f"predict {place} good.csv --array y").err
 
 
 def test_all_clients_and_json(run: Path, fedkin: Command) -> None:
@@ -92,13 +90,13 @@ def test_all_clients_and_json(run: Path, fedkin: Command) -> None:
         ("predict home nothing.npz", "no file nothing.npz"),
         (
             "predict home rows.csv",
-            "does not accept rows of a table; the model takes an .npz or .npy file with inputs [n, 1, 8",
+            "cannot be read by this model; the model takes an .npz or .npy file with inputs [n, 1, 8",
         ),
-        ("predict home wide.npy", "expected inputs [n, 1, 8, 8], got [2, 9]"),
+        ("predict home wide.npy", "expected numbers [n, 1, 8, 8], got float64 [2, 9]"),
         ("predict home nan.npy", "not finite"),
         ("predict home two.npz", "name the array with the inputs, such as --array"),
         ("predict home object.npy", "cannot be read as an array of numbers"),
-        ("predict home config.toml", "cannot be read; the model takes"),
+        ("predict home config.toml", "cannot be read by this model; the model takes"),
         ("predict home good.npy --out there.csv", "there.csv exists already"),
     ],
 )
@@ -120,53 +118,12 @@ def test_bad_input_is_told(command: str, said: str, run: Path, fedkin: Command) 
     assert "Traceback" not in done.err
 
 
-def test_a_comparison_lists_its_runs(fedkin: Command, small: str) -> None:
-    """Method, seed, rounds, accuracy and folder of each, and a command that exports; an interrupted run has its state,
-    a folder without a round is left out. A run must be named to export one."""
-    assert fedkin(f"compare da-pfl {small} --seeds 0 1 --out c --quiet").code == 0
-    listed = json.loads(fedkin("export c --json").out)
-    names = [f"c/{name}-seed{seed}" for name in ("da-pfl", "fedavg", "local-full", "local") for seed in (0, 1)]
-    assert [line["folder"] for line in listed] == names
-    for line in listed:
-        summary = json.loads((Path(line["folder"]) / "summary.json").read_text())
-        assert (line["method"], line["seed"], line["rounds"]) == (summary["title"], summary["seed"], 2)
-        assert (line["accuracy"], line["state"]) == (summary["final"]["accuracy"], "finished")
-        assert line["command"] == f"fedkin export {line['folder']} --client 0"
-    assert fedkin(listed[0]["command"].removeprefix("fedkin ")).code == 0
-    without_end(Path("c/local-seed1"))
-    Path("c/local-seed0/commit.json").unlink()
-    done = fedkin("export c")
-    assert (done.code, done.err) == (0, "")
-    rows = [line.split() for line in done.out.splitlines() if line.startswith(" c/")]
-    assert [row[0] for row in rows] == [name for name in names if name != "c/local-seed0"]
-    assert rows[0][1:5] == ["DA-PFL", "finished", "0", "2"]
-    assert rows[-1][1:5] == ["Local", "interrupted", "1", "2"]
-    assert "\n  fedkin export c/fedavg-seed1 --client 0\n" in done.out
-    refused = fedkin("export c --client 1")
-    assert (refused.code, refused.out) == (2, "")
-    assert "c holds 7 runs; name one of them, such as c/da-pfl-seed0; fedkin export c lists them" in refused.err
-
-
-def test_a_sweep_lists_its_runs_without_test_accuracy(fedkin: Command, small: str) -> None:
-    """The settings that were tried with their validation accuracy, and which were chosen; test figures of single
-    settings are in no list."""
-    grid = "--grid training.lr=0.001,0.5 --seeds 0 1 --validation 0.2"
-    assert fedkin(f"sweep fedprox {small} {grid} --out s --quiet").code == 0
-    listed = json.loads(fedkin("export s --json").out)
-    assert [(line["folder"], line["values"]) for line in listed] == [
-        (f"s/{trial:03d}-seed{seed}", {"training.lr": lr}) for trial, lr in enumerate((0.001, 0.5)) for seed in (0, 1)
-    ]
-    with Path("s/sweep.csv").open(newline="") as file:
-        chosen = {f"{int(row['trial']):03d}" for row in csv.DictReader(file) if row["chosen"] == "true"}
-    assert {line["folder"][2:5] for line in listed if line["chosen"]} == chosen
-    for line in listed:
-        summary = json.loads((Path(line["folder"]) / "summary.json").read_text())
-        assert (line["accuracy"], line["validation"]) == (None, summary["final"]["validation"])
-    shown = fedkin("export s").out
-    assert "training.lr" in shown
-    assert "validation %" in shown
-    assert "bold: the chosen settings" in shown
-    assert shown.count("fedkin export s/") == 4
+def test_a_comparison_is_no_run(fedkin: Command, small: str) -> None:
+    """One of its runs is named."""
+    assert fedkin(f"compare da-pfl {small} --out c --quiet").code == 0
+    done = fedkin("export c --client 0")
+    assert (done.code, done.out) == (2, "")
+    assert "c holds 4 runs; name one of them, such as c/da-pfl-seed0" in done.err.replace("\n", " ")
 
 
 @pytest.mark.parametrize("command", ["export --help", "predict --help"])

@@ -251,12 +251,3 @@ def test_titles_and_summaries_say_what_the_settings_are() -> None:
     assert found["fesem-cam"][0] == "FeSEM-CAM"
     assert len({title for title, _ in found.values()}) == len({text for _, text in found.values()}) == len(METHODS)
     assert all(text.endswith(".") and "\n" not in text for _, text in found.values())
-
-
-def test_export_rules_of_methods() -> None:
-    """One network by default; a method with its own prediction names its rule, and a wrapper that of the inner one."""
-    assert METHODS["fedavg"]().export_rule == {"kind": "model"}
-    assert METHODS["fedrod"]().export_rule == {"kind": "two heads"}
-    assert METHODS["fedproto"]().export_rule == {"kind": "prototypes"}
-    assert METHODS["fedavg-ensemble"]().export_rule == {"kind": "vote", "of": "probabilities"}
-    assert METHODS["ifca-cam"]().export_rule == {"kind": "additive", "inner": {"kind": "model"}}

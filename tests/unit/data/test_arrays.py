@@ -12,7 +12,7 @@ import torch
 import fedkin
 from fedkin import Dataset, Federation
 from fedkin.core import ConfigError, DataError
-from fedkin.exporting.cold_start import join
+from fedkin.exporting.joining import join
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 4))
@@ -165,7 +165,7 @@ def test_predictions_take_tables(tmp_path: Path) -> None:
     model = fedkin.load_export(fedkin.export(run, client=0, out=tmp_path / "arrays"))
     expected = model.predict(torch.tensor(X)).tolist()
     assert all(model.predict(x).tolist() == expected for x in (X, X.tolist(), frame, frame.to_numpy()))
-    with pytest.raises(DataError, match="inputs must be an array of numbers"):
+    with pytest.raises(DataError, match="expected numbers"):
         model.predict(frame.assign(a="x"))
     assert join(run, (frame, np.full(60, "well")), after=(0,)).test == 12
     with pytest.raises(DataError, match="label 'sick' is not one of the classes, ill, well"):
@@ -174,4 +174,4 @@ def test_predictions_take_tables(tmp_path: Path) -> None:
     wards = fedkin.federate(fedkin.load(table, target="ill"), clients=2)
     of_rows = fedkin.load_export(fedkin.export(fedkin.run("fedavg", wards, **how), client=0, out=tmp_path / "rows"))
     rows = table.drop(columns="ill")
-    assert torch.equal(of_rows.predict(rows), of_rows.predict(of_rows.model.inputs(rows.to_dict("records"))))
+    assert of_rows.predict(rows).tolist() == of_rows.predict(rows.to_dict("records")).tolist()

@@ -15,8 +15,8 @@ import torch
 from commandline import Command
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.data import IID, Dataset, Natural, federate, load
+from fedkin.data.columns import MISSING
 from fedkin.data.sources import brings_clients
-from fedkin.data.standalone import MISSING
 from fedkin.inspection import inspect
 
 

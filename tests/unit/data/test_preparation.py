@@ -12,9 +12,8 @@ import torch
 import fedkin
 from fedkin.core.errors import DataError
 from fedkin.data import IID, Federation, Natural, Preparation, federate, load
-from fedkin.data.columns import Input
+from fedkin.data.columns import Input, scaled
 from fedkin.data.preparation import image_preparation
-from fedkin.data.standalone import RawError, scaled
 
 
 def write(path: Path, n: int = 60, odd: dict[int, str] | None = None) -> Path:
@@ -115,7 +114,7 @@ def test_the_mean_of_equal_numbers_is_that_number(tmp_path: Path) -> None:
 def test_scaling_needs_one_mean(tmp_path: Path) -> None:
     """Also in the program of an export, which has no other check."""
     column = Input("age", "number", mean=(50.0, 60.0), std=(10.0, 10.0))
-    with pytest.raises(RawError, match="each client has its own means"):
+    with pytest.raises(DataError, match="each client has its own means"):
         scaled(np.array([[55.0]]), [column])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from fedkin.deploy.allowed_code import Allowed
 from fedkin.deploy.client import ClientService
 from fedkin.deploy.wire_format import WireMessage
 from fedkin.experiment.settings import Settings
-from fedkin.exporting import export_all, folders, load_export
+from fedkin.exporting import export_all, folder, load_export
 from hosttoys import Direct, on_hosts, same_export, settings, simulated, sites, taken_home
 from owncode import CAUTIOUS
 
@@ -106,13 +105,13 @@ def test_a_table_takes_its_preparation_along(
         ours = taken_home(tmp_path, file.stem)
         same_export(ours, theirs, "data", "fingerprints")
         assert json.loads((ours / "card.json").read_text())["data"] == f"{file.stem}, natural"
-        age = json.loads((ours / "preparation.json").read_text())["columns"][0]
+        age = json.loads((ours / "card.json").read_text())["preparation"]["columns"][0]
         assert (age["name"], len(age["mean"])) == ("age", 1)
         assert predict_command([str(ours), str(rows), "--json"]) == 0
         assert [json.loads(line)["label"] for line in capsys.readouterr().out.splitlines()] == ["no", "yes"]
         told = "".join(p.read_text() for p in ours.iterdir() if p.suffix in (".json", ".md"))
         assert not [other.stem for other in files if other != file and other.stem in told]
-    means = {f.stem: load_export(taken_home(tmp_path, f.stem)).preparation.columns[0].mean for f in files}  # type: ignore[union-attr]
+    means = {f.stem: load_export(taken_home(tmp_path, f.stem)).card.preparation.columns[0].mean for f in files}
     assert len(set(means.values())) == 3
 
 
@@ -124,7 +123,7 @@ def test_shares_of_a_table_are_scaled_by_all_training_parts(hospitals: Path, tmp
     found = set()
     for i, theirs in enumerate(export_all(simulated(s), tmp_path / "simulated")):
         same_export(taken_home(tmp_path, f"c{i}"), theirs, *HERE)
-        found.add((taken_home(tmp_path, f"c{i}") / "preparation.json").read_text())
+        found.add(load_export(taken_home(tmp_path, f"c{i}")).card.preparation)
     assert len(found) == 1
 
 
@@ -146,8 +145,7 @@ def test_images_take_their_size_and_classes_along(tmp_path: Path) -> None:
     for name, theirs in zip("ab", export_all(simulated(s), tmp_path / "simulated"), strict=True):
         same_export(taken_home(tmp_path, name), theirs, "data", "fingerprints")
         model = load_export(taken_home(tmp_path, name))
-        assert model.preparation is not None
-        assert model.preparation.labels == model.labels == ("cat", "dog", "owl")
+        assert model.card.preparation.labels == model.labels == ("cat", "dog", "owl")
         picture = tmp_path / "data" / name / "dog" / "3.png"
         assert model.predict_file(picture).names == load_export(theirs).predict_file(picture).names
 
@@ -171,20 +169,15 @@ def test_methods_and_networks_by_import_path(installed: str, tmp_path: Path) -> 
     on_hosts(s, tmp_path, Direct(sites(tmp_path, allowed=Allowed((installed,)))))
     for i, theirs in enumerate(export_all(simulated(s), tmp_path / "simulated")):
         same_export(taken_home(tmp_path, f"c{i}"), theirs, *HERE)
-        assert load_export(taken_home(tmp_path, f"c{i}")).card["method"]["name"] == f"{installed}.methods:Cautious"
+        assert load_export(taken_home(tmp_path, f"c{i}")).card.method["name"] == f"{installed}.methods:Cautious"
 
 
-def test_a_prediction_that_only_code_knows(installed: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The server says so before the first round, the host when it comes to it; the run is as good as any."""
+def test_a_prediction_of_ones_own(installed: str, tmp_path: Path) -> None:
+    """The program at the host does what the method's `predict` does."""
     s = settings(f"{installed}.methods:Doubling")
-    with caplog.at_level(logging.WARNING, "fedkin"):
-        ours = on_hosts(s, tmp_path, Direct(sites(tmp_path, allowed=Allowed((installed,)))))
-    said = [(record.name, record.getMessage()) for record in caplog.records]
-    assert said[0][0] == "fedkin.deploy"
-    assert said[0][1].startswith("no client will have a model after the last round: Doubling predicts with custom code")
-    assert sum(name == "fedkin.site" and "Doubling predicts with custom code" in text for name, text in said) == 3
-    assert ours.clients == simulated(s).clients
-    assert not list(tmp_path.glob("disks/*/*/model"))
+    on_hosts(s, tmp_path, Direct(sites(tmp_path, allowed=Allowed((installed,)))))
+    for i, theirs in enumerate(export_all(simulated(s), tmp_path / "simulated")):
+        same_export(taken_home(tmp_path, f"c{i}"), theirs, *HERE)
 
 
 # ---- hosts that come back -------------------------------------------------------------------------------------------
@@ -202,7 +195,7 @@ def test_a_worker_that_was_started_anew(name: str, tmp_path: Path) -> None:
     last = {line.client: line for line in on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch)).clients}
     for i, theirs in enumerate(export_all(simulated(s), tmp_path / "simulated")):
         same_export(taken_home(tmp_path, f"c{i}"), theirs, *HERE)
-        assert load_export(taken_home(tmp_path, f"c{i}")).card["test"]["correct_as_evaluated"] == last[i].correct
+        assert load_export(taken_home(tmp_path, f"c{i}")).card.test.correct_as_evaluated == last[i].correct
 
 
 def test_what_was_told_is_compared(tmp_path: Path) -> None:
@@ -218,9 +211,9 @@ def test_what_was_told_is_compared(tmp_path: Path) -> None:
 
     post.touch = touch
     on_hosts(settings("fedavg"), tmp_path, post)
-    tests = [load_export(taken_home(tmp_path, f"c{i}")).card["test"] for i in range(3)]
-    assert [t["as_evaluated"] for t in tests] == [True, False, True]
-    assert tests[1]["correct_as_evaluated"] == 10 != tests[1]["correct"]
+    tests = [load_export(taken_home(tmp_path, f"c{i}")).card.test for i in range(3)]
+    assert [t.as_evaluated for t in tests] == [True, False, True]
+    assert tests[1].correct_as_evaluated == 10 != tests[1].correct
     text = (taken_home(tmp_path, "c1") / "README.md").read_text()
     assert "In the run's own evaluation of that round it was right on 10:" in text
     assert "own evaluation" not in (taken_home(tmp_path, "c0") / "README.md").read_text()
@@ -256,7 +249,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: py
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(folders, "sync_to_disk", full)
+    monkeypatch.setattr(folder, "sync_to_disk", full)
     on_hosts(s, tmp_path, Direct(sites(tmp_path)))
     assert {p.name: p.read_bytes() for p in place.iterdir()} == before
     assert sorted(p.name for p in place.parent.iterdir()) == ["memory.safetensors", "model"]

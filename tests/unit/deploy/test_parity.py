@@ -30,8 +30,8 @@ def test_hosts_equal_the_simulator(name: str, tmp_path: Path) -> None:
     assert all(len(line.test_part) == 32 for line in last.values())
     for i in range(3):
         card = load_export(taken_home(tmp_path, f"c{i}")).card
-        assert card["test"]["as_evaluated"] is True
-        assert (card["client"], card["test"]["correct"]) == (i, last[i].correct)
+        assert card.test.as_evaluated is True
+        assert (card.client, card.test.correct) == (i, last[i].correct)
 
 
 @pytest.mark.thorough
@@ -43,7 +43,7 @@ def test_hosts_with_shares_drift_as_the_simulator(tmp_path: Path) -> None:
     assert same_server(ours, theirs)
     assert ours.clients == theirs.clients
     for i in range(3):
-        assert load_export(taken_home(tmp_path, f"c{i}")).card["test"]["as_evaluated"] is True
+        assert load_export(taken_home(tmp_path, f"c{i}")).card.test.as_evaluated is True
 
 
 @pytest.mark.parametrize("name", ["pfedcs", "fedrod", "fedproto", "fedgh", "fedfomo", "fedavg"])
@@ -57,7 +57,7 @@ def test_hosts_at_the_other_moment(name: str, tmp_path: Path) -> None:
     now = simulated(settings(name, training=own))
     assert (ours.rounds, ours.clients) == (theirs.rounds, theirs.clients)
     for i in range(3):
-        assert load_export(taken_home(tmp_path, f"c{i}")).card["test"]["as_evaluated"] is True
+        assert load_export(taken_home(tmp_path, f"c{i}")).card.test.as_evaluated is True
     noted = tuple(note for note in ours.run.notes if 'evaluate = "trained" changes nothing' in note)
     assert len(noted) == (name == "fedavg")
     assert (noted, now.run.notes) == (theirs.run.notes, ())
@@ -75,7 +75,7 @@ def test_hosts_end_early_in_the_round_of_the_simulator(tmp_path: Path) -> None:
     assert (len(ours.rounds), ours.rounds, ours.clients) == (3, theirs.rounds, theirs.clients)
     assert ours.stopped == theirs.stopped != ""
     assert {line.round for line in ours.clients if line.right} == {3}
-    assert load_export(taken_home(tmp_path, "c0")).card["round"] == 3
+    assert load_export(taken_home(tmp_path, "c0")).card.round == 3
     with pytest.raises(ConfigError, match=r"\[run\] stop_after = 2 watches validation accuracy"):
         on_hosts(settings("da-pfl", data={"validation": 0.0}, **still), tmp_path / "b", Direct(sites(tmp_path / "b")))
 

@@ -171,9 +171,9 @@ def test_steps_are_the_simulators(name: str, tmp_path: Path) -> None:
     assert not torch.equal(ours.server.state.model, theirs.server.state.model)
     told = {line.client: line.correct for line in ours.clients}
     for i in range(3):  # a model that is trained for the evaluation is trained again to be kept, by other noise
-        kept = load_export(taken_home(tmp_path, f"c{i}")).card["test"]
-        assert kept["correct_as_evaluated"] == told[i]
-        assert kept["as_evaluated"] or name == "fedavg-ft"
+        kept = load_export(taken_home(tmp_path, f"c{i}")).card.test
+        assert kept.correct_as_evaluated == told[i]
+        assert kept.as_evaluated or name == "fedavg-ft"
 
 
 def test_a_server_that_comes_back_counts_once(tmp_path: Path) -> None:

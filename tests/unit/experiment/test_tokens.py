@@ -17,7 +17,7 @@ from fedkin.deploy.allowed_code import Allowed
 from fedkin.deploy.client import ClientService
 from fedkin.engines.stacked import Stacked
 from fedkin.exporting import export, load_export
-from fedkin.exporting.cold_start import join
+from fedkin.exporting.joining import join
 from hosttoys import Direct, on_hosts, same_server, settings, simulated
 
 NETWORK = """
@@ -138,30 +138,18 @@ def test_a_run_goes_on(tmp_path: Path) -> None:
     assert torch.equal(found.server.state.model, trained(data, model).server.state.model)
 
 
-@pytest.mark.filterwarnings("ignore")  # of torch's exporters about themselves, when a program is read
 def test_an_exported_model_takes_words(tmp_path: Path) -> None:
-    """Without the network's code where its layers can be written down; files of whole numbers, and no fractions."""
-    file, x = written(tmp_path), torch.from_numpy(texts()[0])
+    """Files of whole numbers, and no fractions."""
+    file, x = written(tmp_path), texts()[0]
     result = trained(fedkin.federate(load(file), fedkin.Natural()), f"{tmp_path / 'words.py'}:Words")
-    found = load_export(export(result, 1, tmp_path / "own", formats=["torch-export"]))
-    logits = found.model.logits(x)
-    assert (found.card["input"]["dtype"], found.card["test"]["as_evaluated"]) == ("int64", True)
-    assert found.predict_file(file).probabilities.equal(logits.softmax(1))
-    program = torch.export.load(tmp_path / "own" / "model.pt2").module()
-    torch.testing.assert_close(program(x[:7]), logits[:7])
-    with pytest.raises(Exception, match="hold fractions; this model takes whole numbers"):
-        found.model.logits(x + 0.5)
-    with pytest.raises(Exception, match="fails on these inputs: IndexError: index out of range"):
-        found.model.logits(x + 9)
-    assert join(result, (x[:40].numpy(), texts()[1][:40])).accuracy
-
-
-def test_an_exported_model_with_code(tmp_path: Path) -> None:
-    """A network that no list of layers describes."""
-    path = f"{tmp_path / 'words.py'}:Branches"
-    result = trained(federation(tmp_path), path)
-    found = load_export(export(result, 1, tmp_path / "own"), path)
-    assert found.card["test"]["as_evaluated"] is True
+    found = load_export(export(result, 1, tmp_path / "own"))
+    assert (found.card.dtype, found.card.inputs[0].type, found.card.test.as_evaluated) == ("int64", "int64", True)
+    assert found.predict_file(file).probabilities.tolist() == found.probabilities(x).tolist()
+    with pytest.raises(DataError, match="hold fractions; this model takes whole numbers"):
+        found.probabilities(x + 0.5)
+    with pytest.raises(DataError, match="the model fails on these inputs"):
+        found.probabilities(x + 9)
+    assert join(result, (x[:40], texts()[1][:40])).accuracy
 
 
 def test_hosts_train_on_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import settings_from
 from fedkin.exporting import export, export_all, export_global, load_export
+from fedkin.exporting.card import Chosen
 from folders import content, lines_in, records
 
 METHODS = ("fedavg", "local", "ditto", "fedavg-ft", "fedbabu", "fedproto", "fedrod", "ifca-cam", "da-pfl", "pfedcs")
@@ -40,6 +41,10 @@ def chosen(folder: Path) -> int:
     return 1 + figures.index(max(figures))
 
 
+def weights(place: Path) -> bytes:
+    return (place / "model.safetensors").read_bytes()
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_the_best_round_predicts_what_was_reported(name: str, tmp_path: Path) -> None:
     """For every client, the counts and figures of the evaluation of that round, which is not the last; the
@@ -53,15 +58,13 @@ def test_the_best_round_predicts_what_was_reported(name: str, tmp_path: Path) ->
     for i, place in enumerate(found):
         model = load_export(place)
         card, test = model.card, data.clients[i].test
-        wrong = model.predict(test.x) != test.y
-        assert int(wrong.logical_not().sum()) == lines[i].correct == card["test"]["correct"]
-        assert card["test"]["as_evaluated"] is True
-        assert (card["round"], card["rounds_planned"]) == (best, ROUNDS)
+        right = torch.from_numpy(model.predict(test.x)) == test.y
+        assert int(right.sum()) == lines[i].correct == card.test.correct
+        assert card.test.as_evaluated is True
+        assert (card.round, card.rounds_planned) == (best, ROUNDS)
         line = records(tmp_path / "run", "rounds")[best - 1]
-        assert card["chosen"]["by"] == "validation accuracy"
-        found = [card["chosen"][name] for name in ("round", "validation", "accuracy")]
-        assert found == [line.round, line.figures.validation, line.accuracy]
-        assert f"round {best} of {ROUNDS} (the highest validation accuracy" in (place / "README.md").read_text()
+        assert card.chosen == Chosen(best, line.figures.validation, line.accuracy)
+        assert f"round {best} of {ROUNDS} (highest validation accuracy" in (place / "README.md").read_text()
 
 
 def test_it_is_the_model_of_a_run_stopped_there(tmp_path: Path) -> None:
@@ -76,17 +79,15 @@ def test_it_is_the_model_of_a_run_stopped_there(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_settings(settings("ditto"), out=tmp_path / "stopped", on_round=stop)
     for take in (lambda run, **more: export(run, 2, **more), export_global):
-        ours = load_export(take(tmp_path / "run", out=tmp_path / "a", round="best", force=True)).model.tensors
-        theirs = load_export(take(tmp_path / "stopped", out=tmp_path / "b", force=True)).model.tensors
-        last = load_export(take(tmp_path / "run", out=tmp_path / "c", force=True)).model.tensors
-        assert torch.equal(ours["model"], theirs["model"])
-        assert not torch.equal(ours["model"], last["model"])
+        ours = weights(take(tmp_path / "run", out=tmp_path / "a", round="best", force=True))
+        assert ours == weights(take(tmp_path / "stopped", out=tmp_path / "b", force=True))
+        assert ours != weights(take(tmp_path / "run", out=tmp_path / "c", force=True))
 
 
 def test_a_result_and_the_command(tmp_path: Path, fedkin: Command) -> None:
     """What `fedkin.run` gave with a folder; without one nothing was kept. The screen says which round it is."""
     result = run_settings(settings("fedper"), out="run")
-    assert load_export(export(result, 1, "one", round="best")).card["round"] == chosen(Path("run"))
+    assert load_export(export(result, 1, "one", round="best")).card.round == chosen(Path("run"))
     with pytest.raises(ConfigError, match="only a run with a folder keeps its best round"):
         export(run_settings(settings("fedper")), 1, "two", round="best")
     with pytest.raises(ConfigError, match="round must be one of last, best, got 'first'"):
@@ -103,7 +104,7 @@ def test_the_last_round_may_be_the_best(tmp_path: Path) -> None:
     run_settings(settings("da-pfl", run={"rounds": 1}, compute={"state": "file"}), out=tmp_path / "run")
     assert not (tmp_path / "run" / "best.safetensors").exists()
     card = load_export(export(tmp_path / "run", 0, round="best")).card
-    assert (card["round"], card["chosen"]["round"]) == (1, 1)
+    assert (card.round, card.chosen.round) == (1, 1)
 
 
 def test_no_validation_samples(tmp_path: Path) -> None:
@@ -112,7 +113,7 @@ def test_no_validation_samples(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "best.safetensors").exists()
     with pytest.raises(ConfigError, match="no client has validation samples; run with --validation"):
         export(tmp_path / "run", 0, round="best")
-    assert load_export(export(tmp_path / "run", 0)).card["round"] == ROUNDS
+    assert load_export(export(tmp_path / "run", 0)).card.round == ROUNDS
 
 
 def test_a_folder_without_its_best_round(tmp_path: Path) -> None:
@@ -124,7 +125,7 @@ def test_a_folder_without_its_best_round(tmp_path: Path) -> None:
     resume(tmp_path / "run")
     with pytest.raises(ConfigError, match=r"was not kept: the run got more rounds later .*run it again: fedkin run"):
         export(tmp_path / "run", 0, round="best")
-    assert load_export(export(tmp_path / "run", 0)).card["round"] == ROUNDS
+    assert load_export(export(tmp_path / "run", 0)).card.round == ROUNDS
     kept.write_bytes(raw[:-40] + bytes(40))
     with pytest.raises(RunFolderError, match=r"best\.safetensors is damaged"):
         export(tmp_path / "run", 0, round="best")
@@ -143,15 +144,15 @@ def test_models_in_files(name: str, tmp_path: Path, fedkin: Command) -> None:
     assert fedkin(f"{command.removeprefix('fedkin ').replace('FOLDER', 'again')} --quiet").code == 0
     assert lines_in(Path("again")) == lines_in(Path("run"))
     assert fedkin("export again --client 0 --round best --out home").code == 0
-    assert load_export("home").card["round"] == chosen(Path("run"))
+    assert load_export("home").card.round == chosen(Path("run"))
 
 
 def test_files_without_models_of_clients(tmp_path: Path) -> None:
     """FedAvg keeps nothing of single clients: the checkpoint holds everything wherever the rest would be."""
     for state in ("file", "memory"):
         run_settings(settings("fedavg", compute={"state": state}), out=tmp_path / state)
-    ours, theirs = (load_export(export(tmp_path / s, 1, round="best")).model.tensors for s in ("file", "memory"))
-    assert torch.equal(ours["model"], theirs["model"])
+    ours, theirs = (weights(export(tmp_path / s, 1, round="best")) for s in ("file", "memory"))
+    assert ours == theirs
 
 
 def test_from_memory_to_files(tmp_path: Path) -> None:
@@ -171,9 +172,7 @@ def test_from_memory_to_files(tmp_path: Path) -> None:
     best = chosen(tmp_path / "run")
     assert best < ROUNDS == RunFolder(tmp_path / "run").load({})[0].round  # type: ignore[index]
     before = content(tmp_path / "run")
-    assert (
-        load_export(export(tmp_path / "run", 0, tmp_path / "home", round="best")).card["test"]["as_evaluated"] is True
-    )
+    assert load_export(export(tmp_path / "run", 0, tmp_path / "home", round="best")).card.test.as_evaluated is True
     assert content(tmp_path / "run") == before
 
 

@@ -15,8 +15,7 @@ from fedkin.core import ConfigError, DataError
 from fedkin.experiment.finished import FinishedRun
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import settings_from
-from fedkin.exporting.cold_start import Drill, join
-from fedkin.report import charts
+from fedkin.exporting.joining import join
 
 GROUPS = 2
 
@@ -67,15 +66,14 @@ def test_fedavg_gives_the_global_model_and_then_trains_it() -> None:
 
 def test_the_constant_answer_is_that_of_the_most_frequent_training_class() -> None:
     """Of 100 samples 70 are of class 0: the share of class 0 in its test part, by hand, whatever the run's clients had;
-    it is in the figures, on the chart, and 1 where all samples are of one class."""
+    1 where all samples are of one class."""
     result, rng = after_run(fedkin.methods.FedAvg()), np.random.default_rng(0)
     y = rng.permutation(np.arange(100) >= 70).astype(int)
     new = rng.normal(size=(100, 2)).astype(np.float32), y
     drill = join(result, new, after=(0,))
     test = fedkin.Federation.from_arrays([new], classes=2).clients[0].test.y
 
-    assert drill.constant == drill.to_json()["constant"] == float((test == 0).double().mean()) > 0.5
-    assert 100 * drill.constant in [line["accuracy"] for line in drill.chart()["layer"][1]["data"]["values"]]
+    assert drill.constant == float((test == 0).double().mean()) > 0.5
     assert join(result, (new[0], 0 * y + 1), after=(0,)).constant == 1.0
 
 
@@ -126,16 +124,6 @@ def test_training_alone_is_a_run_of_local() -> None:
     assert [drill.local[t] for t in (1, 2, 6)] == [alone.clients[t - 1].accuracy for t in (1, 2, 6)]
 
 
-def test_figures_and_picture() -> None:
-    """All values go into JSON; the picture can be drawn and has the figures in it."""
-    drill = join(after_run(fedkin.methods.FedAvg()), one(1, 99))
-    assert isinstance(drill, Drill)
-    assert json.loads(json.dumps(drill.to_json()))["accuracy"] == {str(a): v for a, v in drill.accuracy.items()}
-    drawn = charts.svg(drill.chart())
-    assert drawn.startswith("<svg")
-    assert "global model as it is" in drawn
-
-
 def test_what_does_not_fit_is_told() -> None:
     """Another shape, a class too many, no rounds."""
     result = after_run(fedkin.methods.FedAvg())
@@ -179,8 +167,7 @@ def test_clients_of_a_table_that_are_left_out_or_join_together(fedkin: Command) 
     Path("a.csv").write_text("\n".join(["age,town,ill", *rows, ""]), encoding="utf-8")
     flags = "--target ill --client-column town --model linear --rounds 1 --engine loop --quiet --out run"
     assert fedkin(f"run fedavg --data a.csv {flags}").code == 0
-    said = "there is no client 'Bern' in this run: 1 client of the data is left out for fewer than 10 samples: Bern (4)"
-    assert said in fedkin("export run --client Bern").err
+    assert "there is no client 'Bern'" in fedkin("export run --client Bern").err
     assert "there is no client 'Koln'; did you mean 'Köln'?" in fedkin("export run --client Koln").err
     note = "warning: the column town names 3 clients (Bern, Graz, Köln): their rows join as one"
     assert note in fedkin("join run --data a.csv --after 0").err
@@ -205,15 +192,13 @@ def test_from_the_command_line_by_a_table(fedkin: Command) -> None:
     Path("rows.csv").write_text("sex,age\nf,25\nm,79\n")
     done = fedkin("predict run/exports/client-north rows.csv --json")
     assert [json.loads(line)["label"] for line in done.out.splitlines()] == ["no", "yes"], done.err
-    done = fedkin("join run --data new.csv --after 0 2 --out drill")
+    done = fedkin("join run --data new.csv --after 0 2")
 
     assert done.code == 0, done.err
     assert "28 training, 4 validation, 8 test samples" in done.out
     assert "global model as it is" in done.out
-    told = json.loads(Path("drill/join.json").read_text())
+    told = json.loads(fedkin("join run --data new.csv --after 0 2 --json").out)
     assert told["accuracy"]["0"] == told["global_model"] > 0.6
-    assert Path("drill/join.svg").read_text().startswith("<svg")
-    assert "exists already" in fedkin("join run --data new.csv --out drill").err
     assert "--data PATH" in fedkin("join run").err
     assert (
         "there is no client 'nort'; did you mean 'north'?; the run has clients 0 to 1"

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +15,13 @@ import fedkin
 from commandline import Command, Done
 from fedkin.core import DataError
 from fedkin.data import Federation
-from fedkin.data.columns import unscaled
+from fedkin.data.columns import Input, raw_rows, scaled, unscaled
 from fedkin.data.preparation import Preparation
-from fedkin.data.standalone import Input, raw_rows, read_records, scaled, unusual_inputs, unusual_rows
+from fedkin.data.sources.csvfile import read_csv
 from fedkin.experiment.settings import settings_from
 from fedkin.exporting import export, export_global, load_export
-from fedkin.exporting.cold_start import join
-from fedkin.exporting.loader import ExportError, load
-from fedkin.exporting.ranges import of_all, of_client
+from fedkin.exporting.joining import join
+from fedkin.exporting.ranges import Ranges, Seen, of_all, of_client, unusual_inputs, unusual_rows
 from fedkin.storage.toml import read_toml
 
 COLUMNS = (
@@ -35,14 +31,14 @@ COLUMNS = (
     Input("same", "number", mean=(7.0,), std=(0.0,)),
 )
 RAW = np.array([[29.0, 1e9 + 130, 1, 7], [77.0, np.nan, 2, 7], [50.5, 1e9 - 260, 0, 7], [50.0, 1e9, -1, 7]])
-SEEN = {"age": {"min": 29.0, "max": 77.0, "low": 35.0, "high": 71.0}}
+SEEN = {"age": Seen(35, 71, 29, 77)}
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 RUN = "--target ill --partition natural --model linear --rounds 4 --lr 0.1 --engine loop --quiet --out run"
 
 
 def told(*fields: dict[str, object], columns: tuple[Input, ...] = COLUMNS[:1], seen: Any = SEEN) -> list[str]:
     """What is said of these rows."""
-    return unusual_rows(fields, raw_rows(fields, columns), columns, seen, ("ill",))
+    return unusual_rows(fields, raw_rows(fields, columns), columns, Ranges("", columns=seen), ("ill",))
 
 
 def test_inputs_give_their_rows_back() -> None:
@@ -58,7 +54,7 @@ def test_values_on_another_scale() -> None:
     assert told({"age": 54}, {"age": 179}, {"age": -73}) == []
     assert told({"age": 54}, {"age": 630000}) == ["age: 1 of 2 rows outside 29..77 (630000): another scale?"]
     assert told({"age": 179.1}, {"age": -73.1}) == ["age: 2 of 2 rows outside 29..77 (-73.1, 179.1): another scale?"]
-    few = {"age": {"min": 50.0, "max": 52.0, "low": 50.0, "high": 52.0}}
+    few = {"age": Seen(50, 52, 50, 52)}
     assert told({"age": 80}, seen=few) == []  # 3 deviations of 10 that all clients have
     assert told({"age": 83}, seen=few) == ["age: 1 of 1 rows outside 50..52 (83): another scale?"]
     assert told({"age": 5}, seen={}) == []
@@ -66,7 +62,7 @@ def test_values_on_another_scale() -> None:
 
 def test_ends_are_rounded() -> None:
     """Ranges have five digits of the deviation: a value that lies at an end is not outside of it."""
-    seen = {"age": {"min": 47.377, "max": 47.377, "low": 47.377, "high": 47.377}}
+    seen = {"age": Seen(47.377, 47.377, 47.377, 47.377)}
     assert told(*[{"age": 47.3768866}] * 6, seen=seen) == []
     assert told(*[{"age": 47.37}] * 6, seen=seen) == ["age: all 6 rows outside 47.377..47.377 (47.37): another scale?"]
 
@@ -81,21 +77,21 @@ def test_all_rows_outside() -> None:
 
 def test_codes_and_texts_and_gaps_that_training_did_not_have() -> None:
     """A code of few values with another, a text of other clients, a new text, fields that are empty or filled."""
-    sex = {"age": {"min": 0.0, "max": 1.0, "low": 0.0, "high": 1.0, "values": [0.0, 1.0]}}
+    sex = {"age": Seen(0, 1, 0, 1, values=(0, 1))}
     assert told({"age": 2}, {"age": 1}, seen=sex) == ["age: 2 in 1 of 2 rows; training had 0, 1"]
     assert told({"age": 1}, {"age": 0}, seen=sex) == []
     ward = COLUMNS[2:3]
-    assert told({"ward": "a"}, {"ward": "b"}, {"ward": "z"}, columns=ward, seen={"ward": {"texts": ["", "a"]}}) == [
+    assert told({"ward": "a"}, {"ward": "b"}, {"ward": "z"}, columns=ward, seen={"ward": Seen(texts=("", "a"))}) == [
         "ward: 'z' in 1 of 3 rows; training had nothing, a, b. Such a field carries no information for the model",
         "ward: 'b' in 1 of 3 rows; no training row of this client had it",
     ]
     assert told({"age": ""}, {"age": 50}) == [
         "age: empty in 1 of 2 rows, and in no training row; the training mean is taken"
     ]
-    assert told({"lab": ""}, {"lab": 1e9}, columns=COLUMNS[1:2], seen={"lab": {}}) == []
+    assert told({"lab": ""}, {"lab": 1e9}, columns=COLUMNS[1:2], seen={}) == []
     x = scaled(np.array([[50.0, np.nan, 1, 7]] * 30), COLUMNS)
     empty = Preparation("table", (7,), columns=COLUMNS)
-    seen = of_client(shard_of(torch.from_numpy(x)), empty)["columns"]
+    seen = of_client(shard_of(torch.from_numpy(x)), empty).columns
     rows = ["lab: filled in 1 of 2 rows, and in no training row"]
     assert told({"lab": ""}, {"lab": 1e9}, columns=COLUMNS[1:2], seen=seen) == rows
 
@@ -121,30 +117,26 @@ def test_new_columns() -> None:
 def test_pixels_on_another_scale(least: float, most: float, scale: bool) -> None:
     """Against training pixels of 0..0.8, which come from 0..1."""
     x = torch.linspace(0, 0.8, 2 * 3 * 8 * 8).view(2, 3, 8, 8)
-    seen = of_client(shard_of(x), None)["inputs"]
-    assert (seen["min"], seen["max"], seen["pixels"]) == (0.0, 0.8, True)
-    np.testing.assert_allclose(seen["channels"]["mean"], x.mean((0, 2, 3)), rtol=1e-5)
-    np.testing.assert_allclose(seen["channels"]["std"], x.double().std((0, 2, 3), correction=0), rtol=1e-5)
+    seen = of_client(shard_of(x), None)
+    assert (seen.inputs.min, seen.inputs.max, seen.inputs.pixels) == (0.0, 0.8, True)
     found = unusual_inputs(np.linspace(least, most, 4 * 192).reshape(4, 3, 8, 8), seen)
-    assert (found is not None) == scale
-    if found is not None:
-        assert "those of training in 0..0.8: another scale?" in found
+    assert bool(found) == scale
+    assert all("those of training in 0..0.8: another scale?" in note for note in found)
 
 
 def test_pixels_of_0_to_1_given_to_a_model_of_bytes() -> None:
     x = torch.linspace(0, 255, 128).view(2, 1, 8, 8)
-    seen = of_client(shard_of(x), None)["inputs"]
-    found = unusual_inputs(np.linspace(0, 1, 64).reshape(1, 1, 8, 8), seen)
-    assert found is not None
+    seen = of_client(shard_of(x), None)
+    (found,) = unusual_inputs(np.linspace(0, 1, 64).reshape(1, 1, 8, 8), seen)
     assert "the inputs lie in 0..1, those of training in 0..255: another scale?" in found
-    assert unusual_inputs(np.linspace(0, 200, 64).reshape(1, 1, 8, 8), seen) is None
+    assert unusual_inputs(np.linspace(0, 200, 64).reshape(1, 1, 8, 8), seen) == []
 
 
 def test_training_pixels_that_use_a_part_of_their_scale() -> None:
     """Of 0.5..0.6, which come from 0..1: black and white pixels are on the same scale, bytes are not."""
-    seen = of_client(shard_of(torch.linspace(0.5, 0.6, 128).view(2, 1, 8, 8)), None)["inputs"]
-    assert unusual_inputs(np.linspace(0, 1, 64).reshape(1, 1, 8, 8), seen) is None
-    assert unusual_inputs(np.linspace(0, 255, 64).reshape(1, 1, 8, 8), seen) is not None
+    seen = of_client(shard_of(torch.linspace(0.5, 0.6, 128).view(2, 1, 8, 8)), None)
+    assert unusual_inputs(np.linspace(0, 1, 64).reshape(1, 1, 8, 8), seen) == []
+    assert unusual_inputs(np.linspace(0, 255, 64).reshape(1, 1, 8, 8), seen) != []
 
 
 def shard_of(x: torch.Tensor) -> fedkin.data.ClientData:
@@ -174,7 +166,7 @@ def hospitals(fedkin: Command) -> Done:
 def training_rows(client: int) -> list[dict[str, str]]:
     """The rows of the training part of a client, by another way: those whose inputs are in it."""
     federation = settings_from(read_toml(Path("run/config.toml"))).data.federation(0)
-    rows, _ = read_records(Path(f"t/{('north', 'south')[client]}.csv"))
+    rows = read_csv([Path(f"t/{('north', 'south')[client]}.csv")], "t").records()
     assert federation.preparation is not None
     there = {tuple(x.tolist()) for x in federation.clients[client].train.x}
     return [r for r, x in zip(rows, federation.preparation.apply(rows), strict=True) if tuple(x.tolist()) in there]
@@ -189,8 +181,7 @@ def test_an_export_keeps_its_clients_ranges(hospitals: Done, fedkin: Command) ->
     assert kept["columns"]["age"]["low"] == pytest.approx(np.quantile(ages, 0.01), abs=1e-3)
     assert kept["columns"]["sex"]["values"] == [0.0, 1.0]
     assert kept["columns"]["ward"] == {"texts": ["a", "b"]}
-    assert kept["samples"] == len(rows) == 84
-    assert "ranges.json" in json.loads(Path("home/card.json").read_text())["files"]
+    assert len(rows) == 84
     assert "values of single samples: keep it" in Path("home/README.md").read_text()
 
 
@@ -204,14 +195,13 @@ def test_a_model_of_all_keeps_no_extremes(hospitals: Done) -> None:
     assert kept["columns"]["age"] == {"low": float(f"{low:.2g}"), "high": float(f"{high:.2g}")}
     assert min(ages) < kept["columns"]["age"]["low"] < kept["columns"]["age"]["high"] < max(ages)
     assert set(kept["columns"]) == {"age", "dose", "sex"}
-    assert set(kept["inputs"]) == {"low", "high", "mean", "std", "pixels"}
-    assert "samples" not in kept
+    assert set(kept["inputs"]) == {"low", "high", "std"}
     found = load_export(place).predict_file(_csv("age,dose,sex,ward\n630000,2,1,b\n50,2,0,c\n"))
     assert found.notes == (f"age: 1 of 2 rows outside {low:.2g}..{high:.2g} (630000): another scale?",)
 
     few = Federation.from_arrays([(np.random.default_rng(k).normal(size=(20, 3)), [0, 1] * 10) for k in range(3)])
-    assert of_all(few)["inputs"]["low"] > of_all(few, exact=True)["inputs"]["min"]
-    assert of_all(Federation.from_arrays([(np.ones((20, 3)), [0, 1] * 10)]))["inputs"] == {}  # 42 values
+    assert of_all(few).inputs.low > of_all(few, exact=True).inputs.min
+    assert of_all(Federation.from_arrays([(np.ones((20, 3)), [0, 1] * 10)])).inputs == Seen()  # 42 values
 
 
 def test_clients_that_scale_their_own_way_have_no_model_of_all(hospitals: Done, fedkin: Command) -> None:
@@ -224,7 +214,7 @@ def test_clients_that_scale_their_own_way_have_no_model_of_all(hospitals: Done, 
     assert "each client scales its columns by its own values" in said
     assert "(--client NAME) or of all clients (--all)" in said
     assert fedkin("export own --client south --out home").code == 0
-    columns = json.loads(Path("home/preparation.json").read_text())["columns"]
+    columns = json.loads(Path("home/card.json").read_text())["preparation"]["columns"]
     assert {len(c["mean"]) for c in columns if c["kind"] == "number"} == {1}
 
 
@@ -244,8 +234,8 @@ def test_control_characters_of_data_stay_off_the_terminal(fedkin: Command) -> No
     done = fedkin(f"run fedavg --data t/all.csv --client-column site --encoding latin1 {RUN}")
     assert done.code == 0, done.err
     assert fedkin("export run --client 0 --out home").code == 0
-    assert json.loads(Path("home/labels.json").read_text()) == ["no\\x9b", "yes\\x9b"]
-    assert json.loads(Path("home/card.json").read_text())["client_name"] == "north\\x9b"
+    assert json.loads(Path("home/card.json").read_text())["classes"] == ["no\\x9b", "yes\\x9b"]
+    assert not CONTROL.search(Path("home/card.json").read_text())
     assert json.loads(Path("home/ranges.json").read_text())["columns"]["dose\x96"]["texts"][0] == "5\x9610"
     assert not CONTROL.search(Path("home/README.md").read_text())
 
@@ -254,17 +244,9 @@ def test_control_characters_of_data_stay_off_the_terminal(fedkin: Command) -> No
     assert done.code == 0, done.err
     assert "dose\\x96: '7\\x9b' in 1 of 2 rows; training had 5\\x9610" in " ".join(done.err.split())
     assert "this column: more\\x9b" in done.err
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        load("home").predict_csv("new.csv", "latin1")
-    said = [str(w.message) for w in warned]
-    assert "this column: more\\x9b" in said[1]
-    assert not CONTROL.search("".join(said))
     Path("short.csv").write_text("age\n30\n")
     refused = fedkin("predict home short.csv")
     assert (refused.code, "needed are age, dose\\x96" in " ".join(refused.err.split())) == (2, True)
-    with pytest.raises(ExportError, match=r"needed are age, dose\\x96"):
-        load("home").predict_csv("short.csv")
     joined = fedkin("join run --data t/all.csv --after 0")
     assert joined.code == 0, joined.err
     assert "north\\x9b: " in joined.err
@@ -313,67 +295,6 @@ def test_predict_warns_and_predicts(hospitals: Done, fedkin: Command) -> None:
     assert fedkin("predict home t/south.csv --json").err == ""  # its own data, with class and semicolons
 
 
-def test_tables_without_fedkin(hospitals: Done, fedkin: Command) -> None:
-    """In a Python where importing fedkin fails, the folder gives the inputs and predictions that fedkin gives: empty
-    fields, new texts, true and false, semicolons with decimal commas; it warns as fedkin does."""
-    assert fedkin("export run --client south --out home").code == 0
-    files = {
-        "a.csv": "ward,age,sex,dose,weight\nb,55,true,1.5,3\nz,,0,?,4\n,71.5,FALSE,NA,5\n",
-        "b.csv": "\ufeffage;dose;sex;ward\n55;1,5;1;b\n60;;0; a \n",
-    }
-    script = (
-        "import sys, json, warnings; sys.modules['fedkin'] = None\n"
-        "from load import load\n"
-        "model = load()\n"
-        "rows = [{'age': 55, 'dose': 1.5, 'sex': True, 'ward': 'b'}]\n"
-        "rows += [{'age': '630000', 'dose': None, 'sex': 0, 'ward': 'a'}]\n"
-        "with warnings.catch_warnings(record=True) as said:\n"
-        "    warnings.simplefilter('always')\n"
-        "    told = [model.predict_csv(name) for name in sys.argv[1:]]\n"
-        "    x = model.inputs(rows)\n"
-        "    model.predict(1000 * x)\n"
-        "assert not any(m.startswith('fedkin.') for m in sys.modules)\n"
-        "print(json.dumps([told, x.tolist(), [str(w.message) for w in said]]))"
-    )
-    for name, text in files.items():
-        Path("home", name).write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-c", script, *files], cwd="home", capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found, x, said = json.loads(done.stdout)
-    model = load_export("home")
-    notes: list[str] = []
-    for ours, name in zip(found, files, strict=True):
-        theirs = model.predict_file(Path("home", name))
-        notes += theirs.notes
-        assert [r["label"] for r in ours] == list(theirs.names)
-        assert [list(r["probabilities"].values()) for r in ours] == theirs.probabilities.tolist()
-    assert model.preparation is not None
-    rows = [{"age": 55, "dose": 1.5, "sex": True, "ward": "b"}, {"age": 630000, "dose": None, "sex": 0, "ward": "a"}]
-    assert x == model.preparation.apply(rows).tolist()
-    assert said[: len(notes)] == notes
-    assert len(notes) == 3  # an empty age, an unknown ward, a column more
-    assert said[len(notes)] == "age: 1 of 2 rows outside 51..79 (630000): another scale?"
-    assert "the inputs lie in" in said[len(notes) + 1]
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("age,dose,sex,ward\n50,much,1,a\n", "rows.csv, line 2: 'dose' is 'much'"),
-        ("age,dose\n50,1\n", "no columns 'sex', 'ward'"),
-        ("age,dose\n50\n", "line 2: 1 fields, the header has 2"),
-        ("age\n", "expected a header line and at least one row"),
-    ],
-)
-def test_files_that_the_loader_cannot_take(text: str, said: str, hospitals: Done, fedkin: Command) -> None:
-    """The loader's own error, with the place."""
-    assert fedkin("export run --client south --out home").code == 0
-    with pytest.raises(ExportError, match=said):
-        load("home").predict_csv(_csv(text))
-
-
 def test_arrays_on_another_scale(fedkin: Command) -> None:
     """Bytes saved as they are to a model of 0..1: told on the screen, and in Python as a warning. Rows of a table are
     not for it."""
@@ -389,8 +310,8 @@ def test_arrays_on_another_scale(fedkin: Command) -> None:
     with pytest.warns(UserWarning, match="another scale"):
         model.predict(x)
     assert model.predict(x / 255).shape == (3,)
-    with pytest.raises(ExportError, match="does not accept rows of a table"):
-        model.model.inputs([{"a": 1}])
+    with pytest.raises(DataError, match="does not accept rows of a table"):
+        model.predict([{"a": 1}])
 
 
 # ---- join -----------------------------------------------------------------------------------------------------------
@@ -433,7 +354,7 @@ def test_join_by_a_table(hospitals: Done, fedkin: Command) -> None:
     head, *lines = Path("t/north.csv").read_text().splitlines()
     rows = [f"{630000 if i == 3 else 30 + i};2,{i:02};{i % 2};c;{'yes' if i % 3 else 'no'};1" for i in range(60)]
     Path("new.csv").write_text("\n".join([f"{head};weight", *rows, *(f"{line};1" for line in lines)]) + "\n")
-    done = fedkin("join run --data new.csv --after 0 --out drill")
+    done = fedkin("join run --data new.csv --after 0")
     assert done.code == 0, done.err
     said = done.err.replace("\n", " ")
     copies = len(training_rows(0))
@@ -443,7 +364,7 @@ def test_join_by_a_table(hospitals: Done, fedkin: Command) -> None:
     assert "not looked at, since the model does not know this column: weight" in said
     assert "only 28 test samples" in said
     assert "95 % interval" in done.out
-    kept = json.loads(Path("drill/join.json").read_text())
+    kept = json.loads(fedkin("join run --data new.csv --after 0 --json").out)
     low, high = kept["interval"]["0"]
     assert low < kept["accuracy"]["0"] < high
     assert len(kept["notes"]) == len(done.err.split("warning: ")) - 1
@@ -456,6 +377,6 @@ def test_texts_that_are_written_in_another_way_are_told() -> None:
     """Capitals, and an accent that is a sign of its own (Unicode's decomposed form), make another text."""
     columns = (Input("town", "text", categories=("Graz", "K\u00f6ln")),)
     rows = [{"town": "Ko\u0308ln"}, {"town": "GRAZ"}, {"town": "Bern"}]
-    (said,) = unusual_rows(rows, raw_rows(rows, columns), columns, {}, ())
+    (said,) = unusual_rows(rows, raw_rows(rows, columns), columns, None, ())
     pairs = "'GRAZ' is 'Graz', 'Ko\u0308ln' is 'K\u00f6ln' but for capitals or the form of its letters (Unicode)"
     assert said.endswith(f"carries no information for the model; {pairs}: write it in the same way")

@@ -9,7 +9,7 @@ import torch
 
 from fedkin.evaluate import spread
 from fedkin.experiment.sweep import Trial, _csv
-from fedkin.exporting.inputs import Predicted, write_csv
+from fedkin.exporting.model import Predicted, write_csv
 from fedkin.report import tables
 from fedkin.report.cells import cells
 from fedkin.report.content import content_of

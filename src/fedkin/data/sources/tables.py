@@ -16,7 +16,7 @@ from fedkin.core.samples import Samples
 from fedkin.data.arrays import MAX_CLASSES
 from fedkin.data.card import Card, Column
 from fedkin.data.checks import NAMELESS, check_one_client, check_scaling
-from fedkin.data.columns import Input, Raw
+from fedkin.data.columns import MISSING, Input, Raw
 from fedkin.data.conversion import (
     MAX_CATEGORIES,
     binary_labels,
@@ -31,7 +31,6 @@ from fedkin.data.preparation import Preparation, Rows
 from fedkin.data.sources.csvfile import Table, read_csv
 from fedkin.data.sources.files import listed, stem
 from fedkin.data.sources.reading import Reading, drop_flag
-from fedkin.data.standalone import MISSING
 
 _DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}.*|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*")
 
