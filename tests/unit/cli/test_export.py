@@ -14,7 +14,6 @@ from fedkin.data import Federation
 from fedkin.experiment.settings import settings_from
 from fedkin.exporting import load_export
 from fedkin.storage.toml import read_toml
-from folders import without_end
 
 
 @pytest.fixture
