@@ -241,25 +241,24 @@ def test_onnxruntime_alone(name: str, tmp_path: Path) -> None:
     result = run_settings(settings(name, model={"model": "small-cnn"})).finished
     with simulation(result) as clients:
         e = result.experiment
-        own = next(asked(e.method, e.net, clients, e.plan, result.server, "keep", [2]))[0][2]
+        own = asked(e.method, e.net, clients, e.plan, result.server, "keep", [2])[0][2]
     wanted = e.method.predict(e.net, own, x).softmax(1)
     np.testing.assert_allclose(five, wanted, atol=1e-5)
     np.testing.assert_allclose(one, five[:1], atol=1e-6)
     assert labels == [str(i) for i in wanted.argmax(1).tolist()]
 
 
-def test_columns_are_prepared_in_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_are_prepared_in_the_program(tmp_path: Path) -> None:
     """Plain onnxruntime takes the columns of a table as they are: numbers with gaps, texts known and not."""
-    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     lines = [
         f"{20 + i % 50},{'' if i % 4 == 0 else round(rng.normal(), 2)},{'fm'[i % 2]},7,{'yes' if i % 50 > 25 else 'no'}"
         for i in range(120)
     ]
-    Path("t.csv").write_text("\n".join(["age,lab value (mmol/l),sex,same,ill", *lines]))
-    data = fedkin.federate(fedkin.load("t.csv", target="ill"), fedkin.Dirichlet(alpha=5.0), clients=2)
+    (tmp_path / "t.csv").write_text("\n".join(["age,lab value (mmol/l),sex,same,ill", *lines]))
+    data = fedkin.federate(fedkin.load(tmp_path / "t.csv", target="ill"), fedkin.Dirichlet(alpha=5.0), clients=2)
     result = fedkin.run(fedkin.methods.FedPer(), data, "mlp", fedkin.Training(lr=0.2), rounds=5)
-    place = export(result, 1, "home")
+    place = export(result, 1, tmp_path / "home")
     columns = {"age": [25.0, np.nan, 60.0], "lab value (mmol/l)": [np.nan, 1.5, -0.5], "sex": ["f", "x", ""]}
     columns["same"] = [7.0, 8.0, np.nan]
     given = {n: np.array(v, dtype=object if n == "sex" else np.float64) for n, v in columns.items()}
@@ -269,7 +268,7 @@ def test_columns_are_prepared_in_the_program(tmp_path: Path, monkeypatch: pytest
     x = data.preparation.apply(rows)
     e, state = result.finished.experiment, result.finished
     with simulation(state) as clients:
-        own = next(asked(e.method, e.net, clients, e.plan, state.server, "keep", [1]))[0][1]
+        own = asked(e.method, e.net, clients, e.plan, state.server, "keep", [1])[0][1]
     np.testing.assert_allclose(found, e.method.predict(e.net, own, x).softmax(1), atol=1e-5)
     with pytest.warns(UserWarning, match="sex: nothing, 'x' in 2 of 3 rows|in no training row|outside"):
         np.testing.assert_allclose(model.probabilities(rows), found, atol=1e-6)
