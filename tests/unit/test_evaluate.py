@@ -1,6 +1,7 @@
 """Scores, summaries, final figures and verdicts, with numbers worked out by hand."""
 
 import math
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -25,8 +26,8 @@ from fedkin.evaluate import (
     score,
     scores,
     spread,
-    verdict,
 )
+from fedkin.evaluate import verdict as verdict_on
 from fedkin.evaluate.warnings import collapsed
 from fedkin.record.figures import (
     BEST,
@@ -46,6 +47,8 @@ from fedkin.record.figures import (
 from fedkin.record.lines import ClientLine, Figures
 from madeup import answers, changed, client_line, round_line, rounds
 from toys import tallied
+
+verdict = partial(verdict_on, reference="Local")
 
 
 def client(correct: int, n: int, validation: float | None = None, f1: float | None = None, **more) -> ClientLine:
@@ -614,10 +617,10 @@ def test_the_number_of_test_samples_with_the_same_right_answers() -> None:
 def test_a_safe_form_that_takes_nothing_has_not_collapsed() -> None:
     """All clients may choose their model alone: no fault of settings. Next to FedAvg it would be one."""
     chosen = "FedAvg-safe (best): predicts exactly as Local for every client: held-out samples showed no client a gain"
-    assert verdict("FedAvg-safe (best)", same()) == chosen
-    assert verdict("FedAvg-safe", same(), "FedAvg").endswith("exactly as FedAvg for every client")
-    (caveat,) = collapsed("FedAvg-safe", same(), "Local")
-    assert caveat.text == "FedAvg-safe equals Local for every client: held-out samples showed none a gain."
+    assert verdict("FedAvg-safe (best)", same(), stays_alone=True) == chosen
+    (caveat,) = collapsed(same(), "alone", safe=True)
+    assert caveat.text == "held-out samples showed none a gain."
+    assert "no effect" in collapsed(same(), "average", safe=True)[0].text
     (caveat,) = collapsed("FedPer", same(), "Local")
     assert caveat.text.endswith("no client learns from another. Check its settings.")
 

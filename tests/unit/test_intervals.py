@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,10 +20,12 @@ from fedkin.evaluate import (
     judge,
     judge_all,
     seed_effect,
-    verdict,
 )
+from fedkin.evaluate import verdict as verdict_on
 from fedkin.evaluate.harm import holm
 from fedkin.evaluate.paired import _error
+
+verdict = partial(verdict_on, reference="Local")
 
 
 @pytest.mark.parametrize(("correct", "n"), [(0, 1), (1, 1), (0, 20), (20, 20), (7, 10), (1, 40), (500, 1000)])
@@ -376,7 +379,7 @@ def test_a_few_clients_that_lose_are_named() -> None:
     """18 clients gain 10 points, two lose 20, in each of five seeds; by name where they have names."""
     rows = np.stack([np.array([-0.2, *[0.1] * 10, -0.2, *[0.1] * 8])] * 5)
     rows += np.linspace(-0.01, 0.01, 5)[:, None]
-    text = verdict("M", answered(rows), "FedAvg", same_clients=True)
+    text = verdict("M", answered(rows), reference="FedAvg", same_clients=True)
     assert text.startswith("M: better than FedAvg by 7.0 points (likely ")
     found = judge(answered(rows), True)
     assert details(found).endswith("; clearly lower for clients 0 and 11")

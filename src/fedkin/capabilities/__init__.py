@@ -8,6 +8,7 @@
 ``needs``    what a run must have: SGD, validation samples, a second network, its number of rounds
 ``logs``     numbers of each round, and a caveat on results
 ``presets``  named settings
+``roles``    what reports set other methods against
 
 Each file has the value that a method states and the functions by which the rest of fedkin reads it. `has` gives the one
 of a kind, or None.
@@ -21,6 +22,7 @@ from fedkin.capabilities.logs import Logs
 from fedkin.capabilities.means import RobustMeans
 from fedkin.capabilities.needs import Needs
 from fedkin.capabilities.presets import Presets
+from fedkin.capabilities.roles import Role
 from fedkin.capabilities.sums import PrivateSums
 from fedkin.capabilities.uploads import Uploads
 from fedkin.capabilities.views import Views
@@ -35,6 +37,7 @@ __all__ = [
     "Presets",
     "PrivateSums",
     "RobustMeans",
+    "Role",
     "Uploads",
     "Views",
     "has",

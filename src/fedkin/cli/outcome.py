@@ -181,7 +181,7 @@ def write_outcome(baseline: str, folder: Path, runs: Sequence[Result], decimals:
     text = f"{' '.join(report.unlearned)}\n\n" if report.unlearned else ""
     text += "".join(f"- {sentence}\n" for sentence in sentences)
     text += f"\n{which}\n" if (which := report.which_is_which) else ""
-    write_tables(folder, report.rows, origin, reference, decimals, text, report.lead)
+    write_tables(folder, report.rows, origin, decimals, text, report.lead)
     page = write_page(folder, report, command)
     return Outcome(verdicts, styles, report, page)
 

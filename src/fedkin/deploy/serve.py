@@ -8,6 +8,7 @@ from pathlib import Path
 import tomli_w
 
 from fedkin.capabilities.needs import require_optimizer
+from fedkin.capabilities.roles import role_of
 from fedkin.core import ConfigError
 from fedkin.deploy.channel import Channel
 from fedkin.deploy.joining import Clock
@@ -80,6 +81,7 @@ def _served(
         seed=e.plan.seed,
         clients=len(members),
         engine="hosts",
+        role=role_of(e.method),
         command=command or f"fedkin submit {folder / 'config.toml'}",
     )
     banks = Banks(here.bank_files) if settings.compute.state == "file" else None

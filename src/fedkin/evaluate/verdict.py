@@ -190,8 +190,10 @@ def judge(
 def verdict(
     method: str,
     comparison: Against | Sequence[Against] | Conclusion,
-    reference: str = "Local",
+    reference: str,
     same_clients: bool | None = None,
+    *,
+    stays_alone: bool = False,
 ) -> str:
     """Return one line: the word of :attr:`fedkin.evaluate.Difference.word`, the mean gain and its likely range.
 
@@ -205,6 +207,7 @@ def verdict(
         comparison: one per seed, or the result of `judge`.
         reference: display name of the reference.
         same_clients: as for `judge`.
+        stays_alone: the method is a safe form, whose clients may choose what the reference is: a model trained alone.
 
     Raises:
         ConfigError: no comparison was given.
@@ -220,7 +223,7 @@ def verdict(
                 f"right answers as {reference} on {n} test samples" if n else f"result as {reference} for every client"
             )
             return f"{method}: the same {known}"
-        chosen = ": held-out samples showed no client a gain" if stays_alone(method, reference) else ""
+        chosen = ": held-out samples showed no client a gain" if stays_alone else ""
         return f"{method}: predicts exactly as {reference} for every client{chosen}"
     by, mean, likely = f"by {_points(abs(found.mean))}", _points(found.mean, sign=True), _likely(found)
     said = {
@@ -248,11 +251,6 @@ def details(finding: Conclusion, names: Sequence[str] = ()) -> str:
     """
     these = finding.these and f"for these clients themselves {_likely(finding.these)}"
     return "".join(f"; {part}" for part in (these, harmed_text(finding), _for_whom(finding, names)) if part)
-
-
-def stays_alone(method: str, reference: str) -> bool:
-    """Return whether a method that equals the reference is a safe form whose clients all chose their model alone."""
-    return reference.startswith("Local") and "-safe" in method
 
 
 def harmed_text(finding: Conclusion) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fedkin.core.cohort import cohort_size
 from fedkin.evaluate.answers import Changed
 from fedkin.evaluate.harm import client_p
-from fedkin.evaluate.verdict import Against, stays_alone
+from fedkin.evaluate.verdict import Against
 from fedkin.record.divergence import diverged, sentence
 from fedkin.record.figures import evaluated
 from fedkin.record.lines import RoundLine
@@ -41,16 +41,21 @@ def data(notes: Iterable[str]) -> list[Warning]:
     return [Warning("data", f"{note}.") for note in notes]
 
 
-def collapsed(title: str, against: Against, reference: str) -> list[Warning]:
-    """Warn if every client predicts as under the reference (`Against.collapsed`)."""
+def collapsed(against: Against, reference: str, safe: bool) -> list[Warning]:
+    """Warn if every client predicts as under the reference (`Against.collapsed`).
+
+    Args:
+        against: the comparison.
+        reference: role of the reference: "alone", "alone-full", "average" or "".
+        safe: whether the method is a safe form.
+    """
     if not against.collapsed:
         return []
-    if stays_alone(title, reference):
-        what = "held-out samples showed none a gain"
-    else:
-        meaning = {"Local": "no client learns from another", "FedAvg": "what it does beyond that has no effect"}
-        what = f"{meaning.get(reference.removesuffix(' (full)'), 'the two do the same')}. Check its settings"
-    return [Warning("collapse", f"{title} equals {reference} for every client: {what}.")]
+    alone = reference.startswith("alone")
+    if safe and alone:
+        return [Warning("collapse", "held-out samples showed none a gain.")]
+    average = "what it does beyond that has no effect" if reference == "average" else "the two do the same"
+    return [Warning("collapse", f"{'no client learns from another' if alone else average}. Check its settings.")]
 
 
 def small_tests(n_test: Mapping[int, int], changed: Mapping[int, Changed]) -> list[Warning]:

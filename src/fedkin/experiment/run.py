@@ -14,6 +14,7 @@ from typing import Literal, cast, get_args
 import tomli_w
 
 from fedkin.capabilities.needs import needs_of
+from fedkin.capabilities.roles import role_of
 from fedkin.core import Aggregation, ConfigError, Method, Net, RunFolderError, Training
 from fedkin.core.errors import typed
 from fedkin.core.machine import memory
@@ -227,6 +228,7 @@ def simulate(
             command="" if out is None or "made_by" in e.table else f"fedkin run {typed(Path(out) / 'config.toml')}",
             attackers=tuple(setup.attack.clients(clients, setup.run.seed)),
             notes=notes,
+            role=role_of(e.method),
         )
         with closing(chosen.start(job)) as session:
             folder = None  # made last: whatever is wrong with the settings has been said by now

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedkin.capabilities import PrivateSums, RobustMeans, Uploads, Views
+from fedkin.capabilities import PrivateSums, RobustMeans, Role, Uploads, Views
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
 
 
@@ -40,4 +40,4 @@ class FedAvg(Method):
         """Return the model after the client's last training as the view "local", with `after_training`."""
         return {"local": Bundle(model=c.state.get("local", c.received.model))} if self.after_training else {}
 
-    can = (RobustMeans(alone=True), PrivateSums(), Uploads("its model"), Views(_views))
+    can = (Role("average"), RobustMeans(alone=True), PrivateSums(), Uploads("its model"), Views(_views))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedkin.capabilities import PrivateSums, Uploads
+from fedkin.capabilities import PrivateSums, Role, Uploads
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
 
 
@@ -36,4 +36,4 @@ class Local(Method):
         """Return the client's own model; the common start if it has never trained."""
         return Bundle(model=c.state.get("model", c.w0))
 
-    can = (PrivateSums(), Uploads("nothing"))
+    can = (Role("alone"), PrivateSums(), Uploads("nothing"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from fedkin.capabilities import Needs, PrivateSums, Uploads
+from fedkin.capabilities import Needs, PrivateSums, Role, Uploads
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, to_all
 
 
@@ -51,4 +51,4 @@ class LocalFull(Method):
         """Return the best model so far; the common start if the client has never trained."""
         return Bundle(model=c.state.get("chosen", c.w0))
 
-    can = (PrivateSums(), Uploads("nothing"), Needs(validation=True))
+    can = (Role("alone-full"), PrivateSums(), Uploads("nothing"), Needs(validation=True))

@@ -20,6 +20,7 @@ from fedkin.capabilities import (
     Presets,
     PrivateSums,
     RobustMeans,
+    Role,
     Uploads,
     Views,
 )
@@ -277,6 +278,7 @@ class Safe(Method):
         """What the wrapped method can do, each under ``inner.``; the nine numbers; the mixture's views."""
         notes = {**client_notes(self.inner), "share": (0.0, 1.0)}
         stated: list[Capability] = [
+            Role("safe"),
             Views(Safe._views, notes, trains=True),
             replace(needs_of(self.inner), validation=True),
             Presets({name: _of_inner(preset) for name, preset in presets_of(self.inner).items()}),

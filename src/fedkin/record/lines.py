@@ -249,6 +249,7 @@ class RunLine(Item, frozen=True):
     Attributes:
         fedkin: version that made it.
         title: display name of the method.
+        role: what others are set against: "alone", "alone-full", "average", "safe"; "" for most methods.
         seed: seed of the run.
         clients: number of clients, over real hosts of those that have joined.
         engine: how it is computed, in words.
@@ -272,6 +273,7 @@ class RunLine(Item, frozen=True):
     classes: tuple[str, ...] = ()
     groups: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    role: str = ""
 
 
 Line: TypeAlias = RoundLine | ClientLine | RelationLine | TimingLine

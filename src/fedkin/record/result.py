@@ -118,6 +118,11 @@ class Result:
         return self.run.title
 
     @property
+    def role(self) -> str:
+        """Role of the method in a comparison (`fedkin.capabilities.roles.Role`); "" for most."""
+        return self.run.role
+
+    @property
     def seed(self) -> int:
         """Seed of the run."""
         return self.run.seed

@@ -30,7 +30,6 @@ from fedkin.report.client_data import Part, parts_of
 from fedkin.report.figures import Figure, best_first, prominent, shades, shapes
 from fedkin.report.first import NAMED, first_of, unlearned
 from fedkin.report.headline import Headline, ended_early, ending, headline, rounds_of
-from fedkin.report.references import role_of
 from fedkin.report.rows import Row, comparison_rows, comparisons, same_clients, test_share
 from fedkin.report.standings import Standing, standing
 from fedkin.report.tuning import Tuned, tuning_note, tuning_table, tuning_warnings
@@ -70,7 +69,7 @@ class Caveat:
     def head(self) -> str:
         """Two to four words for it, with its methods where they matter."""
         if self.kind == "collapse":
-            return self.text.partition(" for every client")[0]
+            return self.methods[0].removesuffix(" for every client")
         head = _HEADS.get(self.kind, self.kind)
         if self.kind not in _WITH_METHODS or not self.methods:
             return head
@@ -100,7 +99,7 @@ class Content:
     Attributes:
         runs: all runs by method, the reference among them where it is shown.
         reference: title of the method that gains are relative to; "" if there is none.
-        roles: role of every method and reference, "" for most (`fedkin.report.references.role_of`).
+        roles: role of every method and reference, "" for most.
         figures: figures of all runs together, by their section.
         parts: results of single clients, run by run.
         compared: reference -> method -> one comparison per seed.
@@ -212,7 +211,7 @@ class Content:
         """The complete table."""
         if not self.several:
             return tables.final_table(self.all_runs[0], self.first)
-        return tables.comparison_table(self.rows, self.reference, self.lead)
+        return tables.comparison_table(self.rows, self.lead)
 
     @property
     def tuning(self) -> tables.Grid:
@@ -360,7 +359,8 @@ class Content:
         if found is None:
             return None
         lost = any(run.diverged is not None for run in self.runs[title])
-        return verdict(title, found, reference) + ("; its training diverged" if lost else "")
+        alone = self.role(title) == "safe" and self.alone(reference)
+        return verdict(title, found, reference, stays_alone=alone) + ("; its training diverged" if lost else "")
 
     def sentence(self, title: str, reference: str) -> str | None:
         """Return `verdict` with its details: how many clients are harmed, and who clearly moves against the mean."""
@@ -463,10 +463,10 @@ def content_of(
     if not groups:
         raise ConfigError("a comparison needs at least one run, got none")
     one = next(iter(groups.values()))[0]
-    roles = {title: role_of(seeds[0]) for title, seeds in groups.items()}
+    roles = {title: seeds[0].role for title, seeds in groups.items()}
     if base is not None:
         _require_comparable(one, base)
-        roles |= {base.title: role_of(base)}
+        roles |= {base.title: base.role}
     reference = reference or next((title for title, role in roles.items() if role == "alone"), "")
     others = [title for role in references.COMPARED for title in groups if roles[title] == role]
     bases = {title: {run.seed: run for run in groups[title]} for title in (reference, *others) if title in groups}
@@ -492,7 +492,7 @@ def content_of(
 def _require_comparable(run: Result, base: Result) -> None:
     where = base.folder or base.title
     if run.title == base.title:
-        raise RunFolderError(f"{where} is a run of {base.title} as well; name a run of another method, such as Local")
+        raise RunFolderError(f"{where} is a run of {base.title} as well; name a run of another method")
     if run.seed != base.seed:
         raise RunFolderError(
             f"{where} has seed {base.seed} and the run has seed {run.seed}; gains need the same data and seed"
@@ -557,9 +557,8 @@ def _caveats(
             each = list(methods.get(title, {}).values())
             # whatever training alone equals is what collapsed
             if each and roles[title] not in references.ALONE and all(a.collapsed for a in each):
-                for w in careful.collapsed(title, each[0], reference):
-                    who, _, text = w.text.partition(": ")
-                    found.setdefault((w.kind, text), []).append(who)
+                for w in careful.collapsed(each[0], roles[reference], roles[title] == "safe"):
+                    found.setdefault((w.kind, w.text), []).append(f"{title} equals {reference} for every client")
         own = [p for p in parts if p.run.title == title and not p.joint]
         base = next(iter(compared.values()), {}).get(title, {})
         by_seed = {p.run.seed: _own(p, base.get(p.run.seed), first) for p in own}

@@ -24,7 +24,7 @@ from fedkin.report.figures import (
     tip_title,
 )
 from fedkin.report.headline import headline
-from fedkin.report.references import ALONE, role_of
+from fedkin.report.references import ALONE
 from fedkin.report.wording import cut, fitted, listed, short_mb
 
 HEIGHT = 316
@@ -69,7 +69,7 @@ def _figure(groups: Groups, rows: list[dict[str, Any]], said: str, key: str, num
         said, "balanced accuracy, mean over clients"
     )
     caption = f"{start}Accuracy: {what}. Figures at the right: {_over(groups)}, as in the table."
-    caption += " Dashed: training alone." if any(role_of(runs[0]) == "alone" for runs in groups.values()) else ""
+    caption += " Dashed: training alone." if any(runs[0].role == "alone" for runs in groups.values()) else ""
     uneven = any(len({run.total for run in runs}) > 1 for runs in groups.values())
     caption += " A line ends with the first of its seeds to end early." if uneven else ""
     caption += " The band is ± one standard deviation over seeds, for the method picked." if seeds > 1 else ""
@@ -111,7 +111,7 @@ def _labels(groups: Groups, finals: Mapping[str, float], low: int, high: int) ->
     """Return the labels at the right, from the top, at least a line apart."""
     order = sorted(finals, key=lambda t: -finals[t])
     at = end_labels([finals[t] for t in order], low, high, HEIGHT)
-    return [{"series": t, "name": "Alone" if role_of(groups[t][0]) == "alone" else fitted(t, _ROOM),
+    return [{"series": t, "name": "Alone" if groups[t][0].role == "alone" else fitted(t, _ROOM),
              "text": f"{finals[t]:.1f}", "value": round(max(finals[t], low), 2), "label": label}
             for t, label in zip(order, at, strict=True)]  # fmt: skip
 
@@ -180,7 +180,7 @@ def traffic(groups: Groups, reference: str) -> Figure | None:
     base = groups.get(reference)
     target = None if base is None else base[0].final.accuracy
     rows = []
-    for title in (t for t in prominent(groups) if t != reference and role_of(groups[t][0]) not in ALONE):
+    for title in (t for t in prominent(groups) if t != reference and groups[t][0].role not in ALONE):
         run = groups[title][0]
         if run.bytes:
             until, at = _until(run, target)
@@ -191,7 +191,7 @@ def traffic(groups: Groups, reference: str) -> Figure | None:
     if not rows:
         return None
     rows.sort(key=lambda row: (row["until"] is None, row["until"] or row["total"]))
-    alone = base is not None and role_of(base[0]) == "alone"
+    alone = base is not None and base[0].role == "alone"
     fact = "Traffic until it beats training alone" if alone else f"Traffic until it is above {reference}"
     fact = fact if target is not None else "Traffic"
     caption = "" if target is None else (

@@ -49,7 +49,7 @@ def gains(
         order: all methods, best first, including the reference.
         found: method -> its standing.
         reference: title of the reference.
-        roles: role of each method, as from `fedkin.report.references.role_of`.
+        roles: role of each method, as from `fedkin.record.result.Result.role`.
         names: names of the clients, by number.
     """
     every = [one.gain for s in found.values() for one in s.gains]

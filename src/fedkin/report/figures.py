@@ -16,7 +16,7 @@ from fedkin.evaluate import spread
 from fedkin.record.result import Result
 from fedkin.report.charts import Spec
 from fedkin.report.palette import SHAPES, SLOTS, slots
-from fedkin.report.references import ALONE, COMPARED, role_of
+from fedkin.report.references import ALONE, COMPARED
 from fedkin.report.wording import cut
 
 Groups = Mapping[str, Sequence[Result]]
@@ -79,12 +79,12 @@ def prominent(groups: Groups) -> list[str]:
     coloured = [t for t in order if t not in plain]
     if len(coloured) <= SLOTS:
         return order
-    return [t for t in order if t in coloured[:MOST_SHOWN] or role_of(groups[t][0]) in COMPARED]
+    return [t for t in order if t in coloured[:MOST_SHOWN] or groups[t][0].role in COMPARED]
 
 
 def grey(groups: Groups) -> list[str]:
     """Return the methods that are grey lines, outside the colours: training alone."""
-    return [t for t, runs in groups.items() if role_of(runs[0]) in ALONE]
+    return [t for t, runs in groups.items() if runs[0].role in ALONE]
 
 
 def muted(shown: Sequence[str]) -> str:
@@ -100,20 +100,20 @@ def others(groups: Groups) -> str:
 
 def shades(groups: Groups) -> dict[str, str]:
     """Return the colour token of each method: grey for training alone and for those that are not prominent."""
-    own = slots(prominent(groups), grey(groups))  # in whatever order a figure has its methods
+    own = slots({t: groups[t][0].role for t in prominent(groups)})  # in whatever order a figure has its methods
     return {title: f"var(--m{own[title]})" if title in own else "var(--same)" for title in groups}
 
 
 def shapes(groups: Groups) -> dict[str, tuple[str, bool]]:
     """Return the shape of each method, and whether it is filled; a dash for those without a colour."""
-    own = slots(prominent(groups), grey(groups))  # in whatever order a figure has its methods
+    own = slots({t: groups[t][0].role for t in prominent(groups)})  # in whatever order a figure has its methods
     return {t: (SHAPES[(own[t] - 1) % 6], own[t] <= 6) if t in own else ("stroke", True) for t in groups}
 
 
 def dashes(groups: Groups) -> dict[str, list[int]]:
     """Return a dash for each method: solid lines, but for the two kinds of training alone."""
     kinds = {"alone": [4, 3], "alone-full": [2, 2]}
-    return {t: kinds.get(role_of(runs[0]), [1, 0]) for t, runs in groups.items()}
+    return {t: kinds.get(runs[0].role, [1, 0]) for t, runs in groups.items()}
 
 
 def channels(groups: Groups, titles: Sequence[str], field: str = "series") -> dict[str, Spec]:

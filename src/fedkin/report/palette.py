@@ -6,7 +6,8 @@ A chart names a token as a page does, ``var(--gain)``; `resolved` replaces it by
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping
 from typing import Any
 
 FONT = (
@@ -46,30 +47,28 @@ TOKENS = {
 """Colour of every token by theme: ``m1`` to ``m12`` are methods, ``g1`` to ``g12`` groups of clients."""
 SHAPES = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross")
 """Shapes of the slots, a second channel next to the colour: filled in slots 1 to 6, hollow in 7 to 12."""
-KNOWN = (
-    "FedAvg", "DA-PFL", "IFCA-CAM", "CFIC", "PFedCS", "FeSEM-CAM", "IFCA", "Ditto", "FedProx", "FedRep", "FeSEM",
-    "Per-FedAvg", "FedPer", "FedAMP", "FedFomo", "FedBABU", "FedRoD", "CFL", "PFA", "FedSoft", "FedDyn", "FedProto",
-    "FedGH", "FedFa", "FedMGDA+", "HeurFedAMP",
-)  # fmt: skip
-"""Methods with a slot of their own, in order: the first twelve have different ones."""
 
 
-def slots(titles: Sequence[str], plain: Sequence[str] = ()) -> dict[str, int]:
-    """Return the slot of each method, 1 to 12: a known method's own, where it is free, else the next that is.
+def slots(roles: Mapping[str, str]) -> dict[str, int]:
+    """Return the slot of each method, 1 to 12: its own, which follows from its title, where it is free, else the next
+    that is.
 
     Args:
-        titles: methods. Known ones choose first, in the order of `KNOWN`; the others in this order.
-        plain: methods without a slot: training alone.
+        roles: title -> role; the average has the first slot, training alone has none.
     """
     free = list(range(1, SLOTS + 1))
     found: dict[str, int] = {}
-    choosing = sorted((t for t in titles if t not in plain), key=lambda t: KNOWN.index(t) if t in KNOWN else len(KNOWN))
-    for title in choosing:
-        own = KNOWN.index(title) % SLOTS + 1 if title in KNOWN else len(found) + 1
-        free = free or list(range(1, SLOTS + 1))
-        found[title] = min(free, key=lambda slot: (slot - own) % SLOTS)
-        free.remove(found[title])
-    return {title: found[title] for title in titles if title in found}
+    for title in sorted(roles, key=lambda t: (roles[t] != "average", t)):
+        if not roles[title].startswith("alone"):
+            own = (
+                1
+                if roles[title] == "average"
+                else 2 + zlib.crc32(title.encode(errors="backslashreplace")) % (SLOTS - 1)
+            )
+            free = free or list(range(1, SLOTS + 1))
+            found[title] = min(free, key=lambda slot: (slot - own) % SLOTS)
+            free.remove(found[title])
+    return found
 
 
 def css() -> str:

@@ -83,7 +83,6 @@ def write_tables(
     folder: Path,
     rows: Sequence[Row],
     origin: Origin,
-    reference: str = "Local",
     decimals: int = 1,
     text: str = "",
     extra: Headline | None = None,
@@ -97,25 +96,22 @@ def write_tables(
     Raises:
         ConfigError: ``decimals`` is not in 0..6.
     """
-    grid = paper_table(rows, reference, decimals, extra)
+    grid = paper_table(rows, decimals, extra)
     comment = "".join(f"{line}\n" for line in origin.lines()).replace("--", "- -")  # "--" is not allowed in a comment
     tuned = f"\n{to_markdown(tuning_table(origin.tuned))}" if origin.tuned else ""
     markdown = f"{to_markdown(grid)}{tuned}\n{text}\n<!--\n{comment}-->\n"
     with room(folder, "fedkin report"):
         write_atomic(folder / "table.md", printable(markdown).encode())
         write_atomic(folder / "table.tex", printable(to_latex(grid, origin)).encode())
-        write_atomic(folder / "table.csv", to_csv(rows, origin, reference, extra).encode(errors="backslashreplace"))
+        write_atomic(folder / "table.csv", to_csv(rows, origin, extra).encode(errors="backslashreplace"))
 
 
-def paper_table(
-    rows: Sequence[Row], reference: str = "Local", decimals: int = 1, extra: Headline | None = None
-) -> Grid:
+def paper_table(rows: Sequence[Row], decimals: int = 1, extra: Headline | None = None) -> Grid:
     """Return methods side by side: mean ± std over seeds, difference to the reference with its interval, mean rank. The
     title is a caption, the note says what every column is.
 
     Args:
         rows: as from :func:`fedkin.report.tables.comparison_rows`.
-        reference: display name of the reference of the differences.
         decimals: decimal places of per cents and points.
         extra: as for :func:`fedkin.report.tables.comparison_table`.
 
@@ -123,7 +119,7 @@ def paper_table(
         ConfigError: ``decimals`` is not in 0..6.
     """
     require_decimals(decimals)
-    extra = Headline() if extra is None else extra
+    extra, reference = extra or Headline(), rows[0].reference
     level = next((row.difference.level for row in rows if row.difference), 0.95)
     columns = ("method", *figure_columns(extra.first), f"difference to {reference}", "rank", "MB")
     cells = tuple(
@@ -218,9 +214,9 @@ def to_latex(grid: Grid, origin: Origin | None = None, label: str = "tab:compari
     return "\n".join(lines) + "\n"
 
 
-def to_csv(rows: Sequence[Row], origin: Origin, reference: str = "Local", extra: Headline | None = None) -> str:
+def to_csv(rows: Sequence[Row], origin: Origin, extra: Headline | None = None) -> str:
     """Return one line per method under one header: fractions in full precision, empty where a figure is missing."""
-    extra = Headline() if extra is None else extra
+    extra, reference = extra or Headline(), rows[0].reference
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     metrics = list(dict.fromkeys(name for row in rows for name in row.metrics))

@@ -14,12 +14,6 @@ in every round, one model for all."""
 ALONE = COMPARED[:2]
 
 
-def role_of(run: Result) -> str:
-    """Return the role of a run's method: one of `COMPARED`, "safe" for a safe form, "" for others."""
-    known = {"Local": "alone", "Local (full)": "alone-full", "FedAvg": "average"}
-    return known.get(run.title, "safe" if "-safe" in run.title else "")
-
-
 def what_alone_is(run: Result, reference: str) -> str:
     """Return how often a client trains alone in a run with the settings of ``run``; "" if in every round."""
     share = run.table("run").get("participation", 1.0)
@@ -32,7 +26,7 @@ def which_is_which(groups: Mapping[str, Sequence[Result]]) -> str:
     Args:
         groups: title -> its runs, as from `fedkin.record.result.by_title`.
     """
-    by_role = {role_of(runs[0]): runs for runs in groups.values()}
+    by_role = {runs[0].role: runs for runs in groups.values()}
     if not all(role in by_role for role in ALONE):
         return ""
     local, full = (by_role[role] for role in ALONE)

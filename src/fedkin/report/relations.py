@@ -12,7 +12,7 @@ from fedkin.record.result import Result
 from fedkin.report import circle, clusters, naming, weights
 from fedkin.report.client_table import ClientTable
 from fedkin.report.figures import Figure
-from fedkin.report.references import ALONE, role_of
+from fedkin.report.references import ALONE
 from fedkin.report.standings import NOTICEABLE
 from fedkin.report.wording import tight
 
@@ -121,9 +121,9 @@ def _none(run: Result, order: list[int], names: list[str], clustered: bool) -> R
     if clustered:
         fact = f"{run.title}: groups of one seed"
         says = "Groups have no mean over seeds: group B of one seed is unrelated to group B of another. Choose a seed."
-    elif role_of(run) in ALONE:
+    elif run.role in ALONE:
         fact, says = "Alone, no client learns from another", "There is nothing to draw."
-    elif role_of(run) == "safe":
+    elif run.role == "safe":
         fact = f"With {run.title}, each client decides how much it takes from the others"
         says = "It mixes its own model with the method's, by the share that its held-out samples support."
     else:

@@ -35,6 +35,7 @@ class Row:
         rank: mean over the seeds that all methods ran of its rank by the headline metric, from 1; equals share a rank.
         best: it is marked, as by :func:`fedkin.evaluate.marked`.
         tied: it is not clearly below the highest, as by :func:`fedkin.evaluate.not_below`.
+        reference: title of the method that it is compared with.
     """
 
     title: str
@@ -49,6 +50,7 @@ class Row:
     rank: float | None = None
     best: bool = False
     tied: bool = False
+    reference: str = ""
 
     @property
     def gain(self) -> Spread | None:
@@ -63,7 +65,7 @@ class Row:
 
 def comparison_rows(
     groups: Mapping[str, Sequence[Result]],
-    reference: str = "Local",
+    reference: str = "",
     findings: Mapping[str, Conclusion] | None = None,
     metric: str = "accuracy",
 ) -> list[Row]:
@@ -74,10 +76,11 @@ def comparison_rows(
 
     Args:
         groups: title -> its runs.
-        reference: title of the method that the others are compared with.
+        reference: title of the method that the others are compared with; by default training alone.
         findings: conclusions from the comparisons with the reference, by title, where known already.
         metric: the headline metric, which gains, intervals, marks and ranks are of.
     """
+    reference = reference or next((t for t, runs in groups.items() if runs[0].role == "alone"), "")
     same, ranks = same_clients(groups), _ranks(groups, metric)
     (top, tied), base = _top(groups, same, metric), {run.seed: run for run in groups.get(reference, ())}
     compared = {t: tuple(comparisons(base, runs, metric).values()) for t, runs in groups.items() if t != reference}
@@ -105,6 +108,7 @@ def comparison_rows(
                 rank=ranks.get(title),
                 best=title in top,
                 tied=title in tied,
+                reference=reference,
             )
         )
     return rows

@@ -87,17 +87,16 @@ class Grid:
         return to_html(self)
 
 
-def comparison_table(rows: Sequence[Row], reference: str = "Local", extra: Headline | None = None) -> Grid:
+def comparison_table(rows: Sequence[Row], extra: Headline | None = None) -> Grid:
     """Return methods side by side; bold marks differences beyond an interval (see `bold_note`).
 
     Args:
         rows: as from `comparison_rows`.
-        reference: display name of the method that gains are relative to.
         extra: the averaged rounds, the last round alone, runs that diverged and the headline metric, as from
             :func:`fedkin.report.headline.headline`. Default: the caption names the rule, not the rounds, and accuracy
             is the headline.
     """
-    extra = Headline() if extra is None else extra
+    extra, reference = extra or Headline(), rows[0].reference
     several = max((row.seeds for row in rows), default=0) > 1
     moments = {m: said for m, said in _MOMENTS.items() if any(m in row.metrics for row in rows)}
     heads = tuple(f"{name} %" for name, _ in moments.values())
@@ -233,7 +232,7 @@ def _final_note(run: Result, mean: str) -> str:
 
 
 def client_table(
-    run: Result, local: Mapping[int, float] | None = None, most: int = 25, reference: str = "Local"
+    run: Result, local: Mapping[int, float] | None = None, most: int = 25, reference: str = "reference"
 ) -> Grid:
     """Return every client's final accuracy, worst first; of more than ``most`` clients only the worst and best ten.
 

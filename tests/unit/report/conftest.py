@@ -11,6 +11,8 @@ from fedkin.record.lines import RelationLine
 from fedkin.record.result import Result
 from madeup import about, client_line, round_line, written
 
+ROLES = {"Local": "alone", "Local (full)": "alone-full", "FedAvg": "average"}
+
 
 def make_run(
     title: str = "DA-PFL",
@@ -62,8 +64,9 @@ def make_run(
             related.append(RelationLine(r, rows))
         elif relations == "clusters":
             related.append(RelationLine(r, clusters=tuple(-1 if r == 1 else i % 2 for i in everyone)))
+    role = ROLES.get(title, "safe" if "-safe" in title else "")
     return Result(
-        run=about(title, seed, clients, **run), config=config or {}, rounds=lines, clients=per_client,
+        run=about(title, seed, clients, role=role, **run), config=config or {}, rounds=lines, clients=per_client,
         relations=related, ended=ended,
     )  # fmt: skip
 

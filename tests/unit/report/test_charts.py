@@ -129,12 +129,14 @@ def test_colours_of_methods_can_be_told_apart(theme: str, see: list[list[float]]
     assert min(np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i]) >= least
 
 
-def test_a_known_method_keeps_its_slot() -> None:
-    """FedAvg is 1 and DA-PFL 2 wherever they stand; a clash takes the next free slot; training alone has none."""
-    assert palette.slots(["DA-PFL", "X", "Local", "FedAvg"], ["Local"]) == {"DA-PFL": 2, "X": 3, "FedAvg": 1}
-    twelve_later = palette.KNOWN[12]
-    assert palette.slots(["FedAvg", twelve_later]) == {"FedAvg": 1, twelve_later: 2}
-    assert sorted(palette.slots([f"M{i}" for i in range(12)]).values()) == list(range(1, 13))
+def test_a_method_keeps_its_slot() -> None:
+    """It follows from the title, whatever the order; a clash takes the next free slot; training alone has none."""
+    assert palette.slots({"A": "", "X": "", "Local": "alone", "FedAvg": "average"}) == palette.slots(
+        {"FedAvg": "average", "X": "", "A": ""}
+    )
+    assert palette.slots({"X": ""})["X"] == palette.slots({"FedAvg": "average", "X": "", "A": ""})["X"]
+    assert palette.slots({"FedAvg": "average"}) == {"FedAvg": 1}
+    assert sorted(palette.slots({f"M{i}": "" for i in range(12)}).values()) == list(range(1, 13))
 
 
 def test_the_known_methods_are_those_of_the_catalogue() -> None:

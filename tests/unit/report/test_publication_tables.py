@@ -105,7 +105,7 @@ def test_a_caption_has_two_lines_at_most(several, rounds, made):
     """Of 90 characters, "Table 1: " among them; what the columns are stands in comments."""
     seeds = range(12 if several else 1)
     found = [made(t, s, clients=8, top=top) for t, top in (("Local (full)", 0.7), ("M", 0.9)) for s in seeds]
-    text = to_latex(paper_table(comparison_rows(by_title(found), "Local (full)"), "Local (full)", 1, Headline(rounds)))
+    text = to_latex(paper_table(comparison_rows(by_title(found), "Local (full)"), 1, Headline(rounds)))
     (caption,) = re.findall(r"\\caption\{(.*)\}\n", text)
     shown = re.sub(r"\$.*?\$", "x", caption.replace("\\", ""))
     assert len(shown) + len("Table 1: ") <= 2 * 90
