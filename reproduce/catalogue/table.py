@@ -26,9 +26,8 @@ from fedkin.functional.safe_share import passes
 from fedkin.methods import METHODS, get_title
 from fedkin.record.files import read_commit
 from fedkin.record.result import Result, by_title
-from fedkin.report.first import first_of
-from fedkin.report.headline import headline
-from fedkin.report.rows import Row, comparison_rows
+from fedkin.report.headline import first_of, headline
+from fedkin.report.standings import Row, comparison_rows
 from fedkin.report.tables import DASH, comparison_table
 
 HERE = Path(__file__).parent

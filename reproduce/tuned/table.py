@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fedkin.record.files import read_commit
 from fedkin.record.result import Result, by_title
-from fedkin.report.rows import Row, comparison_rows
+from fedkin.report.standings import Row, comparison_rows
 from fedkin.report.tables import Grid, percent, to_markdown
 from fedkin.report.tuning import read_tuned
 

@@ -42,8 +42,7 @@ from fedkin.inspection import require_two_classes
 from fedkin.record.divergence import sentence
 from fedkin.record.figures import RULE, over, span, spans
 from fedkin.record.lines import FinalFigures, Item, RoundLine
-from fedkin.report.cells import cells
-from fedkin.report.tables import DASH, Grid, percent, to_markdown
+from fedkin.report.tables import DASH, Grid, cells, percent, to_markdown
 from fedkin.report.tuning import plain_setting
 from fedkin.storage.files import write_atomic
 from fedkin.storage.folders import room, taken

@@ -30,7 +30,7 @@ from fedkin.display import printable
 from fedkin.exporting.card import Card
 from fedkin.exporting.program import OUTPUTS, feed, feed_rows, inputs_of, require_harmless, run, session
 from fedkin.exporting.ranges import Ranges, unusual_inputs, unusual_rows
-from fedkin.report.cells import cells
+from fedkin.report.tables import cells
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 _LARGEST = 64 << 20  # bytes of a card

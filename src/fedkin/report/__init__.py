@@ -1,14 +1,12 @@
-"""Reports of runs: tables for the console, figures, and one HTML page, from the files of a run folder.
+"""Reports of runs: tables for the console, figures, and one HTML page, from the record of a run.
 
 What is known:
 
-``folder``      reading of a run folder
-``rows``        a comparison in numbers
-``standings``   a method against a reference, client by client: helped, unchanged or harmed
+``headline``    the headline metric, the averaged rounds, runs that diverged
+``standings``   a comparison in numbers; a method against a reference, client by client
 ``client_table`` single clients: rows of the table, their details, labels
 ``client_data`` the clients and relations of every run, and their mean over seeds, packed for the page's script
-``weights``     relations between clients as weights
-``clusters``    relations between clients as clusters
+``weights``     relations between clients as weights; ``clusters`` as clusters
 ``relations``   who learned from whom in a run, as charts and sentences
 ``content``     all of these for a run or a comparison, and the caveats
 
@@ -17,18 +15,15 @@ Charts:
 ``palette``     colours and shapes: tokens for light and dark, a slot for each method
 ``charts``      charts from the files in ``specs``, and drawing of a chart as SVG or PNG
 ``drawing``     the library that draws, in a process of its own
-``figures``     a chart with its title and caption; colours and dashes of methods, axes, thinning
+``figures``     a chart with its title and caption; colours of methods, axes, names and order of clients
 ``dots``        each client's gain, a row for each method
-``curves``      accuracy over rounds of several methods, and the traffic
-``accuracy``    accuracy of one run over rounds, and at the end
-``spreads``     accuracy of all clients in order
-``costs``       groups of classes, bytes, seconds
-``client_notes`` numbers that a method notes on each client, such as the share of a safe form
+``curves``      accuracy over rounds and at the end, and the traffic
+``costs``       all clients in order, groups of classes, bytes, seconds, notes on clients
 ``circle``      clients on a circle with links
-``naming``      names of clients and classes on axes, and their order there
 
 The page:
 
+``references``  the difference between the two kinds of training alone
 ``wording``     numbers and short phrases
 ``templates``   the templates of pages and sentences in ``templates``
 ``page``        the page of a run or a comparison, with the scripts, the style and fixed parts in ``assets``

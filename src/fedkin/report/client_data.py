@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.record.result import Result
-from fedkin.report import charts, client_table, clusters, naming, weights
+from fedkin.report import charts, client_table, clusters, figures, weights
 from fedkin.report.client_table import ClientTable
 from fedkin.report.figures import Figure
 from fedkin.report.relations import Relations, relations_of
@@ -108,8 +108,8 @@ def _part(run: Result, p: ClientTable, gains: Gains, cells: int, points: int, no
 
 
 def _rows_of(relations: Relations, p: ClientTable) -> list[str]:
-    """Return labels of the rows of a map, of which there are at most `naming.SIDE`."""
-    return relations.names if len(relations.names) <= naming.SIDE else naming.along(relations.order, relations.names)
+    """Return labels of the rows of a map, of which there are at most `figures.SIDE`."""
+    return relations.names if len(relations.names) <= figures.SIDE else figures.along(relations.order, relations.names)
 
 
 def _mean(

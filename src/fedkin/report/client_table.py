@@ -15,9 +15,8 @@ from fedkin.record.lines import STAGES
 from fedkin.record.result import Result
 from fedkin.report.charts import chart
 from fedkin.report.clusters import Clusters, cluster_table, usual
-from fedkin.report.figures import Figure, cut_axis, thinned
-from fedkin.report.first import majority
-from fedkin.report.naming import called, places
+from fedkin.report.figures import Figure, called, cut_axis, places, thinned
+from fedkin.report.headline import majority
 from fedkin.report.standings import ClientGain
 from fedkin.report.weights import Rows
 

@@ -14,10 +14,9 @@ from fedkin.core.errors import DataError
 from fedkin.evaluate import adjusted_rand
 from fedkin.record.lines import RelationLine, RoundLine
 from fedkin.report.charts import Spec, chart
-from fedkin.report.figures import Figure, cut_axis, thinned
-from fedkin.report.naming import padded
+from fedkin.report.figures import Figure, cut_axis, padded, thinned
 from fedkin.report.palette import SLOTS
-from fedkin.report.wording import listed, spelled
+from fedkin.report.templates import say
 
 MOST_COLUMNS = 120
 """Maximum number of rounds in which cluster membership is shown."""
@@ -106,43 +105,20 @@ def letter(index: int) -> str:
 
 def groups_fact(title: str, found: Clusters, mostly: Sequence[int]) -> str:
     """Return the sentence on the groups that a method found."""
-    sizes = sorted(Counter(int(c) for c in mostly if c >= 0).values(), reverse=True)
-    if not sizes:
-        return f"{title}: no group is known"
-    if len(sizes) == 1:
-        return f"{title} put all {sizes[0]} clients into one group"
-    if len(sizes) > 6:
-        return f"{title} made {len(sizes)} groups of {sizes[-1]} to {sizes[0]} clients"
-    return f"{title} found {spelled(len(sizes))} groups, of {listed([str(n) for n in sizes])} clients"
+    return say("groups_fact", title, sorted(Counter(int(c) for c in mostly if c >= 0).values(), reverse=True))
 
 
 def groups_says(found: Clusters, groups: Sequence[int] | None) -> str:
     """Return sentences on the beginning and the end of the groups, and on the true groups."""
     labels, rounds, k = found.labels, found.rounds, len(found.labels)
     known = [t for t in range(len(rounds)) if (labels[:, t] >= 0).any()]
-    said = []
-    if known and known[0] > 0:
-        said.append(f"Until round {rounds[known[0] - 1]} there are no groups: one model for all.")
-    unknown = int((labels < 0).all(axis=1).sum())
-    if unknown and known:
-        said.append(f"{unknown} of {k} clients took part in no round with groups and are in none.")
-    moved = _last_move(rounds, labels)
-    last = int(((labels[:, -1] >= 0) & (labels[:, -2] >= 0) & (labels[:, -1] != labels[:, -2])).sum()) if k and (
-        len(rounds) > 1
-    ) else 0  # fmt: skip
-    if last:
-        said.append(f"{last} of {k} clients changed group in the very last round, so the groups are not settled; order "
-                    "and letters follow each client's usual group in the last fifth of the rounds.")  # fmt: skip
-    else:
-        said.append(
-            "No client ever changed group." if moved is None else f"No client changed group after round {moved}."
-        )
+    before, now = (labels[:, -2], labels[:, -1]) if len(rounds) > 1 else (labels[:, 0], labels[:, 0])
+    last = int(((now >= 0) & (before >= 0) & (now != before)).sum())
     index = (
         None if groups is None else adjusted_rand(torch.as_tensor(usual(labels)), torch.as_tensor(padded(groups, k)))
     )
-    said.append("The data have no known groups to compare with." if groups is None else
-                "" if index is None else f"Adjusted Rand index with the true groups: {index:.2f}.")  # fmt: skip
-    return " ".join(filter(None, said))
+    return say("groups_says", k, known and known[0] > 0 and rounds[known[0] - 1], last, _last_move(rounds, labels),
+               known and int((labels < 0).all(axis=1).sum()), groups is not None, index)  # fmt: skip
 
 
 def together(found: Clusters, order: Sequence[int]) -> np.ndarray:
@@ -233,16 +209,12 @@ def members(found: Clusters, names: Sequence[str]) -> list[dict[str, Any]]:
 def clusters_fact(rounds: Sequence[int], labels: np.ndarray, groups: Sequence[int] | None = None) -> str:
     """Return a sentence: number of clusters, the last move, and the adjusted Rand index with the true groups."""
     k, last = len(labels), last_known(labels)
-    if not (last >= 0).any():
-        return "no cluster is known"
-    count = len(np.unique(last[last >= 0]))
-    fact = f"{k} client{'' if k == 1 else 's'} end in {count} cluster{'' if count == 1 else 's'}"
-    moved = _last_move(rounds, labels)
-    fact += "; no client ever moves" if moved is None else f"; the last move is in round {moved}"
-    if groups is not None:
-        index = adjusted_rand(torch.as_tensor(last), torch.as_tensor(padded(groups, k)))
-        fact += "" if index is None else f"; ARI {index:.2f}"
-    return fact
+    index = None if groups is None else _agreement(last, padded(groups, k))
+    return say("clusters_fact", k, len(np.unique(last[last >= 0])), _last_move(rounds, labels), index)
+
+
+def _agreement(found: np.ndarray, groups: np.ndarray) -> float | None:
+    return adjusted_rand(torch.as_tensor(found), torch.as_tensor(groups))
 
 
 def _last_move(rounds: Sequence[int], labels: np.ndarray) -> int | None:

@@ -14,24 +14,11 @@ from fedkin.core.robust import Aggregation
 from fedkin.evaluate import Against, Choice, Conclusion, Spread, details, judge_all, spread, verdict
 from fedkin.evaluate import warnings as careful
 from fedkin.record.result import Result, by_title
-from fedkin.report import (
-    accuracy,
-    client_notes,
-    client_table,
-    costs,
-    curves,
-    dots,
-    references,
-    spreads,
-    tables,
-    wording,
-)
+from fedkin.report import client_table, costs, curves, dots, references, tables, wording
 from fedkin.report.client_data import Part, parts_of
 from fedkin.report.figures import Figure, best_first, prominent, shades, shapes
-from fedkin.report.first import NAMED, first_of, unlearned
-from fedkin.report.headline import Headline, ended_early, ending, headline, rounds_of
-from fedkin.report.rows import Row, comparison_rows, comparisons, same_clients, test_share
-from fedkin.report.standings import Standing, standing
+from fedkin.report.headline import NAMED, Headline, ended_early, ending, first_of, headline, rounds_of, unlearned
+from fedkin.report.standings import Row, Standing, comparison_rows, comparisons, same_clients, standing, test_share
 from fedkin.report.tuning import Tuned, tuning_note, tuning_table, tuning_warnings
 
 _NAMED = 12  # clients in a list
@@ -527,16 +514,16 @@ def _figures(
         "gains": [*gains] or [dots.accuracies(order, groups, roles, names)],
         "rounds": [*curves.over_rounds(groups, first)]
         if several
-        else [accuracy.one_over_rounds(one, reference, level, first.fair)],
+        else [curves.one_over_rounds(one, reference, level, first.fair)],
         "traffic": [curves.traffic(groups, reference)] if len(groups) > 1 else [],
         "more": [
-            accuracy.final_accuracies(groups, reference, first) if several else None,
-            spreads.distribution(ranked),
+            curves.final_accuracies(groups, reference, first) if several else None,
+            costs.distribution(ranked),
             costs.classes(ranked),
             costs.over_bytes(ranked),
             costs.seconds(ranked),
             # numbers that methods note on clients; of the first seed where other seeds have other clients
-            *(one for title, runs in noted.items() for one in client_notes.note_figures(title, runs)),
+            *(one for title, runs in noted.items() for one in costs.note_figures(title, runs)),
         ],
     }
     return {name: [one for one in found if one is not None] for name, found in drawn.items()}

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.report import charts
-from fedkin.report.cells import cells
 from fedkin.report.client_data import Part
 from fedkin.report.content import Content
+from fedkin.report.tables import cells
 from fedkin.storage.files import write_atomic
 
 COLUMNS = {"one-column": (3.3, 220), "two-columns": (6.9, 560)}

@@ -1,4 +1,4 @@
-"""Common parts of a report's figures: a chart with its texts, colours and dashes of methods, axes, thinning.
+"""Common parts of a report's figures: a chart with its texts, colours of methods, axes, names and order of clients.
 
 Accuracies are given as fractions and drawn in per cent.
 """
@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from fedkin.display import printable_parts
 from fedkin.evaluate import spread
@@ -27,8 +29,6 @@ MOST_POINTS = 200
 """Maximum number of points of a line."""
 NARROW = "containerSize()[0] < 480"
 """Whether a chart is drawn on a phone, in its expressions."""
-PERCENT_AXIS = {"tickCount": 5, "labelExpr": "datum.value + (datum.value === 100 || datum.index === 0 ? '%' : '')"}
-"""Axis of accuracies in per cent, with the sign at one end."""
 ROW = 16
 """Pixels from one label at the ends of lines to the next."""
 
@@ -154,27 +154,6 @@ def tip_title(text: str) -> str:
     return quoted(text)[1:-1].replace(r"\"", '"')
 
 
-def x_axis(field: str, title: str, **axis: Any) -> Spec:
-    """Return a horizontal axis of numbers whose labels do not overlap."""
-    ticks = {"tickCount": {"expr": "max(2, floor(width / 70))"}, **axis}
-    return {"field": field, "type": "quantitative", "title": title, "axis": ticks}
-
-
-def x_rounds() -> Spec:
-    """Return the axis of rounds."""
-    whole = {
-        "labelExpr": "datum.value % 1 ? '' : datum.label",  # few rounds have ticks between them in spite of tickMinStep
-        "tickOpacity": {"condition": {"test": "datum.value % 1 !== 0", "value": 0}, "value": 1},
-    }
-    axis = x_axis("round", "round", tickMinStep=1, grid=False, format="d", **whole)
-    return {**axis, "scale": {"zero": False, "nice": False}}
-
-
-def y_axis(title: str, field: str = "value") -> Spec:
-    """Return a vertical axis of numbers that need not begin at zero."""
-    return {"field": field, "type": "quantitative", "title": title, "scale": {"zero": False}}
-
-
 def axis_ends(finals: Sequence[float], drawn: Sequence[float]) -> tuple[int, int]:
     """Return the ends of an axis in per cent, multiples of ten: the final figures are in its upper part."""
     if not finals:
@@ -231,3 +210,55 @@ def thinned(items: Sequence[Any], most: int = MOST_POINTS) -> list[Any]:
 def percent(value: float) -> float:
     """Return a fraction in per cent, to two digits."""
     return round(100 * value, 2)
+
+
+SIDE = 100
+"""Maximum number of rows of a map: with more clients, neighbours in its order share a row."""
+
+
+def different(names: Sequence[str]) -> list[str]:
+    """Return the names; repeated ones get their position, so that each stands for one row or column."""
+    taken: set[str] = set()
+    found = []
+    for i, name in enumerate(names):
+        found.append(f"{name} ({i})" if name in taken else name)
+        taken.add(found[-1])
+    return found
+
+
+def called(count: int, names: Sequence[str]) -> list[str]:
+    """Return names of a number of clients or classes, all different; the number where one has no name."""
+    return different([names[i] if i < len(names) and names[i] else str(i) for i in range(count)])
+
+
+def along(order: Sequence[int], names: Sequence[str]) -> list[str]:
+    """Return labels of a map's rows ``[S]``, S at most `SIDE`: clients in order, or the number that shares a row."""
+    side = min(len(order), SIDE)
+    if side == len(order):
+        return [names[i] for i in order]
+    size = len(order) / side
+    return [f"{b + 1} (about {size:.0f} clients)" for b in range(side)]
+
+
+def places(order: Sequence[int]) -> np.ndarray:
+    """Return the row of the map of each client, int64 ``[K]``."""
+    k = len(order)
+    place = np.empty(k, dtype=np.int64)
+    place[np.asarray(order, dtype=np.int64)] = np.arange(k) * min(k, SIDE) // max(k, 1)
+    return place
+
+
+def ordered(k: int, groups: Sequence[int] | None, usual: Sequence[int] | None = None) -> tuple[list[int], str]:
+    """Return clients by true group, else by usual cluster, else by number; and the sentence on their order."""
+    by, said = (groups, "true groups") if groups is not None else (usual, "the clusters of the last fifth of the run")
+    if by is None:
+        return list(range(k)), "In the order of their numbers."
+    return [int(i) for i in np.argsort(padded(by, k), kind="stable")], f"In the order of {said}."
+
+
+def padded(groups: Sequence[int] | None, k: int) -> np.ndarray:
+    """Return groups as int ``[K]``, -1 where unknown."""
+    result = np.full(k, -1)
+    given = list(groups or [])[:k]
+    result[: len(given)] = given
+    return result

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from fedkin.core.errors import counted
 from fedkin.report import charts, templates
-from fedkin.report.naming import different
+from fedkin.report.figures import different
 from fedkin.report.tables import DASH, Grid
 from fedkin.storage.files import write_atomic
 

@@ -15,22 +15,19 @@ from pathlib import Path
 from fedkin.core.errors import ConfigError
 from fedkin.display import printable
 from fedkin.record.figures import over
-from fedkin.report.cells import cells
-from fedkin.report.first import NAMED
-from fedkin.report.headline import Headline
+from fedkin.report.headline import NAMED, Headline
 from fedkin.report.tables import (
     BOLD,
     DASH,
     Grid,
     Row,
-    balanced_note,
-    bold_note,
+    cells,
     figure_cells,
     figure_columns,
-    majority_note,
     short,
     to_markdown,
 )
+from fedkin.report.templates import say
 from fedkin.report.tuning import Tuned, tuning_table
 from fedkin.storage.files import write_atomic
 from fedkin.storage.folders import room
@@ -133,49 +130,12 @@ def paper_table(rows: Sequence[Row], decimals: int = 1, extra: Headline | None =
         for row in rows
     )
     bold = frozenset((i, columns.index(BOLD[extra.first.metric])) for i, row in enumerate(rows) if row.best)
-    caption = balanced_note(extra.first, rows) + _caption(rows, reference, level, extra)
-    return Grid(_short(rows, reference, level, extra), columns, cells, bold, caption[:1].upper() + caption[1:])
-
-
-def _runs(rows: Sequence[Row]) -> str:
     seeds = sorted({row.seeds for row in rows})
-    return "one seed" if seeds == [1] else f"{seeds[0]} seeds" if len(seeds) == 1 else "each method's own seeds"
-
-
-def _short(rows: Sequence[Row], reference: str, level: float, extra: Headline) -> str:
-    """Return a caption of one or two lines; runs that diverged make it longer, as the mark would mean nothing."""
-    sign = "" if {row.seeds for row in rows} == {1} else "± over "
-    parts = [
-        f"Test accuracy: mean over clients {over(extra.rounds)}, {sign}{_runs(rows)}",
-        f"difference to {reference}: points, {100 * level:g} % interval",
-        *(["bold: not clearly below the highest"] if any(row.best for row in rows) else []),
-        *extra.notes,
-    ]
-    return "; ".join(parts)
-
-
-def _caption(rows: Sequence[Row], reference: str, level: float, extra: Headline) -> str:
-    seeds = sorted({row.seeds for row in rows})
-    shared = {row.difference.seeds for row in rows if row.difference} or set(seeds)  # a reference may lack runs
-    luck = "clients of this one seed" if seeds == [1] else "clients of the one seed in common"
-    if shared - {1}:
-        luck = "seeds and clients (half-Cauchy prior on the seed effect, its scale from all methods)"
-        luck += "; over clients alone where there is one seed in common" if 1 in shared else ""
-    spread = "" if seeds == [1] else " (± standard deviation)"
-    parts = [
-        f"accuracy: mean over clients {over(extra.rounds)}, {_runs(rows)}{spread}{majority_note(rows)}",
-        "last: accuracy in the last round alone",
-        "worst 10 %: as accuracy, over the worst tenth of the clients",
-        f"difference: points of {NAMED[extra.first.metric]} above {reference}, paired by seed and client, with its "
-        f"{100 * level:g} % interval over {luck}",
-        "rank: mean over the seeds that all methods have",
-        "MB: sent up and down in training",
-        *bold_note(rows, extra.first),
-    ]
-    if any(row.difference and row.difference.low is None for row in rows):
-        parts.append("differences without an interval rest on too few figures for one")
-    parts += extra.notes
-    return "; ".join(parts)
+    # a reference may lack runs
+    common = {row.difference.seeds for row in rows if row.difference} or set(seeds)
+    facts = rows, extra, over(extra.rounds), NAMED[extra.first.metric], reference, level, seeds
+    caption = say("paper_note", *facts, common)
+    return Grid(say("paper_caption", *facts), columns, cells, bold, caption[:1].upper() + caption[1:])
 
 
 def _difference(row: Row, decimals: int) -> str:

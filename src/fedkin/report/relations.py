@@ -9,11 +9,11 @@ import numpy as np
 
 from fedkin.record.lines import RelationLine
 from fedkin.record.result import Result
-from fedkin.report import circle, clusters, naming, weights
+from fedkin.report import circle, clusters, figures, weights
 from fedkin.report.client_table import ClientTable
 from fedkin.report.figures import Figure
-from fedkin.report.references import ALONE
 from fedkin.report.standings import NOTICEABLE
+from fedkin.report.templates import say
 from fedkin.report.wording import tight
 
 MOST_CELLS = 100
@@ -65,9 +65,9 @@ def relations_of(
     mostly = None if seeds > 1 else p.usual_cluster
     index = clusters.letters(found, mostly) if mostly is not None else {}
     lettered = None if mostly is None else [index.get(c, -1) for c in mostly]
-    order, said = naming.ordered(p.count, run.groups, lettered)
-    names = naming.called(p.count, run.names)
-    labels = naming.along(order, names)
+    order, said = figures.ordered(p.count, run.groups, lettered)
+    names = figures.called(p.count, run.names)
+    labels = figures.along(order, names)
     each = sorted({line.round for line in lines})
     most = max(2, room // max(1, len(labels)) ** 2)
     frames = weights.frames(lines, order, labels, each, most) if order and each else None
@@ -103,7 +103,7 @@ def _weighted(
     title = run.title if seeds == 1 else f"{run.title}, mean over {seeds} seeds"
     drawn = [weights.weights_figure(frames, f"{title}: {weights.weights_fact(rows, run.groups)}", said)]
     if len(frames.labels) == len(frames.order):
-        places = _places(run, p, gains, frames.order, naming.called(p.count, run.names), None)
+        places = _places(run, p, gains, frames.order, figures.called(p.count, run.names), None)
     else:
         places = circle.places(frames.labels, [-1] * len(frames.labels), harmed=[False] * len(frames.labels))
     scale = (frames.high - frames.low) / (weights.UNKNOWN - 1)
@@ -118,18 +118,8 @@ def _weighted(
 
 
 def _none(run: Result, order: list[int], names: list[str], clustered: bool) -> Relations:
-    if clustered:
-        fact = f"{run.title}: groups of one seed"
-        says = "Groups have no mean over seeds: group B of one seed is unrelated to group B of another. Choose a seed."
-    elif run.role in ALONE:
-        fact, says = "Alone, no client learns from another", "There is nothing to draw."
-    elif run.role == "safe":
-        fact = f"With {run.title}, each client decides how much it takes from the others"
-        says = "It mixes its own model with the method's, by the share that its held-out samples support."
-    else:
-        fact = f"With {run.title}, every client learns from all others"
-        says = f"{run.title} records neither weights nor groups: what its clients share is the same for every client."
-    return Relations("", fact, says, order, names)
+    facts = run.title, run.role, clustered
+    return Relations("", say("no_relations_fact", *facts), say("no_relations", *facts), order, names)
 
 
 def _places(
@@ -145,7 +135,7 @@ def _places(
         return []
     k = p.count
     found = [-1] * k if lettered is None else list(lettered)
-    true = None if run.groups is None else naming.padded(run.groups, k).tolist()
+    true = None if run.groups is None else figures.padded(run.groups, k).tolist()
     groups = found if true is None else true
     worst = sorted((g, i) for i, g in gains.items() if g < -NOTICEABLE)[: circle.MOST_HARMED]
     harmed = {i for _, i in worst}

@@ -1,11 +1,30 @@
-"""A method against a reference, client by client: measured higher, equal or lower, and clear by itself or not."""
+"""Methods against a reference: a comparison in numbers, and client by client who was helped, unchanged or harmed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from fedkin.evaluate import Against, Conclusion, Difference, clear_clients, client_p, counts, spread
+from fedkin.evaluate import (
+    Against,
+    Conclusion,
+    Difference,
+    Spread,
+    against,
+    clear_clients,
+    client_p,
+    counts,
+    difference,
+    gain_over,
+    judge_all,
+    marked,
+    not_below,
+    seed_effect,
+    spread,
+)
+from fedkin.evaluate.verdict import TEST_SHARE
+from fedkin.record.figures import GROUPED, METRICS, OTHER_MOMENT
 from fedkin.record.result import Result
 
 NOTICEABLE = 0.0005
@@ -132,3 +151,180 @@ def _seed(
         kind = 0 if abs(gain) < NOTICEABLE else 1 if gain > 0 else -1
         found.append(ClientGain(run.seed, client, gain, values[client], n, kind, p, client in clear[gain < 0]))
     return tuple(found)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method in a comparison; fractions, over its seeds.
+
+    Attributes:
+        against: one comparison with the reference for each seed that both ran; ``finding``: their joint conclusion.
+        metrics: every metric that a run of it has.
+        rank: mean over the seeds that all methods ran of its rank by the headline metric, from 1; equals share a rank.
+        best: it is marked, as by :func:`fedkin.evaluate.marked`.
+        tied: it is not clearly below the highest, as by :func:`fedkin.evaluate.not_below`.
+        reference: title of the method that it is compared with.
+    """
+
+    title: str
+    seeds: int
+    accuracy: Spread | None
+    worst_decile: Spread | None
+    macro_f1: Spread | None
+    megabytes: Spread | None
+    against: tuple[Against, ...] = ()
+    finding: Conclusion | None = None
+    metrics: Mapping[str, Spread] = field(default_factory=dict)
+    rank: float | None = None
+    best: bool = False
+    tied: bool = False
+    reference: str = ""
+
+    @property
+    def left_out(self) -> int:
+        """Number of clients' figures without a partner."""
+        return sum(a.left_out for a in self.against)
+
+    @property
+    def gain(self) -> Spread | None:
+        """Mean gain over the reference, a fraction, over the seeds that both ran."""
+        return spread([a.mean for a in self.against])
+
+    @property
+    def difference(self) -> Difference | None:
+        """The mean gain with its interval."""
+        return None if self.finding is None else self.finding.difference
+
+
+def comparison_rows(
+    groups: Mapping[str, Sequence[Result]],
+    reference: str = "",
+    findings: Mapping[str, Conclusion] | None = None,
+    metric: str = "accuracy",
+) -> list[Row]:
+    """Return one row per method, with intervals, in the order of ``groups`` (title -> seeds, as from ``by_title``).
+
+    A run is compared with the reference's run of the *same seed*, since seeds split the data differently; seeds that
+    the reference did not run are not part of gain and harm.
+
+    Args:
+        groups: title -> its runs.
+        reference: title of the method that the others are compared with; by default training alone.
+        findings: conclusions from the comparisons with the reference, by title, where known already.
+        metric: the headline metric, which gains, intervals, marks and ranks are of.
+    """
+    reference = reference or next((t for t, runs in groups.items() if runs[0].role == "alone"), "")
+    same, ranks = same_clients(groups), _ranks(groups, metric)
+    (top, tied), base = _top(groups, same, metric), {run.seed: run for run in groups.get(reference, ())}
+    compared = {t: tuple(comparisons(base, runs, metric).values()) for t, runs in groups.items() if t != reference}
+    if findings is None:
+        findings = judge_all({t: seeds for t, seeds in compared.items() if seeds}, same, test_share(groups))
+    rows = []
+    for title, runs in groups.items():
+        finals = [run.final for run in runs]
+        metrics = {
+            name: s
+            for name in (*METRICS, *GROUPED, *OTHER_MOMENT)
+            if (s := spread([f.of(name) for f in finals])) is not None
+        }
+        rows.append(
+            Row(
+                title=title,
+                seeds=len(runs),
+                accuracy=metrics.get("accuracy"),
+                worst_decile=metrics.get("worst_decile"),
+                macro_f1=metrics.get("macro_f1"),
+                megabytes=spread([run.bytes / 1e6 for run in runs]),
+                against=compared.get(title, ()),
+                finding=findings.get(title),
+                metrics=metrics,
+                rank=ranks.get(title),
+                best=title in top,
+                tied=title in tied,
+                reference=reference,
+            )
+        )
+    return rows
+
+
+def comparisons(base: Mapping[int, Result], runs: Sequence[Result], metric: str = "accuracy") -> dict[int, Against]:
+    """Return comparisons of runs with the reference's of the same seed by a metric, by seed, where they share a
+    client."""
+    pairs = [(base[run.seed], run) for run in runs if run.seed in base]
+    finals = [(a, b, a.averaged(metric), b.averaged(metric)) for a, b in pairs]
+    return {
+        b.seed: against(before, after, (a.answers, b.answers), (a.single(metric), b.single(metric)))
+        for a, b, before, after in finals
+        if before.keys() & after.keys()
+    }
+
+
+def same_clients(groups: Mapping[str, Sequence[Result]]) -> bool | None:
+    """Return whether a client number means the same client in every seed.
+
+    Returns:
+        True where clients have the same names, or the settings determine them (partition natural, a data seed, a folder
+        with a federation), or every client's test samples are the same in all seeds. False where the settings split the
+        data again for each seed, and the test parts differ. None where this is unknown, as with runs of a program that
+        splits the data itself.
+    """
+    runs = [run for each in groups.values() for run in each]
+    names = {run.names for run in runs}
+    if names != {()}:
+        return True if len(names) == 1 else None
+    said = {_fixed(run) for run in runs}
+    seeds = [run.test_parts for run in max(groups.values(), key=len, default=())]
+    alike = all(parts == seeds[0] for parts in seeds)
+    known = all(digest for parts in seeds for _, digest in parts.values())
+    if said == {True} or (alike and known and len(seeds) > 1):
+        return True
+    return False if said == {False} and not alike else None
+
+
+def test_share(groups: Mapping[str, Sequence[Result]]) -> float:
+    """Return the fraction of a client's samples that is tested, the largest of the runs."""
+    shares = [float(run.table("data").get("test", TEST_SHARE)) for runs in groups.values() for run in runs]
+    return max(shares, default=TEST_SHARE)
+
+
+def _fixed(run: Result) -> bool | None:
+    """Return whether the settings of a run determine the clients for every seed; None where that is unknown."""
+    data = run.table("data")
+    if "made_by" in run.config or data.get("partition") is None:
+        return None
+    where = data.get("data")
+    shelf = isinstance(where, str) and (Path(where) / "index.json").is_file()
+    return shelf or data["partition"] == "natural" or data.get("data_seed") is not None
+
+
+def _ranks(groups: Mapping[str, Sequence[Result]], metric: str) -> dict[str, float]:
+    """Return the mean rank by a metric over the seeds that all methods ran; empty where there is no such seed."""
+    found = {t: {r.seed: a for r in runs if (a := r.final.of(metric)) is not None} for t, runs in groups.items()}
+    common = set.intersection(*(set(seeds) for seeds in found.values())) if found else set()
+    ranks: dict[str, list[float]] = {title: [] for title in found} if common else {}
+    for seed in common:
+        for title in ranks:
+            above = [gain_over(seeds[seed], found[title][seed]) for seeds in found.values()]
+            ranks[title].append(0.5 + sum(g > 0 for g in above) + above.count(0) / 2)
+    return {title: sum(places) / len(places) for title, places in ranks.items()}
+
+
+def _top(groups: Mapping[str, Sequence[Result]], same: bool | None, metric: str) -> tuple[set[str], set[str]]:
+    """Return the marked methods, and those not significantly below the highest by a metric, which are among them."""
+    means = {t: s.mean for t, runs in groups.items() if (s := spread([r.final.of(metric) for r in runs]))}
+    if not means:
+        return set(), set()
+    highest = max(means, key=lambda t: means[t])
+    below: dict[str, list[dict[int, float]]] = {}
+    for title in means.keys() - {highest}:
+        others = {run.seed: run for run in groups[title]}
+        gains = [_gains(others[run.seed], run, metric) for run in groups[highest] if run.seed in others]
+        below |= {title: known} if (known := [g for g in gains if g]) else {}
+    effect = seed_effect(below.values(), same)
+    tails = {t: difference(g, same_clients=same, seed_effect=effect).tail for t, g in below.items()}
+    return marked(means, tails), not_below(means, tails)
+
+
+def _gains(base: Result, run: Result, metric: str) -> dict[int, float]:
+    before = base.averaged(metric)
+    return {c: gain_over(a, before[c]) for c, a in run.averaged(metric).items() if c in before}

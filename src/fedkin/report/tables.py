@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from rich import box
 from rich.table import Table
@@ -19,12 +19,13 @@ from fedkin.record.lines import Figures
 from fedkin.record.result import Result
 from fedkin.report import templates
 from fedkin.report.console import Screen
-from fedkin.report.first import NAMED, majority
-from fedkin.report.headline import ACCURACY, MARK, Headline, rounds_of
-from fedkin.report.rows import Row as Row
-from fedkin.report.rows import comparison_rows as comparison_rows
+from fedkin.report.headline import ACCURACY, NAMED, Headline, majority, rounds_of
+from fedkin.report.standings import Row as Row
+from fedkin.report.standings import comparison_rows as comparison_rows
+from fedkin.report.templates import say
 from fedkin.report.wording import DASH as DASH
 from fedkin.report.wording import percent as percent
+from fedkin.report.wording import short as short
 
 NAMES = {
     "accuracy": "accuracy, mean over clients",
@@ -97,7 +98,6 @@ def comparison_table(rows: Sequence[Row], extra: Headline | None = None) -> Grid
             is the headline.
     """
     extra, reference = extra or Headline(), rows[0].reference
-    several = max((row.seeds for row in rows), default=0) > 1
     moments = {m: said for m, said in _MOMENTS.items() if any(m in row.metrics for row in rows)}
     heads = tuple(f"{name} %" for name, _ in moments.values())
     columns = ("method", *figure_columns(extra.first, heads), "gain", "harmed", "MB")
@@ -111,26 +111,8 @@ def comparison_table(rows: Sequence[Row], extra: Headline | None = None) -> Grid
         )
         for row in rows
     )
-    seeds = {row.seeds for row in rows}
-    note = (
-        f"{balanced_note(extra.first, rows)}accuracy: mean over clients {over(extra.rounds)}{majority_note(rows)}; "
-        "last: accuracy in the last round alone; worst 10 %: as accuracy, over the worst tenth of the clients; "
-        f"gain: points of {NAMED[extra.first.metric]} over {reference}; MB: sent up and down in training"
-    )
-    note += "".join(f"; {name}: {what}" for name, what in moments.values())
-    ranges = [row.finding for row in rows if row.finding is not None and row.finding.harmed is not None]
-    if ranges and (first := ranges[0].harmed) is not None:
-        note += (
-            f"; harmed: number of {ranges[0].of} whose accuracy is truly more than 1 point below {reference}'s in the "
-            f"last round, a range of {100 * first.level:g} %"
-        )
-    if several:
-        count = str(seeds.pop()) if len(seeds) == 1 else "each method's own"
-        note += f"; ± is the standard deviation over {count} seeds"
-    left = sum(a.left_out for row in rows for a in row.against)
-    note += f"; {left} client figures without a partner are not compared" if left else ""
     bold = frozenset((i, columns.index(BOLD[extra.first.metric])) for i, row in enumerate(rows) if row.best)
-    note = "; ".join([note, *bold_note(rows, extra.first), *extra.notes])
+    note = say("comparison_note", rows, extra, over(extra.rounds), NAMED[extra.first.metric], reference, moments)
     return Grid("Comparison", columns, cells, bold, note)
 
 
@@ -152,36 +134,6 @@ def figure_cells(row: Row, extra: Headline, decimals: int = 1, moments: tuple[st
     )
     other = percent(row.macro_f1 if extra.first.fair else row.metrics.get("balanced"), decimals=decimals)
     return (*cells, other) if extra.first.fair else (other, *cells)
-
-
-def bold_note(rows: Sequence[Row], first: Choice = ACCURACY) -> list[str]:
-    """Return the meaning of the emphasis; nothing where no method is emphasised.
-
-    The interval of a single seed leaves out what its clients have in common, so it bounds no probability for others.
-    """
-    if not any(row.best for row in rows):
-        return []
-    bold = f"bold: the highest {NAMED[first.metric]}, and every method down to the last that is not clearly below it"
-    if any(row.seeds == 1 for row in rows):
-        return [f"{bold} (paired intervals over clients; another seed may mark other methods)"]
-    return [f"{bold} (paired intervals; the best is among them with 90 % probability)"]
-
-
-def balanced_note(first: Choice, rows: Sequence[Row]) -> str:
-    """Return the beginning of a table's note where balanced accuracy is the headline; else ""."""
-    if first.fair:
-        return ""
-    return (
-        f"{first.reason}; balanced: balanced accuracy (mean recall of a client's test classes), mean over clients"
-        f"{majority_note(rows, 'majority_balanced')}; "
-    )
-
-
-def majority_note(rows: Sequence[Row], metric: str = "majority") -> str:
-    """Return the accuracy of a constant answer, or its ``majority_balanced``, in brackets, where runs have it; else
-    ""."""
-    known = next((s for row in rows if (s := row.metrics.get(metric))), None)
-    return "" if known is None else f" (always predicting a client's most frequent class: {100 * known.mean:.1f})"
 
 
 def _harmed(finding: Conclusion | None) -> str:
@@ -214,21 +166,8 @@ def final_table(run: Result, first: Choice = ACCURACY) -> Grid:
         if any(v is not None for v in values):
             show = _index if key in GROUPED else _percent
             cells.append((name, *(show(v) for v in values)))
-    note = f"{first.reason}; " * (not first.fair) + _final_note(run, mean)
+    note = say("final_note", run, first, mean, run.last and run.last[0], best and best.round)
     return Grid(f"{run.title}, seed {run.seed}", ("", *shown), tuple(cells), note=note)
-
-
-def _final_note(run: Result, mean: str) -> str:
-    last, by_validation = run.last and run.last[0], run.best and run.best.round
-    parts = [] if run.at_best or mean == f"round {last}" else [f"{mean}: the mean over evaluated rounds"]
-    if last is not None:
-        parts.append(f"round {last}: the last{', and the best on validation data' if last == by_validation else ''}")
-    if by_validation is not None and by_validation != last:
-        parts.append(f"round {by_validation}: the best on validation data")
-    parts += [f"ended early {run.stopped}"] if run.stopped else []
-    parts += [f"{short(run.bytes / 1e6)} MB sent up and down in training"]
-    parts += [] if run.diverged is None else [f"{MARK} training diverged from round {run.diverged} on"]
-    return "; ".join(parts)
 
 
 def client_table(
@@ -280,13 +219,6 @@ def _percent(value: float | None) -> str:
 
 def _index(value: float | None) -> str:
     return DASH if value is None else f"{value:.2f}"
-
-
-def short(number: float) -> str:
-    """Return a number with about three digits: 1,234 · 12.3 · 0.12; very small ones are "< 0.01"."""
-    if 0 < number < 0.01:
-        return "< 0.01"
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def to_rich(grid: Grid, width: int | None = None) -> Table:
@@ -397,3 +329,25 @@ def to_html(grid: Grid) -> str:
     """Return the table as an HTML ``<table>``, every text escaped."""
 
     return templates.part("parts.html", "table", grid)
+
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def cells(row: Iterable[Any]) -> list[Any]:
+    """Return a row with an apostrophe before texts that a spreadsheet would interpret as a formula.
+
+    Names of clients, classes and columns come from data files. Numbers stay as they are, including negative ones, those
+    that are written as text, and those with a standard deviation ("-7.9 ± 4.4").
+    """
+    return [_cell(value) for value in row]
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, str) or not value.startswith(_FORMULA):
+        return value
+    try:
+        list(map(float, value.split(" ± ", 1)))
+    except ValueError:
+        return f"'{value}"
+    return value

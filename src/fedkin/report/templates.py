@@ -16,7 +16,7 @@ from fedkin.report import palette, wording
 
 _FILTERS = {"counted": counted, "listed": wording.listed, "points": wording.points, "ranged": wording.ranged,
             "share": wording.share, "short_mb": wording.short_mb, "signed": wording.signed, "spelled": wording.spelled,
-            "tight": wording.tight, "cut": wording.cut, "percent": wording.percent}  # fmt: skip
+            "tight": wording.tight, "cut": wording.cut, "percent": wording.percent, "short": wording.short}  # fmt: skip
 _HERE = files("fedkin.report")
 
 

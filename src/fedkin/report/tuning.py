@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedkin.core.errors import RunFolderError, counted, typed
 from fedkin.report.tables import DASH, Grid, short
+from fedkin.report.templates import say
 from fedkin.storage.files import write_atomic
 
 FILE = "tuning.json"
@@ -108,14 +109,8 @@ def tuning_table(found: Sequence[Tuned]) -> Grid:
         for one in found
     )
     trials, seed = (found[0].trials, found[0].seed) if found else (0, 0)
-    note = (
-        f"{counted(trials, 'trial')} of every method on validation data of seed {seed}; trial 1 is the comparison's "
-        "own setting; validation, untuned: validation accuracy of the chosen setting (the highest of all trials, "
-        "therefore biased upwards) and of trial 1, which is kept unless it is beaten by one paired standard error over "
-        "clients; MB: sent up and down in the chosen trial; seconds: of all trials, evaluations included"
-    )
     failed = [f"{one.failed} of {one.title}" for one in found if one.failed]
-    note += f"; failed or diverged: {', '.join(failed)}" if failed else ""
+    note = say("tuning_note", trials, seed, failed)
     columns = ("method", "chosen", "trial", "validation %", "untuned %", "MB", "seconds")
     return Grid("Tuning", columns, rows, note=note, words=2)
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from fedkin.record.lines import RelationLine
 from fedkin.report.charts import Spec, chart
-from fedkin.report.figures import Figure, cut_axis
-from fedkin.report.naming import padded, places
+from fedkin.report.figures import Figure, cut_axis, padded, places
 
 Rows = dict[int, dict[int, float]]
 """Weights by client and by the client that it learned from."""
@@ -71,7 +70,7 @@ def frames(
     Args:
         lines: the lines of ``relations.jsonl``.
         order: all clients in the order of the map, ``[K]``.
-        labels: labels of its rows, as from `fedkin.report.naming.along`.
+        labels: labels of its rows, as from `fedkin.report.figures.along`.
         rounds: all rounds of the run.
         most: maximum number of frames; more rounds are averaged with their neighbours.
     """

@@ -49,6 +49,13 @@ def points(value: float) -> str:
     return f"{text} point{'' if text == '1' else 's'}"
 
 
+def short(number: float) -> str:
+    """Return a number with about three digits: 1,234 · 12.3 · 0.12; very small ones are "< 0.01"."""
+    if 0 < number < 0.01:
+        return "< 0.01"
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
 def spelled(count: int) -> str:
     """Return a small number as a word, a larger one in digits."""
     return _NUMBERS[count] if count < len(_NUMBERS) else str(count)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from fedkin.core import EngineError
-from fedkin.methods import METHODS, get_title
 from fedkin.report import charts, palette
 
 SPEC: charts.Spec = {
@@ -137,11 +136,6 @@ def test_a_method_keeps_its_slot() -> None:
     assert palette.slots({"X": ""})["X"] == palette.slots({"FedAvg": "average", "X": "", "A": ""})["X"]
     assert palette.slots({"FedAvg": "average"}) == {"FedAvg": 1}
     assert sorted(palette.slots({f"M{i}": "" for i in range(12)}).values()) == list(range(1, 13))
-
-
-def test_the_known_methods_are_those_of_the_catalogue() -> None:
-    """By their titles, in letters of the same case."""
-    assert set(palette.KNOWN) <= {get_title(name) for name in METHODS}
 
 
 def test_tokens_become_the_colours_of_a_theme() -> None:

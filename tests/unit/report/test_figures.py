@@ -13,7 +13,7 @@ from fedkin.core.errors import DataError
 from fedkin.display import printable
 from fedkin.record.lines import RelationLine, RoundLine, TimingLine
 from fedkin.record.result import Result, by_title
-from fedkin.report import accuracy, charts, client_table, clusters, costs, curves, figures, naming, spreads, weights
+from fedkin.report import charts, client_table, clusters, costs, curves, figures, weights
 from fedkin.report.standings import ClientGain
 from madeup import about, edit
 
@@ -33,7 +33,7 @@ def of(rows: list[dict], series: str) -> list[float]:
 
 def test_one_run_has_mean_worst_tenth_band_and_local(made):
     """The line is the mean in per cent, with ± one standard deviation; the dashed level is Local."""
-    figure = accuracy.one_over_rounds(made(gains={0: -0.2}), "Local", 0.5, True)
+    figure = curves.one_over_rounds(made(gains={0: -0.2}), "Local", 0.5, True)
     rows = values(figure)
     assert of(rows, "mean over clients") == [75.0] * 3
     assert of(rows, "worst 10 %") == [60.0] * 3
@@ -45,14 +45,13 @@ def test_one_run_has_mean_worst_tenth_band_and_local(made):
 def test_the_band_never_leaves_per_cent(made):
     """Mean 99 % plus a standard deviation of 5 points is drawn as 100 %."""
     assert (
-        max(row.get("high", 0) for row in values(accuracy.one_over_rounds(made(top=0.99), "Local", None, True)))
-        == 100.0
+        max(row.get("high", 0) for row in values(curves.one_over_rounds(made(top=0.99), "Local", None, True))) == 100.0
     )
 
 
 def test_a_run_that_was_never_evaluated_still_draws():
     """No data: an empty chart that says so."""
-    figure = accuracy.one_over_rounds(Result(run=about("X"), config={}), "Local", None, True)
+    figure = curves.one_over_rounds(Result(run=about("X"), config={}), "Local", None, True)
     assert values(figure) == []
     assert figure.fact == "X: no round was evaluated"
 
@@ -61,7 +60,7 @@ def test_missing_values_are_left_out(made):
     """None in a line is no point, not an error."""
     run = made()
     edit(run, lambda line: {"accuracy": None, "std": None, "worst_decile": None} if line.round == 2 else None)
-    rows = values(accuracy.one_over_rounds(run, "Local", None, True))
+    rows = values(curves.one_over_rounds(run, "Local", None, True))
     assert [row["round"] for row in rows if row["series"] == "mean over clients"] == [1, 3]
 
 
@@ -123,7 +122,7 @@ def test_the_lines_of_one_run_have_its_final_figures_at_their_ends(made):
     """The figure next to a line is the mean over the last rounds, as everywhere on the page, not the last round."""
     run = made("A", top=0.7, rounds=10)
     edit(run, lambda line: {"accuracy": 0.1} if line.round == 10 else None)
-    ends = accuracy.one_over_rounds(run, "Local", 0.5, True).spec["layer"][2]["data"]["values"]
+    ends = curves.one_over_rounds(run, "Local", 0.5, True).spec["layer"][2]["data"]["values"]
     found = {row["series"]: row["text"] for row in ends}
     assert (found["mean over clients"], found["Local, final"]) == (f"{100 * run.final.accuracy:.1f}", "50.0")
     assert found["mean over clients"] != "10.0"
@@ -164,7 +163,7 @@ def test_a_method_has_one_colour_on_the_page(made):
 def test_grey_lines_are_thin_and_below_the_others(made):
     """In order of clients and over bytes, as over rounds; a caption says how many methods they are."""
     runs = [made(f"M{i}", top=0.9 - i / 100) for i in range(14)]
-    figure, sent = spreads.distribution(by_title(runs)), costs.over_bytes(by_title(runs))
+    figure, sent = costs.distribution(by_title(runs)), costs.over_bytes(by_title(runs))
     assert "Thin and grey: 6 other methods." in figure.caption
     for found in (values(figure), sent.spec["data"]["values"]):
         order = list(dict.fromkeys(row["series"] for row in found))
@@ -211,7 +210,7 @@ def test_the_course_says_who_still_rises(made):
 
 def test_long_runs_are_thinned(made):
     """Of 1,000 rounds 200 are drawn, the first and the last among them."""
-    rows = values(accuracy.one_over_rounds(made(rounds=1000), "Local", None, True))
+    rows = values(curves.one_over_rounds(made(rounds=1000), "Local", None, True))
     drawn = [row["round"] for row in rows if row["series"] == "mean over clients"]
     assert (len(drawn), drawn[0], drawn[-1]) == (figures.MOST_POINTS, 1, 1000)
 
@@ -219,7 +218,7 @@ def test_long_runs_are_thinned(made):
 def test_final_accuracies_are_ordered_with_spread_and_local_line(made):
     """A row per method, best first; the text has mean and spread; the fact counts who is above Local."""
     runs = [made("A", 0, top=0.6), made("A", 1, top=0.8), made("Local", 0, top=0.65), made("Z", 0, top=0.5)]
-    figure = accuracy.final_accuracies(by_title(runs), "Local")
+    figure = curves.final_accuracies(by_title(runs), "Local")
     rows = values(figure)
     assert [(row["series"], row["value"], row["text"]) for row in rows] == [
         ("A", 70.0, "70.0 ± 14.1"), ("Local", 65.0, "65.0"), ("Z", 50.0, "50.0"),
@@ -230,7 +229,7 @@ def test_final_accuracies_are_ordered_with_spread_and_local_line(made):
 
 def test_the_distribution_is_the_clients_in_order(made):
     """Worst first, at the middle of each client's share."""
-    rows = values(spreads.distribution(by_title([made(gains={2: -0.2})])))
+    rows = values(costs.distribution(by_title([made(gains={2: -0.2})])))
     assert [(row["share"], row["value"]) for row in rows] == [(12.5, 60.0), (37.5, 80.0), (62.5, 80.0), (87.5, 80.0)]
 
 
@@ -291,7 +290,7 @@ LINES = [
 
 def maps(lines: list[RelationLine], order: list[int], rounds: list[int], most: int) -> weights.Frames | None:
     """Frames of clients that have no names."""
-    return weights.frames(lines, order, naming.along(order, naming.called(len(order), ())), rounds, most)
+    return weights.frames(lines, order, figures.along(order, figures.called(len(order), ())), rounds, most)
 
 
 def test_mean_weights_average_the_rounds_a_client_was_in():
@@ -382,7 +381,7 @@ def test_clusters_of_any_size(count, kinds):
     labels = np.tile(np.arange(count)[:, None] % kinds, (1, 5))
     labels[:, 0] = -1
     found = clusters.Clusters([1, 2, 3, 4, 5], labels)
-    drawn = clusters.cluster_figures("M", found, range(count), naming.called(count, ()))
+    drawn = clusters.cluster_figures("M", found, range(count), figures.called(count, ()))
     assert {row["round"] for row in values(drawn[-1])} == {2, 3, 4, 5}  # nothing is known of the first
     assert [figure.name for figure in drawn] == ([] if count > 200 else ["clusters"]) + ["cluster-sizes"]
     assert all(values(figure) for figure in drawn)
@@ -474,7 +473,7 @@ def test_the_table_of_thousands_of_clients_holds_the_worst_and_the_best(made):
 
 def test_few_rounds_have_labels_at_whole_numbers(made):
     """Two rounds have a tick between them, which has neither a label nor a line."""
-    drawn = charts.svg(accuracy.one_over_rounds(made("A", rounds=2), "Local", 0.5, True).titled)
+    drawn = charts.svg(curves.one_over_rounds(made("A", rounds=2), "Local", 0.5, True).titled)
     labels = re.findall(r'<g class="mark-text role-axis-label"[^>]*>(.*?)</g>', drawn)
     found = [re.findall(r">([^<]*)</text>", one) for one in labels]
     assert [label for label in found[0] if label] == ["1", "2"]
@@ -512,5 +511,5 @@ def test_a_title_names_the_first_only_where_it_is_clearly_first(
 def test_titles_of_methods_that_are_alike_name_none(made) -> None:
     """Equal traffic, and accuracies half a point apart."""
     groups = by_title([made("A", top=0.600), made("B", top=0.595)])
-    facts = [accuracy.final_accuracies(groups, "Local").fact, costs.over_bytes(groups).fact]
+    facts = [curves.final_accuracies(groups, "Local").fact, costs.over_bytes(groups).fact]
     assert not [fact for fact in facts if re.search(r"\b[AB]\b|highest|most", fact)]

@@ -11,11 +11,10 @@ from rich.console import Console
 
 from fedkin.evaluate import Constant
 from fedkin.record.result import Result, by_title
-from fedkin.report import accuracy, curves, tables
+from fedkin.report import curves, tables
 from fedkin.report.client_table import client_table_of, table
 from fedkin.report.content import content_of
-from fedkin.report.first import constants_of, first_of
-from fedkin.report.headline import headline
+from fedkin.report.headline import constants_of, first_of, headline
 from fedkin.report.publication_tables import paper_table
 from madeup import edit
 from pages import comparison_page, run_page
@@ -186,17 +185,17 @@ def test_charts_begin_with_balanced_accuracy(runs, made):
     constant answer gets as another. Where accuracy is fair they are as before."""
     groups = by_title(runs)
     first = first_of(groups)
-    final = accuracy.final_accuracies(groups, "Local", first)
+    final = curves.final_accuracies(groups, "Local", first)
     assert final.fact == "A is highest with 60.5 % balanced accuracy; 1 of 1 is above Local"
-    assert accuracy.final_accuracies(groups, "Local").fact.startswith("Local is highest with 80.5 %;")
+    assert curves.final_accuracies(groups, "Local").fact.startswith("Local is highest with 80.5 %;")
     drawn = curves.over_rounds(groups, first)
     assert {r["value"] for r in drawn[0].spec["data"]["values"]} == {50.5, 60.5}
     assert [one.fact.partition(":")[0] for one in drawn] == ["Balanced", "Mean", "Worst tenth"]
     assert [one.fact.partition(":")[0] for one in curves.over_rounds(groups)] == ["Mean", "Worst tenth"]
-    one = accuracy.one_over_rounds(groups["A"][0], "Local", None, False)
+    one = curves.one_over_rounds(groups["A"][0], "Local", None, False)
     values = {(r["series"], r["value"]) for r in one.spec["data"]["values"]}
     assert {("balanced", 60.0), ("always its most frequent class", 62.1)} <= values
-    plain = accuracy.one_over_rounds(groups["A"][0], "Local", None, True).spec["data"]["values"]
+    plain = curves.one_over_rounds(groups["A"][0], "Local", None, True).spec["data"]["values"]
     assert {row["series"] for row in plain} == {"mean over clients", "worst 10 %"}
 
 

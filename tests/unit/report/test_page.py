@@ -11,7 +11,7 @@ from markupsafe import escape
 from fedkin.core.errors import ConfigError, RunFolderError
 from fedkin.record.lines import RelationLine
 from fedkin.record.result import Result
-from fedkin.report import accuracy, charts, client_data
+from fedkin.report import charts, client_data, curves
 from fedkin.report.content import content_of
 from fedkin.report.page import write_page
 from madeup import edit
@@ -212,13 +212,13 @@ def test_a_comparison_of_nothing_is_refused(tmp_path):
 def test_the_main_figure_is_the_final_accuracy(made, tmp_path, monkeypatch):
     """overview.png of a comparison is the chart of final accuracies."""
     seen = []
-    original = accuracy.final_accuracies
+    original = curves.final_accuracies
 
     def spy(groups, *how):
         seen.append(list(groups))
         return original(groups, *how)
 
-    monkeypatch.setattr(accuracy, "final_accuracies", spy)
+    monkeypatch.setattr(curves, "final_accuracies", spy)
     comparison_page(tmp_path, [made("A"), made("B")])
     assert seen == [["A", "B"]]
 

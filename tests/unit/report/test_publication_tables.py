@@ -17,7 +17,7 @@ from fedkin.record.result import by_title
 from fedkin.report import publication_tables
 from fedkin.report.headline import Headline
 from fedkin.report.publication_tables import Origin, paper_table, to_csv, to_latex, write_tables
-from fedkin.report.rows import comparison_rows
+from fedkin.report.standings import comparison_rows
 
 NASTY = r"[re]d_M & 50% #1 {x} ~a^b \o $5 <|>"
 ORIGIN = Origin("fedkin compare runs/c/compare.toml", (("Local", 0, "aa11"), ("Local", 1, "bb22"), (NASTY, 0, "cc33")))

@@ -15,7 +15,7 @@ from fedkin.record.result import Result, by_title
 from fedkin.report import tables
 from fedkin.report.content import content_of
 from fedkin.report.headline import headline
-from fedkin.report.rows import same_clients
+from fedkin.report.standings import same_clients
 from madeup import about, edit
 
 
@@ -411,7 +411,7 @@ def test_final_table_without_validation_has_no_best_column(made):
 def test_client_table_orders_by_gain(made):
     """With Local the client that loses most comes first; without it the least accurate."""
     run = made(gains={2: -0.3})
-    grid = tables.client_table(run, {0: 0.9, 1: 0.7, 2: 0.4})
+    grid = tables.client_table(run, {0: 0.9, 1: 0.7, 2: 0.4}, reference="Local")
     assert grid.columns == ("client", "test samples", "accuracy %", "Local %", "gain, points")
     assert grid.rows[0] == ("0", "10", "80.0", "90.0", "-10.0")
     assert grid.rows[-1] == ("3", "13", "80.0", "–", "–")
