@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import tyro
 from rich.text import Text
 
@@ -19,8 +18,7 @@ from fedkin.core.errors import counted, typed
 from fedkin.data.progress import heard
 from fedkin.experiment.listing import run_folders
 from fedkin.exporting import export, export_all, export_global, load_export
-from fedkin.exporting.card import Card
-from fedkin.exporting.model import Predicted, write_csv
+from fedkin.exporting.model import Predicted, read_card, write_csv
 from fedkin.exporting.writing import Round
 from fedkin.report.tables import Grid
 from fedkin.storage.files import write_atomic
@@ -158,7 +156,7 @@ def _table(found: Predicted) -> Grid:
 
 
 def _line(place: Path) -> str:
-    card = msgspec.json.decode((place / "card.json").read_bytes(), type=Card)
+    card = read_card(place)
     who = "all clients" if card.client is None else f"client {card.client_name or card.client}"
     test, good = card.test, "not tested"
     if test is not None and test.accuracy is not None:

@@ -81,7 +81,7 @@ class Taken:
         return f"the model of {'all clients' if self.client is None else f'client {self.name or self.client}'}"
 
 
-class Input(msgspec.Struct, frozen=True):
+class ProgramInput(msgspec.Struct, frozen=True):
     """An input of the program.
 
     Attributes:
@@ -123,7 +123,7 @@ class Trained(msgspec.Struct, frozen=True):
     per_class: list[int]
 
 
-class Counts(msgspec.Struct, frozen=True):
+class ClassCounts(msgspec.Struct, frozen=True):
     """Test samples by class, predictions of each class, and correct ones."""
 
     samples: list[int]
@@ -148,12 +148,12 @@ class Tested(msgspec.Struct, frozen=True):
     accuracy: float | None
     balanced: float | None
     majority: int | None
-    per_class: Counts
+    per_class: ClassCounts
     as_evaluated: bool | None = None
     correct_as_evaluated: int | None = None
 
 
-class Card(msgspec.Struct, frozen=True, kw_only=True):
+class ExportCard(msgspec.Struct, frozen=True, kw_only=True):
     """The content of ``card.json``.
 
     Attributes:
@@ -180,7 +180,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     data: str
     classes: list[str]
-    inputs: list[Input]
+    inputs: list[ProgramInput]
     preparation: Preparation
     dtype: Literal["float32", "int64"]
     unused: list[str]
@@ -193,13 +193,13 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
 
 
-def card(origin: ExportSource, taken: Taken, preparation: Preparation, inputs: list[Input]) -> Card:
+def card(origin: ExportSource, taken: Taken, preparation: Preparation, inputs: list[ProgramInput]) -> ExportCard:
     """Return the card of a model that was not tested yet."""
     net, shard, data = origin.net, taken.shard, origin.table.get("data", {})
     columns = dict(preparation.taken)  # where the reader had to find the class and the client
     dropped = str(data.get("drop") or "").split(",")
     unused = (preparation.target, data.get("client_column"), columns.get("label"), columns.get("client"), *dropped)
-    return Card(
+    return ExportCard(
         client=taken.client,
         client_name=taken.name,
         method=origin.table["method"],
@@ -241,13 +241,13 @@ def tested(counts: Tensor, evaluated: Tensor | None, trained: Tensor) -> Tested:
         of.accuracy,
         of.balanced,
         None if of.majority is None else int(of.majority),
-        Counts(*counts.tolist()),
+        ClassCounts(*counts.tolist()),
         None if evaluated is None else bool(torch.equal(counts, evaluated)),
         None if evaluated is None else int(evaluated[2].sum()),
     )
 
 
-def readme(card: Card, ranges: Ranges | None) -> str:
+def readme(card: ExportCard, ranges: Ranges | None) -> str:
     """Return the card as Markdown."""
     name = card.client_name or ""
     who = "all clients" if card.client is None else f"client {card.client}"
@@ -289,11 +289,11 @@ accuracy may be much lower.{_kept(card, ranges)}
     return printable(text)
 
 
-def _unit(i: Input) -> str:
+def _unit(i: ProgramInput) -> str:
     return f"one of {', '.join(v or 'nothing' for v in i.values)}; {i.unit}" if i.type == "string" else i.unit
 
 
-def _kept(card: Card, ranges: Ranges | None) -> str:
+def _kept(card: ExportCard, ranges: Ranges | None) -> str:
     if ranges is None:
         return ""
     if card.client is None:
@@ -304,7 +304,7 @@ def _kept(card: Card, ranges: Ranges | None) -> str:
     )
 
 
-def _accuracy(card: Card) -> str:
+def _accuracy(card: ExportCard) -> str:
     test = card.test
     if test is None or card.trained_on is None:
         return "It is the same for every client."

@@ -7,6 +7,7 @@ checked and run with limited memory.
 from __future__ import annotations
 
 import csv
+import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from fedkin.data.sources.csvfile import read_csv
 from fedkin.data.sources.files import listed
 from fedkin.data.sources.npz import read_array, read_arrays
 from fedkin.display import printable
-from fedkin.exporting.card import Card
+from fedkin.exporting.card import ExportCard
 from fedkin.exporting.program import OUTPUTS, feed, feed_rows, inputs_of, require_harmless, run, session
 from fedkin.exporting.ranges import Ranges, unusual_inputs, unusual_rows
 from fedkin.report.tables import cells
@@ -72,7 +73,7 @@ class Export:
         ranges: ranges of the training data; None where they are not there.
     """
 
-    def __init__(self, card: Card, program: Any, ranges: Ranges | None = None) -> None:
+    def __init__(self, card: ExportCard, program: Any, ranges: Ranges | None = None) -> None:
         self.card, self.labels, self.ranges, self._program = card, tuple(card.classes), ranges, program
 
     def predict(self, x: Any) -> npt.NDArray[np.int64]:
@@ -189,7 +190,7 @@ def load_export(folder: Path | str) -> Export:
         there = sorted(p.parent.name for p in place.parent.glob("*/card.json"))
         hint = f"in {place.parent} there are {listed(there)}" if there else "fedkin export RUN --client 7 makes one"
         raise RunFolderError(f"no exported model {place}; {hint}")
-    card = _decoded(place / "card.json", Card)
+    card = read_card(place)
     if card.weights_only is not None:
         raise RunFolderError(
             f"{place} holds weights only: {card.weights_only}. Load model.safetensors into the network "
@@ -205,6 +206,15 @@ def load_export(folder: Path | str) -> Export:
     except (ModelError, DataError) as e:
         raise RunFolderError(f"{file}: {e}; export the model again") from e
     return model
+
+
+def read_card(place: Path) -> ExportCard:
+    """Return the card of an export.
+
+    Raises:
+        RunFolderError: there is none, or it is damaged.
+    """
+    return _decoded(place / "card.json", ExportCard)
 
 
 def _require_fitting(model: Export, program: Any) -> None:
@@ -231,7 +241,7 @@ def _content(file: Path, largest: int) -> bytes:
 def _decoded(file: Path, kind: type[S]) -> S:
     content = _content(file, _LARGEST)
     try:
-        return msgspec.json.decode(content, type=kind)
+        return msgspec.convert(json.loads(content), kind)  # its own decoder refuses names that are not UTF-8
     except (ValueError, OverflowError, RecursionError, DataError) as e:
         raise RunFolderError(f"{file} is damaged ({str(e)[:300]}); export the model again") from e
 

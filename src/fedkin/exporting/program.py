@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fedkin.core import Bundle, Method, ModelError, Net
 from fedkin.data.columns import Raw, unscaled
 from fedkin.data.preparation import Preparation
-from fedkin.exporting.card import Input
+from fedkin.exporting.card import ProgramInput
 
 Array = npt.NDArray[Any]
 CHUNK = 64
@@ -32,18 +32,20 @@ _TOLERANCE = 1e-4  # of probabilities: another runtime sums in another order
 _UNKNOWN = "\0"  # a text that no category is
 
 
-def inputs_of(preparation: Preparation, dtype: str) -> list[Input]:
+def inputs_of(preparation: Preparation, dtype: str) -> list[ProgramInput]:
     """Return the inputs of a model's program; ``dtype`` is that of the network's inputs."""
     if preparation.kind == "table":
         types = {"number": "double", "text": "string"}
         notes = {"number": "NaN where not known", "text": "empty where not known"}
-        return [Input(c.name, types[c.kind], ["n"], notes[c.kind], list(c.categories)) for c in preparation.columns]
+        return [
+            ProgramInput(c.name, types[c.kind], ["n"], notes[c.kind], list(c.categories)) for c in preparation.columns
+        ]
     unit = "as in training"
     if preparation.kind == "image":
         unit = f"pixels 0 to 255, {'grey' if preparation.mode == 'L' else 'red, green, blue'}"
     elif preparation.factor != 1:
         unit = f"as in the data's files; the program multiplies by {preparation.factor:.6g}"
-    return [Input("x", "float" if dtype == "float32" else dtype, ["n", *preparation.shape], unit)]
+    return [ProgramInput("x", "float" if dtype == "float32" else dtype, ["n", *preparation.shape], unit)]
 
 
 def feed(preparation: Preparation, x: Array) -> dict[str, Array]:
@@ -173,7 +175,7 @@ def _traced(net: Net, predictor: _Predictor) -> bytes:
     return bytes(file.getvalue())
 
 
-def _name(model: Any, inputs: Sequence[Input], labels: Sequence[str]) -> None:
+def _name(model: Any, inputs: Sequence[ProgramInput], labels: Sequence[str]) -> None:
     """Give a traced program its inputs by name, texts as they are, and the names of the classes."""
     from onnx import TensorProto, helper
 

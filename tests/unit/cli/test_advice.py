@@ -16,7 +16,7 @@ from fedkin.methods import METHODS
 
 SOURCE = Path(package.__file__).parent
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
-FLOWERS = {"token", "token-file", "isolation"}  # of Flower's programs, which docstrings in hosts name
+FLOWERS = {"token", "token-file", "isolation", "format"}  # of Flower's programs, which docstrings in hosts name
 COMMANDS = (
     "run fedavg", "compare local", "sweep fedprox", "resume", "check", "list", "inspect", "demo", "report", "export",
     "predict", "join", "keys", "link", "status", "node", "submit", "runs",
@@ -47,7 +47,7 @@ def flags(fedkin: Command, monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 def test_every_flag_that_a_text_names_exists(flags: set[str]) -> None:
     """In messages, docstrings and help; a text that advises a flag which was renamed is found."""
-    assert {"encoding", "network", "client-column"} <= flags
+    assert {"encoding", "client-column"} <= flags
     unknown = [
         f"{place}: --{name}"
         for place, text in texts()

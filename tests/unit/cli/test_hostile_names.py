@@ -71,8 +71,7 @@ def test_names_of_a_table(fedkin: Command) -> None:
         names = {row["name"] for row in csv.DictReader(file)}
     assert {f"north{name}x" for name in HOSTILE} <= names
     assert r"r\x1b[2J\x07" in quiet(fedkin("runs .")).out
-    quiet(fedkin("join --data t.csv --after 0 --out joined", "r\x1b[2J\x07"))
-    drawn(Path("joined"))
+    quiet(fedkin("join --after 0 --data t.csv", "r\x1b[2J\x07"))
     quiet(fedkin("export --client 0 --out home", "r\x1b[2J\x07"))
     quiet(fedkin("predict home t.csv --json"))
     quiet(fedkin("predict home t.csv --out labels.csv"))

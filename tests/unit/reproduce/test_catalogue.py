@@ -43,7 +43,8 @@ def of(title: str, seed: int, *accuracies: float) -> Result:
     bits = [np.packbits(np.arange(40) < round(40 * a)).tobytes() for a in accuracies]
     clients = [client_line(1, c, a, 40, right=bits[c], test_part=f"{c}") for c, a in enumerate(accuracies)]
     line = round_line(1, accuracy=float(np.mean(accuracies)), worst_decile=min(accuracies))
-    return Result(run=about(title, seed, len(accuracies)), config={}, rounds=[line], clients=clients)
+    role = "alone" if title == "Local" else ""
+    return Result(run=about(title, seed, len(accuracies), role=role), config={}, rounds=[line], clients=clients)
 
 
 def test_equal_rows_are_of_the_seeds_that_both_have() -> None:
