@@ -23,7 +23,7 @@ from PIL import Image
 
 from fedkin.data import Natural, load
 from fedkin.data.sites import Sharing, SiteData
-from fedkin.data.sources.leaf import read_leaf
+from fedkin.data.sources.upstream import read_leaf
 from fedkin.inspection import look
 
 Make = Callable[[random.Random, Path], tuple[Path, dict[str, str]]]

@@ -11,9 +11,7 @@ import pytest
 import torch
 
 from commandline import Command
-from fedkin import Dirichlet, federate, load
 from fedkin.core import errors
-from fedkin.data.shelf import Shelf
 from fedkin.storage import files
 from fedkin.storage.lock import held
 from fedkin.storage.tensors import pack, unpack
@@ -128,18 +126,6 @@ def test_modes_of_files_mean_nothing_there(tmp_path: Path, monkeypatch: pytest.M
         assert files.open_to_others(tmp_path / "a") is None
     assert files.make_private(tmp_path) is True  # here they do
     assert files.open_to_others(tmp_path / "a") is not None
-
-
-def test_samples_are_read_without_positions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A saved federation gives the same samples where the system cannot read from a position."""
-    federation = federate(load("digits"), Dirichlet(alpha=0.5), clients=3)
-    federation.save(tmp_path / "a")
-    with monkeypatch.context() as patch:
-        patch.delattr(os, "preadv")
-        found = [(client.train.x, client.test.y) for client in Shelf(tmp_path / "a")]
-    for client, (x, y) in zip(federation.clients, found, strict=True):
-        assert torch.equal(client.train.x, x)
-        assert torch.equal(client.test.y, y)
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="this system does not say what is mapped")

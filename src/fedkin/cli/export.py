@@ -15,7 +15,7 @@ from fedkin.cli.flags import read
 from fedkin.cli.outcome import require_folder_name
 from fedkin.core import ConfigError, RunFolderError
 from fedkin.core.errors import counted, typed
-from fedkin.data.progress import heard
+from fedkin.data.image_files import heard
 from fedkin.experiment.listing import run_folders
 from fedkin.exporting import export, export_all, export_global, load_export
 from fedkin.exporting.model import Predicted, read_card, write_csv

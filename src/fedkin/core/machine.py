@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-
-_position = threading.Lock()  # of files that are read without preadv, as on Windows, where nothing is forked
 
 
 def cores(root: Path = Path("/")) -> int:
@@ -48,29 +45,6 @@ def _limits(root: Path) -> tuple[list[float], list[int]]:
 
 def _text(file: Path) -> str:
     return file.read_text() if file.is_file() else ""
-
-
-def open_to_read(path: Path) -> int:
-    """Return the number of a file that is open for `read_at`.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
-    return os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-
-
-def read_at(file: int, into: memoryview, at: int) -> int:
-    """Read bytes of an open file from a position on, and return their number, which may be smaller than asked.
-
-    Threads may read from one file, and so may forked processes.
-    """
-    if hasattr(os, "preadv"):
-        return os.preadv(file, [into], at)
-    with _position:
-        os.lseek(file, at, os.SEEK_SET)
-        piece = os.read(file, len(into))
-    into[: len(piece)] = piece
-    return len(piece)
 
 
 @contextmanager

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from fedkin.core.errors import DataError
 from fedkin.data.checks import NAMELESS
-from fedkin.data.pixels import Array
 
+Array = npt.NDArray[np.generic]
 MAX_CLASSES = 1000
 
 
@@ -125,3 +126,25 @@ def numbered(values: Array) -> tuple[Tensor, tuple[str, ...]]:
     """Return ids ``0..K-1`` in the order of the values, and the values as names; an empty text is `NAMELESS`."""
     names, numbers = np.unique(decoded(values), return_inverse=True)
     return torch.from_numpy(numbers.astype(np.int64)), tuple(str(name) or NAMELESS for name in names)
+
+
+def numbers(values: Array) -> Tensor:
+    """Return numbers that are not pixels as inputs: whole numbers as int64, all others and single bytes as float32.
+
+    Whole numbers may be indices, such as those of words, which a network takes as they are. It is given floats if it
+    takes only these, see `fedkin.core.net.Net.dtype`.
+    """
+    whole = values.dtype.kind in "iu" and values.dtype != np.uint8 and np.can_cast(values.dtype, np.int64)
+    return torch.from_numpy(np.array(values, dtype=np.int64 if whole else np.float32, order="C"))
+
+
+def pixels(values: Array) -> Tensor:
+    """Return images of bytes as float32 ``[n, channels, height, width]`` in 0..1.
+
+    The only place where pixels are scaled: ``value / 255``, nothing else. Papers that use mean 0.5 and standard
+    deviation 0.5 differ by a linear map, which a network's first layer takes up.
+
+    Args:
+        values: uint8 ``[n, h, w]`` or ``[n, c, h, w]``; rows of any other shape are scaled as they are.
+    """
+    return torch.from_numpy((values[:, None] if values.ndim == 3 else values).astype(np.float32)).div_(255)

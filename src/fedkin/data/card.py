@@ -8,7 +8,6 @@ no numbers of samples. `merge` makes the one card of all sites that each of them
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Annotated, Literal
 
 import msgspec
@@ -18,8 +17,7 @@ from msgspec.structs import replace
 from fedkin.core.errors import DataError, counted
 from fedkin.data.arrays import MAX_CLASSES
 from fedkin.data.checks import listed
-from fedkin.data.columns import MISSING
-from fedkin.data.conversion import MAX_CATEGORIES, binary_labels, convert, whole_labels, whole_numbers
+from fedkin.data.columns import MAX_CATEGORIES, convert, whole_labels, whole_numbers
 from fedkin.display import one_line
 
 MAX_COLUMNS = 10_000
@@ -93,30 +91,28 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         Raises:
             DataError: unknown keys, other types, sizes beyond the limits of this file, texts with control characters,
-                parts that contradict each other.
+                names that occur twice.
         """
         try:
             card = msgspec.convert(found, cls)
         except (ValueError, OverflowError, RecursionError) as e:
             raise DataError(f"{where}: {one_line(str(e))[:300]}") from e
-        columns, labels = card.columns, card.labels
-        names = [column.name for column in columns]
-        texts = [card.target or "", *(labels or ()), *names, *(t for column in columns for t in column.categories)]
+        labels, names = card.labels or (), [column.name for column in card.columns]
+        texts = [card.target or "", *labels, *names, *(t for column in card.columns for t in column.categories)]
         if odd := next((text for text in texts if one_line(text) != text), None):
             raise DataError(f"{where}: {odd!a} holds a control character, such as a line break; remove it")
-        if card.kind == "table":
-            whole = bool(columns and card.target and labels is not None and not card.inputs)
-        else:
-            whole = bool(card.inputs) and not (columns or card.binary or card.numeric) and card.target is None
-        faults = {
-            "a table has columns, a target and class names, arrays have a shape": not whole,
-            "every column needs a name of its own": len({*names, card.target}) <= len(names) or "" in names,
-            "every class needs a name of its own": labels is not None and len(set(labels)) != card.classes,
-            "the classes of a table are in order": card.kind == "table" and not _in_order(card),
-            "a column of texts has them in order, another one has none": any(map(_contradictory, columns)),
-        }
-        if fault := next((text for text, wrong in faults.items() if wrong), None):
-            raise DataError(f"{where}: {fault}; this card is none of a site")
+        table = bool(names), bool(card.target), not card.inputs
+        if (
+            table != (card.kind == "table",) * 3
+            or (card.kind == "table" and not labels)
+            or len({*names, card.target, ""}) != len(names) + 2
+            or len(set(labels)) != len(labels)
+            or len(labels) not in (0, card.classes)
+        ):
+            raise DataError(
+                f"{where}: a table has columns and a target, arrays have a shape, and all columns and classes differ "
+                "in their names; this card is none of a site"
+            )
         return card
 
     def checked(self, where: str = "card") -> Card:
@@ -126,28 +122,6 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             DataError: a text is too long or not printable, or there are too many columns.
         """
         return Card.from_json(self.to_json(), where)
-
-
-def _in_order(card: Card) -> bool:
-    """Return whether the class names of a table are as a site writes them."""
-    labels = card.labels or ()
-    if card.binary:
-        return labels == binary_labels(card.target or "") and not card.numeric
-    if any(label.lower() in MISSING for label in labels):
-        return False
-    with suppress(ValueError, OverflowError):
-        return list(labels) == (sorted(labels) if not card.numeric else list(whole_labels(labels)))
-    return False
-
-
-def _contradictory(column: Column) -> bool:
-    texts = column.categories
-    return (
-        list(texts) != sorted(set(texts))
-        or bool(texts) != (column.kind == "text")
-        or column.gaps < (column.kind == "empty")
-        or (column.kind == "text" and column.gaps != ("" in texts))
-    )
 
 
 # ---- merging --------------------------------------------------------------------------------------------------------
@@ -170,12 +144,16 @@ def merge(cards: Cards) -> Card:
     first, one = next(iter(cards.items()))
     names = [column.name for column in one.columns]
     for site, card in cards.items():
-        for what in ("kind", "target", "binary", "inputs"):
-            _require_alike(site, what, getattr(card, what), first, getattr(one, what))
-        _require_alike(site, "named classes", card.labels is not None, first, one.labels is not None)
         own = [column.name for column in card.columns]
         more, lacking = [n for n in own if n not in names], [n for n in names if n not in own]
-        _require_alike(site, "columns", listed(more) or "none", first, listed(lacking) or "none")
+        pairs = {what: (getattr(card, what), getattr(one, what)) for what in ("kind", "target", "binary", "inputs")}
+        pairs["named classes"] = (card.labels is not None, one.labels is not None)
+        pairs["columns"] = (listed(more) or "none", listed(lacking) or "none")
+        for what, (mine, theirs) in pairs.items():
+            if mine != theirs:
+                raise DataError(
+                    f"the data of {site} differ in {what} from those of {first}: {mine} and {theirs}; make them alike"
+                )
     columns = tuple(
         _merged({s: column for s, card in cards.items() for column in card.columns if column.name == n}) for n in names
     )
@@ -204,13 +182,6 @@ def _fit(cards: Cards) -> bool:
     except DataError:
         return False
     return True
-
-
-def _require_alike(site: str, what: str, mine: object, first: str, theirs: object) -> None:
-    if mine != theirs:
-        raise DataError(
-            f"the data of {site} differ in {what} from those of {first}: {mine} and {theirs}; make them alike"
-        )
 
 
 def _merged(columns: Mapping[str, Column]) -> Column:

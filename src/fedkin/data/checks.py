@@ -1,7 +1,8 @@
-"""Checks of arrays that several files of this package need; every message names the place of the value."""
+"""Checks of numbers and of clients' data; every message names the place of the value."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
@@ -12,13 +13,28 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError
+from fedkin.core.samples import ClientData, Samples
 
 Indices = npt.NDArray[np.int64]
 Scaling = Literal["pooled", "client"]
+PARTS = ("train", "validation", "test")
 
 NAMELESS = "(empty)"
 """Name of the client of all samples whose field of the client is empty."""
 _PIECE = 1 << 24  # values looked at in one go, so that a check of a large set needs little memory
+
+
+def check_range(
+    name: str, value: float, *, least: float | None = None, above: float | None = None, below: float | None = None
+) -> None:
+    """Raise ConfigError unless a setting is finite and within the limits that are given."""
+    good = math.isfinite(value) and (least is None or value >= least) and (above is None or value > above)
+    if not good or (below is not None and value >= below):
+        limits = (("at least", least), ("above", above), ("below", below))
+        words = [f"{word} {limit}" for word, limit in limits if limit is not None]
+        raise ConfigError(
+            f"{name} must be {' and '.join(words if math.isfinite(value) else ['finite', *words])}, got {value}"
+        )
 
 
 def is_nameless(name: str) -> bool:
@@ -26,10 +42,11 @@ def is_nameless(name: str) -> bool:
     return name == NAMELESS or name.endswith(f" {NAMELESS}")
 
 
-def check_client_names(names: Sequence[str], where: str) -> None:
-    """Raise DataError if two clients have the same name."""
-    if twice := [name for name, times in Counter(names).items() if times > 1]:
-        raise DataError(f"{where}: two clients are called {twice[0]!r}; give each a name of its own")
+def check_names(names: Sequence[str] | None, count: int, where: str, what: str) -> None:
+    """Raise DataError unless there are so many names, if any, and each is another one."""
+    if names is not None and (len(names) != count or len(set(names)) != count):
+        twice = "".join(f", {name!r} twice" for name, times in Counter(names).items() if times > 1)
+        raise DataError(f"{where}: {len(names)} names of {what}{twice}, expected {count}; each needs one of its own")
 
 
 def check_samples(x: Tensor, y: Tensor, classes: int, where: str, *, pixels: bool = False) -> None:
@@ -62,6 +79,43 @@ def check_samples(x: Tensor, y: Tensor, classes: int, where: str, *, pixels: boo
             f"number the {classes} classes from 0 or raise classes"
         )
     _check_finite(x, where)
+
+
+def check_client_data(shard: ClientData, k: int, like: Tensor, classes: int, name: str) -> None:
+    """Raise an error unless client ``k`` of the federation ``name`` can take part.
+
+    Args:
+        like: inputs of client 0.
+
+    Raises:
+        DataError: no training sample, inputs of another shape or type than those of client 0, labels out of range,
+            values that are not finite; a drift to other numbers of samples, or before round 2.
+    """
+    if len(shard.train) == 0:
+        raise DataError(f"{name}: client {k} has no training sample; drop this client or give it at least one")
+    for part in PARTS:
+        data: Samples = getattr(shard, part)
+        where = f"{name}: client {k}, {part} part"
+        check_samples(data.x, data.y, classes, where)
+        check_alike(data.x, like, where, "client 0")
+    if shard.drift is not None:
+        start, then = shard.drift
+        before, after = ([len(getattr(data, part)) for part in PARTS] for data in (shard, then))
+        if start < 2 or before != after:
+            raise DataError(
+                f"{name}: client {k} has {before} samples (train, validation, test) and {after} from round {start} on; "
+                "data can drift from round 2 on, to as many samples"
+            )
+        check_client_data(then, k, like, classes, f"{name}, from round {start} on")
+
+
+def check_alike(x: Tensor, like: Tensor, where: str, whose: str) -> None:
+    """Raise DataError unless inputs are of the shape and type of other ones."""
+    if (x.dtype, x.shape[1:]) != (like.dtype, like.shape[1:]):
+        raise DataError(
+            f"{where}: inputs are {x.dtype} {list(x.shape[1:])}, those of {whose} {like.dtype} {list(like.shape[1:])}; "
+            "all need the same shape and type"
+        )
 
 
 def check_one_client(names: Sequence[str] | None, where: str) -> None:

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError, counted
 from fedkin.core.samples import Samples
-from fedkin.data.arrays import array_of, channels_first, class_numbers, numbered, together
-from fedkin.data.checks import Indices, check_samples
-from fedkin.data.pixels import Array, numbers, pixels
+from fedkin.data.arrays import Array, array_of, channels_first, class_numbers, numbered, numbers, pixels, together
+from fedkin.data.checks import Indices, check_alike, check_names, check_samples
 from fedkin.data.preparation import Preparation, Rows, image_preparation
 
 SPLITS = ("pooled", "official")
@@ -106,15 +105,9 @@ class Dataset:
         if (test := self.official_test) is not None:
             where, tests = f"{self.name}, official test part", len(test)
             check_samples(test.x, test.y, self.classes, where, pixels=True)
-            if (test.x.dtype, test.x.shape[1:]) != (self.x.dtype, self.x.shape[1:]):
-                raise DataError(
-                    f"{where}: inputs {test.x.dtype} {list(test.x.shape[1:])}, the training part has {self.x.dtype} "
-                    f"{list(self.x.shape[1:])}; both must be the same"
-                )
-        if self.labels is not None and not len(set(self.labels)) == len(self.labels) == self.classes:
-            raise DataError(
-                f"{self.name}: {len(self.labels)} class names for {self.classes} classes; each needs one of its own"
-            )
+            check_alike(test.x, self.x, where, "the training part")
+        check_names(self.labels, self.classes, self.name, "classes")
+        check_names(self.client_names, len(self.client_names or ()), self.name, "clients")
         marked = 0 if self.unit is None else tests
         for field, of, count in (
             ("client", self.client, len(self)), ("test_client", self.test_client, tests),
@@ -206,18 +199,15 @@ class Dataset:
             return Samples(self.table.scaled(preparation, rows), y[torch.from_numpy(rows)])
         picked = torch.from_numpy(np.asarray(index, dtype=np.int64).copy())
         n = len(self)
-        if self.official_test is None or not bool((picked >= n).any()):
-            return Samples(_scaled(self.x[picked]), self.y[picked])
-        x = torch.empty((len(picked), *self.shape), dtype=self.x.dtype)
-        y = torch.empty(len(picked), dtype=torch.int64)
         own = picked < n
-        x[own], y[own] = self.x[picked[own]], self.y[picked[own]]
-        x[~own], y[~own] = self.official_test.x[picked[~own] - n], self.official_test.y[picked[~own] - n]
+        x, y = self.x[picked % n], self.y[picked % n]
+        if self.official_test is not None and not bool(own.all()):
+            x[~own], y[~own] = self.official_test.x[picked[~own] - n], self.official_test.y[picked[~own] - n]
         return Samples(_scaled(x), y)
 
 
 def _scaled(x: Tensor) -> Tensor:
-    """Return pixels of bytes in 0..1, as `fedkin.data.pixels.pixels` makes them; other inputs as they are."""
+    """Return pixels of bytes in 0..1, as `fedkin.data.arrays.pixels` makes them; other inputs as they are."""
     return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
 
 
@@ -272,14 +262,12 @@ def dataset_of(
     """
     parts = [train] if test is None else [train, test]
     for part in parts:
-        given = {"labels": part.y, "client": part.client, "unit": part.unit}
-        sizes = {what: a.shape[0] if a.ndim else 0 for what, a in given.items() if a is not None}
         size = len(part.x) if part.x.ndim > 1 and part.x.dtype.kind in "iufb" else 0
-        if size == 0 or set(sizes.values()) != {size}:
+        if not size or any(a is not None and a.shape[:1] != (size,) for a in part):
+            arrays = zip(("inputs", "labels", "clients", "units"), part, strict=True)
             raise DataError(
                 f"{name}{', official test part' if part is test else ''}: expected numbers [n, ...] as inputs and an "
-                f"entry for each, got {part.x.dtype} of shape {list(part.x.shape)} and "
-                f"{', '.join(f'{what} of {size}' for what, size in sizes.items())}"
+                f"entry for each, got {', '.join(f'{w} {a.dtype} {list(a.shape)}' for w, a in arrays if a is not None)}"
             )
     values = together([part.y.reshape(len(part.y), -1) for part in parts], name)
     y, names = class_numbers(values, name, site or classes > 0, labels)

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fedkin.core.errors import ConfigError
 from fedkin.core.samples import ClientData, Samples
+from fedkin.data.checks import PARTS, check_range
 from fedkin.data.draws import generator
 from fedkin.data.federation import Federation
-from fedkin.data.shard import PARTS
 
 
 def add_feature_noise(federation: Federation, variance: float, seed: int = 0) -> Federation:
@@ -35,8 +35,7 @@ def add_feature_noise(federation: Federation, variance: float, seed: int = 0) ->
     Raises:
         ConfigError: a variance that is not a number of at least 0, or inputs that are whole numbers.
     """
-    if not 0 <= variance < float("inf"):
-        raise ConfigError(f"feature_noise must be a variance of at least 0, got {variance}")
+    check_range("feature_noise, a variance,", variance, least=0)
     if variance == 0:
         return federation
     if not federation.clients[0].train.x.is_floating_point():

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fedkin.core.errors import ConfigError, PartitionError, counted
-from fedkin.data.checks import Indices
+from fedkin.data.checks import Indices, check_range
 from fedkin.data.dataset import Dataset, Pool
 from fedkin.data.draws import generator
 from fedkin.data.federation import ClientData, Federation
@@ -76,7 +76,18 @@ def federate(
     preparation = dealer.prepare(parts)
     shards = [dealer.shard(part, k, preparation) for k, part in enumerate(parts)]
     notes = (*dataset.notes, *assigned.notes, *dealer.torn(parts, partition.name))
-    return _federation(dataset, partition, shards, assigned, preparation, notes)
+    for note in notes:
+        _log.warning("%s: %s", dataset.name, note)
+    return Federation(
+        clients=tuple(shards),
+        classes=dataset.classes,
+        name=f"{dataset.name}, {partition.name}",
+        groups=None if assigned.groups is None else assigned.groups.to(torch.int64),
+        labels=dataset.labels,
+        client_names=assigned.names,
+        preparation=preparation,
+        notes=notes,
+    )
 
 
 def _require(found: object, kind: type, expected: str) -> None:
@@ -92,11 +103,9 @@ def _check_numbers(assigned: Assignment, pool: Pool, name: str) -> None:
     there = len(pool) + (0 if pool.test_y is None else len(pool.test_y))
     for part, end, clients in (("train", len(pool), assigned.train), ("test", there, assigned.test or ())):
         for k, index in enumerate(clients):
-            wrong = [i for i in (index.min(), index.max()) if not 0 <= i < end] if len(index) else []
-            if wrong:
+            if (wrong := index[(index < 0) | (index >= end)]).size:
                 raise PartitionError(
-                    f"partition {name!r} gives client {k} the sample {wrong[0]} ({part}); there are {end}, numbered "
-                    f"from 0 to {end - 1}"
+                    f"partition {name!r} gives client {k} the sample {wrong[0]} ({part}), expected 0 to {end - 1}"
                 )
 
 
@@ -128,8 +137,7 @@ def site_client(
         ConfigError: a setting out of range.
     """
     _check(test, validation, samples_per_client)
-    if number < 0:
-        raise ConfigError(f"a client's number must be at least 0, got {number}")
+    check_range("a client's number", number, least=0)
     pool = dataset.pool(split)
     if len(pool) < min_samples:
         raise PartitionError(
@@ -197,30 +205,8 @@ class _Dealer:
 
 def _check(test: float, validation: float, samples_per_client: int | None) -> None:
     check_fractions(test, validation)
-    if samples_per_client is not None and samples_per_client < 1:
-        raise ConfigError(f"samples_per_client must be at least 1, got {samples_per_client}")
-
-
-def _federation(
-    dataset: Dataset,
-    partition: Partition,
-    shards: list[ClientData],
-    assigned: Assignment,
-    preparation: Preparation | None,
-    notes: tuple[str, ...],
-) -> Federation:
-    for note in notes:
-        _log.warning("%s: %s", dataset.name, note)
-    return Federation(
-        clients=tuple(shards),
-        classes=dataset.classes,
-        name=f"{dataset.name}, {partition.name}",
-        groups=None if assigned.groups is None else assigned.groups.to(torch.int64),
-        labels=dataset.labels,
-        client_names=assigned.names,
-        preparation=preparation,
-        notes=notes,
-    )
+    if samples_per_client is not None:
+        check_range("samples_per_client", samples_per_client, least=1)
 
 
 def _capped(index: Indices, most: int | None, seed: int, client: int) -> Indices:

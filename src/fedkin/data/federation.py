@@ -14,12 +14,10 @@ from torch import Tensor
 from fedkin.core.errors import DataError, counted
 from fedkin.core.samples import ClientData, Samples
 from fedkin.data import shelf
-from fedkin.data.arrays import array_of, numbered_texts
-from fedkin.data.checks import check_client_names, check_samples
+from fedkin.data.arrays import Array, array_of, numbered_texts, numbers
+from fedkin.data.checks import PARTS, check_client_data, check_names, check_samples
 from fedkin.data.draws import generator
-from fedkin.data.pixels import Array, numbers
 from fedkin.data.preparation import Preparation
-from fedkin.data.shard import PARTS, check_client_data
 from fedkin.data.splitting import check_fractions, three_parts
 
 __all__ = ["PARTS", "ClientData", "Federation"]
@@ -67,13 +65,8 @@ class Federation:
         if self.groups is not None and not isinstance(self.clients, shelf.Shelf):
             known = zip(self.clients, self.groups.tolist(), strict=True)
             object.__setattr__(self, "clients", tuple(replace(shard, group=g) for shard, g in known))
-        for field, names, expected in (
-            ("labels", self.labels, self.classes),
-            ("client_names", self.client_names, len(self)),
-        ):
-            if names is not None and len(names) != expected:
-                raise DataError(f"{self.name}: {field} holds {len(names)} names, expected {expected}")
-        check_client_names(self.client_names or (), self.name)
+        check_names(self.labels, self.classes, self.name, "classes")
+        check_names(self.client_names, len(self), self.name, "clients")
         if self.preparation is not None and self.preparation.shape != self.shape:
             raise DataError(
                 f"{self.name}: its preparation gives inputs of shape {list(self.preparation.shape)}, "
@@ -219,7 +212,7 @@ class Federation:
             classes = 1 + max((int(d.y.max()) for d in parts), default=0)
         shards = []
         for k, data in enumerate(parts):
-            check_samples(data.x, data.y, classes, f"{name}: client {k}")
+            check_samples(data.x, data.y, classes, places[k])
             rng = generator(seed, "split", k)
             index = three_parts(data.y.numpy(), test=test, validation=validation, rng=rng)
             train, held, tested = (Samples(data.x[i], data.y[i]) for i in index)

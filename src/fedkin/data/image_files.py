@@ -1,24 +1,32 @@
-"""Image files as arrays of bytes, and images as inputs of a network; decoded by Pillow."""
+"""Image files as arrays of bytes, and images as inputs of a network; decoded by Pillow, with reports of progress."""
 
 from __future__ import annotations
 
 import importlib
+import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.data.pixels import Array, pixels
-from fedkin.data.progress import each
+from fedkin.data.arrays import Array, pixels
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
 """Formats of an image file, regardless of its name: Pillow knows more, and runs other programs for some of them."""
 _USUAL = 64  # pixels: what small networks are made for
+
+T = TypeVar("T")
+Listener = Callable[[str], None]
+_EVERY = 0.1  # seconds between two reports, so that their cost is negligible
+
+_listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 def prepared(raw: Sequence[Any], shape: tuple[int, ...], mode: str, resized: bool, factor: float) -> Tensor:
@@ -113,3 +121,25 @@ def _pillow() -> Any:
         raise ConfigError(
             'reading images needs Pillow, which is not installed: pip install "fedkin[images]"'
         ) from error
+
+
+@contextmanager
+def heard(by: Listener) -> Iterator[None]:
+    """Within this context, call ``by`` with what is being read and how much is done, and with "" at the end."""
+    token = _listener.set(by)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
+
+
+def each(items: Sequence[T], what: str) -> Iterator[T]:
+    """Yield the items one after another and report "``what``, 1,200 of 20,000" now and then."""
+    listener, last = _listener.get(), time.monotonic()
+    for i, item in enumerate(items):
+        if listener is not None and time.monotonic() - last >= _EVERY:
+            listener(f"{what}, {i:,} of {len(items):,}")
+            last = time.monotonic()
+        yield item
+    if listener is not None:
+        listener("")

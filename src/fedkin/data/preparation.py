@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import DataError
+from fedkin.data.arrays import numbers
 from fedkin.data.columns import Input, Raw, fitted, raw_rows, recoded, scaled
 from fedkin.data.image_files import prepared
-from fedkin.data.pixels import numbers
 
 
 @dataclass(frozen=True)

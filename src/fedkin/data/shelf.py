@@ -11,11 +11,8 @@ Everything is checked when it is written, so a folder is opened without reading 
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-import os
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, Literal, overload
@@ -27,11 +24,10 @@ from msgspec import Meta
 from torch import Tensor
 
 from fedkin.core.errors import DataError
-from fedkin.core.machine import open_to_read, read_at
 from fedkin.core.samples import ClientData, Samples
-from fedkin.data.pixels import Array
+from fedkin.data.arrays import Array
+from fedkin.data.checks import PARTS, check_client_data
 from fedkin.data.preparation import Preparation
-from fedkin.data.shard import PARTS, check_client_data
 from fedkin.storage.files import write_atomic
 
 INDEX = "index.json"
@@ -83,14 +79,11 @@ class Shelf(Sequence[ClientData]):
         counts = [_counts(folder / f"{part}.n", self.header.clients, part == "train") for part in PARTS]
         self.sizes = torch.from_numpy(np.stack(counts, axis=1))
         self._ends = {part: np.concatenate([[0], np.cumsum(n)]) for part, n in zip(PARTS, counts, strict=True)}
-        self._files: dict[str, int] = {}
         for part, end in ((part, int(ends[-1])) for part, ends in self._ends.items()):
             for kind, count in (("x", math.prod(self.shape)), ("y", 1)):
                 path = folder / f"{part}.{kind}"
                 if not path.is_file() or path.stat().st_size != end * count * int(self._types[kind][-1]):
                     raise DataError(f"{path} is missing, or not of {end} samples; write the federation again")
-                self._files[path.name] = open_to_read(path)
-        weakref.finalize(self, _close, tuple(self._files.values()))
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -115,24 +108,20 @@ class Shelf(Sequence[ClientData]):
         """Return inputs (``x``) or labels (``y``) of samples ``start`` to ``stop`` of a part of all clients.
 
         Raises:
-            DataError: the file has become shorter.
+            DataError: the file has become shorter, or a label or an input cannot be.
         """
-        shape = (stop - start, *self.shape) if kind == "x" else (stop - start,)
-        out = np.empty(shape, dtype=self._types[kind])
-        raw, at = memoryview(out.reshape(-1).view(np.uint8)), start * out[:1].nbytes  # type: ignore[arg-type]
-        while len(raw):
-            got = read_at(self._files[f"{part}.{kind}"], raw, at)
-            if got == 0:
-                raise DataError(f"{self.folder / f'{part}.{kind}'} has become shorter; write the federation again")
-            raw, at = raw[got:], at + got
+        shape = (stop - start, *(self.shape if kind == "x" else ()))
+        path, count, kind_ = self.folder / f"{part}.{kind}", math.prod(shape), np.dtype(self._types[kind])
+        out = np.fromfile(path, kind_, count, offset=start * math.prod(shape[1:]) * kind_.itemsize)
         bad = (out < 0) | (out >= self.header.classes) if kind == "y" else ~np.isfinite(out)
-        if bad.any():
-            expected = f"a class in 0..{self.header.classes - 1}" if kind == "y" else "finite numbers"
+        if len(out) < count or bad.any():
+            found = out[bad][0] if bad.any() else f"{len(out)} numbers instead of {count}"
             raise DataError(
-                f"{self.folder / f'{part}.{kind}'}: sample {start + int(np.argwhere(bad)[0, 0])} holds {out[bad][0]}, "
-                f"expected {expected}; write the federation again"
+                f"{path}: samples {start} to {stop - 1} hold {found}, expected "
+                f"{f'classes in 0..{self.header.classes - 1}' if kind == 'y' else 'finite numbers'}; write the "
+                "federation again"
             )
-        return torch.from_numpy(out)
+        return torch.from_numpy(out.reshape(shape))
 
 
 class _Lazy(Samples):
@@ -196,10 +185,14 @@ def write(
             None if labels is None else tuple(labels), None if client_names is None else tuple(client_names),
             None if preparation is None else preparation.to_json(), inputs,
         )  # fmt: skip
-        _write_index(folder, index)  # to be read back by, as it lies on the disk
-        _write_index(folder, msgspec.structs.replace(index, fingerprint=fingerprint(Shelf(folder), classes)))
+        write_atomic(folder / INDEX, msgspec.json.encode(index))  # to be read back by, as it lies on the disk
+        whole = msgspec.structs.replace(index, fingerprint=fingerprint(Shelf(folder), classes))
+        write_atomic(folder / INDEX, msgspec.json.encode(whole))
     except BaseException:
-        _clear(folder, made)
+        for path in folder.iterdir():  # so that the same folder can be named again
+            path.unlink()
+        if made:
+            folder.rmdir()
         raise
     return Shelf(folder)
 
@@ -231,24 +224,12 @@ def _write_parts(
     return tuple(like.shape[1:]), sizes, "int64" if like.dtype == torch.int64 else "float32"
 
 
-def _clear(folder: Path, made: bool) -> None:
-    """Remove what a call that failed has written, so that the same folder can be named again."""
-    for path in folder.iterdir():
-        path.unlink()
-    if made:
-        folder.rmdir()
-
-
-def _write_index(folder: Path, index: Index) -> None:
-    write_atomic(folder / INDEX, json.dumps(msgspec.to_builtins(index)).encode())
-
-
 def fingerprint(clients: Sequence[ClientData], classes: int) -> str:
     """Return 32 hex digits that change when any size, label or input changes; takes about a second per GB."""
     digest = hashlib.blake2b(digest_size=16)
     sizes = [[len(getattr(shard, part)) for part in PARTS] for shard in clients]
     digest.update(repr((classes, tuple(clients[0].train.x.shape[1:]), sizes)).encode())
-    for data in _data(clients):
+    for data in (getattr(shard, part) for shard in clients for part in PARTS):
         digest.update(data.y.contiguous().numpy().data)
         digest.update(data.x.contiguous().numpy().reshape(-1).data)  # hashlib wants one dimension
     for k, shard in enumerate(clients):
@@ -257,17 +238,11 @@ def fingerprint(clients: Sequence[ClientData], classes: int) -> str:
     return digest.hexdigest()
 
 
-def _data(clients: Iterable[ClientData]) -> Iterator[Samples]:
-    for shard in clients:
-        for part in PARTS:
-            yield getattr(shard, part)
-
-
 def _read_index(folder: Path) -> Index:
     try:
         if not is_shelf(folder):  # a pipe would be waited for
             raise FileNotFoundError("it is not a regular file")
-        return msgspec.convert(json.loads((folder / INDEX).read_text(encoding="utf-8")), Index)
+        return msgspec.json.decode((folder / INDEX).read_bytes(), type=Index)
     except (OSError, ValueError, OverflowError, RecursionError) as e:
         raise DataError(
             f"{folder} holds no federation that can be opened ({INDEX}: {str(e)[:300]}); write one by federation.save"
@@ -276,17 +251,11 @@ def _read_index(folder: Path) -> Index:
 
 def _counts(path: Path, clients: int, needed: bool) -> Array:
     """Return the numbers of samples in a file, int64 ``[clients]``; ``needed``: no client is without one."""
-    if not path.is_file() or path.stat().st_size != 8 * clients:
-        raise DataError(f"{path} is missing, or not of {clients} clients; write the federation again")
-    found = np.fromfile(path, dtype="<i8").astype(np.int64)
-    if found.min() < needed or found.max() >= 2**62 // clients:
+    there = path.is_file() and path.stat().st_size == 8 * clients
+    found = np.fromfile(path, dtype="<i8").astype(np.int64) if there else np.zeros(0)
+    if not there or found.min() < needed or found.max() >= 2**62 // clients:
         raise DataError(
-            f"{path}: {found.min()} to {found.max()} samples of a client, expected {int(needed)} or more; write the "
+            f"{path}: expected the numbers of samples of {clients} clients, {int(needed)} or more of each; write the "
             "federation again"
         )
     return found
-
-
-def _close(files: tuple[int, ...]) -> None:
-    for file in files:
-        os.close(file)

@@ -27,7 +27,7 @@ from fedkin.data.partition import Dirichlet, Natural, Partition
 from fedkin.data.planting import Drift, Kind, plant
 from fedkin.data.preparation import Preparation
 from fedkin.data.sources import SOURCES, Reading, csv_files, read
-from fedkin.data.sources.files import listed
+from fedkin.data.sources.reading import listed
 from fedkin.data.sources.tables import read_tables, table_card
 
 DEFAULT_CLIENTS = 20

@@ -7,19 +7,16 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from fedkin.core.errors import ConfigError
-from fedkin.data.checks import Indices
+from fedkin.data.checks import Indices, check_range
 
 Parts = tuple[Indices, Indices, Indices]
 
 
 def check_fractions(test: float, validation: float) -> None:
     """Raise ConfigError unless both are in [0, 1) and some samples are left to train on."""
-    for name, value in (("test", test), ("validation", validation)):
-        if not 0 <= value < 1:
-            raise ConfigError(f"{name} must be a fraction from 0 up to, not including, 1; got {value}")
-    if test + validation >= 1:
-        raise ConfigError(f"test {test} + validation {validation} leave nothing to train on; their sum must be below 1")
+    check_range("test", test, least=0, below=1)
+    check_range("validation", validation, least=0, below=1)
+    check_range("test + validation, which are not trained on,", test + validation, below=1)
 
 
 def three_parts(

@@ -24,7 +24,7 @@ from torch import Tensor
 from fedkin.capabilities import Uploads, has
 from fedkin.core import ConfigError, Method, Net, RunFolderError
 from fedkin.data import Card
-from fedkin.data.conversion import MAX_CATEGORIES
+from fedkin.data.columns import MAX_CATEGORIES
 from fedkin.deploy.client_memory import checked_name, write_private
 from fedkin.experiment.settings import Setup
 from fedkin.privacy.budget import Privacy, Spent, composed, reports_at_joining

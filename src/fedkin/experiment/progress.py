@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.progress import TimeRemainingColumn as Remaining
 
 from fedkin.core.errors import counted
-from fedkin.data.progress import heard
+from fedkin.data.image_files import heard
 from fedkin.record.lines import STAGES, RoundLine
 from fedkin.report.console import Screen
 

@@ -24,8 +24,7 @@ from fedkin.data.arrays import array_of
 from fedkin.data.columns import raw_rows
 from fedkin.data.preparation import Preparation
 from fedkin.data.sources import csv_files
-from fedkin.data.sources.csvfile import Table, read_csv
-from fedkin.data.sources.tables import numbered_classes
+from fedkin.data.sources.tables import Table, numbered_classes, read_csv
 from fedkin.engines import Loop
 from fedkin.evaluate import interval, score
 from fedkin.evaluate.choice import majority_class

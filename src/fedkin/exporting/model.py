@@ -24,9 +24,9 @@ from fedkin.core import DataError, ModelError, RunFolderError
 from fedkin.data.arrays import channels_first
 from fedkin.data.columns import Row, raw_rows
 from fedkin.data.sources import csv_files
-from fedkin.data.sources.csvfile import read_csv
-from fedkin.data.sources.files import listed
 from fedkin.data.sources.npz import read_array, read_arrays
+from fedkin.data.sources.reading import listed
+from fedkin.data.sources.tables import read_csv
 from fedkin.display import printable
 from fedkin.exporting.card import ExportCard
 from fedkin.exporting.program import OUTPUTS, feed, feed_rows, inputs_of, require_harmless, run, session

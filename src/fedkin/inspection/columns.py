@@ -9,7 +9,7 @@ import numpy as np
 
 from fedkin.core.errors import counted
 from fedkin.data.checks import Indices, is_nameless
-from fedkin.data.conversion import MAX_CATEGORIES, MOSTLY
+from fedkin.data.columns import MAX_CATEGORIES, MOSTLY
 from fedkin.inspection.fields import FEWEST_ROWS, Field, Fields
 from fedkin.inspection.finding import Finding, first
 

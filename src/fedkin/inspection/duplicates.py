@@ -11,9 +11,8 @@ import numpy.typing as npt
 from torch import Tensor
 
 from fedkin.core.errors import counted
-from fedkin.data.checks import Indices
+from fedkin.data.checks import PARTS, Indices
 from fedkin.data.federation import Federation
-from fedkin.data.shard import PARTS
 from fedkin.inspection.fields import Fields, Mask
 from fedkin.inspection.finding import EXAMPLES, Finding, Severity, percent
 

@@ -11,12 +11,11 @@ import numpy as np
 import torch
 
 from fedkin.core.errors import FedkinError, counted
-from fedkin.data.checks import Indices
+from fedkin.data.checks import PARTS, Indices
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
+from fedkin.data.image_files import heard
 from fedkin.data.partition import Natural, Partition
-from fedkin.data.progress import heard
-from fedkin.data.shard import PARTS
 from fedkin.data.shelf import Shelf, is_shelf
 from fedkin.data.sites import Sharing, fetched, share_out
 from fedkin.data.sources import WORDS, kind_of

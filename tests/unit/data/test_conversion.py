@@ -18,6 +18,7 @@ from fedkin.data import IID, Dataset, Natural, federate, load
 from fedkin.data.columns import MISSING
 from fedkin.data.sources import brings_clients
 from fedkin.inspection import inspect
+from refusals import refuses
 
 
 def table(path: Path, columns: dict[str, Sequence[object]]) -> Path:
@@ -125,7 +126,7 @@ def test_more_texts_than_can_be_inputs_are_numbers_which_is_said(tmp_path: Path)
 
 def test_too_many_codes_are_refused_with_the_reason(tmp_path: Path) -> None:
     path = table(tmp_path / "t.csv", {"x": [f"{i:03}" for i in range(80)], "y": filled([0, 1], 80)})
-    with pytest.raises(DataError, match=r"'x' holds 80 different texts.*leading zeros.*--drop x"):
+    with refuses(DataError, "'x'", "80", "--drop x"):
         load(path, target="y")
 
 
@@ -173,7 +174,7 @@ def test_every_text_among_numbers_is_missing_if_they_are_a_tenth(tmp_path: Path)
 def test_a_number_with_a_comma_is_no_missing_value(tmp_path: Path) -> None:
     """The highest values are written with one: they are refused as before, not left out."""
     path = table(tmp_path / "t.csv", {"x": [*range(100, 198), '"1,500"', '"2,000"'], "y": filled([0, 1], 100)})
-    with pytest.raises(DataError, match="1500 for 1,500"):
+    with refuses(DataError, "1500", "1,500"):
         load(path, target="y")
 
 
@@ -188,7 +189,7 @@ def test_numbers_with_commas_are_said(tmp_path: Path) -> None:
 def test_a_binary_target_with_a_text(tmp_path: Path) -> None:
     """It is named with its place."""
     path = table(tmp_path / "t.csv", {"x": range(60), "y": [*filled([0, 1], 59), "unk"]})
-    with pytest.raises(DataError, match=r"binary needs a target of numbers, .*'unk' \(t\.csv, line 61\)"):
+    with refuses(DataError, "'unk'", "t.csv", "line 61"):
         load(path, target="y", binary=True)
 
 
@@ -299,7 +300,7 @@ def test_damaged_archives(tmp_path: Path) -> None:
     for mark, at in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
         locked[locked.index(mark) + at] |= 1
     (tmp_path / "c.zip").write_bytes(locked)
-    with pytest.raises(DataError, match=r"c\.csv: cannot be read.*password"):
+    with refuses(DataError, "c.csv"):
         load(tmp_path / "c.zip", target="y")
 
 

@@ -7,8 +7,9 @@ import torch
 import fedkin
 from fedkin.core import ConfigError
 from fedkin.data import IID, Federation, SiteData, add_feature_noise, federate, load, plant
-from fedkin.data.shard import PARTS
+from fedkin.data.checks import PARTS
 from fedkin.experiment.settings import DataSettings
+from refusals import refuses
 
 
 def zeros(clients: int = 3, fill: float = 0.0) -> Federation:
@@ -48,7 +49,7 @@ def test_noise_is_fixed_by_seed_client_and_sample() -> None:
 @pytest.mark.parametrize("variance", [-0.1, float("nan"), float("inf")])
 def test_a_variance_is_a_number_of_at_least_0(variance: float) -> None:
     """Anything else is refused with its value."""
-    with pytest.raises(ConfigError, match=f"feature_noise must be a variance of at least 0, got {variance}"):
+    with refuses(ConfigError, "feature_noise", variance):
         add_feature_noise(zeros(), variance)
 
 
@@ -66,7 +67,7 @@ def test_a_run_can_have_noise_on_any_partition() -> None:
 def test_noise_is_not_for_data_of_a_site() -> None:
     """A site of its own takes its data as they are; a share of a data set is that of the simulation."""
     how = DataSettings(partition="natural", feature_noise=0.1).sharing(0)
-    with pytest.raises(ConfigError, match="cannot follow feature_noise,"):
+    with pytest.raises(ConfigError):
         SiteData("hospital.csv").card(how)
     settings = DataSettings(data="digits", partition="iid", clients=4, feature_noise=0.1)
     site, how = SiteData("digits", share=2), settings.sharing(0)

@@ -26,6 +26,7 @@ from fedkin.data import (
     planted_groups,
 )
 from fedkin.data.dataset import Pool
+from refusals import refuses
 
 Make = Callable[..., Dataset]
 
@@ -71,9 +72,9 @@ def test_official_gives_small_clients_a_test_image(make_dataset: Make) -> None:
 
 def test_official_needs_a_test_part(make_dataset: Make) -> None:
     """Asking for an official split of data without one is refused, as is an unknown split."""
-    with pytest.raises(ConfigError, match="needs an official test part, toy has none; use 'pooled'"):
+    with refuses(ConfigError, "'pooled'"):
         federate(make_dataset(), IID(), clients=2, split="official")
-    with pytest.raises(ConfigError, match="split must be one of pooled, official, got 'random'"):
+    with refuses(ConfigError, "'random'"):
         federate(make_dataset(), IID(), clients=2, split="random")  # type: ignore[arg-type]
 
 
@@ -94,7 +95,7 @@ def test_cap(make_dataset: Make) -> None:
     """samples_per_client keeps a random subset of the larger clients; smaller ones stay as they are."""
     f = federate(make_dataset(60), IID(), clients=4, samples_per_client=10)
     assert f.sizes().sum(dim=1).tolist() == [10] * 4
-    with pytest.raises(ConfigError, match="samples_per_client must be at least 1, got 0"):
+    with refuses(ConfigError, "1", "0"):
         federate(make_dataset(60), IID(), clients=4, samples_per_client=0)
 
 
@@ -236,9 +237,9 @@ def test_dapfl_uses_its_own_test_rule(make_dataset: Make) -> None:
 
 def test_clients_are_needed(make_dataset: Make) -> None:
     """Without natural clients the number of clients must be given, and be possible."""
-    with pytest.raises(ConfigError, match="partition 'iid' needs the number of clients"):
+    with refuses(ConfigError, "'iid'"):
         federate(make_dataset(), IID())
-    with pytest.raises(PartitionError, match="70 clients cannot share the 60 samples of toy"):
+    with refuses(PartitionError, "70", "60"):
         federate(make_dataset(), IID(), clients=70)
 
 
@@ -280,26 +281,26 @@ def test_planted_settings(setting: dict[str, object], message: str) -> None:
 
 def test_dataset_checks(make_dataset: Make) -> None:
     """A data set refuses parts that do not fit."""
-    with pytest.raises(DataError, match="toy: no samples"):
+    with pytest.raises(DataError):
         make_dataset(0)
     with pytest.raises(DataError):
         make_dataset(60, client=torch.zeros(3, dtype=torch.int64))
     with pytest.raises(DataError):
         make_dataset(60, official_test=Samples(torch.zeros(2, 2), torch.zeros(2, dtype=torch.int64)))
-    with pytest.raises(DataError, match="2 class names for 3 classes"):
+    with refuses(DataError, "2", "3"):
         make_dataset(60, labels=("a", "b"))
 
 
 @pytest.mark.parametrize("wrong", [len, "iid", Dirichlet], ids=["function", "name", "class"])
 def test_something_else_than_a_partition_is_refused(wrong: Any, make_dataset: Make) -> None:
     """The error says what a partition is, and what came."""
-    with pytest.raises(ConfigError, match=r"must be a Partition, such as fedkin\.Dirichlet\(alpha=0\.5\), got "):
+    with refuses(ConfigError, "0.5"):
         federate(make_dataset(20), wrong, clients=2)
 
 
 def test_something_else_than_a_data_set_is_refused() -> None:
     """Arrays have to be made a data set first."""
-    with pytest.raises(ConfigError, match=r"expected a fedkin\.Dataset, .*got an object of type tuple"):
+    with pytest.raises(ConfigError):
         federate((torch.zeros(100, 2), torch.zeros(100)), IID(), clients=2)  # type: ignore[arg-type]
 
 
@@ -318,7 +319,5 @@ def test_a_partition_of_ones_own(make_dataset: Make) -> None:
     """Numbers of samples that do not exist are refused with partition and client."""
     assert len(federate(make_dataset(20), Given(), clients=2)) == 2
     for numbers, wrong in (((3, 20), 20), ((-1, 3), -1)):
-        with pytest.raises(
-            PartitionError, match=rf"'given' gives client 1 the sample {wrong} \(train\); there are 20, numbered from 0"
-        ):
+        with refuses(PartitionError, "'given'", "client 1", f"sample {wrong} (train)", 19):
             federate(make_dataset(20), Given(numbers), clients=2)

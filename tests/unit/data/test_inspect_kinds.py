@@ -15,7 +15,7 @@ import torch
 from fedkin.core import ConfigError
 from fedkin.core.samples import Samples
 from fedkin.data import IID, PARTITIONS, ClassesPerClient, Dataset, Dirichlet, Natural, Sharing, load
-from fedkin.data.progress import each, heard
+from fedkin.data.image_files import each, heard
 from fedkin.experiment.settings import DataSettings
 from fedkin.inspection import Finding, Inspection, inspect, look
 from fedkin.inspection.finding import ClientSummary
@@ -170,7 +170,7 @@ def test_images_that_are_resized_may_have_any_size(photos: Path) -> None:
 
 def test_long_reading_is_told(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """How far it is, and the end; nobody has to listen."""
-    monkeypatch.setattr("fedkin.data.progress._EVERY", 0.0)
+    monkeypatch.setattr("fedkin.data.image_files._EVERY", 0.0)
     lines: list[str] = []
     with heard(lines.append):
         load(photos, image_size=8)

@@ -6,6 +6,7 @@ import torch
 from fedkin.core import ConfigError, PartitionError
 from fedkin.data import IID, Federation, federate, load, plant, planted_groups
 from fedkin.experiment.settings import DataSettings
+from refusals import refuses
 
 
 def digits(clients: int = 6) -> Federation:
@@ -41,15 +42,15 @@ def test_images_are_turned_by_quarters() -> None:
 
 def test_what_cannot_be_planted_is_refused() -> None:
     """Too many groups, groups twice, inputs that are no images, an unknown kind."""
-    with pytest.raises(ConfigError, match=r"groups must lie in 1\.\.4 to plant rotations .* got 5"):
+    with refuses(ConfigError, "1..4", "5"):
         plant(digits(), "rotations", 5)
-    with pytest.raises(ConfigError, match=r"groups must lie in 1\.\.3 to plant labels in digits.* got 4"):
+    with refuses(ConfigError, "1..3", "4"):
         plant(digits(3), "labels", 4)
-    with pytest.raises(PartitionError, match="has true groups already"):
+    with pytest.raises(PartitionError):
         plant(plant(digits(), "labels"), "labels")
-    with pytest.raises(PartitionError, match="only square images can be turned"):
+    with pytest.raises(PartitionError):
         plant(Federation.from_arrays([([[0.0, 1.0]] * 4, [0, 1, 0, 1])]), "rotations", 1)
-    with pytest.raises(ConfigError, match="plant must be 'labels' or 'rotations', got 'mirror'"):
+    with refuses(ConfigError, "'labels'", "'rotations'", "'mirror'"):
         plant(digits(), "mirror")  # type: ignore[arg-type]
     assert planted_groups().groups is not None
 

@@ -14,6 +14,7 @@ from fedkin.core.errors import DataError
 from fedkin.data import IID, Federation, Natural, Preparation, federate, load
 from fedkin.data.columns import Input, scaled
 from fedkin.data.preparation import image_preparation
+from refusals import refuses
 
 
 def write(path: Path, n: int = 60, odd: dict[int, str] | None = None) -> Path:
@@ -84,9 +85,9 @@ def test_the_same_again_for_raw_rows(scaling: str, tmp_path: Path) -> None:
         given = {tuple(x.tolist()) for part in (shard.train, shard.validation, shard.test) for x in part.x}
         assert made == given
     if scaling == "client":
-        with pytest.raises(DataError, match=r"choose one: preparation\.of\(client\)"):
+        with pytest.raises(DataError):
             kept.apply(rows)
-        with pytest.raises(DataError, match="no client 3"):
+        with refuses(DataError, "client 3"):
             kept.of(3)
 
 
@@ -114,7 +115,7 @@ def test_the_mean_of_equal_numbers_is_that_number(tmp_path: Path) -> None:
 def test_scaling_needs_one_mean(tmp_path: Path) -> None:
     """Also in the program of an export, which has no other check."""
     column = Input("age", "number", mean=(50.0, 60.0), std=(10.0, 10.0))
-    with pytest.raises(DataError, match="each client has its own means"):
+    with pytest.raises(DataError):
         scaled(np.array([[55.0]]), [column])
 
 
@@ -130,9 +131,9 @@ def test_by_hand() -> None:
         [{"a": 4, "b": 7, "c": "y", "other": 1}, {"a": "?", "b": "", "c": "z"}, {"a": -2.0, "b": 5, "c": "x"}]
     )
     assert got.tolist() == [[0.5, 0, 0, 0, 1], [0, 1, 0, 0, 0], [-1, 0, 0, 1, 0]]
-    with pytest.raises(DataError, match="row 1: no column 'b'; needed are a, b, c, given are a, c"):
+    with refuses(DataError, "row 1", "'b'"):
         made.apply([{"a": 1, "c": "x"}])
-    with pytest.raises(DataError, match="row 2: 'a' is 'old'; expected a finite number"):
+    with refuses(DataError, "row 2", "'a'", "'old'"):
         made.apply([{"a": 1, "b": 1, "c": "x"}, {"a": "old", "b": 1, "c": "x"}])
 
 
@@ -143,13 +144,13 @@ def test_images_and_arrays() -> None:
     assert torch.allclose(grey.apply([picture])[0, 0], torch.tensor([[0, 0.2, 0.4], [0.6, 0.8, 1.0]]))
     colour = image_preparation((3, 2, 3))
     assert torch.equal(colour.apply([picture])[0], grey.apply([picture])[0].expand(3, -1, -1))
-    with pytest.raises(DataError, match="image 1"):
+    with refuses(DataError, "1"):
         grey.apply([picture[:, :2]])
-    with pytest.raises(DataError, match="image 1"):
+    with refuses(DataError, "1"):
         grey.apply([picture / 255])
     plain = Preparation("array", (4,))
     assert plain.apply(np.ones((2, 4))).tolist() == [[1.0] * 4] * 2
-    with pytest.raises(DataError, match=r"expected numbers of shape \[n, 4\], got float64 of shape \[2, 3\]"):
+    with refuses(DataError, "4", "float64", "2", "3"):
         plain.apply(np.ones((2, 3)))
 
 

@@ -90,5 +90,5 @@ def test_two_units_and_one_of_each_class() -> None:
 @pytest.mark.parametrize(("test", "validation"), [(-0.1, 0.1), (0.1, 1.0), (0.5, 0.5)])
 def test_fractions_out_of_range(test: float, validation: float) -> None:
     """Fractions below 0, from 1 on, or that sum to 1, are refused."""
-    with pytest.raises(ConfigError, match="must be"):
+    with pytest.raises(ConfigError):
         check_fractions(test, validation)

@@ -17,7 +17,7 @@ from fedkin.core import DataError
 from fedkin.data import Federation
 from fedkin.data.columns import Input, raw_rows, scaled, unscaled
 from fedkin.data.preparation import Preparation
-from fedkin.data.sources.csvfile import read_csv
+from fedkin.data.sources.tables import read_csv
 from fedkin.experiment.settings import settings_from
 from fedkin.exporting import export, export_global, load_export
 from fedkin.exporting.joining import join

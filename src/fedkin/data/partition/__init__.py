@@ -1,8 +1,8 @@
 """Partitions of a data set over clients.
 
 iid, dirichlet, dirichlet-total, classes     by label                 label.py
-extended-dirichlet                           by label, in two steps   extended.py
-quantity                                     by number of samples     quantity.py
+extended-dirichlet                           by label, in two steps   label.py
+quantity                                     by number of samples     label.py
 cluster-dirichlet, cluster-classes           with true groups         clustered.py
 natural                                      as the data came         natural.py
 dapfl                                        one paper's protocol     dapfl.py
@@ -16,10 +16,15 @@ from dataclasses import fields
 from fedkin.data.partition.base import Assignment, Partition
 from fedkin.data.partition.clustered import ClusterClasses, ClusterDirichlet
 from fedkin.data.partition.dapfl import DAPFLPartition
-from fedkin.data.partition.extended import ExtendedDirichlet
-from fedkin.data.partition.label import IID, ClassesPerClient, Dirichlet, DirichletTotal
+from fedkin.data.partition.label import (
+    IID,
+    ClassesPerClient,
+    Dirichlet,
+    DirichletTotal,
+    ExtendedDirichlet,
+    QuantitySkew,
+)  # fmt: skip
 from fedkin.data.partition.natural import Natural
-from fedkin.data.partition.quantity import QuantitySkew
 
 __all__ = [
     "IID",

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import Field, dataclass
-from typing import Any, ClassVar
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
 from fedkin.core.errors import ConfigError, PartitionError
-from fedkin.data.checks import Indices
+from fedkin.data.checks import Indices, check_range
 from fedkin.data.dataset import Pool
 
 Counts = npt.NDArray[np.int64]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,39 @@ class Assignment:
     notes: tuple[str, ...] = ()
 
 
+class Drawn(Protocol):
+    """Settings of a partition by repeated Dirichlet draws."""
+
+    @property
+    def alpha(self) -> float: ...
+    @property
+    def min_samples(self) -> int: ...
+    @property
+    def tries(self) -> int: ...
+
+
+def ranged(default: T, *, least: float | None = None, above: float | None = None, below: float | None = None) -> T:
+    """Return a field of a partition with its default and its range, as of `check_range`."""
+    limits = {"least": least, "above": above, "below": below}
+    return field(default=default, metadata=limits)
+
+
 class Partition(ABC):
     """Way of sharing out samples to clients: a frozen dataclass whose fields are its settings.
 
     Its draws depend on the seed alone. A partition sees labels and client ids, never inputs.
+
+    Raises:
+        ConfigError: a setting out of the range that `ranged` declares.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]  # every partition is a dataclass
     name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for own in fields(self):
+            if own.metadata and getattr(self, own.name) is not None:
+                check_range(own.name, getattr(self, own.name), **own.metadata)
 
     @abstractmethod
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
@@ -63,67 +89,41 @@ class Partition(ABC):
 
 
 def check_clients(clients: int | None, pool: Pool, name: str) -> int:
-    """Return the number of clients, if it is possible.
-
-    Raises:
-        ConfigError: none given, or below 1.
-        PartitionError: more clients than samples.
-    """
+    """Return the number of clients; raise ConfigError or PartitionError unless it is from 1 to that of the samples."""
     if clients is None:
         raise ConfigError(f"partition '{name}' needs the number of clients")
-    if clients < 1:
-        raise ConfigError(f"clients must be at least 1, got {clients}")
+    check_range("clients", clients, least=1)
     if clients > len(pool):
         raise PartitionError(f"{clients} clients cannot share the {len(pool)} samples of {pool.name}; ask for fewer")
     return clients
 
 
-def check_positive(**values: float) -> None:
-    """Raise ConfigError for the first value that is not a finite number above 0."""
-    for name, value in values.items():
-        if not 0 < value < float("inf"):
-            raise ConfigError(f"{name} must be a number above 0, got {value}")
+def drawn_until(draw: Callable[[], Counts], clients: int, pool: Pool, how: Drawn) -> Counts:
+    """Return the first draw of counts ``[..., K]``, by class or in all, that gives every client enough samples.
+
+    Raises:
+        PartitionError: there are too few samples for all clients, or no draw was good enough.
+    """
+    check_enough(how.min_samples, clients, pool)
+    for _ in range(how.tries):
+        counts = draw()
+        sizes = counts.reshape(-1, clients).sum(axis=0)
+        if sizes.min() >= how.min_samples:
+            return counts
+    worst = int(sizes.argmin())
+    raise PartitionError(
+        f"Dirichlet({how.alpha:g}) gave client {worst} only {sizes[worst]} samples after {how.tries} tries; lower "
+        f"min_samples (now {how.min_samples}) or clients (now {clients}), or raise alpha or tries"
+    )
 
 
-def check_at_least(least: int, **values: int) -> None:
-    """Raise ConfigError for the first value below ``least``."""
-    for name, value in values.items():
-        if value < least:
-            raise ConfigError(f"{name} must be at least {least}, got {value}")
-
-
-def check_min_samples(min_samples: int, clients: int, pool: Pool) -> None:
+def check_enough(min_samples: int, clients: int, pool: Pool) -> None:
     """Raise PartitionError if there are too few samples in all."""
     if min_samples * clients > len(pool):
         raise PartitionError(
             f"{clients} clients with at least {min_samples} samples each need {min_samples * clients} samples, "
             f"{pool.name} has {len(pool)}; lower min_samples or the number of clients"
         )
-
-
-def drawn_until(draw: Callable[[], Counts], name: str, *, min_samples: int, tries: int) -> Counts:
-    """Repeat a draw of counts ``[..., K]`` until every client has ``min_samples``, and return that draw.
-
-    Args:
-        draw: draws the number of samples of each client, by class or in all.
-        name: of the distribution, for the message.
-        min_samples: minimum number of samples per client.
-        tries: draws before giving up.
-
-    Raises:
-        PartitionError: no draw gave every client enough.
-    """
-    sizes = np.zeros(1, dtype=np.int64)
-    for _ in range(tries):
-        counts = draw()
-        sizes = counts.reshape(-1, counts.shape[-1]).sum(axis=0)
-        if sizes.min() >= min_samples:
-            return counts
-    worst = int(sizes.argmin())
-    raise PartitionError(
-        f"{name} gave client {worst} only {sizes[worst]} samples after {tries} tries; lower min_samples (now "
-        f"{min_samples}) or clients (now {len(sizes)}), or raise alpha or tries"
-    )
 
 
 def members(pool: Pool) -> list[Indices]:

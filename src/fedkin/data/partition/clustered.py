@@ -21,13 +21,12 @@ from fedkin.data.partition.base import (
     Assignment,
     Counts,
     Partition,
-    check_at_least,
     check_clients,
-    check_min_samples,
-    check_positive,
+    check_enough,
     cut,
     deal,
     members,
+    ranged,
 )
 from fedkin.data.partition.label import hand_out, present_classes, share_classes
 
@@ -47,29 +46,23 @@ class ClusterDirichlet(Partition):
 
     name: ClassVar[str] = "cluster-dirichlet"
 
-    groups: int = 5
+    groups: int = ranged(5, least=1)
     """Number of true groups."""
-    alpha_between: float = 0.1
+    alpha_between: float = ranged(0.1, above=0)
     """Concentration over groups: small, so that groups differ."""
-    alpha_within: float = 10.0
+    alpha_within: float = ranged(10.0, above=0)
     """Concentration over the clients of a group: large, so that they are similar."""
-    min_samples: int = 10
+    min_samples: int = ranged(10, least=1)
     """Minimum number of samples per client; the draw is repeated until every client has it."""
-    min_group: float = 0.3
+    min_group: float = ranged(0.3, least=0, below=1)
     """Every group holds at least this fraction of an equal share of the samples (Fed-CAM's code: 0.3)."""
-    tries: int = 1000
+    tries: int = ranged(1000, least=1)
     """Draws before giving up."""
-
-    def __post_init__(self) -> None:
-        check_positive(alpha_between=self.alpha_between, alpha_within=self.alpha_within)
-        check_at_least(1, groups=self.groups, min_samples=self.min_samples, tries=self.tries)
-        if not 0 <= self.min_group < 1:
-            raise ConfigError(f"min_group must be a fraction from 0 up to, not including, 1; got {self.min_group}")
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
         """Share out the samples; the result has true groups. See `Partition.split`."""
         k = check_clients(clients, pool, self.name)
-        check_min_samples(self.min_samples, k, pool)
+        check_enough(self.min_samples, k, pool)
         group = _group_of_client(self.groups, k)
         rng, samples = generator(seed, "partition", self.name), members(pool)
         sizes = np.array([len(numbers) for numbers in samples])
@@ -103,15 +96,15 @@ class ClusterClasses(Partition):
 
     name: ClassVar[str] = "cluster-classes"
 
-    groups: int = 5
+    groups: int = ranged(5, least=1)
     """Number of true groups."""
     classes_per_group: int = 3
     """Classes of a group, drawn at random; sets differ between groups where possible."""
-    classes_per_client: int = 2
+    classes_per_client: int = ranged(2, least=1)
     """Classes of a client, drawn from its group's."""
 
     def __post_init__(self) -> None:
-        check_at_least(1, groups=self.groups, classes_per_client=self.classes_per_client)
+        super().__post_init__()
         if self.classes_per_client > self.classes_per_group:
             raise ConfigError(
                 f"classes_per_client is {self.classes_per_client}, more than classes_per_group, "

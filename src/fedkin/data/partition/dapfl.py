@@ -16,7 +16,7 @@ from fedkin.core.errors import ConfigError
 from fedkin.data.checks import Indices
 from fedkin.data.dataset import Pool
 from fedkin.data.draws import generator
-from fedkin.data.partition.base import Assignment, Counts, Partition, check_at_least, check_clients, check_positive
+from fedkin.data.partition.base import Assignment, Counts, Partition, check_clients, ranged
 
 HELD_OUT = 1 / 6
 """Part of each class kept for testing where the source has no test part: CIFAR's own proportion, 10,000 of 60,000."""
@@ -32,19 +32,17 @@ class DAPFLPartition(Partition):
 
     name: ClassVar[str] = "dapfl"
 
-    alpha: float = 0.5
+    alpha: float = ranged(0.5, above=0)
     """Concentration of the Dirichlet draw of each class over clients."""
     variant: Literal["cifar", "femnist"] = "cifar"
     """``cifar``: test samples from a part of their own, a tenth of the training counts. ``femnist``: 9 to 1 of all."""
-    total: int | None = None
+    total: int | None = ranged(None, least=1)
     """Samples per class over all clients before the floor; unset: the authors' 30 to 60 per client."""
 
     def __post_init__(self) -> None:
-        check_positive(alpha=self.alpha)
+        super().__post_init__()
         if self.variant not in ("cifar", "femnist"):
             raise ConfigError(f"variant must be 'cifar' or 'femnist', got '{self.variant}'")
-        if self.total is not None:
-            check_at_least(1, total=self.total)
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
         """Share out the samples; the result has its own test samples. See `Partition.split`.

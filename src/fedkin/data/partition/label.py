@@ -1,4 +1,4 @@
-"""Partitions by label without groups: iid, two kinds of Dirichlet, a fixed number of classes per client."""
+"""Partitions by label or by quantity, without groups."""
 
 from __future__ import annotations
 
@@ -12,20 +12,9 @@ from fedkin.core.errors import PartitionError
 from fedkin.data.checks import Indices
 from fedkin.data.dataset import Pool
 from fedkin.data.draws import generator
-from fedkin.data.partition.base import (
-    Assignment,
-    Counts,
-    Partition,
-    check_at_least,
-    check_clients,
-    check_min_samples,
-    check_positive,
-    cut,
-    deal,
-    drawn_until,
-    largest_remainder,
-    members,
-)
+from fedkin.data.partition.base import Assignment, Counts, Partition, check_clients, ranged
+
+from fedkin.data.partition.base import cut, deal, drawn_until, largest_remainder, members  # isort: skip
 
 Floats = npt.NDArray[np.float64]
 
@@ -49,30 +38,20 @@ class Dirichlet(Partition):
 
     name: ClassVar[str] = "dirichlet"
 
-    alpha: float = 0.5
+    alpha: float = ranged(0.5, above=0)
     """Concentration: below 1 clients hold few classes, above 10 nearly the same mix."""
-    min_samples: int = 10
+    min_samples: int = ranged(10, least=1)
     """Minimum number of samples per client; the draw is repeated until every client has it."""
     balance: bool = False
     """A client that holds its equal share gets nothing of the classes to come (as NIID-Bench and PFLlib do)."""
-    tries: int = 50_000
+    tries: int = ranged(50_000, least=1)
     """Draws before giving up. Alpha 0.01 with 10 classes and 20 clients takes thousands."""
-
-    def __post_init__(self) -> None:
-        check_positive(alpha=self.alpha)
-        check_at_least(1, min_samples=self.min_samples, tries=self.tries)
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
         """Share out the samples; see `Partition.split`."""
         k = check_clients(clients, pool, self.name)
-        check_min_samples(self.min_samples, k, pool)
         rng, samples = generator(seed, "partition", self.name), members(pool)
-        counts = drawn_until(
-            lambda: self._draw(samples, k, rng),
-            f"Dirichlet({self.alpha:g})",
-            min_samples=self.min_samples,
-            tries=self.tries,
-        )
+        counts = drawn_until(lambda: self._draw(samples, k, rng), k, pool, self)
         return Assignment(train=deal(samples, counts, rng))
 
     def _draw(self, samples: list[Indices], clients: int, rng: np.random.Generator) -> Counts:
@@ -91,16 +70,40 @@ class Dirichlet(Partition):
 
 
 @dataclass(frozen=True)
+class QuantitySkew(Partition):
+    """Clients' sizes in proportions drawn from Dirichlet(alpha), samples dealt at random: quantity skew."""
+
+    name: ClassVar[str] = "quantity"
+
+    alpha: float = ranged(0.5, above=0)
+    """Concentration: below 1 a few clients hold most samples, above 10 sizes are similar."""
+    min_samples: int = ranged(10, least=1)
+    """Minimum number of samples per client; the draw is repeated until every client has it."""
+    tries: int = ranged(50_000, least=1)
+    """Draws before giving up."""
+
+    def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
+        """Share out the samples; see `Partition.split`.
+
+        ``q ~ Dir_K(alpha)``, and client k gets a fraction ``q_k`` of all samples, whatever their labels: the quantity
+        skew of Li et al., Federated Learning on Non-IID Data Silos: An Experimental Study, ICDE 2022 (NIID-Bench),
+        where alpha is called beta and is 0.5 or 0.1. As in their program, q is drawn again until every client has
+        enough samples, there 10.
+        """
+        k = check_clients(clients, pool, self.name)
+        rng = generator(seed, "partition", self.name)
+        sizes = drawn_until(lambda: cut(len(pool), rng.dirichlet(np.full(k, self.alpha))), k, pool, self)
+        return Assignment(train=deal([np.arange(len(pool))], sizes[None], rng))
+
+
+@dataclass(frozen=True)
 class DirichletTotal(Partition):
     """Clients of equal size whose class mixes are drawn from Dirichlet(alpha * p), total concentration alpha."""
 
     name: ClassVar[str] = "dirichlet-total"
 
-    alpha: float = 0.5
+    alpha: float = ranged(0.5, above=0)
     """Total concentration. With C equal classes each has alpha / C: far harsher than ``dirichlet`` with that alpha."""
-
-    def __post_init__(self) -> None:
-        check_positive(alpha=self.alpha)
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
         """Share out the samples; see `Partition.split`.
@@ -151,13 +154,10 @@ class ClassesPerClient(Partition):
 
     name: ClassVar[str] = "classes"
 
-    classes_per_client: int = 2
+    classes_per_client: int = ranged(2, least=1)
     """Classes each client holds. With clients * classes_per_client below the number of classes, some stay unused."""
     balanced: bool = False
     """Owners of a class get equal shares of it; otherwise weights from 0.1 to 1 are drawn."""
-
-    def __post_init__(self) -> None:
-        check_at_least(1, classes_per_client=self.classes_per_client)
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
         """Share out the samples; see `Partition.split`."""
@@ -168,6 +168,72 @@ class ClassesPerClient(Partition):
         owned = np.zeros((pool.classes, k), dtype=bool)
         owned[present] = hand_out(np.ones((len(present), k), dtype=bool), self.classes_per_client, rng)
         return Assignment(train=deal(samples, share_classes(samples, owned, self.balanced, pool, rng), rng))
+
+
+@dataclass(frozen=True)
+class ExtendedDirichlet(Partition):
+    """A few random classes per client, each class shared out to its clients by Dirichlet(alpha)."""
+
+    name: ClassVar[str] = "extended-dirichlet"
+
+    classes_per_client: int = ranged(2, least=1)
+    """Classes allocated to each client. Of some it may get no sample, if alpha is small."""
+    alpha: float = ranged(10.0, above=0)
+    """Concentration over the clients of a class: the smaller, the more their shares of it differ."""
+    min_samples: int = ranged(10, least=1)
+    """Minimum number of samples per client; the second draw is repeated until every client has it."""
+    tries: int = ranged(10_000, least=1)
+    """Draws before giving up, of classes and of samples."""
+
+    def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
+        """Share out the samples; see `Partition.split`.
+
+        ExDir(C, alpha) of Li and Lyu, Convergence Analysis of Sequential Federated Learning on Heterogeneous Data,
+        NeurIPS 2023: each client is allocated C different classes at random; then for each
+        class c ``p_c ~ Dir(alpha q_c)``, where ``q_c`` is 1 for the clients of the class and 0 for others, and client k
+        gets a fraction ``p_{c,k}`` of its samples.
+
+        Their program draws the classes again until every class has clients, at least a fifth of what equal use would
+        give it; this is done here as well, so every sample is used. It also gives no further classes to a client with
+        its equal share of all samples. The paper does not mention that, and it is not done here.
+        """
+        k = check_clients(clients, pool, self.name)
+        samples = members(pool)
+        present = present_classes(samples, pool, classes_per_client=self.classes_per_client)
+        rng = generator(seed, "partition", self.name)
+        owned = self._allocated(len(present), k, pool, rng)
+        held = [(samples[c], np.flatnonzero(row)) for c, row in zip(present, owned, strict=True)]
+        counts = drawn_until(lambda: self._draw(held, k, rng), k, pool, self)
+        return Assignment(train=deal([numbers for numbers, _ in held], counts, rng))
+
+    def _allocated(self, classes: int, clients: int, pool: Pool, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+        """Return the classes of each client, ``[classes, K]``: ``classes_per_client`` each, every class used.
+
+        Raises:
+            PartitionError: too few clients for all classes.
+        """
+        each = self.classes_per_client
+        if each * clients < classes:
+            raise PartitionError(
+                f"{clients} clients with {each} classes each cannot hold all {classes} classes of {pool.name}; raise "
+                "classes_per_client or clients, or use partition 'classes', which leaves classes out"
+            )
+        least = max(1, each * clients // classes // 5)
+        for _ in range(self.tries):
+            owned = rng.random((classes, clients)).argsort(axis=0) < each
+            if owned.sum(axis=1).min() >= least:
+                return owned
+        raise PartitionError(
+            f"{each} random classes for each of {clients} clients left one of the {classes} classes of {pool.name} "
+            f"with fewer than {least} clients in {self.tries} tries; raise classes_per_client, clients or tries, or "
+            "use partition 'classes', which uses all classes equally often"
+        )
+
+    def _draw(self, held: list[tuple[Indices, Indices]], clients: int, rng: np.random.Generator) -> Counts:
+        counts = np.zeros((len(held), clients), dtype=np.int64)
+        for c, (numbers, owners) in enumerate(held):
+            counts[c, owners] = cut(len(numbers), rng.dirichlet(np.full(len(owners), self.alpha)))
+        return counts
 
 
 def present_classes(samples: list[Indices], pool: Pool, **wanted: int) -> Indices:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import torch
 
-from fedkin.core.errors import ConfigError, PartitionError, counted
-from fedkin.data.checks import Indices, is_nameless
+from fedkin.core.errors import PartitionError, counted
+from fedkin.data.checks import Indices, check_range, is_nameless, listed
 from fedkin.data.dataset import Pool
 from fedkin.data.draws import generator
-from fedkin.data.partition.base import Assignment, Partition, check_at_least
+from fedkin.data.partition.base import Assignment, Partition, ranged
 
 _SHOWN = 5
 
@@ -23,11 +24,8 @@ class Natural(Partition):
 
     name: ClassVar[str] = "natural"
 
-    min_samples: int = 10
+    min_samples: int = ranged(10, least=1)
     """Clients with fewer samples are left out."""
-
-    def __post_init__(self) -> None:
-        check_at_least(1, min_samples=self.min_samples)
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
         """Keep the natural clients; see `Partition.split`.
@@ -41,8 +39,8 @@ class Natural(Partition):
             raise PartitionError(
                 f"{pool.name} has no natural clients; name the client column or array, or use another partition"
             )
-        if clients is not None and clients < 1:
-            raise ConfigError(f"clients must be at least 1, got {clients}")
+        if clients is not None:
+            check_range("clients", clients, least=1)
         ids, sizes = np.unique(pool.client[pool.client >= 0], return_counts=True)
         large = ids[sizes >= self.min_samples]
         if len(large) == 0:
@@ -50,84 +48,63 @@ class Natural(Partition):
                 f"none of the {len(ids)} natural clients of {pool.name} has {self.min_samples} samples, the largest "
                 f"has {sizes.max(initial=0)}; lower min_samples"
             )
-        enough = large
         if clients is not None and clients < len(large):
             rng = generator(seed, "partition", self.name)
             large = np.sort(rng.choice(large, size=clients, replace=False))
         test = _own_tests(pool, large)
+        unnamed = pool.client_names is None and np.array_equal(large, np.arange(len(large)))
         return Assignment(
             train=_of_clients(pool.client, large),
             test=test,
             groups=None if pool.groups is None else pool.groups[torch.from_numpy(large)].clone(),
-            names=_names_of_all(pool, large),
-            notes=(
-                *self._left_out(pool, ids, sizes),
-                *_undrawn(pool, enough, large),
-                *_nameless(pool, large),
-                *_untested(pool, large, test),
-                *(_untrained(pool, ids) if test is not None else ()),
-            ),
+            names=None if unnamed else _names(pool, large),
+            notes=(*self._left_out(pool, ids, sizes, large), *_nameless(pool, large), *_tests(pool, ids, large, test)),
         )
 
-    def _left_out(self, pool: Pool, ids: Indices, sizes: Indices) -> tuple[str, ...]:
-        small = np.flatnonzero(sizes < self.min_samples)
-        if not len(small):
-            return ()
-        names = _names(pool, ids[small])
-        shown = ", ".join(f"{name} ({sizes[i]})" for name, i in zip(names[:_SHOWN], small, strict=False))
-        more = f" and {len(small) - _SHOWN} more" if len(small) > _SHOWN else ""
-        who = "1 client of the data is" if len(small) == 1 else f"{len(small)} clients of the data are"
-        return (
-            f"{who} left out for fewer than {self.min_samples} samples: {shown}{more}. "
-            "--min-samples 1 keeps all clients",
-        )
+    def _left_out(self, pool: Pool, ids: Indices, sizes: Indices, drawn: Indices) -> Iterator[str]:
+        """Yield notes on clients that are too small, and on those that the draw left out."""
+        small = sizes < self.min_samples
+        if names := _names(pool, ids[small]):
+            shown = listed([f"{name} ({size})" for name, size in zip(names, sizes[small], strict=True)], _SHOWN)
+            who = "1 client of the data is" if len(names) == 1 else f"{len(names)} clients of the data are"
+            yield (
+                f"{who} left out for fewer than {self.min_samples} samples: {shown}. --min-samples 1 keeps all clients"
+            )
+        if names := _names(pool, np.setdiff1d(ids[~small], drawn)):
+            yield (
+                f"{len(drawn)} of the {int((~small).sum())} clients of the data take part, drawn at random by the seed "
+                f"(clients = {len(drawn)}); left out: {listed(names, _SHOWN)}. Without --clients all take part"
+            )
 
 
-def _names_of_all(pool: Pool, ids: Indices) -> tuple[str, ...] | None:
-    """Return the names of clients that take part; None if they have none and their numbers are those of the data."""
-    if pool.client_names is None and np.array_equal(ids, np.arange(len(ids))):
-        return None
-    return tuple(_names(pool, ids))
-
-
-def _untrained(pool: Pool, ids: Indices) -> tuple[str, ...]:
-    """Return a note on clients whose samples are all in the official test part; ``ids`` are those of the others."""
-    if pool.test_client is None:
-        return ()
+def _tests(pool: Pool, ids: Indices, drawn: Indices, tests: tuple[Indices, ...] | None) -> Iterator[str]:
+    """Yield notes on clients with samples in one of the two official parts only; ``ids`` are those of the first."""
+    if tests is None or pool.test_client is None:
+        return
+    if names := _names(pool, drawn[[not len(numbers) for numbers in tests]]):
+        yield f"{_have(names)} no sample in the official test part and cannot be tested: {listed(names, _SHOWN)}"
     others, sizes = np.unique(pool.test_client[pool.test_client >= 0], return_counts=True)
     lost = ~np.isin(others, ids)
-    names = _names(pool, others[lost])
-    if not names:
-        return ()
-    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-    who = "1 client has" if len(names) == 1 else f"{len(names)} clients have"
-    return (
-        f"{who} samples in the official test part only and cannot take part: {shown} "
-        f"({counted(int(sizes[lost].sum()), 'sample')}). --split pooled deals out both parts together",
-    )
+    if names := _names(pool, others[lost]):
+        yield (
+            f"{_have(names)} samples in the official test part only and cannot take part: {listed(names, _SHOWN)} "
+            f"({counted(int(sizes[lost].sum()), 'sample')}). --split pooled deals out both parts together"
+        )
 
 
-def _undrawn(pool: Pool, ids: Indices, drawn: Indices) -> tuple[str, ...]:
-    """Return a note on clients with enough samples that the draw left out."""
-    names = _names(pool, np.setdiff1d(ids, drawn))
-    if not names:
-        return ()
-    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-    return (
-        f"{len(drawn)} of the {len(ids)} clients of the data take part, drawn at random by the seed (clients = "
-        f"{len(drawn)}); left out: {shown}. Without --clients all take part",
-    )
+def _have(names: Sequence[str]) -> str:
+    return "1 client has" if len(names) == 1 else f"{len(names)} clients have"
 
 
-def _nameless(pool: Pool, ids: Indices) -> tuple[str, ...]:
-    """Return a note on samples whose field of the client is empty."""
-    assert pool.client is not None  # `Natural.split` has looked
-    return tuple(
-        f"{counted(int((pool.client == k).sum()), 'sample')} with an empty field where the client is named: they are "
-        f"one client, '{name}', although they may be from several"
-        for k, name in zip(ids, _names(pool, ids), strict=True)
-        if is_nameless(name)
-    )
+def _nameless(pool: Pool, ids: Indices) -> Iterator[str]:
+    """Yield a note on samples whose field of the client is empty."""
+    for k, name in zip(ids, _names(pool, ids), strict=True):
+        if is_nameless(name):
+            count = counted(int((pool.client == k).sum()), "sample")
+            yield (
+                f"{count} with an empty field where the client is named: they are one client, '{name}', although they "
+                "may be from several"
+            )
 
 
 def _of_clients(client: Indices, ids: Indices) -> tuple[Indices, ...]:
@@ -145,17 +122,6 @@ def _own_tests(pool: Pool, ids: Indices) -> tuple[Indices, ...] | None:
     return tests if any(len(numbers) for numbers in tests) else None
 
 
-def _untested(pool: Pool, ids: Indices, tests: tuple[Indices, ...] | None) -> tuple[str, ...]:
-    """Return a note on clients without official test samples, if others have some."""
-    lacking = [] if tests is None else [k for k, numbers in enumerate(tests) if not len(numbers)]
-    if not lacking:
-        return ()
-    names = _names(pool, ids[lacking])
-    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-    who = "1 client has" if len(names) == 1 else f"{len(names)} clients have"
-    return (f"{who} no sample in the official test part and cannot be tested: {shown}",)
-
-
-def _names(pool: Pool, ids: Indices) -> list[str]:
+def _names(pool: Pool, ids: Indices) -> tuple[str, ...]:
     """Return the clients' names; those without are called by their number in the data."""
-    return [f"client {i}" if pool.client_names is None else pool.client_names[i] for i in ids]
+    return tuple(f"client {i}" if pool.client_names is None else pool.client_names[i] for i in ids)

@@ -11,17 +11,14 @@ from fedkin.core.errors import ConfigError, DataError, meant, typed
 from fedkin.data.checks import Scaling
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
-from fedkin.data.sources.csvfile import PARQUET, of_frame
-from fedkin.data.sources.digits import read_digits
-from fedkin.data.sources.files import listed, stem
 from fedkin.data.sources.functions import read_function
 from fedkin.data.sources.hub import PREFIX, is_saved, read_hub
-from fedkin.data.sources.idx import is_idx_folder, read_idx, read_idx_folder
 from fedkin.data.sources.images import has_client_folders, is_image_folder, read_image_folder
 from fedkin.data.sources.npz import read_npz
-from fedkin.data.sources.papers import BY_CLIENT, KNOWN, is_known, read_known
-from fedkin.data.sources.reading import Reading
-from fedkin.data.sources.tables import from_table, read_tables
+from fedkin.data.sources.papers import BY_CLIENT, KNOWN, is_known, read_digits, read_known
+from fedkin.data.sources.reading import Reading, listed, stem
+from fedkin.data.sources.tables import PARQUET, from_table, of_frame, read_tables
+from fedkin.data.sources.upstream import is_idx_folder, read_idx, read_idx_folder
 from fedkin.data.synthetic import planted_dataset
 from fedkin.user_code.loading import is_import_path
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fedkin.core.errors import DataError
 from fedkin.data.arrays import array_of, together
-from fedkin.data.checks import check_client_names
 from fedkin.data.dataset import Dataset, RawSamples, dataset_of
 from fedkin.data.federation import Federation
 from fedkin.user_code.loading import find
@@ -52,7 +51,6 @@ def read_function(spec: str) -> Dataset | Federation:
         names = tuple(f"client {k}" for k in range(len(found)))
     else:
         raise DataError(f"{spec}: {_EXPECTED}; got {_what(found)}")
-    check_client_names(names or (), spec)
     parts = [_arrays(part, f"{spec}, {names[k]}" if names else spec) for k, part in enumerate(found)]
     x, y = (together([part[i] for part in parts], spec) for i in range(2))
     client = None if names is None else np.repeat(np.arange(len(parts)), [len(x) for x, _ in parts])

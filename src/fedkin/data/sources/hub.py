@@ -17,15 +17,14 @@ from fedkin.core.errors import ConfigError, DataError, meant
 from fedkin.data.columns import text_of
 from fedkin.data.dataset import Dataset, RawSamples, dataset_of
 from fedkin.data.image_files import images_of
-from fedkin.data.sources.csvfile import Table
-from fedkin.data.sources.files import listed
-from fedkin.data.sources.reading import Reading, drop_flag
-from fedkin.data.sources.tables import from_table
+from fedkin.data.sources.reading import Reading, drop_flag, listed
+from fedkin.data.sources.tables import Table, from_table
 
 PREFIX = "hf:"
 _LABELS = ("label", "labels", "fine_label", "target", "y", "class", "character")
 _CLIENTS = ("client", "client_id", "writer", "writer_id", "user", "user_id", "subject", "hospital", "site")
 _TRAIN = ("train", "validation", "valid", "val")  # all of them are trained on, as MedMNIST's
+_IMAGES, _LISTS = ("Image",), ("List", "LargeList", "Sequence", "Array2D", "Array3D", "Array4D")
 _SAVED = ("dataset_dict.json", "dataset_info.json", "state.json")
 _log = logging.getLogger("fedkin.data")
 
@@ -39,7 +38,7 @@ class Opened:
         splits: name and rows of each part, those to train on first.
         target, client, inputs: names of columns; without ``inputs`` all other columns are a table.
         guessed: which of the three were not given: ``label``, ``client``, ``input``.
-        unread: names of the splits that are not used.
+        notes: what is to be known of splits that are not used.
     """
 
     spec: str
@@ -48,16 +47,7 @@ class Opened:
     client: str | None
     inputs: str | None
     guessed: tuple[str, ...]
-    unread: tuple[str, ...] = ()
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What is to be known of splits that are not used."""
-        if not self.unread:
-            return ()
-        names = ", ".join(f"'{name}'" for name in self.unread)
-        what = f"split {names} is" if len(self.unread) == 1 else f"splits {names} are"
-        return (f"{what} not used: only train, validation and test are read",)
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -70,6 +60,11 @@ class Opened:
         return sum(len(part) for name, part in self.splits if name == "test")
 
     @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Names of the classes, where the column of the label has them."""
+        return getattr(self.splits[0][1].features[self.target], "names", None)
+
+    @property
     def taken(self) -> tuple[tuple[str, str], ...]:
         """Roles that columns were taken for, see `Preparation.taken`."""
         roles = {"label": self.target, "client": self.client, "input": self.inputs or "all other columns"}
@@ -78,34 +73,29 @@ class Opened:
     def description(self) -> tuple[str, ...]:
         """Return the same as text, and the number of rows of each split."""
         sizes = [f"split {name}: {len(part):,} rows" for name, part in self.splits]
-        ways = {"label": "--target", "client": "--client-column"}
-        named = [
-            f"{role}: {column}"
-            + ("" if role not in self.guessed else f" (guessed; {ways[role]} overrides it)" if role in ways else "")
-            for role, column in self.taken
-        ]
+        flags = {"label": "--target", "client": "--client-column"}
+        guesses = {role: f" (guessed; {flag} overrides it)" for role, flag in flags.items() if role in self.guessed}
+        named = [f"{role}: {column}{guesses.get(role, '')}" for role, column in self.taken]
         return (*sizes, *self.notes, *named, *(() if self.client else ("client: none (--client-column names one)",)))
 
 
 def open_hub(spec: str, how: Reading) -> Opened:
     """Return what `read_hub` would read, without reading it; errors as there."""
-    opened = _opened(spec)
-    splits = _splits(opened, spec)
+    splits, notes = _splits(_opened(spec), spec)
     first = splits[0][1]
     columns = [c for c in first.column_names if c not in how.drop]
-    target = _column(how.target, "label", columns, _labelled(first) or _LABELS, spec)
-    client = _column(how.client, "client", columns, _CLIENTS, spec, needed=False)
-    if client == target:
-        raise ConfigError(
-            f"{spec}: '{target}' is taken for the label and for the client; name another column with --target or "
-            "--client-column"
-        )
-    inputs = _input_column(first, [c for c in columns if c not in (target, client)])
-    droppable = [c for c in columns if inputs is None and c not in (target, client)]
-    _check_splits(splits, [*(c for c in (target, client, inputs) if c is not None), *droppable], target, spec)
+    target = _column(how.target, "label", columns, _labelled(first), spec)
+    client = _column(how.client, "client", columns, _CLIENTS, spec)
+    if target is None or client == target:
+        what = "which column is the label?" if target is None else f"'{target}' is taken for the label and the client;"
+        raise DataError(f"{spec}: {what} name another with --target or --client-column; there are {listed(columns)}")
+    kinds = {name: type(first.features[name]).__name__ for name in columns if name not in (target, client)}
+    inputs = next((name for wanted in (_IMAGES, _LISTS) for name, kind in kinds.items() if kind in wanted), None)
     asked = {"label": how.target, "client": how.client, "input": None}
     guessed = tuple(role for role, name in asked.items() if name is None)
-    return Opened(spec, splits, target, client, inputs, guessed, _unread(opened, splits))
+    found = Opened(spec, splits, target, client, inputs, guessed, notes)
+    _check_splits(found, [target, *([client] if client else []), *([inputs] if inputs else kinds)])
+    return found
 
 
 def read_hub(spec: str, how: Reading) -> Dataset:
@@ -120,27 +110,24 @@ def read_hub(spec: str, how: Reading) -> Dataset:
         how: ``target`` is the column with the label, ``client`` that with the client.
 
     Raises:
-        ConfigError: `datasets` is not installed.
+        ConfigError: `datasets` is not installed, or a setting does not belong to such data.
         DataError: nothing there, the hub cannot be reached, or columns that cannot be used.
     """
-    if how.encoding is not None:
-        raise ConfigError(f"encoding is for csv files that are named by their path; {spec} is read by datasets")
     found = open_hub(spec, how)
     _log.info(
         "%s: label '%s', client '%s', input '%s'",
         spec, found.target, found.client or "none", found.inputs or "all other columns",
     )  # fmt: skip
+    taken = ("target", "client", "drop", *(("image_size",) if _has_images(found) else ()))
+    if unused := [s for s in how.given if s not in (taken if found.inputs else ("binary", "scaling", *taken))]:
+        what = "a table" if found.inputs is None else f"whole inputs, '{found.inputs}'"
+        raise ConfigError(f"{spec} holds {what}, which takes no {' and no '.join(unused)}")
     if found.inputs is not None:
-        if how.binary or how.scaling != "pooled":
-            raise ConfigError(f"binary and scaling are for tables; '{found.inputs}' of {spec} holds whole inputs")
-        return _samples(found, how.image_size)
-    if how.image_size is not None:
-        raise ConfigError(f"image_size is for images; {spec} holds a table")
-    made = from_table(table_of(found), replace(how, target=found.target, client=found.client), tests=found.tests)
-    assert made.table is not None  # it was made of one
-    assert made.preparation is not None
-    preparation = replace(made.preparation, taken=found.taken)
-    table = replace(made.table, taken=found.taken)
+        made = _samples(found, how.image_size)
+    else:
+        made = from_table(table_of(found), replace(how, target=found.target, client=found.client), tests=found.tests)
+    preparation = made.preparation and replace(made.preparation, taken=found.taken)
+    table = made.table and replace(made.table, taken=found.taken)
     return replace(made, table=table, preparation=preparation, notes=(*found.notes, *made.notes))
 
 
@@ -173,23 +160,15 @@ def _class_name(value: Any, names: Sequence[str]) -> str:
 
 def from_hub(name: str, inputs: str, target: str, client: str | None) -> tuple[Dataset | None, str]:
     """Return a data set of the hub, or None and why not."""
-    if not _reachable():
-        return None, "the Hugging Face hub cannot be reached from here"
+    settings = ("HTTPS_PROXY", "https_proxy", "HF_ENDPOINT", "HF_HUB_OFFLINE")
     try:
-        found = read_hub(f"{PREFIX}{name}", Reading(target=target, client=client))
+        if not any(map(os.environ.get, settings)):  # else this machine's name service does not decide
+            socket.getaddrinfo("huggingface.co", 443)  # `datasets` tries for most of a minute before it gives up
+        return read_hub(f"{PREFIX}{name}", Reading(target=target, client=client)), ""
+    except OSError:
+        return None, "the Hugging Face hub cannot be reached from here"
     except (ConfigError, DataError) as error:
         return None, str(error)
-    return found, ""
-
-
-def _reachable() -> bool:
-    """Return whether the hub is worth asking: the library itself tries for most of a minute before it gives up."""
-    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "HF_ENDPOINT", "HF_HUB_OFFLINE")):
-        return True  # then this machine's name service does not decide
-    try:
-        return bool(socket.getaddrinfo("huggingface.co", 443))
-    except OSError:
-        return False
 
 
 def _opened(spec: str) -> Any:
@@ -219,94 +198,66 @@ def is_saved(folder: Path) -> bool:
     return folder.is_dir() and any((folder / name).is_file() for name in _SAVED)
 
 
-def _splits(found: Any, spec: str) -> list[tuple[str, Any]]:
-    """Return training splits, then test; a data set without splits is one training split."""
+def _splits(found: Any, spec: str) -> tuple[list[tuple[str, Any]], tuple[str, ...]]:
+    """Return training splits, then test, and a note on others; a data set without splits is one training split."""
     if not isinstance(found, dict):
-        return [("train", found)]
+        return [("train", found)], ()
     known = [(name, found[name]) for name in (*_TRAIN, "test") if name in found and len(found[name])]
+    if len(found) == 1:
+        return known[:1] if known and known[0][0] != "test" else [("train", next(iter(found.values())))], ()
     if not known or known[0][0] == "test":
-        if len(found) == 1:
-            return [("train", next(iter(found.values())))]
         raise DataError(
             f"{spec}: expected a split 'train', there are {listed(list(map(str, found)))}; rename them, as by "
             "DatasetDict(train=d[...], test=d[...]).save_to_disk(...)"
         )
-    return known
+    unread = [f"'{name}'" for name, part in found.items() if name not in dict(known) and len(part)]
+    what = f"split {unread[0]} is" if len(unread) == 1 else f"splits {', '.join(unread)} are"
+    return known, (f"{what} not used: only train, validation and test are read",) if unread else ()
 
 
-def _unread(found: Any, splits: list[tuple[str, Any]]) -> tuple[str, ...]:
-    """Return the names of the splits with rows that are not among those that are read."""
-    if not isinstance(found, dict) or len(found) == 1:
-        return ()
-    read = {name for name, _ in splits}
-    return tuple(str(name) for name, part in found.items() if name not in read and len(part))
-
-
-def _labelled(data: Any) -> tuple[str, ...]:
-    """Return columns whose type marks them as classes, those of usual names first."""
+def _labelled(data: Any) -> Sequence[str]:
+    """Return columns whose type marks them as classes, those of usual names first; else the usual names."""
     found = [name for name, feature in data.features.items() if type(feature).__name__ == "ClassLabel"]
-    return tuple(sorted(found, key=lambda name: _LABELS.index(name) if name in _LABELS else len(_LABELS)))
+    return sorted(found, key=lambda name: _LABELS.index(name) if name in _LABELS else len(_LABELS)) or _LABELS
 
 
-def _column(
-    asked: str | None, what: str, columns: list[str], usual: Sequence[str], spec: str, *, needed: bool = True
-) -> Any:
-    if asked is not None:
-        if asked not in columns:
-            raise DataError(f"{spec}: no column '{asked}' for the {what}; the columns are {listed(columns)}")
-        return asked
-    found = next((name for name in usual if name in columns), None)
-    if found is None and needed:
-        raise DataError(f"{spec}: which column is the {what}? Name it: --target COLUMN; there are {listed(columns)}")
-    return found
+def _column(asked: str | None, what: str, columns: list[str], usual: Sequence[str], spec: str) -> str | None:
+    if asked is not None and asked not in columns:
+        raise DataError(f"{spec}: no column '{asked}' for the {what}; the columns are {listed(columns)}")
+    return asked or next((name for name in usual if name in columns), None)
 
 
-def _check_splits(splits: list[tuple[str, Any]], needed: list[str], target: str, spec: str) -> None:
+def _check_splits(found: Opened, needed: list[str]) -> None:
     """Raise DataError if a split lacks one of these columns or names its classes in another way than the first."""
-    first, whole = splits[0]
-    names = getattr(whole.features[target], "names", None)
-    for split, part in splits:
+    for split, part in found.splits:
         lacking = [column for column in needed if column not in part.column_names]
-        if lacking or getattr(part.features[target], "names", None) != names:
-            what = f"no column '{lacking[0]}'" if lacking else f"other names of the classes of '{target}'"
+        if lacking or getattr(part.features[found.target], "names", None) != found.classes:
+            what = f"no column '{lacking[0]}'" if lacking else f"other names of the classes of '{found.target}'"
             advice = f"leave it out: {drop_flag(lacking[:1])}" if lacking else "Dataset.align_labels_with_mapping"
-            raise DataError(f"{spec}: split '{split}' has {what}, unlike '{first}'; make them alike, or {advice}")
+            raise DataError(
+                f"{found.spec}: split '{split}' has {what}, unlike '{found.splits[0][0]}'; make them alike, or {advice}"
+            )
 
 
-def _input_column(data: Any, columns: list[str]) -> str | None:
-    kinds = {name: type(data.features[name]).__name__ for name in columns}
-    for wanted in (("Image",), ("List", "LargeList", "Sequence", "Array2D", "Array3D", "Array4D")):
-        found = [name for name in columns if kinds[name] in wanted]
-        if found:
-            return found[0]
-    return None
+def _has_images(found: Opened) -> bool:
+    return found.inputs is not None and type(found.splits[0][1].features[found.inputs]).__name__ in _IMAGES
 
 
 def _samples(found: Opened, side: int | None) -> Dataset:
-    spec, inputs, target = found.spec, found.inputs or "", found.target
-    first = found.splits[0][1]
-    picture = type(first.features[inputs]).__name__ == "Image"
-    if side is not None and not picture:
-        raise ConfigError(f"image_size is for images; '{inputs}' of {spec} holds lists of numbers")
-    data = [part for _, part in found.splits]
+    spec, inputs, data = found.spec, found.inputs or "", [part for _, part in found.splits]
     try:
         x = (
             images_of((row for part in data for row in part[inputs]), spec, side)
-            if picture
+            if _has_images(found)
             else np.concatenate([part.with_format("numpy")[inputs][:] for part in data])
         )
     except (ValueError, TypeError) as error:
         raise DataError(f"{spec}: column '{inputs}' holds lists of differing lengths, or no numbers") from error
-    y = np.concatenate([np.asarray(part[target]) for part in data])
+    y = np.concatenate([np.asarray(part[found.target]) for part in data])
     client = None
     if found.client is not None:
         client = np.array([text_of(value) for part in data for value in part[found.client]])
     n = len(x) - found.tests
     parts = [RawSamples(x[at], y[at], None if client is None else client[at]) for at in (slice(n), slice(n, None))]
-    names = getattr(first.features[target], "names", None)
-    made = dataset_of(
-        found.name, *parts[: 1 + bool(found.tests)], labels=names, resized=side is not None, packed=True,
-        notes=found.notes,
-    )  # fmt: skip
-    assert made.preparation is not None  # as `dataset_of` makes it
-    return replace(made, preparation=replace(made.preparation, taken=found.taken))
+    parts = parts[: 1 + bool(found.tests)]
+    return dataset_of(found.name, *parts, labels=found.classes, resized=side is not None, packed=True)

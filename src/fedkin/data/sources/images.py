@@ -11,7 +11,7 @@ import numpy as np
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.data.dataset import Dataset, RawSamples, dataset_of
 from fedkin.data.image_files import read_images
-from fedkin.data.sources.files import listed
+from fedkin.data.sources.reading import listed
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp"})
 TRAIN, _TEST = ("train", "training"), ("test", "testing")

@@ -19,10 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from fedkin.core.errors import DataError, meant
-from fedkin.data.arrays import channels_first, decoded, together
+from fedkin.data.arrays import Array, channels_first, decoded, together
 from fedkin.data.dataset import Dataset, RawSamples, dataset_of
-from fedkin.data.pixels import Array
-from fedkin.data.sources.files import listed
+from fedkin.data.sources.reading import listed
 
 _CLIENTS = ("client", "subject", "writer")
 _UNITS = ("unit", "segment")

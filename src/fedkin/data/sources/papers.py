@@ -5,15 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from fedkin.core.errors import DataError
 from fedkin.data.dataset import Dataset
+from fedkin.data.preparation import Preparation
 from fedkin.data.sources.hub import from_hub
-from fedkin.data.sources.idx import read_idx_folder
-from fedkin.data.sources.leaf import read_leaf
 from fedkin.data.sources.npz import read_npz
-from fedkin.data.sources.upstream import Files, read_cifar, read_emnist, read_svhn, read_tiny_imagenet
+from fedkin.data.sources.upstream import (
+    Files,
+    read_cifar,
+    read_emnist,
+    read_idx_folder,
+    read_leaf,
+    read_svhn,
+    read_tiny_imagenet,
+)
 
 ROOT = "FEDKIN_DATA"
 
@@ -220,3 +232,24 @@ def read_known(spec: str) -> Dataset:
 def data_root() -> Path:
     """Return the folder of all data sets that are known by name."""
     return Path(os.environ.get(ROOT) or "~/.cache/fedkin/data").expanduser()
+
+
+def read_digits() -> Dataset:
+    """Return 1,797 images, float32 ``[1, 8, 8]`` in 0..1 (values / 16), 10 classes, about 180 of each.
+
+    Source: UCI optical recognition of handwritten digits, test part (Alpaydin and Kaynak), bundled with scikit-learn.
+    """
+    x, y = (t.clone() for t in _arrays())
+    labels = tuple("0123456789")
+    made = Preparation("array", (1, 8, 8), labels, factor=1 / 16)
+    return Dataset(x=x, y=y, classes=10, name="digits", labels=labels, preparation=made)
+
+
+@cache
+def _arrays() -> tuple[Tensor, Tensor]:
+    """Return images and labels; the compressed text that they come as is decoded once per process."""
+    from sklearn.datasets import load_digits  # here: it takes a second to import, and other data do not need it
+
+    images, target = load_digits(return_X_y=True)
+    x = torch.from_numpy((images / 16).astype(np.float32).reshape(-1, 1, 8, 8))
+    return x, torch.from_numpy(target.astype(np.int64))

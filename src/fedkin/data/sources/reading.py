@@ -1,14 +1,20 @@
-"""Settings for reading data, shared by the readers."""
+"""Settings for reading data, and the content of files, shared by the readers."""
 
 from __future__ import annotations
 
 import csv
+import gzip
 import io
+import lzma
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 
-from fedkin.core.errors import typed
+from fedkin.core.errors import DataError, typed
 from fedkin.data.checks import Scaling
+from fedkin.data.checks import listed as listed
 
 
 @dataclass(frozen=True)
@@ -53,3 +59,28 @@ def drop_flag(names: Sequence[str]) -> str:
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(names)
     return f"--drop {typed(line.getvalue())}"
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a file's content, decompressed when its name ends in ``.gz`` or it lies in a zip file.
+
+    Args:
+        path: the file; ``archive.zip/wards/north.csv`` is a file in an archive.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    try:
+        archive = next((p for p in path.parents if p.suffix.lower() == ".zip" and p.is_file()), None)
+        if archive is not None:
+            with zipfile.ZipFile(archive) as members:
+                return members.read(path.relative_to(archive).as_posix())
+        content = path.read_bytes()
+        return gzip.decompress(content) if path.suffix.lower() == ".gz" else content
+    except (OSError, EOFError, LookupError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: cannot be read, it may be cut short or damaged ({error}); fetch it again") from error
+
+
+def stem(path: Path) -> str:
+    """Return a file's name without its ending, also where that is double, as ``.csv.gz``."""
+    return Path(path.stem).stem if path.suffix.lower() == ".gz" else path.stem
