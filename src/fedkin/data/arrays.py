@@ -18,11 +18,7 @@ MAX_CLASSES = 1000
 
 
 def array_of(values: Any, where: str, what: str) -> Array:
-    """Return what a program gives as inputs, labels, clients or units (``what``) as an array of numbers or of texts.
-
-    Raises:
-        DataError: it holds other objects or objects of several types, or texts where these are not taken.
-    """
+    """Return what a program gives as inputs, labels, clients or units (``what``) as an array of numbers or of texts."""
     try:
         found = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
     except (TypeError, ValueError) as error:
@@ -44,9 +40,6 @@ def array_of(values: Any, where: str, what: str) -> Array:
 def numbered_texts(values: Array, where: str, names: Sequence[str] | None = None) -> tuple[Tensor, tuple[str, ...]]:
     """Return the place of each label among the names of the classes, int64 ``[n]``, and these; by default they are
     sorted.
-
-    Raises:
-        DataError: a label that is not among them.
     """
     known = tuple(sorted({str(text) for text in values.flat})) if names is None else tuple(names)
     place = {name: number for number, name in enumerate(known)}
@@ -73,11 +66,7 @@ def decoded(values: Array) -> Array:
 
 
 def together(arrays: Sequence[Array], where: str) -> Array:
-    """Return arrays of the same kind as one.
-
-    Raises:
-        DataError: their samples have other shapes, or some are texts or pixels and others are not.
-    """
+    """Return arrays of the same kind as one."""
     try:
         if len({(a.dtype.kind in "US", a.ndim > 1 and a.dtype == np.uint8) for a in arrays}) > 1:
             raise ValueError(f"they are of {' and '.join(sorted({str(a.dtype) for a in arrays}))}")
@@ -97,10 +86,6 @@ def class_numbers(
         where: put in front of messages.
         site: these are the labels of one site, which may have few samples and large labels.
         names: of the classes, in order. Default: the texts, sorted.
-
-    Raises:
-        DataError: more than one label per sample; a label that is negative, not a whole number, or too large;
-            texts that are not among the names.
     """
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from fedkin.core.errors import DataError, counted
 from fedkin.data.arrays import MAX_CLASSES
-from fedkin.data.checks import listed
+from fedkin.data.checks import listed, readable
 from fedkin.data.columns import MAX_CATEGORIES, convert, whole_labels, whole_numbers
 from fedkin.display import one_line
 
@@ -93,10 +93,8 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             DataError: unknown keys, other types, sizes beyond the limits of this file, texts with control characters,
                 names that occur twice.
         """
-        try:
+        with readable(where, "a card", "correct that part of it"):
             card = msgspec.convert(found, cls)
-        except (ValueError, OverflowError, RecursionError) as e:
-            raise DataError(f"{where}: {one_line(str(e))[:300]}") from e
         labels, names = card.labels or (), [column.name for column in card.columns]
         texts = [card.target or "", *labels, *names, *(t for column in card.columns for t in column.categories)]
         if odd := next((text for text in texts if one_line(text) != text), None):
@@ -116,11 +114,7 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return card
 
     def checked(self, where: str = "card") -> Card:
-        """Return the card, if other hosts will accept it.
-
-        Raises:
-            DataError: a text is too long or not printable, or there are too many columns.
-        """
+        """Return the card, if other hosts will accept it."""
         return Card.from_json(self.to_json(), where)
 
 

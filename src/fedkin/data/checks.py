@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections import Counter
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedkin.core.errors import ConfigError, DataError
+from fedkin.core.errors import ConfigError, DataError, FedkinError
 from fedkin.core.samples import ClientData, Samples
 
 Indices = npt.NDArray[np.int64]
@@ -37,6 +39,28 @@ def check_range(
         )
 
 
+@contextmanager
+def readable(where: object, what: str, mend: str = "if it is damaged, fetch it again") -> Iterator[None]:
+    """Turn any error of a library within this context into a DataError: ``where`` is not ``what``."""
+    try:
+        yield
+    except FedkinError:
+        raise
+    except Exception as error:  # of a dozen classes, for damaged files and of users' functions
+        cause = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise DataError(f"{where}: cannot be read as {what} ({cause}); {mend}") from error
+
+
+def optional(module: str, extra: str, what: str) -> Any:
+    """Return a module of an extra. Raise ConfigError if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f'{what} needs {module.partition(".")[0]}, which is not installed: pip install "fedkin[{extra}]"'
+        ) from error
+
+
 def is_nameless(name: str) -> bool:
     """Return whether a client is that of the samples that name none; ``subject (empty)`` is, of an array subject."""
     return name == NAMELESS or name.endswith(f" {NAMELESS}")
@@ -58,9 +82,6 @@ def check_samples(x: Tensor, y: Tensor, classes: int, where: str, *, pixels: boo
         classes: number of classes.
         where: put in front of the message, for example ``client 3, test part``.
         pixels: inputs may also be bytes, uint8.
-
-    Raises:
-        DataError: wrong type, sizes that differ, a label out of range, a value that is not finite.
     """
     allowed = (torch.float32, torch.int64, torch.uint8) if pixels else (torch.float32, torch.int64)
     if not (
@@ -86,10 +107,6 @@ def check_client_data(shard: ClientData, k: int, like: Tensor, classes: int, nam
 
     Args:
         like: inputs of client 0.
-
-    Raises:
-        DataError: no training sample, inputs of another shape or type than those of client 0, labels out of range,
-            values that are not finite; a drift to other numbers of samples, or before round 2.
     """
     if len(shard.train) == 0:
         raise DataError(f"{name}: client {k} has no training sample; drop this client or give it at least one")

@@ -63,9 +63,6 @@ def raw_rows(rows: Sequence[Row], columns: Sequence[Input], places: Sequence[str
         rows: the fields by column.
         columns: the inputs.
         places: where each row is from, for messages; None: its number, from 1.
-
-    Raises:
-        DataError: a column is not there, or a field of a column of numbers is not a number; the message names the row.
     """
     where = [f"row {i + 1}" for i in range(len(rows))] if places is None else places
     for place, row in zip(where, rows, strict=True):
@@ -106,12 +103,8 @@ def raw_column(texts: Sequence[str], column: Input, places: Sequence[str]) -> Ra
 
 
 def number_of(text: str) -> float:
-    """Return a field as a number.
-
-    Raises:
-        ValueError: it is none. Python alone reads 1_000 as one, which is a code elsewhere.
-    """
-    if "_" in text:
+    """Return a field as a number, or raise ValueError."""
+    if "_" in text:  # 1_000 is a number to Python alone, and a code elsewhere
         raise ValueError(f"{text!r} is not a number")
     return float(text)
 
@@ -132,8 +125,6 @@ def scaled(raw: Raw, columns: Sequence[Input]) -> npt.NDArray[np.float32]:
             known = np.flatnonzero(values >= 0)
             out[known, at + values[known].astype(np.int64)] = 1.0
         else:
-            if len(column.mean) > 1:
-                raise DataError("each client has its own means and deviations; these are of several clients")
             mean, std = column.mean[0], column.std[0]
             missing = np.isnan(values)
             if std > 0:

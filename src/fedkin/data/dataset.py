@@ -125,11 +125,7 @@ class Dataset:
                 raise DataError(f"{self.name}: {len(entries)} {name} for {counted(clients, 'client')}, numbered from 0")
 
     def _take_arrays(self) -> None:
-        """Put tensors in the place of arrays, and numbers with their names in that of texts.
-
-        Raises:
-            DataError: an array that cannot be used.
-        """
+        """Put tensors in the place of arrays, and numbers with their names in that of texts."""
         made: dict[str, object] = {}
         for name in ("x", "y", "client", "test_client", "groups", "unit", "test_unit"):
             given = getattr(self, name)
@@ -167,9 +163,6 @@ class Dataset:
 
         Args:
             split: ``pooled`` merges the official test part into the samples; ``official`` keeps it apart.
-
-        Raises:
-            ConfigError: an unknown split, or ``official`` without an official test part.
         """
         if split not in SPLITS:
             raise ConfigError(f"split must be one of {', '.join(SPLITS)}, got '{split}'")
@@ -256,9 +249,6 @@ def dataset_of(
         packed: keep pixels as bytes, a quarter of the memory.
         site: see `class_numbers`.
         notes: of the data set.
-
-    Raises:
-        DataError: inputs that are no numbers, sizes that differ, labels that are no classes.
     """
     parts = [train] if test is None else [train, test]
     for part in parts:

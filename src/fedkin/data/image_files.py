@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedkin.core.errors import ConfigError, DataError
+from fedkin.core.errors import DataError
 from fedkin.data.arrays import Array, pixels
+from fedkin.data.checks import optional, readable
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
 """Formats of an image file, regardless of its name: Pillow knows more, and runs other programs for some of them."""
@@ -57,10 +58,6 @@ def read_images(files: Sequence[Path], side: int | None) -> Array:
     Args:
         files: the files.
         side: resize every image to this height and width in pixels; None: all must have the same size.
-
-    Raises:
-        ConfigError: Pillow is not installed.
-        DataError: a file is not an image, or sizes differ without ``side``.
     """
     return _stacked((str(path), read_image(path, side)) for path in each(files, "reading images"))
 
@@ -80,13 +77,10 @@ def images_of(images: Iterable[Any], where: str, side: int | None) -> Array:
 def read_image(path: Path, side: int | None = None) -> Array:
     """Read one image file, the right way up, as bytes ``[h, w]`` or ``[h, w, 3]``; errors as of `read_images`."""
     pillow = _pillow()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd metadata
-            with pillow.open(path, formats=FORMATS) as image:
-                return _array(importlib.import_module("PIL.ImageOps").exif_transpose(image), side)
-    except Exception as error:  # of a dozen classes, for damaged files
-        raise DataError(f"{path}: not a readable image ({error or type(error).__name__})") from error
+    with readable(path, "an image"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of odd metadata
+        with pillow.open(path, formats=FORMATS) as image:
+            return _array(importlib.import_module("PIL.ImageOps").exif_transpose(image), side)
 
 
 def _stacked(images: Iterable[tuple[str, Array]]) -> Array:
@@ -115,12 +109,7 @@ def _array(image: Any, side: int | None, mode: str | None = None) -> Array:
 
 
 def _pillow() -> Any:
-    try:
-        return importlib.import_module("PIL.Image")
-    except ImportError as error:
-        raise ConfigError(
-            'reading images needs Pillow, which is not installed: pip install "fedkin[images]"'
-        ) from error
+    return optional("PIL.Image", "images", "reading images")
 
 
 @contextmanager

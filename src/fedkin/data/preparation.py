@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedkin.core.errors import DataError
 from fedkin.data.arrays import numbers
+from fedkin.data.checks import readable
 from fedkin.data.columns import Input, Raw, fitted, raw_rows, recoded, scaled
 from fedkin.data.image_files import prepared
 
@@ -64,18 +65,12 @@ class Preparation:
         elif self.kind == "image":
             shape = ({"L": 1, "RGB": 3}.get(self.mode or "", 0), *(self.size or ()))
         counts = {len(values) for c in numbers for values in (c.mean, c.std)}
-        values = [value for c in numbers for value in (*c.mean, *c.std)]
-        below = any(std < 0 for c in numbers for std in c.std)
+        good = all(math.isfinite(mean) for c in numbers for mean in c.mean)
+        good &= all(0 <= std < math.inf for c in numbers for std in c.std)
         texts = any(c.mean or c.std for c in self.columns if c.kind == "text")
         if self.shape != shape or min(shape, default=0) < 1:
             raise DataError(f"preparation: its shape is {list(self.shape)}, its columns or images have {list(shape)}")
-        if (
-            texts
-            or below
-            or len(counts - {0}) != bool(numbers)
-            or len(counts) > 1
-            or not all(map(math.isfinite, values))
-        ):
+        if texts or not good or len(counts - {0}) != bool(numbers) or len(counts) > 1:
             raise DataError("preparation: columns of numbers need as many finite means as deviations, texts have none")
 
     @property
@@ -140,10 +135,8 @@ class Preparation:
         Raises:
             DataError: other keys or types than those of `to_json`, or parts that do not fit each other.
         """
-        try:
+        with readable(where, "a preparation"):
             made = msgspec.convert(found, cls)
-        except (ValueError, OverflowError, RecursionError, DataError) as e:
-            raise DataError(f"{where}: {str(e).removeprefix('preparation: ')[:300]}") from e
         if made.to_json() != found:
             raise DataError(f"{where}: expected exactly the keys of a preparation, and finite numbers")
         return made

@@ -105,11 +105,7 @@ class Shelf(Sequence[ClientData]):
         return _Lazy(self, part, start, stop)
 
     def read(self, part: str, kind: str, start: int, stop: int) -> Tensor:
-        """Return inputs (``x``) or labels (``y``) of samples ``start`` to ``stop`` of a part of all clients.
-
-        Raises:
-            DataError: the file has become shorter, or a label or an input cannot be.
-        """
+        """Return inputs (``x``) or labels (``y``) of samples ``start`` to ``stop`` of a part of all clients."""
         shape = (stop - start, *(self.shape if kind == "x" else ()))
         path, count, kind_ = self.folder / f"{part}.{kind}", math.prod(shape), np.dtype(self._types[kind])
         out = np.fromfile(path, kind_, count, offset=start * math.prod(shape[1:]) * kind_.itemsize)

@@ -91,8 +91,8 @@ def test_images_of_other_modes_and_hidden_files(model: Path, image: Any, fedkin:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda f, image: f.write_bytes(f.read_bytes()[:40]), "odd/x.png: not a readable image"),
-        (lambda f, image: f.write_bytes(b"text"), "odd/x.png: not a readable image"),
+        (lambda f, image: f.write_bytes(f.read_bytes()[:40]), "odd/x.png: cannot be read as an image"),
+        (lambda f, image: f.write_bytes(b"text"), "odd/x.png: cannot be read as an image"),
         (
             lambda f, image: image.new("L", (9, 5)).save(f),
             "odd/x.png: uint8 [1, 5, 9], the network was trained on images of bytes (uint8) [1, 8, 8]",

@@ -12,7 +12,7 @@ import torch
 import fedkin
 from fedkin.core.errors import DataError
 from fedkin.data import IID, Federation, Natural, Preparation, federate, load
-from fedkin.data.columns import Input, scaled
+from fedkin.data.columns import Input
 from fedkin.data.preparation import image_preparation
 from refusals import refuses
 
@@ -110,13 +110,6 @@ def test_the_mean_of_equal_numbers_is_that_number(tmp_path: Path) -> None:
     d = load(tmp_path / "t.csv", target="y")
     assert d.preparation is not None
     assert d.preparation.columns[0].mean == (37.2,)
-
-
-def test_scaling_needs_one_mean(tmp_path: Path) -> None:
-    """Also in the program of an export, which has no other check."""
-    column = Input("age", "number", mean=(50.0, 60.0), std=(10.0, 10.0))
-    with pytest.raises(DataError):
-        scaled(np.array([[55.0]]), [column])
 
 
 def test_by_hand() -> None:

@@ -99,11 +99,7 @@ def check_clients(clients: int | None, pool: Pool, name: str) -> int:
 
 
 def drawn_until(draw: Callable[[], Counts], clients: int, pool: Pool, how: Drawn) -> Counts:
-    """Return the first draw of counts ``[..., K]``, by class or in all, that gives every client enough samples.
-
-    Raises:
-        PartitionError: there are too few samples for all clients, or no draw was good enough.
-    """
+    """Return the first draw of counts ``[..., K]``, by class or in all, that gives every client enough samples."""
     check_enough(how.min_samples, clients, pool)
     for _ in range(how.tries):
         counts = draw()

@@ -207,11 +207,7 @@ class ExtendedDirichlet(Partition):
         return Assignment(train=deal([numbers for numbers, _ in held], counts, rng))
 
     def _allocated(self, classes: int, clients: int, pool: Pool, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-        """Return the classes of each client, ``[classes, K]``: ``classes_per_client`` each, every class used.
-
-        Raises:
-            PartitionError: too few clients for all classes.
-        """
+        """Return the classes of each client, ``[classes, K]``: ``classes_per_client`` each, every class used."""
         each = self.classes_per_client
         if each * clients < classes:
             raise PartitionError(
@@ -243,9 +239,6 @@ def present_classes(samples: list[Indices], pool: Pool, **wanted: int) -> Indice
         samples: numbers of the samples of each class.
         pool: the same samples, for the message.
         wanted: settings that are numbers of such classes.
-
-    Raises:
-        PartitionError: more are wanted than there are.
     """
     present = np.array([c for c, numbers in enumerate(samples) if len(numbers)])
     for name, value in wanted.items():
@@ -281,9 +274,6 @@ def share_classes(
     """Return the shares of each class for its owners: at least one sample each.
 
     The shares are equal, or have weights drawn from [0.1, 1).
-
-    Raises:
-        PartitionError: a class has fewer samples than owners.
     """
     counts = np.zeros(owned.shape, dtype=np.int64)
     for c, numbers in enumerate(samples):

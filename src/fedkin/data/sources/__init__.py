@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fedkin.core.errors import ConfigError, DataError, meant, typed
-from fedkin.data.checks import Scaling
+from fedkin.data.checks import Scaling, readable
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
 from fedkin.data.sources.functions import read_function
@@ -225,11 +225,8 @@ def _ending(path: Path) -> str:
 
 def _members(archive: Path) -> list[Path]:
     """Return the tables of text in a zip file; a single file without an ending is one as well, as pandas writes it."""
-    try:
-        with zipfile.ZipFile(archive) as file:
-            inside = [archive / name for name in file.namelist() if not name.endswith("/")]
-    except (OSError, ValueError, RuntimeError, zipfile.BadZipFile) as error:
-        raise DataError(f"{archive}: cannot be read as a zip file ({error}); fetch it again") from error
+    with readable(archive, "a zip file"), zipfile.ZipFile(archive) as file:
+        inside = [archive / name for name in file.namelist() if not name.endswith("/")]
     # a name that leads out of the archive is not read
     inside = [
         p for p in inside if p.is_relative_to(archive) and not {"..", "__MACOSX"} & {*p.relative_to(archive).parts}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedkin.core.errors import DataError
 from fedkin.data.arrays import array_of, together
+from fedkin.data.checks import readable
 from fedkin.data.dataset import Dataset, RawSamples, dataset_of
 from fedkin.data.federation import Federation
 from fedkin.user_code.loading import find
@@ -29,17 +30,11 @@ def read_function(spec: str) -> Dataset | Federation:
 
     Args:
         spec: see `fedkin.user_code.loading.find`; it may also name the data themselves.
-
-    Raises:
-        DataError: it cannot be found, failed, or gave something else; the message states what was found and what is
-            expected.
     """
     found = find(spec, DataError)
     if callable(found) and not isinstance(found, Dataset | Federation):
-        try:
+        with readable(spec, "data", "correct the function"):
             found = found()
-        except Exception as error:  # anything that a user's function raises
-            raise DataError(f"{spec}: reading the data failed: {type(error).__name__}: {error}") from error
     if isinstance(found, Dataset | Federation):
         return found
     name, names = spec.rpartition("/")[2], None
@@ -71,13 +66,9 @@ def _arrays(part: Any, where: str) -> tuple[Any, Any]:
 
 def _samples(data: Any, where: str) -> list[Any]:
     """Return inputs and labels of a torch Dataset, one after another."""
-    try:
+    with readable(where, "a torch Dataset with a length and pairs (input, label), inputs of one shape", "correct it"):
         pairs = [(np.asarray(x), np.asarray(y)) for x, y in (data[i] for i in range(len(data)))]
         return [np.stack(arrays) for arrays in zip(*pairs, strict=True)]
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"{where}: expected a torch Dataset with a length and pairs (input, label), inputs of one shape; {error}"
-        ) from error
 
 
 def _is_pair(part: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import socket
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.core.errors import ConfigError, DataError, meant
+from fedkin.data.checks import optional, readable
 from fedkin.data.columns import text_of
 from fedkin.data.dataset import Dataset, RawSamples, dataset_of
 from fedkin.data.image_files import images_of
@@ -172,25 +172,16 @@ def from_hub(name: str, inputs: str, target: str, client: str | None) -> tuple[D
 
 
 def _opened(spec: str) -> Any:
-    try:
-        datasets = importlib.import_module("datasets")
-    except ImportError as error:
-        raise ConfigError(
-            'data of Hugging Face need the library datasets, which is not installed: pip install "fedkin[hf]"'
-        ) from error
+    datasets = optional("datasets", "hf", "reading data of Hugging Face")
     place, _, config = spec.removeprefix(PREFIX).partition("@")
     folder = Path(place).expanduser()
     if not folder.exists() and (place.startswith(("/", ".", "~")) or place.endswith("/") or place.count("/") > 1):
         around = [p.name for p in folder.parent.iterdir()] if folder.parent.is_dir() else []
         raise DataError(f"{spec}: there is no folder {place}{meant(folder.name, around)}")
-    try:
+    with readable(spec, "a folder of datasets" if folder.exists() else "data of the hub, and there is no such folder"):
         if is_saved(folder):
             return datasets.load_from_disk(str(folder))
         return datasets.load_dataset(str(folder) if folder.exists() else place, config or None)
-    except Exception as error:  # datasets raises errors of a dozen classes of several libraries
-        what = "read" if folder.exists() else "found at the hub, and there is no such folder"
-        cause = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        raise DataError(f"{spec}: cannot be {what} ({cause})") from error
 
 
 def is_saved(folder: Path) -> bool:
@@ -245,14 +236,12 @@ def _has_images(found: Opened) -> bool:
 
 def _samples(found: Opened, side: int | None) -> Dataset:
     spec, inputs, data = found.spec, found.inputs or "", [part for _, part in found.splits]
-    try:
+    with readable(f"{spec}, column '{inputs}'", "images or lists of numbers of one length", "correct it"):
         x = (
             images_of((row for part in data for row in part[inputs]), spec, side)
             if _has_images(found)
             else np.concatenate([part.with_format("numpy")[inputs][:] for part in data])
         )
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{spec}: column '{inputs}' holds lists of differing lengths, or no numbers") from error
     y = np.concatenate([np.asarray(part[found.target]) for part in data])
     client = None
     if found.client is not None:

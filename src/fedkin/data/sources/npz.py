@@ -20,6 +20,7 @@ import numpy as np
 
 from fedkin.core.errors import DataError, meant
 from fedkin.data.arrays import Array, channels_first, decoded, together
+from fedkin.data.checks import readable
 from fedkin.data.dataset import Dataset, RawSamples, dataset_of
 from fedkin.data.sources.reading import listed
 
@@ -102,31 +103,16 @@ def _units(arrays: Mapping[str, Array], tests: bool) -> tuple[tuple[Array, ...],
 
 
 def read_arrays(path: Path, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Array]:
-    """Read the arrays of an npz file by name, those whose name is ``wanted``.
-
-    Raises:
-        DataError: it cannot be read without unpickling.
-    """
-    try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            return {key: decoded(file[key]) for key in file.files if wanted(key)}
-    except Exception as error:  # of a dozen classes: numpy reads headers as Python
-        raise DataError(
-            f"{path}: cannot be read as an npz file ({str(error)[:300] or type(error).__name__}); fetch it again, or "
-            "save named arrays of numbers or texts (numpy.savez): objects are never unpickled"
-        ) from error
+    """Read the arrays of an npz file by name, those whose name is ``wanted``."""
+    mend = "fetch it again, or save named arrays of numbers or texts (numpy.savez): objects are never unpickled"
+    with readable(path, "an npz file", mend), path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+        return {key: decoded(file[key]) for key in file.files if wanted(key)}
 
 
 def read_array(path: Path) -> Array:
-    """Read a single array, an npy file.
-
-    Raises:
-        DataError: as `read_arrays`.
-    """
-    try:
+    """Read a single array, an npy file."""
+    with readable(path, "an array of numbers"):
         return np.asarray(np.load(path, allow_pickle=False))
-    except Exception as error:  # as above
-        raise DataError(f"{path} cannot be read as an array of numbers: {str(error)[:300]}") from error
 
 
 def likely_clients_of(path: Path) -> tuple[str, ...]:

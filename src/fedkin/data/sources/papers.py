@@ -30,26 +30,13 @@ from fedkin.data.sources.upstream import (
 ROOT = "FEDKIN_DATA"
 
 _PATH_CLASSES = (
-    "adipose",
-    "background",
-    "debris",
-    "lymphocytes",
-    "mucus",
-    "smooth muscle",
-    "normal colon mucosa",
-    "cancer-associated stroma",
-    "colorectal adenocarcinoma epithelium",
-)
+    "adipose", "background", "debris", "lymphocytes", "mucus", "smooth muscle", "normal colon mucosa",
+    "cancer-associated stroma", "colorectal adenocarcinoma epithelium",
+)  # fmt: skip
 _TISSUE_CLASSES = (
-    "Collecting Duct, Connecting Tubule",
-    "Distal Convoluted Tubule",
-    "Glomerular endothelial cells",
-    "Interstitial endothelial cells",
-    "Leukocytes",
-    "Podocytes",
-    "Proximal Tubule Segments",
-    "Thick Ascending Limb",
-)
+    "Collecting Duct, Connecting Tubule", "Distal Convoluted Tubule", "Glomerular endothelial cells",
+    "Interstitial endothelial cells", "Leukocytes", "Podocytes", "Proximal Tubule Segments", "Thick Ascending Limb",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -85,21 +72,13 @@ def _first20(folder: Path) -> Dataset:
     labels = None if whole.labels is None else whole.labels[:20]
     made = whole.preparation and replace(whole.preparation, labels=labels)
     kept = replace(test, x=test.x[test.y < 20], y=test.y[test.y < 20])
-    return replace(
-        whole,
-        x=whole.x[own],
-        y=whole.y[own],
-        classes=20,
-        name="cifar100-first20",
-        official_test=kept,
-        labels=labels,
-        preparation=made,
-    )
+    x, y = whole.x[own], whole.y[own]
+    return replace(whole, x=x, y=y, classes=20, official_test=kept, labels=labels, preparation=made)
 
 
 def _medmnist(name: str, labels: tuple[str, ...]) -> Callable[[Path], Dataset]:
     def read(folder: Path) -> Dataset:
-        found = read_npz(Files(folder).path(f"{name}.npz"))
+        found = read_npz(Files(folder).folder_of(f"{name}.npz") / f"{name}.npz")
         made = found.preparation and replace(found.preparation, labels=labels)
         return replace(found, classes=len(labels), labels=labels, preparation=made)
 
@@ -117,81 +96,34 @@ _KRIZ = "https://www.cs.toronto.edu/~kriz/cifar.html"
 _MED = "https://zenodo.org/records/10519652"
 
 KNOWN: dict[str, Known] = {
-    "mnist": Known(
-        "70,000 handwritten digits, 28 x 28, 10 classes",
-        _mnist,
-        _IDX,
-        "https://yann.lecun.com/exdb/mnist",
-        hub=("ylecun/mnist", "image", "label", None),
-    ),
-    "fashion-mnist": Known(
-        "70,000 pieces of clothing, 28 x 28, 10 classes",
-        _mnist,
-        _IDX,
+    "mnist": Known("70,000 handwritten digits, 28 x 28, 10 classes", _mnist, _IDX,
+        "https://yann.lecun.com/exdb/mnist", hub=("ylecun/mnist", "image", "label", None)),
+    "fashion-mnist": Known("70,000 pieces of clothing, 28 x 28, 10 classes", _mnist, _IDX,
         "https://github.com/zalandoresearch/fashion-mnist",
-        hub=("zalando-datasets/fashion_mnist", "image", "label", None),
-    ),
-    "emnist-letters": Known(
-        "145,600 handwritten letters, 28 x 28, 26 classes",
-        lambda folder: read_emnist(folder, "letters"),
-        _EMNIST.format("letters"),
-        _NIST,
-        folder="emnist",
-    ),
-    "emnist-byclass": Known(
-        "814,255 handwritten digits and letters, 28 x 28, 62 classes",
-        lambda folder: read_emnist(folder, "byclass"),
-        _EMNIST.format("byclass"),
-        _NIST,
-        folder="emnist",
-    ),
-    "cifar10": Known(
-        "60,000 colour images, 32 x 32, 10 classes",
-        lambda folder: read_cifar(folder, fine=False),
+        hub=("zalando-datasets/fashion_mnist", "image", "label", None)),
+    "emnist-letters": Known("145,600 handwritten letters, 28 x 28, 26 classes",
+        lambda folder: read_emnist(folder, "letters"), _EMNIST.format("letters"), _NIST, folder="emnist"),
+    "emnist-byclass": Known("814,255 handwritten digits and letters, 28 x 28, 62 classes",
+        lambda folder: read_emnist(folder, "byclass"), _EMNIST.format("byclass"), _NIST, folder="emnist"),
+    "cifar10": Known("60,000 colour images, 32 x 32, 10 classes", lambda folder: read_cifar(folder, fine=False),
         "data_batch_1.bin to data_batch_5.bin and test_batch.bin, or cifar-10-binary.tar.gz (the binary version)",
-        _KRIZ,
-        hub=("uoft-cs/cifar10", "img", "label", None),
-    ),
-    "cifar100": Known(
-        "60,000 colour images, 32 x 32, 100 classes",
-        lambda folder: read_cifar(folder, fine=True),
-        _CIFAR100,
-        _KRIZ,
-        hub=("uoft-cs/cifar100", "img", "fine_label", None),
-    ),
+        _KRIZ, hub=("uoft-cs/cifar10", "img", "label", None)),
+    "cifar100": Known("60,000 colour images, 32 x 32, 100 classes", lambda folder: read_cifar(folder, fine=True),
+        _CIFAR100, _KRIZ, hub=("uoft-cs/cifar100", "img", "fine_label", None)),
     "cifar100-first20": Known("the fine classes 0 to 19 of CIFAR-100", _first20, _CIFAR100, _KRIZ, folder="cifar100"),
-    "svhn": Known(
-        "99,289 house numbers in colour, 32 x 32, 10 classes",
-        read_svhn,
-        "train_32x32.mat and test_32x32.mat",
-        "http://ufldl.stanford.edu/housenumbers",
-    ),
-    "femnist": Known(
-        "handwritten digits and letters by writer, 28 x 28, 62 classes (LEAF)",
-        read_leaf,
+    "svhn": Known("99,289 house numbers in colour, 32 x 32, 10 classes", read_svhn,
+        "train_32x32.mat and test_32x32.mat", "http://ufldl.stanford.edu/housenumbers"),
+    "femnist": Known("handwritten digits and letters by writer, 28 x 28, 62 classes (LEAF)", read_leaf,
         "the .json files that LEAF's preprocess.sh makes, in train/ and test/ or in all_data/",
-        "https://github.com/TalwalkarLab/leaf",
-        hub=("flwrlabs/femnist", "image", "character", "writer_id"),
-    ),
-    "tiny-imagenet": Known(
-        "110,000 colour images, 64 x 64, 200 classes",
-        read_tiny_imagenet,
+        "https://github.com/TalwalkarLab/leaf", hub=("flwrlabs/femnist", "image", "character", "writer_id")),
+    "tiny-imagenet": Known("110,000 colour images, 64 x 64, 200 classes", read_tiny_imagenet,
         "wnids.txt, train/ and val/ of tiny-imagenet-200.zip, unpacked",
-        "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-    ),
-    "pathmnist": Known(
-        "107,180 images of tissue in colour, 28 x 28, 9 classes (MedMNIST)",
-        _medmnist("pathmnist", _PATH_CLASSES),
-        "pathmnist.npz",
-        _MED,
-    ),
-    "tissuemnist": Known(
-        "236,386 images of kidney cells, 28 x 28, 8 classes (MedMNIST)",
-        _medmnist("tissuemnist", _TISSUE_CLASSES),
-        "tissuemnist.npz",
-        _MED,
-    ),
-}
+        "http://cs231n.stanford.edu/tiny-imagenet-200.zip"),
+    "pathmnist": Known("107,180 images of tissue in colour, 28 x 28, 9 classes (MedMNIST)",
+        _medmnist("pathmnist", _PATH_CLASSES), "pathmnist.npz", _MED),
+    "tissuemnist": Known("236,386 images of kidney cells, 28 x 28, 8 classes (MedMNIST)",
+        _medmnist("tissuemnist", _TISSUE_CLASSES), "tissuemnist.npz", _MED),
+}  # fmt: skip
 """Data sets by name: their files are looked for in ``NAME:FOLDER``, else in ``$FEDKIN_DATA/NAME``, by default
 ``~/.cache/fedkin/data/NAME``."""
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import lzma
 import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from fedkin.core.errors import DataError, typed
-from fedkin.data.checks import Scaling
+from fedkin.core.errors import typed
+from fedkin.data.checks import Scaling, readable
 from fedkin.data.checks import listed as listed
 
 
@@ -66,19 +64,14 @@ def read_bytes(path: Path) -> bytes:
 
     Args:
         path: the file; ``archive.zip/wards/north.csv`` is a file in an archive.
-
-    Raises:
-        DataError: the file cannot be read.
     """
-    try:
+    with readable(path, "a whole file"):
         archive = next((p for p in path.parents if p.suffix.lower() == ".zip" and p.is_file()), None)
         if archive is not None:
             with zipfile.ZipFile(archive) as members:
                 return members.read(path.relative_to(archive).as_posix())
         content = path.read_bytes()
         return gzip.decompress(content) if path.suffix.lower() == ".gz" else content
-    except (OSError, EOFError, LookupError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: cannot be read, it may be cut short or damaged ({error}); fetch it again") from error
 
 
 def stem(path: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ from fedkin.core.machine import no_collection
 from fedkin.core.samples import Samples
 from fedkin.data.arrays import MAX_CLASSES
 from fedkin.data.card import Card, Column
-from fedkin.data.checks import NAMELESS, check_one_client, check_scaling
+from fedkin.data.checks import NAMELESS, check_one_client, check_scaling, optional, readable
 from fedkin.data.columns import (
     MAX_CATEGORIES,
     MISSING,
@@ -114,10 +113,6 @@ def read_csv(paths: Sequence[Path], name: str, encoding: str | None = None) -> T
         paths: csv or parquet files; see `fedkin.data.sources.csv_files`.
         name: for messages.
         encoding: of the text of csv files; None: UTF-8.
-
-    Raises:
-        DataError: a file cannot be read or has no row; the message names the line.
-        ConfigError: an encoding of parquet files.
     """
     import pandas  # here: it takes half a second to import, and other data do not need it
 
@@ -148,20 +143,12 @@ def _parquet(path: Path, texts: set[str]) -> DataFrame:
     """Return a parquet file, its rows counted from 1, and add the columns that it declares to be texts."""
     from pandas import DataFrame
 
-    try:
-        parquet = importlib.import_module("pyarrow.parquet")
-    except ImportError as error:
-        raise ConfigError(
-            'reading parquet files needs pyarrow, which is not installed: pip install "fedkin[parquet]"'
-        ) from error
-    try:
+    parquet = optional("pyarrow.parquet", "parquet", "reading parquet files")
+    with readable(path, "a parquet file"):
         with path.open("rb") as file:
             found = parquet.read_table(file)
         columns = {name: [text_of(v) for v in found[name].to_pylist()]
                    for name in found.column_names if not _ROW_NUMBERS.fullmatch(name)}  # fmt: skip
-    except Exception as error:  # pyarrow raises errors of a dozen classes
-        cause = " ".join(str(error).split())[:300]
-        raise DataError(f"{path}: cannot be read as a parquet file ({cause}); write it again") from error
     texts |= {column.name for column in found.schema if "string" in str(column.type)}
     return DataFrame(columns, index=[f"{path.name}, row {n + 1}" for n in range(found.num_rows)], dtype=object)
 
@@ -325,9 +312,6 @@ def table_card(paths: Sequence[Path], how: Reading, *, name: str, texts: Sequenc
     Args:
         paths, how, name: as for `read_tables`.
         texts: columns, perhaps the target, that are described as texts although they could be numbers here.
-
-    Raises:
-        DataError, ConfigError: as `read_tables`.
     """
     table = read_csv(paths, name, how.encoding)
     client = how.client if how.client in table.columns else None
@@ -400,9 +384,6 @@ def numbered_classes(
     """Return the number of each row's class, int64 ``[n]``.
 
     ``whose`` classes the card has, and what ``todo``, are for messages.
-
-    Raises:
-        DataError: a field of the target is empty or not a class, or not one of the card's.
     """
     target, labels = card.target or "", card.labels or ()
     fields = table.column(target, "target")

@@ -10,10 +10,10 @@ import string
 import struct
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,14 @@ import torch
 
 from fedkin.core.errors import DataError
 from fedkin.data.arrays import numbered
+from fedkin.data.checks import readable
 from fedkin.data.dataset import Dataset, RawSamples, dataset_of
 from fedkin.data.image_files import read_images
 from fedkin.data.sources.npz import read_arrays
 from fedkin.data.sources.reading import listed, read_bytes
 
 Bytes = npt.NDArray[np.uint8]
+T = TypeVar("T")
 
 _ARCHIVES = (".tar.gz", ".tgz", ".zip")
 _KRIZ = "https://www.cs.toronto.edu/~kriz/cifar.html"
@@ -42,34 +44,25 @@ class Files:
         packed = sorted(p for p in folder.iterdir() if p.name.endswith(_ARCHIVES))
         self.archives = [p for p in packed if not p.name.endswith("-python.tar.gz")]  # of CIFAR: pickles
 
-    def path(self, name: str) -> Path:
-        """Return the path of an unpacked file. Raise DataError if there is none."""
-        if name not in self.there:
-            raise DataError(self.missing(name))
-        return self.there[name]
-
     def folder_of(self, *names: str) -> Path:
         """Return the folder that holds a file of one of these names, perhaps with .gz, unpacked."""
-        for name in names:
-            for end in ("", ".gz"):
-                if name + end in self.there:
-                    return self.there[name + end].parent
-        raise DataError(self.missing(names[0]))
+        both = (name + end for name in names for end in ("", ".gz"))
+        found = next((self.there[name] for name in both if name in self.there), None)
+        return self._there(found, names[0]).parent
 
     def content(self, name: str) -> bytes | None:
         """Return a file's bytes, wherever it is, decompressed if it is a .gz; None if it is nowhere."""
         for end in ("", ".gz"):
             if name + end in self.there:
                 return read_bytes(self.there[name + end])
-        for archive in self.archives:
-            found = _from_archive(archive, name)
-            if found is not None:
-                return found
-        return None
+        packed = (_from_archive(archive, name) for archive in self.archives)
+        return next((content for content in packed if content is not None), None)
 
     def needed(self, name: str) -> bytes:
         """Do the same as `content`; raise DataError if the file is nowhere."""
-        found = self.content(name)
+        return self._there(self.content(name), name)
+
+    def _there(self, found: T | None, name: str) -> T:
         if found is None:
             raise DataError(self.missing(name))
         return found
@@ -89,9 +82,6 @@ def read_cifar(folder: Path, *, fine: bool) -> Dataset:
 
     A record is one byte with the label (CIFAR-100: two, coarse and fine), then 3072 bytes: red, green, blue, each
     32 rows of 32 (https://www.cs.toronto.edu/~kriz/cifar.html).
-
-    Raises:
-        DataError: a file is missing, of another length or the python version, or a label is out of range.
     """
     files = Files(folder)
     train = ["train.bin"] if fine else [f"data_batch_{i}.bin" for i in range(1, 6)]
@@ -119,9 +109,6 @@ def read_emnist(folder: Path, split: str) -> Dataset:
 
     Letters are numbered from 1 in the files and from 0 here; the classes of byclass are digits, capitals and small
     letters (Cohen et al., EMNIST, 2017).
-
-    Raises:
-        DataError: a file is missing or not an idx file, or a label is out of range.
     """
     files, parts = Files(folder), []
     letters = string.ascii_uppercase
@@ -137,18 +124,14 @@ def read_svhn(folder: Path) -> Dataset:
     """Read Street View House Numbers, cropped digits (format 2).
 
     ``X [32, 32, 3, n]`` and ``y [n, 1]``, where 10 is digit 0 (http://ufldl.stanford.edu/housenumbers).
-
-    Raises:
-        DataError: a file is missing or not such a .mat file.
     """
     files, parts = Files(folder), []
     for part in ("train", "test"):
-        path = files.path(f"{part}_32x32.mat")
-        try:
+        name = f"{part}_32x32.mat"
+        path = files.folder_of(name) / name
+        with readable(path, "a .mat file of cropped digits, X [32, 32, 3, n] and y"):
             arrays = importlib.import_module("scipy.io").loadmat(path, variable_names=["X", "y"])
             x, y = np.asarray(arrays["X"], dtype=np.uint8).transpose(3, 2, 0, 1), np.asarray(arrays["y"])
-        except Exception as error:  # of a dozen classes, for damaged files
-            raise DataError(f"{path}: not a .mat file of cropped digits, X [32, 32, 3, n] and y ({error})") from error
         parts.append(RawSamples(x, np.where(y == 10, 0, y)))
     return dataset_of("svhn", *parts, classes=10, labels=tuple(string.digits), packed=True)
 
@@ -158,25 +141,18 @@ def read_tiny_imagenet(folder: Path) -> Dataset:
 
     ``train/WNID/images`` is the training part and ``val`` with ``val_annotations.txt`` the test part; the images of
     ``test`` have no labels. Classes are numbered in the order of ``wnids.txt``.
-
-    Raises:
-        DataError: a file is missing or not an image of 64 x 64 pixels; Pillow is not installed (ConfigError).
     """
     root = Files(folder).folder_of("wnids.txt")
     wnids = (root / "wnids.txt").read_text().split()
     number = {wnid: i for i, wnid in enumerate(wnids)}
     train = [(p, number[wnid]) for wnid in wnids for p in sorted((root / "train" / wnid / "images").glob("*.JPEG"))]
     table = root / "val" / "val_annotations.txt"
-    try:
+    with readable(table, "lines of a file in val/images/ and a class of wnids.txt"):
         lines = [line.split("\t") for line in table.read_text().splitlines() if line]
         test = [(root / "val" / "images" / line[0], number[line[1]]) for line in lines]
-    except (OSError, LookupError, ValueError) as error:
-        raise DataError(f"{table}: expected lines of a file and a class of wnids.txt ({error})") from error
-    if not train or not test:
-        raise DataError(f"{root}: expected images in train/WNID/images/*.JPEG and val/images/")
-    parts = [
-        RawSamples(read_images([p for p, _ in part], None), np.array([c for _, c in part])) for part in (train, test)
-    ]
+    with readable(root, "images in train/WNID/images/*.JPEG and val/images/"):
+        parts = [RawSamples(read_images(list(paths), None), np.array(own))
+                 for paths, own in (zip(*part, strict=True) for part in (train, test))]  # fmt: skip
     return dataset_of("tiny-imagenet", *parts, classes=len(wnids), labels=_words(root, wnids), packed=True)
 
 
@@ -198,13 +174,9 @@ def _records(raw: bytes, where: str, label_bytes: int) -> tuple[Bytes, Bytes]:
 
 def _from_archive(archive: Path, name: str) -> bytes | None:
     """Return a member by the last part of its name, perhaps with .gz, decompressed."""
-    try:
+    with readable(archive, "an archive"):
         for member, content in _members(archive, {name, f"{name}.gz"}):
-            if not member.endswith(".gz"):
-                return content
-            return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
-        raise DataError(f"{archive}: cannot be unpacked, it may be cut short or damaged ({error})") from error
+            return gzip.decompress(content) if member.endswith(".gz") else content
     return None
 
 
@@ -305,9 +277,6 @@ def read_leaf(folder: Path) -> Dataset:
 
     The files in ``test/`` are the official test part, those in ``train/``, ``all_data/`` or the folder itself are
     shared out.
-
-    Raises:
-        DataError: no such files, or a file that is not LEAF's; the message names the file and the user.
     """
     roots = [folder, folder / "data", *sorted(p for p in folder.iterdir() if p.is_dir())]
     root = next((r for r in roots if (r / "train").is_dir() or (r / "all_data").is_dir()), folder)
@@ -326,16 +295,12 @@ def _part(paths: list[Path]) -> RawSamples:
 
 
 def _users(path: Path) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    where, found = str(path), []
-    try:
+    found, what = [], "of LEAF, with users and user_data, images x of 784 numbers and labels y"
+    with readable(path, f"a file {what}"):
         content = json.loads(path.read_text(encoding="utf-8"))
-        for name in map(str, content["users"]):
-            where, own = f"{path}, user {name}", content["user_data"][name]
-            x, y = np.asarray(own["x"], dtype=np.float32).reshape(-1, 1, _SIDE, _SIDE), np.asarray(own["y"])
-            found.append((x, y, np.full(len(x), name)))
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise DataError(
-            f"{where}: not a file of LEAF, which has users and user_data with images x of 784 numbers and labels y "
-            f"({type(error).__name__}: {error})"
-        ) from error
+        users, data = [*map(str, content["users"])], dict(content["user_data"])
+    for name in users:
+        with readable(f"{path}, user {name}", f"one {what}"):
+            x = np.asarray(data[name]["x"], dtype=np.float32).reshape(-1, 1, _SIDE, _SIDE)
+            found.append((x, np.asarray(data[name]["y"]), np.full(len(x), name)))
     return found
