@@ -80,14 +80,7 @@ def planted_groups(
 ) -> Federation:
     """Return `planted_dataset` as a federation; ``groups`` of the result are the true ones."""
     data = planted_dataset(
-        clients=clients,
-        groups=groups,
-        samples=samples,
-        classes=classes,
-        shape=shape,
-        kind=kind,
-        noise=noise,
-        seed=seed,
+        clients=clients, groups=groups, samples=samples, classes=classes, shape=shape, kind=kind, noise=noise, seed=seed
     )
     return federate(data, Natural(min_samples=1), seed=seed, test=test, validation=validation)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -13,16 +12,6 @@ import pytest
 import torch
 
 from fedkin.data import Dataset, Pool
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """The folder of real data sets, or a skip."""
-    named = os.environ.get("FEDKIN_SHARED")
-    folder = Path(named) if named else Path(__file__).resolve().parents[4] / "shared" / "data"
-    if not folder.is_dir():
-        pytest.skip("needs the real data folder ../shared/data, not part of the project")
-    return folder
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import torch
 
 import fedkin
 from fedkin import Dataset, Federation
-from fedkin.core import ConfigError, DataError
+from fedkin.core import DataError
 from fedkin.exporting.joining import join
 from refusals import refuses
 
@@ -70,15 +70,6 @@ def test_texts_are_classes_and_clients() -> None:
     given = Dataset(X, NAMES, labels=("well", "ill", "dead"))
     assert (given.labels, given.classes, given.y.tolist()) == (("well", "ill", "dead"), 3, Y.tolist())
     assert Dataset(X, Y, labels=("a", "b", "c")).classes == 3
-
-
-def test_numbers_of_clients_stay_numbers() -> None:
-    """Clients 3, 5 and 9 keep these numbers; data without clients need their number."""
-    ids = np.repeat([3, 5, 9], 20)
-    assert fedkin.federate(Dataset(X, Y, client=ids)).client_names == ("client 3", "client 5", "client 9")
-    assert len(fedkin.federate(Dataset(X, Y), clients=2)) == 2
-    with pytest.raises(ConfigError):
-        fedkin.federate(Dataset(X, Y))
 
 
 def test_bytes_are_pixels() -> None:

@@ -31,27 +31,6 @@ def test_properties() -> None:
     assert f.counts().tolist() == [[3, 0], [0, 2]]
 
 
-def test_no_clients() -> None:
-    """A federation without clients is refused."""
-    with pytest.raises(DataError):
-        Federation((), classes=2)
-
-
-def test_empty_client_is_named() -> None:
-    """A client without training samples is refused by name."""
-    with refuses(DataError, "client 1"):
-        Federation((shard(), shard(train=part(0))), classes=2)
-
-
-def test_label_out_of_range_is_named() -> None:
-    """A label outside 0..classes-1 is refused with client, part, value and position."""
-    bad = Samples(torch.zeros(3, 2), torch.tensor([0, 1, 7]))
-    with refuses(DataError, "client 1", "7", "sample 2", "0..1"):
-        Federation((shard(), shard(test=bad)), classes=2)
-    with refuses(DataError, "-1", "sample 0"):
-        Federation((shard(train=part(2, -1)),), classes=2)
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_not_finite_is_named(value: float) -> None:
     """NaN and infinite inputs are refused with client and sample."""
@@ -86,10 +65,22 @@ def test_a_repr_is_one_line() -> None:
     )
 
 
-def test_shapes_must_agree() -> None:
-    """A client with inputs of another shape is refused with both shapes."""
-    with refuses(DataError, "client 1", "3", "client 0", "2"):
-        Federation((shard(), shard(train=part(2, shape=(3,)))), classes=2)
+BAD = Samples(torch.zeros(3, 2), torch.tensor([0, 1, 7]))
+
+
+@pytest.mark.parametrize(
+    ("shards", "facts"),
+    [
+        ((), ("at least one client",)),
+        ((shard(), shard(train=part(0))), ("client 1", "no training sample")),
+        ((shard(), shard(test=BAD)), ("client 1, test part", "label 7", "sample 2", "0..1")),
+        ((shard(train=part(2, -1)),), ("client 0", "label -1", "sample 0")),
+        ((shard(), shard(train=part(2, shape=(3,)))), ("client 1", "[3]", "client 0", "[2]")),
+    ],
+)
+def test_clients_that_cannot_take_part_are_named(shards: tuple[ClientData, ...], facts: tuple[str, ...]) -> None:
+    with refuses(DataError, *facts):
+        Federation(shards, classes=2)
 
 
 def test_groups_and_names_must_fit() -> None:

@@ -223,7 +223,7 @@ def test_splits_of_other_names(tmp_path: Path) -> None:
 def test_folders_that_are_not_there_or_without_the_prefix(tmp_path: Path) -> None:
     """A folder is not looked for at the hub; one that was saved to disk is read with hf: in front."""
     place = saved(tmp_path / "d", rows(60), rows(20))
-    with pytest.raises(DataError, match=f"format of Hugging Face; name it --data hf:{place}$"):
+    with refuses(DataError, f"--data hf:{place}"):
         load(place)
     with pytest.raises(DataError):
         load(f"hf:{tmp_path}/e")

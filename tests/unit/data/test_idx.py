@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,53 +38,34 @@ def test_without_test_files(mnist_like: Path) -> None:
     assert load(mnist_like).official_test is None
 
 
-def test_wrong_magic(mnist_like: Path, write_idx: Write) -> None:
-    """A file with another magic number is refused with both."""
-    write_idx(mnist_like / IMAGES, np.zeros(6))
-    with pytest.raises(DataError):
-        load(mnist_like)
-    (mnist_like / IMAGES).write_bytes(gzip.compress(b""))
-    with pytest.raises(DataError):
-        load(mnist_like)
+def packed(values: np.ndarray) -> bytes:
+    head = struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape)
+    return gzip.compress(head + values.astype(np.uint8).tobytes())
 
 
-@pytest.mark.parametrize("change", [-1, 1])
-def test_wrong_size(mnist_like: Path, change: int) -> None:
-    """A byte too few or too many is refused with the sizes."""
-    raw = gzip.decompress((mnist_like / IMAGES).read_bytes())
-    (mnist_like / IMAGES).write_bytes(gzip.compress(raw[:-1] if change < 0 else raw + b"x"))
-    with pytest.raises(DataError):
-        load(mnist_like)
+WHOLE = gzip.decompress(packed(np.zeros((6, 2, 3))))
+DAMAGE: dict[str, dict[str, bytes | None]] = {
+    "two dimensions too few": {IMAGES: packed(np.zeros(6))},
+    "empty": {IMAGES: gzip.compress(b"")},
+    "a byte too few": {IMAGES: gzip.compress(WHOLE[:-1])},
+    "a byte too many": {IMAGES: gzip.compress(WHOLE + b"x")},
+    "cut short": {LABELS: packed(np.zeros(6))[:-9]},
+    "not packed": {LABELS: b"not gzip"},
+    "fewer labels": {LABELS: packed(np.zeros(5))},
+    "no samples": {LABELS: packed(np.zeros(0)), IMAGES: packed(np.zeros((0, 2, 3)))},
+    "two sets": {"letters-train-labels-idx1-ubyte.gz": packed(np.zeros(6))},
+    "no labels": {LABELS: None},
+}
 
 
-def test_damaged_gzip(mnist_like: Path) -> None:
-    """A gzip file that was cut short, and one that is no gzip file, are refused by name."""
-    whole = (mnist_like / LABELS).read_bytes()
-    for content in (whole[:-9], b"not gzip"):
-        (mnist_like / LABELS).write_bytes(content)
-        with refuses(DataError, "train-labels-idx1-ubyte.gz"):
-            load(mnist_like)
-
-
-def test_numbers_differ(mnist_like: Path, write_idx: Write) -> None:
-    """Images and labels must be equally many, and some."""
-    write_idx(mnist_like / LABELS, np.zeros(5))
-    with pytest.raises(DataError):
-        load(mnist_like)
-    write_idx(mnist_like / LABELS, np.zeros(0))
-    write_idx(mnist_like / IMAGES, np.zeros((0, 2, 3)))
-    with pytest.raises(DataError):
-        load(mnist_like)
-
-
-def test_missing_and_double_files(mnist_like: Path, write_idx: Write) -> None:
-    """A missing file is named; two sets in one folder are refused."""
-    write_idx(mnist_like / "letters-train-labels-idx1-ubyte.gz", np.zeros(6))
-    with pytest.raises(DataError):
-        load(mnist_like)
-    for path in mnist_like.glob("*train-labels*"):
-        path.unlink()
-    with pytest.raises(DataError):
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_files(damage: str, mnist_like: Path) -> None:
+    """Refused with the name of the file or of the folder."""
+    for name, content in DAMAGE[damage].items():
+        (mnist_like / name).write_bytes(content or b"")
+        if content is None:
+            (mnist_like / name).unlink()
+    with refuses(DataError, mnist_like.name):
         load(mnist_like)
 
 

@@ -86,12 +86,6 @@ def test_nothing_is_said_of_healthy_images(tmp_path: Path) -> None:
     assert found.inputs.startswith("images of 1 x 4 x 6")
 
 
-def test_built_in_data_are_healthy() -> None:
-    found = inspect("digits", IID(), clients=20)
-    assert found.findings == ()
-    assert (found.kind, found.samples, len(found.clients)) == ("built-in data", 1797, 20)
-
-
 # ---- damaged tables -------------------------------------------------------------------------------------------------
 Damage = Callable[[list[Row]], list[Row]]
 
@@ -124,61 +118,34 @@ def copied(rows: list[Row]) -> list[Row]:
 
 TABLES: dict[str, tuple[Damage, str, str, dict[str, Any]]] = {
     # name: (damage, code, severity, flags)
-    "one hospital never measured it": (
-        column("weight", lambda i, r: 0 if r["hospital"] == "west" else r["weight"]),
-        "constant-at-client",
-        "warning",
-        {},
-    ),
-    "a number of the client": (
-        column("code", lambda i, r: 10 * HOSPITALS.index(r["hospital"])),
-        "client-number",
-        "warning",
-        {},
-    ),
-    "another name of the client": (
-        column("code", lambda i, r: r["hospital"].upper()),
-        "client-number",
-        "warning",
-        {},
-    ),
-    "missing at one client": (
-        column("weight", lambda i, r: "" if r["hospital"] == "west" else r["weight"]),
-        "missing-at-client",
-        "warning",
-        {},
-    ),
+    "one hospital never measured it": (column("weight", lambda i, r: 0 if r["hospital"] == "west" else r["weight"]),
+        "constant-at-client", "warning", {}),
+    "a number of the client": (column("code", lambda i, r: 10 * HOSPITALS.index(r["hospital"])),
+        "client-number", "warning", {}),
+    "another name of the client": (column("code", lambda i, r: r["hospital"].upper()),
+        "client-number", "warning", {}),
+    "missing at one client": (column("weight", lambda i, r: "" if r["hospital"] == "west" else r["weight"]),
+        "missing-at-client", "warning", {}),
     "small client kept": (north_alone, "small-client", "warning", {"partition": Natural(min_samples=1)}),
-    "one class at a client": (
-        column("ill", lambda i, r: 1 if r["hospital"] == "east" else r["ill"]),
-        "one-class-client",
-        "warning",
-        {},
-    ),
+    "one class at a client": (column("ill", lambda i, r: 1 if r["hospital"] == "east" else r["ill"]),
+        "one-class-client", "warning", {}),
     "leaking copies": (copied, "train-test-leak", "warning", {}),
     "copies between clients": (moved, "duplicates-between-clients", "warning", {}),
     "two labels": (doubted, "label-conflict", "warning", {}),
-    "the target again": (
-        column("outcome", lambda i, r: "died" if r["ill"] else "lives"),
-        "target-leak",
-        "warning",
-        {},
-    ),
-    "a score that gives the class away": (
-        column("score", lambda i, r: 50 * r["ill"] + i / 10),
-        "target-leak",
-        "warning",
-        {},
-    ),
+    "the target again": (column("outcome", lambda i, r: "died" if r["ill"] else "lives"),
+        "target-leak", "warning", {}),
+    "a score that gives the class away": (column("score", lambda i, r: 50 * r["ill"] + i / 10),
+        "target-leak", "warning", {}),
     "a numbering": (column("patient", lambda i, r: 1000 + i), "id-column", "warning", {}),
     "no client": (column("hospital", lambda i, r: "" if i < 20 else r["hospital"]), "as-read", "note", {}),
-    "a text among numbers": (column("weight", lambda i, r: "heavy" if i == 7 else r["weight"]), "as-read", "note", {}),
+    "a text among numbers": (column("weight", lambda i, r: "heavy" if i == 7 else r["weight"]),
+        "as-read", "note", {}),
     "infinite": (column("weight", lambda i, r: "inf" if i == 7 else r["weight"]), "refused", "error", {}),
     "no class": (column("ill", lambda i, r: "" if i == 3 else r["ill"]), "refused", "error", {}),
     "a measurement as class": (column("ill", lambda i, r: i % 7 + 0.5), "refused", "error", {}),
     "wrong client column": (lambda rows: rows, "refused", "error", {"client": "hopsital"}),
     "one class only": (column("ill", lambda i, r: 1), "one-class", "error", {}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -328,15 +295,6 @@ def test_rows_without_a_client_are_one_client_with_a_name(tmp_path: Path) -> Non
     ]
 
 
-def test_samples_without_a_subject_are_one_client_with_a_name(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    subject = np.repeat(["", "Ann", "Bob"], 40)
-    np.savez(tmp_path / "a.npz", x=rng.normal(size=(120, 3)).astype(np.float32), y=np.arange(120) % 2, subject=subject)
-    found = inspect(tmp_path / "a.npz", Natural())
-    assert [c.name for c in found.clients] == ["subject (empty)", "subject Ann", "subject Bob"]
-    assert one(found, "as-read").what.startswith("40 samples with an empty field where the client is named")
-
-
 def test_findings_say_where(tmp_path: Path) -> None:
     """Clients and lines of the file; near misses of names."""
     finding = one(look_at(write(tmp_path / "b.csv", doubted(table()))), "label-conflict")
@@ -344,14 +302,6 @@ def test_findings_say_where(tmp_path: Path) -> None:
     assert finding.rows[0].startswith("north, ")
     finding = one(look_at(write(tmp_path / "c.csv", table()), target="il"), "refused")
     assert "did you mean 'ill'?" in finding.what
-
-
-def test_copies_are_counted_exactly(tmp_path: Path) -> None:
-    """Ten inputs that two hospitals have; every one of 6 inputs with two labels."""
-    finding = one(look_at(write(tmp_path / "a.csv", moved(table()))), "duplicates-between-clients")
-    assert finding.what.startswith("10 inputs that more than one client has; 20 samples of 2 clients")
-    finding = one(look_at(write(tmp_path / "b.csv", doubted(table()))), "label-conflict")
-    assert finding.what.startswith("6 inputs with two labels or more, 12 samples")
 
 
 def test_coarse_columns_are_not_called_copies(tmp_path: Path) -> None:
@@ -654,20 +604,3 @@ def test_many_rows_are_hashed_once_each(monkeypatch: pytest.MonkeyPatch) -> None
     assert sum(rows) == 20_000
     assert one(found, "duplicates-between-clients").what.startswith("1 input that more than one client has; 10,000")
     assert one(found, "label-conflict").what.startswith("1 input with two labels or more, 10,000 samples (50 %)")
-
-
-# ---- real data ------------------------------------------------------------------------------------------------------
-def test_heart_disease(shared_data: Path) -> None:
-    """What is known of these hospitals: cholesterol was never measured in Switzerland and is 0 there."""
-    found = inspect(shared_data / "heart-disease", target="target")
-    finding = one(found, "constant-at-client")
-    assert finding.what.endswith("chol is 0 at switzerland")
-    assert found.usable()
-
-
-def test_balanced_accuracy_comes_first_for_heart_disease(shared_data: Path) -> None:
-    """115 of 123 patients in Switzerland are ill, 23 of the 25 that are tested."""
-    found = inspect(shared_data / "heart-disease", target="target", binary=True)
-    assert one(found, "one-sided-client").clients == ("switzerland",)
-    assert "switzerland: always predicting target > 0 is right in 92 %" in found.advice[-1]
-    assert "Balanced accuracy comes first" in found.advice[-1]

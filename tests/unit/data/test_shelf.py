@@ -135,7 +135,7 @@ def test_a_folder_that_is_not_whole_is_refused(damage: str, tmp_path: Path) -> N
     else:
         path.write_text("{}" if damage == "other format" else "{")
 
-    with pytest.raises(DataError, match=name.replace(".", r"\.") if damage != "no index" else "holds no federation"):
+    with refuses(DataError, name if damage != "no index" else "holds no federation"):
         fedkin.Federation.open(tmp_path / "f")
 
 
@@ -161,7 +161,7 @@ def test_an_index_is_decoded_strictly(case: str, tmp_path: Path) -> None:
     federation().save(tmp_path / "f")
     path = tmp_path / "f" / "index.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **INDEX[case]}))
-    with pytest.raises(DataError, match=str(tmp_path / "f") if case != "one name twice" else "'a' twice"):
+    with refuses(DataError, tmp_path / "f" if case != "one name twice" else "'a' twice"):
         through(tmp_path / "f")
 
 
@@ -178,7 +178,7 @@ def test_numbers_that_cannot_be_are_refused(name: str, number: float, tmp_path: 
     if not whole and number == number:
         through(tmp_path / "f")  # another finite input is not known to be wrong
         return
-    with pytest.raises(DataError, match=name[:-1]):
+    with refuses(DataError, name[:-1]):
         through(tmp_path / "f")
 
 
@@ -197,7 +197,7 @@ def test_what_is_no_file_is_refused(name: str, what: str, tmp_path: Path) -> Non
         path.write_bytes(b"\xff\xfe")
     else:
         path.symlink_to("/dev/zero")
-    with pytest.raises(DataError, match=name):
+    with refuses(DataError, name):
         through(tmp_path / "f")
 
 
