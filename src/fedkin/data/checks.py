@@ -74,14 +74,12 @@ def check_names(names: Sequence[str] | None, count: int, where: str, what: str) 
 
 
 def check_samples(x: Tensor, y: Tensor, classes: int, where: str, *, pixels: bool = False) -> None:
-    """Raise DataError unless these are usable inputs and labels.
+    """Raise DataError unless these are usable inputs and labels: of these types, as many, in range and finite.
 
     Args:
-        x: inputs, float32 or int64 ``[n, *shape]``.
+        x: inputs, float32 or int64 ``[n, *shape]``, or with ``pixels`` also bytes.
         y: labels, int64 ``[n]`` in ``0..classes-1``.
-        classes: number of classes.
         where: put in front of the message, for example ``client 3, test part``.
-        pixels: inputs may also be bytes, uint8.
     """
     allowed = (torch.float32, torch.int64, torch.uint8) if pixels else (torch.float32, torch.int64)
     if not (
@@ -102,12 +100,14 @@ def check_samples(x: Tensor, y: Tensor, classes: int, where: str, *, pixels: boo
     _check_finite(x, where)
 
 
-def check_client_data(shard: ClientData, k: int, like: Tensor, classes: int, name: str) -> None:
-    """Raise an error unless client ``k`` of the federation ``name`` can take part.
+def check_any(clients: Sequence[object], name: str) -> None:
+    """Raise DataError unless there is a client."""
+    if not clients:
+        raise DataError(f"{name}: a federation needs at least one client, got none")
 
-    Args:
-        like: inputs of client 0.
-    """
+
+def check_client_data(shard: ClientData, k: int, like: Tensor, classes: int, name: str) -> None:
+    """Raise DataError unless client ``k`` of the federation ``name`` can take part; ``like`` are inputs of client 0."""
     if len(shard.train) == 0:
         raise DataError(f"{name}: client {k} has no training sample; drop this client or give it at least one")
     for part in PARTS:

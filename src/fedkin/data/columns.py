@@ -18,6 +18,12 @@ from fedkin.core.errors import DataError
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
 """Fields of a table, in lower case, that hold no value."""
+MAX_CATEGORIES = 50
+MOSTLY = 0.9  # part of a column's values that are numbers for it to be one of numbers
+_PADDED = re.compile(r"[+-]?0\d")
+_WHOLE = re.compile(r"(0|-?[1-9]\d{0,17})(\.0*)?", re.ASCII)  # of 64 bits
+_COMMA = re.compile(r"[+-]?\d+(,\d{3})*([.,]\d+)?")
+_MANY, _FEW_ROWS = 20, 30  # a target of more values, half of them with fewer rows, looks like a measurement
 _TRUTH = {"true": "1", "false": "0", "1": "1", "0": "0"}
 
 Raw = npt.NDArray[np.float64]
@@ -199,14 +205,6 @@ def unscaled(x: npt.NDArray[np.floating[Any]], columns: Sequence[Input]) -> Raw:
 def digits(std: float) -> int:
     """Return the decimal places, possibly negative, with which a number of this deviation is worth writing."""
     return 5 - math.floor(math.log10(std))
-
-
-MAX_CATEGORIES = 50
-MOSTLY = 0.9  # part of a column's values that are numbers for it to be one of numbers
-_PADDED = re.compile(r"[+-]?0\d")
-_WHOLE = re.compile(r"(0|-?[1-9]\d{0,17})(\.0*)?", re.ASCII)  # of 64 bits
-_COMMA = re.compile(r"[+-]?\d+(,\d{3})*([.,]\d+)?")
-_MANY, _FEW_ROWS = 20, 30  # a target of more values, half of them with fewer rows, looks like a measurement
 
 
 @dataclass(frozen=True)

@@ -118,8 +118,8 @@ class Dataset:
                     f"{self.name}: {field} is {of.dtype} {list(of.shape)}; expected a whole number from 0, or -1 where"
                     f" it is not known, for each of {count} samples"
                 )
-        ids = [part for part in (self.client, self.test_client) if part is not None]
-        clients = 1 + max((int(part.max()) for part in ids if len(part)), default=-1)
+        ids = [int(part.max()) for part in (self.client, self.test_client) if part is not None and len(part)]
+        clients = 1 + max(ids, default=-1)
         for name, entries in (("client_names", self.client_names), ("groups", self.groups)):
             if entries is not None and len(entries) < clients:
                 raise DataError(f"{self.name}: {len(entries)} {name} for {counted(clients, 'client')}, numbered from 0")

@@ -63,7 +63,7 @@ def federate(
     _require(dataset, Dataset, "expected a fedkin.Dataset, such as fedkin.load('digits') or fedkin.Dataset(x, y)")
     partition = partition or (Dirichlet() if dataset.client is None else Natural())
     _require(partition, Partition, "partition must be a Partition, such as fedkin.Dirichlet(alpha=0.5)")
-    _check(test, validation, samples_per_client)
+    check_fractions(test, validation, samples_per_client)
     pool = dataset.pool(split)
     assigned = partition.split(pool, clients, seed)
     _check_numbers(assigned, pool, partition.name)
@@ -136,7 +136,7 @@ def site_client(
         PartitionError: fewer samples than ``min_samples``, with which the client would have been left out.
         ConfigError: a setting out of range.
     """
-    _check(test, validation, samples_per_client)
+    check_fractions(test, validation, samples_per_client)
     check_range("a client's number", number, least=0)
     pool = dataset.pool(split)
     if len(pool) < min_samples:
@@ -201,12 +201,6 @@ class _Dealer:
         own = None if preparation is None else preparation.of(at)
         train_part, validation_part, test_part = (self._dataset.rows(part, own) for part in parts)
         return ClientData(train_part, validation_part, test_part)
-
-
-def _check(test: float, validation: float, samples_per_client: int | None) -> None:
-    check_fractions(test, validation)
-    if samples_per_client is not None:
-        check_range("samples_per_client", samples_per_client, least=1)
 
 
 def _capped(index: Indices, most: int | None, seed: int, client: int) -> Indices:

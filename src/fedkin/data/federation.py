@@ -15,7 +15,7 @@ from fedkin.core.errors import DataError, counted
 from fedkin.core.samples import ClientData, Samples
 from fedkin.data import shelf
 from fedkin.data.arrays import Array, array_of, numbered_texts, numbers
-from fedkin.data.checks import PARTS, check_client_data, check_names, check_samples
+from fedkin.data.checks import PARTS, check_any, check_client_data, check_names, check_samples
 from fedkin.data.draws import generator
 from fedkin.data.preparation import Preparation
 from fedkin.data.splitting import check_fractions, three_parts
@@ -52,8 +52,7 @@ class Federation:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.clients:
-            raise DataError(f"{self.name}: a federation needs at least one client, got none")
+        check_any(self.clients, self.name)
         if not isinstance(self.clients, shelf.Shelf):  # those were checked when they were written
             for k, shard in enumerate(self.clients):
                 check_client_data(shard, k, self.clients[0].train.x, self.classes, self.name)
@@ -231,12 +230,13 @@ class Federation:
 
 
 def _samples(x: object, y: Array, where: str, labels: Sequence[str] | None) -> Samples:
-    if len(y) == 0:
-        raise DataError(f"{where} has no samples; drop this client or give it at least one")
     if y.dtype.kind == "U" and labels is not None:
         y = numbered_texts(y, where, labels)[0].numpy()
-    if y.dtype.kind not in "iub":
-        raise DataError(f"{where}: labels must be whole numbers, got an array of {y.dtype}")
+    if y.dtype.kind not in "iub" or y.size == 0:
+        raise DataError(
+            f"{where}: expected at least one sample, labels as whole numbers, got {y.dtype} {list(y.shape)}; drop this "
+            "client or correct it"
+        )
     return Samples(numbers(array_of(x, where, "inputs")), torch.from_numpy(y.astype(np.int64)))
 
 

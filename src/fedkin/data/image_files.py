@@ -55,9 +55,7 @@ def prepared(raw: Sequence[Any], shape: tuple[int, ...], mode: str, resized: boo
 def read_images(files: Sequence[Path], side: int | None) -> Array:
     """Read image files as bytes ``[n, 1 or 3, height, width]``; grey only if all of them are.
 
-    Args:
-        files: the files.
-        side: resize every image to this height and width in pixels; None: all must have the same size.
+    They are resized to ``side`` pixels in height and width; without, all must have the same size.
     """
     return _stacked((str(path), read_image(path, side)) for path in each(files, "reading images"))
 

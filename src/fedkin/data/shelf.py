@@ -26,7 +26,7 @@ from torch import Tensor
 from fedkin.core.errors import DataError
 from fedkin.core.samples import ClientData, Samples
 from fedkin.data.arrays import Array
-from fedkin.data.checks import PARTS, check_client_data
+from fedkin.data.checks import PARTS, check_any, check_client_data
 from fedkin.data.preparation import Preparation
 from fedkin.storage.files import write_atomic
 
@@ -215,8 +215,8 @@ def _write_parts(
                 files[f"{part}.x"].write(data.x.contiguous().numpy().tobytes())
                 files[f"{part}.y"].write(data.y.contiguous().numpy().astype("<i8", copy=False).tobytes())
                 files[f"{part}.n"].write(np.array([n], dtype="<i8").tobytes())
-    if like is None:
-        raise DataError(f"{name}: a federation needs at least one client, got none")
+    check_any(sizes, name)
+    assert like is not None  # of the first client
     return tuple(like.shape[1:]), sizes, "int64" if like.dtype == torch.int64 else "float32"
 
 

@@ -12,8 +12,10 @@ from fedkin.data.checks import Indices, check_range
 Parts = tuple[Indices, Indices, Indices]
 
 
-def check_fractions(test: float, validation: float) -> None:
-    """Raise ConfigError unless both are in [0, 1) and some samples are left to train on."""
+def check_fractions(test: float, validation: float, samples_per_client: int | None = None) -> None:
+    """Raise ConfigError unless both are in [0, 1) and some samples, and some of each client, are left to train on."""
+    if samples_per_client is not None:
+        check_range("samples_per_client", samples_per_client, least=1)
     check_range("test", test, least=0, below=1)
     check_range("validation", validation, least=0, below=1)
     check_range("test + validation, which are not trained on,", test + validation, below=1)
@@ -22,22 +24,13 @@ def check_fractions(test: float, validation: float) -> None:
 def three_parts(
     y: Indices, *, test: float, validation: float, rng: np.random.Generator, unit: Indices | None = None
 ) -> Parts:
-    """Return the positions of the train, validation and test samples of one client.
+    """Return the positions of the train, validation and test samples of one client: sorted, disjoint, together all.
 
     Stratified as far as the numbers allow: the first sample of every class is for training, the others are laid out
     so that every stretch of them holds the classes in the client's proportions, and each part takes one stretch.
-    A client with three samples or more has at least one in each part that was asked for.
-
-    Args:
-        y: the client's labels, ``[n]``.
-        test: fraction for the test part.
-        validation: fraction for the validation part.
-        rng: where the draws come from.
-        unit: samples with equal numbers stay together, ``[n]``; parts then have about the sizes asked for, as far as
-            units allow: one of more than twice as many samples is for training.
-
-    Returns:
-        three sorted arrays of positions in ``0..n-1``, disjoint, together all of them.
+    A client with three samples or more has at least one in each part that was asked for. Samples with equal numbers
+    of ``unit [n]`` stay together; parts then have about the sizes asked for, as far as units allow: one of more than
+    twice as many samples is for training.
     """
     label, size, member = _units(y, unit)
     order = _order(label, rng)
@@ -84,13 +77,10 @@ def _order(label: Indices, rng: np.random.Generator) -> Indices:
 def _fit_units(part: Indices, size: Indices, label: Indices, validation: int, test: int) -> None:
     """Move units of different sizes, in place: large ones out of small parts, and one each into empty parts.
 
-    Parts of single samples have their sizes already, and stay as they are.
-
-    Args:
-        part, size, label: part, number of samples and class of each unit, in the order of `_order`.
-        validation, test: samples asked for. A unit of more than twice as many is moved to training, and so is the first
-            of a class that would not be trained on; into an empty part comes the unit that is nearest to it in size,
-            the last of several. As far as possible no class loses its last training unit.
+    ``part``, ``size`` and ``label`` are of each unit, in the order of `_order`; the others are the samples asked for.
+    A unit of more than twice as many is moved to training, and so is the first of a class that would not be
+    trained on; into an empty part comes the unit that is nearest to it in size, the last of several. As far as
+    possible no class loses its last training unit. Parts of single samples have their sizes already.
     """
     if size.max(initial=1) == 1:
         return

@@ -1,8 +1,7 @@
 """Partitions of a data set over clients.
 
-iid, dirichlet, dirichlet-total, classes     by label                 label.py
-extended-dirichlet                           by label, in two steps   label.py
-quantity                                     by number of samples     label.py
+iid, dirichlet, dirichlet-total, classes,
+extended-dirichlet, quantity                 by label or quantity     label.py
 cluster-dirichlet, cluster-classes           with true groups         clustered.py
 natural                                      as the data came         natural.py
 dapfl                                        one paper's protocol     dapfl.py

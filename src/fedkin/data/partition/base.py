@@ -128,13 +128,7 @@ def members(pool: Pool) -> list[Indices]:
 
 
 def deal(samples: Sequence[Indices], counts: Counts, rng: np.random.Generator) -> tuple[Indices, ...]:
-    """Share out the samples of each class at random.
-
-    Args:
-        samples: numbers of the samples of each class.
-        counts: how many of each class each client gets, ``[classes, K]``; a class's sum is at most its size.
-        rng: generator of the draws.
-    """
+    """Share out the samples of each class at random: ``counts [classes, K]`` of them, at most as many as there are."""
     shares: list[list[Indices]] = [[] for _ in range(counts.shape[1])]
     for numbers, row in zip(samples, counts, strict=True):
         pieces = np.split(rng.permutation(numbers), np.cumsum(row))

@@ -12,9 +12,18 @@ from fedkin.core.errors import PartitionError
 from fedkin.data.checks import Indices
 from fedkin.data.dataset import Pool
 from fedkin.data.draws import generator
-from fedkin.data.partition.base import Assignment, Counts, Partition, check_clients, ranged
-
-from fedkin.data.partition.base import cut, deal, drawn_until, largest_remainder, members  # isort: skip
+from fedkin.data.partition.base import (
+    Assignment,
+    Counts,
+    Partition,
+    check_clients,
+    cut,
+    deal,
+    drawn_until,
+    largest_remainder,
+    members,
+    ranged,
+)  # fmt: skip
 
 Floats = npt.NDArray[np.float64]
 
@@ -233,13 +242,7 @@ class ExtendedDirichlet(Partition):
 
 
 def present_classes(samples: list[Indices], pool: Pool, **wanted: int) -> Indices:
-    """Return the classes that have samples, ``[classes]``.
-
-    Args:
-        samples: numbers of the samples of each class.
-        pool: the same samples, for the message.
-        wanted: settings that are numbers of such classes.
-    """
+    """Return the classes that have samples, ``[classes]``; raise PartitionError if a setting asks for more of them."""
     present = np.array([c for c, numbers in enumerate(samples) if len(numbers)])
     for name, value in wanted.items():
         if value > len(present):
@@ -250,15 +253,8 @@ def present_classes(samples: list[Indices], pool: Pool, **wanted: int) -> Indice
 def hand_out(allowed: npt.NDArray[np.bool_], each: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
     """Give every taker ``each`` of the items it is allowed, those given out least so far, ties at random.
 
-    So every item is given out when there are enough takers, and about equally often.
-
-    Args:
-        allowed: which items each taker may have, ``[items, takers]``.
-        each: items per taker.
-        rng: generator of the draws.
-
-    Returns:
-        items given to each taker, ``[items, takers]``.
+    So every item is given out when there are enough takers, and about equally often. ``allowed`` and the result are
+    ``[items, takers]``.
     """
     given = np.zeros_like(allowed)
     for taker in rng.permutation(allowed.shape[1]):

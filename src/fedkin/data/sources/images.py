@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedkin.core.errors import ConfigError, DataError
+from fedkin.core.errors import DataError
+from fedkin.data.checks import check_range
 from fedkin.data.dataset import Dataset, RawSamples, dataset_of
 from fedkin.data.image_files import read_images
 from fedkin.data.sources.reading import listed
@@ -50,8 +51,8 @@ def read_image_folder(root: Path, *, side: int | None = None) -> Dataset:
         DataError: no images, images outside the folders of classes, images of different sizes without ``side``, a file
             that is not an image.
     """
-    if side is not None and side < 1:
-        raise ConfigError(f"image_size must be at least 1 pixel, got {side}")
+    if side is not None:
+        check_range("image_size", side, least=1)
     train, test = _parts(root)
     files, n = [*train, *test], len(train)
     clients = {name: i for i, name in enumerate(sorted({c for _, _, c in files}, key=by_number))}

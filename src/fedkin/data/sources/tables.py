@@ -35,7 +35,7 @@ from fedkin.data.columns import (
     whole_label,
     whole_labels,
     whole_numbers,
-)
+)  # fmt: skip
 from fedkin.data.dataset import Dataset
 from fedkin.data.preparation import Preparation, Rows
 from fedkin.data.sources.reading import Reading, drop_flag, listed, read_bytes, stem
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 PARQUET = frozenset({".parquet", ".pq"})
 _ROW_NUMBERS = re.compile(r"__index_level_\d+__")
 """Name under which pandas stores the index of a table, mostly row numbers, which are not data."""
+_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}.*|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*")
 _DECIMAL = re.compile(r"^([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)$")
 
 
@@ -196,9 +197,6 @@ def _decoded(path: Path, content: bytes, encoding: str | None) -> str:
         f"{path}, line {line}: the byte 0x{content[at]:02x} {why}; save the file as UTF-8 ('CSV UTF-8' in Excel), or "
         "name its encoding: --encoding cp1252, or utf-16 (in Python encoding='cp1252')"
     )
-
-
-_DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}.*|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}.*")
 
 
 def read_tables(paths: Sequence[Path], how: Reading, *, name: str, card: Card | None = None) -> Dataset:

@@ -30,6 +30,9 @@ from fedkin.data.sources.reading import listed, read_bytes
 Bytes = npt.NDArray[np.uint8]
 T = TypeVar("T")
 
+WRITERS = "mnist-writers.npz"
+_SIDE = 28  # of an image of LEAF
+_CLASSES = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _ARCHIVES = (".tar.gz", ".tgz", ".zip")
 _KRIZ = "https://www.cs.toronto.edu/~kriz/cifar.html"
 _CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -111,8 +114,7 @@ def read_emnist(folder: Path, split: str) -> Dataset:
     letters (Cohen et al., EMNIST, 2017).
     """
     files, parts = Files(folder), []
-    letters = string.ascii_uppercase
-    labels = letters if split == "letters" else string.digits + letters + string.ascii_lowercase
+    labels = string.ascii_uppercase if split == "letters" else _CLASSES
     for part in ("train", "test"):
         names = [f"emnist-{split}-{part}-{what}-ubyte" for what in ("images-idx3", "labels-idx1")]
         x, y = (parse_idx(files.needed(name), f"{folder}: {name}", d) for name, d in zip(names, (3, 1), strict=True))
@@ -194,9 +196,6 @@ def _members(archive: Path, names: set[str]) -> Iterator[tuple[str, bytes]]:
                 yield member.name, file.read()
 
 
-WRITERS = "mnist-writers.npz"
-
-
 def is_idx_folder(folder: Path) -> bool:
     """Return whether the folder holds idx files."""
     return any(folder.glob("*-ubyte")) or any(folder.glob("*-ubyte.gz"))
@@ -246,7 +245,11 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
 
 
 def parse_idx(raw: bytes, path: str, dimensions: int) -> npt.NDArray[np.uint8]:
-    """Do the same as `read_idx`, from the content of a file."""
+    """Do the same as `read_idx`, from the content of a file.
+
+    It is (LeCun) two zero bytes, one byte for the type (8 = bytes), one for the number of dimensions, each dimension as
+    big-endian uint32, then the values.
+    """
     head = 4 + 4 * dimensions
     shape = struct.unpack(f">{dimensions}I", raw[4:head]) if len(raw) >= head else ()
     if raw[:4] != bytes((0, 0, 8, dimensions)) or len(raw) - head != math.prod(shape):
@@ -268,15 +271,12 @@ def _read(folder: Path, part: str, what: str, dimensions: int) -> npt.NDArray[np
     return read_idx(found[0], dimensions)
 
 
-_SIDE = 28
-_CLASSES = string.digits + string.ascii_uppercase + string.ascii_lowercase
-
-
 def read_leaf(folder: Path) -> Dataset:
     """Return the writers as natural clients; inputs are float32 ``[1, 28, 28]``, white is 1.
 
     The files in ``test/`` are the official test part, those in ``train/``, ``all_data/`` or the folder itself are
-    shared out.
+    shared out. A file holds ``users`` (names) and ``user_data``: for each user ``x``, images as 784 numbers in 0..1 row
+    by row, and ``y``, classes: digits, capitals, small letters (Caldas et al., LEAF, 2018).
     """
     roots = [folder, folder / "data", *sorted(p for p in folder.iterdir() if p.is_dir())]
     root = next((r for r in roots if (r / "train").is_dir() or (r / "all_data").is_dir()), folder)
