@@ -27,9 +27,8 @@ def constant_at_client(fields: Fields) -> list[Finding]:
     start = np.flatnonzero(np.diff(fields.client[order], prepend=-1))
     size = np.diff(start, append=len(order))
     shown, columns, clients = [], [], set()
-    numbers = {f.name for f in fields.inputs if _of_client(f, fields)}
     for f in fields.inputs:
-        if f.name in numbers:
+        if _of_client(f, fields):
             continue
         codes = f.codes[order]
         low, high = np.minimum.reduceat(codes, start), np.maximum.reduceat(codes, start)

@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Any
 
 from fedkin.display import printable_parts
@@ -22,6 +20,9 @@ from fedkin.report.drawing import drawn
 from fedkin.storage.files import cache_folder, write_atomic
 
 Spec = dict[str, Any]
+"""A chart, or a part of one, as Vega-Lite's JSON."""
+Datum = dict[str, Any]
+"""A row of a chart's data: plain values by field."""
 MAP = {
     "light": ("#e4edf4", "#a4cbe8", "#4f9dd0", "#176a9f", "#002c47"),
     "dark": ("#28313a", "#1d567d", "#2f8ac2", "#86c3ec", "#e2f3ff"),
@@ -39,15 +40,14 @@ def chart(name: str, **values: object) -> Spec:
     A file has Vega-Lite's own JSON, and next to it ``let``, names for what occurs several times; ``like``, an object
     whose other keys replace those of a name; and ``if``, an object that is left out where a value is none.
     """
-    found = json.loads(_specs().joinpath(f"{name}.json").read_text(encoding="utf-8"))
-    known = dict(values)
-    for name, part in {**_common(), **found.pop("let", {})}.items():
-        known[name] = _filled(part, known)
-    filled: Spec = _filled(found, known)
-    return filled
+    template = _template(name)
+    for name, part in {**_template("common"), **template.pop("let", {})}.items():
+        values[name] = _filled(part, values)
+    spec: Spec = _filled(template, values)
+    return spec
 
 
-def _filled(part: Any, values: Mapping[str, Any]) -> Any:
+def _filled(part: Any, values: Spec) -> Any:
     if isinstance(part, str):
         return values[part[1:]] if part.startswith("$") else part
     if isinstance(part, list):
@@ -58,19 +58,14 @@ def _filled(part: Any, values: Mapping[str, Any]) -> Any:
     return part
 
 
-def _left_out(part: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    found = values[part["if"][1:]] if "if" in part else True
-    return found is None or found is False or found in ("", [])
+def _left_out(part: Spec, values: Spec) -> bool:
+    value = values[part["if"][1:]] if "if" in part else True
+    return value is None or value is False or value in ("", [])
 
 
-@cache
-def _common() -> Spec:
-    common: Spec = json.loads(_specs().joinpath("common.json").read_text(encoding="utf-8"))
-    return common
-
-
-def _specs() -> Traversable:
-    return files("fedkin.report").joinpath("specs")
+def _template(name: str) -> Spec:
+    template: Spec = json.loads(files("fedkin.report").joinpath(f"specs/{name}.json").read_text(encoding="utf-8"))
+    return template
 
 
 def config(*, dark: bool = False) -> Spec:

@@ -6,11 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from fedkin.report.charts import Spec, chart
+from fedkin.report.charts import Datum, Spec, chart
 from fedkin.report.figures import Figure
 from fedkin.report.palette import SLOTS
 from fedkin.report.wording import cut
@@ -28,39 +27,19 @@ _BEFORE = 0.14
 _GAP = 0.9
 _HORIZONTAL = 3
 
+Link = tuple[int, int, float]
+"""Learner, teacher, weight."""
+
 
 @dataclass(frozen=True)
 class CirclePlace:
-    """A client on the circle.
-
-    Attributes:
-        name: its name; label: the name that is drawn, "" for none.
-        x, y: its place; the radius is 1.
-        group: index of its group, -1 for none; ring: index of the group found, where true groups are known, else -1.
-        samples: its number of training samples, 1 where not known.
-        dense: there are many clients: even short labels point outwards.
-    """
+    """A client on the circle, whose radius is 1: its place, the index of its group, -1 for none, and its datum."""
 
     name: str
-    label: str
     x: float
     y: float
     group: int
-    ring: int
-    samples: int
-    dense: bool = False
-
-    def row(self, number: int) -> dict[str, Any]:
-        """Return a row of the chart's data."""
-        turn = math.degrees(math.atan2(-self.y, self.x))
-        left = abs(turn) > 90
-        flat = len(self.label) <= _HORIZONTAL and not self.dense
-        return {
-            "n": number, "client": self.name, "label": self.label, "x": round(self.x, 4), "y": round(self.y, 4),
-            "lx": round(1.12 * self.x, 4), "ly": round(1.12 * self.y, 4), "group": self.group, "ring": self.ring,
-            "samples": self.samples, "turn": 0 if flat else round(turn - 180 if left else turn, 1),
-            "side": "middle" if flat else "left" if left else "right",
-        }  # fmt: skip
+    datum: Datum
 
 
 def places(
@@ -75,7 +54,7 @@ def places(
     Args:
         names: names of the clients.
         groups: index of each client's group, -1 for none.
-        rings: index of the group found; None: the groups are those found.
+        rings: index of the cluster by the method, where the groups are the true ones.
         samples: training samples.
         harmed: which clients are harmed: of many clients only these have a label.
     """
@@ -83,20 +62,26 @@ def places(
     breaks = [i for i in range(1, k) if groups[i] != groups[i - 1]]
     gap = 0.0 if not breaks else 0.35 if len(breaks) > 5 else _GAP
     step = 2 * math.pi / max(1.0, k + gap * (len(breaks) + bool(breaks)))
-    angle, found = math.pi / 2 - gap * step / 2, []
+    angle, placed = math.pi / 2 - gap * step / 2, []
     for i, name in enumerate(names):
         angle -= gap * step * (i in breaks)
-        shown = k <= MOST_LABELS or (harmed is not None and harmed[i])
-        ring, count = -1 if rings is None else rings[i], 1 if samples is None else samples[i]
-        label = cut(name) if shown else ""
-        place = CirclePlace(name, label, math.cos(angle), math.sin(angle), groups[i], ring, count, k > MOST_LABELS)
-        found.append(place)
+        label = cut(name) if k <= MOST_LABELS or (harmed is not None and harmed[i]) else ""
+        x, y = math.cos(angle), math.sin(angle)
+        turn = math.degrees(math.atan2(-y, x))
+        left, flat = abs(turn) > 90, len(label) <= _HORIZONTAL and k <= MOST_LABELS
+        placed.append(CirclePlace(name, x, y, groups[i], {
+            "n": i, "client": name, "label": label, "x": round(x, 4), "y": round(y, 4),
+            "lx": round(1.12 * x, 4), "ly": round(1.12 * y, 4), "group": groups[i],
+            "ring": -1 if rings is None else rings[i], "samples": 1 if samples is None else samples[i],
+            "turn": 0 if flat else round(turn - 180 if left else turn, 1),
+            "side": "middle" if flat else "left" if left else "right",
+        }))  # fmt: skip
         angle -= step
-    return found
+    return placed
 
 
-def strongest(matrix: np.ndarray, *, mutual: bool) -> tuple[list[tuple[int, int, float]], int]:
-    """Return the strongest links of each client, at most two, as (learner, teacher, weight), and the number of all.
+def strongest(matrix: np.ndarray, *, mutual: bool) -> tuple[list[Link], int]:
+    """Return the strongest links of each client, at most two, and the number of all.
 
     Args:
         matrix: weight by learner and teacher ``[K, K]``, NaN where unknown.
@@ -106,8 +91,7 @@ def strongest(matrix: np.ndarray, *, mutual: bool) -> tuple[list[tuple[int, int,
     np.fill_diagonal(known, 0.0)
     k = len(known)
     pairs = [(int(i), int(j)) for i, j in np.argwhere(known > 0)]
-    near = {(i, j): min(abs(i - j), k - abs(i - j)) for i, j in pairs}
-    pairs.sort(key=lambda p: (-known[p], near[p], p))
+    pairs.sort(key=lambda p: (-known[p], min(abs(p[0] - p[1]), k - abs(p[0] - p[1])), p))
     count: Counter[int] = Counter()
     kept: list[tuple[int, int]] = []
     for i, j in pairs:
@@ -117,7 +101,7 @@ def strongest(matrix: np.ndarray, *, mutual: bool) -> tuple[list[tuple[int, int,
     return [(i, j, float(known[i, j])) for i, j in kept], len(pairs) // (2 if mutual else 1)
 
 
-def links(pairs: Sequence[tuple[int, int, float]], nodes: Sequence[CirclePlace]) -> list[dict[str, Any]]:
+def links(pairs: Sequence[Link], nodes: Sequence[CirclePlace]) -> list[Datum]:
     """Return three points for each link: from the teacher over a point near the middle to the learner."""
     rows = []
     for d, (learner, teacher, weight) in enumerate(pairs):
@@ -133,10 +117,8 @@ def links(pairs: Sequence[tuple[int, int, float]], nodes: Sequence[CirclePlace])
     return rows
 
 
-def figure(
-    title: str, nodes: Sequence[CirclePlace], pairs: Sequence[tuple[int, int, float]], total: int, arrows: bool
-) -> Figure:
-    """Return the circle with the strongest links.
+def figure(title: str, nodes: Sequence[CirclePlace], pairs: Sequence[Link], total: int, arrows: bool) -> Figure:
+    """Return the circle with the strongest links of a method.
 
     Args:
         title: display name of the method.
@@ -144,23 +126,19 @@ def figure(
         pairs: links as from `strongest`; total: the number of all links.
         arrows: links have a direction.
     """
-    rows = [place.row(n) for n, place in enumerate(nodes)]
     every = total <= len(pairs)
     fact = f"{title}: {total} links" if every else f"{title}: each client's strongest links, {len(pairs)} of {total}"
     caption = "A link joins clients that shared a model; its strength is their share of the rounds."
     if arrows:
         caption = "A link runs from the client that taught to the one that learned; its width is the weight."
-    radius = 1.2 if all(len(place.label) <= _HORIZONTAL for place in nodes) else 1.75
-    return Figure("circle", fact, caption, _spec(rows, links(pairs, nodes), radius, len(nodes), arrows))
-
-
-def _spec(nodes: list[dict[str, Any]], drawn: list[dict[str, Any]], radius: float, count: int, arrows: bool) -> Spec:
-    groups = list(range(-1, SLOTS))
-
-    def colours(none: str) -> Spec:
-        return {"domain": groups, "range": [none, *(f"var(--g{n + 1})" for n in range(SLOTS))]}
-
-    return chart("circle", nodes=nodes, links=drawn, ends=[-radius, radius], arrows=arrows,
-                 link_colours=colours("var(--gain)" if arrows else "var(--same)"),
-                 fills=colours("var(--ink-2)"), rings=colours("var(--surface)"),
+    rows, count = [place.datum for place in nodes], len(nodes)
+    radius = 1.2 if all(len(row["label"]) <= _HORIZONTAL for row in rows) else 1.75
+    spec = chart("circle", nodes=rows, links=links(pairs, nodes), ends=[-radius, radius], arrows=arrows,
+                 link_colours=_colours("gain" if arrows else "same"), fills=_colours("ink-2"),
+                 rings=_colours("surface"),
                  sizes=[50, 420] if count <= 40 else [20, 120] if count <= 100 else [8, 50])  # fmt: skip
+    return Figure("circle", fact, caption, spec)
+
+
+def _colours(none: str) -> Spec:
+    return {"domain": list(range(-1, SLOTS)), "range": [f"var(--{none})", *(f"var(--g{n + 1})" for n in range(SLOTS))]}

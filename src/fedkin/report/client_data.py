@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from fedkin.record.result import Result
-from fedkin.report import charts, client_table, clusters, figures, weights
+from fedkin.report import client_table, clusters, figures
+from fedkin.report.charts import Datum, Spec
 from fedkin.report.client_table import ClientTable
 from fedkin.report.figures import Figure
 from fedkin.report.relations import Relations, relations_of
@@ -23,9 +24,6 @@ POINTS = 300_000
 """Maximum number of accuracies over rounds of all clients of all runs of a page."""
 ROWS = 20_000
 """Maximum number of rows in all tables of clients of a page; with more, only the first seeds are included."""
-
-Gains = Mapping[str, Mapping[int, ClientGain]]
-"""Reference -> gain by client."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Part:
     joint: bool
     relations: Relations
     labels: Figure | None
-    table: dict[str, Any]
+    table: Datum
     people: ClientTable
     counts: np.ndarray | None = None
     note: str = ""
@@ -76,15 +74,16 @@ def parts_of(
     weighted = sum((len(runs) + (title in joint)) * _has_weights(runs[0]) for title, runs in shown.items())
     cells = CELLS // max(1, weighted)
     points = min(client_table.MOST_POINTS, POINTS // (sum(map(len, shown.values())) + len(joint)))
-    found = []
+    parts = []
     for title, runs in shown.items():
         note = _left_out(len(groups[title]), len(runs))
         each = [{name: {one.client: one for one in seed} for name, methods in standings.items() if title in methods
                  for seed in methods[title].seeds if seed[0].seed == run.seed} for run in runs]  # fmt: skip
-        found += [_part(run, p, g, cells, points, note) for run, p, g in zip(runs, read[title], each, strict=False)]
+        seen = list(zip(runs, read[title], each, strict=False))
+        parts += [_part([run], [p], [gains], cells, points, note) for run, p, gains in seen]
         if title in joint:
-            found.append(_mean(runs, read[title][: len(runs)], each, cells, points, note))
-    return found
+            parts.append(_part(runs, read[title][: len(runs)], each, cells, points, note))
+    return parts
 
 
 def _left_out(seeds: int, shown: int) -> str:
@@ -98,42 +97,31 @@ def _has_weights(run: Result) -> bool:
     return any(line.weights for line in run.relations)
 
 
-def _part(run: Result, p: ClientTable, gains: Gains, cells: int, points: int, note: str) -> Part:
-    first = {i: one.gain for i, one in next(iter(gains.values()), {}).items()}
-    relations, rows = relations_of(run, p, first, cells, run.relations)
-    labelled = client_table.labels_figure(p, relations.order, _rows_of(relations, p), run.classes)
-    counts = None if labelled is None else client_table.histogram(p, relations.order, len(_rows_of(relations, p)))
-    table = client_table.table(run, p, gains, rows, points)
-    return Part(run, False, relations, labelled, table, p, counts, note)
-
-
-def _rows_of(relations: Relations, p: ClientTable) -> list[str]:
-    """Return labels of the rows of a map, of which there are at most `figures.SIDE`."""
-    return relations.names if len(relations.names) <= figures.SIDE else figures.along(relations.order, relations.names)
-
-
-def _mean(
+def _part(
     runs: Sequence[Result],
     seeds: Sequence[ClientTable],
-    each: Sequence[Gains],
+    each: Sequence[Mapping[str, Mapping[int, ClientGain]]],
     cells: int,
     points: int,
     note: str,
 ) -> Part:
-    """Return the mean over seeds. Clusters have none: their numbers differ in meaning between seeds."""
-    run = runs[0]
-    together = replace(max(seeds, key=lambda p: p.count), labels=client_table.mean_labels(seeds))
-    references = dict.fromkeys(name for g in each for name in g)
-    by_reference = {name: [g[name] for g in each if name in g] for name in references}
-    first = next(iter(by_reference.values()), [])
-    mean = client_table.mean_by_client([{i: one.gain for i, one in seed.items()} for seed in first])
-    lines = list(chain.from_iterable(one.relations for one in runs))
-    relations, rows = relations_of(run, together, mean, cells, lines, len(runs))
-    labelled = client_table.labels_figure(together, relations.order, _rows_of(relations, together), run.classes)
-    count = len(_rows_of(relations, together))
-    counts = None if labelled is None else client_table.histogram(together, relations.order, count)
-    table = client_table.over_seeds(run, seeds, by_reference, rows, points)
-    return Part(run, True, relations, labelled, table, together, counts, note)
+    """Return the part of a run, or the mean over seeds; clusters have none: their numbers differ between seeds.
+
+    ``each``: for each seed, reference -> gain by client.
+    """
+    run, several = runs[0], len(runs) > 1
+    people = max(seeds, key=lambda p: p.count)
+    people = replace(people, labels=client_table.mean_labels(seeds)) if several else people
+    references = dict.fromkeys(name for gains in each for name in gains)
+    by_reference = {name: [gains[name] for gains in each if name in gains] for name in references}
+    gains = client_table.mean_gain(next(iter(by_reference.values()), []))
+    lines = list(chain.from_iterable(one.relations for one in runs)) if several else run.relations
+    relations, rows = relations_of(run, people, gains, cells, lines, len(runs))
+    names = relations.names
+    names = names if len(names) <= figures.SIDE else figures.along(relations.order, names)
+    labels, counts = client_table.labels_figure(people, relations.order, names, run.classes)
+    table = client_table.table(run, seeds, by_reference, rows, points)
+    return Part(run, several, relations, labels, table, people, counts, note)
 
 
 class Shared:
@@ -158,21 +146,25 @@ _FILLED = {"weights": "cells", "clusters": "cells", "labels": "cells", "matrix":
 """The data set of a chart that the page's script fills in."""
 
 
-def packed(part: Part, shared: Shared) -> dict[str, Any]:
+def packed(part: Part, shared: Shared) -> Datum:
     """Return a part for the page's script, which fills in the data of maps."""
     table = {**part.table, **{key: shared.put(part.table[key]) for key in ("labels", "names")}}
-    found = part.relations
+    relations, frames = part.relations, part.relations.frames
     return {
         "title": part.run.title, "seed": None if part.joint else part.run.seed, "note": part.note,
         "figures": {one.name: {**entry(one), "spec": shared.put(_emptied(one))} for one in part.figures},
-        "relations": {"kind": found.kind, "fact": found.fact, "says": found.says, "letters": found.letters,
-                      "order": shared.put(found.order), "names": shared.put(found.names)},
-        "frames": _packed_frames(found.frames), "clusters": _packed_clusters(part),
+        "relations": {"kind": relations.kind, "fact": relations.fact, "says": relations.says,
+                      "letters": relations.letters, "order": shared.put(relations.order),
+                      "names": shared.put(relations.names)},
+        "frames": frames and {"rounds": frames.rounds, "low": frames.low, "high": frames.high,
+                              "side": len(frames.labels), "cells": _encoded(frames.cells),
+                              "mean": _encoded(frames.mean)},
+        "clusters": _packed_clusters(part),
         "counts": shared.put(None if part.counts is None else part.counts.tolist()), **table,
     }  # fmt: skip
 
 
-def _emptied(figure: Figure) -> charts.Spec:
+def _emptied(figure: Figure) -> Spec:
     """Return a chart without the data that the page's script fills in, so that runs can share it."""
     name = _FILLED.get(figure.name)
     if name is None:
@@ -184,35 +176,21 @@ def _emptied(figure: Figure) -> charts.Spec:
     return {**figure.spec, "layer": layers}
 
 
-def _packed_frames(f: weights.Frames | None) -> dict[str, Any] | None:
-    if f is None:
-        return None
-    return {
-        "rounds": f.rounds, "low": f.low, "high": f.high, "side": len(f.labels),
-        "cells": _encoded(f.cells), "mean": _encoded(f.mean),
-    }  # fmt: skip
-
-
-def _packed_clusters(part: Part) -> dict[str, Any] | None:
+def _packed_clusters(part: Part) -> Datum | None:
     """Return the cluster of every client in the drawn rounds, as positions in the list; 65535 is unknown."""
-    found = part.people.clusters
+    membership = part.people.clusters
     if part.joint or part.relations.kind != "clusters" or part.people.count > clusters.MOST_MEMBERS:
         return None
-    names, columns = found.names, found.columns
-    cells = np.searchsorted(names, found.labels[:, columns]).astype("<u2")
-    cells[found.labels[:, columns] < 0] = 65535
-    return {"rounds": [found.rounds[c] for c in columns], "clusters": names, "cells": _encoded(cells)}
+    names, columns = membership.names, membership.columns
+    cells = np.searchsorted(names, membership.labels[:, columns]).astype("<u2")
+    cells[membership.labels[:, columns] < 0] = 65535
+    return {"rounds": [membership.rounds[c] for c in columns], "clusters": names, "cells": _encoded(cells)}
 
 
 def _encoded(cells: np.ndarray) -> str:
     return base64.b64encode(cells.tobytes()).decode("ascii")
 
 
-def entry(figure: Figure) -> dict[str, Any]:
+def entry(figure: Figure) -> Datum:
     """Return a figure for the page's script."""
-    return {
-        "id": figure.name,
-        "fact": figure.fact,
-        "caption": figure.caption,
-        "spec": figure.spec,
-    }
+    return {"id": figure.name, "fact": figure.fact, "caption": figure.caption, "spec": figure.spec}

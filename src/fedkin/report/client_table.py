@@ -13,12 +13,13 @@ import numpy as np
 from fedkin.evaluate.intervals import half_width
 from fedkin.record.lines import STAGES
 from fedkin.record.result import Result
-from fedkin.report.charts import chart
+from fedkin.report.charts import Datum, chart
 from fedkin.report.clusters import Clusters, cluster_table, usual
 from fedkin.report.figures import Figure, called, cut_axis, places, thinned
 from fedkin.report.headline import majority
 from fedkin.report.standings import ClientGain
 from fedkin.report.weights import Rows
+from fedkin.report.wording import ranged
 
 MOST_ROWS = 1000
 """Maximum number of clients in a page's table; of more, half are the worst and half the best."""
@@ -103,95 +104,65 @@ def shown(p: ClientTable, gains: Mapping[int, float]) -> list[int]:
 
 
 def table(
-    run: Result, p: ClientTable, gains: Mapping[str, Mapping[int, ClientGain]], rows: Rows, most: int = MOST_POINTS
-) -> dict[str, Any]:
-    """Return the columns of the table of clients and their details, as plain values for the page.
-
-    Accuracies and gains are in per cent and points, in the last evaluated round; ± is half of the interval due to the
-    size of the test part, p the exact p-value of a difference.
-
-    Args:
-        run: the run.
-        p: its clients.
-        gains: reference -> gain by client.
-        rows: weights of the clients that each learned from, as from `fedkin.report.weights.mean_rows`.
-        most: maximum number of accuracies over rounds of all clients together.
-    """
-    ids = shown(p, {i: one.gain for i, one in next(iter(gains.values()), {}).items()})
-    mostly = p.usual_cluster
-    columns = _who(run, ids)
-    if mostly is not None:
-        columns["cluster"] = [mostly[i] if i < len(mostly) and mostly[i] >= 0 else None for i in ids]
-    if p.labels:
-        columns["training samples"] = [sum(p.labels[i]) if i in p.labels else None for i in ids]
-    columns["test samples"] = [p.n_test.get(i) for i in ids]
-    if p.labels:
-        columns["classes"] = [sum(n > 0 for n in p.labels[i]) if i in p.labels else None for i in ids]
-    columns["accuracy %"] = [_points(p.final.get(i)) for i in ids]
-    columns["± at 95 %"] = [
-        _points(half_width(p.final[i], p.n_test[i])) if i in p.final and p.n_test.get(i) else None for i in ids
-    ]
-    if p.majority:
-        columns[MAJORITY] = [_points(p.majority.get(i)) for i in ids]
-    for reference, by in gains.items():
-        ones = [by.get(i) for i in ids]
-        columns[f"gain over {reference}"] = [None if one is None else _points(one.gain) for one in ones]
-        columns[f"p over {reference}"] = [None if one is None or one.p is None else round(one.p, 4) for one in ones]
-        columns[f"clear over {reference}"] = [one is not None and one.clear for one in ones]
-    columns["rounds taken part"] = [p.took.get(i, 0) for i in ids]
-    if p.refused:
-        columns["refused"] = [p.refused.get(i, 0) for i in ids]
-    kept = _kept(len(p.rounds), len(ids), most)
-    return {
-        "columns": columns, "of": p.count, "rounds": [p.rounds[t] for t in kept], "allRounds": len(p.rounds),
-        "series": _thousandths(p.accuracy[np.ix_(ids, kept)]), "partners": _partners(rows, ids),
-        "labels": [p.labels.get(i) for i in ids] if p.labels else None, "names": _names(run, p.count),
-    }  # fmt: skip
-
-
-def over_seeds(
     run: Result,
     seeds: Sequence[ClientTable],
     gains: Mapping[str, Sequence[Mapping[int, ClientGain]]],
     rows: Rows,
     most: int = MOST_POINTS,
-) -> dict[str, Any]:
-    """Return the same for several seeds with the same clients: means over seeds, with the lowest and the highest.
+) -> Datum:
+    """Return the columns of the table of clients and their details, as plain values for the page.
+
+    Accuracies and gains are in per cent and points, in the last evaluated round; ± is half of the interval due to the
+    size of the test part, p the exact p-value of a difference. Of several seeds with the same clients they are means,
+    with the lowest and the highest.
 
     Args:
-        run: one of the runs: its names and groups are those of all.
+        run: the run, of several seeds one of them: its names and groups are those of all.
         seeds: clients of each seed.
         gains: reference -> for each seed, gain by client.
-        rows: weights of the clients that each learned from, the mean over all seeds.
+        rows: weights of the clients that each learned from, as from `fedkin.report.weights.mean_rows`, of all seeds.
         most: maximum number of accuracies over rounds of all clients together.
     """
-    count = max(p.count for p in seeds)
-    mean_gains = {name: mean_by_client([{i: one.gain for i, one in seed.items()} for seed in each])
-                  for name, each in gains.items()}  # fmt: skip
-    widest = max(seeds, key=lambda p: p.count)
+    several, widest = len(seeds) > 1, max(seeds, key=lambda p: p.count)
+    mean_gains = {name: mean_gain(each) for name, each in gains.items()}
     ids = shown(widest, next(iter(mean_gains.values()), {}))
-    columns = _who(run, ids)
-    labels = mean_labels(seeds)
+    columns, labels = _who(run, ids), mean_labels(seeds)
+    if not several and (mostly := widest.usual_cluster) is not None:
+        columns["cluster"] = [mostly[i] if i < len(mostly) and mostly[i] >= 0 else None for i in ids]
     if labels:
         columns["training samples"] = [sum(labels[i]) if i in labels else None for i in ids]
     columns["test samples"] = [_mean([p.n_test.get(i) for p in seeds], 1) for i in ids]
+    if labels and not several:
+        columns["classes"] = [sum(n > 0 for n in labels[i]) if i in labels else None for i in ids]
     finals = [[p.final[i] for p in seeds if i in p.final] for i in ids]
     columns["accuracy %"] = [_points(_mean(each)) for each in finals]
-    columns["lowest %"] = [_points(min(each, default=None)) for each in finals]
-    columns["highest %"] = [_points(max(each, default=None)) for each in finals]
+    if several:
+        columns["lowest %"] = [_points(min(each, default=None)) for each in finals]
+        columns["highest %"] = [_points(max(each, default=None)) for each in finals]
+    else:
+        tests = [widest.n_test.get(i) for i in ids]
+        columns["± at 95 %"] = [_points(half_width(each[0], n)) if each and n else None
+                                for each, n in zip(finals, tests, strict=True)]  # fmt: skip
     if any(p.majority for p in seeds):
         columns[MAJORITY] = [_points(_mean([p.majority.get(i) for p in seeds])) for i in ids]
     for reference, by in mean_gains.items():
         columns[f"gain over {reference}"] = [_points(by.get(i)) for i in ids]
         ones = [[seed[i] for seed in gains[reference] if i in seed] for i in ids]
-        columns[f"seeds above {reference}"] = [
-            f"{sum(one.kind > 0 for one in each)} of {len(each)}" if each else None for each in ones
-        ]
+        if several:
+            columns[f"seeds above {reference}"] = [
+                f"{sum(one.kind > 0 for one in each)} of {len(each)}" if each else None for each in ones
+            ]
+        else:
+            p_values = [each[0].p if each else None for each in ones]
+            columns[f"p over {reference}"] = [None if p is None else round(p, 4) for p in p_values]
         columns[f"clear over {reference}"] = [any(one.clear for one in each) for each in ones]
     columns["rounds taken part"] = [_mean([p.took.get(i, 0) for p in seeds], 1) for i in ids]
+    if widest.refused and not several:
+        columns["refused"] = [widest.refused.get(i, 0) for i in ids]
     rounds = sorted(set.intersection(*(set(p.rounds) for p in seeds)))
-    kept = [rounds[t] for t in _kept(len(rounds), len(ids), most // 3)]
-    stack = np.full((len(seeds), count, len(kept)), np.nan)
+    points = max(FEWEST_POINTS, min(200, most // (3 if several else 1) // max(len(ids), 1)))
+    kept = thinned(rounds, points)
+    stack = np.full((len(seeds), widest.count, len(kept)), np.nan)
     for s, p in enumerate(seeds):
         stack[s, : p.count] = p.accuracy[:, [p.rounds.index(r) for r in kept]]
     stack = stack[:, ids]
@@ -199,9 +170,11 @@ def over_seeds(
     filled = np.where(known, stack, 0.0)  # columns with nothing but NaN would raise a warning
     low, mean, high = (np.where(known, f(filled, axis=0), np.nan) for f in (np.nanmin, np.nanmean, np.nanmax))
     return {
-        "columns": columns, "of": count, "rounds": kept, "allRounds": len(rounds), "series": _thousandths(mean),
-        "low": _thousandths(low), "high": _thousandths(high), "partners": _partners(rows, ids),
-        "labels": [labels.get(i) for i in ids] if labels else None, "names": _names(run, count),
+        "columns": columns, "of": widest.count, "rounds": kept, "allRounds": len(rounds), "series": _thousandths(mean),
+        **({"low": _thousandths(low), "high": _thousandths(high)} if several else {}), "partners": _partners(rows, ids),
+        "labels": [labels.get(i) for i in ids] if labels else None,
+        # names of clients that are not in the page's table; none, for their numbers, where they are very many
+        "names": called(widest.count, run.names) if widest.count <= MOST_ROWS else None,
     }  # fmt: skip
 
 
@@ -219,6 +192,11 @@ def mean_by_client(seeds: Sequence[Mapping[int, float]]) -> dict[int, float]:
     return {i: float(np.mean([s[i] for s in seeds if i in s])) for i in sorted(set().union(*seeds))}
 
 
+def mean_gain(seeds: Sequence[Mapping[int, ClientGain]]) -> dict[int, float]:
+    """Return the mean gain by client over the seeds that have the client."""
+    return mean_by_client([{i: one.gain for i, one in seed.items()} for seed in seeds])
+
+
 def _who(run: Result, ids: Sequence[int]) -> dict[str, list[Any]]:
     """Return the columns that identify a client."""
     names, groups = run.names, run.groups
@@ -229,15 +207,6 @@ def _who(run: Result, ids: Sequence[int]) -> dict[str, list[Any]]:
     if groups:
         columns["group"] = [groups[i] if i < len(groups) and groups[i] >= 0 else None for i in ids]
     return columns
-
-
-def _names(run: Result, count: int) -> list[str] | None:
-    """Return names of clients that are not in the page's table; None, for their numbers, where they are very many."""
-    return called(count, run.names) if count <= MOST_ROWS else None
-
-
-def _kept(rounds: int, clients: int, most: int) -> list[int]:
-    return thinned(range(rounds), max(FEWEST_POINTS, min(200, most // max(clients, 1))))
 
 
 def _thousandths(accuracy: np.ndarray) -> list[list[int | None]]:
@@ -261,22 +230,14 @@ def _points(value: float | None) -> float | None:
 
 def _mean(values: Sequence[float | None], digits: int = 6) -> float | None:
     known = [v for v in values if v is not None]
-    return round(sum(known) / len(known), digits) if known else None
-
-
-def histogram(p: ClientTable, order: Sequence[int], rows: int) -> np.ndarray:
-    """Return training samples by row of the map and class, int64 ``[S, C]``."""
-    counts = np.zeros((rows, max(map(len, p.labels.values()), default=0)), dtype=np.int64)
-    place = places(order)
-    for i, row in p.labels.items():
-        counts[place[i], : len(row)] += row
-    return counts
+    return round(sum(known) / len(known), digits) if len(known) > 1 else next(iter(known), None)
 
 
 def labels_figure(
     p: ClientTable, order: Sequence[int], clients: Sequence[str], classes: Sequence[str]
-) -> Figure | None:
-    """Return training samples by class of every client, in the order of the map; None for folders without them.
+) -> tuple[Figure | None, np.ndarray | None]:
+    """Return training samples by class of every client, in the order of the map, as a figure and as int64 ``[S, C]``;
+    None for folders without them.
 
     Args:
         p: the clients.
@@ -285,18 +246,19 @@ def labels_figure(
         classes: names of the classes, as far as they have any.
     """
     if not p.labels or not order:
-        return None
-    counts = histogram(p, order, len(clients))
-    named = called(counts.shape[1], classes)
-    values = [{"client": clients[i], "class": named[c], "samples": int(counts[i, c])}
+        return None, None
+    counts = np.zeros((len(clients), max(map(len, p.labels.values()))), dtype=np.int64)
+    place = places(order)
+    for i, row in p.labels.items():
+        counts[place[i], : len(row)] += row
+    names = called(counts.shape[1], classes)
+    values = [{"client": clients[i], "class": names[c], "samples": int(counts[i, c])}
               for i, c in np.argwhere(counts > 0).tolist()]  # fmt: skip
-    long = max(map(len, named), default=0) > 3
+    slanted = len(names) > 4 and max(map(len, names)) > 3
     axis = {"labels": len(clients) <= 40, "ticks": False, "labelLimit": 130, **cut_axis(clients)}
-    spec = chart("labels", rows=values, classes=named, clients=list(clients), axis=axis,
-                 height=90 + min(520, 22 * len(clients)), angle=-45 if long and len(named) > 4 else 0)  # fmt: skip
-    width = len(named)
-    each = [sum(n > 0 for n in row) for row in p.labels.values()]
-    low, high = min(each), max(each)
-    share = f"{low}" if low == high else f"{low} to {high}"
-    fact = f"A client has samples of {share} of {width} classes"
-    return Figure("labels", fact, "Row: a client, in the same order as above; empty is no sample of the class.", spec)
+    spec = chart("labels", rows=values, classes=names, clients=list(clients), axis=axis,
+                 height=90 + min(520, 22 * len(clients)), angle=-45 if slanted else 0)  # fmt: skip
+    share = ranged([sum(n > 0 for n in row) for row in p.labels.values()])
+    fact = f"A client has samples of {share} of {len(names)} classes"
+    caption = "Row: a client, in the same order as above; empty is no sample of the class."
+    return Figure("labels", fact, caption, spec), counts

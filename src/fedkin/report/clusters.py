@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
-from fedkin.core.errors import DataError
 from fedkin.evaluate import adjusted_rand
 from fedkin.record.lines import RelationLine, RoundLine
-from fedkin.report.charts import Spec, chart
-from fedkin.report.figures import Figure, cut_axis, padded, thinned
+from fedkin.report.charts import Datum, chart
+from fedkin.report.figures import Figure, cut_axis, padded, scale, thinned
 from fedkin.report.palette import SLOTS
 from fedkin.report.templates import say
 
@@ -26,13 +24,8 @@ MOST_MEMBERS = 200
 
 @dataclass(frozen=True)
 class Clusters:
-    """Cluster membership over rounds.
-
-    Attributes:
-        rounds: rounds of the columns, ``[T]``.
-        labels: int ``[K, T]``, -1 where not known: the clusters that the server used.
-        count: number of clusters at the end, including empty ones.
-    """
+    """Cluster membership: the clusters that the server used, ``labels`` int ``[K, T]``, -1 where not known, in
+    ``rounds [T]``; ``count``: number of clusters at the end, including empty ones."""
 
     rounds: list[int]
     labels: np.ndarray
@@ -87,15 +80,11 @@ def usual(labels: np.ndarray) -> np.ndarray:
     return result
 
 
-def letters(found: Clusters, mostly: Sequence[int]) -> dict[int, int]:
-    """Return the index of each cluster's letter: by the number of clients that are usually in it, largest first.
-
-    Args:
-        found: the clusters.
-        mostly: each client's usual cluster, as from `usual`.
-    """
+def letters(membership: Clusters, mostly: Sequence[int]) -> dict[int, int]:
+    """Return the index of each cluster's letter: by the number of clients that are usually in it, largest first;
+    ``mostly``: each client's usual cluster, as from `usual`."""
     sizes = Counter(int(c) for c in mostly if c >= 0)
-    return {name: n for n, name in enumerate(sorted(found.names, key=lambda c: (-sizes[c], c)))}
+    return {name: n for n, name in enumerate(sorted(membership.names, key=lambda c: (-sizes[c], c)))}
 
 
 def letter(index: int) -> str:
@@ -103,27 +92,25 @@ def letter(index: int) -> str:
     return (letter(index // 26 - 1) if index >= 26 else "") + chr(ord("A") + index % 26)
 
 
-def groups_fact(title: str, found: Clusters, mostly: Sequence[int]) -> str:
-    """Return the sentence on the groups that a method found."""
+def groups_fact(title: str, mostly: Sequence[int]) -> str:
+    """Return the sentence on the groups that a method made; ``mostly``: each client's usual cluster."""
     return say("groups_fact", title, sorted(Counter(int(c) for c in mostly if c >= 0).values(), reverse=True))
 
 
-def groups_says(found: Clusters, groups: Sequence[int] | None) -> str:
+def groups_says(membership: Clusters, groups: Sequence[int] | None) -> str:
     """Return sentences on the beginning and the end of the groups, and on the true groups."""
-    labels, rounds, k = found.labels, found.rounds, len(found.labels)
+    labels, rounds, k = membership.labels, membership.rounds, len(membership.labels)
     known = [t for t in range(len(rounds)) if (labels[:, t] >= 0).any()]
     before, now = (labels[:, -2], labels[:, -1]) if len(rounds) > 1 else (labels[:, 0], labels[:, 0])
     last = int(((now >= 0) & (before >= 0) & (now != before)).sum())
-    index = (
-        None if groups is None else adjusted_rand(torch.as_tensor(usual(labels)), torch.as_tensor(padded(groups, k)))
-    )
+    index = _agreement(usual(labels), groups)
     return say("groups_says", k, known and known[0] > 0 and rounds[known[0] - 1], last, _last_move(rounds, labels),
                known and int((labels < 0).all(axis=1).sum()), groups is not None, index)  # fmt: skip
 
 
-def together(found: Clusters, order: Sequence[int]) -> np.ndarray:
+def together(membership: Clusters, order: Sequence[int]) -> np.ndarray:
     """Return in which share of the rounds with known groups two clients shared one, ``[K, K]`` in the given order."""
-    labels = found.labels[list(order)]
+    labels = membership.labels[list(order)]
     known = [t for t in range(labels.shape[1]) if (labels[:, t] >= 0).any()]
     total = np.zeros((len(labels), len(labels)))
     for t in known:
@@ -143,8 +130,8 @@ def together_figure(title: str, matrix: np.ndarray, names: Sequence[str], groups
     values = [{"client": names[i], "from": names[j], "share": round(float(matrix[i, j]), 3),
                "group": -2 if i == j else groups[i] if groups[i] == groups[j] else -1}
               for i, j in np.argwhere(matrix > 0).tolist()]  # fmt: skip
-    axis: Spec = {"ticks": False, "domain": False, "labelLimit": 120, "labelOverlap": True, **cut_axis(names, 18),
-                  "values": list(names)[:: 1 if len(names) < 40 else 5 if len(names) < 100 else 10]}  # fmt: skip
+    axis = {"ticks": False, "domain": False, "labelLimit": 120, "labelOverlap": True, **cut_axis(names, 18),
+            "values": list(names)[:: 1 if len(names) < 40 else 5 if len(names) < 100 else 10]}  # fmt: skip
     shades = ["var(--line-2)", "var(--same)", *(f"var(--g{n + 1})" for n in range(SLOTS))]
     spec = chart("matrix", cells=values, names=list(names), axis=axis,
                  angle=-90 if max(map(len, names), default=0) > 3 else 0,
@@ -155,7 +142,7 @@ def together_figure(title: str, matrix: np.ndarray, names: Sequence[str], groups
 
 def cluster_figures(
     title: str,
-    found: Clusters,
+    membership: Clusters,
     order: Sequence[int],
     names: Sequence[str],
     groups: Sequence[int] | None = None,
@@ -164,30 +151,22 @@ def cluster_figures(
 
     Args:
         title: display name of the method.
-        found: the clusters.
+        membership: the clusters.
         order: clients in the order of the map.
         names: names of the clients, ``[K]``.
         groups: true groups ``[K]``, for the adjusted Rand index.
-
-    Raises:
-        DataError: there are no clients or no rounds.
     """
-    rounds, labels, columns = found.rounds, found.labels, found.columns
-    if labels.size == 0:
-        raise DataError(f"expected labels [K, T] of at least one client and round, got {list(labels.shape)}")
-    index = letters(found, usual(labels).tolist())
-    by_letter = sorted(found.names, key=index.__getitem__)
-    scale = {
-        "domain": [letter(index[c]) for c in by_letter],
-        "range": [f"var(--g{index[c] % SLOTS + 1})" for c in by_letter],
-    }
-    colour = {"field": "group", "type": "nominal", "scale": scale,
-              "legend": {"orient": "bottom"} if len(found.names) <= 12 else None}  # fmt: skip
+    rounds, labels, columns = membership.rounds, membership.labels, membership.columns
+    index = letters(membership, usual(labels).tolist())
+    by_letter = sorted(membership.names, key=index.__getitem__)
+    colour = {"field": "group", "type": "nominal",
+              "scale": scale({letter(n): f"var(--g{n % SLOTS + 1})" for n in range(len(by_letter))}),
+              "legend": {"orient": "bottom"} if len(by_letter) <= 12 else None}  # fmt: skip
     made = []
     if len(labels) <= MOST_MEMBERS:
         clients = [names[i] for i in order]
         axis = {"labels": len(clients) <= 40, "ticks": False, "labelLimit": 130, **cut_axis(clients)}
-        spec = chart("clusters", rows=members(found, names), clients=clients, axis=axis, colour=colour,
+        spec = chart("clusters", rows=members(membership, names), clients=clients, axis=axis, colour=colour,
                      height=max(120, min(460, 20 * len(labels))))  # fmt: skip
         thin = f" {len(columns)} of {len(rounds)} rounds are shown." if len(columns) < len(rounds) else ""
         caption = f"Row: a client, coloured by its group; a change of colour is a move, empty is unknown.{thin}"
@@ -199,22 +178,25 @@ def cluster_figures(
     return [*made, Figure("cluster-sizes", "Sizes of the groups over rounds", "How many clients each group has.", spec)]
 
 
-def members(found: Clusters, names: Sequence[str]) -> list[dict[str, Any]]:
+def members(membership: Clusters, names: Sequence[str]) -> list[Datum]:
     """Return a row of a chart's data for each client and drawn round in which its group is known."""
-    index = letters(found, usual(found.labels).tolist())
-    return [{"round": found.rounds[c], "client": names[i], "group": letter(index[int(found.labels[i, c])])}
-            for c in found.columns for i in range(len(found.labels)) if found.labels[i, c] >= 0]  # fmt: skip
+    labels = membership.labels
+    index = letters(membership, usual(labels).tolist())
+    return [{"round": membership.rounds[c], "client": names[i], "group": letter(index[int(labels[i, c])])}
+            for c in membership.columns for i in range(len(labels)) if labels[i, c] >= 0]  # fmt: skip
 
 
 def clusters_fact(rounds: Sequence[int], labels: np.ndarray, groups: Sequence[int] | None = None) -> str:
     """Return a sentence: number of clusters, the last move, and the adjusted Rand index with the true groups."""
     k, last = len(labels), last_known(labels)
-    index = None if groups is None else _agreement(last, padded(groups, k))
+    index = _agreement(last, groups)
     return say("clusters_fact", k, len(np.unique(last[last >= 0])), _last_move(rounds, labels), index)
 
 
-def _agreement(found: np.ndarray, groups: np.ndarray) -> float | None:
-    return adjusted_rand(torch.as_tensor(found), torch.as_tensor(groups))
+def _agreement(labels: np.ndarray, groups: Sequence[int] | None) -> float | None:
+    """Return the adjusted Rand index of labels ``[K]`` with the true groups; None where these are not known."""
+    known = None if groups is None else torch.as_tensor(padded(groups, len(labels)))
+    return None if known is None else adjusted_rand(torch.as_tensor(labels), known)
 
 
 def _last_move(rounds: Sequence[int], labels: np.ndarray) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from statistics import mean
 
 from fedkin.core.errors import ConfigError, RunFolderError, counted
 from fedkin.core.robust import Aggregation
@@ -16,7 +16,7 @@ from fedkin.evaluate import warnings as careful
 from fedkin.record.result import Result, by_title
 from fedkin.report import client_table, costs, curves, dots, references, tables, wording
 from fedkin.report.client_data import Part, parts_of
-from fedkin.report.figures import Figure, best_first, prominent, shades, shapes
+from fedkin.report.figures import Figure, best_first, final_means, prominent, shades, shapes
 from fedkin.report.headline import NAMED, Headline, ended_early, ending, first_of, headline, rounds_of, unlearned
 from fedkin.report.standings import Row, Standing, comparison_rows, comparisons, same_clients, standing, test_share
 from fedkin.report.tuning import Tuned, tuning_note, tuning_table, tuning_warnings
@@ -36,21 +36,17 @@ _WITH_METHODS = ("rising", "unsteady", "diverged", "one cluster", "end of range"
 
 @dataclass(frozen=True)
 class Caveat:
-    """A warning to read before trusting the results.
-
-    Attributes:
-        kind: as of `fedkin.evaluate.warnings.Warning`.
-        said: the text without its methods; methods: the titles that it is about, none where it concerns all.
-    """
+    """A warning to read before trusting the results, of a kind as of `fedkin.evaluate.warnings.Warning`, its text
+    without its methods, and the titles of these, none where it concerns all."""
 
     kind: str
-    said: str
+    body: str
     methods: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         """The caveat in one or two sentences."""
-        return f"{', '.join(self.methods)}: {self.said}" if self.methods else self.said
+        return f"{', '.join(self.methods)}: {self.body}" if self.methods else self.body
 
     @property
     def head(self) -> str:
@@ -67,12 +63,7 @@ class Caveat:
 
 @dataclass(frozen=True)
 class Choices:
-    """The settings of a method: those of its first seed.
-
-    Attributes:
-        seeds: all seeds.
-        columns: heading -> names and values; lines: all settings, as ``a.b = value``.
-    """
+    """The settings of a method, those of its first seed: by heading, and all as lines ``a.b = value``."""
 
     seeds: Sequence[int]
     columns: Mapping[str, Sequence[tuple[str, str]]]
@@ -132,7 +123,7 @@ class Content:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the clients, by number, where they are the same in all seeds; else empty."""
-        return _names(self.runs, self.same)
+        return self.all_runs[0].names if self.same else ()
 
     @property
     def metric(self) -> str:
@@ -143,12 +134,12 @@ class Content:
     def what(self) -> list[str]:
         """What was run: kind, data, clients, rounds, seeds."""
         clients = max(*map(self.clients, self.runs), *(run.run.clients for run in self.all_runs))
-        seeds = len({run.seed for run in self.all_runs})
-        data = self.all_runs[0].table("data")
-        name = Path(str(data["data"])).name if data.get("data") else ""
+        seeds, rounds = len({run.seed for run in self.all_runs}), {run.total for run in self.all_runs}
+        name = Path(str(self.all_runs[0].table("data").get("data") or "")).name
         kind = "Comparison" if len(self.runs) > 1 else "Run"
-        found = [kind, name, counted(clients, "client"), curves.rounds_text(self.runs)]
-        return [*filter(None, found), f"{seeds} seeds" if seeds > 1 else "one seed"]
+        same_rounds = [f"{n} round{'s' * (n != 1)}" for n in rounds if len(rounds) == 1]
+        parts = [kind, name, counted(clients, "client"), *same_rounds]
+        return [*filter(None, parts), f"{seeds} seeds" if seeds > 1 else "one seed"]
 
     @property
     def at_best(self) -> bool:
@@ -168,8 +159,11 @@ class Content:
     @cached_property
     def order(self) -> list[str]:
         """The methods that were evaluated, highest headline metric first."""
-        means = {row.title: found.mean for row in self.rows if (found := row.metrics.get(self.first.metric))}
-        return sorted(means, key=lambda title: -means[title])
+        return sorted(self._means, key=lambda title: -self._means[title])
+
+    @cached_property
+    def _means(self) -> dict[str, float]:
+        return final_means(self.runs, self.first.metric)
 
     @cached_property
     def tied(self) -> list[str]:
@@ -210,11 +204,6 @@ class Content:
         """The command that repeats the only run; "" if it is not known, and for several."""
         return "" if self.several else self.all_runs[0].run.command
 
-    @property
-    def any_diverged(self) -> bool:
-        """Whether training of a method diverged."""
-        return any(run.diverged is not None for run in self.all_runs)
-
     # ---- roles
     def role(self, title: str) -> str:
         """Return the role of a method."""
@@ -246,15 +235,14 @@ class Content:
         """Return a final figure of a method over its seeds."""
         return spread([run.final.of(metric) for run in self.runs[title]])
 
-    def megabytes(self, title: str) -> float | None:
+    def megabytes(self, title: str) -> float:
         """Return the megabytes sent by a method, the mean over its seeds."""
-        found = spread([None if run.bytes is None else run.bytes / 1e6 for run in self.runs[title]])
-        return None if found is None else found.mean
+        return mean([run.bytes / 1e6 for run in self.runs[title]])
 
     @property
     def most_megabytes(self) -> float:
         """The largest of all methods."""
-        return max(self.megabytes(title) or 0.0 for title in self.runs)
+        return max(map(self.megabytes, self.runs))
 
     def diverged(self, title: str) -> Mapping[int, int]:
         """Return the round from which on training of a method diverged, by seed; empty if it did not."""
@@ -279,8 +267,8 @@ class Content:
 
     def rank(self, title: str) -> tuple[int, bool]:
         """Return the rank of a method by the headline metric, and whether others share it, as equal means do."""
-        means = {t: found.mean for t in self.order if (found := self.final(t, self.first.metric)) is not None}
-        return 1 + sum(mean > means[title] for mean in means.values()), list(means.values()).count(means[title]) > 1
+        means = list(self._means.values())
+        return 1 + sum(one > self._means[title] for one in means), means.count(self._means[title]) > 1
 
     def none_above(self, title: str) -> bool:
         """Return whether this is the chosen method, and none is above the reference or training alone."""
@@ -292,7 +280,7 @@ class Content:
     def lowest(self, title: str) -> tuple[float, str] | None:
         """Return the headline metric of the worst client in the last round, the mean over seeds, and the client's name
         in the only seed."""
-        return self._lowest([found for run in self.runs[title] if (found := run.single(self.first.metric))])
+        return self._lowest([seed for run in self.runs[title] if (seed := run.single(self.first.metric))])
 
     def lowest_before(self, title: str) -> tuple[float, str] | None:
         """Return the same of the reference, over the clients and seeds that both have."""
@@ -312,7 +300,7 @@ class Content:
     def low(self) -> float:
         """The lower end of the scale of accuracies, and of the page's first figure, in the pictures."""
         lows = [min(run.by_client.values(), default=1.0) for run in self.all_runs]
-        lows += [found.mean for t in self.runs if (found := self.final(t, self.first.metric)) is not None]
+        lows += self._means.values()
         return min(0.9, int(10 * max(0.0, min(lows, default=0.0) - 0.05)) / 10)
 
     def colour(self, title: str) -> str:
@@ -345,9 +333,9 @@ class Content:
         found = self.findings.get(reference, {}).get(title)
         if found is None:
             return None
-        lost = any(run.diverged is not None for run in self.runs[title])
         alone = self.role(title) == "safe" and self.alone(reference)
-        return verdict(title, found, reference, stays_alone=alone) + ("; its training diverged" if lost else "")
+        end = "; its training diverged" if self.diverged(title) else ""
+        return verdict(title, found, reference, stays_alone=alone) + end
 
     def sentence(self, title: str, reference: str) -> str | None:
         """Return `verdict` with its details: how many clients are harmed, and who clearly moves against the mean."""
@@ -358,8 +346,8 @@ class Content:
     def sentences(self) -> dict[str, list[str]]:
         """All verdicts by reference."""
         titles = [title for title in self.order if title != self.reference]
-        found = {name: [self.sentence(title, name) for title in titles] for name in self.findings}
-        return {name: known for name, texts in found.items() if (known := [text for text in texts if text])}
+        each = {name: [*filter(None, (self.sentence(title, name) for title in titles))] for name in self.findings}
+        return {name: texts for name, texts in each.items() if texts}
 
     @property
     def which_is_which(self) -> str:
@@ -373,57 +361,49 @@ class Content:
     def losing(self) -> list[str]:
         """The clients that clearly lose, by method, worst first; empty where single test samples are not known."""
         lines = []
-        for title, found in self.findings.get(self.reference, {}).items():
-            if found.losing:
-                seeds = self.compared[self.reference][title]
+        for title, conclusion in self.findings.get(self.reference, {}).items():
+            if conclusion.losing:
+                seeds, names = self.compared[self.reference][title], self.runs[title][0].names
                 gains = client_table.mean_by_client([{c: float(one.net.mean()) for c, one in seed.changed.items()}
                                                      for seed in seeds])  # fmt: skip
-                losers = sorted((gains[c], c) for c in found.losing)
-                lines.append(f"{title}: {_losers(losers, self.runs[title][0].names)}")
+                losers = sorted((gains[c], c) for c in conclusion.losing)
+                shown = [f"{names[c] if c < len(names) else f'client {c}'} ({100 * g:+z.1f})"
+                         for g, c in losers[:_NAMED]]  # fmt: skip
+                more = f" and {len(losers) - _NAMED} more" if len(losers) > _NAMED else ""
+                lines.append(f"{title}: {', '.join(shown)}{more}")
         return lines
 
     # ---- settings
     @property
     def settings(self) -> dict[str, Choices]:
         """The settings of every method that has any."""
-        found = {}
-        for title, seeds in self.runs.items():
-            if config := seeds[0].config:
-                columns = {
-                    title if head == "Method" else head: _chosen(config, keys) for head, keys in _SETTINGS.items()
-                }
+        settings = {}
+        for title, runs in self.runs.items():
+            if runs[0].config:
+                columns = {title if head == "Method" else head: _chosen(runs[0], keys)
+                           for head, keys in _SETTINGS.items()}  # fmt: skip
                 shown = {head: rows for head, rows in columns.items() if rows}
-                found[title] = Choices([run.seed for run in seeds], shown, _flat(config))
-        return found
+                settings[title] = Choices([run.seed for run in runs], shown, _flat(runs[0].config))
+        return settings
 
 
-def _losers(losers: Sequence[tuple[float, int]], names: Sequence[str]) -> str:
-    said = [f"{names[c] if c < len(names) else f'client {c}'} ({100 * g:+z.1f})" for g, c in losers[:_NAMED]]
-    return ", ".join(said) + (f" and {len(losers) - _NAMED} more" if len(losers) > _NAMED else "")
-
-
-def _chosen(config: Mapping[str, Any], keys: Sequence[str]) -> list[tuple[str, str]]:
+def _chosen(run: Result, keys: Sequence[str]) -> list[tuple[str, str]]:
     """Return settings of some tables that are not off."""
-    rows = [(name.replace("_", " "), value) for key in keys if isinstance(config.get(key), Mapping)
-            for name, value in config[key].items() if not isinstance(value, Mapping)]  # fmt: skip
-    return [(name, _shown(value)) for name, value in rows if value is not None and value is not False][:_MOST_SETTINGS]
-
-
-def _shown(value: object) -> str:
-    return "yes" if value is True else value if isinstance(value, str) else _json(value)
+    rows = [(name.replace("_", " "), value) for key in keys for name, value in run.table(key).items()
+            if value is not None and value is not False and not isinstance(value, Mapping)]  # fmt: skip
+    return [(name, "yes" if value is True else value if isinstance(value, str) else _json(value))
+            for name, value in rows[:_MOST_SETTINGS]]  # fmt: skip
 
 
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> list[str]:
+def _flat(value: object, name: str = "") -> list[str]:
     """Return nested settings as lines ``a.b = value``."""
-    lines = []
-    for key, value in config.items():
-        nested = isinstance(value, Mapping) and value
-        lines += _flat(value, f"{prefix}{key}.") if nested else [f"{prefix}{key} = {_json(value)}"]
-    return lines
+    if not isinstance(value, Mapping) or not value:
+        return [f"{name} = {_json(value)}"]
+    return [line for key, one in value.items() for line in _flat(one, f"{name}.{key}" if name else key)]
 
 
 def content_of(
@@ -469,10 +449,10 @@ def content_of(
     standings = {name: {t: standing(t, name, groups[t], seeds, findings[name][t], first.metric)
                         for t, seeds in methods.items()} for name, methods in by_seed.items()}  # fmt: skip
     parts = parts_of(groups, standings, bool(same))
-    return Content(groups, reference, roles,
-                   _figures(groups, standings, reference, roles, first, same, base), parts, compared,
-                   findings, standings, first, unlearned(groups, first, same), same,
-                   [*_caveats(groups, roles, parts, by_seed, first), *_of_tuning(tuned, private, first)],
+    caveats = _caveats(groups, roles, parts, by_seed, first)
+    caveats += [Caveat(*warning) for warning in tuning_warnings(tuned, private, first.fair)]
+    return Content(groups, reference, roles, _figures(groups, standings, reference, roles, first, same, base), parts,
+                   compared, findings, standings, first, unlearned(groups, first, same), same, caveats,
                    tuned)  # fmt: skip
 
 
@@ -489,10 +469,6 @@ def _require_comparable(run: Result, base: Result) -> None:
         raise RunFolderError(f"{where} was tested on other samples than the run; gains need the same data and seed")
 
 
-def _names(groups: Mapping[str, Sequence[Result]], same: bool | None) -> tuple[str, ...]:
-    return next(iter(groups.values()))[0].names if same else ()
-
-
 def _figures(
     groups: Mapping[str, Sequence[Result]],
     standings: Mapping[str, Mapping[str, Standing]],
@@ -502,19 +478,22 @@ def _figures(
     same: bool | None,
     base: Result | None,
 ) -> dict[str, list[Figure]]:
-    order, names = best_first(groups, first.metric), _names(groups, same)
-    ranked = {title: groups[title] for title in order}
-    one = next(iter(groups.values()))[0]
-    several = len(groups) > 1 or len(next(iter(groups.values()))) > 1
+    order, seeds = best_first(groups, first.metric), next(iter(groups.values()))
+    ranked, names = {title: groups[title] for title in order}, seeds[0].names if same else ()
+    several = len(groups) > 1 or len(seeds) > 1
     gains = [dots.gains([*order, *({name} - set(order))], found, name, roles, names, first=name == reference)
              for name, found in standings.items() if found]  # fmt: skip
     level = None if base is None else base.final.accuracy
     noted = {title: list(runs) if same else list(runs[:1]) for title, runs in groups.items()}
     drawn: dict[str, list[Figure | None]] = {
         "gains": [*gains] or [dots.accuracies(order, groups, roles, names)],
-        "rounds": [*curves.over_rounds(groups, first)]
-        if several
-        else [curves.one_over_rounds(one, reference, level, first.fair)],
+        "rounds": [
+            *(
+                curves.over_rounds(groups, first)
+                if several
+                else [curves.one_over_rounds(seeds[0], reference, level, first.fair)]
+            )
+        ],
         "traffic": [curves.traffic(groups, reference)] if len(groups) > 1 else [],
         "more": [
             curves.final_accuracies(groups, reference, first) if several else None,
@@ -526,7 +505,7 @@ def _figures(
             *(one for title, runs in noted.items() for one in costs.note_figures(title, runs)),
         ],
     }
-    return {name: [one for one in found if one is not None] for name, found in drawn.items()}
+    return {name: [one for one in charts if one is not None] for name, charts in drawn.items()}
 
 
 # ---- caveats
@@ -538,58 +517,53 @@ def _caveats(
     first: Choice,
 ) -> list[Caveat]:
     """Return all caveats; those of one method name it where there are several, those with the same text appear once."""
-    found: dict[tuple[str, str], list[str]] = {}
+    by_text: dict[tuple[str, str], list[str]] = {}
     for title, runs in groups.items():
         for reference, methods in compared.items():
             each = list(methods.get(title, {}).values())
             # whatever training alone equals is what collapsed
             if each and roles[title] not in references.ALONE and all(a.collapsed for a in each):
                 for w in careful.collapsed(each[0], roles[reference], roles[title] == "safe"):
-                    found.setdefault((w.kind, w.text), []).append(f"{title} equals {reference} for every client")
-        own = [p for p in parts if p.run.title == title and not p.joint]
+                    by_text.setdefault((w.kind, w.text), []).append(f"{title} equals {reference} for every client")
         base = next(iter(compared.values()), {}).get(title, {})
-        by_seed = {p.run.seed: _own(p, base.get(p.run.seed), first) for p in own}
-        warned = _of_seeds(by_seed, [r.seed for r in runs]) + careful.unsteady([r.final.accuracy for r in runs])
-        for w in warned:
-            found.setdefault((w.kind, w.text), []).extend([title] if len(groups) > 1 else [])
+        by_seed = {p.run.seed: _own(p, base.get(p.run.seed), first)
+                   for p in parts if p.run.title == title and not p.joint}  # fmt: skip
+        for w in _of_seeds(by_seed, len(runs)) + careful.unsteady([r.final.accuracy for r in runs]):
+            by_text.setdefault((w.kind, w.text), []).extend([title] if len(groups) > 1 else [])
     notes = dict.fromkeys(note for runs in groups.values() for run in runs for note in run.run.notes)
-    joined = [Caveat(kind, text, tuple(methods)) for (kind, text), methods in found.items()]
+    caveats = [Caveat(kind, text, tuple(methods)) for (kind, text), methods in by_text.items()]
     seeds = careful.seeds(max(len(runs) for runs in groups.values()))
-    return [*(Caveat(w.kind, w.text) for w in careful.data(notes)), *joined, *(Caveat(w.kind, w.text) for w in seeds)]
-
-
-def _of_tuning(tuned: Sequence[Tuned], private: bool, first: Choice) -> list[Caveat]:
-    return [Caveat(kind, text, titles) for kind, text, titles in tuning_warnings(tuned, private, first.fair)]
+    return [*(Caveat(w.kind, w.text) for w in careful.data(notes)), *caveats, *(Caveat(w.kind, w.text) for w in seeds)]
 
 
 def _own(part: Part, compared: Against | None, first: Choice) -> list[careful.Warning]:
     """Return the warnings of one run; those on gains concern gains over the reference, which it is compared with."""
-    run, p = part.run, part.people
-    found = [] if compared is None else careful.small_tests(p.n_test, compared.changed)
+    run, p, how = part.run, part.people, part.run.table("run")
     constant = "majority" if first.fair else "majority_balanced"
-    found += careful.constant(run.final.of(first.metric), run.final.of(constant), NAMED[first.metric])
-    found += careful.course(run.rounds, bool(ended_early([run])))
-    found += careful.participation(run.rounds, p.count, run.names)
-    found += careful.protection(*Aggregation.unread(run.table("aggregation")))
-    found += careful.drift(run.rounds, run.table("data").get("drift_round"))
-    how = run.table("run")
-    found += careful.cohorts(run.rounds, how["participation"]) if "participation" in how else []
-    return found + careful.clusters(p.usual_cluster or [])
+    return [
+        *([] if compared is None else careful.small_tests(p.n_test, compared.changed)),
+        *careful.constant(run.final.of(first.metric), run.final.of(constant), NAMED[first.metric]),
+        *careful.course(run.rounds, bool(ended_early([run]))),
+        *careful.participation(run.rounds, p.count, run.names),
+        *careful.protection(*Aggregation.unread(run.table("aggregation"))),
+        *careful.drift(run.rounds, run.table("data").get("drift_round")),
+        *(careful.cohorts(run.rounds, how["participation"]) if "participation" in how else []),
+        *careful.clusters(p.usual_cluster or []),
+    ]
 
 
-def _of_seeds(by_seed: Mapping[int, Sequence[careful.Warning]], seeds: Sequence[int]) -> list[careful.Warning]:
+def _of_seeds(by_seed: Mapping[int, Sequence[careful.Warning]], seeds: int) -> list[careful.Warning]:
     """Return each kind of warning once, in the words of the first seed that has it, with the seeds if not all."""
     kinds: dict[str, dict[int, str]] = {}
     for seed, warned in by_seed.items():
         for w in warned:
             kinds.setdefault(w.kind, {})[seed] = w.text
-    found = []
+    merged = []
     for kind, texts in kinds.items():
-        first, text = next(iter(texts.items()))
+        (first, text), *rest = texts.items()
         alike = len(set(texts.values())) == 1
-        if not alike or len(texts) < len(seeds):
-            said = f"seed{'s' if alike and len(texts) > 1 else ''} {', '.join(map(str, texts)) if alike else first}"
-            others = "" if alike else f"; also in {', '.join(str(s) for s in texts if s != first)}"
-            text = f"{text.removesuffix('.')} ({said}{others})."
-        found.append(careful.Warning(kind, text))
-    return found
+        if not alike or len(texts) < seeds:
+            where = ", ".join(map(str, texts)) if alike else f"{first}; also in {', '.join(str(s) for s, _ in rest)}"
+            text = f"{text.removesuffix('.')} (seed{'s' if alike and rest else ''} {where})."
+        merged.append(careful.Warning(kind, text))
+    return merged

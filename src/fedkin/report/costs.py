@@ -5,28 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from fedkin.evaluate import spread
 from fedkin.record.figures import final_by_client
 from fedkin.record.result import Result
 from fedkin.report import figures
-from fedkin.report.charts import Spec, chart
-from fedkin.report.figures import (
-    ROW,
-    Figure,
-    Groups,
-    axis_ends,
-    channels,
-    coloured,
-    leader,
-    percent,
-    prominent,
-    scale,
-    thinned,
-    y_methods,
-)
+from fedkin.report.charts import Datum, Spec, chart
+from fedkin.report.figures import ROW, Figure, Groups, channels, coloured, leader, percent, thinned, y_methods
 from fedkin.report.headline import headline
 from fedkin.report.wording import cut, short_mb
 
@@ -42,21 +27,16 @@ PARTS = {"exchange": "clients and messages", "server": "server", "evaluation": "
 
 def classes(groups: Groups) -> Figure | None:
     """Return accuracy on classes of which a client has few, medium or many training samples; None if no run has it."""
-    rows: list[dict[str, Any]] = []
-    for title, runs in groups.items():
-        for kind in KINDS:
-            found = spread([run.final.of(kind) for run in runs])
-            if found is not None:
-                rows.append({"series": title, "kind": kind, "value": percent(found.mean)})
+    means = {kind: figures.final_means(groups, kind) for kind in KINDS}
+    rows = [{"series": title, "kind": kind, "value": percent(means[kind][title])}
+            for title in groups for kind in KINDS if title in means[kind]]  # fmt: skip
     if not rows:
         return None
-    shown = [kind for kind in KINDS if any(row["kind"] == kind for row in rows)]
-    kinds: dict[str, Spec] = {
-        name: scale({kind: values[kind] for kind in shown})
-        for name, values in (("colours", _KIND_SHADES), ("shapes", _KIND_SHAPES))
-    }
-    spec = chart("classes", rows=rows, methods=y_methods(list(groups)), **kinds)
-    few = {row["series"]: row["value"] for row in rows if row["kind"] == "few"}
+    shown = [kind for kind in KINDS if means[kind]]
+    spec = chart("classes", rows=rows, methods=y_methods(list(groups)),
+                 colours=figures.scale({kind: _KIND_SHADES[kind] for kind in shown}),
+                 shapes=figures.scale({kind: _KIND_SHAPES[kind] for kind in shown}))  # fmt: skip
+    few = {title: percent(mean) for title, mean in means["few"].items()}
     fact = "Accuracy by how many samples of a class a client has"
     if best := leader(few, apart=1.0):
         fact = f"{best}: {few[best]:.1f} % on classes of which a client has few samples"
@@ -92,15 +72,25 @@ def over_bytes(groups: Groups) -> Figure | None:
     if silent:
         verb, whose = ("sends", "its") if len(silent) == 1 else ("send", "their")
         caption += f" {' and '.join(silent)} {verb} next to nothing: level, at {whose} final accuracy."
-    shown = {t: sum(line.bytes_evaluation for line in runs[0].rounds) for t, runs in groups.items()}
-    if any(shown.values()):
-        most_shown = max(shown, key=lambda t: shown[t])
-        caption += f" Evaluations, which are not part of it, sent up to {short_mb(shown[most_shown] / 1e6)} MB more"
-        caption += f" ({most_shown})." if len(shown) > 1 else "."
+    evaluation = {t: sum(line.bytes_evaluation for line in runs[0].rounds) for t, runs in groups.items()}
+    if most_of := max(evaluation.values()):
+        caption += f" Evaluations, which are not part of it, sent up to {short_mb(most_of / 1e6)} MB more"
+        caption += f" ({max(evaluation, key=lambda t: evaluation[t])})." if len(evaluation) > 1 else "."
     caption += " Of several seeds, the first." if any(len(runs) > 1 for runs in groups.values()) else ""
-    spec = _bytes_spec(groups, lines, front if len(sent) > 1 else set())
-    start = spec["layer"][0]["encoding"]["y"]["scale"]["domain"][0]
-    caption += f" The axis starts at {start}%." if start else ""
+    last = {title: line[-1] for title, line in lines.items() if line}
+    low, high = figures.axis_ends([row["value"] for row in last.values()],
+                                  [row["value"] for line in lines.values() for row in line])  # fmt: skip
+    caption += f" The axis starts at {low}%." if low else ""
+    height = max(260, ROW * len(last))
+    ends = [{**last[t], "name": cut(t, 22), "short": cut(t, 14), "front": t in front and len(sent) > 1, "label": label}
+            for t, label in figures.end_labels({t: row["value"] for t, row in last.items()}, low, high, height)
+            ]  # fmt: skip
+    shown = figures.prominent(groups)
+    spec = chart("bytes",
+                 rows=[row for t in sorted(lines, key=lambda t: t in shown) for row in lines[t]],
+                 ends=ends, domain=[low, high], height=height,
+                 short=all(len(line) < 3 for line in lines.values()), muted=figures.muted(shown),
+                 colour=coloured(groups, legend=False), dash=channels(groups, list(groups))["dash"])  # fmt: skip
     return Figure("bytes", fact, caption, spec)
 
 
@@ -111,25 +101,7 @@ def _front(ends: Mapping[str, tuple[float, float]]) -> set[str]:
                        for other, best in ends.values())}  # fmt: skip
 
 
-def _bytes_spec(groups: Groups, lines: Mapping[str, list[dict[str, Any]]], front: Collection[str]) -> Spec:
-    """Return lines with their names at the right; ``front``: names in bold."""
-    drawn = [row["value"] for line in lines.values() for row in line]
-    last = {title: line[-1] for title, line in lines.items() if line}
-    low, high = axis_ends([row["value"] for row in last.values()], drawn)
-    order = sorted(last, key=lambda t: -last[t]["value"])
-    height = max(260, ROW * len(order))
-    at = figures.end_labels([last[t]["value"] for t in order], low, high, height)
-    ends = [{**last[t], "name": cut(t, 22), "short": cut(t, 14), "front": t in front, "label": label}
-            for t, label in zip(order, at, strict=True)]  # fmt: skip
-    shown = prominent(groups)
-    return chart("bytes",
-                 rows=[row for t in sorted(lines, key=lambda t: t in shown) for row in lines[t]],
-                 ends=ends, domain=[low, high], height=height,
-                 short=all(len(line) < 3 for line in lines.values()), muted=figures.muted(shown),
-                 colour=coloured(groups, legend=False), dash=channels(groups, list(groups))["dash"])  # fmt: skip
-
-
-def _by_bytes(title: str, run: Result) -> list[dict[str, Any]]:
+def _by_bytes(title: str, run: Result) -> list[Datum]:
     """Return points of a line: accuracy in per cent against megabytes."""
     sent, points = 0, []
     for line in run.rounds:
@@ -142,10 +114,10 @@ def _by_bytes(title: str, run: Result) -> list[dict[str, Any]]:
 
 def seconds(groups: Groups) -> Figure | None:
     """Return seconds of each method by part, the mean over its seeds; None if no run folder has a timing."""
-    found = {title: [taken for run in runs if (taken := spent(run))] for title, runs in groups.items()}
-    rows: list[dict[str, Any]] = [
+    timed = {title: [seconds for run in runs if (seconds := spent(run))] for title, runs in groups.items()}
+    rows: list[Datum] = [
         {"series": title, "part": name, "seconds": round(sum(run[key] for run in runs) / len(runs), 3)}
-            for title, runs in found.items() if runs for key, name in PARTS.items()]  # fmt: skip
+            for title, runs in timed.items() if runs for key, name in PARTS.items()]  # fmt: skip
     if not rows:
         return None
     spec = chart("time", rows=rows, methods=y_methods(list(groups)))
@@ -168,21 +140,20 @@ def distribution(groups: Groups) -> Figure:
     rows = []
     shown = figures.prominent(groups)
     for title, runs in sorted(groups.items(), key=lambda one: one[0] in shown):  # grey lines below the others
-        found = sorted(a for run in runs for a in run.by_client.values())
-        ranks = thinned(range(len(found)))
-        rows += [{"series": title, "share": percent((i + 0.5) / len(found)), "value": percent(found[i])}
-                 for i in ranks]  # fmt: skip
+        values = sorted(a for run in runs for a in run.by_client.values())
+        rows += [{"series": title, "share": percent((i + 0.5) / len(values)), "value": percent(values[i])}
+                 for i in thinned(range(len(values)))]  # fmt: skip
     spec = chart("distribution", rows=rows, points={"size": 22} if len(rows) < 600 else False,
                  muted=figures.muted(shown), colour=coloured(groups),
                  dash=channels(groups, list(groups))["dash"])  # fmt: skip
-    low = {t: min((a for run in runs for a in run.by_client.values()), default=None) for t, runs in groups.items()}
-    known = {t: v for t, v in low.items() if v is not None}
-    best = max(known, key=lambda t: known[t]) if known else None
-    fact = "No client was tested" if best is None else f"With {best} the worst client has {100 * known[best]:.1f} %"
-    if len(known) > 1 and len(set(known.values())) == 1:
-        fact = f"The worst client has {100 * known[best]:.1f} % with every method" if best is not None else fact
-    elif len(known) > 1:
-        fact += ", the most of all methods"
+    tested = {t: [a for run in runs for a in run.by_client.values()] for t, runs in groups.items()}
+    worst = {t: min(values) for t, values in tested.items() if values}
+    fact = "No client was tested"
+    if best := max(worst, key=lambda t: worst[t], default=""):
+        fact = f"With {best} the worst client has {100 * worst[best]:.1f} %"
+        fact += ", the most of all methods" if len(worst) > 1 else ""
+        if len(worst) > 1 and len(set(worst.values())) == 1:
+            fact = f"The worst client has {100 * worst[best]:.1f} % with every method"
     caption = f"Clients in order of their accuracy ({headline(groups).rounds})"
     caption += ", those of all seeds together" if any(len(runs) > 1 for runs in groups.values()) else ""
     caption += ". A line that lies higher on the left serves its worst clients better."
@@ -205,25 +176,25 @@ def note_figures(title: str, runs: Sequence[Result]) -> list[Figure]:
     """
     first = next(iter(runs[0].clients), None)
     notes = [] if first is None else [f"note_{name}" for name in first.notes]
-    said = title if len(runs) == 1 else f"{title}, mean over {len(runs)} seeds"
+    name = title if len(runs) == 1 else f"{title}, mean over {len(runs)} seeds"
     place = re.sub("[^a-z0-9]+", "-", title.lower()).strip("-")
-    return [_figure(said, place, field, found, runs[0].names) for field in notes if (found := values(runs, field))]
+    return [_figure(name, place, field, each, runs[0].names) for field in notes if (each := values(runs, field))]
 
 
 def values(runs: Sequence[Result], field: str) -> dict[int, float]:
     """Return a client's mean of a field of ``clients.jsonl`` over the last evaluated rounds and the runs, by client."""
     each = [final_by_client(run.clients, run.total, field, run.chosen) for run in runs]
     listed = {i: [by[i] for by in each if i in by] for i in sorted({i for by in each for i in by})}
-    return {i: math.fsum(found) / len(found) for i, found in listed.items()}
+    return {i: math.fsum(of_client) / len(of_client) for i, of_client in listed.items()}
 
 
-def _figure(title: str, place: str, field: str, found: dict[int, float], known: Sequence[str]) -> Figure:
-    label, listed = field.removeprefix("note_"), list(found.values())
+def _figure(title: str, place: str, field: str, noted: dict[int, float], names: Sequence[str]) -> Figure:
+    label, listed = field.removeprefix("note_"), list(noted.values())
     low, high = min(listed), max(listed)
-    spread = f"{label} from {low:.3g} to {high:.3g}, mean {math.fsum(listed) / len(listed):.2g}"
-    fact = f"{title}: {spread}; {listed.count(low)} of {len(listed)} clients at {low:.3g}"
-    rows, most = _stacked(found, figures.called(max(found) + 1, known))
-    if len(found) > MOST_DOTS:
+    values_from = f"{label} from {low:.3g} to {high:.3g}, mean {math.fsum(listed) / len(listed):.2g}"
+    fact = f"{title}: {values_from}; {listed.count(low)} of {len(listed)} clients at {low:.3g}"
+    rows, most = _stacked(noted, figures.called(max(noted) + 1, names))
+    if len(noted) > MOST_DOTS:
         what, mark, tips = "A bar is the number of clients", {"type": "bar", "width": 8}, ("place", "clients")
         y: Spec = {"field": "clients", "type": "quantitative", "title": "clients"}
     else:
@@ -236,16 +207,16 @@ def _figure(title: str, place: str, field: str, found: dict[int, float], known: 
     return Figure(f"notes-{label}-{place}", fact, caption, spec)
 
 
-def _stacked(found: dict[int, float], names: Sequence[str]) -> tuple[list[dict[str, Any]], int]:
+def _stacked(noted: dict[int, float], names: Sequence[str]) -> tuple[list[Datum], int]:
     """Return the rows of the chart's data, and the largest number of clients at one place."""
-    low, high = min(found.values()), max(found.values())
+    low, high = min(noted.values()), max(noted.values())
     step = (high - low) / PLACES or 1.0
-    at = {i: round(low + step * round((value - low) / step), 6) for i, value in found.items()}
     count: Counter[float] = Counter()
-    rows: list[dict[str, Any]] = []
-    for i, place in at.items():
+    rows: list[Datum] = []
+    for i, value in noted.items():
+        place = round(low + step * round((value - low) / step), 6)
         count[place] += 1
-        rows.append({"client": names[i], "value": round(found[i], 4), "place": place, "row": count[place]})
-    if len(found) > MOST_DOTS:
+        rows.append({"client": names[i], "value": round(value, 4), "place": place, "row": count[place]})
+    if len(noted) > MOST_DOTS:
         rows = [{"place": place, "clients": n} for place, n in sorted(count.items())]
     return rows, max(count.values())

@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from fedkin.evaluate import Choice, gain_over, spread
 from fedkin.record.figures import evaluated, over
 from fedkin.record.result import Result
 from fedkin.report import figures
-from fedkin.report.charts import Spec, chart
-from fedkin.report.figures import (
-    Figure,
-    Groups,
-    axis_ends,
-    channels,
-    coloured,
-    end_labels,
-    leader,
-    others,
-    percent,
-    prominent,
-    scale,
-    thinned,
-    tip_title,
-    y_methods,
-)
+from fedkin.report.charts import Datum, Spec, chart
+from fedkin.report.figures import Figure, Groups, channels, end_labels, percent, prominent, thinned
 from fedkin.report.headline import NAMED, headline, rounds_of
 from fedkin.report.references import ALONE
 from fedkin.report.templates import say
@@ -37,7 +21,11 @@ HEIGHT = 316
 _ROOM = 8.6
 """Width of a name at the end of a curve, next to its figure, as a multiple of the font's size; bold names are wider."""
 _BAR, _MANY_BARS = 52, 38  # height of a row of the traffic, and of more than six
-_MEASURES = {"Mean": "accuracy", "Worst tenth": "worst_decile"}
+_MEASURES = {
+    "balanced": ("Balanced", "balanced accuracy, mean over clients"),
+    "accuracy": ("Mean", "mean over clients"),
+    "worst_decile": ("Worst tenth", "the worst tenth of the clients"),
+}
 
 
 def over_rounds(groups: Groups, first: Choice | None = None) -> list[Figure]:
@@ -50,52 +38,48 @@ def over_rounds(groups: Groups, first: Choice | None = None) -> list[Figure]:
         groups: title -> its runs, as from `fedkin.record.result.by_title`.
         first: the headline metric; None: accuracy.
     """
-    fair = first is None or first.fair
-    measures = _MEASURES if fair else {"Balanced": "balanced", **_MEASURES}
-    made: list[Figure] = []
-    for said, key in measures.items():
+    drawn: list[Figure] = []
+    for key in _MEASURES:
         rows = [row for title, runs in groups.items() for row in _line(title, runs, key)]
-        if rows or not made:
-            made.append(_figure(groups, rows, said, key, len(made)))
-    return made
+        if key == "balanced" and (first is None or first.fair):
+            continue
+        if rows or not drawn:
+            drawn.append(_figure(groups, rows, key, not drawn))
+    return drawn
 
 
-def _figure(groups: Groups, rows: list[dict[str, Any]], said: str, key: str, number: int) -> Figure:
-    shown = prominent(groups)
-    finals = {t: s.mean for t in shown if (s := spread([r.final.of(key) for r in groups[t]])) is not None}
-    low, high = axis_ends([100 * v for v in finals.values()], [row["value"] for row in rows if row["series"] in shown])
-    ends = _labels(groups, {t: 100 * v for t, v in finals.items()}, low, high)
+def _figure(groups: Groups, rows: list[Datum], key: str, first: bool) -> Figure:
+    shown, titles, (measure, what) = prominent(groups), list(groups), _MEASURES[key]
+    finals = {t: 100 * mean for t, mean in figures.final_means({t: groups[t] for t in shown}, key).items()}
+    low, high = figures.axis_ends(list(finals.values()), [row["value"] for row in rows if row["series"] in shown])
+    ends = [{"series": t, "name": "Alone" if groups[t][0].role == "alone" else fitted(t, _ROOM),
+             "text": f"{finals[t]:.1f}", "value": round(max(finals[t], low), 2), "label": label}
+            for t, label in end_labels(finals, low, high, HEIGHT)]  # fmt: skip
     start = f"The axis starts at {low}%. " if low else ""
-    seeds = max(len(runs) for runs in groups.values())
-    what = {"Mean": "mean over clients", "Worst tenth": "the worst tenth of the clients"}.get(
-        said, "balanced accuracy, mean over clients"
-    )
-    caption = f"{start}Accuracy: {what}. Figures at the right: {_over(groups)}, as in the table."
+    seeds, rounds = max(len(runs) for runs in groups.values()), headline(groups).rounds
+    over = f"mean over {rounds}" if rounds.startswith("rounds") else rounds
+    caption = f"{start}Accuracy: {what}. Figures at the right: {over}, as in the table."
     caption += " Dashed: training alone." if any(runs[0].role == "alone" for runs in groups.values()) else ""
     uneven = any(len({run.total for run in runs}) > 1 for runs in groups.values())
     caption += " A line ends with the first of its seeds to end early." if uneven else ""
     caption += " The band is ± one standard deviation over seeds, for the method picked." if seeds > 1 else ""
-    caption += others(groups)
-    spec = _spec(groups, rows, ends, (low, high), seeds > 1)
-    name = "accuracy-over-rounds" if number == 0 else f"accuracy-over-rounds-{'-'.join(said.lower().split())}"
-    return Figure(name, f"{said}: {course(groups, key)}", caption, spec)
+    caption += figures.others(groups)
+    tips, by_round = _reading(rows, titles) if len(titles) <= 12 else ([], [])
+    spec = chart("over-rounds", rows=rows, ends=ends, domain=[low, high], bands=seeds > 1, tips=tips,
+                 by_round=by_round, alone=len({r["round"] for r in rows}) == 1, method=shown[0], shown=shown,
+                 **channels(groups, titles))  # fmt: skip
+    name = "accuracy-over-rounds" + ("" if first else f"-{'-'.join(measure.lower().split())}")
+    return Figure(name, f"{measure}: {course(groups, key)}", caption, spec)
 
 
-def _over(groups: Groups) -> str:
-    rounds = headline(groups).rounds
-    return f"mean over {rounds}" if rounds.startswith("rounds") else rounds
-
-
-def _line(title: str, runs: Sequence[Result], key: str) -> list[dict[str, Any]]:
+def _line(title: str, runs: Sequence[Result], key: str) -> list[Datum]:
     """Return mean and standard deviation over the seeds that were evaluated in a round, in per cent, by round."""
     values, rows = _by_round(runs, key), []
     for r in thinned(sorted(values)):
-        found = spread(values[r])
-        if found is not None:
-            row = {"round": r, "series": title, "value": percent(found.mean)}
-            if found.std is not None:
-                row |= {"low": percent(found.mean - found.std), "high": percent(found.mean + found.std)}
-            rows.append(row)
+        if (over := spread(values[r])) is not None:
+            rows.append({"round": r, "series": title, "value": percent(over.mean)})
+            if over.std is not None:
+                rows[-1] |= {"low": percent(over.mean - over.std), "high": percent(over.mean + over.std)}
     return rows
 
 
@@ -104,38 +88,19 @@ def _by_round(runs: Sequence[Result], key: str) -> dict[int, list[float | None]]
     values: dict[int, list[float | None]] = {}
     end = min((run.total for run in runs), default=0)  # a mean over all seeds
     for run in runs:
-        for round, found in evaluated(run.rounds[:end]):
-            values.setdefault(round, []).append(found.of(key))
+        for round, figures_of_round in evaluated(run.rounds[:end]):
+            values.setdefault(round, []).append(figures_of_round.of(key))
     return values
 
 
-def _labels(groups: Groups, finals: Mapping[str, float], low: int, high: int) -> list[dict[str, Any]]:
-    """Return the labels at the right, from the top, at least a line apart."""
-    order = sorted(finals, key=lambda t: -finals[t])
-    at = end_labels([finals[t] for t in order], low, high, HEIGHT)
-    return [{"series": t, "name": "Alone" if groups[t][0].role == "alone" else fitted(t, _ROOM),
-             "text": f"{finals[t]:.1f}", "value": round(max(finals[t], low), 2), "label": label}
-            for t, label in zip(order, at, strict=True)]  # fmt: skip
-
-
-def _spec(
-    groups: Groups, rows: list[dict[str, Any]], ends: list[dict[str, Any]], domain: tuple[int, int], bands: bool
-) -> Spec:
-    shown, titles = prominent(groups), list(groups)
-    tips, by_round = _reading(rows, titles) if len(titles) <= 12 else ([], [])
-    return chart("over-rounds", rows=rows, ends=ends, domain=list(domain), bands=bands, tips=tips, by_round=by_round,
-                 alone=len({r["round"] for r in rows}) == 1, method=shown[0], shown=shown,
-                 **channels(groups, titles))  # fmt: skip
-
-
-def _reading(rows: Sequence[Mapping[str, Any]], titles: Sequence[str]) -> tuple[list[Spec], list[dict[str, Any]]]:
+def _reading(rows: Sequence[Datum], titles: Sequence[str]) -> tuple[list[Spec], list[Datum]]:
     """Return the tooltip at the nearest round, with the figures of all methods, and its data."""
-    by_round: dict[int, dict[str, Any]] = {}
+    by_round: dict[int, Datum] = {}
     for row in rows:
         by_round.setdefault(row["round"], {"round": row["round"]})[f"s{titles.index(row['series'])}"] = row["value"]
     last = max(by_round.values(), key=lambda row: row["round"], default={})
     order = sorted(range(len(titles)), key=lambda n: -last.get(f"s{n}", -1.0))
-    each = ({"field": f"s{n}", "title": tip_title(titles[n]), "type": "quantitative"} for n in order)
+    each = ({"field": f"s{n}", "title": figures.tip_title(titles[n]), "type": "quantitative"} for n in order)
     return [{"field": "round"}, *each], list(by_round.values())
 
 
@@ -144,7 +109,7 @@ def course(groups: Groups, key: str = "accuracy") -> str:
     rising, level = [], []
     for title, runs in groups.items():
         means = {r: spread(values) for r, values in sorted(_by_round(runs, key).items())}
-        known = [(r, found.mean) for r, found in means.items() if found is not None and math.isfinite(found.mean)]
+        known = [(r, over.mean) for r, over in means.items() if over is not None and math.isfinite(over.mean)]
         fifth = len(known) // 5
         if fifth < 2:
             continue
@@ -170,7 +135,7 @@ def traffic(groups: Groups, reference: str) -> Figure | None:
     """
     base = groups.get(reference)
     target = None if base is None else base[0].final.accuracy
-    rows = []
+    rows: list[Datum] = []
     for title in (t for t in prominent(groups) if t != reference and groups[t][0].role not in ALONE):
         run = groups[title][0]
         if run.bytes:
@@ -191,7 +156,10 @@ def traffic(groups: Groups, reference: str) -> Figure | None:
     )  # fmt: skip
     caption += "Faint bar: sent in all rounds." + _evaluation(groups)
     caption += " Of several seeds, the first." if max(len(runs) for runs in groups.values()) > 1 else ""
-    return Figure("traffic", fact, caption, _traffic_spec(rows, groups))
+    titles = [row["method"] for row in rows]
+    spec = chart("traffic", rows=rows, titles=titles, method=titles[0], step=_BAR if len(rows) <= 6 else _MANY_BARS,
+                 **channels(groups, titles, "method"))  # fmt: skip
+    return Figure("traffic", fact, caption, spec)
 
 
 def _evaluation(groups: Groups) -> str:
@@ -212,18 +180,6 @@ def _until(run: Result, target: float | None) -> tuple[float | None, int]:
         if line.figures is not None and gain_over(line.accuracy or 0.0, target) > 0:
             return sent / 1e6, line.round
     return None, 0
-
-
-def _traffic_spec(rows: list[dict[str, Any]], groups: Groups) -> Spec:
-    titles, step = [row["method"] for row in rows], _BAR if len(rows) <= 6 else _MANY_BARS
-    return chart("traffic", rows=rows, titles=titles, method=titles[0], step=step,
-                 **channels(groups, titles, "method"))  # fmt: skip
-
-
-def rounds_text(groups: Groups) -> str:
-    """Return the number of rounds of a page, where all runs have the same: "100 rounds"; else ""."""
-    counts = {len(run.rounds) for runs in groups.values() for run in runs}
-    return f"{(n := counts.pop())} round{'' if n == 1 else 's'}" if len(counts) == 1 else ""
 
 
 CONSTANT = "always its most frequent class"
@@ -266,8 +222,18 @@ def one_over_rounds(run: Result, reference: str, local: float | None, fair: bool
     elif accuracy is not None and worst is not None:
         fact += f", {100 * worst:.1f} % for the worst tenth of clients"
     dash = {t: [2, 2] if t == CONSTANT else [4, 2] if t in levels else [1, 0] for t in shades}
+    finals = {"mean over clients": accuracy, "worst 10 %": worst, "balanced": run.final.balanced}
     last = {row["series"]: row["value"] for row in rows}
-    spec = _one_spec(rows, shades, dash, last | {t: v for t, v in _finals(run).items() if t in last}, len(lines) == 1)
+    last |= {series: percent(value) for series, value in finals.items() if series in last and value is not None}
+    drawn = [row[key] for row in rows for key in ("value", "low", "high") if key in row]
+    low, high = (5 * math.floor(min(drawn) / 5), 5 * math.ceil(max(drawn) / 5)) if drawn else (0, 100)
+    high = max(high, low + 5)
+    names = {**{series: tight(series) for series in last}, CONSTANT: "most frequent class"}
+    ends = [{"series": t, "name": names[t], "short": names[t].removesuffix(" over clients").removesuffix(" class"),
+             "text": f"{last[t]:.1f}", "value": last[t], "label": label}
+            for t, label in end_labels(last, low, high, ONE_HEIGHT)]  # fmt: skip
+    spec = chart("one-run", rows=rows, ends=ends, domain=[low, high], alone=len(lines) == 1,
+                 colours=figures.scale(shades), dashes=figures.scale(dash))  # fmt: skip
     rounds = rounds_of([run])
     caption = "The band is ± one standard deviation over clients."
     caption += f" Figures at the right: mean over {rounds}." if rounds.startswith("rounds") else ""
@@ -275,40 +241,11 @@ def one_over_rounds(run: Result, reference: str, local: float | None, fair: bool
     return Figure("accuracy-over-rounds", f"{run.title}: {fact}", caption, spec)
 
 
-def _finals(run: Result) -> dict[str, float]:
-    """Return the final figures of the series, in per cent, as everywhere on the page."""
-    fields = {"mean over clients": "accuracy", "worst 10 %": "worst_decile", "balanced": "balanced"}
-    return {s: percent(value) for s, field in fields.items() if (value := run.final.of(field)) is not None}
-
-
-def _one_spec(
-    rows: list[dict[str, Any]],
-    shades: Mapping[str, str],
-    dash: Mapping[str, Sequence[int]],
-    last: Mapping[str, float],
-    alone: bool,
-) -> Spec:
-    """Return lines with their names and final values at the right, and a band; ``alone``: one round was evaluated."""
-    drawn = [row[key] for row in rows for key in ("value", "low", "high") if key in row]
-    low, high = (5 * math.floor(min(drawn) / 5), 5 * math.ceil(max(drawn) / 5)) if drawn else (0, 100)
-    high = max(high, low + 5)
-    order = sorted(last, key=lambda t: -last[t])
-    at = figures.end_labels([last[t] for t in order], low, high, ONE_HEIGHT)
-    names = {**{t: tight(t) for t in order}, CONSTANT: "most frequent class"}
-    ends = [{"series": t, "name": names[t], "short": names[t].removesuffix(" over clients").removesuffix(" class"),
-             "text": f"{last[t]:.1f}", "value": last[t], "label": label}
-            for t, label in zip(order, at, strict=True)]  # fmt: skip
-    return chart(
-        "one-run", rows=rows, ends=ends, domain=[low, high], alone=alone, colours=scale(shades), dashes=scale(dash)
-    )
-
-
 def final_accuracies(groups: Groups, reference: str, first: Choice | None = None) -> Figure:
     """Return one row per method in order of its final accuracy, or of the headline metric ``first``: a dot per seed,
     the mean with ± one standard deviation, and the reference's mean as a dashed line."""
     metric = "accuracy" if first is None else first.metric
-    found = {title: spread([run.final.of(metric) for run in runs]) for title, runs in groups.items()}
-    known = {title: value for title, value in found.items() if value is not None}
+    known = figures.final_spreads(groups, metric)
     order = sorted(known, key=lambda title: -known[title].mean)
     means, seeds, lead = [], [], headline(groups)
     for title in order:
@@ -320,22 +257,16 @@ def final_accuracies(groups: Groups, reference: str, first: Choice | None = None
                       "low": percent(value.mean - (std or 0)), "high": percent(value.mean + (std or 0))})  # fmt: skip
         seeds += [{"series": title, "value": percent(v)} for v in value.values if std is not None]
     level = percent(known[reference].mean) if reference in known else None
-    spec = chart("final-accuracies", means=means, seeds=seeds, level=level, methods=y_methods(order),
-                 colour=coloured({t: groups[t] for t in order}, legend=False),
+    spec = chart("final-accuracies", means=means, seeds=seeds, level=level, methods=figures.y_methods(order),
+                 colour=figures.coloured({t: groups[t] for t in order}, legend=False),
                  title=f"final {NAMED[metric].replace('acc', 'test acc')}, mean over clients (%)")  # fmt: skip
     caption = f"{NAMED[metric].capitalize()}: mean over clients {over(lead.rounds)}"
     caption += ", ± one standard deviation over seeds; small dots are seeds" if seeds else ""
     caption += f"; the dashed line is {reference}" if reference in known else ""
     caption = "; ".join([caption, *lead.notes]) + "."
     kind = "" if metric == "accuracy" else f" {NAMED[metric]}"
-    fact = _ranking(order, {t: known[t].mean for t in order}, reference, kind)
-    return Figure("final-accuracies", fact, caption, spec)
-
-
-def _ranking(order: Sequence[str], means: Mapping[str, float], reference: str, kind: str = "") -> str:
-    top = f"{100 * means[order[0]]:.1f} %{kind}" if order else ""
-    best = leader({title: 100 * mean for title, mean in means.items()}, apart=1.0)
-    others = [title for title in order if title != reference]
-    known = reference in means and others
-    above = sum(means[title] > means[reference] for title in others) if known else None
-    return say("ranking", order, top, best, above, reference)
+    top = f"{100 * known[order[0]].mean:.1f} %{kind}" if order else ""
+    best = figures.leader({title: 100 * known[title].mean for title in order}, apart=1.0)
+    compared = reference in known and len(known) > 1
+    above = sum(one.mean > known[reference].mean for one in known.values()) if compared else None
+    return Figure("final-accuracies", say("ranking", order, top, best, above, reference), caption, spec)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedkin.display import printable_parts
-from fedkin.evaluate import spread
+from fedkin.evaluate import Spread, spread
 from fedkin.record.result import Result
 from fedkin.report.charts import Spec
 from fedkin.report.palette import SHAPES, SLOTS, slots
@@ -27,22 +27,14 @@ MOST_SHOWN = 8
 WIDTH = 640
 MOST_POINTS = 200
 """Maximum number of points of a line."""
-NARROW = "containerSize()[0] < 480"
-"""Whether a chart is drawn on a phone, in its expressions."""
 ROW = 16
 """Pixels from one label at the ends of lines to the next."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart with its texts.
-
-    Attributes:
-        name: name of its file, and its id in the page.
-        fact: its message in one sentence, used as title.
-        caption: explanation of how it is read.
-        spec: the chart, its data inside, without a title.
-    """
+    """A chart with its texts: the name of its file and id in the page, its message in one sentence as title, how it is
+    read, and the specification with its data, without a title."""
 
     name: str
     fact: str
@@ -57,8 +49,19 @@ class Figure:
 
 def best_first(groups: Groups, metric: str = "accuracy") -> list[str]:
     """Return the methods by a final figure, highest first; those that were not evaluated last."""
-    finals = {t: spread([run.final.of(metric) for run in runs]) for t, runs in groups.items()}
-    return sorted(groups, key=lambda t: -(found.mean if (found := finals[t]) else -1.0))
+    means = final_means(groups, metric)
+    return sorted(groups, key=lambda title: -means.get(title, -1.0))
+
+
+def final_spreads(groups: Groups, metric: str = "accuracy") -> dict[str, Spread]:
+    """Return a final figure of each method over its seeds, a fraction; methods that were not evaluated are left out."""
+    each = {title: spread([run.final.of(metric) for run in runs]) for title, runs in groups.items()}
+    return {title: value for title, value in each.items() if value is not None}
+
+
+def final_means(groups: Groups, metric: str = "accuracy") -> dict[str, float]:
+    """Return the means of `final_spreads`."""
+    return {title: value.mean for title, value in final_spreads(groups, metric).items()}
 
 
 def leader(values: Mapping[str, float], *, apart: float = 0.0, times: float = 1.0) -> str:
@@ -98,15 +101,19 @@ def others(groups: Groups) -> str:
     return f" Thin and grey: {rest} other methods." if rest else ""
 
 
+def _slots(groups: Groups) -> dict[str, int]:
+    return slots({t: groups[t][0].role for t in prominent(groups)})  # in whatever order a figure has its methods
+
+
 def shades(groups: Groups) -> dict[str, str]:
     """Return the colour token of each method: grey for training alone and for those that are not prominent."""
-    own = slots({t: groups[t][0].role for t in prominent(groups)})  # in whatever order a figure has its methods
+    own = _slots(groups)
     return {title: f"var(--m{own[title]})" if title in own else "var(--same)" for title in groups}
 
 
 def shapes(groups: Groups) -> dict[str, tuple[str, bool]]:
     """Return the shape of each method, and whether it is filled; a dash for those without a colour."""
-    own = slots({t: groups[t][0].role for t in prominent(groups)})  # in whatever order a figure has its methods
+    own = _slots(groups)
     return {t: (SHAPES[(own[t] - 1) % 6], own[t] <= 6) if t in own else ("stroke", True) for t in groups}
 
 
@@ -118,30 +125,25 @@ def dashes(groups: Groups) -> dict[str, list[int]]:
 
 def channels(groups: Groups, titles: Sequence[str], field: str = "series") -> dict[str, Spec]:
     """Return the channels of the methods' colour, dash, shape and filling, without legends."""
-    colour, kinds, dash = shades(groups), shapes(groups), dashes(groups)
-    fill = {t: colour[t] if kinds[t][1] else "var(--surface)" for t in titles}
-    each: dict[str, Mapping[str, Any]] = {
-        "colour": colour,
-        "dash": dash,
-        "shape": {t: kinds[t][0] for t in titles},
-        "fill": fill,
-    }
-    return {name: {"field": field, "type": "nominal", "legend": None, "scale": scale({t: found[t] for t in titles})}
-            for name, found in each.items()}  # fmt: skip
+    colour, shape, dash = shades(groups), shapes(groups), dashes(groups)
+    each = {"colour": [colour[t] for t in titles], "dash": [dash[t] for t in titles],
+            "shape": [shape[t][0] for t in titles],
+            "fill": [colour[t] if shape[t][1] else "var(--surface)" for t in titles]}  # fmt: skip
+    return {name: {"field": field, "type": "nominal", "legend": None,
+                   "scale": {"domain": list(titles), "range": values}} for name, values in each.items()}  # fmt: skip
 
 
-def scale(values: Mapping[str, Any]) -> Spec:
+def scale(values: Mapping[str, object]) -> Spec:
     """Return a scale with a value for each name."""
     return {"domain": list(values), "range": list(values.values())}
 
 
 def coloured(groups: Groups, *, legend: bool = True) -> Spec:
     """Return the channel of a series' colour; of many series the legend has those that are not grey."""
-    found, plain = shades(groups), grey(groups)
-    scale = {"domain": list(found), "range": list(found.values())}
-    known = [t for t, shade in found.items() if shade != "var(--same)" or t in plain or len(found) <= SLOTS + 2]
+    own, plain = shades(groups), grey(groups)
+    known = [t for t, shade in own.items() if shade != "var(--same)" or t in plain or len(own) <= SLOTS + 2]
     titled = {"title": None, "values": known, "symbolOpacity": 1}
-    return {"field": "series", "type": "nominal", "scale": scale, "legend": titled if legend else None}
+    return {"field": "series", "type": "nominal", "scale": scale(own), "legend": titled if legend else None}
 
 
 def quoted(value: Any) -> str:
@@ -162,13 +164,14 @@ def axis_ends(finals: Sequence[float], drawn: Sequence[float]) -> tuple[int, int
     return max(0, min(10 * math.floor((min(finals) - 25) / 10), high - 40)), high
 
 
-def end_labels(values: Sequence[float], low: float, high: float, height: float) -> list[float]:
-    """Return the places of labels at the ends of lines, on their axis, such that all are a line of text apart.
+def end_labels(lasts: Mapping[str, float], low: float, high: float, height: float) -> list[tuple[str, float]]:
+    """Return the lines, the highest first, and the places of their labels on the axis, a line of text apart.
 
     Args:
-        values: last value of each line, the highest first.
+        lasts: last value of each line.
         low, high: ends of the axis; height: its length in pixels.
     """
+    order = sorted(lasts, key=lambda name: -lasts[name])
     scale = height / (high - low)
     blocks: list[list[float]] = []  # wanted places of labels that have to stand together
 
@@ -176,16 +179,18 @@ def end_labels(values: Sequence[float], low: float, high: float, height: float) 
         middle = sum(block) / len(block) - ROW * (len(block) - 1) / 2
         return min(max(4.0, middle), height - 4 - ROW * (len(block) - 1))
 
-    for value in values:
-        blocks.append([(high - max(value, low)) * scale])
+    for name in order:
+        blocks.append([(high - max(lasts[name], low)) * scale])
         while len(blocks) > 1 and top(blocks[-1]) < top(blocks[-2]) + ROW * len(blocks[-2]):
             blocks[-2:] = [blocks[-2] + blocks[-1]]
-    return [round(high - (top(block) + ROW * i) / scale, 2) for block in blocks for i in range(len(block))]
+    at = [round(high - (top(block) + ROW * i) / scale, 2) for block in blocks for i in range(len(block))]
+    return list(zip(order, at, strict=True))
 
 
 def y_methods(order: Sequence[str]) -> Spec:
     """Return a row for each method."""
-    narrow = f"{NARROW} ? {_cuts(order, 14)}[datum.value] : {_cuts(order, 28)}[datum.value]"
+    # on a phone the names are shorter
+    narrow = f"containerSize()[0] < 480 ? {_cuts(order, 14)}[datum.value] : {_cuts(order, 28)}[datum.value]"
     return {"field": "series", "type": "nominal", "sort": list(order), "title": None,
             "axis": {"labelExpr": narrow, "labelLimit": 180}}  # fmt: skip
 
@@ -219,11 +224,11 @@ SIDE = 100
 def different(names: Sequence[str]) -> list[str]:
     """Return the names; repeated ones get their position, so that each stands for one row or column."""
     taken: set[str] = set()
-    found = []
+    labels = []
     for i, name in enumerate(names):
-        found.append(f"{name} ({i})" if name in taken else name)
-        taken.add(found[-1])
-    return found
+        labels.append(f"{name} ({i})" if name in taken else name)
+        taken.add(labels[-1])
+    return labels
 
 
 def called(count: int, names: Sequence[str]) -> list[str]:

@@ -28,6 +28,7 @@ _LISTED = 1000  # clients in the page's table
 _BARS_PER_ROW = 24  # and
 _WIDEST = 32  # characters of their heading: the table fits a screen of 80 columns
 _BARS = " ▁▂▃▄▅▆▇█"
+_PARTS = ("train", "validation", "test")
 
 
 def headline(found: Found) -> str:
@@ -43,9 +44,8 @@ def headline(found: Found) -> str:
 def facts(found: Found) -> list[tuple[str, str]]:
     """Return how the data are understood, as names and values."""
     samples, classes = found["samples"], list(found["classes"])
-    named = ", ".join(
-        f"{name} ({n:,})" for name, n in zip(classes[:12], [*found["class_samples"], *[0] * 12], strict=False)
-    )
+    sizes = [*found["class_samples"], *[0] * 12]
+    named = ", ".join(f"{name} ({n:,})" for name, n in zip(classes[:12], sizes, strict=False))
     rows = [
         ("data", found["data"]),
         ("what it is", found["kind"]),
@@ -67,15 +67,10 @@ def _samples(used: int | None, read: int | None) -> str:
 def columns_grid(found: Found) -> Grid:
     """Return the columns of a table."""
     cells = tuple(
-        (
-            c["name"],
-            c["kind"],
-            c["values"][:60],
-            f"{c['distinct']:,}",
-            DASH if not c["missing"] else f"{max(0.1, 100 * c['missing']):.1f}",
-        )
+        (c["name"], c["kind"], c["values"][:60], f"{c['distinct']:,}",
+         DASH if not c["missing"] else f"{max(0.1, 100 * c['missing']):.1f}")
         for c in found["columns"]
-    )
+    )  # fmt: skip
     return Grid("Columns", ("column", "kind", "values", "different", "missing %"), cells, words=3)
 
 
@@ -93,29 +88,21 @@ def clients_grid(found: Found) -> Grid:
     note = "a bar per class: its share of the samples, the largest at full height; · is none"
     note += "; most %: test samples of the client's most frequent training class"
     note += f"; {len(found['clients']):,} clients in groups of like labels" if grouped else ""
-    return Grid(
-        "Labels by client", ("client", where, "train", "validation", "test", "most %"), cells, note=note, words=2
-    )
+    heads = ("client", where, *_PARTS, "most %")
+    return Grid("Labels by client", heads, cells, note=note, words=2)
 
 
 def labels_chart(found: Found, *, dark: bool = False) -> charts.Spec:
     """Return a map of labels: a row per client or group, a column per class; and the rows' sizes next to it."""
     binned, names = _classes(found)
     rows = _rows(found)
-    labels = different([_short(name) for name, _, _ in rows])
+    labels = different([name if len(name) <= 32 else f"{name[:31]}…" for name, _, _ in rows])
     cells, sizes = [], []
     for label, (_, members, parts) in zip(labels, rows, strict=True):
         counts = binned[members].sum(axis=0)
         total = max(1, int(counts.sum()))
-        cells += [
-            {
-                "client": label,
-                "class": names[c],
-                "samples": int(n),
-                "share": round(n / total, 4),
-            }
-            for c, n in enumerate(counts.tolist())
-        ]
+        cells += [{"client": label, "class": name, "samples": n, "share": round(n / total, 4)}
+                  for name, n in zip(names, counts.tolist(), strict=True)]  # fmt: skip
         sizes.append({"client": label, "samples": sum(parts)})
     shades = ["#24282d", "#0072B2", "#d8efff"] if dark else ["#f1f4f7", "#56B4E9", "#003a5d"]
     step = max(9, min(32, 620 // len(names)))
@@ -125,31 +112,26 @@ def labels_chart(found: Found, *, dark: bool = False) -> charts.Spec:
 
 
 def write_inspection(folder: Path | str, found: Found, command: str | None = None) -> Path:
-    """Write ``inspect.html``, ``inspect.json`` and, if there are clients, ``labels.svg`` into a folder.
+    """Write ``inspect.html``, ``inspect.json`` and, if there are clients, ``labels.svg`` into a folder, and return the
+    path of the page.
 
     Args:
         folder: folder to write to; made if it is missing, files of a former inspection are replaced.
         found: result of ``Inspection.to_json``.
         command: command that repeats the inspection; omitted if None.
-
-    Returns:
-        The path of the page.
     """
     folder = Path(folder)
     write_atomic(folder / "inspect.json", (json.dumps(found, indent=1) + "\n").encode())
     if found["clients"]:
         write_atomic(folder / "labels.svg", charts.svg(labels_chart(found)).encode())
-    path = folder / "inspect.html"
-    write_atomic(path, _page(found, command).encode("utf-8", "replace"))
-    return path
-
-
-def _page(found: Found, command: str | None) -> str:
     columns = columns_grid(found) if found["columns"] else None
     drawn = [_svg(found, dark=dark) for dark in (False, True)] if found["clients"] else []
-    return templates.page("inspection.html", found=found, title=headline(found), facts=facts(found), columns=columns,
+    page = templates.page("inspection.html", found=found, title=headline(found), facts=facts(found), columns=columns,
                           drawn=drawn, grouped=len(found["clients"]) > MOST_CLIENTS, clients=_client_grid(found),
                           command=command)  # fmt: skip
+    path = folder / "inspect.html"
+    write_atomic(path, page.encode("utf-8", "replace"))
+    return path
 
 
 def _svg(found: Found, *, dark: bool) -> Markup:
@@ -162,19 +144,14 @@ def _svg(found: Found, *, dark: bool) -> Markup:
 def _client_grid(found: Found) -> Grid:
     clients = found["clients"]
     cells = tuple(
-        (
-            c["name"],
-            *(f"{c[part]:,}" for part in ("train", "validation", "test")),
-            str(np.count_nonzero(c["counts"])),
-            c["majority"],
-            *(_share(c[f"majority_{part}"]) for part in ("train", "test")),
-        )
+        (c["name"], *(f"{c[part]:,}" for part in _PARTS), str(np.count_nonzero(c["counts"])), c["majority"],
+         *(_share(c[f"majority_{part}"]) for part in ("train", "test")))
         for c in clients[:_LISTED]
-    )
+    )  # fmt: skip
     more = len(clients) - _LISTED
     note = "most frequent: class of the training part, with its fraction of training and test samples"
     note += f"; {more:,} more are in inspect.json" if more > 0 else ""
-    heads = ("client", "train", "validation", "test", "classes", "most frequent", "in train %", "in test %")
+    heads = ("client", *_PARTS, "classes", "most frequent", "in train %", "in test %")
     return Grid("", heads, cells, note=note)
 
 
@@ -192,8 +169,8 @@ def _classes(found: Found, most: int = MOST_CLASSES) -> tuple[npt.NDArray[np.int
 
 def _rows(found: Found) -> list[tuple[str, npt.NDArray[np.int64], tuple[int, int, int]]]:
     """Return name, clients and samples in each part, of every client or of groups with similar labels."""
-    clients: Sequence[Mapping[str, Any]] = found["clients"]
-    sizes = np.array([[c[part] for part in ("train", "validation", "test")] for c in clients]).reshape(-1, 3)
+    clients: Sequence[Found] = found["clients"]
+    sizes = np.array([[c[part] for part in _PARTS] for c in clients]).reshape(-1, 3)
     if len(clients) <= MOST_CLIENTS:
         members = [np.array([k]) for k in range(len(clients))]
         names = [str(c["name"]) for c in clients]
@@ -202,11 +179,9 @@ def _rows(found: Found) -> list[tuple[str, npt.NDArray[np.int64], tuple[int, int
         share = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
         order = np.lexsort((-share.max(axis=1), share.argmax(axis=1)))
         members = np.array_split(order, MOST_CLIENTS)
-        names = []
-        for group in members:
-            most = found["classes"][int(share[group].mean(axis=0).argmax())]
-            names.append(f"{counted(len(group), 'client')}, most of {most}")
-        names = [f"{i + 1}: {name}" for i, name in enumerate(names)]
+        most = [found["classes"][int(share[group].mean(axis=0).argmax())] for group in members]
+        names = [f"{i}: {counted(len(group), 'client')}, most of {name}"
+                 for i, (group, name) in enumerate(zip(members, most, strict=True), 1)]  # fmt: skip
     parts = [sizes[group].sum(axis=0).tolist() for group in members]
     return [(n, m, (p[0], p[1], p[2])) for n, m, p in zip(names, members, parts, strict=True)]
 
@@ -224,7 +199,3 @@ def _share(fraction: float | None) -> str:
 def _bars(counts: npt.NDArray[np.int64]) -> str:
     top = max(1, int(counts.max(initial=0)))
     return "".join("·" if n == 0 else _BARS[max(1, round(8 * n / top))] for n in counts.tolist())
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 32 else f"{name[:31]}…"

@@ -16,17 +16,7 @@ from fedkin.core.errors import ConfigError
 from fedkin.display import printable
 from fedkin.record.figures import over
 from fedkin.report.headline import NAMED, Headline
-from fedkin.report.tables import (
-    BOLD,
-    DASH,
-    Grid,
-    Row,
-    cells,
-    figure_cells,
-    figure_columns,
-    short,
-    to_markdown,
-)
+from fedkin.report.tables import BOLD, DASH, Grid, Row, cells, figure_cells, figure_columns, short, to_markdown
 from fedkin.report.templates import say
 from fedkin.report.tuning import Tuned, tuning_table
 from fedkin.storage.files import write_atomic
@@ -34,30 +24,17 @@ from fedkin.storage.folders import room
 
 MOST_DECIMALS = 6
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    "±": r"$\pm$",
-    "†": r"$\dagger$",
-    "–": "--",
-    "…": r"\dots{}",
-    "<": "$<$",
-    ">": "$>$",
-    "|": r"\textbar{}",
-}
+_LATEX = str.maketrans({
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"}, "±": r"$\pm$", "†": r"$\dagger$", "–": "--", "…": r"\dots{}",
+    "<": "$<$", ">": "$>$",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The source of the figures.
-
-    Attributes:
-        command: command that repeats them.
-        runs: (title, seed, digest of the run's config) of every run.
-        tuned: how the methods were tuned; empty if they were not.
-    """
+    """The source of the figures: the command that repeats them, (title, seed, digest of the config) of every run, and
+    how the methods were tuned."""
 
     command: str
     runs: tuple[tuple[str, int, str], ...] = ()
@@ -89,9 +66,6 @@ def write_tables(
     Args:
         text: what stands below the table in Markdown, such as verdicts.
         extra: as for :func:`fedkin.report.tables.comparison_table`.
-
-    Raises:
-        ConfigError: ``decimals`` is not in 0..6.
     """
     grid = paper_table(rows, decimals, extra)
     comment = "".join(f"{line}\n" for line in origin.lines()).replace("--", "- -")  # "--" is not allowed in a comment
@@ -111,24 +85,16 @@ def paper_table(rows: Sequence[Row], decimals: int = 1, extra: Headline | None =
         rows: as from :func:`fedkin.report.tables.comparison_rows`.
         decimals: decimal places of per cents and points.
         extra: as for :func:`fedkin.report.tables.comparison_table`.
-
-    Raises:
-        ConfigError: ``decimals`` is not in 0..6.
     """
-    require_decimals(decimals)
     extra, reference = extra or Headline(), rows[0].reference
     level = next((row.difference.level for row in rows if row.difference), 0.95)
     columns = ("method", *figure_columns(extra.first), f"difference to {reference}", "rank", "MB")
     cells = tuple(
-        (
-            row.title,
-            *figure_cells(row, extra, decimals),
-            _difference(row, decimals),
-            DASH if row.rank is None else f"{row.rank:.3g}",
-            DASH if row.megabytes is None else short(row.megabytes.mean),
-        )
+        (row.title, *figure_cells(row, extra, decimals), _difference(row, decimals),
+         DASH if row.rank is None else f"{row.rank:.3g}",
+         DASH if row.megabytes is None else short(row.megabytes.mean))
         for row in rows
-    )
+    )  # fmt: skip
     bold = frozenset((i, columns.index(BOLD[extra.first.metric])) for i, row in enumerate(rows) if row.best)
     seeds = sorted({row.seeds for row in rows})
     # a reference may lack runs
@@ -149,7 +115,7 @@ def _difference(row: Row, decimals: int) -> str:
 
 def latex(text: str) -> str:
     """Return a text with LaTeX's special characters escaped; a minus before a number becomes a minus sign."""
-    escaped = "".join(_LATEX.get(sign, sign) for sign in printable(text))
+    escaped = printable(text).translate(_LATEX)
     if escaped.startswith(("[", "*")):  # after the end of a row these would be read as its options
         escaped = f"{{{escaped[0]}}}{escaped[1:]}"
     return re.sub(r"(?<![\w-])-(?=\d)", "$-$", escaped)
@@ -185,9 +151,8 @@ def to_csv(rows: Sequence[Row], origin: Origin, extra: Headline | None = None) -
     counts = ["harmed_low", "harmed_high", "harmed_of", "harmed_level", "rank", "best"]
     tuned = {one.title: one for one in origin.tuned}
     tuning = ["trials", "trial", "chosen", "validation", "untuned", "tuning_seconds"] if tuned else []
-    writer.writerow(
-        ["method", "seeds", "rounds", *spread, *differs, *counts, "diverged", *tuning, "configs", "command"]
-    )
+    heads = ["method", "seeds", "rounds", *spread, *differs, *counts, "diverged", *tuning, "configs", "command"]
+    writer.writerow(heads)
     for row in rows:
         values: list[object] = []
         for value in (*(row.metrics.get(name) for name in metrics), extra.last.get(row.title), row.megabytes):
@@ -198,12 +163,8 @@ def to_csv(rows: Sequence[Row], origin: Origin, extra: Headline | None = None) -
         values += [None] * 4 if h is None else [h.low, h.high, h.of, h.level]
         configs = " ".join(digest for title, _, digest in origin.runs if title == row.title)
         values += [row.rank, str(row.best).lower(), min(extra.diverged.get(row.title, {}).values(), default=None)]
-        values += _tuning(tuned.get(row.title)) if tuned else []
+        if one := tuned.get(row.title):
+            values += [one.trials, one.trial, one.text, one.validation, one.untuned, round(one.seconds, 3)]
+        values += [None] * (len(heads) - 5 - len(values))
         writer.writerow(cells([row.title, row.seeds, extra.rounds, *values, configs, origin.command]))
     return out.getvalue()
-
-
-def _tuning(one: Tuned | None) -> list[object]:
-    if one is None:
-        return [None] * 6
-    return [one.trials, one.trial, one.text, one.validation, one.untuned, round(one.seconds, 3)]

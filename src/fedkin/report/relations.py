@@ -28,8 +28,7 @@ class Relations:
         kind: "weights", "clusters", or "" where a method has neither.
         fact, says: the heading and the sentences below it.
         order: clients in the order of the charts; names: labels of their rows.
-        figures: the charts, with the mean over all rounds.
-        frames: weights over rounds.
+        figures: the charts, with the mean over all rounds; frames: weights over rounds.
         letters: index of the letter of each cluster, in the order of the clusters' numbers.
     """
 
@@ -61,11 +60,11 @@ def relations_of(
         lines: lines of ``relations.jsonl``, passed over several times.
         seeds: number of seeds that the lines are of: clusters have no mean over seeds.
     """
-    found = p.clusters
+    membership = p.clusters
     mostly = None if seeds > 1 else p.usual_cluster
-    index = clusters.letters(found, mostly) if mostly is not None else {}
+    index = clusters.letters(membership, mostly) if mostly is not None else {}
     lettered = None if mostly is None else [index.get(c, -1) for c in mostly]
-    order, said = figures.ordered(p.count, run.groups, lettered)
+    order, order_text = figures.ordered(p.count, run.groups, lettered)
     names = figures.called(p.count, run.names)
     labels = figures.along(order, names)
     each = sorted({line.round for line in lines})
@@ -73,22 +72,21 @@ def relations_of(
     frames = weights.frames(lines, order, labels, each, most) if order and each else None
     if frames is not None:
         rows = weights.mean_rows(lines)
-        return _weighted(run, p, gains, frames, rows, said, seeds), rows
-    if not found.labels.size or seeds > 1:
-        return _none(run, order, labels, seeds > 1 and bool(found.labels.size)), {}
-    places = _places(run, p, gains, order, names, lettered)
-    groups = [place.group for place in places] if places else [lettered[i] for i in order] if lettered else []
-    drawn = clusters.cluster_figures(run.title, found, order, names, run.groups)
+        return _weighted(run, p, gains, frames, rows, order_text, seeds), rows
+    if mostly is None:
+        facts = run.title, run.role, bool(membership.labels.size)
+        return Relations("", say("no_relations_fact", *facts), say("no_relations", *facts), order, labels), {}
+    drawn = clusters.cluster_figures(run.title, membership, order, names, run.groups)
+    in_order = [names[i] for i in order]
     if p.count <= circle.MOST_NODES:
-        shared = clusters.together(found, order)
-        pairs, total = circle.strongest(shared, mutual=True)
-        drawn.append(circle.figure(run.title, places, pairs, total, arrows=False))
+        places = _places(run, p, gains, order, names, lettered)
+        shared = clusters.together(membership, order)
+        drawn.append(circle.figure(run.title, places, *circle.strongest(shared, mutual=True), arrows=False))
         if p.count <= MOST_CELLS:
-            drawn.append(clusters.together_figure(run.title, shared, [names[i] for i in order], groups))
-    fact = clusters.groups_fact(run.title, found, mostly or [])
-    says = clusters.groups_says(found, run.groups)
-    return Relations("clusters", fact, says, order, [names[i] for i in order], drawn,
-                     letters=[index[c] for c in found.names]), {}  # fmt: skip
+            drawn.append(clusters.together_figure(run.title, shared, in_order, [place.group for place in places]))
+    fact, says = clusters.groups_fact(run.title, mostly), clusters.groups_says(membership, run.groups)
+    return Relations("clusters", fact, says, order, in_order, drawn,
+                     letters=[index[c] for c in membership.names]), {}  # fmt: skip
 
 
 def _weighted(
@@ -97,29 +95,24 @@ def _weighted(
     gains: Mapping[int, float],
     frames: weights.Frames,
     rows: weights.Rows,
-    said: str,
+    order_text: str,
     seeds: int,
 ) -> Relations:
     title = run.title if seeds == 1 else f"{run.title}, mean over {seeds} seeds"
-    drawn = [weights.weights_figure(frames, f"{title}: {weights.weights_fact(rows, run.groups)}", said)]
+    fact = weights.weights_fact(rows, run.groups)
     if len(frames.labels) == len(frames.order):
         places = _places(run, p, gains, frames.order, figures.called(p.count, run.names), None)
     else:
         places = circle.places(frames.labels, [-1] * len(frames.labels), harmed=[False] * len(frames.labels))
     scale = (frames.high - frames.low) / (weights.UNKNOWN - 1)
     mean = np.where(frames.mean == weights.UNKNOWN, np.nan, frames.low + scale * frames.mean.astype(float))
-    pairs, total = circle.strongest(mean, mutual=False)
-    drawn.append(circle.figure(title, places, pairs, total, arrows=True))
-    learned = tight(weights.weights_fact(rows, run.groups))
+    drawn = [weights.weights_figure(frames, f"{title}: {fact}", order_text),
+             circle.figure(title, places, *circle.strongest(mean, mutual=False), arrows=True)]  # fmt: skip
+    learned = tight(fact)
     says = f"{learned[0].upper()}{learned[1:]}. A link runs from the client that taught to the client that learned. "
     says += "Only clients that took part have links."
     return Relations("weights", f"{title} gave each client a mix of the others", says, frames.order, frames.labels,
                      drawn, frames)  # fmt: skip
-
-
-def _none(run: Result, order: list[int], names: list[str], clustered: bool) -> Relations:
-    facts = run.title, run.role, clustered
-    return Relations("", say("no_relations_fact", *facts), say("no_relations", *facts), order, names)
 
 
 def _places(
@@ -131,15 +124,10 @@ def _places(
     lettered: Sequence[int] | None,
 ) -> list[circle.CirclePlace]:
     """Return the clients on the circle: in the order and the colours of their true groups, where these are known."""
-    if p.count > circle.MOST_NODES:
-        return []
-    k = p.count
-    found = [-1] * k if lettered is None else list(lettered)
-    true = None if run.groups is None else figures.padded(run.groups, k).tolist()
-    groups = found if true is None else true
-    worst = sorted((g, i) for i, g in gains.items() if g < -NOTICEABLE)[: circle.MOST_HARMED]
-    harmed = {i for _, i in worst}
-    rings = None if true is None or lettered is None else [found[i] for i in order]
+    true = None if run.groups is None else figures.padded(run.groups, p.count).tolist()
+    groups = true or lettered or [-1] * p.count
+    harmed = {i for _, i in sorted((g, i) for i, g in gains.items() if g < -NOTICEABLE)[: circle.MOST_HARMED]}
+    rings = None if true is None or lettered is None else [lettered[i] for i in order]
     return circle.places(
         [names[i] for i in order], [groups[i] for i in order], rings,
         [max(1, sum(p.labels.get(i) or (1,))) for i in order], [i in harmed for i in order],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -11,9 +11,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fedkin.core.errors import ConfigError
 from fedkin.display import printable
-from fedkin.evaluate import Choice, Conclusion, gain_over, spread
+from fedkin.evaluate import Choice, Conclusion, spread
 from fedkin.record.figures import GROUPED, over
 from fedkin.record.lines import Figures
 from fedkin.record.result import Result
@@ -56,6 +55,7 @@ _MOMENTS = {
     "accuracy_delivered": ("delivered", "accuracy as clients would predict now"),
 }
 _NEVER_BROKEN = 14  # characters
+_MOST_CLIENTS = 25
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,19 +98,14 @@ def comparison_table(rows: Sequence[Row], extra: Headline | None = None) -> Grid
             is the headline.
     """
     extra, reference = extra or Headline(), rows[0].reference
-    moments = {m: said for m, said in _MOMENTS.items() if any(m in row.metrics for row in rows)}
+    moments = {m: texts for m, texts in _MOMENTS.items() if any(m in row.metrics for row in rows)}
     heads = tuple(f"{name} %" for name, _ in moments.values())
     columns = ("method", *figure_columns(extra.first, heads), "gain", "harmed", "MB")
     cells = tuple(
-        (
-            row.title,
-            *figure_cells(row, extra, moments=tuple(moments)),
-            percent(row.gain, sign=True),
-            _harmed(row.finding),
-            DASH if row.megabytes is None else short(row.megabytes.mean),
-        )
+        (row.title, *figure_cells(row, extra, moments=tuple(moments)), percent(row.gain, sign=True),
+         _harmed(row.finding), DASH if row.megabytes is None else short(row.megabytes.mean))
         for row in rows
-    )
+    )  # fmt: skip
     bold = frozenset((i, columns.index(BOLD[extra.first.metric])) for i, row in enumerate(rows) if row.best)
     note = say("comparison_note", rows, extra, over(extra.rounds), NAMED[extra.first.metric], reference, moments)
     return Grid("Comparison", columns, cells, bold, note)
@@ -137,20 +132,17 @@ def figure_cells(row: Row, extra: Headline, decimals: int = 1, moments: tuple[st
 
 
 def _harmed(finding: Conclusion | None) -> str:
-    found = None if finding is None else finding.harmed
-    if found is None:
+    harmed = None if finding is None else finding.harmed
+    if harmed is None:
         return DASH
-    return f"{found.low}{f'–{found.high}' if found.high > found.low else ''} of {found.of}"
+    return f"{harmed.low}{f'–{harmed.high}' if harmed.high > harmed.low else ''} of {harmed.of}"
 
 
 def final_table(run: Result, first: Choice = ACCURACY) -> Grid:
     """Return a run's figures: the mean over its last rounds, the last round alone, and the best on validation data.
 
-    Of a run whose figures are those of the best round, that round comes first, and the mean is left out.
-
-    Args:
-        run: the run.
-        first: the headline metric.
+    Of a run whose figures are those of the best round, that round comes first, and the mean is left out. The headline
+    metric ``first`` is the first row.
     """
     mean, best = rounds_of([run]), run.best
     # a mean over one round equals that round; each round has one column
@@ -170,47 +162,24 @@ def final_table(run: Result, first: Choice = ACCURACY) -> Grid:
     return Grid(f"{run.title}, seed {run.seed}", ("", *shown), tuple(cells), note=note)
 
 
-def client_table(
-    run: Result, local: Mapping[int, float] | None = None, most: int = 25, reference: str = "reference"
-) -> Grid:
-    """Return every client's final accuracy, worst first; of more than ``most`` clients only the worst and best ten.
-
-    Args:
-        run: the run, with its client lines.
-        local: the reference's final accuracy by client (fractions): adds its column and the gain, and orders by it.
-        most: maximum number of rows, 20 or more.
-        reference: display name of the reference.
-
-    Raises:
-        ConfigError: ``most`` is below 20.
-    """
-    if most < 20:
-        raise ConfigError(f"expected most >= 20 rows (the worst and the best ten), got {most}")
-    final = run.by_client
+def client_table(run: Result) -> Grid:
+    """Return every client's final accuracy, worst first; of more than 25 clients only the worst and best ten."""
+    final, names = run.by_client, run.names
     lines = {line.client: line for line in run.clients}
-    names = run.names
-    gains = {c: gain_over(final[c], local[c]) for c in final if local is not None and c in local}
-    order = sorted(final, key=lambda c: (gains.get(c, float("inf")), final[c], c))
-    columns = ["client", "test samples", "accuracy %"]
-    shares = {c: found[0] / found[1] for c, line in lines.items() if (found := majority(line))}
-    columns += ["majority %"] if shares else []
-    columns += [f"{reference} %", "gain, points"] if gains else []
-    cells: list[tuple[str, ...]] = []
-    for client in order:
-        who = f"{client} {names[client]}" if client < len(names) else str(client)
-        row = [who, str(lines[client].n_test or DASH), percent(spread([final[client]]))]
-        row += [percent(spread([shares.get(client)]))] if shares else []
-        if gains:
-            gain = gains.get(client)
-            row += [percent(spread([(local or {}).get(client)])), DASH if gain is None else f"{100 * gain:+z.1f}"]
-        cells.append(tuple(row))
+    shares = {c: right / n for c, line in lines.items() for right, n in [majority(line) or (0, 0)] if n}
+    columns = ("client", "test samples", "accuracy %", *(("majority %",) if shares else ()))
+    cells = [
+        (f"{c} {names[c]}" if c < len(names) else str(c), str(lines[c].n_test or DASH), percent(spread([final[c]])),
+         *([percent(spread([shares.get(c)]))] if shares else []))
+        for c in sorted(final, key=lambda c: (final[c], c))
+    ]  # fmt: skip
     rounds = rounds_of([run])
     note = f"accuracy: {'in' if rounds.startswith('round ') else 'mean over'} {rounds}"
     note += "; majority: accuracy of always predicting the client's most frequent training class" if shares else ""
-    if len(cells) > most:
-        note += f"; the 10 worst and 10 best of {len(cells)} clients by {'gain' if gains else 'accuracy'}"
-        cells = [*cells[:10], tuple("…" for _ in columns), *cells[-10:]]
-    return Grid("Clients", tuple(columns), tuple(cells), note=note, words=0)
+    if len(cells) > _MOST_CLIENTS:
+        note += f"; the 10 worst and 10 best of {len(cells)} clients by accuracy"
+        cells = [*cells[:10], ("…",) * len(columns), *cells[-10:]]
+    return Grid("Clients", columns, tuple(cells), note=note, words=0)
 
 
 def _percent(value: float | None) -> str:
@@ -239,16 +208,9 @@ def to_rich(grid: Grid, width: int | None = None) -> Table:
     whole, least = _widths(grid)
     needed = least + len(whole) + 1  # rich would cut figures to fit into less
     # without vertical lines a comparison over several seeds fits into 80 columns
-    table = Table(
-        title=title,
-        caption=caption,
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 0 if width is not None and least + 2 * len(whole) > width else 1, 0, 0),
-        pad_edge=False,
-        width=needed if width is not None and needed > width else None,
-    )
+    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD,
+                  padding=(0, 0 if width is not None and least + 2 * len(whole) > width else 1, 0, 0), pad_edge=False,
+                  width=needed if width is not None and needed > width else None)  # fmt: skip
     for number, name in enumerate(grid.columns):
         justify: Literal["left", "right"] = "left" if number < grid.words else "right"
         table.add_column(Text(name), justify=justify, no_wrap=whole[number])
@@ -259,20 +221,25 @@ def to_rich(grid: Grid, width: int | None = None) -> Table:
 
 def _narrowed(grid: Grid, width: int) -> Grid:
     """Return the table for a narrow console, changed only as far as needed, so that no figure is cut."""
-    columns = len(grid.columns)
-    if _widths(grid)[1] + columns < width:
-        return grid
-    close = replace(grid, rows=tuple(tuple(cell.replace(" ± ", "±") for cell in row) for row in grid.rows))
-    if _widths(close)[1] + columns < width:
-        return close
-    folded = _folded(replace(close, columns=tuple(name.replace(" ", "\n", 1) for name in close.columns)), width)
-    if _widths(folded)[1] + columns < width:
-        return folded
-    figures = ([c.replace(" of ", "/").replace("< ", "<") for c in row[grid.words :]] for row in folded.rows)
-    tight = replace(folded, rows=tuple((*row[: grid.words], *f) for row, f in zip(folded.rows, figures, strict=True)))
-    if _widths(tight)[1] + columns < width:
-        return tight
-    return replace(tight, rows=tuple(tuple(cell.replace("±", "\n±") for cell in row) for row in tight.rows))
+    steps: tuple[Callable[[Grid], Grid], ...] = (
+        lambda g: _replaced(g, 0, (" ± ", "±")),
+        lambda g: _folded(replace(g, columns=tuple(name.replace(" ", "\n", 1) for name in g.columns)), width),
+        lambda g: _replaced(g, g.words, (" of ", "/"), ("< ", "<")),
+        lambda g: _replaced(g, 0, ("±", "\n±")),
+    )
+    for step in steps:
+        if _widths(grid)[1] + len(grid.columns) < width:
+            break
+        grid = step(grid)
+    return grid
+
+
+def _replaced(grid: Grid, first: int, *pairs: tuple[str, str]) -> Grid:
+    """Return the table with texts replaced by others in the columns from ``first`` on."""
+    rows = [list(row) for row in grid.rows]
+    for before, after in pairs:
+        rows = [[*row[:first], *(cell.replace(before, after) for cell in row[first:])] for row in rows]
+    return replace(grid, rows=tuple(map(tuple, rows)))
 
 
 def _folded(grid: Grid, width: int) -> Grid:
@@ -327,7 +294,6 @@ def to_markdown(grid: Grid) -> str:
 
 def to_html(grid: Grid) -> str:
     """Return the table as an HTML ``<table>``, every text escaped."""
-
     return templates.part("parts.html", "table", grid)
 
 
@@ -340,14 +306,11 @@ def cells(row: Iterable[Any]) -> list[Any]:
     Names of clients, classes and columns come from data files. Numbers stay as they are, including negative ones, those
     that are written as text, and those with a standard deviation ("-7.9 ± 4.4").
     """
-    return [_cell(value) for value in row]
+    return [f"'{v}" if isinstance(v, str) and v.startswith(_FORMULA) and not _is_number(v) else v for v in row]
 
 
-def _cell(value: Any) -> Any:
-    if not isinstance(value, str) or not value.startswith(_FORMULA):
-        return value
+def _is_number(text: str) -> bool:
     try:
-        list(map(float, value.split(" ± ", 1)))
+        return bool([float(part) for part in text.split(" ± ", 1)])
     except ValueError:
-        return f"'{value}"
-    return value
+        return False

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedkin.core.errors import RunFolderError, counted, typed
-from fedkin.report.tables import DASH, Grid, short
+from fedkin.evaluate import spread
+from fedkin.report.tables import DASH, Grid, percent, short
 from fedkin.report.templates import say
 from fedkin.storage.files import write_atomic
 
@@ -97,17 +98,11 @@ def tuning_note(found: Sequence[Tuned]) -> str:
 def tuning_table(found: Sequence[Tuned]) -> Grid:
     """Return a table of what was chosen for each method, and the seconds that it took."""
     rows = tuple(
-        (
-            one.title,
-            one.text,
-            str(one.trial or DASH),
-            _percent(one.validation),
-            _percent(one.untuned),
-            DASH if one.megabytes is None else short(one.megabytes),
-            f"{one.seconds:,.1f}",
-        )
+        (one.title, one.text, str(one.trial or DASH), percent(spread([one.validation])),
+         percent(spread([one.untuned])), DASH if one.megabytes is None else short(one.megabytes),
+         f"{one.seconds:,.1f}")
         for one in found
-    )
+    )  # fmt: skip
     trials, seed = (found[0].trials, found[0].seed) if found else (0, 0)
     failed = [f"{one.failed} of {one.title}" for one in found if one.failed]
     note = say("tuning_note", trials, seed, failed)
@@ -118,34 +113,17 @@ def tuning_table(found: Sequence[Tuned]) -> Grid:
 def tuning_warnings(
     found: Sequence[Tuned], private: bool = False, fair: bool = True
 ) -> list[tuple[str, str, tuple[str, ...]]]:
-    """Return caveats on what was chosen: kind, text, methods.
-
-    Args:
-        found: how the methods were tuned.
-        private: whether the runs have privacy options.
-        fair: whether accuracy is the headline of the comparison.
-    """
+    """Return caveats on what was chosen: kind, text, methods; ``private``: the runs have privacy options, ``fair``:
+    accuracy is the headline of the comparison."""
     warnings: list[tuple[str, str, tuple[str, ...]]] = []
-    for one in found:
-        warnings += [("end of range", f"{end}.", (one.title,)) for end in one.ends]
-    warnings += [
-        ("tuning failed", f"all {one.trials} trials failed or diverged; it has its own setting.", (one.title,))
-        for one in found
-        if not one.trial
-    ]
+    warnings += [("end of range", f"{end}.", (one.title,)) for one in found for end in one.ends]
+    failed = "all {} trials failed or diverged; it has its own setting."
+    warnings += [("tuning failed", failed.format(one.trials), (one.title,)) for one in found if not one.trial]
     if found and not fair:
-        text = (
-            "Settings were chosen by validation accuracy, which a constant answer can lead here: look at their balanced"
-        )
-        warnings.append(("tuned by accuracy", f"{text} accuracy before relying on them.", ()))
+        warnings.append(("tuned by accuracy", "Settings were chosen by validation accuracy, which a constant answer "
+                         "can lead here: look at their balanced accuracy before relying on them.", ()))  # fmt: skip
     if private and found:
-        text = (
-            f"The privacy that is stated is that of one run. Tuning made {counted(found[0].trials, 'further run')} "
-            "of each method on the same training data, which count as well."
-        )
-        warnings.append(("privacy of tuning", text, ()))
+        runs = counted(found[0].trials, "further run")
+        warnings.append(("privacy of tuning", f"The privacy that is stated is that of one run. Tuning made {runs} of "
+                         "each method on the same training data, which count as well.", ()))  # fmt: skip
     return warnings
-
-
-def _percent(value: float | None) -> str:
-    return DASH if value is None else f"{100 * value:.1f}"

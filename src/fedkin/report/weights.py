@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from fedkin.record.lines import RelationLine
-from fedkin.report.charts import Spec, chart
+from fedkin.report.charts import Datum, chart
 from fedkin.report.figures import Figure, cut_axis, padded, places
 
 Rows = dict[int, dict[int, float]]
@@ -31,11 +30,6 @@ def mean_rows(lines: Iterable[RelationLine]) -> Rows:
             for j, weight in row.items():
                 into[j] = into.get(j, 0.0) + weight
     return {i: {j: total / seen[i] for j, total in row.items()} for i, row in sums.items()}
-
-
-def _clients(rows: Rows) -> int:
-    """Return the largest id in the rows, plus 1."""
-    return 1 + max([*rows, *(j for row in rows.values() for j in row)], default=-1)
 
 
 @dataclass(frozen=True)
@@ -118,35 +112,25 @@ def _quantised(weights: np.ndarray, low: float, high: float) -> np.ndarray:
     return np.where(np.isfinite(weights), np.rint(steps), UNKNOWN).astype(np.uint8)
 
 
-def weights_figure(found: Frames, fact: str, said: str = "") -> Figure:
+def weights_figure(found: Frames, fact: str, order_text: str = "") -> Figure:
     """Return a map of the mean over all rounds; the page replaces the data by single rounds.
 
     Args:
         found: the weights.
         fact: the title.
-        said: sentence on the order of the clients.
+        order_text: sentence on the order of the clients.
     """
-    end = " (own weight is off the scale)" if found.drowned else ""
-    few, longest = len(found.labels) < 40, max(map(len, found.labels), default=0)
-    count = len(found.labels)
-    axis: Spec = {
-        "ticks": False,
-        "domain": False,
-        "labelOverlap": True,
-        "labelLimit": 120,
-        "values": found.labels[:: 1 if few else 5 if count < 100 else 10],
-    }
-    if len(found.order) > count:
-        axis["labelExpr"] = "split(datum.label, ' (about')[0]"
-    else:
-        axis |= cut_axis(found.labels, 18)
-    spec = chart("weights", cells=cells(found, found.mean), names=found.labels, axis=axis,
-                 angle=-90 if longest > 3 else 0, gap=0.06 if few else 0, top=_top(found), low=found.low,
-                 title=f"weight{end}")  # fmt: skip
-    shared = "" if len(found.order) == len(found.labels) else " There are many clients: neighbours share a row."
+    labels, count, shared = found.labels, len(found.labels), len(found.order) > len(found.labels)
+    axis = {"ticks": False, "domain": False, "labelOverlap": True, "labelLimit": 120,
+            "values": labels[:: 1 if count < 40 else 5 if count < 100 else 10],
+            **({"labelExpr": "split(datum.label, ' (about')[0]"} if shared else cut_axis(labels, 18))}  # fmt: skip
+    spec = chart("weights", cells=cells(found, found.mean), names=labels, axis=axis,
+                 angle=-90 if max(map(len, labels), default=0) > 3 else 0, gap=0.06 if count < 40 else 0,
+                 top=_top(found), low=found.low,
+                 title="weight (own weight is off the scale)" if found.drowned else "weight")  # fmt: skip
     caption = (
         "Row: a client that learns; column: a client it learns from; strong: much weight; grey: its own. "
-        f"{said}{shared}{_thinning(found)}"
+        f"{order_text}{' There are many clients: neighbours share a row.' if shared else ''}{_thinning(found)}"
     )
     return Figure("weights", fact, caption.rstrip(), spec)
 
@@ -167,7 +151,7 @@ def _thinning(found: Frames) -> str:
     return f" A step of the slider is the mean of up to {widest} rounds, so that the page stays small."
 
 
-def cells(found: Frames, matrix: np.ndarray) -> list[dict[str, Any]]:
+def cells(found: Frames, matrix: np.ndarray) -> list[Datum]:
     """Return a matrix of `Frames` as rows of a chart's data; unknown cells are omitted."""
     step = (found.high - found.low) / (UNKNOWN - 1)
     return [
@@ -180,7 +164,7 @@ def weights_fact(rows: Rows, groups: Sequence[int] | None = None) -> str:
     """Return the title of a map; ``rows`` as from `mean_rows`."""
     if not rows:
         return "no client said whom it learned from"
-    k = _clients(rows)
+    k = 1 + max([*rows, *(j for row in rows.values() for j in row)])
     known = None if groups is None else padded(groups, k)
     own = [max(0.0, row.get(i, 0.0)) for i, row in rows.items()]
     others = [{j: w for j, w in row.items() if j != i and w > 0} for i, row in rows.items()]

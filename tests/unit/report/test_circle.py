@@ -29,19 +29,19 @@ def test_clients_stand_on_a_circle_in_the_order_of_their_groups() -> None:
 
 def test_long_names_point_outwards_and_short_ones_are_level() -> None:
     """At the left the text ends at the circle, at the right it begins there; it never stands on its head."""
-    long, short = circle.places(["University Hospital West"] * 4, [-1] * 4), circle.places(list("0123"), [-1] * 4)
-    rows = [place.row(n) for n, place in enumerate(long)]
+    rows = [place.datum for place in circle.places(["University Hospital West"] * 4, [-1] * 4)]
     assert {row["side"] for row in rows} == {"left", "right"}
     assert all(abs(row["turn"]) <= 90 or row["turn"] >= 270 or row["turn"] <= -270 for row in rows)
     assert {len(row["label"]) for row in rows} == {16}
-    assert [place.row(n)["turn"] for n, place in enumerate(short)] == [0] * 4
+    assert [place.datum["turn"] for place in circle.places(list("0123"), [-1] * 4)] == [0] * 4
 
 
 def test_of_many_clients_only_harmed_ones_have_a_label() -> None:
     """Of 61 clients the seventh; of 60 all."""
     harmed = [i == 7 for i in range(61)]
-    assert [p.name for p in circle.places([str(i) for i in range(61)], [-1] * 61, harmed=harmed) if p.label] == ["7"]
-    assert all(p.label for p in circle.places([str(i) for i in range(60)], [-1] * 60))
+    places = circle.places([str(i) for i in range(61)], [-1] * 61, harmed=harmed)
+    assert [place.name for place in places if place.datum["label"]] == ["7"]
+    assert all(p.datum["label"] for p in circle.places([str(i) for i in range(60)], [-1] * 60))
 
 
 def test_at_most_two_links_a_client_are_drawn() -> None:

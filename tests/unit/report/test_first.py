@@ -142,8 +142,8 @@ def test_clients_have_what_a_constant_answer_gets(made):
         "2": "50.0",
         "3": "53.8",
     }
-    assert table(run, client_table_of(run), {}, {})["columns"]["majority %"] == [90.0, 54.55, 50.0, 53.85]
-    assert "majority %" not in table(made(), client_table_of(made()), {}, {})["columns"]
+    assert table(run, [client_table_of(run)], {}, {})["columns"]["majority %"] == [90.0, 54.55, 50.0, 53.85]
+    assert "majority %" not in table(made(), [client_table_of(made())], {}, {})["columns"]
     assert "majority %" not in tables.client_table(made()).columns
 
 
