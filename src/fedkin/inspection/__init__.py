@@ -6,7 +6,7 @@ print([f.what for f in found.of("warning")])
 ``finding``     Finding and Inspection: the results
 ``sources``     what kind of source it is, and its first lines
 ``fields``      columns as values; ``columns`` what gives clients or classes away
-``majority``    the most frequent class of each client; ``advice`` on the partition
+``majority``    the most frequent class of each client, and advice
 ``shares``      clients and classes; ``duplicates`` samples that occur more than once
 ``look``        all of it, in order; and what can be found in passing, before a run
 """
@@ -62,16 +62,8 @@ def inspect(
         target, client, binary, encoding: as for `load`.
     """
     how = Sharing(
-        partition=partition or Dirichlet(alpha=0.5),
-        clients=clients,
-        seed=seed,
-        test=test,
-        validation=validation,
-        split=split,
-        samples_per_client=samples_per_client,
-        target=target,
-        client_column=client,
-        binary=binary,
+        partition=partition or Dirichlet(alpha=0.5), clients=clients, seed=seed, test=test, validation=validation,
+        split=split, samples_per_client=samples_per_client, target=target, client_column=client, binary=binary,
         encoding=encoding,
-    )
+    )  # fmt: skip
     return look(data, how, own_clients=partition is None)

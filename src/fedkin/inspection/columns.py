@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -19,47 +20,37 @@ _FEW_CODES, _ALIKE = 10, 0.6  # of a column that a client may write in codes; ro
 _ID = re.compile(r"(^|[_\W])(id|uuid|guid|index|idx|key|nr|no|number)$", re.IGNORECASE)
 
 
-def constant_at_client(fields: Fields) -> list[Finding]:
-    """Return findings on columns that vary, but not at some client with enough rows."""
+def constant_at_client(fields: Fields) -> Iterator[Finding]:
+    """Yield a finding on columns that vary, but not at some client with enough rows."""
     if fields.client is None:
-        return []
+        return
     order = np.argsort(fields.client, kind="stable")
     start = np.flatnonzero(np.diff(fields.client[order], prepend=-1))
     size = np.diff(start, append=len(order))
-    shown, columns, clients = [], [], set()
-    for f in fields.inputs:
-        if _of_client(f, fields):
-            continue
+    cases: list[tuple[str, str, str]] = []  # column, client, text
+    for f in (f for f in fields.inputs if f.distinct > 2 and not _of_client(f, fields)):
         codes = f.codes[order]
         low, high = np.minimum.reduceat(codes, start), np.maximum.reduceat(codes, start)
-        for i in np.flatnonzero((low == high) & (low >= 0) & (size >= FEWEST_ROWS)) if f.distinct > 2 else ():
-            row = order[start[i]]
+        for row in order[start[(low == high) & (low >= 0) & (size >= FEWEST_ROWS)]]:
             name = fields.client_names[fields.client[row]]
-            shown.append(f"{f.name} is {f.shown(row)} at {name}")
-            columns.append(f.name)
-            clients.add(name)
-    if not shown:
-        return []
-    return [
-        Finding(
+            cases.append((f.name, name, f"{f.name} is {f.shown(row)} at {name}"))
+    if cases:
+        columns, clients, shown = zip(*cases, strict=True)
+        yield Finding(
             "constant-at-client",
             "warning",
             f"one value in every row of a client: {first(shown)}",
             "the column was probably not measured there, and now shows which client a row is from",
             "leave these fields empty if the value stands for unknown, or drop the column",
             columns=tuple(dict.fromkeys(columns)),
-            clients=tuple(sorted(clients)),
+            clients=tuple(sorted(set(clients))),
         )
-    ]
 
 
-def client_numbers(fields: Fields) -> list[Finding]:
-    """Return findings on columns that number or name the clients."""
-    names = [f.name for f in fields.inputs if _of_client(f, fields)]
-    if not names:
-        return []
-    return [
-        Finding(
+def client_numbers(fields: Fields) -> Iterator[Finding]:
+    """Yield a finding on columns that number or name the clients."""
+    if names := [f.name for f in fields.inputs if _of_client(f, fields)]:
+        yield Finding(
             "client-number",
             "warning",
             f"one value in all rows of each client, and another one at every client: {first(names)}",
@@ -68,12 +59,10 @@ def client_numbers(fields: Fields) -> list[Finding]:
             "drop the column",
             columns=tuple(names),
         )
-    ]
 
 
-def codes_of_clients(fields: Fields) -> list[Finding]:
-    """Return findings on columns of few values in which a client has other values than the largest client has."""
-    found: list[Finding] = []
+def codes_of_clients(fields: Fields) -> Iterator[Finding]:
+    """Yield findings on columns of few values in which a client has other values than the largest client has."""
     for f in fields.inputs:
         if fields.client is None or not 2 < f.distinct <= MAX_CATEGORIES:
             continue
@@ -88,18 +77,15 @@ def codes_of_clients(fields: Fields) -> list[Finding]:
             written = {code: f.shown(row) for code, row in zip(*np.unique(f.codes, return_index=True), strict=True)}
             shown = [f"{'/'.join(written[v] for v in np.flatnonzero(has[k]))} at {fields.client_names[k]}"
                      for k in clients]  # fmt: skip
-            found.append(
-                Finding(
-                    "codes-differ",
-                    "warning",
-                    f"{f.name} has other values at some clients: {first(shown, 3)}",
-                    "if they are other codes or units of the same thing, a shared model takes them for other things",
-                    "write the values alike at all clients, or drop the column",
-                    columns=(f.name,),
-                    clients=tuple(fields.client_names[k] for k in clients[:100]),
-                )
+            yield Finding(
+                "codes-differ",
+                "warning",
+                f"{f.name} has other values at some clients: {first(shown, 3)}",
+                "if they are other codes or units of the same thing, a shared model takes them for other things",
+                "write the values alike at all clients, or drop the column",
+                columns=(f.name,),
+                clients=tuple(fields.client_names[k] for k in clients[:100]),
             )
-    return found
 
 
 def _of_client(f: Field, fields: Fields) -> bool:
@@ -118,39 +104,33 @@ def _of_client(f: Field, fields: Fields) -> bool:
     return len(np.unique(client)) == len(np.unique(codes)) == pairs
 
 
-def missing_at_client(fields: Fields) -> list[Finding]:
-    """Return findings on columns that one client fills in and another never does."""
+def missing_at_client(fields: Fields) -> Iterator[Finding]:
+    """Yield a finding on columns that one client fills in and another never does."""
     if fields.client is None:
-        return []
+        return
     sizes = np.bincount(fields.client, minlength=len(fields.client_names))
-    shown, columns, clients = [], [], set()
-    for f in fields.inputs:
-        lacking = np.bincount(fields.client[f.missing], minlength=len(sizes))
-        never = np.flatnonzero((lacking == sizes) & (sizes > 0))
-        if len(never) and f.distinct:
-            names = [fields.client_names[k] for k in never]
-            shown.append(f"{f.name} at {first(names, 3)}")
-            columns.append(f.name)
-            clients.update(names)
-    if not shown:
-        return []
-    return [
-        Finding(
+    lacking: dict[str, list[str]] = {}
+    for f in (f for f in fields.inputs if f.distinct):
+        empty = np.bincount(fields.client[f.missing], minlength=len(sizes))
+        if names := [fields.client_names[k] for k in np.flatnonzero((empty == sizes) & (sizes > 0))]:
+            lacking[f.name] = names
+    if lacking:
+        shown = [f"{column} at {first(names, 3)}" for column, names in lacking.items()]
+        yield Finding(
             "missing-at-client",
             "warning",
             f"{counted(len(shown), 'column')} that some client never fills in: {first(shown)}",
             "such a column shows which client a row is from, and a shared model may learn that instead of the class",
             "drop the column, or compare a run without it",
-            columns=tuple(columns),
-            clients=tuple(sorted(clients)),
+            columns=tuple(lacking),
+            clients=tuple(sorted(set().union(*lacking.values()))),
         )
-    ]
 
 
-def ids(fields: Fields) -> list[Finding]:
-    """Return findings on columns that number the rows; more than 50 different texts are refused by the reader."""
-    return [
-        Finding(
+def ids(fields: Fields) -> Iterator[Finding]:
+    """Yield findings on columns that number the rows; more than 50 different texts are refused by the reader."""
+    for f in (f for f in fields.inputs if _unique(f) and _numbering(f)):
+        yield Finding(
             "id-column",
             "warning",
             f"{f.name} has {f.distinct:,} different values in {len(f.codes):,} rows: it looks like the number of a row",
@@ -158,24 +138,16 @@ def ids(fields: Fields) -> list[Finding]:
             "drop it",
             columns=(f.name,),
         )
-        for f in fields.inputs
-        if _unique(f) and _numbering(f)
-    ]
 
 
-def leaks(fields: Fields) -> list[Finding]:
-    """Return findings on columns that give the class away, however rare a class is.
+def leaks(fields: Fields) -> Iterator[Finding]:
+    """Yield a finding on columns that give the class away, however rare a class is.
 
     The most frequent class of each value, or of each side of a threshold, is right for nearly all rows of each class.
     """
     label = fields.label
-    if label is None or len(label) < FEWEST_ROWS:
-        return []
-    names = [f.name for f in fields.inputs if _tells(f, label)]
-    if not names:
-        return []
-    return [
-        Finding(
+    if len(label) >= FEWEST_ROWS and (names := [f.name for f in fields.inputs if _tells(f, label)]):
+        yield Finding(
             "target-leak",
             "warning",
             f"{first(names)} alone determines the class of (nearly) every row",
@@ -184,7 +156,9 @@ def leaks(fields: Fields) -> list[Finding]:
             "drop it, unless it is really known beforehand",
             columns=tuple(names),
         )
-    ]
+
+
+CHECKS = (constant_at_client, client_numbers, codes_of_clients, missing_at_client, ids, leaks)
 
 
 def _tells(f: Field, label: Indices) -> bool:
@@ -199,9 +173,8 @@ def _tells(f: Field, label: Indices) -> bool:
     for codes in (f.codes + 1, f.missing.astype(np.int64)):  # an empty field counts as a value
         pairs, rows = np.unique(codes * len(n) + label, return_counts=True)
         order = np.lexsort((rows, pairs // len(n)))
-        most = order[
-            np.flatnonzero(np.diff(pairs[order] // len(n), append=-1))
-        ]  # the most frequent class of each value
+        # the most frequent class of each value
+        most = order[np.flatnonzero(np.diff(pairs[order] // len(n), append=-1))]
         right = np.bincount(pairs[most] % len(n), rows[most], len(n)) / np.maximum(n, 1)
         values = np.bincount(pairs[most] % len(n), minlength=len(n))
         if right[classes].mean() >= TOLD and (values[classes] <= n[classes] / 2).all():

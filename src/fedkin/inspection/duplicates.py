@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,8 +63,7 @@ class HashedSamples:
 
 def read_rows(federation: Federation, names: tuple[str, ...]) -> HashedSamples:
     """Hash every input of a federation."""
-    hashes: list[npt.NDArray[np.uint64]] = []
-    columns: list[list[Indices]] = [[], [], [], []]
+    hashes, columns = list[npt.NDArray[np.uint64]](), list[Indices]()
     budget, width = MOST_VALUES, max(1, int(np.prod(federation.shape)))
     for k, shard in enumerate(federation.clients):
         if budget <= 0:
@@ -75,12 +74,10 @@ def read_rows(federation: Federation, names: tuple[str, ...]) -> HashedSamples:
             if not n:
                 continue
             hashes.append(hash_rows(data.x))
-            values = (data.y.numpy(), np.full(n, k), np.full(n, p), np.arange(n))
-            for column, value in zip(columns, values, strict=True):
-                column.append(np.asarray(value, dtype=np.int64))
+            columns.append(np.array([data.y.numpy(), np.full(n, k), np.full(n, p), np.arange(n)], dtype=np.int64))
             budget -= n * width
     group = np.unique(np.concatenate(hashes), return_inverse=True)[1].astype(np.int64)
-    label, client, part_of, number = (np.concatenate(c) for c in columns)
+    label, client, part_of, number = np.concatenate(columns, axis=1)
     return HashedSamples(group, label, client, part_of, number, names)
 
 
@@ -108,11 +105,8 @@ def duplicates(rows: HashedSamples, by_chance: float | None = None) -> list[Find
         rows: all samples.
         by_chance: probability that two inputs are equal without being copies, see `alike`; None: not known.
     """
-    found: list[Finding] = []
     few = _coarse(rows, by_chance)
-    for check in (_leaking, _between, _conflicts):
-        found += check(rows, few)
-    return found
+    return [finding for check in (_leaking, _between, _conflicts) for finding in check(rows, few)]
 
 
 def _coarse(rows: HashedSamples, by_chance: float | None) -> bool:
@@ -125,84 +119,69 @@ def _coarse(rows: HashedSamples, by_chance: float | None) -> bool:
     return pairs > 0 and by_chance * n * (n - 1) / 2 >= CHANCE * pairs
 
 
-def _leaking(rows: HashedSamples, few: bool) -> list[Finding]:
+def _leaking(rows: HashedSamples, few: bool) -> Iterator[Finding]:
     test = rows.part == _TEST
     trained = np.bincount(rows.group[~test], minlength=rows.groups) > 0
     leaking = test & trained[rows.group]
     if not leaking.any():
-        return []
+        return
     width = len(rows.names)
     own = np.unique((rows.group * width + rows.client)[~test])
     at_home = leaking & np.isin(rows.group * width + rows.client, own)
     share = float(leaking.sum() / test.sum())
     tested = np.bincount(rows.group[leaking], minlength=rows.groups) > 0
-    return [
-        Finding(
-            "train-test-leak",
-            _severity(share, few, limit=max(FEW, 0.5 / float(test.sum()) ** 0.5)),
-            f"copies of {counted(int(leaking.sum()), 'test sample')} ({percent(share)}) are in a training or "
-            "validation "
-            f"part, of {int(at_home.sum()):,} at the same client",
-            "what was trained on is predicted too well: accuracies come out too high",
-            "remove the copies; samples that belong together (windows of one recording) are kept on one side of the "
-            "split by an array 'unit' in an npz file",
-            clients=_clients(rows, leaking),
-            rows=rows.places(tested[rows.group]),
-        )
-    ]
+    yield Finding(
+        "train-test-leak",
+        _severity(share, few, limit=max(FEW, 0.5 / float(test.sum()) ** 0.5)),
+        f"copies of {counted(int(leaking.sum()), 'test sample')} ({percent(share)}) are in a training or "
+        f"validation part, of {int(at_home.sum()):,} at the same client",
+        "what was trained on is predicted too well: accuracies come out too high",
+        "remove the copies; samples that belong together (windows of one recording) are kept on one side of the "
+        "split by an array 'unit' in an npz file",
+        clients=_clients(rows, leaking),
+        rows=rows.places(tested[rows.group]),
+    )
 
 
-def _between(rows: HashedSamples, few: bool) -> list[Finding]:
+def _between(rows: HashedSamples, few: bool) -> Iterator[Finding]:
     pairs = np.unique(rows.group * len(rows.names) + rows.client)
     owners = np.bincount(pairs // len(rows.names), minlength=rows.groups)
     shared = owners[rows.group] > 1
     if not shared.any():
-        return []
-    clients = np.unique(rows.client[shared])
+        return
+    clients, once = np.unique(rows.client[shared]), np.zeros(len(shared), dtype=np.bool_)
+    once[np.unique(rows.group * len(rows.names) + rows.client, return_index=True)[1]] = True  # of two clients
     share = float(shared.mean())
-    return [
-        Finding(
-            "duplicates-between-clients",
-            _severity(share, few),
-            f"{counted(int((owners > 1).sum()), 'input')} that more than one client has; {int(shared.sum()):,} "
-            "samples of "
-            f"{counted(len(clients), 'client')} ({percent(share)})",
-            "one client's test sample may be another's training sample, and clients look more alike than they are",
-            "remove the copies, or give each to one client",
-            clients=_clients(rows, shared),
-            rows=_places_apart(rows, shared),
-        )
-    ]
+    yield Finding(
+        "duplicates-between-clients",
+        _severity(share, few),
+        f"{counted(int((owners > 1).sum()), 'input')} that more than one client has; {int(shared.sum()):,} "
+        f"samples of {counted(len(clients), 'client')} ({percent(share)})",
+        "one client's test sample may be another's training sample, and clients look more alike than they are",
+        "remove the copies, or give each to one client",
+        clients=_clients(rows, shared),
+        rows=rows.places(shared & once),
+    )
 
 
-def _conflicts(rows: HashedSamples, few: bool) -> list[Finding]:
+def _conflicts(rows: HashedSamples, few: bool) -> Iterator[Finding]:
     classes = int(rows.label.max(initial=0)) + 1
     pairs = np.unique(rows.group * classes + rows.label)
     torn = np.bincount(pairs // classes, minlength=rows.groups) > 1
     mask = torn[rows.group]
     if not mask.any():
-        return []
+        return
     share = float(mask.mean())
-    return [
-        Finding(
-            "label-conflict",
-            _severity(share, few),
-            f"{counted(int(torn.sum()), 'input')} with two labels or more, {int(mask.sum()):,} samples "
-            f"({percent(share)})",
-            "the same input cannot be of two classes: some labels are wrong, or an input that distinguishes them is "
-            "missing",
-            "correct the labels; where clients mean different things by one label, personalised methods are the answer",
-            clients=_clients(rows, mask),
-            rows=rows.places(mask),
-        )
-    ]
-
-
-def _places_apart(rows: HashedSamples, mask: Mask) -> tuple[str, ...]:
-    """Do the same as `Rows.places`, for samples of two clients."""
-    once = np.zeros(len(mask), dtype=np.bool_)
-    once[np.unique(rows.group * len(rows.names) + rows.client, return_index=True)[1]] = True
-    return rows.places(mask & once)
+    yield Finding(
+        "label-conflict",
+        _severity(share, few),
+        f"{counted(int(torn.sum()), 'input')} with two labels or more, {int(mask.sum()):,} samples ({percent(share)})",
+        "the same input cannot be of two classes: some labels are wrong, or an input that distinguishes them is "
+        "missing",
+        "correct the labels; where clients mean different things by one label, personalised methods are the answer",
+        clients=_clients(rows, mask),
+        rows=rows.places(mask),
+    )
 
 
 def _clients(rows: HashedSamples, mask: Mask) -> tuple[str, ...]:

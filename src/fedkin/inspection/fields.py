@@ -63,14 +63,8 @@ class Field:
 
 @dataclass(frozen=True)
 class Fields:
-    """Columns of a data set.
-
-    Attributes:
-        inputs: what a network would see.
-        label: number of each row's class, int64 ``[n]``.
-        client: number of each row's client, int64 ``[n]``; None where there are none.
-        client_names: their names.
-    """
+    """Columns of a data set: what a network would see, and the numbers of each row's class and client, int64 ``[n]``;
+    ``client`` is None where there are none."""
 
     inputs: tuple[Field, ...]
     label: Indices

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Severity = Literal["error", "warning", "note"]
@@ -38,15 +38,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class ColumnSummary:
-    """Summary of one input column of a table.
-
-    Attributes:
-        name: as in the header.
-        kind: ``number`` or ``text``.
-        distinct: number of different values.
-        missing: share of the rows without a value.
-        values: the range of numbers, or the first texts.
-    """
+    """Summary of one input column of a table: its name, kind (``number`` or ``text``), number of different values,
+    share of the rows without one, and the range of numbers or the first texts."""
 
     name: str
     kind: str
@@ -112,7 +105,7 @@ class Inspection:
     clients: tuple[ClientSummary, ...] = ()
     columns: tuple[ColumnSummary, ...] = ()
     findings: tuple[Finding, ...] = ()
-    advice: tuple[str, ...] = field(default=())
+    advice: tuple[str, ...] = ()
 
     def of(self, severity: Severity) -> tuple[Finding, ...]:
         """Return the findings of one severity."""

@@ -22,11 +22,10 @@ from fedkin.data.sources import WORDS, kind_of
 from fedkin.data.sources.hub import open_hub
 from fedkin.data.sources.npz import likely_clients_of
 from fedkin.inspection import columns
-from fedkin.inspection.advice import partition_advice
 from fedkin.inspection.duplicates import alike, duplicates, read_rows
 from fedkin.inspection.fields import Fields, fields_of
 from fedkin.inspection.finding import ClientSummary, Finding, Inspection, first, ordered
-from fedkin.inspection.majority import advice_of, one_sided_of, summary_of
+from fedkin.inspection.majority import advice_of, one_sided_of, partition_advice, summary_of
 from fedkin.inspection.shares import classes_of, clients_of, parts_of, units_of
 from fedkin.inspection.sources import as_read, first_look, npz_of, refused
 
@@ -116,12 +115,8 @@ def _read(seen: Inspection, dataset: Dataset, how: Sharing, own_clients: bool, t
             findings=ordered([*map(as_read, dataset.notes), *found, refused("cannot-be-shared-out", error)]),
         )
     notes = federation.notes if isinstance(partition, Natural) else dataset.notes
-    kept = (
-        ""
-        if test is None
-        else f"; the official test part ({counted(len(test), 'sample')}) is "
-        + ("kept apart" if how.split == "official" else "shared out with the rest")
-    )
+    apart = "kept apart" if how.split == "official" else "shared out with the rest"
+    kept = "" if test is None else f"; the official test part ({counted(len(test), 'sample')}) is {apart}"
     more = federation.name.removeprefix(f"{dataset.name}, {partition.name}")  # noise, planted groups
     sharing_text = f"{partition.name} ({_settings(partition)}){more}, {counted(len(federation), 'client')}{kept}"
     chance = None if inputs is None else alike(inputs)
@@ -168,17 +163,13 @@ def labels_of(
         [[getattr(s, part).counts(len(classes)).numpy() for part in PARTS] for s in federation.clients]
     )
     clients = tuple(summary_of(name, list(parts), classes) for name, parts in zip(names, counts, strict=True))
-    train, _, test = counts.sum(axis=0)
-    return (
-        classes,
-        clients,
-        [
-            *classes_of(counts.sum(axis=1), train, test, classes, names),
-            *clients_of(clients, len(classes), None if how is None else how.partition, how.split if how else "pooled"),
-            *parts_of(counts, classes, names),
-            *one_sided_of(clients),
-        ],
-    )
+    findings = [
+        *classes_of(counts, classes, names),
+        *clients_of(clients, len(classes), None if how is None else how.partition, how.split if how else "pooled"),
+        *parts_of(counts, classes, names),
+        *one_sided_of(clients),
+    ]
+    return classes, clients, findings
 
 
 def glance(found: Dataset | Federation, federation: Federation) -> tuple[Finding, ...]:
@@ -198,13 +189,8 @@ def glance(found: Dataset | Federation, federation: Federation) -> tuple[Finding
         return ordered(labels)
     inputs = fields_of(found) if isinstance(found, Dataset) else None
     rows = read_rows(federation, tuple(c.name for c in clients))
-    return ordered(
-        [
-            *_of_columns(inputs),
-            *labels,
-            *duplicates(rows, None if inputs is None else alike(inputs)),
-        ]
-    )
+    copies = duplicates(rows, None if inputs is None else alike(inputs))
+    return ordered([*_of_columns(inputs), *labels, *copies])
 
 
 def _settings(partition: Partition) -> str:
@@ -229,13 +215,4 @@ def _type(x: torch.Tensor) -> str:
 
 def _of_columns(inputs: Fields | None) -> list[Finding]:
     """Return findings on inputs that give the client or the class away."""
-    if inputs is None:
-        return []
-    return [
-        *columns.constant_at_client(inputs),
-        *columns.client_numbers(inputs),
-        *columns.codes_of_clients(inputs),
-        *columns.missing_at_client(inputs),
-        *columns.ids(inputs),
-        *columns.leaks(inputs),
-    ]
+    return [] if inputs is None else [finding for check in columns.CHECKS for finding in check(inputs)]

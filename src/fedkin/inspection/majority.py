@@ -1,4 +1,4 @@
-"""The most frequent class of each client, the accuracy of always predicting it, and the headline metric."""
+"""The most frequent class of each client, the headline metric, and advice on both and on the partition."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import numpy as np
 
 from fedkin.core.errors import counted
 from fedkin.data.checks import Indices
+from fedkin.data.dataset import Dataset
+from fedkin.data.partition import Dirichlet, Natural, Partition
+from fedkin.data.sources import WORDS
 from fedkin.evaluate.choice import ONE_SIDED, Choice, Constant, choose, majority_class
-from fedkin.inspection.finding import ClientSummary, Finding, first, percent
+from fedkin.inspection.finding import ClientSummary, Finding, Inspection, first, percent
 
 
 def summary_of(name: str, parts: Sequence[Indices], classes: Sequence[str]) -> ClientSummary:
@@ -41,20 +44,18 @@ def choice_of(clients: Sequence[ClientSummary]) -> Choice:
 def one_sided_of(clients: Sequence[ClientSummary]) -> list[Finding]:
     """Return findings on clients where nearly all test samples are of one class."""
     chosen = choice_of(clients)
-    found = chosen.one_sided
-    if not found:
+    if not chosen.one_sided:
         return []
-    named = first([f"{c.client} ({c.answer}: {percent(c.accuracy)})" for c in found])
+    named = first([f"{c.client} ({c.answer}: {percent(c.accuracy)})" for c in chosen.one_sided])
     return [
         Finding(
             "one-sided-client",
             "note" if chosen.fair else "warning",
-            f"{counted(len(found), 'client')} with {percent(ONE_SIDED)} of the test samples or more, but not all, of "
-            "one "
-            f"class: {named}",
+            f"{counted(len(chosen.one_sided), 'client')} with {percent(ONE_SIDED)} of the test samples or more, but "
+            f"not all, of one class: {named}",
             "a model that always predicts this class has a high accuracy there, though it learned nothing",
             "read balanced accuracy of these clients" if chosen.fair else "read balanced accuracy before accuracy",
-            clients=tuple(c.client for c in found[:100]),
+            clients=tuple(c.client for c in chosen.one_sided[:100]),
         )
     ]
 
@@ -79,3 +80,28 @@ def advice_of(clients: Sequence[ClientSummary], classes: Sequence[str], samples:
         )
     exceptions = f", but for {counted(len(chosen.one_sided), 'client')}" if chosen.one_sided else ""
     return f"Classes are about even ({guess}): accuracy, mean over clients, is a fair headline{exceptions}."
+
+
+def partition_advice(seen: Inspection, dataset: Dataset, partition: Partition) -> str:
+    """Return a suggestion of the partition to use.
+
+    Args:
+        seen: the inspection so far, with the kind of the source and the clients.
+        dataset: the data.
+        partition: the partition that was given, or the default.
+    """
+    if isinstance(partition, Natural):
+        return f"The clients are those of the data ({len(seen.clients):,}): --partition natural is right."
+    if dataset.client is not None:
+        return "The data bring clients of their own: --partition natural keeps them."
+    ways = {
+        WORDS["table"]: "; --client-column COLUMN, or one file for each client, names them",
+        WORDS["hub"]: "; --client-column COLUMN names them",
+        WORDS["npz"]: "; --client-column ARRAY, an array with the client of each sample, names them",
+        WORDS["images"]: "; one folder for each client names them",
+    }
+    flags, effect = f"--partition {partition.name}", "makes up clients"
+    if isinstance(partition, Dirichlet):
+        flags += f" --alpha {partition.alpha:g}"
+        effect += " whose classes differ, a smaller alpha makes them differ more"
+    return f"The data name no clients{ways.get(seen.kind, '')}. To try things out, {flags} {effect}."

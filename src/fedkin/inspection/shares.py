@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from fedkin.core.errors import DataError, counted
@@ -22,8 +24,8 @@ _MORE_CLASSES = {"alpha": "alpha", "classes_per_client": "classes-per-client"}
 
 def clients_of(
     summaries: tuple[ClientSummary, ...], classes: int, partition: Partition | None = None, split: str = "pooled"
-) -> list[Finding]:
-    """Return findings on clients that are too small, lack test samples or classes.
+) -> Iterator[Finding]:
+    """Yield findings on clients that are too small, lack test samples or classes.
 
     Args:
         summaries: the clients.
@@ -32,52 +34,44 @@ def clients_of(
         split: as of `Dataset.pool`.
     """
     larger = _larger(partition)
-    found: list[Finding] = []
     small = [c for c in summaries if c.train < FEW_TRAIN]
     if small:
         shown = [f"{c.name} ({c.train})" for c in sorted(small, key=lambda c: c.train)]
-        found.append(
-            Finding(
-                "small-client",
-                _severity(len(small), len(summaries)),
-                f"{counted(len(small), 'client')} with fewer than {FEW_TRAIN} training samples: {first(shown)}",
-                "so few samples are memorised in one round, and a figure from a handful of test samples means nothing",
-                larger,
-                clients=tuple(c.name for c in small[:100]),
-            )
+        yield Finding(
+            "small-client",
+            _severity(len(small), len(summaries)),
+            f"{counted(len(small), 'client')} with fewer than {FEW_TRAIN} training samples: {first(shown)}",
+            "so few samples are memorised in one round, and a figure from a handful of test samples means nothing",
+            larger,
+            clients=tuple(c.name for c in small[:100]),
         )
     untested = [c.name for c in summaries if not c.test]
     if untested:
-        found.append(
-            Finding(
-                "no-test-sample",
-                "warning",
-                f"{counted(len(untested), 'client')} without a test sample: {first(untested)}",
-                "no accuracy can be reported for them; they are missing from every mean over clients",
-                f"raise --test, or {larger}" if split == "pooled" else "deal out both parts together: --split pooled",
-                clients=tuple(untested[:100]),
-            )
+        yield Finding(
+            "no-test-sample",
+            "warning",
+            f"{counted(len(untested), 'client')} without a test sample: {first(untested)}",
+            "no accuracy can be reported for them; they are missing from every mean over clients",
+            f"raise --test, or {larger}" if split == "pooled" else "deal out both parts together: --split pooled",
+            clients=tuple(untested[:100]),
         )
     single = [c.name for c in summaries if np.count_nonzero(c.counts) == 1]
     able = [flag for name, flag in _MORE_CLASSES.items() if hasattr(partition, name)]
     more = [f"; a larger --{flag} gives clients more classes" for flag in able]
     if single and classes > 1:
-        found.append(
-            Finding(
-                "one-class-client",
-                _severity(len(single), len(summaries)),
-                f"{counted(len(single), 'client')} with samples of one class only: {first(single)}",
-                "a model that always predicts this class is perfect there; such clients lift the mean of every "
-                "method that adapts to a client",
-                "read the worst tenth of clients next to the mean" + "".join(more),
-                clients=tuple(single[:100]),
-            )
+        yield Finding(
+            "one-class-client",
+            _severity(len(single), len(summaries)),
+            f"{counted(len(single), 'client')} with samples of one class only: {first(single)}",
+            "a model that always predicts this class is perfect there; such clients lift the mean of every "
+            "method that adapts to a client",
+            "read the worst tenth of clients next to the mean" + "".join(more),
+            clients=tuple(single[:100]),
         )
-    return found
 
 
-def parts_of(counts: Indices, names: tuple[str, ...], clients: tuple[str, ...]) -> list[Finding]:
-    """Return findings on clients whose validation or test part lacks a class that their training part is rich in.
+def parts_of(counts: Indices, names: tuple[str, ...], clients: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield findings on clients whose validation or test part lacks a class that their training part is rich in.
 
     Parts drawn at random are stratified and lack none; whole recordings, days or given splits can.
 
@@ -87,7 +81,6 @@ def parts_of(counts: Indices, names: tuple[str, ...], clients: tuple[str, ...]) 
         clients: names of the clients.
     """
     size = counts.sum(axis=2, keepdims=True)  # of each part
-    found: list[Finding] = []
     for part, name in ((1, "validation"), (2, "test")):
         lacks = (counts[:, part] == 0) & (counts[:, 0] * size[:, part] >= EXPECTED * size[:, 0])
         some = np.flatnonzero(lacks.any(axis=1))
@@ -95,19 +88,16 @@ def parts_of(counts: Indices, names: tuple[str, ...], clients: tuple[str, ...]) 
             continue
         shown = [f"{clients[k]} (class {names[int(lacks[k].argmax())]})" for k in some]
         judged = "accuracies" if part == 2 else "what is decided by it, such as the shares of safe forms,"
-        found.append(
-            Finding(
-                "parts-differ",
-                _severity(len(some), len(clients)),
-                f"{counted(len(some), 'client')} without a {name} sample of a class of which {EXPECTED:g} or more are "
-                f"expected by its share of the training part: {first(shown)}",
-                f"{judged} may not hold for the client's later samples",
-                "draw every part as later samples will come; samples with the same unit or segment stay in one part, "
-                "so shorter units help",
-                clients=tuple(clients[k] for k in some[:100]),
-            )
+        yield Finding(
+            "parts-differ",
+            _severity(len(some), len(clients)),
+            f"{counted(len(some), 'client')} without a {name} sample of a class of which {EXPECTED:g} or more are "
+            f"expected by its share of the training part: {first(shown)}",
+            f"{judged} may not hold for the client's later samples",
+            "draw every part as later samples will come; samples with the same unit or segment stay in one part, "
+            "so shorter units help",
+            clients=tuple(clients[k] for k in some[:100]),
         )
-    return found
 
 
 def _larger(partition: Partition | None) -> str:
@@ -124,63 +114,50 @@ def _severity(some: int, all_of_them: int) -> Severity:
     return "note" if some <= FEW_CLIENTS * all_of_them else "warning"
 
 
-def classes_of(
-    counts: Indices, trained: Indices, tested: Indices, names: tuple[str, ...], clients: tuple[str, ...]
-) -> list[Finding]:
-    """Return findings on classes.
-
-    These are classes without samples, without training samples or of one client alone, or there is one class only.
+def classes_of(samples: Indices, names: tuple[str, ...], clients: tuple[str, ...]) -> Iterator[Finding]:
+    """Yield findings on classes: without samples, without training samples, of one client alone, or one class only.
 
     Args:
-        counts: samples per client and class, all parts, ``[K, classes]``.
-        trained: training samples per class, ``[classes]``.
-        tested: the same of the test parts.
+        samples: samples per client, part (training, validation, test) and class, ``[K, 3, classes]``.
         names: names of the classes.
         clients: names of the clients.
     """
-    found: list[Finding] = []
+    counts, (trained, _, tested) = samples.sum(axis=1), samples.sum(axis=0)
     total = counts.sum(axis=0)
     absent = [names[c] for c in np.flatnonzero(total == 0)]
     if absent:
-        found.append(
-            Finding(
-                "empty-class",
-                "warning",
-                f"{counted(len(absent), 'class')} without any sample: {first(absent)}",
-                "the network gets an output that nothing is ever taught to; labels may be numbered with a gap",
-                "number the classes 0, 1, 2, ... without gaps, or bring samples of them",
-            )
+        yield Finding(
+            "empty-class",
+            "warning",
+            f"{counted(len(absent), 'class')} without any sample: {first(absent)}",
+            "the network gets an output that nothing is ever taught to; labels may be numbered with a gap",
+            "number the classes 0, 1, 2, ... without gaps, or bring samples of them",
         )
     unseen = np.flatnonzero((trained == 0) & (tested > 0))
     if len(unseen):
         shown = [f"{names[c]} ({tested[c]:,} test samples)" for c in unseen]
-        found.append(
-            Finding(
-                "class-not-trained",
-                "warning",
-                f"no client has training samples of {first(shown)}",
-                "every one of these test samples will be wrong, whatever the method",
-                "bring training samples of it, or split the pooled samples anew: --split pooled",
-                clients=tuple(clients[k] for k in np.flatnonzero(counts[:, unseen].sum(axis=1))[:100]),
-            )
+        yield Finding(
+            "class-not-trained",
+            "warning",
+            f"no client has training samples of {first(shown)}",
+            "every one of these test samples will be wrong, whatever the method",
+            "bring training samples of it, or split the pooled samples anew: --split pooled",
+            clients=tuple(clients[k] for k in np.flatnonzero(counts[:, unseen].sum(axis=1))[:100]),
         )
     owners = (counts > 0).sum(axis=0)
     alone = np.flatnonzero((owners == 1) & (total > 0))
     if len(alone) and len(clients) > 2:
         shown = [f"{names[c]} ({clients[int(counts[:, c].argmax())]})" for c in alone]
-        found.append(
-            Finding(
-                "one-client-class",
-                "note",
-                f"classes that one client alone has: {first(shown)}",
-                "they cannot be learned from others; the shared model forgets them while that client is not sampled",
-                "read the accuracy of that client next to the mean",
-                clients=tuple(dict.fromkeys(clients[int(counts[:, c].argmax())] for c in alone[: 4 * EXAMPLES])),
-            )
+        yield Finding(
+            "one-client-class",
+            "note",
+            f"classes that one client alone has: {first(shown)}",
+            "they cannot be learned from others; the shared model forgets them while that client is not sampled",
+            "read the accuracy of that client next to the mean",
+            clients=tuple(dict.fromkeys(clients[int(counts[:, c].argmax())] for c in alone[: 4 * EXAMPLES])),
         )
     if len(there := np.flatnonzero(total)) == 1:
-        found.append(one_class(int(total.sum()), names[there[0]]))
-    return found
+        yield one_class(int(total.sum()), names[there[0]])
 
 
 def one_class(samples: int, name: str) -> Finding:
@@ -207,36 +184,30 @@ def require_two_classes(federation: Federation) -> None:
                 return
     (label,) = found
     name = str(label) if federation.labels is None else federation.labels[label]
-    said = one_class(int(federation.sizes().sum()), name)
-    raise DataError(f"{federation.name}: {said.what}: {said.why}; {said.todo}")
+    finding = one_class(int(federation.sizes().sum()), name)
+    raise DataError(f"{federation.name}: {finding.what}: {finding.why}; {finding.todo}")
 
 
-def units_of(dataset: Dataset, partition: Partition, split: str) -> list[Finding]:
-    """Return findings on samples of one unit that may be trained on and tested on; ``split`` as of `Dataset.pool`."""
+def units_of(dataset: Dataset, partition: Partition, split: str) -> Iterator[Finding]:
+    """Yield findings on samples of one unit that may be trained on and tested on; ``split`` as of `Dataset.pool`."""
     if dataset.unit is None:
-        return []
-    found = []
+        return
     if not isinstance(partition, Natural):
-        found.append(
-            Finding(
-                "units-dealt",
-                "warning",
-                f"the partition {partition.name} deals single samples, also those of one unit or segment: "
-                f"{counted(len(dataset.unit.unique()), 'unit')} of {counted(len(dataset), 'sample')}",
-                "a unit is kept together within a client only; one client trains on samples of it, another is tested "
-                "on others, which look alike: accuracies are too high",
-                "--partition natural, if the data bring clients, or --client-column with the array of the units, or "
-                "one that does not vary within a unit",
-            )
+        yield Finding(
+            "units-dealt",
+            "warning",
+            f"the partition {partition.name} deals single samples, also those of one unit or segment: "
+            f"{counted(len(dataset.unit.unique()), 'unit')} of {counted(len(dataset), 'sample')}",
+            "a unit is kept together within a client only; one client trains on samples of it, another is tested "
+            "on others, which look alike: accuracies are too high",
+            "--partition natural, if the data bring clients, or --client-column with the array of the units, or "
+            "one that does not vary within a unit",
         )
     if dataset.official_test is not None and dataset.test_unit is None and split == "pooled":
-        found.append(
-            Finding(
-                "units-unknown",
-                "warning",
-                f"the units of the official test part ({counted(len(dataset.official_test), 'sample')}) are not given",
-                "both parts are dealt out together, so samples of a unit may be trained on and tested on",
-                "give them as well (unit_test), or keep that part apart: --split official",
-            )
+        yield Finding(
+            "units-unknown",
+            "warning",
+            f"the units of the official test part ({counted(len(dataset.official_test), 'sample')}) are not given",
+            "both parts are dealt out together, so samples of a unit may be trained on and tested on",
+            "give them as well (unit_test), or keep that part apart: --split official",
         )
-    return found

@@ -257,7 +257,7 @@ def test_advice_is_for_the_partition_and_the_split_that_there_are() -> None:
         assert few is None or small.todo == few
         assert untested.todo == f"raise --test, or {small.todo}"
         assert single.todo == f"read the worst tenth of clients next to the mean{classes}"
-    assert clients_of(one, 2, Natural(), "official")[1].todo == "deal out both parts together: --split pooled"
+    assert list(clients_of(one, 2, Natural(), "official"))[1].todo == "deal out both parts together: --split pooled"
 
 
 def test_units_that_a_partition_deals_to_several_clients(tmp_path: Path) -> None:
