@@ -43,11 +43,8 @@ def write_files(folder: Path | str, report: Content) -> list[Path]:
         for file, drawing in drawings.items():
             paths.append(folder / file)
             write_atomic(paths[-1], drawing)
-    grid = report.table
-    paths.append(_csv(folder / f"{'comparison' if several else 'final'}.csv", grid.columns, grid.rows))
-    if report.tuned:
-        grid = report.tuning
-        paths.append(_csv(folder / "tuning.csv", grid.columns, grid.rows))
+    grids = {"comparison" if several else "final": report.table} | ({"tuning": report.tuning} if report.tuned else {})
+    paths += [_csv(folder / f"{name}.csv", grid.columns, grid.rows) for name, grid in grids.items()]
     for name, part in zip(names, report.parts, strict=True):
         columns: dict[str, list[Any]] = part.table["columns"]
         rows = zip(*columns.values(), strict=True)
@@ -74,11 +71,11 @@ def _csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> P
 
 def _names(titles: Sequence[str]) -> list[str]:
     """Return titles as parts of file names, all different."""
-    found: list[str] = []
+    names: list[str] = []
     for title in titles:
         base = name = re.sub(r"[^a-z0-9+]+", "-", title.lower()).strip("-") or "run"
-        number = len(found)
-        while name in found:
+        number = len(names)
+        while name in names:
             name, number = f"{base}-{number}", number + 1
-        found.append(name)
-    return found
+        names.append(name)
+    return names

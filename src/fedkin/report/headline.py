@@ -60,18 +60,13 @@ def headline(groups: Mapping[str, Sequence[Result]], first: Choice = ACCURACY, t
     """Return the headline of runs, title -> its runs, as from `fedkin.record.result.by_title`; ``first`` is the
     headline metric, as from :func:`fedkin.report.headline.first_of`, ``tuned`` how the methods were tuned."""
     lasts = {t: spread([r.last[1].accuracy for r in runs if r.last is not None]) for t, runs in groups.items()}
-    last = {title: found for title, found in lasts.items() if found is not None}
-    found = {t: {r.seed: r.diverged for r in runs if r.diverged is not None} for t, runs in groups.items()}
+    last = {title: value for title, value in lasts.items() if value is not None}
+    each = {t: {r.seed: r.diverged for r in runs if r.diverged is not None} for t, runs in groups.items()}
+    diverged = {title: seeds for title, seeds in each.items() if seeds}
     stopped = {t: ends for t, runs in groups.items() if (ends := ended_early(runs))}
-    return Headline(
-        rounds_of(run for runs in groups.values() for run in runs),
-        last,
-        {title: seeds for title, seeds in found.items() if seeds},
-        any(len(runs) > 1 for runs in groups.values()),
-        first,
-        stopped,
-        tuned,
-    )
+    several = any(len(runs) > 1 for runs in groups.values())
+    rounds = rounds_of(run for runs in groups.values() for run in runs)
+    return Headline(rounds, last, diverged, several, first, stopped, tuned)
 
 
 def ended_early(runs: Iterable[Result]) -> list[int]:
@@ -174,12 +169,9 @@ def unlearned(groups: Mapping[str, Sequence[Result]], first: Choice, same: bool 
 
 def _constant_figures(run: Result, first: Choice) -> dict[int, float]:
     """Return the headline metric of the constant answer, by client."""
-    found = {}
-    for line in run.clients:
-        if (known := majority(line)) is not None:
-            right, n_test = known
-            found[line.client] = right / n_test if first.fair else bool(right) / (line.test_classes or 1)
-    return found
+    known = ((line, right, n) for line in run.clients for right, n in [majority(line) or (0, 0)] if n)
+    return {line.client: right / n if first.fair else bool(right) / (line.test_classes or 1)
+            for line, right, n in known}  # fmt: skip
 
 
 def _joined(seeds: Mapping[int, Sequence[Constant]]) -> list[Constant]:
@@ -194,8 +186,5 @@ def _joined(seeds: Mapping[int, Sequence[Constant]]) -> list[Constant]:
 def _apart(seeds: Mapping[int, Sequence[Constant]]) -> list[Constant]:
     """Return every client of every seed, with the seed in its name where there are several."""
     several = len(seeds) > 1
-    return [
-        replace(one, client=f"{one.client} of seed {seed}") if several else one
-        for seed, constants in seeds.items()
-        for one in constants
-    ]
+    return [replace(one, client=f"{one.client} of seed {seed}") if several else one
+            for seed, constants in seeds.items() for one in constants]  # fmt: skip

@@ -60,11 +60,8 @@ def slots(roles: Mapping[str, str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for title in sorted(roles, key=lambda t: (roles[t] != "average", t)):
         if not roles[title].startswith("alone"):
-            own = (
-                1
-                if roles[title] == "average"
-                else 2 + zlib.crc32(title.encode(errors="backslashreplace")) % (SLOTS - 1)
-            )
+            digest = zlib.crc32(title.encode(errors="backslashreplace"))
+            own = 1 if roles[title] == "average" else 2 + digest % (SLOTS - 1)
             free = free or list(range(1, SLOTS + 1))
             found[title] = min(free, key=lambda slot: (slot - own) % SLOTS)
             free.remove(found[title])

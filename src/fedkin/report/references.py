@@ -31,13 +31,7 @@ def which_is_which(groups: Mapping[str, Sequence[Result]]) -> str:
         return ""
     local, full = (by_role[role] for role in ALONE)
     how, data = local[0].table("run"), local[0].table("data")
-    return say(
-        "which_is_which",
-        local[0].title,
-        full[0].title,
-        share=how.get("participation", 1.0),
-        rounds=None if ended_early([*local, *full]) else how.get("rounds"),  # each run may have its own number
-        dropout=how.get("dropout") or 0,
-        late=bool(how.get("late_joiners")),
-        validated=bool(data.get("validation", 0.1)),
-    )
+    rounds = None if ended_early([*local, *full]) else how.get("rounds")  # each run may have its own number
+    return say("which_is_which", local[0].title, full[0].title, how.get("participation", 1.0), rounds,
+               how.get("dropout") or 0, bool(how.get("late_joiners")),
+               bool(data.get("validation", 0.1)))  # fmt: skip

@@ -26,6 +26,7 @@ from fedkin.evaluate import (
 from fedkin.evaluate.verdict import TEST_SHARE
 from fedkin.record.figures import GROUPED, METRICS, OTHER_MOMENT
 from fedkin.record.result import Result
+from fedkin.report.wording import DASH
 
 NOTICEABLE = 0.0005
 """Minimum change, a fraction, of a client that is not equal: a smaller one is 0.0 points on the page."""
@@ -101,15 +102,20 @@ class Standing:
     @property
     def harmed(self) -> str:
         """The range for the number of harmed clients: 0–4, of 60 results where seeds have different clients."""
-        found = self.finding.harmed
-        if found is None:
-            return "–"
-        of = "" if self.finding.of == "clients" else f" of {found.of}"
-        return f"{found.low}{f'–{found.high}' if found.high > found.low else ''}{of}"
+        text = harmed_range(self.finding)
+        return text.partition(" of ")[0] if self.finding.of == "clients" else text
 
     def counts(self, kind: int) -> list[int]:
         """Return the number of clients of a kind, by seed."""
         return [sum(one.kind == kind for one in seed) for seed in self.seeds]
+
+
+def harmed_range(finding: Conclusion | None) -> str:
+    """Return the range for the number of harmed clients: "0–4 of 60", or "–" where it is not known."""
+    harmed = None if finding is None else finding.harmed
+    if harmed is None:
+        return DASH
+    return f"{harmed.low}{f'–{harmed.high}' if harmed.high > harmed.low else ''} of {harmed.of}"
 
 
 def standing(
@@ -144,13 +150,13 @@ def standing(
 def _seed(
     run: Result, compared: Against, clear: tuple[Sequence[int], Sequence[int]], metric: str
 ) -> tuple[ClientGain, ...]:
-    values, found = run.single(metric), []
+    values, gains = run.single(metric), []
     for client, gain in compared.single.items():
         net, n = compared.changed.get(client), run.test_parts.get(client, (0, None))[0]
         p = None if net is None else client_p(int((net.net > 0).sum()), int((net.net < 0).sum()), exact=True)
         kind = 0 if abs(gain) < NOTICEABLE else 1 if gain > 0 else -1
-        found.append(ClientGain(run.seed, client, gain, values[client], n, kind, p, client in clear[gain < 0]))
-    return tuple(found)
+        gains.append(ClientGain(run.seed, client, gain, values[client], n, kind, p, client in clear[gain < 0]))
+    return tuple(gains)
 
 
 @dataclass(frozen=True)
@@ -222,28 +228,13 @@ def comparison_rows(
     rows = []
     for title, runs in groups.items():
         finals = [run.final for run in runs]
-        metrics = {
-            name: s
-            for name in (*METRICS, *GROUPED, *OTHER_MOMENT)
-            if (s := spread([f.of(name) for f in finals])) is not None
-        }
-        rows.append(
-            Row(
-                title=title,
-                seeds=len(runs),
-                accuracy=metrics.get("accuracy"),
-                worst_decile=metrics.get("worst_decile"),
-                macro_f1=metrics.get("macro_f1"),
-                megabytes=spread([run.bytes / 1e6 for run in runs]),
-                against=compared.get(title, ()),
-                finding=findings.get(title),
-                metrics=metrics,
-                rank=ranks.get(title),
-                best=title in top,
-                tied=title in tied,
-                reference=reference,
-            )
-        )
+        metrics = {name: s for name in (*METRICS, *GROUPED, *OTHER_MOMENT)
+                   if (s := spread([f.of(name) for f in finals])) is not None}  # fmt: skip
+        rows.append(Row(
+            title, len(runs), metrics.get("accuracy"), metrics.get("worst_decile"), metrics.get("macro_f1"),
+            spread([run.bytes / 1e6 for run in runs]), compared.get(title, ()), findings.get(title), metrics,
+            ranks.get(title), best=title in top, tied=title in tied, reference=reference,
+        ))  # fmt: skip
     return rows
 
 
@@ -299,12 +290,12 @@ def _fixed(run: Result) -> bool | None:
 
 def _ranks(groups: Mapping[str, Sequence[Result]], metric: str) -> dict[str, float]:
     """Return the mean rank by a metric over the seeds that all methods ran; empty where there is no such seed."""
-    found = {t: {r.seed: a for r in runs if (a := r.final.of(metric)) is not None} for t, runs in groups.items()}
-    common = set.intersection(*(set(seeds) for seeds in found.values())) if found else set()
-    ranks: dict[str, list[float]] = {title: [] for title in found} if common else {}
+    finals = {t: {r.seed: a for r in runs if (a := r.final.of(metric)) is not None} for t, runs in groups.items()}
+    common = set.intersection(*(set(seeds) for seeds in finals.values())) if finals else set()
+    ranks: dict[str, list[float]] = {title: [] for title in finals} if common else {}
     for seed in common:
         for title in ranks:
-            above = [gain_over(seeds[seed], found[title][seed]) for seeds in found.values()]
+            above = [gain_over(seeds[seed], finals[title][seed]) for seeds in finals.values()]
             ranks[title].append(0.5 + sum(g > 0 for g in above) + above.count(0) / 2)
     return {title: sum(places) / len(places) for title, places in ranks.items()}
 

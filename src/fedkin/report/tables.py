@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.display import printable
-from fedkin.evaluate import Choice, Conclusion, spread
+from fedkin.evaluate import Choice, spread
 from fedkin.record.figures import GROUPED, over
 from fedkin.record.lines import Figures
 from fedkin.record.result import Result
@@ -21,6 +21,7 @@ from fedkin.report.console import Screen
 from fedkin.report.headline import ACCURACY, NAMED, Headline, majority, rounds_of
 from fedkin.report.standings import Row as Row
 from fedkin.report.standings import comparison_rows as comparison_rows
+from fedkin.report.standings import harmed_range
 from fedkin.report.templates import say
 from fedkin.report.wording import DASH as DASH
 from fedkin.report.wording import percent as percent
@@ -103,7 +104,7 @@ def comparison_table(rows: Sequence[Row], extra: Headline | None = None) -> Grid
     columns = ("method", *figure_columns(extra.first, heads), "gain", "harmed", "MB")
     cells = tuple(
         (row.title, *figure_cells(row, extra, moments=tuple(moments)), percent(row.gain, sign=True),
-         _harmed(row.finding), DASH if row.megabytes is None else short(row.megabytes.mean))
+         harmed_range(row.finding), DASH if row.megabytes is None else short(row.megabytes.mean))
         for row in rows
     )  # fmt: skip
     bold = frozenset((i, columns.index(BOLD[extra.first.metric])) for i, row in enumerate(rows) if row.best)
@@ -129,13 +130,6 @@ def figure_cells(row: Row, extra: Headline, decimals: int = 1, moments: tuple[st
     )
     other = percent(row.macro_f1 if extra.first.fair else row.metrics.get("balanced"), decimals=decimals)
     return (*cells, other) if extra.first.fair else (other, *cells)
-
-
-def _harmed(finding: Conclusion | None) -> str:
-    harmed = None if finding is None else finding.harmed
-    if harmed is None:
-        return DASH
-    return f"{harmed.low}{f'–{harmed.high}' if harmed.high > harmed.low else ''} of {harmed.of}"
 
 
 def final_table(run: Result, first: Choice = ACCURACY) -> Grid:
