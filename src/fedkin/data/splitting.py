@@ -18,7 +18,7 @@ def check_fractions(test: float, validation: float, samples_per_client: int | No
         check_range("samples_per_client", samples_per_client, least=1)
     check_range("test", test, least=0, below=1)
     check_range("validation", validation, least=0, below=1)
-    check_range("test + validation, which are not trained on,", test + validation, below=1)
+    check_range("the fractions test + validation, which are not trained on, together", test + validation, below=1)
 
 
 def three_parts(

@@ -78,7 +78,11 @@ CASES: dict[str, tuple[Callable[[], None], str, list[str]]] = {
     "mistyped data": (nothing, "run fedavg --data digitz", ["'digitz'", "digits"]),
     "npz of other names": (lambda: np.savez("own.npz", a=np.zeros(3)), f"run fedavg {OWN}", ["own.npz", "holds a"]),
     "inputs without features": (archive(x=np.zeros(60, np.float32)), f"run fedavg {OWN}", ["own: ", "[60]"]),
-    "sizes that differ": (archive(y=np.zeros(59, np.int64)), f"run fedavg {OWN}", ["own: ", "[60, 5]", "labels of 59"]),
+    "sizes that differ": (
+        archive(y=np.zeros(59, np.int64)),
+        f"run fedavg {OWN}",
+        ["own: ", "[60, 5]", "labels int64 [59]"],
+    ),
     "negative labels": (archive(y=np.arange(60) % 3 - 1), f"run fedavg {OWN}", ["-1"]),
     "labels between numbers": (archive(y=np.arange(60) / 7), f"run fedavg {OWN}", ["own: ", "0.14"]),
     "pickled data": (archive(y=np.array([None] * 60)), f"run fedavg {OWN}", ["own.npz", "pickle"]),
@@ -107,7 +111,11 @@ CASES: dict[str, tuple[Callable[[], None], str, list[str]]] = {
     "no clients": (nothing, "run fedavg --clients 0", ["clients", "0"]),
     "an empty client": (archive(), "run fedavg --data own.npz --partition iid --clients 61", ["61", "60"]),
     "too few for each": (nothing, "run fedavg --clients 3000", ["3000"]),
-    "nothing left to train on": (archive(), f"run fedavg {OWN} --test 0.6 --validation 0.6", ["0.6"]),
+    "nothing left to train on": (
+        archive(),
+        f"run fedavg {OWN} --test 0.6 --validation 0.6",
+        ["test + validation", "1.2"],
+    ),
     "more groups than clients": (
         nothing,
         "run fedavg --partition cluster-dirichlet --groups 9 --clients 4",

@@ -43,11 +43,16 @@ class Drawn(Protocol):
     """Settings of a partition by repeated Dirichlet draws."""
 
     @property
-    def alpha(self) -> float: ...
+    def alpha(self) -> float:
+        """Concentration of the draws."""
+
     @property
-    def min_samples(self) -> int: ...
+    def min_samples(self) -> int:
+        """Samples that every client has at least."""
+
     @property
-    def tries(self) -> int: ...
+    def tries(self) -> int:
+        """Draws after which the partition is given up."""
 
 
 def ranged(default: T, *, least: float | None = None, above: float | None = None, below: float | None = None) -> T:
