@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -237,11 +238,14 @@ def require_harmless(content: bytes) -> None:
 
 
 @cache
-def _limit_memory() -> None:
+def _runtime() -> Any:
+    """Return onnxruntime, with a limit of its memory, and without the reports that it sends to its maker."""
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # read once, when it is imported
     import onnxruntime as ort
 
     where = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
     ort.create_and_register_allocator(where, ort.OrtArenaCfg(_MEMORY, -1, -1, -1))
+    return ort
 
 
 def session(content: bytes) -> Any:
@@ -250,9 +254,7 @@ def session(content: bytes) -> Any:
     Raises:
         ModelError: it is not valid.
     """
-    import onnxruntime as ort
-
-    _limit_memory()
+    ort = _runtime()
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.add_session_config_entry("session.use_env_allocators", "1")

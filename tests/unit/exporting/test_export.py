@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -63,6 +64,18 @@ def test_a_run_that_started_from_trained_values(tmp_path: Path) -> None:
     (tmp_path / "start.safetensors").unlink()
     with pytest.raises(ModelError, match="there is no weights file"):
         export(tmp_path / "run", 2, tmp_path / "again")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the threads of a process as Linux has them")
+def test_nothing_is_reported_to_the_maker_of_onnxruntime() -> None:
+    """Its import starts a thread that sends reports, unless it was turned off before."""
+    script = (
+        "import os; from fedkin.exporting import program; before = len(os.listdir('/proc/self/task'))\n"
+        "program._runtime(); print(len(os.listdir('/proc/self/task')) - before)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "0\n"
 
 
 @pytest.mark.parametrize(
