@@ -121,7 +121,7 @@ def test_another_clients_name_is_refused(own: Fleet) -> None:
     own.start(2)
     lines = own.finish(folder, 900)
     assert [list(line.answered) for line in lines] == [[0, 1], [0, 1]]
-    assert [c.client for c in json.loads((folder / "clients.json").read_text())["clients"]] == ["c0", "c2"]
+    assert [c["client"] for c in json.loads((folder / "clients.json").read_text())["clients"]] == ["c0", "c2"]
     (refused,) = [line for line in map(json.loads, events(folder).splitlines()) if "registered as" in line["what"]]
     assert refused["client"] == "c1"
 
