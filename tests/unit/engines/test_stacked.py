@@ -215,15 +215,6 @@ def test_clients_without_training_data_keep_what_they_were_sent() -> None:
         assert torch.equal(got[0].reply.model, j.net.w0)
 
 
-def test_a_chosen_cluster_is_passed_on() -> None:
-    """Evaluation gives the same cluster as the loop's, and counts of all samples."""
-    j = job(get_method("ifca"))
-    got, _ = answered(j, tasks(j, "evaluate", centres=torch.stack([j.net.fresh(i) for i in range(3)])))
-    for i, answer in got.items():
-        assert set(answer.reply) == {"counts", "unpredicted", "cluster", "test", "validation"}
-        assert int(answer.reply.test[0].sum()) == len(j.shards[i].test)
-
-
 def test_noise_on_what_clients_say_is_the_loops() -> None:
     """With `metadata_epsilon` clients know their noisy counts only, here too."""
     j = job(CFIC(feature="dominant"), count_noise=KeyedReports(0.5, 3).counts)

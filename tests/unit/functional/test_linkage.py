@@ -83,32 +83,6 @@ def test_the_first_smallest_pair_is_joined(m: int, groups: int, kind: str, seed:
     assert agglomerate(d, groups, kind).tolist() == plainly(d, groups, kind).tolist()
 
 
-def test_average_linkage_by_hand() -> None:
-    """Points 0, 1, 4, 6: {0, 1} join at 1, {4, 6} at 2, and the two pairs at (4 + 6 + 3 + 5)/4. Three groups are what
-    is there before the second step."""
-    x = torch.tensor([0.0, 1.0, 4.0, 6.0])
-    d = (x[:, None] - x).abs()
-    assert agglomerate(d, 3, "average").tolist() == [0, 0, 1, 2]
-    assert agglomerate(d, 2, "average").tolist() == [0, 0, 1, 1]
-    assert agglomerate(d, 1, "average").tolist() == [0, 0, 0, 0]
-
-
-def test_average_linkage_counts_pairs() -> None:
-    """Points 0, 1, 3, x: after {0, 1}, 3 is (3 + 2)/2 = 2.5 from the two and x - 3 from x. It joins x = 5.4, but
-    the two if x = 5.9."""
-    for far, wanted in ((5.4, [0, 0, 1, 1]), (5.9, [0, 0, 0, 1])):
-        x = torch.tensor([0.0, 1.0, 3.0, far])
-        assert agglomerate((x[:, None] - x).abs(), 2, "average").tolist() == wanted
-
-
-@pytest.mark.parametrize("kind", LINKAGES)
-def test_ties_break_to_the_lowest_indices(kind: str) -> None:
-    """All distances equal: 0 and 1 join, then 2 joins them; scipy's cut at a height gives one group instead."""
-    d = torch.ones(5, 5).fill_diagonal_(0)
-    assert agglomerate(d, 3, kind).tolist() == [0, 0, 0, 1, 2]
-    assert agglomerate(torch.zeros(4, 4), 2, kind).tolist() == [0, 0, 0, 1]
-
-
 @pytest.mark.parametrize("kind", LINKAGES)
 def test_the_input_stays_as_it_is(kind: str) -> None:
     """The distances are not written to."""
