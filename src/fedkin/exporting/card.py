@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import msgspec
@@ -157,7 +157,7 @@ class ExportCard(msgspec.Struct, frozen=True, kw_only=True):
     """The content of ``card.json``.
 
     Attributes:
-        weights_only: why there is no program; None: there is one.
+        weights_only: reason for which the folder has no program; None if it has one.
         client, client_name: number and name of the client; None: the model of all clients.
         classes: names of the classes, in the order of the probabilities.
         inputs: of the program.
@@ -196,6 +196,7 @@ class ExportCard(msgspec.Struct, frozen=True, kw_only=True):
 def card(origin: ExportSource, taken: Taken, preparation: Preparation, inputs: list[ProgramInput]) -> ExportCard:
     """Return the card of a model that was not tested yet."""
     net, shard, data = origin.net, taken.shard, origin.table.get("data", {})
+    classes = printable_parts(list(origin.labels or map(str, range(net.classes))))
     columns = dict(preparation.taken)  # where the reader had to find the class and the client
     dropped = str(data.get("drop") or "").split(",")
     unused = (preparation.target, data.get("client_column"), columns.get("label"), columns.get("client"), *dropped)
@@ -210,9 +211,9 @@ def card(origin: ExportSource, taken: Taken, preparation: Preparation, inputs: l
         chosen=origin.chosen,
         seed=origin.seed,
         data=origin.data,
-        classes=printable_parts(list(origin.labels or map(str, range(net.classes)))),
+        classes=classes,
         inputs=inputs,
-        preparation=preparation,
+        preparation=preparation if preparation.labels is None else replace(preparation, labels=tuple(classes)),
         dtype="int64" if net.dtype == torch.int64 else "float32",
         unused=[str(name).strip() for name in unused if name],
         network=Network(

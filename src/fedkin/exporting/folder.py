@@ -61,7 +61,7 @@ def write_export(origin: ExportSource, taken: Taken, place: Path, *, force: bool
         "card.json": _json(made),
         "README.md": readme(made, taken.ranges).encode(),
     }
-    if made.weights_only is None and content is not None:
+    if content is not None:
         files["model.onnx"] = content
     if taken.ranges is not None:
         files["ranges.json"] = _json(taken.ranges)

@@ -7,7 +7,6 @@ checked and run with limited memory.
 from __future__ import annotations
 
 import csv
-import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -241,7 +240,7 @@ def _content(file: Path, largest: int) -> bytes:
 def _decoded(file: Path, kind: type[S]) -> S:
     content = _content(file, _LARGEST)
     try:
-        return msgspec.convert(json.loads(content), kind)  # its own decoder refuses names that are not UTF-8
+        return msgspec.json.decode(content, type=kind)
     except (ValueError, OverflowError, RecursionError, DataError) as e:
         raise RunFolderError(f"{file} is damaged ({str(e)[:300]}); export the model again") from e
 
