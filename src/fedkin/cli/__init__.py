@@ -49,7 +49,7 @@ Train    run METHOD|FILE.toml   train a federation by one method
          resume FOLDER          go on with an interrupted run, comparison, sweep
 Results  runs [FOLDER]          list runs with accuracy, state; --html: a page
          report FOLDER          write the page again; figures, tables as files
-         export RUN --client 7  a client's model: weights, card, loader
+         export RUN --client 7  a client's model: ONNX, weights, card
          predict EXPORT FILE    labels of rows, images or arrays by that model
          join RUN --data PATH   how a new client would fare after training
 Methods  check METHOD           test a method against the contract

@@ -67,7 +67,7 @@ def is_nameless(name: str) -> bool:
 
 
 def check_names(names: Sequence[str] | None, count: int, where: str, what: str) -> None:
-    """Raise DataError unless there are so many names, if any, and each is another one."""
+    """Raise DataError unless there are no names, or ``count`` different ones."""
     if names is not None and (len(names) != count or len(set(names)) != count):
         twice = "".join(f", {name!r} twice" for name, times in Counter(names).items() if times > 1)
         raise DataError(f"{where}: {len(names)} names of {what}{twice}, expected {count}; each needs one of its own")

@@ -223,7 +223,7 @@ def require_harmless(content: bytes) -> None:
     try:
         model = onnx.load_model_from_string(content)
     except Exception as e:  # of protobuf, whose classes depend on its build
-        raise ModelError(f"is no ONNX program ({e})") from e
+        raise ModelError(f"is not an ONNX program ({e})") from e
     tensors = [*model.graph.initializer, *(t for s in model.graph.sparse_initializer for t in (s.values, s.indices))]
     attributes = [a for node in model.graph.node for a in node.attribute]
     for a in attributes:

@@ -260,5 +260,5 @@ def labels_figure(
                  height=90 + min(520, 22 * len(clients)), angle=-45 if slanted else 0)  # fmt: skip
     share = ranged([sum(n > 0 for n in row) for row in p.labels.values()])
     fact = f"A client has samples of {share} of {len(names)} classes"
-    caption = "Row: a client, in the same order as above; empty is no sample of the class."
+    caption = "Row: a client, in the same order as above; an empty cell: no sample of the class."
     return Figure("labels", fact, caption, spec), counts

@@ -289,7 +289,7 @@ def _fixed(run: Result) -> bool | None:
 
 
 def _ranks(groups: Mapping[str, Sequence[Result]], metric: str) -> dict[str, float]:
-    """Return the mean rank by a metric over the seeds that all methods ran; empty where there is no such seed."""
+    """Return the mean rank by a metric over the seeds that all methods ran; empty if they share no seed."""
     finals = {t: {r.seed: a for r in runs if (a := r.final.of(metric)) is not None} for t, runs in groups.items()}
     common = set.intersection(*(set(seeds) for seeds in finals.values())) if finals else set()
     ranks: dict[str, list[float]] = {title: [] for title in finals} if common else {}

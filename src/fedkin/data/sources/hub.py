@@ -178,7 +178,7 @@ def _opened(spec: str) -> Any:
     if not folder.exists() and (place.startswith(("/", ".", "~")) or place.endswith("/") or place.count("/") > 1):
         around = [p.name for p in folder.parent.iterdir()] if folder.parent.is_dir() else []
         raise DataError(f"{spec}: there is no folder {place}{meant(folder.name, around)}")
-    with readable(spec, "a folder of datasets" if folder.exists() else "data of the hub, and there is no such folder"):
+    with readable(spec, "a folder of datasets" if folder.exists() else "data of the hub, and is not a folder here"):
         if is_saved(folder):
             return datasets.load_from_disk(str(folder))
         return datasets.load_dataset(str(folder) if folder.exists() else place, config or None)

@@ -103,7 +103,7 @@ class Table:
 
     def records(self) -> list[dict[str, str]]:
         """Return the rows by column, as `Preparation.apply` takes them."""
-        return self.frame.to_dict("records")  # type: ignore[no-any-return]
+        return list(self.frame.to_dict("records"))
 
 
 @no_collection()
@@ -185,7 +185,7 @@ def _decoded(path: Path, content: bytes, encoding: str | None) -> str:
     try:
         text = content.decode(encoding or "utf-8").removeprefix("\ufeff")
     except LookupError as error:
-        raise DataError(f"{path}: there is no encoding {encoding!r}; usual ones: utf-8, cp1252, utf-16") from error
+        raise DataError(f"{path}: unknown encoding {encoding!r}; common ones are utf-8, cp1252, utf-16") from error
     except UnicodeDecodeError as error:
         at, why = error.start, f"is not {error.encoding}"
     else:
