@@ -20,7 +20,7 @@ from torch.func import functional_call
 
 import plain
 from fedkin.capabilities.views import views_of
-from fedkin.core import Batch, Bundle, ConfigError, Net, Samples, Train, Training
+from fedkin.core import Batch, Bundle, Net, Samples, Train, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches
 from fedkin.methods import APFL, FedAvg
@@ -183,13 +183,6 @@ def test_a_client_that_never_trained_has_the_global_models_statistics() -> None:
     used = hand.used(1).model
     assert torch.equal(used[net.buffers], hand.server.model[net.buffers])
     close(used[net.params], (0.5 * net.w0 + 0.5 * hand.server.model)[net.params])
-
-
-@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan")])
-def test_the_first_weight_is_between_0_and_1(value: float) -> None:
-    """The error has the field, the value and the range."""
-    with pytest.raises(ConfigError, match="mixing of APFL must be at least 0 and at most 1, got"):
-        APFL(mixing=value)
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 import plain
 from fedkin.capabilities.groups import labels_of
 from fedkin.capabilities.logs import numbers_of
-from fedkin.core import Bundle, Client, ConfigError, Net, Train, Training
+from fedkin.core import Bundle, Client, Net, Train, Training
 from fedkin.functional.linkage import bipartition, cosines
 from fedkin.methods import CAM, FedAvg
 from fedkin.methods.cfl import CFL
@@ -224,15 +224,6 @@ def test_the_scale_is_that_of_the_first_five_rounds() -> None:
     assert moves.clusters == [0, 0, 0]
     moves.play([(3.0, 0.4), (-3.0, 0.4), (0.0, 0.4)])
     assert len(set(moves.clusters)) == 2
-
-
-@pytest.mark.parametrize("field", ["eps1", "eps2", "after", "gamma"])
-def test_settings_out_of_range(field: str) -> None:
-    """Negative numbers are refused by name; so is a gamma of 1, which nothing can exceed."""
-    with pytest.raises(ConfigError, match=field):
-        CFL(**{field: -1})
-    with pytest.raises(ConfigError, match="gamma"):
-        CFL(gamma=1.0)
 
 
 # ---- partial participation -----------------------------------------------------------------------------------------

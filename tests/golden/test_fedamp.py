@@ -441,32 +441,8 @@ def test_flgos_preset_is_of_heurfedamp() -> None:
     """FLGo's method of that name weighs by cosines: the preset is HeurFedAMP's; asked of FedAMP, the error says so."""
     settings, _ = run_flags(["heur-fedamp", "--preset", "flgo"])
     assert settings.method == FedAMP(variant="heur", server_step=1e4, step_decay=0.1, decay_every=30)
-    with pytest.raises(
-        ConfigError, match=r"fedamp has no preset 'flgo'; it has pfllib .*run heur-fedamp --preset flgo"
-    ):
+    with pytest.raises(ConfigError, match="fedkin run heur-fedamp --preset flgo"):
         run_flags(["fedamp", "--preset", "flgo"])
-    with pytest.raises(ConfigError, match=r"FedAMP has no preset 'flgo'; it has \['pfllib'\]"):
-        with_preset(FedAMP, "flgo", variant="distance")
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"sigma": 0.0},
-        {"sigma": "mean"},
-        {"server_step": 0.0},
-        {"lam": -1.0},
-        {"self_weight": 1.5},
-        {"step_decay": 0.0},
-        {"decay_every": 0},
-        {"variant": "cosine"},
-        {"over": "all"},
-    ],
-)
-def test_settings_out_of_range_are_refused(wrong: dict[str, object]) -> None:
-    """The message names the field."""
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
-        FedAMP(**wrong)
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

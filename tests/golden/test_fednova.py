@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import plain
-from fedkin.core import Batch, Bundle, ConfigError, Method, Net, Training
+from fedkin.core import Batch, Bundle, Method, Net, Training
 from fedkin.methods import FedAvg, FedNova
 from toys import ByHand, close, copies, federation, mlp, mlp_with_batchnorm, run, vector_net
 
@@ -117,12 +117,6 @@ def test_a_client_that_takes_no_step() -> None:
     assert up.length.tolist() == pytest.approx([0.0, 0.2])
     assert not bool(up.change[0].any())
     assert bool(hand.server.model.isfinite().all())
-
-
-def test_momentum_out_of_range() -> None:
-    """A factor of 1 would never forget."""
-    with pytest.raises(ConfigError, match="server_momentum of FedNova must be at least 0 and below 1, got 1"):
-        FedNova(server_momentum=1)
 
 
 # ---- written down again --------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from torch import Tensor
 
 import plain
 from fedkin.capabilities.views import views_of
-from fedkin.core import Bundle, Client, ConfigError, Samples, Train, Training
+from fedkin.core import Bundle, Client, Samples, Train, Training
 from fedkin.core.rows import squared_distances
 from fedkin.functional.simplex import shortest
 from fedkin.methods import FedPAC
@@ -205,9 +205,6 @@ def test_what_is_refused() -> None:
     assert unusable(hand.method, r, up) is None
     assert "count" in str(unusable(hand.method, r, up.but(counts=-up.counts)))
     assert "variance" in str(unusable(hand.method, r, up.but(variance=-up.variance)))
-    for wrong in ({"lam": -1.0}, {"head_epochs": 0}, {"head_lr": 0.0}):
-        with pytest.raises(ConfigError, match=f"{next(iter(wrong))} of FedPAC must be"):
-            FedPAC(**wrong)  # type: ignore[arg-type]
 
 
 def least(q: Tensor) -> Tensor:

@@ -135,9 +135,7 @@ def test_networks_of_different_kinds() -> None:
     data = planted_groups(clients=3, groups=1, samples=9)
     net = Experiment.of(FML(meme="linear"), data, "mlp", Setup()).net
     assert net.second.size == data.shape[0] * data.classes + data.classes < net.size
-    with pytest.raises(
-        ConfigError, match=r"second network of FML must be a network of the catalogue .*got './code.py:build'"
-    ):
+    with pytest.raises(ConfigError, match=r"\./code\.py:build"):
         Experiment.of(FML(meme="./code.py:build"), data, "mlp", Setup())
 
 
@@ -148,14 +146,6 @@ def test_a_client_s_own_network_is_exported_by_itself(tmp_path: Path) -> None:
     found = fedkin.run(FML(meme="linear"), data, model="mlp", rounds=1, participation=0.5)
     assert found.server.state.meme.shape == (data.shape[0] * data.classes + data.classes,)
     assert load_export(export(found, 0, tmp_path / "own")).card.test.as_evaluated is True
-
-
-def test_what_is_refused() -> None:
-    """Weights of the labels are shares."""
-    with pytest.raises(ConfigError, match="own_ce of FML must be at least 0 and at most 1, got 2"):
-        FML(own_ce=2)
-    with pytest.raises(ConfigError, match="meme_ce of FML must be"):
-        FML(meme_ce=-0.5)
 
 
 def learned(v: Tensor, x: Tensor, y: Tensor, other: Tensor, share: float) -> Tensor:

@@ -23,7 +23,7 @@ import plain
 from fedkin import Compute, Federation
 from fedkin.capabilities import PrivateSums, has
 from fedkin.capabilities.logs import caveat_of
-from fedkin.core import Bundle, Client, ClientData, ConfigError, Method, Net, Samples, Train
+from fedkin.core import Bundle, Client, ClientData, Method, Net, Samples, Train
 from fedkin.core.rows import group_mean
 from fedkin.data import IID, federate, load, plant
 from fedkin.functional.linkage import by_first_member
@@ -213,14 +213,6 @@ def test_a_joining_client_s_angle_to_a_cluster_is_that_of_the_linkage(at: float,
         hand = clients(PACFL(threshold=13, linkage=kind), 0, 8, 30, at, present=3)  # type: ignore[arg-type]
         hand.join(4)
         assert int(hand.server.labels[3]) == cluster
-
-
-def test_what_is_refused() -> None:
-    """Principal angles are between 0 and 90 degrees."""
-    with pytest.raises(ConfigError, match="threshold of PACFL must be at least 0 and at most 90, got 91"):
-        PACFL(threshold=91)
-    with pytest.raises(ConfigError, match="vectors of PACFL must be at least 1, got 0"):
-        PACFL(vectors=0)
 
 
 def test_an_independent_program_gives_the_same() -> None:

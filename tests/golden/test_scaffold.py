@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import plain
-from fedkin.core import Batch, Bundle, ConfigError, Net, Train, Training
+from fedkin.core import Batch, Bundle, Net, Train, Training
 from fedkin.methods import SCAFFOLD, FedAvg
 from toys import ByHand, apart, close, copies, federation, mlp, mlp_with_batchnorm, run, vector_net
 
@@ -204,12 +204,6 @@ def test_the_correction_is_a_linear_term() -> None:
     assert request.linear.tolist() == [11 / 8]
     assert set(hand.download([0]).row(0)) == {"model", "c"}
     assert set(hand.method.deliver(hand.server, hand.at("deliver", [0])).row(0)) == {"model"}
-
-
-def test_the_step_of_the_server_is_above_zero() -> None:
-    """A step of 0 would never change the model."""
-    with pytest.raises(ConfigError, match="server_lr of SCAFFOLD must be above 0, got 0"):
-        SCAFFOLD(server_lr=0)
 
 
 # ---- written down again --------------------------------------------------------------------------------------------
