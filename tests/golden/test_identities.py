@@ -16,10 +16,8 @@ from fedkin.data import planted_groups
 from fedkin.experiment.settings import Compute
 from fedkin.methods import (
     CFIC,
-    CFL,
     DAPFL,
     IFCA,
-    PFA,
     CReFF,
     Ditto,
     Ensemble,
