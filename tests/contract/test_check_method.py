@@ -1,8 +1,9 @@
-"""The contract can fail: for each rule a method that breaks it, and breaks nothing else on the way there."""
+"""The contract can fail: for each rule methods that break it, and break nothing else on the way there."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +29,9 @@ from fedkin.core import (
 from fedkin.core.rows import grow, put
 from fedkin.engines import Loop, Workers
 from fedkin.testing import RuleBroken, check_method, usual_engines
+from refusals import refuses
 
+FROZEN = dataclass(frozen=True)
 SEEN: dict[int, Tensor] = {}  # what the dishonest methods below pass from client to client, or from round to round
 
 
@@ -54,11 +57,15 @@ class Honest(Method):
         return Bundle(model=r.mean(up.model))
 
 
-def broken(**steps: Any) -> Method:
+def toy(decorate: Callable[[type], type] = FROZEN, **steps: Any) -> Any:
     """`Honest` with other steps, as a class of its own (methods are final)."""
     body = {n: v for n, v in Honest.__dict__.items() if not n.startswith("__") and n != "_abc_impl"}
-    made = type("Broken", (Method,), {**body, **steps, "__module__": __name__})
-    return dataclass(frozen=True)(made)()
+    return decorate(type("Broken", (Method,), {**body, **steps, "__module__": __name__}))
+
+
+def broken(**steps: Any) -> Method:
+    made: Method = toy(**steps)()
+    return made
 
 
 def check(method: Method, rule: str) -> None:
@@ -66,7 +73,6 @@ def check(method: Method, rule: str) -> None:
 
 
 def test_an_honest_method_passes() -> None:
-    """The method that the broken ones differ from keeps every rule itself."""
     check_method(Honest(), engines=[Workers(2)])
 
 
@@ -94,199 +100,311 @@ class Momentum(Method):
         return Bundle(model=s.model - self.lr * v, velocity=v)
 
 
-@pytest.mark.parametrize("method", [Momentum(), Momentum(0.99), Momentum(0.9, lr=2.0), Momentum(0.0, lr=3.0)])
+@pytest.mark.parametrize("method", [Momentum(0.99), Momentum(0.0, lr=3.0)])
 def test_momentum_at_the_server_is_no_fault(method: Method) -> None:
     """Running variances of a network may become negative by it, and no rule depends on that."""
-    rules = ["runs", "resume", "odd federations", "pure steps"]
-    check_method(method, engines=(Loop(),), rules=rules)
+    check_method(method, engines=(Loop(),), rules=["runs", "resume", "odd federations", "pure steps"])
 
 
-def sends(value: Any) -> Any:
+# ---- one step that breaks a rule ----------------------------------------------------------------------------------
+
+
+def trains(
+    sent: Callable[[Client, Tensor], Any] = lambda c, w: Bundle(model=w),
+    kept: Callable[[Client, Tensor], Any] | None = None,
+    before: Callable[[Client], Any] = lambda c: None,
+) -> Any:
+    """A client's program: ``before`` training, the state ``kept``, what is ``sent``."""
+
     def client_update(self: Method, c: Client) -> Work:
+        before(c)
         w = yield Train(c.received.model)
-        return value(c, w)
+        if kept:
+            c.state = kept(c, w)
+        return sent(c, w)
 
     return client_update
 
 
-# ---- runs ---------------------------------------------------------------------------------------------------------
+def yields_a_tensor(self: Method, c: Client) -> Work:
+    w = yield c.received.model  # type: ignore[misc]
+    return Bundle(model=w)
 
 
-def test_nan_in_an_upload_is_found() -> None:
-    """An upload that is not finite is refused by the round loop, which the contract reports with client and round."""
-    method = broken(client_update=sends(lambda c, w: Bundle(model=w * float("nan"))))
-    with pytest.raises(RuleBroken, match="'runs': the answer of client 1 was refused in round 1"):
-        check(method, "runs")
+def draws_globally(self: Method, c: Client) -> Work:
+    w = yield Train(c.received.model + 0.01 * torch.rand(()))
+    return Bundle(model=w)
 
 
-def test_nan_in_the_server_state_is_found() -> None:
-    """A server state that is not finite is named with its round."""
-    method = broken(aggregate=lambda self, s, r, up: s.but(extra=torch.tensor(float("inf"))))
-    with pytest.raises(RuleBroken, match="'runs': 'extra' in the server's state is not finite after round 1"):
-        check(method, "runs")
+def ignores_the_seed(self: Method, c: Client) -> Work:
+    w = yield Train(c.w0, steps=1, batch_size=100)
+    c.state = Bundle()
+    return Bundle(model=w * 0 + float(c.training.lr))
 
 
-def test_nan_in_a_client_state_is_found() -> None:
-    """A client's state that is not finite is named with the client."""
+def hides_a_sum(self: Method, s: Bundle, r: Round, up: Bundle) -> Bundle:
+    before = self.__dict__.get("_hidden", torch.zeros(len(s.model)))
+    object.__setattr__(self, "_hidden", before + r.mean(up.model))
+    return Bundle(model=self.__dict__["_hidden"] / r.index)
 
-    def client_update(self: Method, c: Client) -> Work:
-        w = yield Train(c.received.model)
-        c.state = Bundle(model=w / 0)
-        return Bundle(model=w)
 
-    with pytest.raises(RuleBroken, match=r"'runs': 'model' in the state of client \d is not finite after round 1"):
-        check(broken(client_update=client_update), "runs")
+def divides_by_the_others(self: Method, s: Bundle, r: Round, up: Bundle) -> Bundle:
+    return Bundle(model=s.model + (up.model.sum(0) - up.model[0] - s.model) / (len(r.ids) - 1))
+
+
+def two_names(self: Method, s: Bundle, r: Round, up: Bundle) -> Bundle:
+    mean = r.mean(up.model)
+    return Bundle(model=mean, best=mean[:3])
+
+
+def writes(into: Callable[[Bundle, Round, Bundle], Any]) -> Any:
+    """An aggregation that writes into what it was given."""
+
+    def aggregate(self: Method, s: Bundle, r: Round, up: Bundle) -> Bundle:
+        into(s, r, up)
+        return s.but(model=r.mean(up.model))
+
+    return aggregate
+
+
+def reads_old_rows(self: Any, s: Bundle, r: Round, up: Bundle) -> Bundle:
+    bank = put(s.bank, r.ids, up.model)
+    return Bundle(model=r.mean(up.model) + (bank - s.bank).mean(0), bank=bank)
+
+
+def reads_rows_in_time(self: Any, s: Bundle, r: Round, up: Bundle) -> Bundle:
+    moved = (up.model - s.bank[r.ids]).sum(0) / len(s.bank)
+    return Bundle(model=r.mean(up.model) + moved, bank=put(s.bank, r.ids, up.model))
+
+
+BANK: dict[str, Any] = {
+    "init": lambda self, r: Bundle(model=r.w0, bank=torch.empty(0, r.net.size)),
+    "admit": lambda self, s, r: s.but(bank=grow(s.bank, len(r.roster), r.w0)),
+}
+NEWCOMERS: dict[str, Any] = {
+    "admit": lambda self, s, r: s if "bank" in s else s.but(bank=s.model.repeat(len(r.roster), 1)),
+    "distribute": lambda self, s, r: to_each(model=s.bank[r.ids]),
+    "aggregate": lambda self, s, r, up: s.but(bank=s.bank.index_copy(0, r.ids, up.model)),
+}
+
+
+def remembers(c: Client, w: Tensor) -> Bundle:
+    SEEN[c.id] = SEEN.get(c.id, torch.tensor(0.0)) + 1 if c.round > 1 else torch.tensor(1.0)
+    return Bundle(times=SEEN[c.id].clone())
+
+
+def says_its_mean(self: Method, c: Client) -> Bundle:
+    SEEN[c.id] = c.data.x.mean()
+    return Bundle()
+
+
+def never(c: Client) -> None:
+    assert c.id < 0, "never"
+
+
+def states(c: Client, w: Tensor) -> Bundle:
+    return Bundle(model=w)
+
+
+def sends_to_each(rows: Callable[[Bundle, Round], Tensor], **more: Callable[[Round], Tensor]) -> Any:
+    return lambda self, s, r: to_each(model=rows(s, r), **{n: f(r) for n, f in more.items()})
+
+
+def copies(s: Bundle, r: Round) -> Tensor:
+    return s.model.repeat(len(r.ids), 1)
+
+
+def weighs(weights: Callable[[Round], Tensor]) -> dict[str, Any]:
+    return {"distribute": sends_to_each(copies, weights=weights)}
+
+
+def groups(labels: Callable[[Round], Tensor]) -> dict[str, Any]:
+    return {"can": (Grouped(lambda m, s, r: labels(r)),)}
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("rule", "facts", "steps"),
     [
-        (lambda c, w: {"model": w}, "client code must return a Bundle, got dict"),
-        (lambda c, w: None, "client code must return a Bundle, got NoneType"),
+        ("runs", "client 1, refused, round 1", {"client_update": trains(lambda c, w: Bundle(model=w * float("nan")))}),
         (
-            lambda c, w: Bundle(model=w, n=3),
-            "client code must return a Bundle of tensors; 'n' is an int; write torch.tensor",
+            "runs",
+            "'extra' in the server's state, round 1",
+            {"aggregate": lambda self, s, r, up: s.but(extra=torch.tensor(float("inf")))},
+        ),
+        (
+            "runs",
+            "'model' in the state of client, round 1",
+            {"client_update": trains(kept=lambda c, w: Bundle(model=w / 0))},
+        ),
+        ("runs", "logits of client, NaN, round 1", {"predict": lambda self, net, b, x: net(b.model, x) / 0 * 0}),
+        ("same result", "a second time", {"sample": lambda self, s, r: r.ids[torch.randperm(len(r.ids))[:3]]}),
+        ("same result", "a second time", {"client_update": draws_globally}),
+        (
+            "same result",
+            "a second time",
+            {"client_update": trains(lambda c, w: Bundle(model=w + random.random()))},
+        ),
+        ("same result", "another seed", {"client_update": ignores_the_seed}),
+        ("resume", "after round 1", {"aggregate": hides_a_sum}),
+        (
+            "own data",
+            "client, data of other",
+            {"describe": says_its_mean, "client_update": trains(lambda c, w: Bundle(model=w + sum(SEEN.values())))},
+        ),
+        ("odd federations", "with one client, 'model' in the server's state", {"aggregate": divides_by_the_others}),
+        ("own memory", "server state 'best', server state 'model'", {"aggregate": two_names}),
+        (
+            "own memory",
+            "server state 'bank', expanded",
+            {"aggregate": lambda self, s, r, up: s.but(bank=s.model.expand(6, -1))},
+        ),
+        (
+            "own memory",
+            "clients said of themselves, 'counts', server state",
+            {
+                "describe": lambda self, c: Bundle(counts=c.counts()),
+                "admit": lambda self, s, r: s.but(counts=r.roster.described.counts),
+                "aggregate": lambda self, s, r, up: s.but(model=r.mean(up.model)),
+            },
+        ),
+        *(
+            ("pure steps", f"client_update, {fact}", {"client_update": trains(kept=states, before=before)})
+            for fact, before in (
+                ("'model' of c.received", lambda c: c.received.model.mul_(0.9)),
+                ("'model' of c.received", lambda c: c.received.model.add_(1).sub_(1)),
+                ("'x' of c.data", lambda c: c.data.x.add_(1)),
+                ("'model' of the old c.state", lambda c: c.state.get("model", c.w0).zero_()),
+                ("model, in the old c.state", lambda c: c.state.update(model=c.w0)),
+                ("'more', in c.received", lambda c: c.received.update(more=c.w0)),
+            )
+        ),
+        *(
+            ("pure steps", f"aggregate, {fact}", {"aggregate": writes(into)})
+            for fact, into in (
+                ("'model' of the server's state", lambda s, r, up: s.model.copy_(r.mean(up.model))),
+                ("'model' of the uploads", lambda s, r, up: up.model.clamp_(-1, 1)),
+                ("'size' of the roster", lambda s, r, up: r.roster.size.clamp_(max=5)),
+            )
+        ),
+        ("banks", "`put`", {**BANK, "aggregate": reads_old_rows}),
+        (
+            "failed answers",
+            "another effect",
+            {"client_update": trains(lambda c, w: Bundle(model=w + 0.01 * SEEN[c.id]), kept=remembers)},
+        ),
+        (
+            "failed answers",
+            "lost in round 2",
+            {
+                "client_update": trains(
+                    kept=lambda c, w: Bundle(times=c.state.get("times", torch.zeros(1)).add_(1)),
+                ),
+                "sample": lambda self, s, r: r.ids,
+            },
+        ),
+        ("declared", "rate = 0.5, rate: float, RATE", {"scale": None, "rate": 0.5}),
+        ("declared", "family = 'mixtures', 'one global model'", {"scale": None, "family": "mixtures"}),
+        ("declared", "tuned, 'nu'", {"scale": None, "tuned": property(lambda self: {"nu": (0.1, 1.0)})}),
+        ("declared", "personalise, personalize", {"personalise": lambda self, c: Bundle(), "mixture": lambda self: 1}),
+        ("distribution", "labels in round 1, int64", groups(lambda r: torch.zeros(len(r.roster)))),
+        ("distribution", "labels in round 1", groups(lambda r: torch.zeros(2, dtype=torch.int64))),
+        ("distribution", "labels in round 1, cluster, -3", groups(lambda r: torch.full_like(r.roster.size, -3))),
+        ("distribution", "sample in round 1, 0 of 4", {"sample": lambda self, s, r: r.ids[:0]}),
+        ("distribution", "sample in round 1, int64", {"sample": lambda self, s, r: r.ids[:2].float()}),
+        ("distribution", "deliver in round 1, to_all, to_each", {"deliver": lambda self, s, r: Bundle(model=s.model)}),
+        (
+            "distribution",
+            "deliver in round 1, ['model'], both",
+            {"deliver": lambda self, s, r: to_all(model=s.model) | to_each(model=copies(s, r))},
+        ),
+        (
+            "distribution",
+            "distribute in round 1, 'model' is float32 [1, for 2 clients",
+            {"distribute": sends_to_each(lambda s, r: copies(s, r)[1:])},
+        ),
+        (
+            "distribution",
+            "distribute in round 1, given of 'model', bool [2], float32 [1]",
+            {"distribute": sends_to_each(copies, given=lambda r: torch.ones(1))},
+        ),
+        (
+            "distribution",
+            "sum to 1, the least is 1, a sum is 4",
+            weighs(lambda r: torch.ones(len(r.ids), len(r.roster))),
+        ),
+        ("distribution", "float [2, 4], float32 [2, 2]", weighs(lambda r: torch.full((len(r.ids), len(r.ids)), 0.5))),
+        (
+            "distribution",
+            "the least is -1",
+            weighs(lambda r: torch.tensor([[2.0, -1.0, 0, 0]]).repeat(len(r.ids), 1)),
         ),
     ],
-    ids=["dict", "nothing", "a plain number"],
 )
-def test_returning_something_else_than_a_bundle_of_tensors_is_an_error(value: Any, message: str) -> None:
-    """What leaves a client must be a bundle of tensors; the error says what came instead."""
-    with pytest.raises(MethodError, match=message):
-        check(broken(client_update=sends(value)), "runs")
-
-
-def test_predictions_without_a_number_are_found() -> None:
-    """The models are finite, the logits are not."""
-    method = broken(predict=lambda self, net, b, x: net(b.model, x) / 0 * 0)
-    with pytest.raises(
-        RuleBroken, match=r"the logits of client \d hold NaN in round 1, for \d+ samples, though models"
-    ):
-        check(method, "runs")
-
-
-@pytest.mark.parametrize(
-    ("steps", "message"),
-    [
-        (
-            {"rate": 0.5},
-            r"rate = 0\.5 has no type, so it is not a setting; write rate: float = 0\.5, or RATE if it is a",
-        ),
-        ({"family": "mixtures"}, "family = 'mixtures' is none of 'no federation', 'one global model', "),
-        ({"tuned": property(lambda self: {"nu": (0.1, 1.0)})}, "tuned has 'nu', which is not a field; there are none"),
-    ],
-    ids=["type", "family", "tuned"],
-)
-def test_statements_that_have_no_effect_are_found(steps: dict[str, Any], message: str) -> None:
-    """A setting that no flag has, a name that nothing knows."""
-    with pytest.raises(RuleBroken, match=message):
-        check(broken(scale=None, **steps), "declared")
-    check(broken(scale=None, RATE=0.5, _rate=0.5, family="mixture"), "declared")
-
-
-def test_a_state_that_is_no_bundle_is_an_error() -> None:
-    """What stays on a client must be a bundle of tensors, too."""
-
-    def client_update(self: Method, c: Client) -> Work:
-        w = yield Train(c.received.model)
-        c.state = {"model": w}  # type: ignore[assignment]
-        return Bundle(model=w)
-
-    with pytest.raises(MethodError, match=r"c\.state must be a Bundle, got dict"):
-        check(broken(client_update=client_update), "runs")
-
-
-def test_yielding_something_else_than_train_is_an_error_with_a_note() -> None:
-    """A wrong request is a `MethodError` that names client and round; a note names the rule that was being checked."""
-
-    def client_update(self: Method, c: Client) -> Work:
-        w = yield c.received.model  # type: ignore[misc]
-        return Bundle(model=w)
-
-    with pytest.raises(MethodError, match="client 1 failed in round 1: client code may yield Train") as caught:
-        check(broken(client_update=client_update), "runs")
-    assert "while the rule 'runs' was checked" in caught.value.__notes__[0]
-
-
-def test_a_wrong_number_of_rows_is_an_error() -> None:
-    """`distribute` must give one row for each receiver."""
-    method = broken(distribute=lambda self, s, r: to_each(model=s.model.repeat(len(r.ids) + 1, 1)))
-    with pytest.raises(MethodError, match="'model' has 5 rows for 4 clients"):
-        check(method, "runs")
-
-
-def test_sampling_somebody_who_is_not_there_is_an_error() -> None:
-    """`sample` may choose only among the available clients."""
-    with pytest.raises(MethodError, match=r"gave \[6\], which must be distinct clients out of"):
-        check(broken(sample=lambda self, s, r: torch.tensor([6])), "runs")
-
-
-def test_sampling_somebody_twice_is_an_error() -> None:
-    """`sample` must choose distinct clients."""
-    with pytest.raises(MethodError, match=r"gave \[0, 0\], which must be distinct"):
-        check(broken(sample=lambda self, s, r: r.ids[[0, 0]]), "runs")
-
-
-# ---- same result --------------------------------------------------------------------------------------------------
-
-
-def test_torchs_global_generator_is_found() -> None:
-    """A draw from torch's global generator differs from run to run."""
-    method = broken(client_update=sends(lambda c, w: Bundle(model=w)), sample=_any_half)
-    with pytest.raises(RuleBroken, match="'same result': the same run a second time gives another result"):
-        check(method, "same result")
-
-
-def _any_half(self: Method, s: Bundle, r: Round) -> Tensor:
-    return r.ids[torch.randperm(len(r.ids))[:3]]
-
-
-def test_torchs_global_generator_on_a_client_is_found() -> None:
-    """The same on the client's side, before it trains."""
-
-    def client_update(self: Method, c: Client) -> Work:
-        noise = torch.rand(())
-        w = yield Train(c.received.model + 0.01 * noise)
-        return Bundle(model=w)
-
-    with pytest.raises(RuleBroken, match="'same result': the same run a second time gives another result"):
-        check(broken(client_update=client_update), "same result")
-
-
-def test_pythons_global_generator_is_found() -> None:
-    """So does a draw from Python's."""
-    method = broken(client_update=sends(lambda c, w: Bundle(model=w + random.random())))
-    with pytest.raises(RuleBroken, match="'same result': the same run a second time gives another result"):
-        check(method, "same result")
-
-
-def test_a_generator_of_fixed_seed_is_found() -> None:
-    """Noise that comes from the code and not from the run's seed: other seeds do not change what is learned."""
-
-    def client_update(self: Method, c: Client) -> Work:
-        w = yield Train(c.w0, steps=1, batch_size=100)
-        c.state = Bundle()
-        return Bundle(model=w * 0 + float(c.training.lr))
-
-    method = broken(client_update=client_update)
-    with pytest.raises(RuleBroken, match="'same result': another seed gives the same result"):
-        check(method, "same result")
-
-
-def test_memory_shared_between_clients_of_one_process_is_found_by_processes() -> None:
-    """A method that counts its calls in a global gives other results where clients live in several processes."""
+def test_a_step_that_breaks_a_rule_is_found(rule: str, facts: str, steps: dict[str, Any]) -> None:
     SEEN.clear()
+    with refuses(RuleBroken, f"'{rule}': ", *facts.split(", ")):
+        check(broken(**steps), rule)
 
-    def client_update(self: Method, c: Client) -> Work:
-        key = c.round  # starts anew in each round, so that a second run in this process gives the same
-        SEEN[key] = SEEN.get(key, torch.tensor(0.0)) + 1 if c.id != 0 else torch.tensor(1.0)
-        w = yield Train(c.received.model, lr=0.01 * float(SEEN[key]))
-        return Bundle(model=w)
 
-    method = broken(client_update=client_update, sample=lambda self, s, r: r.ids)
-    check_method(method, engines=[], rules=["runs"])
-    with pytest.raises(RuleBroken, match=r"'same result': Workers\(number=2\) gives another result than Loop\(\)"):
-        check_method(method, engines=[Workers(2)], rules=["same result"])
+@pytest.mark.parametrize(
+    ("rule", "kind", "facts", "steps"),
+    [
+        ("runs", MethodError, "Bundle, dict", {"client_update": trains(lambda c, w: {"model": w})}),
+        ("runs", MethodError, "Bundle, NoneType", {"client_update": trains(lambda c, w: None)}),
+        ("runs", MethodError, "'n' is an int", {"client_update": trains(lambda c, w: Bundle(model=w, n=3))}),
+        ("runs", MethodError, "c.state, Bundle, dict", {"client_update": trains(kept=lambda c, w: {"model": w})}),
+        ("runs", MethodError, "client 1, round 1, Train", {"client_update": yields_a_tensor}),
+        (
+            "runs",
+            MethodError,
+            "'model' has 5 rows for 4 clients",
+            {"distribute": sends_to_each(lambda s, r: s.model.repeat(len(r.ids) + 1, 1))},
+        ),
+        ("runs", MethodError, "[6], distinct", {"sample": lambda self, s, r: torch.tensor([6])}),
+        ("runs", MethodError, "[0, 0], distinct", {"sample": lambda self, s, r: r.ids[[0, 0]]}),
+        ("runs", MethodError, "AssertionError: never", {"client_update": trains(before=never)}),
+        ("odd federations", IndexError, "", NEWCOMERS),
+    ],
+)
+def test_an_error_of_the_method_is_raised_with_a_note(
+    rule: str, kind: type[Exception], facts: str, steps: dict[str, Any]
+) -> None:
+    """What fails by itself keeps its class; the note names the rule, and the federation where that is the reason."""
+    with pytest.raises(kind) as caught:
+        check(broken(**steps), rule)
+    assert all(fact in str(caught.value) for fact in facts.split(", "))
+    assert f"while the rule '{rule}' was checked" in " ".join(caught.value.__notes__)
+    assert ("late joiners" in " ".join(caught.value.__notes__)) == (rule == "odd federations")
+
+
+def first_alone(self: Method, s: Bundle, r: Round) -> Download:
+    m = len(r.ids)
+    weights = torch.zeros(m, len(r.roster))
+    weights[0, int(r.ids[0])] = 1
+    return to_all(model=s.model) | to_each(teacher=copies(s, r), given=torch.arange(m) == 0, weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("rule", "steps"),
+    [
+        ("declared", {"scale": None, "RATE": 0.5, "_rate": 0.5, "family": "mixture"}),
+        ("banks", {**BANK, "aggregate": reads_rows_in_time}),
+        ("distribution", {"distribute": first_alone}),
+        ("runs", NEWCOMERS),
+    ],
+    ids=["constants", "rows read before put", "weights of those who get nothing", "a table made once"],
+)
+def test_what_looks_like_a_fault_is_none(rule: str, steps: dict[str, Any]) -> None:
+    check(broken(**steps), rule)
+
+
+# ---- engines ------------------------------------------------------------------------------------------------------
+
+
+def counts_calls(self: Method, c: Client) -> Work:
+    SEEN[c.round] = SEEN.get(c.round, torch.tensor(0.0)) + 1 if c.id != 0 else torch.tensor(1.0)
+    w = yield Train(c.received.model, lr=0.01 * float(SEEN[c.round]))
+    return Bundle(model=w)
 
 
 @dataclass(frozen=True)
@@ -299,16 +417,21 @@ class Alike:
         return cross_entropy(net, w, batch, aux) * self.by
 
 
-def test_a_result_that_only_stacks_change_is_found() -> None:
-    """The stacked engine is one of those that must agree, in check_method as it comes, and to its tolerance."""
+def scales_its_loss(self: Method, c: Client) -> Work:
+    w = yield Train(c.received.model, loss=Alike(1.0 + c.id))
+    return Bundle(model=w)
 
-    def client_update(self: Method, c: Client) -> Work:
-        w = yield Train(c.received.model, loss=Alike(1.0 + c.id))
-        return Bundle(model=w)
 
-    method = broken(client_update=client_update)
+def test_results_that_only_an_engine_changes_are_found() -> None:
+    """Memory shared in one process, and requests that share a stack, in the engines that are usual."""
+    SEEN.clear()
+    method = broken(client_update=counts_calls, sample=lambda self, s, r: r.ids)
+    check_method(method, engines=[], rules=["runs"])
+    with refuses(RuleBroken, "'same result': Workers(number=2)", "Loop()"):
+        check_method(method, engines=[Workers(2)], rules=["same result"])
+    method = broken(client_update=scales_its_loss)
     check_method(method, engines=[Workers(2)], rules=["same result"])
-    with pytest.raises(RuleBroken, match=r"'same result': Stacked\(device='cpu'.* gives another result than Loop"):
+    with refuses(RuleBroken, "'same result': Stacked(device='cpu'", "Loop()"):
         check_method(method, rules=["same result"])
     assert [type(engine).__name__ for engine in usual_engines()] == ["Workers", "Stacked", "Workers"]
 
@@ -328,279 +451,11 @@ class OffAt:
 def test_rounding_that_is_magnified_at_one_seed_is_no_mistake() -> None:
     """An activation that rounding turns on moves a model far; what is wrong is so at the next seed, too."""
     check_method(Honest(), engines=[OffAt((1,))], rules=["same result"])
-    with pytest.raises(RuleBroken, match=r"'same result': OffAt.* gives another result"):
+    with refuses(RuleBroken, "'same result': OffAt"):
         check_method(Honest(), engines=[OffAt((1, 2))], rules=["same result"])
 
 
-# ---- resume -------------------------------------------------------------------------------------------------------
-
-
-def test_a_server_state_hidden_in_the_method_is_found() -> None:
-    """What a method keeps in itself is gone after a restart: the resumed run ends elsewhere."""
-
-    def aggregate(self: Method, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        before = self.__dict__.get("_hidden", torch.zeros(len(s.model)))
-        object.__setattr__(self, "_hidden", before + r.mean(up.model))
-        return Bundle(model=self.__dict__["_hidden"] / r.index)
-
-    with pytest.raises(RuleBroken, match="'resume': stopped after round 1 and continued from the stored states"):
-        check(broken(aggregate=aggregate), "resume")
-
-
-# ---- own data -----------------------------------------------------------------------------------------------------
-
-
-def test_reading_other_clients_data_is_found() -> None:
-    """A client that reads through a global what another one saw sends something else when only the other changes."""
-
-    def describe(self: Method, c: Client) -> Bundle:
-        SEEN[c.id] = c.data.x.mean()
-        return Bundle()
-
-    def client_update(self: Method, c: Client) -> Work:
-        w = yield Train(c.received.model)
-        return Bundle(model=w + sum(SEEN.values()))
-
-    SEEN.clear()
-    with pytest.raises(RuleBroken, match=r"'own data': client \d behaves differently when only the data of other"):
-        check(broken(describe=describe, client_update=client_update), "own data")
-
-
-# ---- odd federations ----------------------------------------------------------------------------------------------
-
-
-def test_dividing_by_zero_other_clients_is_found() -> None:
-    """A mean over the other clients of a round fails where there is one client; the message names the federation."""
-
-    def aggregate(self: Method, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        return Bundle(model=s.model + (up.model.sum(0) - up.model[0] - s.model) / (len(r.ids) - 1))
-
-    with pytest.raises(RuleBroken, match="'odd federations': with one client: 'model' in the server's state is not"):
-        check(broken(aggregate=aggregate), "odd federations")
-
-
-def test_forgetting_newcomers_is_found() -> None:
-    """A server that makes its table once fails when clients come late; a note names the federation."""
-
-    def admit(self: Method, s: Bundle, r: Round) -> Bundle:
-        return s if "bank" in s else s.but(bank=s.model.repeat(len(r.roster), 1))
-
-    method = broken(
-        admit=admit,
-        distribute=lambda self, s, r: to_each(model=s.bank[r.ids]),
-        aggregate=lambda self, s, r, up: s.but(bank=s.bank.index_copy(0, r.ids, up.model)),
-    )
-    check(method, "runs")
-    with pytest.raises(IndexError) as caught:
-        check(method, "odd federations")
-    assert any("late joiners" in note for note in caught.value.__notes__)
-
-
-# ---- own memory ---------------------------------------------------------------------------------------------------
-
-
-def test_two_names_for_one_memory_in_the_server_state_are_found() -> None:
-    """A server state whose tensors are views of one another would change in two places at once."""
-    method = broken(aggregate=_two_names)
-    with pytest.raises(RuleBroken, match=r"'own memory': server state 'best' and server state 'model' share one stor"):
-        check(method, "own memory")
-
-
-def _two_names(self: Method, s: Bundle, r: Round, up: Bundle) -> Bundle:
-    mean = r.mean(up.model)
-    return Bundle(model=mean, best=mean[:3])
-
-
-def test_an_expanded_tensor_in_the_server_state_is_found() -> None:
-    """Rows that are one row in memory would all change with one of them."""
-    method = broken(aggregate=lambda self, s, r, up: s.but(bank=s.model.expand(6, -1)))
-    with pytest.raises(RuleBroken, match="'own memory': server state 'bank' is an expanded tensor"):
-        check(method, "own memory")
-
-
-def test_keeping_what_clients_said_without_a_copy_is_found() -> None:
-    """The roster's memory is the framework's, not the method's."""
-    method = broken(
-        describe=lambda self, c: Bundle(counts=c.counts()),
-        admit=lambda self, s, r: s.but(counts=r.roster.described.counts),
-        aggregate=lambda self, s, r, up: s.but(model=r.mean(up.model)),
-    )
-    with pytest.raises(RuleBroken, match="'own memory': what clients said of themselves, 'counts' and server state"):
-        check(method, "own memory")
-
-
-# ---- pure steps ---------------------------------------------------------------------------------------------------
-
-
-def _client_that(writes: Any) -> Any:
-    def client_update(self: Method, c: Client) -> Work:
-        writes(c)
-        w = yield Train(c.received.model)
-        c.state = Bundle(model=w)
-        return Bundle(model=w)
-
-    return client_update
-
-
-@pytest.mark.parametrize(
-    ("writes", "message"),
-    [
-        (lambda c: c.received.model.mul_(0.9), "client_update wrote into 'model' of c.received"),
-        (lambda c: c.received.model.add_(1).sub_(1), "client_update wrote into 'model' of c.received"),
-        (lambda c: c.data.x.add_(1), "client_update wrote into 'x' of c.data"),
-        (lambda c: c.state.get("model", c.w0).zero_(), "client_update wrote into 'model' of the old c.state"),
-        (
-            lambda c: c.state.update(model=c.w0),
-            r"client_update (added or removed|replaced) .*model.* in the old c.stat",
-        ),
-        (lambda c: c.received.update(more=c.w0), "client_update added or removed .'more'. in c.received"),
-    ],
-    ids=["received", "and back", "data", "state", "state's names", "received's names"],
-)
-def test_client_code_that_writes_into_what_it_was_given_is_found(writes: Any, message: str) -> None:
-    """Downloads, data and the old state are not the client's to change, not even there and back."""
-    with pytest.raises(RuleBroken, match=f"'pure steps': {message}"):
-        check(broken(client_update=_client_that(writes)), "pure steps")
-
-
-def _into_state(self: Method, s: Bundle, r: Round, up: Bundle) -> Bundle:
-    s.model.copy_(r.mean(up.model))
-    return s
-
-
-def _into_uploads(self: Method, s: Bundle, r: Round, up: Bundle) -> Bundle:
-    up.model.clamp_(-1, 1)
-    return Bundle(model=r.mean(up.model))
-
-
-def _into_roster(self: Method, s: Bundle, r: Round, up: Bundle) -> Bundle:
-    r.roster.size.clamp_(max=5)
-    return Bundle(model=r.mean(up.model))
-
-
-@pytest.mark.parametrize(
-    ("step", "message"),
-    [
-        (_into_state, "aggregate wrote into 'model' of the server's state"),
-        (_into_uploads, "aggregate wrote into 'model' of the uploads"),
-        (_into_roster, "aggregate wrote into 'size' of the roster"),
-    ],
-    ids=["state", "uploads", "roster"],
-)
-def test_server_code_that_writes_into_what_it_was_given_is_found(step: Any, message: str) -> None:
-    """The old server state, the uploads and the roster are read only."""
-    with pytest.raises(RuleBroken, match=f"'pure steps': {message}"):
-        check(broken(aggregate=step), "pure steps")
-
-
-# ---- failed answers -----------------------------------------------------------------------------------------------
-
-
-def test_old_rows_that_are_read_after_put_are_found() -> None:
-    """In memory the old bank is as it was, in a file it is not: the two would come to different models."""
-
-    def late(self: Any, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        bank = put(s.bank, r.ids, up.model)
-        return Bundle(model=r.mean(up.model) + (bank - s.bank).mean(0), bank=bank)
-
-    def early(self: Any, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        moved = (up.model - s.bank[r.ids]).sum(0) / len(s.bank)
-        return Bundle(model=r.mean(up.model) + moved, bank=put(s.bank, r.ids, up.model))
-
-    steps = {
-        "init": lambda self, r: Bundle(model=r.w0, bank=torch.empty(0, r.net.size)),
-        "admit": lambda self, s, r: s.but(bank=grow(s.bank, len(r.roster), r.w0)),
-    }
-    check(broken(**steps, aggregate=early), "banks")
-    with pytest.raises(RuleBroken, match="'banks': with banks that `put` changes in place"):
-        check(broken(**steps, aggregate=late), "banks")
-
-
-def test_a_client_that_remembers_beside_its_state_is_found() -> None:
-    """A count of rounds kept in a global is not rolled back when an answer is lost or refused, or asked for twice."""
-
-    def client_update(self: Method, c: Client) -> Work:
-        SEEN[c.id] = SEEN.get(c.id, torch.tensor(0.0)) + 1 if c.round > 1 else torch.tensor(1.0)
-        w = yield Train(c.received.model)
-        c.state = Bundle(times=SEEN[c.id].clone())
-        return Bundle(model=w + 0.01 * SEEN[c.id])
-
-    SEEN.clear()
-    with pytest.raises(RuleBroken, match=r"'failed answers': .* ha(s|ve) another effect than"):
-        check(broken(client_update=client_update), "failed answers")
-
-
-def test_a_state_written_in_place_survives_a_refused_upload_and_is_found() -> None:
-    """A client that writes into its old state has changed it although its upload was refused."""
-
-    def client_update(self: Method, c: Client) -> Work:
-        times = c.state.get("times", torch.zeros(1))
-        w = yield Train(c.received.model)
-        c.state = Bundle(times=times.add_(1))
-        return Bundle(model=w)
-
-    with pytest.raises(RuleBroken, match=r"'failed answers': the upload of client \d was lost in round 2, but its st"):
-        check(broken(client_update=client_update, sample=lambda self, s, r: r.ids), "failed answers")
-
-
-# ---- declared -----------------------------------------------------------------------------------------------------
-
-
-def _toy(**options: Any) -> Any:
-    """A class decorator that makes a method of a class with fields only, with the honest steps."""
-
-    def make(cls: type) -> type:
-        body = {n: v for n, v in Honest.__dict__.items() if callable(v) and not n.startswith("__")}
-        made = type(cls.__name__, (Method,), {**dict(cls.__dict__), **body})
-        return dataclass(**options)(made) if options else made
-
-    return make
-
-
-def test_a_method_that_is_not_frozen_is_found() -> None:
-    """Hyperparameters do not change during a run."""
-
-    @_toy(eq=True)
-    class Loose:
-        pass
-
-    with pytest.raises(RuleBroken, match="'declared': Loose is not a frozen dataclass"):
-        check(Loose(), "declared")
-
-
-def test_a_method_without_dataclass_is_found() -> None:
-    """A plain class has no fields, so no flags and no repr."""
-
-    @_toy()
-    class Plain:
-        pass
-
-    with pytest.raises(RuleBroken, match="'declared': Plain is not a frozen dataclass"):
-        check(Plain(), "declared")
-
-
-def test_a_function_that_is_nearly_called_like_a_step_is_found() -> None:
-    """British spelling: the run would never call it. Helpers of other names are left alone."""
-
-    @_toy(frozen=True)
-    class British:
-        def personalise(self, c: Client) -> Bundle:
-            """Return the client's own model."""
-            return Bundle(model=c.state.model)
-
-        def mixture(self) -> None:
-            """Do nothing."""
-
-    with pytest.raises(RuleBroken, match=r"a function personalise, which is not a step .* rename it to personalize"):
-        check(British(), "declared")
-
-
-def test_a_method_cannot_inherit_from_a_method() -> None:
-    """Methods are final: the class statement itself fails."""
-    with pytest.raises(TypeError, match="Child inherits from the method Honest; methods are final, wrap it"):
-
-        class Child(Honest):
-            pass
+# ---- declarations -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -640,111 +495,42 @@ class Around(Method):
 
 
 @pytest.mark.parametrize(
-    ("method", "message"),
+    ("method", "facts"),
     [
-        (Silent(), "field rate has no docstring below it"),
-        (Rich(), r"field rate holds tensor\(1.\); a setting must be a number, a text"),
-        (Mute(), "its repr <.*> cannot be read as Python"),
-        (Forgetful(rate=0.7), r"its repr Forgetful\(\) makes another method: Forgetful\(\)"),
-        (Around(Silent()), "field rate has no docstring below it"),
+        (Silent(), "field rate, docstring"),
+        (Rich(), "field rate, tensor(1.)"),
+        (Mute(), "repr, cannot be read as Python"),
+        (Forgetful(rate=0.7), "repr, makes another method: Forgetful()"),
+        (Around(Silent()), "field rate, docstring"),
+        (toy(dataclass(eq=True), scale=None)(), "frozen dataclass"),
+        (toy(lambda cls: cls, scale=None)(), "frozen dataclass"),
     ],
-    ids=["no docstring", "a tensor", "no repr", "a repr that forgets", "a wrapped one"],
+    ids=["no docstring", "a tensor", "no repr", "a repr that forgets", "a wrapped one", "not frozen", "no dataclass"],
 )
-def test_a_method_that_cannot_be_written_down_is_found(method: Method, message: str) -> None:
+def test_a_method_that_cannot_be_written_down_is_found(method: Method, facts: str) -> None:
     """Fields need help texts and values that a config file can hold, and the repr must make the method again."""
-    with pytest.raises(RuleBroken, match=f"'declared': {message}"):
+    with refuses(RuleBroken, "'declared': ", *facts.split(", ")):
         check(method, "declared")
 
 
-# ---- distribution -------------------------------------------------------------------------------------------------
+def test_a_method_cannot_inherit_from_a_method() -> None:
+    """Methods are final: the class statement itself fails."""
+    with refuses(TypeError, "Child", "Honest", "final"):
 
-
-@pytest.mark.parametrize(
-    ("steps", "message"),
-    [
-        ({"can": (Grouped(lambda m, s, r: torch.zeros(len(r.roster))),)}, "labels in round 1 must give None or int64"),
-        ({"can": (Grouped(lambda m, s, r: torch.zeros(2, dtype=torch.int64)),)}, "labels in round 1 must give None or"),
-        ({"can": (Grouped(lambda m, s, r: torch.full_like(r.roster.size, -3)),)}, "labels in round 1 gave the cluster"),
-        ({"sample": lambda self, s, r: r.ids[:0]}, "sample in round 1 chose 0 of 4 available clients"),
-        ({"sample": lambda self, s, r: r.ids[:2].float()}, "sample in round 1 must give int64"),
-        ({"deliver": lambda self, s, r: Bundle(model=s.model)}, "deliver in round 1 must give what to_all or to_each"),
-        (
-            {"deliver": lambda self, s, r: to_all(model=s.model) | to_each(model=s.model.repeat(len(r.ids), 1))},
-            r"deliver in round 1 gives \['model'\] both to all and to each",
-        ),
-        (
-            {"distribute": lambda self, s, r: to_each(model=s.model.repeat(len(r.ids) - 1, 1))},
-            r"distribute in round 1: 'model' is float32 \[1, \d+\] for 2 clients",
-        ),
-        (
-            {"distribute": lambda self, s, r: to_each(model=s.model.repeat(len(r.ids), 1), given=torch.ones(1))},
-            r"distribute in round 1: given of 'model' must be bool \[2\], is float32 \[1\]",
-        ),
-    ],
-    ids=["float clusters", "too few", "below -1", "nobody", "float ids", "a bundle", "both", "rows", "mask"],
-)
-def test_downloads_and_relations_of_a_wrong_form_are_found(steps: dict[str, Any], message: str) -> None:
-    """What the server's steps give has a fixed form; the message names step, round, and both forms."""
-    with pytest.raises(RuleBroken, match=f"'distribution': {message}"):
-        check(broken(**steps), "distribution")
-
-
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        (lambda r: torch.ones(len(r.ids), len(r.roster)), "sum to 1; the least is 1, a sum is 4"),
-        (lambda r: torch.full((len(r.ids), len(r.ids)), 0.5), r"weights must be float \[2, 4\], is float32 \[2, 2\]"),
-        (lambda r: torch.tensor([[2.0, -1.0, 0, 0]]).repeat(len(r.ids), 1), "the least is -1"),
-    ],
-    ids=["sum", "shape", "negative"],
-)
-def test_mixing_weights_that_are_no_mixture_are_found(weights: Any, message: str) -> None:
-    """The record of who learned from whom has one row per receiver, one column per client, and rows that sum to 1."""
-
-    def distribute(self: Method, s: Bundle, r: Round) -> Download:
-        return to_each(model=s.model.repeat(len(r.ids), 1), weights=weights(r))
-
-    with pytest.raises(RuleBroken, match=f"'distribution': .*{message}"):
-        check(broken(distribute=distribute), "distribution")
-
-
-def test_weights_of_those_who_get_nothing_do_not_count() -> None:
-    """Only those who are given a row must have weights that sum to 1."""
-
-    def distribute(self: Method, s: Bundle, r: Round) -> Download:
-        m = len(r.ids)
-        given = torch.arange(m) == 0
-        weights = torch.zeros(m, len(r.roster))
-        weights[0, int(r.ids[0])] = 1
-        return to_all(model=s.model) | to_each(teacher=s.model.repeat(m, 1), given=given, weights=weights)
-
-    check(broken(distribute=distribute), "distribution")
+        class Child(Honest):
+            pass
 
 
 # ---- check_method itself ------------------------------------------------------------------------------------------
 
 
 def test_an_unknown_rule_is_an_error_with_the_nearest_name() -> None:
-    """A misspelt rule is not silently skipped."""
-    with pytest.raises(ConfigError, match="unknown rule 'own dat'; did you mean 'own data'"):
+    with refuses(ConfigError, "'own dat'", "'own data'"):
         check_method(Honest(), rules=["own dat"])
 
 
 def test_global_generators_and_threads_are_as_before() -> None:
-    """The check leaves no trace: neither in Python's and torch's generators nor in the number of threads."""
     before = torch.random.get_rng_state(), random.getstate(), torch.get_num_threads()
     check_method(Honest(), engines=[], rules=["runs", "own data", "pure steps"])
     assert torch.equal(before[0], torch.random.get_rng_state())
     assert before[1:] == (random.getstate(), torch.get_num_threads())
-
-
-def test_a_methods_own_assertion_is_its_own_error() -> None:
-    """An `assert` that fails inside client code is reported as a failing client, not as a broken rule."""
-
-    def client_update(self: Method, c: Client) -> Work:
-        assert c.id < 0, "never"
-        yield Train(c.received.model)
-        return Bundle()
-
-    with pytest.raises(MethodError, match="AssertionError: never"):
-        check(broken(client_update=client_update), "runs")
