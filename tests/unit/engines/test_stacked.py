@@ -53,6 +53,7 @@ from fedkin.methods import CAM, CFIC, FedAvg, FedFomo, FeSEM, get_method
 from fedkin.privacy.dp_sgd import Private
 from fedkin.privacy.noise import KeyedReports
 from fedkin.testing.toys import CLASSES, WIDTH, ClientData, federation, network, samples
+from refusals import refuses
 from toys import method
 
 CPU = Stacked(device="cpu")
@@ -120,62 +121,38 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 # ---- what shares a stack ------------------------------------------------------------------------------------------
 
 
-def test_all_clients_of_a_round_share_one_stack(stacks: list[int]) -> None:
-    """Six clients of 1 to 12 samples: one stack of six."""
-    j = job(FedAvg())
-    assert agree(j, tasks(j, model=j.net.w0)) == []
-    assert stacks == [6]
-
-
-def test_two_requests_of_one_client_share_a_stack(stacks: list[int]) -> None:
-    """Ditto's own model, pulled, and its copy of the global one, not pulled, of six clients: one stack of twelve."""
-    j = job(get_method("ditto"))
-    assert agree(j, tasks(j, model=j.net.w0 + 0.1)) == []
-    assert stacks == [12]
-
-
-def test_two_models_whose_logits_add_up_share_a_stack(stacks: list[int]) -> None:
-    """Fed-CAM's two models of every client."""
-    j = job(CAM(inner=FeSEM(), warmup=0))
-    asked = tasks(j, model=j.net.w0, **{"inner.model": j.net.fresh("inner", 0)})
-    assert agree(j, asked) == []
-    assert stacks == [12]
-
-
-def test_requests_of_different_kinds_are_trained_apart(stacks: list[int]) -> None:
-    """A head and a whole model, asked for at once: a stack of each; answers are not mixed up."""
-    j = job(asks(lambda c: Train(c.w0, only=c.net.head), lambda c: Train(c.w0), lambda c: Train(c.w0 + 1)))
-    assert agree(j, tasks(j)) == []
-    assert sorted(stacks) == [6, 12]
-
-
 def softened(net: Net, w: Tensor, batch: Any, aux: Bundle, by: float) -> Tensor:
     """A loss with a setting, which a method gives to it by `functools.partial`."""
     return F.cross_entropy(net(w, batch.x) / by, batch.y)
 
 
-def test_a_loss_that_every_client_makes_by_partial_shares_a_stack(stacks: list[int]) -> None:
-    """Equal functions with equal arguments: one stack; others are trained apart."""
-    j = job(asks(lambda c: Train(c.w0, loss=partial(softened, by=2.0))))
-    assert agree(j, tasks(j)) == []
-    assert stacks == [6]
-    del stacks[:]
-    j = job(asks(lambda c: Train(c.w0, loss=partial(softened, by=1.0 + c.id % 2))))
-    assert agree(j, tasks(j)) == []
-    assert stacks == [3, 3]
+def start(net: Net) -> dict[str, Tensor]:
+    return {"model": net.w0 + 0.1}
 
 
-def test_clients_may_take_different_ways() -> None:
-    """Some train nothing, some once, some twice in turn: each gets its own answers."""
-
-    def client_update(self: Method, c: Client) -> Work:
-        w = c.w0
-        for _ in range(c.id % 3):
-            w = yield Train(w)
-        return Bundle(model=w + c.id)
-
-    j = job(method(client_update=client_update))
-    assert agree(j, tasks(j)) == []
+@pytest.mark.parametrize(
+    ("m", "sent", "sizes"),
+    [
+        (FedAvg(), start, [6]),
+        (get_method("ditto"), start, [12]),  # two requests of one client: its own model, pulled, and the global one
+        # two models whose logits add up
+        (CAM(inner=FeSEM(), warmup=0), lambda net: {"model": net.w0, "inner.model": net.fresh("inner", 0)}, [12]),
+        # a head and whole models at once
+        (
+            asks(lambda c: Train(c.w0, only=c.net.head), lambda c: Train(c.w0), lambda c: Train(c.w0 + 1)),
+            start,
+            [6, 12],
+        ),
+        (asks(lambda c: Train(c.w0, loss=partial(softened, by=2.0))), start, [6]),
+        (asks(lambda c: Train(c.w0, loss=partial(softened, by=1.0 + c.id % 2))), start, [3, 3]),
+    ],
+    ids=["fedavg", "ditto", "cam", "kinds", "partial", "partials"],
+)
+def test_requests_of_one_kind_share_a_stack(m: Method, sent: Any, sizes: list[int], stacks: list[int]) -> None:
+    """Six clients of 1 to 12 samples; answers are not mixed up."""
+    j = job(m)
+    assert agree(j, tasks(j, **sent(j.net))) == []
+    assert sorted(stacks) == sizes
 
 
 def test_requests_that_share_batches_meet_them_in_a_stack(stacks: list[int]) -> None:
@@ -359,10 +336,8 @@ def test_two_networks_with_running_statistics_in_one_vector_are_trained_client_b
     session = CPU.start(j)
     for _ in range(2):
         got = {a.client: a for a in session.map(tasks(j))}
-    assert session.notes == [
-        "a vector of several networks with running statistics (1.running_mean, 1.running_var) is trained client by "
-        "client"
-    ]
+    (note,) = session.notes
+    assert "(1.running_mean, 1.running_var)" in note
     assert stacks == []
     wanted, _ = answered(j, tasks(j), Loop())
     assert all(torch.equal(got[i].reply.models, wanted[i].reply.models) for i in got)
@@ -373,10 +348,7 @@ def test_statistics_that_depend_on_a_count_are_trained_client_by_client(stacks: 
     two are named."""
     j = job(FedAvg(), net=normalised(momentum=None, layers=3))
     (note,) = answered(j, tasks(j, model=j.net.w0))[1]
-    assert note == (
-        "running statistics that depend on a count of batches (1.running_mean, 1.running_var and 4 more) are trained "
-        "client by client"
-    )
+    assert "count of batches (1.running_mean, 1.running_var and 4 more)" in note
     assert stacks == []
 
 
@@ -387,17 +359,13 @@ def test_a_head_alone_is_stacked_even_beside_batch_normalisation(stacks: list[in
     assert stacks == [6, 6]
 
 
-def test_a_layer_that_torch_cannot_stack_is_trained_client_by_client() -> None:
-    """LSTM: the loop's bits, and one sentence with torch's reason, however many clients and rounds."""
-    j = job(FedAvg(), net=recurrent(nn.LSTM))
-    (note,) = agree(j, tasks(j, model=j.net.w0), exactly=True)
-    assert note.startswith("cross_entropy on this network is trained client by client, as torch cannot stack it: ")
-
-
-def test_recurrent_layers_that_torch_can_stack_are() -> None:
-    """GRU, as torch computes it on a CPU."""
-    j = job(FedAvg(), net=recurrent(nn.GRU))
-    assert agree(j, tasks(j, model=j.net.w0)) == []
+@pytest.mark.parametrize(("kind", "why"), [(nn.LSTM, ["as torch cannot stack it"]), (nn.GRU, [])])
+def test_recurrent_layers_are_stacked_where_torch_can(kind: type[nn.RNNBase], why: list[str]) -> None:
+    """An LSTM has the loop's bits, and one sentence with torch's reason, however many clients and rounds."""
+    j = job(FedAvg(), net=recurrent(kind))
+    notes = agree(j, tasks(j, model=j.net.w0), exactly=bool(why))
+    assert len(notes) == len(why)
+    assert all(reason in note for reason, note in zip(why, notes, strict=True))
 
 
 def test_a_loss_that_looks_at_values_is_trained_client_by_client(
@@ -420,9 +388,7 @@ def test_a_loss_that_looks_at_values_is_trained_client_by_client(
 def test_private_training_is_the_loops(stacks: list[int]) -> None:
     """Clipped gradients of single samples with noise: the same bits and the same count of what was spent."""
     j = job(FedAvg(), private=Private(1.0))
-    assert agree(j, tasks(j, model=j.net.w0), exactly=True) == [
-        "private training takes the gradients of single samples, client by client"
-    ]
+    assert len(agree(j, tasks(j, model=j.net.w0), exactly=True)) == 1
     assert stacks == []
 
 
@@ -527,25 +493,19 @@ def test_a_failing_client_raises_what_it_raises_in_the_loop(step: Any, steps: di
     assert str(raised[0]) == str(raised[1])
 
 
-def test_settings_out_of_range_are_refused() -> None:
-    """Before anything is started."""
-    with pytest.raises(ConfigError, match="clients must be 0"):
-        Stacked(clients=-1)
-    with pytest.raises(ConfigError, match="memory must be GiB"):
-        Stacked(memory=-1.0)
-
-
-@pytest.mark.parametrize("device", ["tpu", "cuda:x", "cpu:1", ""])
-def test_a_device_of_another_kind_is_refused(device: str) -> None:
-    """Names are auto, cpu, cuda and cuda:N."""
-    with pytest.raises(ConfigError, match="device must be auto, cpu, cuda or cuda:N, got"):
-        Stacked(device=device).start(job(FedAvg()))
-
-
-def test_a_gpu_that_is_not_there_is_refused() -> None:
-    """No machine has a hundred."""
-    with pytest.raises(EngineError, match="cuda:99 was asked for, torch sees"):
-        Stacked(device="cuda:99").start(job(FedAvg()))
+@pytest.mark.parametrize(
+    ("settings", "kind", "facts"),
+    [
+        ({"clients": -1}, ConfigError, "clients"),
+        ({"memory": -1.0}, ConfigError, "memory"),
+        *(({"device": name}, ConfigError, "cuda:N") for name in ("tpu", "cuda:x", "cpu:1", "")),
+        ({"device": "cuda:99"}, EngineError, "cuda:99"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings: dict[str, Any], kind: type[Exception], facts: str) -> None:
+    """Also a GPU that is not there: no machine has a hundred."""
+    with refuses(kind, facts):
+        Stacked(**settings).start(job(FedAvg()))
 
 
 # ---- memory -------------------------------------------------------------------------------------------------------
@@ -569,18 +529,24 @@ def test_stacks_are_as_large_as_the_memory_allows(stacks: list[int]) -> None:
     assert stacks == [1] * 6
 
 
-def test_a_stack_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the estimate was too low the device says so: six fail, three fail, ones are trained; this is remembered."""
+def short_of_memory(monkeypatch: pytest.MonkeyPatch, fails: Callable[[list[int]], bool]) -> list[int]:
+    """The sizes of stacks that are tried; training one is out of memory where ``fails`` says so of them."""
     seen: list[int] = []
     train = module.train
 
     def small(asked: Sequence[Any], *rest: Any, **more: Any) -> list[Tensor]:
         seen.append(len(asked))
-        if len(asked) > 2:
+        if fails(seen):
             raise torch.OutOfMemoryError("CUDA out of memory")
         return train(asked, *rest, **more)
 
     monkeypatch.setattr(module, "train", small)
+    return seen
+
+
+def test_a_stack_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the estimate was too low the device says so: six fail, three fail, ones are trained; this is remembered."""
+    seen = short_of_memory(monkeypatch, lambda seen: seen[-1] > 2)
     j = job(FedAvg())
     session = CPU.start(j)
     for _ in range(2):
@@ -600,28 +566,14 @@ def test_a_network_holds_no_stack_between_rounds() -> None:
 
 
 def test_a_client_that_does_not_fit_alone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says what to do."""
-
-    def full(*given: Any, **more: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(module, "train", full)
-    with pytest.raises(EngineError, match="does not fit into the memory of cpu; use a smaller batch"):
+    short_of_memory(monkeypatch, lambda seen: True)
+    with refuses(EngineError, "memory of cpu", "smaller batch"):
         answered(job(FedAvg()), tasks(job(FedAvg()), model=network("mlp").w0))
 
 
 def test_recordings_are_given_up_for_a_stack_before_it_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     """They take memory that only they can use: the same stack is tried again without, and is halved only after that."""
-    seen: list[int] = []
-    train = module.train
-
-    def small(asked: Sequence[Any], *rest: Any, **more: Any) -> list[Tensor]:
-        seen.append(len(asked))
-        if len(seen) < 3:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return train(asked, *rest, **more)
-
-    monkeypatch.setattr(module, "train", small)
+    seen = short_of_memory(monkeypatch, lambda seen: len(seen) < 3)
     j = job(FedAvg())
     session = CPU.start(j)
     session._run = graphs = Graphs(session._place, session.say)
@@ -653,7 +605,7 @@ def test_a_device_that_fails_ends_the_run(monkeypatch: pytest.MonkeyPatch, text:
     monkeypatch.setattr(module, "bytes_of", lambda *given, **more: 1)
     monkeypatch.setattr(session._place, "room", lambda: 100)
     monkeypatch.setattr(session._place, "outputs", fails)
-    with pytest.raises(EngineError, match=r"^cpu failed: (CUDA|cuDNN) error"):
+    with refuses(EngineError, "cpu failed: ", text.splitlines()[0][:10]):
         list(session.map(tasks(j, step, model=j.net.w0)))
     assert session.notes == []
 
@@ -679,10 +631,14 @@ class Elsewhere(Place):
         return t.clone()
 
 
-def elsewhere(j: Job) -> tuple[StackedSession, list[int]]:
-    session = CPU.start(j)
+def elsewhere_place() -> Elsewhere:
     place = Elsewhere("cpu", 0.0, False)
     place.ups = []
+    return place
+
+
+def elsewhere(j: Job) -> tuple[StackedSession, list[int]]:
+    session, place = CPU.start(j), elsewhere_place()
     session._place, session._copies = place, DeviceCopies(place)
     session._joint = JointPasses(place, session._classes)
     session._scores = CommonScores(j, place, session._classes)
@@ -840,8 +796,7 @@ def test_samples_are_joined_up_to_a_limit(monkeypatch: pytest.MonkeyPatch, predi
 
 def test_a_tensor_that_changes_moves_again() -> None:
     """The device's copy is of the values at the time; another tensor at the same address is another one."""
-    place = Elsewhere("cpu", 0.0, False)
-    place.ups = []
+    place = elsewhere_place()
     copies, w = DeviceCopies(place), torch.zeros(9)
     first = copies.bundle(Bundle(w=w)).w
     assert copies.bundle(Bundle(w=w)).w is first
@@ -863,8 +818,7 @@ def test_copies_take_a_share_of_the_memory() -> None:
 
 def test_samples_are_kept_by_client_and_part() -> None:
     """Other tensors of the same part move no more; samples without a name are not kept, nor are names beyond a turn."""
-    place = Elsewhere("cpu", 0.0, False)
-    place.ups = []
+    place = elsewhere_place()
     first, again = samples(0, 0, "train", 9), samples(0, 0, "train", 9)
     for data in (first, again):
         place.data.name(data, (0, "train", 0))
@@ -880,8 +834,8 @@ def test_samples_are_kept_by_client_and_part() -> None:
 def test_no_more_data_are_kept_than_there_is_room_for() -> None:
     """Two of three clients' data fit: the third's move every time. What is left is counted, and whole once all are
     forgotten."""
-    place, room = Elsewhere("cpu", 0.0, False), 2 * 9 * (WIDTH * 4 + 8)
-    place.ups, place.data = [], DeviceData(place.up, room + 1)
+    place, room = elsewhere_place(), 2 * 9 * (WIDTH * 4 + 8)
+    place.data = DeviceData(place.up, room + 1)
     parts = [samples(0, i, "train", 9) for i in range(3)]
     for _ in range(2):
         for i, part in enumerate(parts):
@@ -910,42 +864,35 @@ def test_what_clients_look_up_is_computed_on_the_device() -> None:
     )
 
 
-def test_a_network_that_fails_on_the_device_is_evaluated_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Constants that a module makes on the host, for example: the same answers, and one sentence."""
-    j = job(FedAvg())
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [
+        # constants that a module makes on the host, for example
+        (RuntimeError("Expected all tensors to be on the same device\nmore"), 3),
+        # full for once: all at once, in two ways; then two parts of six clients, one without validation samples
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), 13),
+    ],
+)
+def test_a_network_that_fails_on_the_device_is_evaluated_on_the_host(
+    error: Exception, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same answers, and one sentence; a device that is full for once is asked again."""
+    j, seen = job(FedAvg()), list[int]()
     session = CPU.start(j)
     session._place.cuda = True
     monkeypatch.setattr(session._place, "at_work", lambda: torch.random.fork_rng(devices=[]))
 
     def fails(*given: Any) -> Tensor:
-        raise RuntimeError("Expected all tensors to be on the same device\nmore")
+        seen.append(1)
+        raise error
 
     monkeypatch.setattr(session._place, "outputs", fails)
     got = {a.client: a.reply for a in session.map(tasks(j, "evaluate", model=j.net.w0))}
     wanted, _ = answered(j, tasks(j, "evaluate", model=j.net.w0), Loop())
     assert all(torch.equal(got[i].test, a.reply.test) for i, a in wanted.items())
-    assert session.notes == [
-        "the network is evaluated on the host, as it fails on cpu: Expected all tensors to be on the same device"
-    ]
-
-
-def test_a_device_that_is_full_for_once_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evaluation then runs on the host that one time."""
-    j = job(FedAvg())
-    session = CPU.start(j)
-    session._place.cuda = True
-    monkeypatch.setattr(session._place, "at_work", lambda: torch.random.fork_rng(devices=[]))
-    asked: list[int] = []
-
-    def full(*given: Any) -> Tensor:
-        asked.append(1)
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-
-    monkeypatch.setattr(session._place, "outputs", full)
-    assert len(list(session.map(tasks(j, "evaluate", model=j.net.w0)))) == 6
-    # all at once, in two ways; then two parts of six clients, one of whom has no validation samples
-    assert len(asked) == 13
-    assert session.notes == ["the network is evaluated on the host, as it fails on cpu: CUDA out of memory"]
+    (note,) = session.notes
+    assert note.endswith(str(error).splitlines()[0].partition(".")[0])
+    assert len(seen) == asked
 
 
 @pytest.mark.parametrize("tf32", [False, True])

