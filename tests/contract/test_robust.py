@@ -16,6 +16,7 @@ from fedkin.methods import CAM, DAPFL, IFCA, METHODS, FedAvg, get_method
 from fedkin.server import Plan
 from fedkin.testing import RULES, RuleBroken, check_method
 from fedkin.testing.trial import Setting, play
+from refusals import refuses
 from toys import Averaging
 
 KINDS: tuple[Any, ...] = ("median", "trimmed", "krum", "norm")
@@ -63,7 +64,7 @@ def test_a_method_is_covered_unless_it_is_listed(name: str) -> None:
         assert has(method, RobustMeans)
         check_method(method, engines=[], rules=["robust"])
         return
-    with pytest.raises(ConfigError, match=rf"the rule 'krum' cannot be used with {type(method).__name__}: "):
+    with refuses(ConfigError, "'krum'", type(method).__name__):
         play(method, Setting(plan=Plan(1, aggregation=Aggregation("krum"))))
 
 
@@ -92,7 +93,7 @@ def test_a_wrapper_is_covered_as_far_as_what_it_wraps() -> None:
 
     require_robust(CAM(inner=IFCA()), Aggregation("median"))
     require_robust(CAM(inner=Own()), Aggregation())
-    with pytest.raises(ConfigError, match="cannot be used with Own: its server"):
+    with refuses(ConfigError, "Own"):
         require_robust(CAM(inner=Own()), Aggregation("median"))
 
 
@@ -108,5 +109,5 @@ class Boast(Averaging, Method):
 
 def test_a_method_that_boasts_is_found() -> None:
     """robust = True and a mean of its own: the contract says what is missing."""
-    with pytest.raises(RuleBroken, match=r"'robust': it declares robust = True, but its server never uses r\.mean"):
+    with refuses(RuleBroken, "'robust': ", "r.mean"):
         check_method(Boast(), engines=[], rules=["robust"])

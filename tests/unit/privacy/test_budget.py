@@ -16,23 +16,17 @@ from fedkin.core import ConfigError, ModelError, Training
 from fedkin.data import planted_groups
 from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.settings import Compute, DataSettings, RunSettings, settings_from
-from fedkin.methods import CFIC, DAPFL, METHODS, Ditto, FedAvg, Safe
+from fedkin.methods import CFIC, DAPFL, METHODS, Ditto, FedAvg
 from fedkin.privacy.budget import Privacy, composed, epsilon, sentence, total, written
 from fedkin.record.lines import RoundLine
 from fedkin.storage.toml import read_toml
 from folders import assert_same_run
 from grouped import grouped
+from refusals import refuses
 from toys import Averaging, mlp, mlp_with_batchnorm
 
 opacus = pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedkin[dp]'")
 HOW: dict[str, Any] = {"rounds": 4, "engine": "loop", "eval_every": 4}
-PRIVATE = {
-    *("local", "local-full", "fedavg", "fedavg-ft", "fedprox", "feddyn", "fedmgda", "clustered-sampling"),
-    *("scaffold", "fednova", "fedadam", "fedyogi", "fedadagrad", "fedavgm", "moon", "lg-fedavg", "pfedgraph"),
-    "clustered-sampling-size",
-    *("cfic", "fedavg-ensemble", "fedprox-ensemble", "fedper", "fedrep", "fedbabu", "pfedcs", "ditto", "fedamp"),
-    *("fedbn", "apfl", "fml", "fedala", "heur-fedamp", "da-pfl", "fesem", "cfl", "fesem-cam"),
-}
 
 
 def play(method: fedkin.Method, **more: Any) -> fedkin.Result:
@@ -58,16 +52,16 @@ class Telling(Averaging, fedkin.Method):
 
 # ---- the accountant ------------------------------------------------------------------------------------------------
 def test_epsilon_is_the_accountants() -> None:
-    """Noise 1, every 12th sample, 12 steps: 3.17 at delta 1e-5; 50 times as many: 16.2; as Opacus has it."""
+    """Noise 1, every 12th sample, 12 steps: 3.17 at delta 1e-5; steps with several noises compose as one history."""
     from opacus.accountants import RDPAccountant
 
+    assert epsilon({1 / 12: 12}, 1.0, 1e-5) == pytest.approx(3.17, abs=0.005)
+    assert epsilon({1.0: 4}, 100.0, 0.5) == 0.0  # the accountant's bound is negative
+    history = [(1.0, 0.1, 20), (2.0, 0.1, 30), (0.7, 0.25, 4)]
     accountant = RDPAccountant()
-    for _ in range(12):
-        accountant.step(noise_multiplier=1.0, sample_rate=1 / 12)
-    found = epsilon({1 / 12: 12}, 1.0, 1e-5)
-    assert found == accountant.get_epsilon(1e-5)
-    assert found == pytest.approx(3.17, abs=0.005)
-    assert epsilon({1 / 12: 600}, 1.0, 1e-5) == pytest.approx(16.2, abs=0.005)
+    accountant.history = history
+    assert composed([*history, (0.0, 0.5, 0)], 1e-6) == accountant.get_epsilon(1e-6)
+    assert composed([*history, (0.0, 0.5, 1)], 1e-6) == math.inf
 
 
 def test_whole_batches_by_hand() -> None:
@@ -80,11 +74,6 @@ def test_whole_batches_by_hand() -> None:
     assert epsilon({1.0: 4}, 4.0, 1e-5) == pytest.approx(by_hand, rel=1e-12)
 
 
-def test_epsilon_is_never_below_0() -> None:
-    """With much noise and a delta of 1/2 the accountant's bound is negative."""
-    assert epsilon({1.0: 4}, 100.0, 0.5) == 0.0
-
-
 def test_epsilon_of_different_rates_is_of_all_steps() -> None:
     """Steps at several rates add up; none cost nothing; without noise there is no epsilon."""
     both = epsilon({0.1: 5, 0.5: 5}, 1.0, 1e-5)
@@ -92,17 +81,6 @@ def test_epsilon_of_different_rates_is_of_all_steps() -> None:
     assert both < epsilon({0.5: 10}, 1.0, 1e-5)
     assert epsilon({}, 1.0, 1e-5) == epsilon({0.1: 0}, 1.0, 1e-5) == 0
     assert epsilon({0.1: 5}, 0.0, 1e-5) == math.inf
-
-
-def test_epsilon_of_different_noises_is_the_accountants() -> None:
-    """Steps with several noises compose as one history."""
-    from opacus.accountants import RDPAccountant
-
-    history = [(1.0, 0.1, 20), (2.0, 0.1, 30), (0.7, 0.25, 4)]
-    accountant = RDPAccountant()
-    accountant.history = history
-    assert composed([*history, (0.0, 0.5, 0)], 1e-6) == accountant.get_epsilon(1e-6)
-    assert composed([*history, (0.0, 0.5, 1)], 1e-6) == math.inf
 
 
 def test_the_line_of_a_round_brings_its_steps_back() -> None:
@@ -138,12 +116,6 @@ def test_everything_that_trains_is_counted() -> None:
     assert play(Ditto(), noise_multiplier=1.0).summary["privacy"]["steps"] == 24
     tuned = play(fedkin.methods.FedAvgFT(tune_epochs=2), noise_multiplier=1.0).summary["privacy"]["steps"]
     assert tuned == 12 + 4 * 6  # HOW evaluates in each of the last ten rounds
-
-
-def test_a_safe_form_trains_privately() -> None:
-    """Without its numbers it sends what FedAvg sends, and its model that is trained alone spends as much again."""
-    method = Safe(FedAvg(), send_numbers=False)
-    assert play(method, noise_multiplier=1.0, rounds=1).summary["privacy"]["steps"] == 2 * 3
 
 
 def test_both_options_together() -> None:
@@ -189,81 +161,54 @@ def test_equal_runs_have_equal_files_and_resume_counts_on(tmp_path: Path) -> Non
 def test_a_run_cannot_be_resumed_with_other_options(tmp_path: Path) -> None:
     """Less noise in its second half would make the first half's promise untrue."""
     play(FedAvg(), out=tmp_path / "a", noise_multiplier=1.0)
-    with pytest.raises(fedkin.FedkinError, match="belongs to a run with another config"):
+    with pytest.raises(fedkin.FedkinError):
         play(FedAvg(), out=tmp_path / "a", resume=True, noise_multiplier=0.5)
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", METHODS)
-def test_who_can_be_private(name: str) -> None:
-    """The methods above can, DA-PFL and CFIC with noise on their counts; the others say what else they tell."""
-    method = METHODS[name]()
-    both = Privacy(metadata_epsilon=1.0 if name in ("da-pfl", "cfic") else None, noise_multiplier=1.0)
-    if name in PRIVATE:
-        both.require(method, mlp())
-    else:
-        with pytest.raises(
-            ConfigError, match=r"noise_multiplier makes the training of \w+ private, but its clients also send"
-        ):
-            both.require(method, mlp())
 
 
 @pytest.mark.parametrize(
-    ("method", "message"),
+    ("method", "options", "kind", "facts"),
     [
-        (DAPFL(), r"clients of DAPFL say their counts at joining.*also give metadata_epsilon"),
-        (CFIC(register="lazy"), r"clients also send its label, with its first model"),
-        (Ditto(coupled_steps=True), r"two gradients of the same batches \(coupled_steps\)"),
-        (METHODS["ifca-cam"](), r"training of CAM private.*the cluster it chose by its training samples"),
+        (DAPFL(), {}, ConfigError, ("DAPFL", "counts at joining", "metadata_epsilon")),
+        (CFIC(register="lazy"), {}, ConfigError, ("label, with its first model",)),
+        (Ditto(coupled_steps=True), {}, ConfigError, ("coupled_steps",)),
+        (METHODS["ifca-cam"](), {}, ConfigError, ("CAM", "the cluster it chose")),
+        (Telling(), {}, ConfigError, ("joining", "reads the client's data")),
+        (Telling(), {"metadata_epsilon": 1.0}, ConfigError, ("metadata_epsilon", "Telling")),
+        (Own(), {}, ConfigError, ("Own", 'also_sends = ""')),
+        (FedAvg(), {"network": mlp_with_batchnorm}, ModelError, ("GroupNorm",)),
     ],
-    ids=["da-pfl", "lazy", "coupled", "cam"],
 )
-def test_refusals_say_why(method: fedkin.Method, message: str) -> None:
+def test_refusals_say_why(
+    method: fedkin.Method, options: dict[str, Any], kind: type[Exception], facts: tuple[str, ...]
+) -> None:
     """Settings of a method and what it wraps have a say in it."""
-    with pytest.raises(ConfigError, match=message):
-        Privacy(noise_multiplier=1.0).require(method, mlp())
-
-
-def test_a_method_that_describes_its_data_is_refused() -> None:
-    """A setting is at fault, so it is a ConfigError, with what to do; with metadata_epsilon as without."""
-    with pytest.raises(ConfigError, match=r"but what its clients report at joining.*reads the client's data.*leave"):
-        Privacy(noise_multiplier=1.0).require(Telling(), mlp())
-    with pytest.raises(ConfigError, match=r"metadata_epsilon cannot protect clients of Telling.*leave it out"):
-        Privacy(noise_multiplier=1.0, metadata_epsilon=1.0).require(Telling(), mlp())
-
-
-def test_a_method_that_does_not_say_is_refused() -> None:
-    """Somebody's own method must state that it tells nothing else."""
-    with pytest.raises(ConfigError, match=r'Own does not say what its clients send.*also_sends = ""'):
-        Privacy(noise_multiplier=1.0).require(Own(), mlp())
-
-
-def test_batch_normalisation_is_refused() -> None:
-    """With advice, before anything is trained."""
-    with pytest.raises(ModelError, match="GroupNorm"):
-        Privacy(noise_multiplier=1.0).require(FedAvg(), mlp_with_batchnorm())
+    options = dict(options)
+    network = options.pop("network", mlp)
+    with refuses(kind, *facts):
+        Privacy(noise_multiplier=1.0, **options).require(method, network())
 
 
 def test_opacus_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is trained, with the command that installs it."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r'noise_multiplier needs Opacus.*pip install "fedkin\[dp\]"'):
+    with refuses(ConfigError, "Opacus", "fedkin[dp]"):
         Privacy(noise_multiplier=1.0).require(FedAvg(), mlp())
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "fact"),
     [
-        ({"noise_multiplier": -1.0}, "noise_multiplier must be"),
-        ({"noise_multiplier": 1.0, "max_grad_norm": 0.0}, "max_grad_norm must be"),
-        ({"noise_multiplier": 1.0, "delta": 0.0}, r"delta must be between 0 and 1, such as 1e-5, got 0.0"),
-        ({"max_grad_norm": 2.0}, r"max_grad_norm and delta belong to private training; also give noise_multiplier"),
-        ({"metadata_epsilon": 0.0}, "metadata_epsilon must be"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier"),
+        ({"noise_multiplier": 1.0, "max_grad_norm": 0.0}, "max_grad_norm"),
+        ({"noise_multiplier": 1.0, "delta": 0.0}, "delta"),
+        ({"max_grad_norm": 2.0}, "also give noise_multiplier"),
+        ({"metadata_epsilon": 0.0}, "metadata_epsilon"),
     ],
 )
-def test_numbers_out_of_range(options: dict[str, float], message: str) -> None:
-    """Nothing is written and nothing trained."""
-    with pytest.raises(ConfigError, match=message):
+def test_numbers_out_of_range(options: dict[str, float], fact: str) -> None:
+    with refuses(ConfigError, fact):
         play(DAPFL(), **options)
 
 
@@ -273,16 +218,13 @@ def test_a_comparison_gives_noise_to_those_who_say_something() -> None:
     plan = Comparison(("da-pfl",), run=RunSettings(rounds=1), privacy=Privacy(metadata_epsilon=0.5))
     noise = {name: plan.settings(name, 0).privacy.metadata_epsilon for name in plan.names}
     assert noise == {"local": None, "local-full": None, "fedavg": None, "da-pfl": 0.5}
-    with pytest.raises(ConfigError, match=r"those of local, local-full, fedavg, fedper say nothing; leave it out"):
-        Comparison(("fedper",), privacy=Privacy(metadata_epsilon=0.5))
-
-
-@pytest.mark.parametrize("name", ["ifca", "da-pfl"])
-def test_a_comparison_refuses_before_its_first_run(name: str) -> None:
-    """Not after the methods before the one that cannot be private have been trained."""
-    why = {"ifca": "noise_multiplier makes the training of IFCA private", "da-pfl": "private training does not cover"}
-    with pytest.raises(ConfigError, match=why[name]):
-        Comparison((name,), privacy=Privacy(noise_multiplier=1.0))
+    for name, privacy in (
+        ("fedper", Privacy(metadata_epsilon=0.5)),
+        ("ifca", Privacy(noise_multiplier=1.0)),
+        ("da-pfl", Privacy(noise_multiplier=1.0)),
+    ):
+        with pytest.raises(ConfigError):
+            Comparison((name,), privacy=privacy)
 
 
 def test_a_private_comparison(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from fedkin.methods import Ditto, FedAvg, FedRep
 from fedkin.models import get_model
 from fedkin.privacy.dp_sgd import Private, PrivateSteps, each, require_single_gradients
 from fedkin.privacy.noise import Keyed
+from refusals import refuses
 from toys import blobs, close, federation, mlp, mlp_with_batchnorm, vector_net
 
 QUIET = Private(noise=0.0, clip=1e9)
@@ -90,16 +91,6 @@ def test_samples_are_clipped_one_by_one() -> None:
     w = sgd(Train(net.w0, loss=squares), data, net, Training(steps=1, batch_size=2, lr=1.0), generator(0),
             steps(Private(0.0, clip=1.0)))  # fmt: skip
     close(w, [0.3, 0.65], 1e-6)
-
-
-def test_only_the_moving_part_counts_for_the_clip() -> None:
-    """The same with the first number standing still: gradients 0 4 and 0 .5, clipped to 1 and .5."""
-    net, data = vector_net(0.0, 0.0), Samples(torch.tensor([[3.0, 4.0], [0.0, 0.5]]), torch.zeros(2).long())
-    part = slice(1, 2)
-    request = Train(net.w0, loss=squares, only=part)
-    g = PrivateSteps(Private(0.0, clip=1.0), Keyed(generator(0)))
-    assert [i.tolist() for _, i in g.batches(2, Training(steps=1, batch_size=2))] == [[0, 1]]
-    close(g.gradient(request, net, net.w0, data, torch.arange(2)), [-0.75], 1e-6)
 
 
 def test_what_lies_between_the_spans_of_a_part_does_not_count_for_the_clip() -> None:
@@ -234,50 +225,11 @@ def test_the_batches_of_another_request_are_drawn_anew() -> None:
         assert same.spent == own.spent
 
 
-def test_plain_training_is_untouched() -> None:
-    """A job without the option draws the batches and takes the steps that it took before there was one."""
-    net, shards = mlp(), federation()
-    (answer,) = (
-        Loop()
-        .start(Job(FedAvg(), net, Training(batch_size=4), shards, 3))
-        .map([Task("update", 1, 2, Bundle(model=net.w0), Bundle())])
-    )
-    wanted = sgd(
-        Train(net.w0), shards[1].train, net, Training(batch_size=4), generator(3, "batches", "update", 2, 1, 0)
-    )
-    assert torch.equal(answer.reply.model, wanted)
-    assert answer.spent == {}
-
-
 # ---- what is refused -----------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ((-1.0,), r"noise_multiplier must be a number from 0.01 to 1e\+06, such as 1.0, or 0 for no noise, got -1"),
-        ((math.inf,), r"noise_multiplier must be a number from 0.01 to 1e\+06"),
-        ((math.nan,), r"noise_multiplier must be a number from 0.01 to 1e\+06"),
-        ((0.009,), r"noise_multiplier must be a number from 0.01 to 1e\+06"),
-        ((2e6,), r"noise_multiplier must be a number from 0.01 to 1e\+06"),
-        ((1.0, 0.0), r"max_grad_norm must be a number above 0, such as 1.0, got 0.0"),
-        ((1.0, math.nan), r"max_grad_norm must be a number above 0"),
-    ],
-)
-def test_numbers_out_of_range(values: tuple[float, ...], message: str) -> None:
-    """Each error names the setting, the range and the value."""
-    with pytest.raises(ConfigError, match=message):
+@pytest.mark.parametrize("values", [(-1.0,), (math.inf,), (math.nan,), (0.009,), (2e6,), (1.0, 0.0), (1.0, math.nan)])
+def test_numbers_out_of_range(values: tuple[float, ...]) -> None:
+    with refuses(ConfigError, ("noise_multiplier", "max_grad_norm")[len(values) - 1]):
         Private(*values)
-
-
-def test_networks_that_mix_samples_are_refused() -> None:
-    """Batch normalisation with what to take instead, and any other running statistics."""
-    with pytest.raises(ModelError, match=r"without batch normalisation.*GroupNorm.*mlp or small-cnn"):
-        require_single_gradients(mlp_with_batchnorm())
-    moving = nn.Sequential(nn.Conv1d(1, 2, 1), nn.InstanceNorm1d(2, track_running_stats=True), nn.Flatten(),
-                           nn.Linear(8, 3))  # fmt: skip
-    with pytest.raises(ModelError, match=r"without running statistics.*1.running_mean, 1.running_var"):
-        require_single_gradients(Net(lambda: moving, (1, 4), 3))
-    grouped = nn.Sequential(nn.Conv1d(1, 2, 1), nn.GroupNorm(1, 2), nn.Dropout(0.5), nn.Flatten(), nn.Linear(8, 3))
-    require_single_gradients(Net(lambda: grouped, (1, 4), 3))
 
 
 class Recurrent(nn.Module):
@@ -292,11 +244,24 @@ class Recurrent(nn.Module):
         return out
 
 
-def test_networks_without_single_gradients_are_refused() -> None:
-    """Before anything is trained, with the reason: a GRU, which torch.func cannot take; an LSTM it can."""
+def rows_of(norm: nn.Module) -> Net:
+    return Net(lambda: nn.Sequential(nn.Conv1d(1, 2, 1), norm, nn.Flatten(), nn.Linear(8, 3)), (1, 4), 3)
+
+
+@pytest.mark.parametrize(
+    ("net", "fact"),
+    [
+        (mlp_with_batchnorm(), "GroupNorm"),
+        (rows_of(nn.InstanceNorm1d(2, track_running_stats=True)), "1.running_mean, 1.running_var"),
+        (Net(lambda: Recurrent(nn.GRU), (5, 3), 2), "torch.func.vmap"),
+    ],
+)
+def test_networks_that_mix_samples_are_refused(net: Net, fact: str) -> None:
+    """Batch normalisation, other running statistics, and a GRU, which torch.func cannot take; an LSTM it can."""
+    require_single_gradients(rows_of(nn.Sequential(nn.GroupNorm(1, 2), nn.Dropout(0.5))))
     require_single_gradients(Net(lambda: Recurrent(nn.LSTM), (5, 3), 2))
-    with pytest.raises(ModelError, match=r"gradient of single samples, which torch.func.vmap cannot find"):
-        require_single_gradients(Net(lambda: Recurrent(nn.GRU), (5, 3), 2))
+    with refuses(ModelError, fact):
+        require_single_gradients(net)
 
 
 def test_dropout_differs_from_sample_to_sample() -> None:

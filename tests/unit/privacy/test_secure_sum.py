@@ -18,6 +18,7 @@ from fedkin.methods import FedAvg, FedDyn, FedRep, Oracle, PerFedAvg
 from fedkin.privacy.secure_sum import BITS, LIMIT, OutOfRange, SecureGroup, fixed, summed
 from fedkin.server import Message, Outcome, Plan
 from fedkin.testing.trial import Exchange, Setting, Touch, lose, play
+from refusals import refuses
 from toys import refused
 
 SECURE: dict[str, Any] = {"rounds": 4, "participation": 0.7, "seed": 1, "aggregation": Aggregation(secure=True)}
@@ -68,7 +69,7 @@ def test_the_largest_numbers_do_not_wrap() -> None:
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 1.01e8])
 def test_a_number_that_cannot_be_added_up(bad: float) -> None:
     """It would take the whole pool's sum with it, so the client itself does not send it."""
-    with pytest.raises(OutOfRange, match="at most 1e"):
+    with pytest.raises(OutOfRange):
         fixed(Bundle(w=torch.tensor([0.0, bad])), SecureGroup((0, 1, 2), 1.0, 3.0))
 
 
@@ -76,35 +77,22 @@ def test_a_number_that_cannot_be_added_up(bad: float) -> None:
 def test_only_fractions_are_added_up(dtype: torch.dtype) -> None:
     """Marks and whole numbers are read one by one by whoever sends them: the method's word was wrong."""
     one = Bundle(has=torch.ones(2, dtype=dtype))
-    with pytest.raises(MethodError, match=r"'has' in an upload is torch\."):
+    with refuses(MethodError, "'has'"):
         fixed(one, SecureGroup((0, 1, 2), 1.0, 3.0))
-    with pytest.raises(MethodError, match=r"'has' in an upload is torch\."):
+    with refuses(MethodError, "'has'"):
         summed(pools([1.0] * 3), {0: one}, one, 1.0)
 
 
 # ---- the plan -----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"rule": "median"}, "hides single updates, the rule 'median' must see them; choose one"),
-        ({"oversampling": 1.3}, r"needs the uploads of all who were asked, .* leave out oversampling = 1\.3"),
-    ],
-)
-def test_what_contradicts_it(changes: Mapping[str, Any], message: str) -> None:
-    """The text has both options."""
-    with pytest.raises(ConfigError, match=message):
-        Plan(
-            5,
-            aggregation=Aggregation(changes.get("rule", "mean"), secure=True),
-            oversampling=changes.get("oversampling", 1.0),
-        )
-
-
-def test_two_clients_have_nothing_to_hide_in() -> None:
-    """A cohort that is always below three is refused before the run."""
+def test_what_contradicts_it() -> None:
+    """Rules and oversampling need single uploads; below three there is nothing to hide in."""
+    with refuses(ConfigError, "'median'"):
+        Plan(5, aggregation=Aggregation("median", secure=True))
+    with refuses(ConfigError, "oversampling = 1.3"):
+        Plan(5, aggregation=Aggregation(secure=True), oversampling=1.3)
     plan = Plan(5, participation=0.1, aggregation=Aggregation(secure=True))
     plan.require(FedAvg(), 30)
-    with pytest.raises(ConfigError, match=r"at least 3 uploads in a round; participation = 0\.1 of 29 clients gives 2"):
+    with refuses(ConfigError, "participation = 0.1 of 29 clients gives 2"):
         plan.require(FedAvg(), 29)
 
 
