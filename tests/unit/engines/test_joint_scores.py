@@ -17,6 +17,7 @@ from fedkin.engines.steps import Gradient
 from fedkin.engines.workers import WorkersSession
 from fedkin.methods import FedAvg
 from fedkin.testing.toys import federation, network
+from refusals import refuses
 
 
 def job(gradient: Gradient = "auto") -> Job:
@@ -78,7 +79,7 @@ def test_a_failure_names_its_client() -> None:
     j = replace(j, shards=shards)
     assert compiled_scores(j, tasks(j, 1, j.net.w0)) is None
     session = Workers(2).start(j)
-    with pytest.raises(ClientError, match="evaluate of client 7 failed in round 1"):
+    with refuses(ClientError, "evaluate of client 7 failed in round 1"):
         list(session.map(tasks(j, 1, j.net.w0)))
     session.close()
 

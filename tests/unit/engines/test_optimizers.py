@@ -24,6 +24,7 @@ from fedkin.methods import METHODS, FedFa, Safe, get_method
 from fedkin.testing.toys import CLASSES, WIDTH, network, samples
 from fedkin.testing.trial import Setting, difference, play, tensors
 from folders import small
+from refusals import refuses
 
 SCALAR = Net(lambda: nn.Sequential(nn.Linear(1, 1, bias=False)), (1,), 1)
 NET = network("mlp")
@@ -142,10 +143,10 @@ def test_engines_agree(name: str) -> None:
 # ---- settings -----------------------------------------------------------------------------------------------------
 def test_momentum_belongs_to_sgd() -> None:
     """A run with both is refused, as is a request for momentum in a run by Adam; one for Adam leaves the run's out."""
-    with pytest.raises(ConfigError, match=r"momentum = 0\.9 belongs to SGD, and the optimizer is 'adam'.*momentum = 0"):
+    with refuses(ConfigError, "momentum = 0.9", "'adam'"):
         Training(optimizer="adam", momentum=0.9)
     w = torch.zeros(1)
-    with pytest.raises(ConfigError, match=r"momentum = 0\.5 belongs to SGD"):
+    with refuses(ConfigError, "momentum = 0.5"):
         Train(w, momentum=0.5).training(Training(optimizer="adamw"))
     assert Train(w, momentum=0.5, optimizer="sgd").training(Training(optimizer="adamw")).momentum == 0.5
     own = Train(w, optimizer="adam").training(Training(momentum=0.9))
@@ -168,15 +169,13 @@ def test_methods_with_formulas_for_sgd_are_refused() -> None:
     assert refused(Safe(inner=get_method("scaffold")))
     assert not refused(FedFa(client_momentum=0.0))
     require_optimizer(get_method("scaffold"), "sgd")
-    with pytest.raises(ConfigError, match=r"FedNova cannot train by optimizer = 'adam': it .*; set optimizer ="):
-        require_optimizer(get_method("fednova"), "adam")
-    with pytest.raises(ConfigError, match="SCAFFOLD cannot train by optimizer = 'adamw'"):
+    with refuses(ConfigError, "SCAFFOLD", "'adamw'"):
         Comparison(("scaffold",), training=Training(optimizer="adamw"))
-    with pytest.raises(ConfigError, match="SCAFFOLD cannot train by optimizer = 'adam'"):
+    with refuses(ConfigError, "SCAFFOLD", "'adam'"):
         Experiment.on_hosts(
             small("scaffold", training={"optimizer": "adam"}), SimpleNamespace(shape=(6,), classes=3), "run"
         )
-    with pytest.raises(ConfigError, match="steps of adam have no length"):
+    with refuses(ConfigError, "adam"):
         accumulated_step(Training(optimizer="adam"), 10)
 
 

@@ -39,6 +39,7 @@ from fedkin.privacy.dp_sgd import Private
 from fedkin.server import Attack, Plan
 from fedkin.testing.toys import federation, network
 from fedkin.testing.trial import Setting, difference, play, tensors
+from refusals import refuses
 from remote import Moves, Remote, there
 from thorough import thorough_except
 from toys import method
@@ -233,17 +234,17 @@ def keeps_more(self: Method, c: Client) -> Work:
 @pytest.mark.parametrize(
     ("program", "why"),
     [
-        (adds, "it uses torch.Tensor.add on one"),
-        (measures, "it uses torch.Tensor.shape.* on one"),
-        (trains_on, "it uses torch.Tensor.__len__ on one"),
-        (sends_more, "it returns or keeps another tensor"),
-        (keeps_more, "it returns or keeps another tensor"),
+        (adds, "torch.Tensor.add"),
+        (measures, "torch.Tensor.shape"),
+        (trains_on, "torch.Tensor.__len__"),
+        (sends_more, "another tensor"),
+        (keeps_more, "another tensor"),
     ],
 )
 def test_a_method_that_declares_more_than_it_keeps_is_refused(program: Callable[..., Work], why: str) -> None:
-    """Before anything is trained, in words that name the method, what it declares and what it does."""
+    """Before anything is trained, in words that name what it declares and what it does."""
     j = job(method(client_update=program, can=(RobustMeans(alone=True),)))
-    with pytest.raises(MethodError, match=rf"has RobustMeans\(alone=True\), but client_update does not .*: {why}"):
+    with refuses(MethodError, "RobustMeans(alone=True)", "client_update", why):
         updates(j, Staying().start(j))
 
 
