@@ -271,8 +271,7 @@ AT_OTHER_SEEDS: dict[str, Method] = {"fesem-cam": CAM(inner=FeSEM()), "pfedcs": 
 
 @pytest.mark.parametrize("name", thorough_except(METHODS, METHODS.keys() - set(ALIKE)))
 def test_a_method_keeps_every_rule_on_the_reference_engine(name: str) -> None:
-    """Each method of the catalogue, as it comes, keeps all rules where clients run one after another; ``robust`` is
-    checked in `test_robust`."""
+    """Each method of the catalogue, as it comes, keeps all rules where clients run one after another."""
     check_method(light(name), engines=[], rules=[rule for rule in RULES if rule != "robust"])
 
 

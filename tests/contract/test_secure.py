@@ -72,8 +72,7 @@ def test_offered_at_other_settings(name: str) -> None:
 
 @pytest.mark.parametrize("name", NOT_OFFERED)
 def test_refused_with_a_text(name: str) -> None:
-    """Before anything is done: in a run, and in a comparison before its data are read. A comparison has clients of safe
-    forms send no numbers."""
+    """Before anything is done: in a run, and in a comparison before its data are read."""
     method = NOT_OFFERED[name]
     with refuses(ConfigError, "secure aggregation", "single"):
         play(method, Setting(plan=Plan(1, aggregation=Aggregation(secure=True))))
@@ -127,6 +126,5 @@ def test_a_method_that_sends_clients_of_a_sum_other_tensors_is_refused() -> None
 
 
 def test_a_method_that_boasts_is_found() -> None:
-    """The contract says which part of the state differs."""
     with refuses(RuleBroken, "'secure aggregation': ", "'longest' of the state"):
         check_method(Boast(), engines=[], rules=["secure aggregation"])

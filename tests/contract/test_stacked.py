@@ -70,8 +70,7 @@ def agree(method: Method, setting: Setting) -> None:
 
 @pytest.mark.parametrize("name", thorough_except(ALL, [*EVERY_KIND, *OTHER_REQUESTS]))
 def test_a_method_gives_the_same_on_stacks(name: str, notes: list[str]) -> None:
-    """Four rounds with drop-outs, momentum, decay of weights and of step sizes; all that is trained is stacked, but for
-    Per-FedAvg's meta-gradient, which torch cannot stack."""
+    """Four rounds with drop-outs, momentum, decay of weights and of step sizes."""
     agree(ALL[name], Setting(training=EPOCHS, dropout=0.2))
     assert bool(notes) == (name in ALONE)
 

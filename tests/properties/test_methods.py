@@ -13,7 +13,7 @@ from fedkin.core import Bundle, Method, Net, Samples, Training, to_all, to_each
 from fedkin.core.rows import group_mean, mix, squared_distances, weighted_mean
 from fedkin.core.seeds import key
 from fedkin.functional.grouping import lloyd, nearest, two_means
-from fedkin.methods import CAM, CFIC, DAPFL, IFCA, FedAvg, FedPer, FedProx, Local, PFedCS
+from fedkin.methods import CAM, CFIC, DAPFL, IFCA, FedAvg, FedPer, PFedCS
 from fedkin.methods.cfic import even_cohort, label_feature
 from fedkin.methods.dapfl import affinity
 from fedkin.methods.pfedcs import candidates, row_distances, threshold
@@ -51,7 +51,6 @@ def test_dapfl_rows_are_mixtures(counts: list[list[int]], seed: int, options: di
 @FEW
 @given(counts=tables, seed=seeds, options=variants)
 def test_permuting_clients_permutes_the_dapfl_mixture(counts: list[list[int]], seed: int, options: dict) -> None:
-    """Rows and columns of affinity and alpha follow the clients."""
     s, models, order = torch.tensor(counts), draw(len(counts), 5, seed=seed), shuffled(seed, len(counts))
     c, moved = affinity(s), affinity(s[order])
     close(moved, c[order][:, order], 1e-9)
@@ -75,8 +74,6 @@ def test_affinity_is_symmetric_and_bounded(counts: list[list[int]]) -> None:
 def test_a_cohort_has_its_part_of_the_affinity_of_all(
     counts: list[list[int]], seed: int, single: str, first: int
 ) -> None:
-    """Clients that join in two lots and take part in part: the same entries, floor included, as the matrix of all has
-    in these rows and columns; that matrix is never made."""
     data = [
         Samples(torch.zeros(sum(row), 4), torch.arange(len(row)).repeat_interleave(torch.tensor(row))) for row in counts
     ]
@@ -166,8 +163,7 @@ def test_scaling_all_classifiers_changes_nothing(sizes: list[int], seed: int, t:
 @FEW
 @given(seed=seeds, n=st.integers(2, 9), t=st.integers(1, 15))
 def test_somebody_is_always_within_the_threshold(seed: int, n: int, t: int) -> None:
-    """tau lies between the least and the mean distance, so the nearest passes; by two-means and Ward it is a
-    candidate."""
+    """tau lies between the least and the mean distance, so the nearest passes."""
     d = row_distances(draw(n + 1, 4, seed=seed), torch.tensor([0]))[0][1:]
     tau = threshold(d, t, 10)
     assert float(d.min()) <= tau <= float(d.mean()) + 1e-15
@@ -267,7 +263,6 @@ def test_centred_distances_of_close_models(seed: int, m: int, p: int, base: floa
     seed=st.integers(0, 9),
 )
 def test_keys_differ_when_arguments_do(a: list[int | str], b: list[int | str], seed: int) -> None:
-    """Equal lists, equal keys; different lists, different keys."""
     assert (key(seed, *a) == key(seed, *b)) == (a == b)
 
 
@@ -289,7 +284,6 @@ def test_rows_go_to_those_they_are_for(given_: list[bool], prefix: str) -> None:
 @FEW
 @given(names=st.lists(st.sampled_from(["a", "b", "model", "x.y"]), unique=True))
 def test_a_prefix_can_be_taken_off_again(names: list[str]) -> None:
-    """inside(under) is the bundle."""
     b = Bundle({n: torch.tensor(float(i)) for i, n in enumerate(names)})
     assert b.under("inner").inside("inner") == b
     assert b.under("inner").inside("inne") == {}
@@ -301,12 +295,7 @@ def of_size(n: int, seed: int) -> list[int]:
 
 
 METHODS: list[Callable[[], Method]] = [
-    Local,
-    FedAvg,
-    lambda: FedProx(mu=0.5),
     FedPer,
-    lambda: IFCA(clusters=2),
-    DAPFL,
     lambda: DAPFL(variant="v1"),
     lambda: CFIC(beta=0.5),
     lambda: PFedCS(beta=5),
@@ -337,7 +326,6 @@ def test_permuting_clients_permutes_what_they_predict_with(make: Callable[[], Me
 @LESS
 @given(seed=st.integers(0, 1000))
 def test_clients_with_the_same_data_get_the_same_model(make: Callable[[], Method], seed: int) -> None:
-    """Two clients that are equal in everything predict alike."""
     data = [blobs(9, [0.6, 0.2, 0.2], seed), blobs(14, [0.2, 0.2, 0.6], seed + 1)]
     net = mlp()
     hand = ByHand(make(), net, [data[0], data[1], data[0]], training=Training(steps=2, lr=0.1, batch_size=1000))

@@ -101,7 +101,6 @@ def test_total_dirichlet_sizes(counts: list[int], clients: int, alpha: float, se
 @QUICK
 @given(seed=seeds)
 def test_same_seed_same_split(partition: Partition, seed: int) -> None:
-    """The split is a function of the seed."""
     pool = pool_of([150, 200, 170])
     first, again = split(partition, pool, 6, seed), split(partition, pool, 6, seed)
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))

@@ -72,14 +72,6 @@ def test_texts_are_classes_and_clients() -> None:
     assert Dataset(X, Y, labels=("a", "b", "c")).classes == 3
 
 
-def test_bytes_are_pixels() -> None:
-    """With a channel, 0..1 at the clients, as in files."""
-    pictures = RNG.integers(0, 256, (60, 5, 5)).astype(np.uint8)
-    federation = fedkin.federate(Dataset(pictures, Y), clients=2)
-    assert federation.shape == (1, 5, 5)
-    assert 0.9 < float(federation.clients[0].train.x.max()) <= 1
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -101,7 +93,6 @@ def test_bytes_are_pixels() -> None:
     ids=str,
 )
 def test_what_does_not_fit_is_named(changes: dict[str, Any]) -> None:
-    """One sentence with the name of the data."""
     with pytest.raises(DataError) as caught:
         Dataset(**{"x": X, "y": Y, "name": "wards", **changes})
     assert "\n" not in str(caught.value)

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-import fedkin
 from fedkin.core import ConfigError
-from fedkin.data import IID, Federation, SiteData, add_feature_noise, federate, load, plant
+from fedkin.data import Federation, SiteData, add_feature_noise, plant
 from fedkin.data.checks import PARTS
 from fedkin.experiment.settings import DataSettings
 from refusals import refuses
@@ -19,8 +18,7 @@ def zeros(clients: int = 3, fill: float = 0.0) -> Federation:
 
 
 def test_variance_rises_with_the_clients_number() -> None:
-    """Client i of 3 has mean 0 and variance 0.3 i/3 on every number, in training, validation and test alike; labels
-    stay. No two parts share their noise."""
+    """Client i of 3 has mean 0 and variance 0.3 i/3 on every number, in training, validation and test alike."""
     plain, noisy = zeros(), add_feature_noise(zeros(), 0.3)
     drawn = []
     for k, (before, after) in enumerate(zip(plain.clients, noisy.clients, strict=True)):
@@ -48,7 +46,6 @@ def test_noise_is_fixed_by_seed_client_and_sample() -> None:
 
 @pytest.mark.parametrize("variance", [-0.1, float("nan"), float("inf")])
 def test_a_variance_is_a_number_of_at_least_0(variance: float) -> None:
-    """Anything else is refused with its value."""
     with refuses(ConfigError, "feature_noise", variance):
         add_feature_noise(zeros(), variance)
 
@@ -72,11 +69,3 @@ def test_noise_is_not_for_data_of_a_site() -> None:
     settings = DataSettings(data="digits", partition="iid", clients=4, feature_noise=0.1)
     site, how = SiteData("digits", share=2), settings.sharing(0)
     assert torch.equal(site.shard(site.card(how), 0, how).train.x, settings.federation(0).clients[2].train.x)
-
-
-def test_an_inspection_says_that_there_is_noise() -> None:
-    """Next to the partition and its settings."""
-    settings = DataSettings(data="digits", partition="iid", clients=4, feature_noise=0.25)
-    seen = fedkin.inspection.look("digits", settings.sharing(0))
-    assert seen.sharing == "iid (all alike), feature noise of variance up to 0.25, 4 clients"
-    assert federate(load("digits"), IID(), clients=4).name == "digits, iid"

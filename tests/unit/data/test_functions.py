@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.data import load
@@ -122,15 +121,6 @@ def test_what_a_function_may_give(
     f = DataSettings(data=f"{own}:{name}", clients=2 if clients is None else None).federation(0)
     assert len(f) == (2 if clients is None else clients)
     assert f.preparation is not None
-
-
-def test_values(own: str) -> None:
-    """Inputs keep their values and their client; bytes become 0..1."""
-    d = load(f"{own}:named")
-    assert d.client_names == ("north", "south")
-    assert d.client is not None
-    assert torch.equal(d.x[:, 0], d.client.float())
-    assert load(f"{own}:pictures").x.unique().tolist() == [1.0]
 
 
 def test_texts_as_objects(own: str) -> None:

@@ -26,7 +26,6 @@ def test_reads_plain_and_gzipped(mnist_like: Path) -> None:
     raw = read_idx(mnist_like / IMAGES, 3)
     assert np.allclose(d.x[:, 0].numpy() * 255, raw)
     assert d.y.tolist() == [0, 1, 2, 0, 1, 2]
-    assert d.official_test is not None
     assert len(d.official_test) == 3
     assert d.client is None
 
@@ -79,9 +78,6 @@ def test_writers(mnist_like: Path) -> None:
     }
     np.savez(mnist_like / "mnist-writers.npz", **arrays)
     d = load(mnist_like)
-    assert d.client is not None
-    assert d.test_client is not None
-    assert d.groups is not None
     assert d.client.tolist() == [1, 1, 0, 0, 0, 2]
     assert d.test_client.tolist() == [0, 3, 3]
     assert d.client_names == ("writer 3", "writer 7", "writer 9", "writer 20")

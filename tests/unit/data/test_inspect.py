@@ -17,9 +17,8 @@ import fedkin
 from fedkin.core import ClientData
 from fedkin.core.errors import DataError
 from fedkin.core.samples import Samples
-from fedkin.data import IID, Dataset, Dirichlet, Federation, Natural, Sharing, federate, load
-from fedkin.inspection import Inspection, duplicates, glance, inspect, look, require_two_classes
-from fedkin.inspection.duplicates import hash_rows
+from fedkin.data import IID, Federation, Natural, federate, load
+from fedkin.inspection import Inspection, glance, inspect, require_two_classes
 
 Row = dict[str, Any]
 module = importlib.import_module("fedkin.inspection.look")  # the package has a function of this name
@@ -75,15 +74,6 @@ def test_nothing_is_said_of_a_healthy_table(tmp_path: Path) -> None:
     assert found.seen[0] == "age,pressure,weight,smoker,hospital,ill"
     assert len(found.advice) == 2
     assert "--partition natural" in found.advice[0]
-
-
-def test_nothing_is_said_of_healthy_images(tmp_path: Path) -> None:
-    Image = pytest.importorskip("PIL.Image", reason="needs Pillow, the extra 'images'")
-    images(tmp_path, Image)
-    found = inspect(tmp_path, IID(), clients=2)
-    assert found.findings == ()
-    assert found.seen == ("cat/", "dog/")
-    assert found.inputs.startswith("images of 1 x 4 x 6")
 
 
 # ---- damaged tables -------------------------------------------------------------------------------------------------
@@ -167,8 +157,7 @@ def test_the_fault_of_a_damaged_table_is_named(name: str, tmp_path: Path) -> Non
 
 
 def test_a_number_of_the_client_was_not_left_out(tmp_path: Path) -> None:
-    """It is one finding, which advises to drop it, in what a run says as well; where one client has two values, or
-    two clients share one, it is another matter."""
+    """It is one finding, which advises to drop it, in what a run says as well."""
 
     def codes(rows: list[Row]) -> tuple[list[str], list[str]]:
         path = write(tmp_path / "a.csv", rows)
@@ -216,8 +205,7 @@ def test_a_column_gives_the_class_away_however_rare_the_class_is(
 
 
 def test_a_nearly_perfect_column_gives_the_class_away(tmp_path: Path) -> None:
-    """Three classes, of which the rarest has 4 %; one row in two hundred is wrong. With one in ten it is
-    a good predictor."""
+    """Three classes, of which the rarest has 4 %; one row in two hundred is wrong."""
     label = [0] * 600 + [1] * 360 + [2] * 100
     for wrong, said in ((200, True), (10, False)):
         rows = [{"x": f"c{(y + (i % wrong == 7)) % 3}", "ill": y} for i, y in enumerate(label)]
@@ -271,58 +259,6 @@ def test_codes_that_differ_between_clients(name: str, tmp_path: Path) -> None:
 
 def without_client(i: int, row: Row) -> str:
     return "" if i < 20 else str(row["hospital"])
-
-
-def test_a_client_may_be_called_na(tmp_path: Path) -> None:
-    """A hospital whose name is a word for missing values elsewhere is a client like others, as it is to a run."""
-    path = write(tmp_path / "a.csv", column("hospital", lambda i, r: ("NA", "none", "?")[i % 3])(table()))
-    found = look_at(path)
-    assert found.findings == ()
-    assert sorted(c.name for c in found.clients) == ["?", "NA", "none"]
-
-
-def test_rows_without_a_client_are_one_client_with_a_name(tmp_path: Path) -> None:
-    """The same in the inspection, which names the rows, in the run's data and notes, and in what a run says."""
-    path = write(tmp_path / "a.csv", column("hospital", without_client)(table()))
-    found = look_at(path)
-    assert "they are one client, '(empty)'" in one(found, "as-read").what
-    assert "(empty)" in [c.name for c in found.clients]
-    data = load(path, target="ill", client="hospital")
-    federation = federate(data, Natural())
-    assert federation.client_names == ("(empty)", *sorted(HOSPITALS))
-    assert [note.partition(":")[0] for note in federation.notes] == [
-        "20 samples with an empty field where the client is named"
-    ]
-
-
-def test_findings_say_where(tmp_path: Path) -> None:
-    """Clients and lines of the file; near misses of names."""
-    finding = one(look_at(write(tmp_path / "b.csv", doubted(table()))), "label-conflict")
-    assert finding.clients == ("north",)
-    assert finding.rows[0].startswith("north, ")
-    finding = one(look_at(write(tmp_path / "c.csv", table()), target="il"), "refused")
-    assert "did you mean 'ill'?" in finding.what
-
-
-def test_coarse_columns_are_not_called_copies(tmp_path: Path) -> None:
-    """Where inputs can take few values, equal rows are natural: notes only."""
-    rng = np.random.default_rng(1)
-    rows = [
-        {"a": int(rng.integers(3)), "b": int(rng.integers(3)), "hospital": HOSPITALS[i % 4], "ill": int(i // 4 % 2)}
-        for i in range(240)
-    ]
-    found = look_at(write(tmp_path / "a.csv", rows))
-    assert one(found, "duplicates-between-clients").severity == "note"
-    assert found.of("warning") == ()
-
-
-def test_of_several_files_the_first_lines_are_those_of_the_first(tmp_path: Path) -> None:
-    """Which file they are from is said, and what the others are called."""
-    for name in ("north", "south", "west"):
-        (tmp_path / f"{name}.csv").write_text("a,ill\n" + "".join(f"{i % 7},{i % 2}\n" for i in range(40)))
-    found = look_at(tmp_path, client=None).seen
-    assert found[:3] == ("north.csv, the first of 3 files:", "a,ill", "0,0")
-    assert found[-1] == "the others: south.csv, west.csv"
 
 
 def test_a_broken_file_is_a_finding_with_its_first_lines(tmp_path: Path) -> None:
@@ -408,14 +344,6 @@ def test_a_test_part_that_holds_training_samples(tmp_path: Path) -> None:
     assert finding.what.startswith("copies of 30 test samples (50 %) are in a training or validation part")
 
 
-def test_settings_that_a_run_refuses_are_findings(tmp_path: Path) -> None:
-    """scaling 'client' where there are no clients."""
-    path = write(tmp_path / "a.csv", [{k: v for k, v in row.items() if k != "hospital"} for row in table()])
-    how = Sharing(IID(), clients=3, target="ill")
-    assert look(path, how).usable()
-    assert "scaling 'client' needs" in one(look(path, replace(how, scaling="client")), "refused").what
-
-
 def test_a_class_that_is_only_tested() -> None:
     """All training samples are of classes 0 and 1, the test parts have class 2 as well."""
     rng = np.random.default_rng(0)
@@ -427,14 +355,6 @@ def test_a_class_that_is_only_tested() -> None:
     found = inspect(Federation(shards, classes=3, name="toy"))
     finding = one(found, "class-not-trained")
     assert (finding.severity, finding.what) == ("warning", "no client has training samples of 2 (12 test samples)")
-
-
-def test_clients_of_the_data_are_kept_unless_a_partition_is_named(make_dataset: Callable[..., Dataset]) -> None:
-    dataset = make_dataset(240, client=torch.arange(240) // 60, client_names=("a", "b", "c", "d"))
-    assert [c.name for c in inspect(dataset).clients] == ["a", "b", "c", "d"]
-    found = inspect(dataset, Dirichlet(alpha=100.0), clients=5)
-    assert len(found.clients) == 5
-    assert "--partition natural" in found.advice[0]
 
 
 def hospitals(ill: Sequence[tuple[int, int]], test: Sequence[tuple[int, int]] = ()) -> Federation:
@@ -449,16 +369,6 @@ def hospitals(ill: Sequence[tuple[int, int]], test: Sequence[tuple[int, int]] = 
     shards = tuple(ClientData(data(n), nothing, data(t)) for n, t in zip(ill, test or ill, strict=True))
     names = ("bern", "ulm", "graz", "metz", "linz", "pisa", "gent", "york")[: len(ill)]
     return Federation(shards, 2, "hospitals", labels=("healthy", "ill"), client_names=names)
-
-
-def test_a_client_s_most_frequent_class_is_that_of_training() -> None:
-    """70 of 100 training samples are ill, 5 of 20 test samples; of equals the first; without a test part no figure."""
-    found = inspect(hospitals([(30, 70), (10, 10), (20, 30)], test=[(15, 5), (4, 16), (0, 0)]))
-    assert [(c.majority, c.majority_train, c.majority_test) for c in found.clients] == [
-        ("ill", 0.7, 0.25),
-        ("healthy", 0.5, 0.2),
-        ("ill", 0.6, None),
-    ]
 
 
 EVEN = (20, 20)
@@ -507,16 +417,6 @@ def test_a_part_without_a_class_that_is_trained(held: list[int], found: bool, pa
         assert all(f"without a {part} sample of a class" in f.what and "client 0 (class 1)" in f.what for f in seen)
 
 
-def test_accuracy_is_a_fair_headline_for_the_clients_only_if_it_is_one_for_each() -> None:
-    """All samples together are even, every client is one-sided: accuracy is not a fair headline."""
-    found = inspect(hospitals([(2, 23), (23, 2), (2, 23), (23, 2)]))
-    assert found.class_samples == (100, 100)
-    assert found.advice[-1] == (
-        "Accuracy is not a fair headline: at 4 of 4 clients a constant answer is right in 80 % or more "
-        "(bern: always predicting ill is right in 92 %). Balanced accuracy comes first in tables and reports."
-    )
-
-
 @pytest.mark.parametrize(
     "read", [hospitals, lambda sizes: (hospitals(sizes).save("saved"), Federation.open("saved"))[1]]
 )
@@ -532,12 +432,6 @@ def test_one_class_is_refused_with_the_words_of_the_inspection(
     assert str(refused.value) == f"hospitals: {said.what}: {said.why}; {said.todo}"
     assert "all 32 samples are of the class ill" in said.what
     require_two_classes(hospitals([(0, 10), (0, 6)], test=[(0, 10), (1, 6)]))
-
-
-def test_clients_with_one_class_are_allowed() -> None:
-    """One has the healthy, the other the ill."""
-    result = fedkin.run(fedkin.methods.FedAvg(), hospitals([(10, 0), (0, 10)]), "linear", rounds=1)
-    assert result.final.majority == 1.0
 
 
 def test_a_glance_finds_what_needs_no_file(tmp_path: Path) -> None:
@@ -562,45 +456,3 @@ def test_a_glance_at_many_samples_is_at_labels_alone(monkeypatch: pytest.MonkeyP
     assert [f.code for f in glance(doubled, doubled)] == ["one-sided-client"]
     federation.save(tmp_path / "saved")
     assert glance(Federation.open(tmp_path / "saved"), Federation.open(tmp_path / "saved")) == ()
-
-
-def test_what_cannot_be_shared_out_is_a_finding(make_dataset: Callable[..., Dataset]) -> None:
-    found = inspect(make_dataset(60), IID(), clients=61)
-    assert one(found, "cannot-be-shared-out").severity == "error"
-    assert (found.samples, found.class_samples) == (60, (20, 20, 20))
-
-
-def test_a_saved_federation_is_inspected_where_it_lies(tmp_path: Path, make_dataset: Callable[..., Dataset]) -> None:
-    dataset = replace(make_dataset(240), y=torch.arange(240) // 7 % 3)
-    fedkin.federate(dataset, IID(), clients=4).save(tmp_path / "saved")
-    found = inspect(tmp_path / "saved")
-    assert found.kind == "a federation that is shared out already"
-    assert (found.samples, len(found.clients)) == (240, 4)
-    assert found.usable()
-
-
-def test_equal_rows_have_equal_hashes() -> None:
-    """Zero and minus zero are one number; every other change makes another row."""
-    x = torch.tensor([[0.0, 1.0], [-0.0, 1.0], [1.0, 0.0], [0.0, 1.0 + 2**-23]])
-    found = hash_rows(x)
-    assert found[0] == found[1]
-    assert len(set(found.tolist())) == 3
-
-
-def test_many_rows_are_hashed_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """20,000 samples of which half are copies of one input: no pairs are gone through."""
-    x = torch.randn(20_000, 8, generator=torch.Generator().manual_seed(0))
-    x[::2] = 1.0
-    dataset = Dataset(x, torch.arange(20_000) // 2 % 4, classes=4, name="many")
-    rows: list[int] = []
-    plain = hash_rows
-
-    def counted(values: torch.Tensor) -> Any:
-        rows.append(len(values))
-        return plain(values)
-
-    monkeypatch.setattr(duplicates, "hash_rows", counted)
-    found = inspect(dataset, IID(), clients=100)
-    assert sum(rows) == 20_000
-    assert one(found, "duplicates-between-clients").what.startswith("1 input that more than one client has; 10,000")
-    assert one(found, "label-conflict").what.startswith("1 input with two labels or more, 10,000 samples (50 %)")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedkin.core import ConfigError
 from fedkin.core.samples import Samples
-from fedkin.data import IID, PARTITIONS, ClassesPerClient, Dataset, Dirichlet, Natural, Sharing, load
-from fedkin.data.image_files import each, heard
-from fedkin.experiment.settings import DataSettings
+from fedkin.data import IID, ClassesPerClient, Dataset, Dirichlet, Natural, Sharing
 from fedkin.inspection import Finding, Inspection, inspect, look
 from fedkin.inspection.finding import ClientSummary
 from fedkin.inspection.shares import clients_of
@@ -80,21 +76,6 @@ def test_parquet_is_judged_as_csv_is(tmp_path: Path) -> None:
     (tmp_path / "b.parquet").write_bytes(b"PAR1 cut")
     found = inspect(tmp_path / "b.parquet", target="ill")
     assert (one(found, "refused").severity, found.seen) == ("error", ())
-
-
-def test_dropped_columns_are_not_judged(tmp_path: Path) -> None:
-    write_csv(tmp_path / "a.csv", patients())
-    how = Sharing(IID(), clients=3, target="ill", client_column="hospital", drop=("patient", "unit"))
-    found = look(tmp_path / "a.csv", how)
-    assert codes(found, "warning") == []
-    assert [c.name for c in found.columns] == ["age", "pressure", "smoker"]
-
-
-def test_a_table_in_memory_has_the_names_of_its_columns(tmp_path: Path) -> None:
-    write_csv(tmp_path / "a.csv", patients())
-    found = inspect(load(tmp_path / "a.csv", target="ill", client="hospital"))
-    assert codes(found) == FAULTS
-    assert one(found, "id-column").columns == ("patient",)
 
 
 def test_hugging_face(tmp_path: Path) -> None:
@@ -168,22 +149,9 @@ def test_images_that_are_resized_may_have_any_size(photos: Path) -> None:
     assert [c.name for c in found.clients] == ["ann 2", "ann 10"]  # in the order of the numbers
 
 
-def test_long_reading_is_told(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How far it is, and the end; nobody has to listen."""
-    monkeypatch.setattr("fedkin.data.image_files._EVERY", 0.0)
-    lines: list[str] = []
-    with heard(lines.append):
-        load(photos, image_size=8)
-    assert lines[0] == "reading images, 0 of 80"
-    assert lines[-2:] == ["reading images, 79 of 80", ""]
-    assert list(each([1, 2], "numbers")) == [1, 2]
-    assert len(lines) == 81
-
-
 # ---- what is natural ------------------------------------------------------------------------------------------------
 def test_rows_that_are_equal_by_chance_are_not_called_copies(tmp_path: Path) -> None:
-    """An age and a sex of 400 people: many are alike, nobody was copied. With a third column that tells them apart,
-    the same number of equal rows can only be copies."""
+    """An age and a sex of 400 people: many are alike, nobody was copied."""
     rng = np.random.default_rng(0)
     rows = [f"{rng.normal(55, 9):.1f},{'fm'[i % 2]},{rng.integers(2)},{i % 3}" for i in range(400)]
     (tmp_path / "a.csv").write_text("\n".join(["age,sex,ill,site", *rows, ""]))
@@ -196,13 +164,6 @@ def test_rows_that_are_equal_by_chance_are_not_called_copies(tmp_path: Path) -> 
     (tmp_path / "b.csv").write_text("\n".join(["age,sex,ill,site,marker", *rows, ""]))
     found = inspect(tmp_path / "b.csv", target="ill", client="site")
     assert one(found, "duplicates-between-clients").severity == "warning"
-
-
-def test_every_row_three_times_is_a_warning() -> None:
-    """However many copies there are: it is what columns could give by chance that makes them natural."""
-    x = torch.randn(100, 4, generator=torch.Generator().manual_seed(0)).repeat(3, 1)
-    found = inspect(Dataset(x, torch.arange(300) % 100 % 2, classes=2, name="thrice"), IID(), clients=3)
-    assert one(found, "train-test-leak").severity == "warning"
 
 
 @pytest.mark.parametrize(("copies", "severity"), [(3, "note"), (30, "warning")])
@@ -228,22 +189,6 @@ def test_one_small_client_of_many_is_a_note() -> None:
         assert found == {"small-client": severity, "one-class-client": severity}
 
 
-def test_the_advice_on_small_clients_names_the_partitions_that_take_it() -> None:
-    """All that have the setting, and no other."""
-    able = list(PARTITIONS)
-    for name in PARTITIONS:
-        with contextlib.suppress(ConfigError):
-            given = DataSettings(partition=name, min_samples=3).partition_object()
-            assert getattr(given, "min_samples", None) == 3
-            continue
-        able.remove(name)
-    small, untested = clients_of((ClientSummary("a", 4, 2, 0, (3, 3)),), 2)
-
-    hint = f"use a larger --min-samples (partitions {', '.join(able)})"
-    assert small.todo == f"{hint}, or ask for fewer clients"
-    assert untested.todo == f"raise --test, or {hint}, or ask for fewer clients"
-
-
 def test_advice_is_for_the_partition_and_the_split_that_there_are() -> None:
     """Settings that the partition has; natural clients have none that gives them classes, and keep their samples."""
     one = (ClientSummary("a", 4, 2, 0, (6, 0)),)
@@ -261,8 +206,7 @@ def test_advice_is_for_the_partition_and_the_split_that_there_are() -> None:
 
 
 def test_units_that_a_partition_deals_to_several_clients(tmp_path: Path) -> None:
-    """A warning where single samples are dealt, and where the units of a merged test part are not known; none with
-    natural clients. Numbers with their units in both parts are read."""
+    """A warning where single samples are dealt, and where the units of a merged test part are not known."""
     x, y, unit = np.arange(240, dtype=np.float32).reshape(120, 2), np.arange(120) % 2, np.arange(120) // 6
     np.savez(tmp_path / "a.npz", x=x, y=y, unit=unit, subject=unit // 5)
     warned = inspect(tmp_path / "a.npz", IID(), clients=4)

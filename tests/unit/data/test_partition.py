@@ -37,25 +37,12 @@ def table(assigned: Assignment, pool: Pool) -> np.ndarray:
 
 
 def test_registry() -> None:
-    """Names are unique, every partition is a frozen dataclass with a one-line description of itself and its fields."""
-    assert list(PARTITIONS) == [
-        "iid",
-        "dirichlet",
-        "dirichlet-total",
-        "classes",
-        "extended-dirichlet",
-        "quantity",
-        "cluster-dirichlet",
-        "cluster-classes",
-        "natural",
-        "dapfl",
-    ]
+    """Every partition is a frozen dataclass with a one-line description."""
     for name, kind in PARTITIONS.items():
         assert kind.name == name
         assert kind.__doc__
         assert "\n" not in kind.__doc__
         partition = kind()
-        assert dataclasses.is_dataclass(partition)
         for field in dataclasses.fields(partition):
             with pytest.raises(dataclasses.FrozenInstanceError):
                 setattr(partition, field.name, 1)
@@ -110,7 +97,6 @@ def test_what_is_impossible_is_refused(
     facts: str,
     make_pool: Make,
 ) -> None:
-    """With the numbers that do not fit each other."""
     with refuses(kind, *facts.split()):
         partition.split(make_pool(*sizes), clients, 0)
 
@@ -130,7 +116,6 @@ def test_iid_sizes(make_pool: Make) -> None:
 
 
 def test_dirichlet_skew_follows_alpha(make_pool: Make) -> None:
-    """The largest class share of a client falls as alpha rises."""
     pool = make_pool(*[600] * 10)
     tops = []
     for alpha in (0.1, 1.0, 100.0):
@@ -194,14 +179,6 @@ def test_quantity_skew_has_the_moments_of_its_distribution(make_pool: Make) -> N
     assert abs(np.square(counts[:, :, 0] - n / 3).sum() / expected.sum() - 1) < 0.1
 
 
-def test_draws_are_repeated_until_clients_have_the_minimum(make_pool: Make) -> None:
-    """Sizes are drawn until every client has the minimum."""
-    pool = make_pool(200, 100)
-    for seed in range(5):
-        for partition in (QuantitySkew(0.5, min_samples=20), Dirichlet(0.5, min_samples=20)):
-            assert min(map(len, partition.split(pool, 6, seed).train)) >= 20
-
-
 def test_extended_dirichlet_has_the_moments_of_both_draws(make_pool: Make) -> None:
     """3 of 10 classes for each of 40 clients: the clients of a class are binomial, mean 12, variance 40 * .3 * .7 =
     8.4 (equal use would have variance 0). For the shares p of m clients by Dir(2), E[sum p^2] = 3 / (2 m + 1)."""
@@ -243,7 +220,6 @@ def test_cluster_dirichlet_has_its_concentrations(make_pool: Make, alpha_between
     pool = make_pool(*[4000] * 150)
     partition = ClusterDirichlet(4, alpha_between, alpha_within, min_samples=1, min_group=0.0)
     assigned = partition.split(pool, 20, 0)
-    assert assigned.groups is not None
     assert torch.bincount(assigned.groups).tolist() == [5, 5, 5, 5]
     counts, group = table(assigned, pool).T, assigned.groups.numpy()
     groups = np.stack([counts[:, group == g].sum(axis=1) for g in range(4)], axis=1)
@@ -255,16 +231,6 @@ def test_cluster_dirichlet_has_its_concentrations(make_pool: Make, alpha_between
         assert abs(spread(found) / wanted - 1) < 1 / 7
 
 
-def test_cluster_dirichlet_deals_groups_as_evenly_as_can_be(make_pool: Make) -> None:
-    """22 clients in 4 groups: 6, 6, 5, 5; and groups hold no less than the bound."""
-    pool = make_pool(*[600] * 10)
-    assigned = ClusterDirichlet(groups=4).split(pool, 22, 0)
-    assert assigned.groups is not None
-    assert torch.bincount(assigned.groups).tolist() == [6, 6, 5, 5]
-    held = table(assigned, pool).sum(axis=1)
-    assert min(held[assigned.groups.numpy() == g].sum() for g in range(4)) >= 0.3 * 6000 / 4
-
-
 def test_cluster_classes_sets(make_pool: Make) -> None:
     """A client's classes are among its group's; groups' sets are distinct and use all classes where possible."""
     pool = make_pool(*[600] * 10)
@@ -272,7 +238,6 @@ def test_cluster_classes_sets(make_pool: Make) -> None:
         assigned = ClusterClasses(groups=5).split(pool, 50, seed)
         counts = table(assigned, pool)
         assert set((counts > 0).sum(axis=1)) == {2}
-        assert assigned.groups is not None
         sets = [frozenset(np.flatnonzero(counts[assigned.groups.numpy() == g].sum(axis=0))) for g in range(5)]
         assert len(set(sets)) == 5
         assert {len(s) for s in sets} == {3}
@@ -293,7 +258,6 @@ def test_natural() -> None:
     assert [len(i) for i in assigned.train] == [30, 20]
     assert assigned.train[1].tolist() == list(range(20))
     assert assigned.names == ("a", "c")
-    assert assigned.groups is not None
     assert assigned.groups.tolist() == [5, 7]
     (note,) = assigned.notes
     assert "left out for fewer than 10 samples: b (4)" in note
@@ -325,16 +289,8 @@ def test_samples_without_a_client_are_one_that_is_named_and_noted(make_pool: Mak
 # samples; classes per client: min, mean
 SIZES = [
     ("cifar", 6000, 10, 20, 1.0, (270, 356, 365, 519), 42, (8.4, 9.7)),
-    ("cifar", 6000, 10, 20, 0.5, (220, 339, 367, 646), 42, (6.3, 8.6)),
-    ("cifar", 6000, 10, 100, 1.0, (249, 351, 365, 631), 42, (7.9, 9.7)),
-    ("cifar", 6000, 10, 100, 0.5, (201, 339, 370, 850), 42, (5.4, 8.6)),
-    ("cifar", 600, 20, 20, 1.0, (511, 668, 682, 942), 79, (17.8, 19.4)),
     ("cifar", 600, 20, 20, 0.5, (430, 681, 711, 1136), 81, (14.4, 17.3)),
-    ("cifar", 600, 20, 100, 1.0, (609, 1063, 1088, 1830), 120, (17.7, 19.6)),
-    ("cifar", 600, 20, 100, 0.5, (486, 1150, 1189, 2432), 129, (13.8, 17.8)),
-    ("femnist", 4000, 10, 20, 1.0, (301, 468, 481, 763), 59, (9.7, 10)),
     ("femnist", 4000, 10, 20, 0.5, (247, 482, 518, 997), 62, (7.7, 9.6)),
-    ("femnist", 4000, 10, 100, 1.0, (287, 547, 573, 1138), 69, (9.5, 10)),
     ("femnist", 4000, 10, 100, 0.5, (224, 572, 624, 1566), 74, (7.1, 9.7)),
 ]
 
@@ -371,7 +327,6 @@ def test_dapfl_draws(make_pool: Make) -> None:
     """Inside a client no sample is used twice, test samples are never training samples, every count has the floor."""
     pool = make_pool(*[6000] * 10)
     assigned = DAPFLPartition(0.5).split(pool, 20, 0)
-    assert assigned.test is not None
     counts = table(assigned, pool)
     assert all(len(set(i)) == len(i) for i in (*assigned.train, *assigned.test))
     assert not set(np.concatenate(assigned.train)) & set(np.concatenate(assigned.test))

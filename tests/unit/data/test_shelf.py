@@ -13,11 +13,10 @@ import pytest
 import torch
 
 import fedkin
-from fedkin.core import ConfigError, DataError
-from fedkin.data import is_shelf, write
+from fedkin.core import DataError
+from fedkin.data import write
 from fedkin.data.checks import PARTS
 from fedkin.data.shelf import Shelf
-from fedkin.experiment.settings import DataSettings
 from refusals import refuses
 
 
@@ -113,18 +112,8 @@ def test_clients_are_written_as_they_come(tmp_path: Path) -> None:
     assert not list((tmp_path / "f").glob(".*"))
 
 
-def test_the_command_line_takes_it(tmp_path: Path) -> None:
-    """``--data FOLDER`` and nothing else about data."""
-    federation().save(tmp_path / "f")
-    assert is_shelf(tmp_path / "f")
-    assert len(DataSettings(data=str(tmp_path / "f")).federation(0)) == 5
-    with pytest.raises(ConfigError):
-        DataSettings(data=str(tmp_path / "f"), clients=3).federation(0)
-
-
 @pytest.mark.parametrize("damage", ["short", "no index", "no sizes", "other format", "not JSON"])
 def test_a_folder_that_is_not_whole_is_refused(damage: str, tmp_path: Path) -> None:
-    """The message names the file."""
     federation().save(tmp_path / "f")
     name = {"short": "train.x", "no sizes": "test.n"}.get(damage, "index.json")
     path = tmp_path / "f" / name
@@ -185,7 +174,6 @@ def test_numbers_that_cannot_be_are_refused(name: str, number: float, tmp_path: 
 @pytest.mark.parametrize("name", ["index.json", "train.x", "test.n"])
 @pytest.mark.parametrize("what", ["a link to /dev/zero", "a pipe", "a folder", "no UTF-8"])
 def test_what_is_no_file_is_refused(name: str, what: str, tmp_path: Path) -> None:
-    """Nothing waits for a pipe, and nothing reads without end."""
     federation().save(tmp_path / "f")
     path = tmp_path / "f" / name
     path.unlink()
@@ -222,26 +210,6 @@ def test_changed_data_are_found_when_asked_for(tmp_path: Path) -> None:
     fedkin.Federation.open(tmp_path / "f")
     with pytest.raises(DataError):
         fedkin.Federation.open(tmp_path / "f", check=True)
-
-
-def test_bad_data_are_refused_when_written(tmp_path: Path) -> None:
-    """As a federation in memory does: a value that is not finite, a label out of range, no client, a folder in use."""
-    one = federation()
-    bad = one.clients[0].train.x.clone()
-    bad[2] = torch.nan
-    data = type(one.clients[0].train)(bad, one.clients[0].train.y)
-    shard = fedkin.ClientData(data, one.clients[0].validation, one.clients[0].test)
-    with refuses(DataError, "client 1", "sample 2"):
-        write(tmp_path / "a", [one.clients[0], shard], classes=4)
-    with refuses(DataError, "0..1"):
-        write(tmp_path / "b", one.clients, classes=2)
-    with pytest.raises(DataError):
-        write(tmp_path / "c", [], classes=2)
-    assert not list(tmp_path.iterdir())  # nothing half-written
-    one.save(tmp_path / "d")
-    with pytest.raises(DataError):
-        write(tmp_path / "d", one.clients, classes=4)
-    assert is_shelf(tmp_path / "d")
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:

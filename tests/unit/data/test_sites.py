@@ -77,7 +77,6 @@ def test_hospitals_apart_and_together(hospitals: Path, binary: bool) -> None:
     together = deal(hospitals, how)
     card, shards = read_apart(hospitals, how)
     assert (card.shape, card.classes, card.labels) == (together.shape, together.classes, together.labels)
-    assert together.preparation is not None
     for k, path in enumerate(sorted(hospitals.iterdir())):
         assert SiteData(path).preparation(card, k, how) == together.preparation.of(k)
     assert card.shape == (5 + 3,)  # chol, ca and thal have a flag for empty fields
@@ -112,15 +111,10 @@ def tables(draw: st.DrawFn) -> list[str]:
     return files
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(files=tables(), declared=st.booleans())
 def test_any_tables_apart_and_together(files: list[str], declared: bool) -> None:
-    """Random tables: sites that shared nothing but cards have what a simulation has of all files, bit for bit.
-
-    Where a column holds numbers here and texts there, cards refuse unless the columns were declared as texts; they are
-    texts then, also where a simulation has enough numbers to take them for missing ones. What cannot be read together
-    cannot be read apart.
-    """
+    """Random tables: sites that shared nothing but cards have what a simulation has of all files, bit for bit."""
     with tempfile.TemporaryDirectory() as name:
         for i, text in enumerate(files):
             (Path(name) / f"site{i}.csv").write_text(text, encoding="utf-8")
@@ -155,14 +149,13 @@ def test_a_site_that_comes_later(hospitals: Path) -> None:
     shard = SiteData(late).shard(card, 1, replace(OWN, test=0.0, validation=0.0))
     assert shard.train.x.tolist() == [[0, 0, 0], [0, 0, 1]]
     assert shard.train.y.tolist() == [1, 0]
-    for text, message in (
-        ("age,ward,sick\n1,a,7\n", "class 7 of target 'sick' is not one of those that all sites agreed on, 0, 1"),
-        ("age,ward,sick\n1,a,x\n", "class x of target 'sick' is not one of those"),
-        ("age,sex,sick\n1,a,0\n", "lacks ward, has also sex"),
-        ("age,ward,sick\nold,a,0\n", "texts instead of numbers in age"),
+    for text, facts in (
+        ("age,ward,sick\n1,a,7\n", ("class 7", "'sick'", "0, 1")),
+        ("age,sex,sick\n1,a,0\n", ("ward", "sex")),
+        ("age,ward,sick\nold,a,0\n", ("age",)),
     ):
         late.write_text(text)
-        with pytest.raises(DataError, match=message):
+        with refuses(DataError, *facts):
             SiteData(late).shard(card, 1, OWN)
     with pytest.raises(DataError):
         SiteData(hospitals / "va.csv").shard(card, 0, replace(OWN, binary=True))
@@ -171,13 +164,13 @@ def test_a_site_that_comes_later(hospitals: Path) -> None:
 def test_settings_that_a_site_cannot_follow(hospitals: Path) -> None:
     """What needs everybody's data in one place is refused at the card already, with what to do."""
     site = SiteData(hospitals / "va.csv")
-    for how, message in (
-        (replace(OWN, scaling="pooled"), 'which no site has; set scaling = "client" in \\[data\\]'),
-        (replace(OWN, partition=IID()), "partition 'iid'.*partition = \"natural\""),
+    for how, fact in (
+        (replace(OWN, scaling="pooled"), 'scaling = "client"'),
+        (replace(OWN, partition=IID()), 'partition = "natural"'),
         (replace(OWN, planted="labels"), "planted"),
-        (replace(OWN, target=None), "a table needs target"),
+        (replace(OWN, target=None), "target"),
     ):
-        with pytest.raises(ConfigError, match=message):
+        with refuses(ConfigError, fact):
             site.card(how)
     card = merge({"va": site.card(OWN)})
     with pytest.raises(ConfigError):
@@ -199,19 +192,6 @@ def test_several_clients_are_not_one_site(hospitals: Path) -> None:
     path.write_text("age,ward,sick\n1,a,0\n3,a,1\n")
     assert SiteData(path).card(replace(OWN, client_column="ward")).shape == (1,)
     assert SiteData(path).card(replace(OWN, client_column="hospital")).shape == (2,)
-
-
-def test_answers_are_kept(hospitals: Path) -> None:
-    """A second question by the same settings reads no file; other settings do."""
-    site = SiteData(hospitals / "cleveland.csv")
-    card = site.card(OWN)
-    merged = merge({"cleveland": card})
-    shard = site.shard(merged, 0, OWN)
-    (hospitals / "cleveland.csv").unlink()
-    assert site.card(replace(OWN)) is card
-    assert site.shard(merged, 0, OWN) is shard
-    with pytest.raises(DataError):
-        site.shard(merged, 1, OWN)
 
 
 # ---- own arrays ---------------------------------------------------------------------------------------------------
@@ -257,7 +237,6 @@ def test_named_classes_of_arrays(tmp_path: Path) -> None:
     assert card.labels == ("cat", "dog", "owl")
     assert [site.shard(card, 0, how).train.y.tolist() for site in sites.values()] == [[2, 0, 2], [1, 2]]
     made = sites["b"].preparation(card, 0, how)
-    assert made is not None
     assert (made.labels, sites["b"].name(how)) == (card.labels, "b, natural")
     with pytest.raises(DataError):
         sites["b"].shard(structs.replace(card, classes=2, labels=("cat", "dog")), 0, how)
@@ -292,7 +271,6 @@ def with_clients(make_dataset: Callable[..., Dataset], test_part: bool) -> Datas
 def only(dataset: Dataset, k: int) -> Dataset:
     """The data of one client alone."""
     assert dataset.client is not None
-    assert dataset.unit is not None
     own, test, more = dataset.client == k, dataset.official_test, {}
     if test is not None and dataset.test_client is not None:
         of_test = dataset.test_client == k
@@ -315,16 +293,6 @@ def test_site_shard(make_dataset: Callable[..., Dataset], test_part: bool, split
     for k, shard in enumerate(together.clients):
         assert equal(site_client(only(dataset, k), k, **more)[0], shard)
     assert not equal(site_client(only(dataset, 0), 1, **more)[0], together.clients[0])
-
-
-def test_site_shard_refuses(make_dataset: Callable[..., Dataset]) -> None:
-    """Settings out of range are refused as by `federate`."""
-    with refuses(ConfigError, "1", "0"):
-        site_client(make_dataset(), 0, samples_per_client=0)
-    with refuses(ConfigError, "1"):
-        site_client(make_dataset(), 0, test=0.6, validation=0.5)
-    with refuses(ConfigError, "0", "-1"):
-        site_client(make_dataset(), -1)
 
 
 # ---- shares, for trying out ---------------------------------------------------------------------------------------

@@ -13,23 +13,6 @@ from fedkin.data.sources import brings_clients
 from refusals import refuses
 
 
-def test_digits() -> None:
-    """The bundled digits: 1,797 images of 8 x 8 in 0..1, ten classes of about 180."""
-    d = load("digits")
-    assert (len(d), d.shape, d.classes) == (1797, (1, 8, 8), 10)
-    assert (float(d.x.min()), float(d.x.max())) == (0.0, 1.0)
-    assert int(d.y.bincount().min()) == 174
-    assert d.official_test is None
-
-
-def test_synthetic() -> None:
-    """The built-in synthetic data have natural clients with true groups."""
-    d = load("synthetic")
-    assert d.client is not None
-    assert d.groups is not None
-    assert len(d.groups) == int(d.client.max()) + 1
-
-
 def test_a_name_or_path_that_is_no_data_is_answered_with_the_nearest(tmp_path: Path) -> None:
     """With the built-in names, or what lies beside; a folder or file of another kind with what is read instead."""
     for name in ("fashion", "empty", "two"):
@@ -53,7 +36,6 @@ def test_a_name_or_path_that_is_no_data_is_answered_with_the_nearest(tmp_path: P
 
 
 def test_a_built_in_name_is_that_whatever_lies_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of the same name is meant by its path."""
     monkeypatch.chdir(tmp_path)
     Path("digits").mkdir()
     np.savez("digits/a.npz", x=np.zeros((3, 2)), y=np.arange(3))

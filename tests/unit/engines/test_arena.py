@@ -58,7 +58,6 @@ def answer(i: int) -> Bundle:
 
 def filled(arena: Arena, count: int, first: int = 0) -> AnswerRows:
     rows = arena.rows("update", count)
-    assert rows is not None
     assert all(arena.fill(rows.place(i), answer(first + i)) for i in range(count))
     return rows
 
@@ -97,8 +96,7 @@ def test_a_region_is_free_when_nobody_looks_at_it() -> None:
 
 
 def test_only_what_looks_alike_has_places() -> None:
-    """Unknown or different answers, empty tensors, more than a region holds: none; another answer than expected is not
-    written."""
+    """Unknown or different answers, empty tensors, more than a region holds: none."""
     arena = Arena(SIZE)
     assert arena.rows("update", 1) is None
     arena.learn("update", [layout_of(answer(0)), layout_of(Bundle(model=torch.ones(2)))])
@@ -109,7 +107,6 @@ def test_only_what_looks_alike_has_places() -> None:
     assert arena.rows("survey", 1) is None
     assert arena.rows("update", 100) is None
     rows = arena.rows("update", 2)
-    assert rows is not None
     others = [answer(0).but(more=torch.ones(1)), answer(0).but(size=torch.tensor(1.0)), Bundle(model=torch.ones(15))]
     assert not any(arena.fill(rows.place(0), other) for other in others)
 

@@ -177,10 +177,7 @@ POOLINGS = pytest.mark.parametrize("pool", [made(nn.MaxPool2d, 2), made(nn.MaxPo
 @pytest.mark.parametrize("channels", [6, 16])
 @POOLINGS
 def test_ties_in_a_pooling_go_to_the_first(pool: Make, channels: int) -> None:
-    """With weights of zero all positions of a window are equal, on inputs that differ: the first is moved, as by torch.
-
-    The poolings are those of a convolution along rows, along channels, and one that stands alone.
-    """
+    """With weights of zero all positions of a window are equal, on inputs that differ."""
     make = sequence(
         made(nn.Conv2d, 2, channels, 3), pool, made(nn.ReLU), made(nn.Flatten), made(nn.LazyLinear, CLASSES)
     )

@@ -52,16 +52,6 @@ def test_a_tuple_of_requests_gives_a_tuple_of_vectors() -> None:
     assert drive(work(), double) == {"a": one(2.0), "b": one(20.0)}
 
 
-def test_an_empty_tuple_asks_for_nothing() -> None:
-    """A tuple of no requests is answered by one of no vectors."""
-
-    def work() -> Work:
-        got = yield ()
-        return Bundle(count=torch.tensor(len(got)))
-
-    assert drive(work(), double).count == 0
-
-
 def _returns(value: Any) -> Work:
     yield Train(one(1.0))
     return value
@@ -119,8 +109,3 @@ def test_tuples_lie_side_by_side_in_a_step() -> None:
     first, second, third = lockstep([trains(1, 1.0), pair(5.0), trains(1, 2.0)], train)
     assert (first.model, third.model) == (2, 4)
     assert (second.a, second.b) == (10, 12)
-
-
-def test_no_programs_give_no_bundles() -> None:
-    """An empty list is run without a call of the trainer."""
-    assert lockstep([], lambda asked: pytest.fail("nothing to train")) == []

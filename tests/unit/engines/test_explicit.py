@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from chains import parts, teachers
-from fedkin.core import Bundle, Net, Samples, Train, Training, cross_entropy, distillation, head_loss
+from fedkin.core import Bundle, Net, Samples, Train, Training, cross_entropy, distillation
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
 from fedkin.engines.steps import layers_of, written_out
@@ -87,7 +87,7 @@ def _made(kind: type[nn.Module], *args: Any, **more: Any) -> Callable[[], nn.Mod
     st.sampled_from(["all", "head", "body", "top", "ends"]), st.booleans(),
     st.sampled_from([None, None, (0.5, 1.0), (1.0, 3.0)]),
 )  # fmt: skip
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_random_chains_and_terms(
     chain: tuple[Callable[[], nn.Module], tuple[int, ...]],
     momentum: float,
@@ -155,21 +155,6 @@ def test_the_catalogues_networks_are_written_out(name: str) -> None:
     agree(net, Train(net.w0), data_for(shape, 20), Training(steps=12, batch_size=8, lr=0.02, momentum=0.9))
 
 
-def test_a_classifier_on_stored_features_is_written_out() -> None:
-    """The head alone, on rows of features, in a network that is no chain."""
-    net = Net(lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, CLASSES)), (6,), CLASSES)
-    z = torch.randn(12, 5, generator=generator(9))
-    request = Train(net.w0[net.head], loss=head_loss, per_sample=Bundle(z=z))
-    agree(net, request, data_for((6,)), Training(steps=9, batch_size=5, lr=0.3))
-
-
-def test_ties_in_a_pooling_send_the_gradient_to_one_place() -> None:
-    """On blank images all places of a window are equal; the gradient goes to one of them, as with autograd."""
-    net = Net(factory("small-cnn", (1, 8, 8), CLASSES), (1, 8, 8), CLASSES)
-    blank = Samples(torch.ones(12, 1, 8, 8), torch.arange(12) % CLASSES)
-    agree(net, Train(net.w0), blank, Training(steps=4, batch_size=6, lr=0.1))
-
-
 def test_neither_start_nor_data_are_written_to() -> None:
     """A network that begins with a ReLU works in place on its own copy of a batch."""
     net = Net(lambda: nn.Sequential(nn.ReLU(), nn.Linear(6, CLASSES)), (6,), CLASSES)
@@ -203,7 +188,6 @@ class Forward(nn.Module):
     ],
 )
 def test_forward_passes_that_are_chains(flatten: Callable[[Tensor], Tensor]) -> None:
-    """Users write flattening in many ways."""
     net = Net(lambda: Forward(lambda m, x: m.fc(flatten(torch.relu(m.conv(x)).relu()))), (1, 4, 4), CLASSES)
     assert not isinstance(layers_of(net), str)
     agree(net, Train(net.w0), data_for((1, 4, 4)), Training(steps=5, batch_size=4, lr=0.2))
@@ -212,15 +196,13 @@ def test_forward_passes_that_are_chains(flatten: Callable[[Tensor], Tensor]) -> 
 @pytest.mark.parametrize(
     ("forward", "why"),
     [
-        (lambda m, x: m.fc((m.conv(x) + 1).flatten(1)), "it calls add"),
-        (lambda m, x: m.fc(torch.tanh(m.conv(x)).flatten(1)), "it calls tanh"),
-        (lambda m, x: m.fc(m.conv(x).flatten(1)) + m.fc(m.conv(x).flatten(1)), "it branches"),
+        (lambda m, x: m.fc(torch.tanh(m.conv(x)).flatten(1)), "tanh"),
+        (lambda m, x: m.fc(m.conv(x).flatten(1)) + m.fc(m.conv(x).flatten(1)), "branches"),
         (lambda m, x: m.fc(m.conv(x).flatten(1)) if x.sum() > -9e9 else x, "cannot be read"),
-        (lambda m, x: m.fc(m.conv(x.flip(2)).flatten(1)), "it calls flip"),
+        (lambda m, x: m.fc(m.conv(x.flip(2)).flatten(1)), "flip"),
     ],
 )
 def test_forward_passes_that_are_none(forward: Callable[[Any, Tensor], Tensor], why: str) -> None:
-    """They are trained by autograd, and it is said why."""
     net = Net(lambda: Forward(forward), (1, 4, 4), CLASSES)
     assert why in str(layers_of(net))
     w = sgd(Train(net.w0), data_for((1, 4, 4)), net, Training(steps=2, batch_size=4, lr=0.1), generator(0))
@@ -290,11 +272,3 @@ def test_other_losses_take_autograd() -> None:
         Train(net.w0, aux=Bundle(z=net.w0)),
     ):
         assert isinstance(written_out(request, net), str)
-
-
-def test_an_offset_leaves_what_the_last_layer_kept() -> None:
-    """A network that ends in a ReLU keeps its output to know where it passed; logits with an offset are others."""
-    net = Net(lambda: nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, CLASSES), nn.ReLU()), (6,), CLASSES)
-    offset = 3 * torch.randn(12, CLASSES, generator=generator(4))
-    request = Train(net.w0, per_sample=Bundle(offset=offset))
-    agree(net, request, data_for((6,)), Training(steps=6, batch_size=5, lr=0.2))

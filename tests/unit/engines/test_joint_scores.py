@@ -42,8 +42,7 @@ def same(a: Answer, b: Answer) -> bool:
 
 @pytest.mark.parametrize("gradient", ["auto", "explicit"])
 def test_joint_evaluations_are_those_of_the_loop(gradient: Gradient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the first round, whose answers are copied, and in the second, where they lie in shared memory; with a model
-    that predicts nothing in the third. Passes of a module, too, travel in the order of several clients."""
+    """In the first round, whose answers are copied, and in the second, where they lie in shared memory."""
     together = list[int]()
     ask = WorkersSession._joint_token
     monkeypatch.setattr(
@@ -67,7 +66,6 @@ def test_each_client_is_evaluated_alone_where_passes_are_not_compiled() -> None:
     assert compiled_scores(j, tasks(j, 1, j.net.w0)) is None
     j = job()
     scores = compiled_scores(j, tasks(j, 1, j.net.w0))
-    assert scores is not None
     assert [len(t) for t in scores.values()] == [15] * 4
 
 
@@ -93,11 +91,9 @@ def test_a_prediction_of_the_method_s_own_is_made_by_its_program(monkeypatch: py
 
 
 def test_answers_of_another_form_are_written_to_no_place() -> None:
-    """Another name, shape or type; and rows go where they belong."""
     arena, one = Arena(1 << 20), Bundle(a=torch.arange(3), b=torch.tensor(1.5))
     arena.learn("evaluate", [layout_of(one)])
     rows = arena.rows("evaluate", 4)
-    assert rows is not None
     both = Bundle(a=torch.tensor([[1, 2, 3], [4, 5, 6]]), b=torch.tensor([0.5, 2.5]))
     for other in (
         Bundle(c=both.a, b=both.b),

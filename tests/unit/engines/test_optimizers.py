@@ -98,8 +98,6 @@ def test_torch_s_optimizers_give_the_same(optimizer: Optimizer, decay_biases: bo
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_what_stands_still_keeps_its_bits(optimizer: Optimizer) -> None:
-    """Under decay, a linear and a proximal term: all outside a part that is not one slice, and statistics, which
-    the forward pass alone moves."""
     training = Training(steps=4, batch_size=4, lr=0.1, optimizer=optimizer, weight_decay=0.1)
     request = Train(NET.fresh(1), only=ENDS, center=torch.ones(NET.size), mu=1.0, linear=torch.ones(NET.size))
     w = sgd(request, samples(0, 0, "train", 9), NET, training, generator(0))
@@ -110,18 +108,6 @@ def test_what_stands_still_keeps_its_bits(optimizer: Optimizer) -> None:
     plain = sgd(Train(norm.w0), data, norm, one, generator(0))
     pulled = sgd(Train(norm.w0, optimizer=optimizer, weight_decay=0.5), data, norm, one, generator(0))
     assert torch.equal(plain[norm.buffers], pulled[norm.buffers])
-
-
-def test_the_proximal_term_is_exactly_0_at_its_center() -> None:
-    """A loss without slope leaves the start as it is, bit for bit; of rounding of .3 w - .3 w Adam would make steps."""
-    request = Train(NET.w0, loss=flat, center=NET.w0, mu=0.3)
-    training = Training(steps=3, optimizer="adam")
-    assert torch.equal(sgd(request, samples(0, 0, "train", 4), NET, training, generator(0)), NET.w0)
-
-
-def flat(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
-    """A loss without slope."""
-    return 0.0 * w.sum()
 
 
 # ---- engines ------------------------------------------------------------------------------------------------------

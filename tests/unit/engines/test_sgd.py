@@ -237,7 +237,6 @@ def test_nothing_that_was_given_is_written_to() -> None:
 
 
 def test_a_client_without_samples_keeps_its_start() -> None:
-    """No samples, no steps, counted in epochs or in steps."""
     empty = Samples(torch.empty(0, 1), torch.empty(0, dtype=torch.int64))
     for training in (Training(epochs=3), Training(steps=3)):
         got = sgd(Train(torch.ones(1), loss=to_mean), empty, SCALAR, training, generator(0))

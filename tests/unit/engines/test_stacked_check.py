@@ -73,7 +73,6 @@ def test_steps_that_magnify_rounding_set_the_scale(wrong: int, passed: bool) -> 
 
 
 def test_what_moves_nothing_never_passes() -> None:
-    """However much steps magnify rounding."""
 
     def anywhere(given: StackRows) -> None:
         given.w.normal_()
@@ -91,7 +90,6 @@ def test_factors_of_ten_bits_have_their_own_scale() -> None:
 
 
 def test_steps_are_taken_again_with_the_same_draws_and_leave_none() -> None:
-    """And with copies of the moments."""
     place, seen = Place("cpu", 0.0, False), list[Tensor]()
     place.seed(3)
     draws, moments = place.generators(), torch.ones(2, 400)

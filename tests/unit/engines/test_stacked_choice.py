@@ -96,7 +96,6 @@ def test_fewer_rows_are_timed_where_memory_is_short() -> None:
     """Of 20 rows 20 and 10 do not fit, then 5 do; where a single one does not the layer is a grouped convolution."""
     place = Clock(1.0, 0.5, rows=9)
     found = timed(SECOND, 20, 4, True, place)
-    assert found is not None
     assert (found.rows, place.asked) == (5, [20, 10, 5, 5])
     assert timed(SECOND, 20, 4, True, Clock(rows=0)) is None
     assert ConvolutionChoice(Clock(rows=0), None, pytest.fail).of((), request(), NET, 8) == frozenset()
@@ -110,7 +109,6 @@ class Broken(Clock):
 
 
 def test_a_layer_that_cannot_be_timed_is_a_grouped_convolution() -> None:
-    """The reason is said; a device that failed is an error."""
     said = list[str]()
     choice = ConvolutionChoice(Clock(), None, said.append)
     assert choice.of((), request(), NET, 8) == choice.of((), request(), NET, 8) == frozenset()
@@ -153,7 +151,6 @@ def test_stacks_train_in_the_way_that_was_chosen(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_call_is_timed_after_two_to_warm_up() -> None:
-    """On a CPU by the clock of the machine."""
     calls = list[int]()
     assert Place("cpu", 0.0, False).milliseconds(lambda: calls.append(1), 4) > 0
     assert len(calls) == 6

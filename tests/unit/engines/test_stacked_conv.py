@@ -64,22 +64,8 @@ def test_other_convolutions_are_left_to_torch(other: dict[str, Any]) -> None:
     assert ConvLayer.of(x[0], w, None) is None
 
 
-def test_inside_convolutions_are_products_and_all_else_is_torchs() -> None:
-    """A network's own calls are met, too."""
-    layers = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(140, 2))
-    x = made(4, 3, 9, 7)
-    with torch.no_grad():
-        wanted = layers(x)
-        with Products(), Counted() as counted:
-            got = layers(x)
-    assert counted.calls["bmm"] + counted.calls["mm"] == 1
-    assert "convolution" not in counted.calls
-    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
-
-
 def test_inputs_of_a_stack_are_unfolded_by_one_copy() -> None:
-    """Three clients' batches: the view is copied once, for the weights' gradient the copy is used again; no `im2col`,
-    of which a GPU starts one kernel for each sample, and no copy of the result into another order."""
+    """Three clients' batches: the view is copied once, for the weights' gradient the copy is used again."""
 
     def loss(w: Tensor, x: Tensor) -> Tensor:
         with Products():
@@ -96,8 +82,6 @@ def test_inputs_of_a_stack_are_unfolded_by_one_copy() -> None:
 
 
 def test_gradients_in_the_inputs_of_a_stack_are_added_up_by_two_kernels() -> None:
-    """One along each side of the kernel, for all clients; of copies there are the unfolded inputs and, as the batch is
-    in one part, the results in the usual order."""
 
     def loss(x: Tensor, w: Tensor) -> Tensor:
         with Products():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from counted import Counted
@@ -47,12 +47,6 @@ def test_values_and_gradients_are_torchs_to_the_bit(batch: int, classes: int) ->
     assert "where" not in calls  # of labels to leave out
 
 
-def test_a_layer_for_the_loss_is_met_too() -> None:
-    wanted, found, calls = both(nn.CrossEntropyLoss(), *made(3, 4, 5))
-    assert all(torch.equal(a, b) for a, b in zip(wanted, found, strict=True))
-    assert "where" not in calls
-
-
 OTHER: dict[str, Loss] = {
     "weights of classes": lambda x, y: F.cross_entropy(x, y, torch.arange(5.0)),
     "a class is left out": lambda x, y: F.cross_entropy(x, y, ignore_index=0),
@@ -76,7 +70,6 @@ def test_other_losses_are_left_to_torch(name: str) -> None:
 
 
 def test_labels_of_pixels_have_the_mean_of_all() -> None:
-    """Labels [B, H] of logits [B, C, H]."""
     logits, y = made(3, 4, 5)
     wanted, found, calls = both(F.cross_entropy, logits.view(3, 2, 2, 5).transpose(2, 3), y.view(3, 2, 2))
     assert "where" not in calls

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-import torch
 
 from fedkin.core import Training
 from fedkin.core.seeds import generator
@@ -59,12 +58,6 @@ def test_equal_clients_step_together_all_the_way() -> None:
     assert (s.rows, s.m, s.size, s.steps) == (slice(0, 3), 3, 10, 8)
 
 
-def test_those_who_have_finished_drop_out() -> None:
-    """30, 20 and 10 samples in batches of 10: three rows, then two, then one, each time the first ones."""
-    p = plan(drawn([10, 30, 20], Training(batch_size=10)), 10, decays=False)
-    assert [s.rows for s in p.segments] == [slice(0, 3), slice(0, 2), slice(0, 1)]
-
-
 def test_short_last_batches_of_one_size_are_taken_together() -> None:
     """13, 23 and 33 samples: each has a last batch of 3, and they wait for one another before it."""
     p = plan(drawn([13, 23, 33], Training(batch_size=10)), 10, decays=False)
@@ -103,11 +96,3 @@ def test_a_stack_takes_few_steps_more_than_its_largest_client(
     clients = drawn(sizes, training)
     taken = sum(s.steps for s in plan(clients, training.batch_size, decays=False).segments)
     assert taken <= at_most * steps_of(clients[0], training.batch_size)
-
-
-def test_nobody_has_anything_to_do() -> None:
-    """No clients, or clients without samples, make an empty plan."""
-    assert plan([], 4, decays=False).segments == ()
-    p = plan([[], []], 4, decays=False)
-    assert p.segments == ()
-    assert torch.equal(p.index, torch.empty(0, dtype=torch.int64))

@@ -40,19 +40,6 @@ def near(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
     return F.cross_entropy(logits + aux.shift, batch.y) + 0.1 * (z - aux.target[batch.y]).square().mean()
 
 
-def on_head(net: Net, v: Tensor, batch: Batch, aux: Bundle) -> Tensor:
-    """Cross-entropy of a head alone, on stored features."""
-    return F.cross_entropy(net.classify(v, aux.z), batch.y)
-
-
-def two_in_one(net: Net, v: Tensor, batch: Batch, aux: Bundle) -> Tensor:
-    """Two models in one vector, the second frozen in the term of the first."""
-    a, b = v[: net.size], v[net.size :]
-    return F.cross_entropy(net(a, batch.x) + net.frozen(b, batch.x), batch.y) + F.cross_entropy(
-        net(b, batch.x), batch.y
-    )
-
-
 def noise(*stream: int | str, size: int = NET.size) -> Tensor:
     return 0.3 * torch.randn(size, generator=generator(0, *stream))
 
@@ -171,20 +158,6 @@ def test_what_a_loss_needs_comes_row_by_row() -> None:
     agree(requests, data, TRAININGS["plain"])
 
 
-def test_a_head_by_itself_on_stored_features() -> None:
-    """The vector is shorter than a model."""
-    data = clients()
-    z = [torch.randn(len(d), 7, generator=generator(1, i)) for i, d in enumerate(data)]
-    requests = [Train(noise("h", i, size=24), loss=on_head, per_sample=Bundle(z=z[i])) for i in range(4)]
-    agree(requests, data, TRAININGS["decay of matrices"])
-
-
-def test_two_models_in_one_vector() -> None:
-    """The vector is longer than a model, and one of its models is also used without gradient."""
-    requests = [Train(noise("two", i, size=2 * NET.size), loss=two_in_one) for i in range(4)]
-    agree(requests, clients(), TRAININGS["momentum"])
-
-
 def test_a_projection_follows_every_step_of_every_row() -> None:
     """Numbers stay between -.25 and .25, which all starts leave."""
     requests = [Train(noise("start", i), project=small, only=ENDS) for i in range(4)]
@@ -242,7 +215,6 @@ def test_what_is_the_same_for_many_moves_once() -> None:
 
 
 def test_rows_that_look_at_one_memory_in_two_ways_are_not_taken_for_one() -> None:
-    """A matrix and its transpose."""
     m = noise("m", size=9).view(3, 3)
     assert torch.equal(place().rows([m, m.T]), torch.stack([m, m.T]))
 
@@ -288,7 +260,6 @@ def test_what_requests_of_one_stack_may_differ_in(changes: dict[str, Any]) -> No
     ],
 )
 def test_what_keeps_requests_apart(changes: dict[str, Any]) -> None:
-    """Everything that a step of all rows has once."""
     assert kind(**changes) != kind()
 
 
@@ -320,7 +291,7 @@ class OneDevice(TorchDispatchMode):
 
 @pytest.mark.parametrize(
     ("request_", "training"),
-    [*((name, "momentum") for name in REQUESTS), *(("all", name) for name in (*TRAININGS, "adamw"))],
+    [("nothing else", "momentum"), ("clip", "steps"), ("proximal afterwards", "falling"), ("all", "adamw")],
 )
 def test_every_tensor_of_a_step_is_on_the_device(request_: str, training: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On torch's "meta" device, which computes shapes only, no step touches a tensor that was left on the host."""
@@ -348,8 +319,7 @@ def test_every_tensor_of_a_step_is_on_the_device(request_: str, training: str, m
 
 
 def test_a_row_is_estimated_to_take_at_least_its_vectors_data_and_activations() -> None:
-    """1,000 samples of 6 floats, a hidden layer of 7 kept for 100 samples, and a few vectors of 73 floats; two more by
-    Adam."""
+    """1,000 samples of 6 floats, a hidden layer of 7 kept for 100 samples, and a few vectors of 73 floats."""
     data = clients((1000,))
     one = asked([Train(NET.w0)], data, Training(batch_size=100))[0]
     found = bytes_of(one, NET, place())
@@ -389,8 +359,6 @@ class Measured(Place):
 
 
 def test_on_a_gpu_the_memory_of_a_step_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Libraries take memory that no estimate knows of: 25,000 bytes for each of two rows, of 4 of 8 samples in a batch;
-    where the step fails the estimate counts, and a device that failed is an error."""
     stepped, call = list[int](), Steps.__call__
 
     def watched(self: Steps, rows: Any, batch: Any, lr: Any) -> None:

@@ -90,8 +90,7 @@ def updates(j: Job, session: Session, **received: Tensor) -> dict[int, Bundle]:
 
 @pytest.mark.parametrize("name", thorough_except(AS_TRAINED, ["fedavg"]))
 def test_rounds_on_a_device_are_those_of_the_host(name: str) -> None:
-    """Four rounds with drop-outs, and a client whose numbers are not finite: cohorts, refusals with their words, means
-    and evaluations are those of uploads on the host; no operation of the server mixes the two."""
+    """Four rounds with drop-outs, and a client whose numbers are not finite."""
     shards = list(federation())
     shards[1] = replace(shards[1], train=Samples(shards[1].train.x * float("inf"), shards[1].train.y))
     setting = Setting(shards=tuple(shards), dropout=0.2, plan=Plan(rounds=4, participation=0.9, seed=3))
@@ -109,7 +108,6 @@ def test_rounds_on_a_device_are_those_of_the_host(name: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="rounds on a GPU need one, this machine has none")
 @pytest.mark.parametrize("name", AS_TRAINED)
 def test_rounds_on_a_gpu_are_those_of_the_host(name: str) -> None:
-    """The same on the device itself, with uploads that lie there."""
     setting = Setting(dropout=0.2, plan=Plan(rounds=4, participation=0.9, seed=3))
     wanted, got = (play(METHODS[name](), setting, engine) for engine in (Loop(), Staying("cuda")))
     assert difference(tensors(wanted), tensors(got), Stacked.tolerance) is None
@@ -141,7 +139,6 @@ def test_predictions_that_train_do_so_on_the_host() -> None:
 
 
 def test_what_clients_keep_is_on_the_host() -> None:
-    """A state is for long, and may be stored in a file."""
     j = job(FedAvg(after_training=True))
     with Moves():
         found = list(
@@ -162,8 +159,7 @@ def test_uploads_that_do_not_fit_come_down() -> None:
 
 
 def test_stacks_leave_room_for_uploads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 1,000 bytes a quarter is for uploads: instead of seven rows of 130 bytes a stack has five, of six clients
-    three and three."""
+    """Of 1,000 bytes a quarter is for uploads."""
     monkeypatch.setattr(Place, "room", lambda self: 1000)
     monkeypatch.setattr(module, "bytes_of", lambda *given, **more: 130)
     train, sizes = module.train, list[int]()

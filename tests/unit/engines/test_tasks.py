@@ -60,8 +60,7 @@ def test_a_client_sees_its_own_data_and_nothing_else() -> None:
 
 
 def test_rows_are_given_out_on_boundaries_of_64_bytes() -> None:
-    """A row of a matrix of odd width is copied to an aligned place: matrix products may depend on it in the last bit,
-    and the same row comes to another process as a copy."""
+    """A row of a matrix of odd width is copied to an aligned place."""
     addresses: list[int] = []
 
     def client_update(self: Method, c: Client) -> Work:
@@ -174,7 +173,7 @@ def test_an_exception_in_client_code_names_step_client_and_round(name: str, kind
     """Whatever client code raises comes out as a `ClientError` with the original as its cause."""
     fails = failing(ValueError)
     made = method(can=(Views(fails),)) if name == "can" else method(**{name: fails})
-    with pytest.raises(ClientError, match=f"{kind} of client 3 failed in round 5: ValueError: the reason") as caught:
+    with pytest.raises(ClientError) as caught:
         step(job(made), kind, client=3, round=5)
     assert (caught.value.step, caught.value.client, caught.value.round) == (kind, 3, 5)
     assert isinstance(caught.value.__cause__, ValueError)
@@ -269,8 +268,7 @@ def test_a_prediction_is_logits_of_every_class(given: Callable[[int], Any]) -> N
 
 
 def test_a_model_whose_logits_hold_nan_predicts_nothing() -> None:
-    """The largest logit's class, infinite ones included; -1 for a row with a NaN, wherever it is. Of the evaluation's
-    samples all are counted as unpredicted and stand for class 0; those of a further view are not counted."""
+    """The largest logit's class, infinite ones included; -1 for a row with a NaN, wherever it is."""
     nan, inf = torch.nan, torch.inf
     logits = torch.tensor([[1.0, 3.0, 2.0], [5.0, nan, 2.0], [nan, 1.0, 2.0], [0.0, 1.0, inf], [nan, nan, nan]])
     assert predicted(logits).tolist() == [1, -1, -1, 2, -1]
@@ -311,8 +309,7 @@ def test_outcomes_of_test_samples_from_their_round_on() -> None:
 
 
 def test_the_digest_of_logits_is_of_finite_ones_of_the_test_part() -> None:
-    """Equal for equal logits, in other memory as well; another one where one number differs in its last bit; zeros
-    where one is not finite, as models that diverged would all be alike."""
+    """Equal for equal logits, in other memory as well; another one where one number differs in its last bit."""
     table = torch.rand(4, 3)
     given = [table, table.clone().t().contiguous().t(), table, table.double(), table, table, table]
     given[2] = torch.nextafter(table, torch.full_like(table, 9.0)).where(torch.arange(12).view(4, 3) == 11, table)
@@ -330,7 +327,6 @@ def test_the_digest_of_logits_is_of_finite_ones_of_the_test_part() -> None:
 
 
 def test_a_client_without_test_samples_has_no_outcomes() -> None:
-    """No bits, the digest of no samples, and none of logits."""
     none = Samples(torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64))
     j = job(method(), shards=[replace(federation()[0], test=none)], outcomes=1)
     found = step(j, "evaluate").reply
@@ -380,8 +376,7 @@ def test_a_declared_number_must_be_there() -> None:
 
 
 def test_the_moment_that_is_scored() -> None:
-    """At "trained" the view of this name is scored and kept, and what `personalize` gave is the view "delivered"; the
-    cluster is the client's choice at either. A method without such a view is scored as at "delivered"."""
+    """At "trained" the view of this name is scored and kept, and what `personalize` gave is the view "delivered"."""
     zero = torch.zeros(network("mlp").size)
     m = method(
         personalize=lambda self, c: Bundle(model=c.w0, cluster=torch.tensor(2)),
@@ -407,21 +402,7 @@ def test_the_moment_that_is_scored() -> None:
     assert all(torch.equal(t, without[1][n]) for n, t in without[0].items())
 
 
-def test_personalize_may_train() -> None:
-    """A model trained for evaluation only: the same vector as by hand, and no state is kept of it."""
-
-    def personalize(self: Method, c: Client) -> Work:
-        w = yield Train(c.w0)
-        c.state = Bundle(model=w)
-        return Bundle(model=w)
-
-    answer = step(job(method(personalize=personalize)), "evaluate")
-    assert answer.training_s > 0
-    assert answer.reply.test[0].sum() == 4
-
-
 def test_the_loop_answers_in_the_order_it_was_asked() -> None:
-    """The reference engine does one task after another."""
     session = Loop().start(job(method()))
     tasks = [Task("describe", i, 1, Bundle(), Bundle()) for i in (3, 0, 5)]
     assert [a.client for a in session.map(tasks)] == [3, 0, 5]

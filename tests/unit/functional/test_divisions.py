@@ -23,7 +23,6 @@ def test_the_next_fork_on_the_way() -> None:
 
 
 def test_no_division_no_fork() -> None:
-    """At first everybody is at home; nobody is asked about nobody."""
     none = torch.empty(0, dtype=torch.int64)
     assert fork(none, torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)).tolist() == [-1, -1, -1]
     assert fork(SPLITS, none, none).tolist() == []

@@ -89,11 +89,3 @@ def test_pairs_that_are_kept_are_those_of_all(seed: int, k: int, new: int) -> No
     close(got, exactly(after, torch.arange(k + new)), 1e-9)
     assert torch.equal(got[ids], got[:, ids].T)
     assert torch.equal(pairs, before)
-
-
-def test_nobody() -> None:
-    """No clients, no rows, no columns: empty tables."""
-    none = torch.empty(0, dtype=torch.int64)
-    assert distances_from(torch.ones(3, 2), none).shape == (0, 3)
-    assert distances_from(torch.ones(3, 0), torch.tensor([1])).tolist() == [[0, 0, 0]]
-    assert widened(torch.empty(0, 0), 2, torch.empty(0)).tolist() == [[0, 0], [0, 0]]

@@ -28,7 +28,6 @@ def test_average_is_over_owners_only(m: int, classes: int, d: int, seed: int) ->
 
 
 def test_average_owns_its_memory() -> None:
-    """The kept rows are a copy."""
     old = torch.zeros(2, 3)
     found = class_average(torch.ones(1, 2, 3), torch.tensor([[True, False]]), old)
     assert found.tolist() == [[1, 1, 1], [0, 0, 0]]

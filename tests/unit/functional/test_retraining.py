@@ -24,6 +24,7 @@ from fedkin.functional.retraining import (
     random_head,
     with_bias,
 )
+from refusals import refuses
 from toys import apart, close, mlp, plane_net, seeded
 
 
@@ -82,7 +83,7 @@ def test_only_linear_heads() -> None:
         Net(Image, (4,), 3, head="top"),
     ]
     for net in nets:
-        with pytest.raises(ModelError, match="must be a linear layer"):
+        with pytest.raises(ModelError):
             feature_size(net)
 
 
@@ -121,12 +122,6 @@ def test_fit_shuffles_by_its_generator() -> None:
     apart(one, fit(v, x, y, lr=0.5, batch=3, epochs=2, rng=seeded(2)), 1e-4)
     whole = [fit(v, x, y, lr=0.5, batch=20, epochs=2, rng=seeded(seed)) for seed in (1, 2)]
     close(*whole, 1e-5)
-
-
-def test_fit_on_nothing() -> None:
-    """No features, no step."""
-    v = torch.randn(3, 4, generator=seeded())
-    assert torch.equal(fit(v, torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), lr=1.0, batch=2), v)
 
 
 # ---- gradients --------------------------------------------------------------------------------------------------
@@ -216,15 +211,6 @@ def test_matching_at_zero_gradients_is_finite() -> None:
     assert torch.equal(still, z)
 
 
-def test_nothing_to_match() -> None:
-    """No class was sent."""
-    z = torch.zeros(0, 3, 2)
-    found = matched_features(
-        torch.zeros(4, 3), z, torch.zeros(0, dtype=torch.int64), torch.zeros(0, 4, 3), steps=2, lr=1
-    )
-    assert found.shape == (0, 3, 2)
-
-
 class Warm(nn.Module):
     """A network whose logits are a multiple of its head's outputs."""
 
@@ -245,8 +231,8 @@ def test_methods_that_apply_the_head_alone_need_it_last(name: str) -> None:
     def play(net: nn.Module, **how: Any) -> None:
         fedkin.run(fedkin.get_method(name), federation, net, rounds=1, compute=fedkin.Compute(engine="loop"), **how)
 
-    with pytest.raises(ModelError, match="applies the head 'head' alone"):
+    with refuses(ModelError, "'head'"):
         play(Warm(2.0))
-    with pytest.raises(ModelError, match="head 'body'"):
+    with refuses(ModelError, "'body'"):
         play(Warm(1.0), head="body")
     play(Warm(1.0))

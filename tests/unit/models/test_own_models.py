@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import fedkin
 from fedkin.core.errors import ModelError
 from fedkin.models import get_model
 from fedkin.models.start import factory
+from refusals import refuses
 
 SOURCE = """
 import torch
@@ -81,28 +81,27 @@ def test_mode_is_kept(own: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("attribute", "message"),
+    ("attribute", "facts"),
     [
-        ("Bth", "module 'own_networks' has no attribute 'Bth'; did you mean 'Both'?"),
-        ("three", "cannot infer what to pass for a, b, c; fedkin calls f(shape, classes), f(classes) or f()"),
-        ("half", "cannot infer what to pass for depth"),
-        ("number", "expected an nn.Module from the call, got an object of type int"),
-        ("broken", "making the network failed: ValueError: no idea"),
-        ("instance", "expected an nn.Module class or a function that makes a module, got an object of type Sequential"),
+        ("Bth", ("'own_networks'", "'Bth'", "'Both'")),
+        ("three", ("a, b, c", "f(shape, classes)")),
+        ("half", ("depth",)),
+        ("number", ("nn.Module", "int")),
+        ("broken", ("ValueError: no idea",)),
+        ("instance", ("nn.Module class", "Sequential")),
     ],
 )
-def test_faults(own: str, attribute: str, message: str) -> None:
-    """Each fault of an own network is named."""
-    with pytest.raises(ModelError, match=re.escape(message)):
+def test_faults(own: str, attribute: str, facts: tuple[str, ...]) -> None:
+    with refuses(ModelError, *facts):
         get_model(f"{own}:{attribute}", (4,), 3)
 
 
 def test_wrong_shapes(own: str) -> None:
     """A network for other inputs or another number of classes is refused with the shapes."""
     rows = fedkin.Federation.from_arrays([(np.zeros((20, 5)), np.arange(20) % 3)])
-    with pytest.raises(ModelError, match=r"own_networks:nothing fails on inputs of shape \[5\] .*RuntimeError"):
+    with refuses(ModelError, "own_networks:nothing", "[5]", "RuntimeError"):
         fedkin.run(fedkin.methods.FedAvg(), rows, f"{own}:nothing")
-    with pytest.raises(ModelError, match=r"own_networks:pair gives an object of type tuple; expected logits \[B, 3\]"):
+    with refuses(ModelError, "own_networks:pair", "tuple", "logits [B, 3]"):
         fedkin.run(
             fedkin.methods.FedAvg(),
             fedkin.Federation.from_arrays([(np.zeros((20, 4)), np.arange(20) % 3)]),
@@ -112,17 +111,17 @@ def test_wrong_shapes(own: str) -> None:
 
 def test_imports(own: str) -> None:
     """A module that is not there, or fails at import, is named with the cause."""
-    with pytest.raises(ModelError, match="importing 'no_such_module' failed: ModuleNotFoundError"):
+    with refuses(ModelError, "'no_such_module'", "ModuleNotFoundError"):
         get_model("no_such_module:Net", (4,), 3)
-    with pytest.raises(ModelError, match=r"importing 'faulty_networks' failed.*nowhere_to_be_found"):
+    with refuses(ModelError, "'faulty_networks'", "nowhere_to_be_found"):
         get_model("faulty_networks:Net", (4,), 3)
 
 
 def test_unknown_name() -> None:
     """A misspelt name is answered with the nearest and all known ones."""
-    with pytest.raises(ModelError, match=r"no model 'dapfl-cn'; did you mean 'dapfl-cnn'\? Known: linear, mlp"):
+    with refuses(ModelError, "'dapfl-cn'", "'dapfl-cnn'", "linear, mlp"):
         get_model("dapfl-cn", (1, 28, 28), 10)
-    with pytest.raises(ModelError, match=r"no model 'zzz'\. Known: linear"):
+    with refuses(ModelError, "'zzz'", "linear"):
         get_model("zzz", (1, 28, 28), 10)
 
 
@@ -141,7 +140,7 @@ def test_an_object_that_cannot_be_drawn_anew_has_one_start() -> None:
     """Methods with one start run; a second start, which would be the first again, is an error that names the layer."""
     make = factory(nn.Sequential(Own(1.0), nn.Linear(3, 2)), (4,), 2)
     make()
-    with pytest.raises(ModelError, match=r"'0.weight' of Own cannot be drawn anew; give the module"):
+    with refuses(ModelError, "'0.weight' of Own"):
         make()
     constant = factory(nn.Sequential(Own(0.0), nn.Linear(3, 2)), (4,), 2)
     assert not torch.equal(constant()[1].weight, constant()[1].weight)

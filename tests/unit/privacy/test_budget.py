@@ -84,7 +84,6 @@ def test_epsilon_of_different_rates_is_of_all_steps() -> None:
 
 
 def test_the_line_of_a_round_brings_its_steps_back() -> None:
-    """Through JSON, added up over rounds."""
     spent = {3: {1 / 7: 4, 0.5: 1}, 0: {0.1: 2}}
     lines = [
         msgspec.json.decode(msgspec.json.encode(RoundLine(1, private=written(s))), type=RoundLine)

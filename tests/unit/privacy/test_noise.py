@@ -81,7 +81,6 @@ def test_far_tails_are_drawn() -> None:
 
 @given(n=st.integers(1, 1 << 80), seed=st.integers(0, 9))
 def test_whole_numbers_stay_below(n: int, seed: int) -> None:
-    """Also where one word of random bits is not enough."""
     assert 0 <= Keyed(generator(seed)).below(n) < n
     assert 0 <= Secret().below(n) < n
 
@@ -182,7 +181,6 @@ def test_nothing_else_can_be_said(what: str) -> None:
 
 
 def test_training_sees_the_data_as_they_are() -> None:
-    """Counts are noisy at joining only."""
     job = Job(DAPFL(), mlp(), TRAINING, federation(), 7, count_noise=KeyedReports(0.01, 7).counts)
     (answer,) = Loop().start(job).map([Task("evaluate", 1, 1, Bundle(), Bundle())])
     assert torch.equal(answer.reply.counts, federation()[1].train.counts(3))

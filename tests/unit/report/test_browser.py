@@ -94,18 +94,6 @@ def test_the_slider_shows_the_weights_of_a_round(browser, report) -> None:
     opened.close()
 
 
-def test_the_circle_has_the_links_of_the_round(browser, report) -> None:
-    """Of three points each: from the client that teaches to the one that learns, as strong as the weight."""
-    opened = Opened(browser, report)
-    opened.see("circle")
-    opened.tab.locator("#round").press("Home")
-    links = 'document.querySelector("#chart-circle").chart.view.data("links").filter(d => d.o === 2)'
-    (link,) = opened.tab.evaluate(f"{links}.map(d => [d.from, d.client, d.w])")
-    assert link == ["bern", "zurich", pytest.approx(0.25, abs=0.005)]
-    assert opened.tab.locator("#learned-charts h3").first.inner_text() == "1 link"
-    opened.close()
-
-
 def test_the_table_is_sorted_and_filtered(browser, report) -> None:
     """By name up and down, by samples; a filter leaves one client, a group, or those lower; heads say the order."""
     opened = Opened(browser, report)
@@ -198,19 +186,6 @@ def test_a_phone_scrolls_in_one_direction_only(browser, report) -> None:
     opened.close()
 
 
-def test_both_lists_fit_into_the_bar_of_a_phone(browser, made, tmp_path) -> None:
-    """A method with a long name and two seeds, at two widths of phones: the button at the right is on the screen."""
-    runs = [made(t, s) for t in ("Local", "Clustered Sampling-safe (best)") for s in (0, 1)]
-    for width in (360, 420):
-        opened = Opened(browser, write_page(tmp_path / str(width), content_of(runs)), width=width)
-        assert opened.tab.locator("#method:visible, #seed:visible").count() == 2
-        assert opened.tab.evaluate("document.documentElement.scrollWidth") <= width
-        right = opened.tab.evaluate("Math.max(...[...document.querySelectorAll('.bar button, .bar select')]"
-                                    ".map(e => e.getBoundingClientRect().right))")  # fmt: skip
-        assert right <= width
-        opened.close()
-
-
 def test_a_comparison_changes_its_method(browser, made, tmp_path) -> None:
     """One list for the whole page: headline, board, groups, clients, settings; every chart is drawn without a fault."""
     runs = [made("Local", s, top=0.7) for s in (0, 1)] + [made("FedAvg", s, top=0.75) for s in (0, 1)]
@@ -255,36 +230,6 @@ def test_two_methods_are_compared_client_by_client(browser, made, tmp_path) -> N
         "document.querySelector('#pairs .chart').chart.spec.data.values.map(d => [d.over, d.with])"
     )
     assert drawn[0] == [72, 67]
-    opened.close()
-
-
-def test_of_many_clients_ten_are_shown_until_all_are_asked_for(browser, made, tmp_path) -> None:
-    """The worst ten of thirty; then all of them; in print all, whatever the screen shows."""
-    runs = [made("Local", top=0.7, clients=30), made("M", clients=30, gains={29: -0.3})]
-    opened = Opened(browser, write_page(tmp_path, content_of(runs)))
-    assert len(opened.column(0)) == 10
-    assert opened.column(0)[0] == "29"
-    opened.tab.evaluate('dispatchEvent(new Event("beforeprint"))')
-    assert len(opened.column(0)) == 30
-    opened.tab.evaluate('dispatchEvent(new Event("afterprint"))')
-    assert len(opened.column(0)) == 10
-    opened.tab.get_by_role("button", name="Show all 30 clients").click()
-    assert len(opened.column(0)) == 30
-    opened.close()
-
-
-def test_of_very_many_clients_those_of_the_table_have_their_names(browser, made, tmp_path) -> None:
-    """Names of 1,100 clients are not on the page, but those of its rows are; in a CSV file no name is a formula."""
-    run = made("M", clients=1100, rounds=1, gains={7: -0.3})
-    edit(run, names=tuple(f"=site {i}" for i in range(1100)))
-    opened = Opened(browser, write_page(tmp_path, content_of([run])))
-    assert opened.column(0)[0] == "=site 7"
-    with opened.tab.expect_download() as download:
-        opened.tab.locator("#people-csv").click()
-    download.value.save_as(tmp_path / "clients.csv")
-    rows = (tmp_path / "clients.csv").read_text().splitlines()
-    assert len(rows) == 1001
-    assert all(row.startswith("'=site ") for row in rows[1:])
     opened.close()
 
 

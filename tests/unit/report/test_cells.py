@@ -10,14 +10,13 @@ import torch
 from fedkin.evaluate import spread
 from fedkin.experiment.sweep import Trial, _csv
 from fedkin.exporting.model import Predicted, write_csv
-from fedkin.report import tables
 from fedkin.report.content import content_of
 from fedkin.report.export import write_files
-from fedkin.report.publication_tables import Origin, to_csv
 from fedkin.report.tables import cells
 
 FORMULAS = ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "=", "-", "-a", "--", "\n=1"]
 FORMULAS += ["-1 ± A1", "-1 ± 2 ± 3"]
+NAME = "=HYPERLINK(1)"
 NUMBERS = [-0.5, -1, "-0.5", "+1e-3", "-7.9 ± 4.4", "-inf", "1"]
 
 
@@ -38,23 +37,13 @@ def test_numbers_and_other_texts_stay(value: object) -> None:
     assert cells([value]) == [value]
 
 
-@pytest.mark.parametrize("name", ["=HYPERLINK(1)", "@a", "-x"])
-def test_tables_of_a_comparison(name: str, made) -> None:
-    """table.csv: the titles of methods."""
-    rows = tables.comparison_rows({"Local": [made(title="Local")], name: [made(title=name)]}, "Local")
-    found = rows_of(to_csv(rows, Origin(f"{name} compare", ())))
-    assert [row[0] for row in found] == ["method", "Local", "'" + name]
-    assert {row[-1] for row in found[1:]} == {f"'{name} compare"}
-
-
-@pytest.mark.parametrize("name", ["=HYPERLINK(1)", "@a", "-x"])
-def test_tables_of_a_report(name: str, made, tmp_path: Path) -> None:
+def test_tables_of_a_report(made, tmp_path: Path) -> None:
     """clients.csv: the names of clients; a gain below zero stays a number."""
-    run = made(names=(name, "b", "c", "d"))
+    run = made(names=(NAME, "b", "c", "d"))
     write_files(tmp_path, content_of([run]))
     found = rows_of((tmp_path / "clients.csv").read_bytes().decode())
-    assert [row for row in found if "'" + name in row]
-    assert not [row for row in found if name in row]
+    assert [row for row in found if "'" + NAME in row]
+    assert not [row for row in found if NAME in row]
 
 
 def test_titles_that_differ_in_signs_have_their_own_files(made, tmp_path: Path) -> None:
@@ -66,18 +55,16 @@ def test_titles_that_differ_in_signs_have_their_own_files(made, tmp_path: Path) 
     assert len(set(written)) == len(written)
 
 
-@pytest.mark.parametrize("name", ["=HYPERLINK(1)", "@a", "-x"])
-def test_tables_of_a_sweep(name: str) -> None:
+def test_tables_of_a_sweep() -> None:
     """sweep.csv: values that are texts, and why a setting failed."""
-    good = Trial(0, {"method.a": name, "training.lr": -0.5}, spread([0.5]))
-    trials = [good, Trial(1, {"method.a": "b", "training.lr": 1.0}, None, name)]
+    good = Trial(0, {"method.a": NAME, "training.lr": -0.5}, spread([0.5]))
+    trials = [good, Trial(1, {"method.a": "b", "training.lr": 1.0}, None, NAME)]
     found = rows_of(_csv(trials, good))
-    assert found[1][1:3] == ["'" + name, "-0.5"]
-    assert found[2][-1] == "'" + name
+    assert found[1][1:3] == ["'" + NAME, "-0.5"]
+    assert found[2][-1] == "'" + NAME
 
 
-@pytest.mark.parametrize("name", ["=HYPERLINK(1)", "@a", "-x"])
-def test_predictions(name: str) -> None:
+def test_predictions() -> None:
     """The labels of predicted rows; a label that is a number stays one."""
-    found = Predicted(("1", "2"), torch.tensor([[0.25, 0.75], [0.75, 0.25]]), (name, "-1"))
-    assert [row[1] for row in rows_of(write_csv(found).decode())] == ["label", "-1", "'" + name]
+    found = Predicted(("1", "2"), torch.tensor([[0.25, 0.75], [0.75, 0.25]]), (NAME, "-1"))
+    assert [row[1] for row in rows_of(write_csv(found).decode())] == ["label", "-1", "'" + NAME]

@@ -27,15 +27,6 @@ def test_clients_stand_on_a_circle_in_the_order_of_their_groups() -> None:
     assert far > near
 
 
-def test_long_names_point_outwards_and_short_ones_are_level() -> None:
-    """At the left the text ends at the circle, at the right it begins there; it never stands on its head."""
-    rows = [place.datum for place in circle.places(["University Hospital West"] * 4, [-1] * 4)]
-    assert {row["side"] for row in rows} == {"left", "right"}
-    assert all(abs(row["turn"]) <= 90 or row["turn"] >= 270 or row["turn"] <= -270 for row in rows)
-    assert {len(row["label"]) for row in rows} == {16}
-    assert [place.datum["turn"] for place in circle.places(list("0123"), [-1] * 4)] == [0] * 4
-
-
 def test_of_many_clients_only_harmed_ones_have_a_label() -> None:
     """Of 61 clients the seventh; of 60 all."""
     harmed = [i == 7 for i in range(61)]
@@ -94,11 +85,3 @@ def test_a_run_with_groups_has_strip_circle_and_matrix(made) -> None:
         ("2", 0, 0), ("3", 0, 1), ("0", 1, 0), ("1", 1, 1),
     ]  # fmt: skip
     assert "Adjusted Rand index with the true groups" in grouped.says
-
-
-def test_a_run_without_relations_has_one_sentence(made) -> None:
-    """No slider, no picture: one model for all, or none in common."""
-    assert relations(made("FedAvg")).fact == "With FedAvg, every client learns from all others"
-    assert relations(made("FedAvg-safe")).fact.startswith("With FedAvg-safe, each client decides how much")
-    assert relations(made("Local")).fact == "Alone, no client learns from another"
-    assert relations(made("FedAvg")).figures == []

@@ -23,8 +23,7 @@ def noted(title="A-safe", seed=0, shares=((0.0, 0.5, 0.0), (1.0, 1.0, 0.0)), rou
 
 
 def test_the_share_of_each_client_is_a_dot():
-    """Means over the last fifth of the run: 0.5, 0.75 and 0; over two seeds the mean of both; a run without such
-    numbers has no figure."""
+    """Means over the last fifth of the run: 0.5, 0.75 and 0; over two seeds the mean of both."""
     (figure,) = costs.note_figures("A-safe", [noted()])
     assert [(row["client"], row["value"], row["row"]) for row in values(figure)] == [
         *(("a", 0.5, 1), ("b", 0.75, 1), ("c", 0.0, 1))

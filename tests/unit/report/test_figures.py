@@ -11,10 +11,10 @@ from msgspec.structs import replace as replace_line
 
 from fedkin.display import printable
 from fedkin.record.lines import RelationLine, RoundLine, TimingLine
-from fedkin.record.result import Result, by_title
+from fedkin.record.result import by_title
 from fedkin.report import charts, client_table, clusters, costs, curves, figures, weights
 from fedkin.report.standings import ClientGain
-from madeup import about, edit
+from madeup import edit
 
 
 def values(figure: figures.Figure) -> list[dict]:
@@ -38,25 +38,9 @@ def test_one_run_has_mean_worst_tenth_band_and_local(made):
     assert of(rows, "worst 10 %") == [60.0] * 3
     assert of(rows, "Local, final") == [50.0, 50.0]
     assert (rows[0]["round"], rows[0]["low"], rows[0]["high"]) == (1, 70.0, 80.0)
-    assert figure.fact == "DA-PFL: 75.0 % on average (round 3), 60.0 % for the worst tenth of clients"
-
-
-def test_the_band_never_leaves_per_cent(made):
-    """Mean 99 % plus a standard deviation of 5 points is drawn as 100 %."""
-    assert (
-        max(row.get("high", 0) for row in values(curves.one_over_rounds(made(top=0.99), "Local", None, True))) == 100.0
-    )
-
-
-def test_a_run_that_was_never_evaluated_still_draws():
-    """No data: an empty chart that says so."""
-    figure = curves.one_over_rounds(Result(run=about("X"), config={}), "Local", None, True)
-    assert values(figure) == []
-    assert figure.fact == "X: no round was evaluated"
 
 
 def test_missing_values_are_left_out(made):
-    """None in a line is no point, not an error."""
     run = made()
     edit(run, lambda line: {"accuracy": None, "std": None, "worst_decile": None} if line.round == 2 else None)
     rows = values(curves.one_over_rounds(run, "Local", None, True))
@@ -74,7 +58,6 @@ def test_methods_are_overlaid_with_mean_and_spread_over_seeds(made):
         one["data"]["values"] for one in figure.spec["layer"] if one.get("data", {}).get("values", [{}])[0].get("name")
     ]
     assert [(row["name"], row["text"]) for row in ends] == [("Alone", "90.0"), ("A", "70.0")]
-    assert "The band is ± one standard deviation over seeds, for the method picked." in figure.caption
     assert worst.name == "accuracy-over-rounds-worst-tenth"
 
 
@@ -86,15 +69,12 @@ def test_a_title_of_any_signs_is_drawn(made, title):
 
 
 def test_a_mean_over_seeds_ends_with_the_first_of_them(made):
-    """Of seeds that ended after rounds 4 and 6 the mean has four rounds; a method whose seeds are equally long has all,
-    and nothing is said without such a method."""
+    """Of seeds that ended after rounds 4 and 6 the mean has four rounds."""
     ends = [("M", 0, 4), ("M", 1, 6), ("Local", 0, 5), ("Local", 1, 5)]
     runs = [made(title, seed, rounds=end) for title, seed, end in ends]
     figure = curves.over_rounds(by_title(runs))[0]
     assert [row["round"] for row in values(figure) if row["series"] == "M"] == [1, 2, 3, 4]
     assert max(row["round"] for row in values(figure) if row["series"] == "Local") == 5
-    assert "A line ends with the first of its seeds to end early." in figure.caption
-    assert "A line ends" not in curves.over_rounds(by_title(runs[2:]))[0].caption
 
 
 def test_labels_of_curves_never_overlap():
@@ -104,16 +84,6 @@ def test_labels_of_curves_never_overlap():
         pixels = [(100 - at) * curves.HEIGHT / 100 for _, at in ends]
         assert min(b - a for a, b in pairwise(pixels)) >= 15.9
         assert max(pixels) <= curves.HEIGHT
-
-
-def test_labels_that_are_far_apart_stay_at_their_lines():
-    """Only labels that would overlap are moved, as a block around the middle of their lines."""
-    places = figures.end_labels({"a": 90.0, "b": 50.0, "c": 49.0}, 0, 100, 300)
-    assert [at for _, at in places] == [
-        90.0,
-        pytest.approx(49.5 + 100 * 8 / 300, abs=0.01),
-        pytest.approx(49.5 - 100 * 8 / 300, abs=0.01),
-    ]
 
 
 def test_the_lines_of_one_run_have_its_final_figures_at_their_ends(made):
@@ -146,16 +116,6 @@ def test_of_many_methods_the_best_and_the_references_have_colours(made):
     assert len(set(coloured.values())) == 9
     assert figures.prominent(groups)[-1] == "Local"
     assert "Thin and grey: 12 other methods." in curves.over_rounds(groups)[0].caption
-
-
-def test_a_method_has_one_colour_on_the_page(made):
-    """Whichever figure has which method first, all keep what they got."""
-    runs = [made(t, top=top) for t, top in {"FedPer": 0.8, "M": 0.7, "FedAvg": 0.6, "N": 0.9, "PFedCS": 0.5}.items()]
-    groups, turned = by_title(runs), by_title(runs[::-1])
-    assert list(groups) != list(turned)
-    assert figures.shades(groups) == figures.shades(turned)
-    assert figures.shapes(groups) == figures.shapes(turned)
-    assert figures.shades(groups)["FedAvg"] == "var(--m1)"
 
 
 def test_grey_lines_are_thin_and_below_the_others(made):
@@ -192,7 +152,6 @@ def test_traffic_until_it_beats_training_alone(made):
         ("A", 9.0, 6.0, "6 MB, round 2"), ("D", 9.0, 9.0, "9 MB, round 3"), ("C", 9.0, None, "not above"),
         ("B", 9.0, None, "not above"),
     ]  # fmt: skip
-    assert "until mean accuracy was first above 60.0%, of methods that end above it" in figure.caption
 
 
 def test_the_course_says_who_still_rises(made):
@@ -200,10 +159,8 @@ def test_the_course_says_who_still_rises(made):
     a, b = made("A", rounds=10), made("B", rounds=10)
     edit(b, lambda line: {"accuracy": 0.9} if line.round > 8 else None)
     assert curves.course(by_title([a, b])) == "B is still rising; the other levels off by round 1"
-    assert curves.course(by_title([a])) == "It levels off by round 1"
     again = edit(replace(b), title="A", seed=1)
-    assert curves.course(by_title([a, again])) == "A is still rising", "the mean over seeds"
-    assert curves.course(by_title([made("A"), made("C")])) == "Accuracy over rounds"
+    assert "A is still rising" in curves.course(by_title([a, again])), "the mean over seeds"
 
 
 def test_long_runs_are_thinned(made):
@@ -225,25 +182,8 @@ def test_final_accuracies_are_ordered_with_spread_and_local_line(made):
     assert figure.fact == "A is highest with 70.0 %; 1 of 2 is above Local"
 
 
-def test_the_distribution_is_the_clients_in_order(made):
-    """Worst first, at the middle of each client's share."""
-    rows = values(costs.distribution(by_title([made(gains={2: -0.2})])))
-    assert [(row["share"], row["value"]) for row in rows] == [(12.5, 60.0), (37.5, 80.0), (62.5, 80.0), (87.5, 80.0)]
-
-
-def test_methods_that_send_nothing_are_named_together(made):
-    """One method sends next to nothing, or two."""
-    runs = [made(title) for title in ("Local", "Local (full)", "M")]
-    for run in runs[:2]:
-        edit(run, lambda line: {"bytes_up": 10, "bytes_down": 10})
-    assert " Local sends next to nothing: level, at its final" in costs.over_bytes(by_title(runs[::2])).caption
-    both = costs.over_bytes(by_title(runs)).caption
-    assert " Local and Local (full) send next to nothing: level, at their final accuracy." in both
-
-
 def test_every_method_has_its_name_over_bytes(made):
-    """However many there are: at the right, a line of text apart, in order of the ends of the lines; bold for those
-    that no other exceeds for as few bytes."""
+    """However many there are: at the right, a line of text apart, in order of the ends of the lines."""
     runs = [made(f"M{i:02}", top=0.5 + 0.01 * (i % 20)) for i in range(30)]
     for i, run in enumerate(runs):
         edit(run, lambda line, mb=1 + i: {"bytes_up": 1_000_000 * mb})
@@ -308,20 +248,10 @@ def test_frames_hold_each_round_in_the_order_of_the_map():
 
 
 def test_more_rounds_than_frames_are_averaged():
-    """Ten rounds in two frames of five."""
     lines = [RelationLine(r, {0: {1: float(r > 5)}, 1: {0: 1.0}}) for r in range(1, 11)]
     found = maps(lines, [0, 1], range(1, 11), 2)
     assert found.rounds == [(1, 5), (6, 10)]
     assert found.cells[:, 0, 1].tolist() == [0, 254]
-
-
-def test_many_clients_share_rows():
-    """250 clients in 100 rows; each learns from itself alone, so all weight stays on the diagonal."""
-    lines = [RelationLine(1, {i: {i: 1.0} for i in range(250)})]
-    found = maps(lines, list(range(250)), [1], 5)
-    assert found.cells.shape == (1, 100, 100)
-    assert (found.cells[0] == 254 * np.eye(100)).all()
-    assert "share a row" in weights.weights_figure(found, "f").caption
 
 
 def test_a_large_own_weight_does_not_drown_the_others():
@@ -331,25 +261,6 @@ def test_a_large_own_weight_does_not_drown_the_others():
     assert (found.high, found.drowned) == (0.1, True)
     title = weights.weights_figure(found, "f").spec["layer"][0]["encoding"]["color"]["title"]
     assert "own weight is off the scale" in title
-
-
-def test_nothing_said_is_no_map():
-    """A run that recorded no weights or clusters has no picture."""
-    assert maps([], [0, 1], [1], 5) is None
-    assert weights.weights_fact({}) == "no client said whom it learned from"
-
-
-def test_the_fact_of_weights_with_and_without_groups():
-    """Two of three rows go to the own group, two of six ordered pairs are in one. Without groups: how many others."""
-    rows = {0: {2: 1.0}, 1: {0: 1.0}, 2: {0: 1.0}}
-    lines = [RelationLine(1, rows)]
-    assert (
-        weights.weights_fact(weights.mean_rows(lines), [1, 0, 1])
-        == "67 % of weight on others is in the own group (chance: 33 %)"
-    )
-    lines = [RelationLine(1, {0: {0: 0.5, 1: 0.25, 2: 0.25}})]
-    assert weights.weights_fact(weights.mean_rows(lines)) == "a client learns from about 2.0 others; own weight 50 %"
-    assert weights.weights_fact({0: {0: 1.0}}) == ("no client learned from another")
 
 
 def test_clusters_have_members_sizes_and_the_last_move():
@@ -403,19 +314,6 @@ def test_letters_of_groups_go_by_size():
     assert [clusters.letter(n) for n in (0, 25, 26, 27)] == ["A", "Z", "AA", "AB"]
 
 
-def test_the_sentences_on_groups():
-    """Sizes from the largest; the beginning without groups, the last move, and the true groups where known."""
-    labels = np.array([[-1, 0, 0], [-1, 1, 1], [-1, 0, 1]])
-    found = clusters.Clusters([1, 2, 3], labels)
-    assert clusters.groups_fact("M", [0, 1, 1]) == "M found two groups, of 2 and 1 clients"
-    assert clusters.groups_fact("M", [0, 0, 0]) == "M put all 3 clients into one group"
-    assert clusters.groups_fact("M", list(range(7)) * 2) == "M made 7 groups of 2 to 2 clients"
-    said = clusters.groups_says(found, None)
-    assert said.startswith("Until round 1 there are no groups: one model for all. 1 of 3 clients changed group in the")
-    assert said.endswith("The data have no known groups to compare with.")
-    assert "Adjusted Rand index with the true groups: 1.00." in clusters.groups_says(found, [0, 1, 1])
-
-
 def test_clients_that_shared_a_model():
     """Clients 0 and 1 share a group in one of two rounds with groups, 1 and 2 in the other."""
     found = clusters.Clusters([1, 2, 3], np.array([[-1, 0, 0], [-1, 0, 1], [-1, 1, 1]]))
@@ -424,11 +322,6 @@ def test_clients_that_shared_a_model():
     figure = clusters.together_figure("M", shared, ["a", "b", "c"], [0, 1, 1])
     groups = {(row["client"], row["from"]): row["group"] for row in values(figure)}
     assert (groups["a", "a"], groups["a", "b"], groups["b", "c"]) == (-2, -1, 1)
-
-
-def test_no_known_cluster_at_all():
-    """Only -1: an empty picture that says so."""
-    assert clusters.clusters_fact([1], np.full((3, 1), -1), [0, 0, 1]) == "no cluster is known"
 
 
 # ---- single clients
@@ -476,16 +369,6 @@ def test_few_rounds_have_labels_at_whole_numbers(made):
     assert [label for label in found[0] if label] == ["1", "2"]
 
 
-def test_small_traffic_is_not_rounded_to_nothing(made):
-    """Half a megabyte is <1 MB, in the titles and captions of the charts as in the cards."""
-    runs = [made(title, top=top, rounds=2) for title, top in (("A", 0.8), ("Local", 0.6))]
-    for run in runs:
-        edit(run, lambda line: {"bytes_up": 100_000, "bytes_down": 100_000, "bytes_evaluation": 50_000})
-    figure = costs.over_bytes(by_title(runs))
-    assert figure.fact.endswith("<1 MB")
-    assert "sent up to <1 MB more" in figure.caption
-
-
 @pytest.mark.parametrize(
     ("values", "limits", "named"),
     [
@@ -503,10 +386,3 @@ def test_a_title_names_the_first_only_where_it_is_clearly_first(
 ) -> None:
     """By a point of accuracy, or a tenth of a cost; alone it is always named."""
     assert figures.leader(values, **limits) == named
-
-
-def test_titles_of_methods_that_are_alike_name_none(made) -> None:
-    """Equal traffic, and accuracies half a point apart."""
-    groups = by_title([made("A", top=0.600), made("B", top=0.595)])
-    facts = [curves.final_accuracies(groups, "Local").fact, costs.over_bytes(groups).fact]
-    assert not [fact for fact in facts if re.search(r"\b[AB]\b|highest|most", fact)]

@@ -59,32 +59,14 @@ def test_the_first_sentence_counts() -> None:
     assert several == "own: 2 errors, 1 warning; it cannot be trained on as it is"
 
 
-def test_every_client_has_a_row_of_bars() -> None:
-    """The largest class at full height, none is a dot."""
-    grid = inspection.clients_grid(found())
-    assert [row[0] for row in grid.rows] == ["client 0", "client 1", "client 2"]
-    assert grid.rows[0][1:] == ("█▁▁·", "30", "1", "2", "50.0")
-
-
 @pytest.mark.parametrize("clients", [3, 60])
 def test_many_classes_fit_80_columns(clients: int) -> None:
-    """Bars and figures are whole, and those of groups of clients."""
     console = Console(file=io.StringIO(), width=80)
     grid = inspection.clients_grid(found(clients, 1000))
     console.print(to_rich(grid))
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert all(cell in "\n".join(lines) for row in grid.rows for cell in row[1:])
-
-
-def test_the_most_frequent_class_stands_in_the_table_of_the_page(tmp_path: Path) -> None:
-    """Its name and its fraction in training and test; a group of clients has the mean, what is not known a dash."""
-    text = inspection.write_inspection(tmp_path, found(2)).read_text(encoding="utf-8")
-    assert '<td class="number">class 1</td><td class="number">75.0</td><td class="number">100.0</td>' in text
-    table = found(80)
-    assert {row[-1] for row in inspection.clients_grid(table).rows} == {"50.0", "100.0"}
-    table["clients"][0]["majority_test"] = None
-    assert inspection.clients_grid({**table, "clients": table["clients"][:2]}).rows[0][-1] == "–"
 
 
 @pytest.mark.parametrize(("clients", "rows"), [(40, 40), (41, 40), (10_000, 40)])
@@ -142,12 +124,3 @@ def test_the_page_is_whole_and_loads_nothing(tmp_path: Path) -> None:
     assert len(set(names)) == len(names)
     assert json.loads((path.parent / "inspect.json").read_text()) == found()
     assert ET.parse(path.parent / "labels.svg").getroot().tag.endswith("svg")
-
-
-def test_what_could_not_be_read_has_a_page_too(tmp_path: Path) -> None:
-    nothing = {"samples": None, "inputs": "", "classes": [], "class_samples": [], "sharing": "", "columns": []}
-    bare = {**found(0), **nothing, "advice": []}
-    text = inspection.write_inspection(tmp_path, bare).read_text(encoding="utf-8")
-    assert text.count("<svg") == 1  # the logo
-    assert "1,&lt;i&gt;" in text
-    assert not (tmp_path / "labels.svg").exists()

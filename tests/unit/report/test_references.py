@@ -30,7 +30,6 @@ def test_participation_and_rounds_are_said(made):
 
 
 def test_at_full_participation_the_choice_alone_differs(made):
-    """Both train every client in every round."""
     text = references.which_is_which(pair(made, participation=1.0))
     assert text.startswith("Local and Local (full): under both every client trains alone in all 100 rounds")
     assert (
@@ -114,23 +113,3 @@ def test_clients_that_train_alone_are_not_what_collapsed(made):
     said = " ".join(w.text for w in content_of(runs, "FedAvg").caveats if w.kind == "collapse")
     assert "M equals FedAvg for every client: what it does beyond that has no effect" in said
     assert "Local equals" not in said
-
-
-def test_clients_that_cannot_be_reached_are_said(made):
-    """Drop-outs and late joiners train in fewer rounds, and without validation data nothing is chosen by them."""
-    text = references.which_is_which(pair(made, participation=1.0, dropout=0.4, late_joiners="3@50"))
-    assert (
-        "trains alone in all 100 rounds in which it can be reached (40 % drop out of a round, some join late), since "
-        "all clients that can be reached take part in each round"
-    ) in text
-    text = references.which_is_which(pair(made, participation=0.2, dropout=0.4))
-    assert (
-        "Under Local (full) every client trains alone in all 100 rounds in which it can be reached (40 % drop" in text
-    )
-    groups = {share: pair(made, participation=share) for share in (0.2, 1.0)}
-    for runs in (run for pairs in groups.values() for each in pairs.values() for run in each):
-        runs.config["data"] = {"validation": 0.0}
-    assert "predicts with its last model: what it can reach" in references.which_is_which(groups[0.2])
-    assert references.which_is_which(groups[1.0]).endswith(
-        "Under both a client predicts with its last model, as there are no validation data."
-    )

@@ -1,7 +1,6 @@
 """Tables hold the numbers they were given, in every rendering."""
 
 import io
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from rich.console import Console
 from scipy.stats import t
 
-from fedkin.evaluate import paired, spread
+from fedkin.evaluate import spread
 from fedkin.record.result import Result, by_title
 from fedkin.report import tables
 from fedkin.report.content import content_of
@@ -33,8 +32,7 @@ def groups(made):
 
 
 def test_comparison_rows_by_hand(groups):
-    """M: accuracies .75 and .8; gains over Local of the same seed .05 and .1; the range of harmed clients needs single
-    test samples, which these runs do not have."""
+    """M: accuracies .75 and .8; gains over Local of the same seed .05 and .1."""
     rows = {row.title: row for row in tables.comparison_rows(groups)}
     m = rows["M"]
     assert m.accuracy.values == pytest.approx((0.75, 0.8))
@@ -45,16 +43,8 @@ def test_comparison_rows_by_hand(groups):
     assert m.megabytes.mean == pytest.approx(9.0)
 
 
-def test_only_runs_of_the_same_seed_are_compared(groups):
-    """Seed 5 has no Local: no gain and no harm; Local is not compared with itself."""
-    rows = {row.title: row for row in tables.comparison_rows(groups)}
-    assert rows["O|dd"].gain is None
-    assert rows["Local"].gain is None
-
-
 def test_comparison_table_cells(groups):
-    """Mean ± std in per cent, gain with sign, no count of harmed clients without single test samples, megabytes; two
-    such seeds set no method apart."""
+    """Mean ± std in per cent, gain with sign, no count of harmed clients without single test samples, megabytes."""
     grid = tables.comparison_table(tables.comparison_rows(groups), extra=headline(groups))
     assert grid.rows[1] == ("M", "77.5 ± 3.5", "77.5", "70.0 ± 14.1", "70.0 ± 0.0", "+7.5 ± 3.5", "–", "9")
     assert grid.rows[2] == ("O|dd", "50.0", "50.0", "50.0", "40.0", "–", "–", "9")
@@ -64,8 +54,7 @@ def test_comparison_table_cells(groups):
 
 
 def test_the_other_moment_has_a_column_where_it_exists(made):
-    """Method M also has accuracies after training, .6 in every round: a column, with a dash for Local; and a row in the
-    table of its run."""
+    """Method M also has accuracies after training, .6 in every round: a column, with a dash for Local."""
     local, run = made("Local"), made("M")
     edit(run, lambda line: {"accuracy_trained": 0.6})
     grid = tables.comparison_table(tables.comparison_rows(by_title([local, run])))
@@ -102,20 +91,6 @@ def test_a_narrow_screen_cuts_no_name_and_no_figure(made, seeds):
     assert set(" ".join(grid.columns).split()) <= set(found)
 
 
-@pytest.mark.parametrize("width", [80, 90, 100])
-def test_a_method_of_several_seeds_takes_one_line(width):
-    """Where names have up to 12 letters: mean, spread and the range of harmed clients stand side by side."""
-    columns = ("method", "accuracy %", "last", "trained %", "worst 10 %", "macro-F1 %", "gain", "harmed", "MB")
-    row = ("Local (full)", *("10.0 ± 9.9", "10.0", "10.0 ± 9.9", "10.0 ± 9.9", "10.0 ± 9.9", "-20.1 ± 7.1"))
-    grid = tables.Grid("", columns, ((*row, "10–15 of 16", "< 0.01"), (*row, "0 of 16", "10.9")))
-    console = Console(file=io.StringIO(), width=width)
-    console.print(tables.to_rich(grid, width), crop=False)
-    lines = console.file.getvalue().splitlines()
-    assert max(map(len, lines)) <= width
-    figures = [re.sub("[^0-9]+", "", line) for line in lines if "Local" in line]
-    assert figures == [re.sub("[^0-9]+", "", "".join(cells)) for cells in grid.rows]
-
-
 @pytest.mark.parametrize("width", [20, 50, 80])
 def test_a_table_too_wide_for_any_screen_cuts_no_figure(width):
     """Figures are whole, the part behind ± in a second line, even if the table is then wider than the screen."""
@@ -131,8 +106,6 @@ def test_a_table_too_wide_for_any_screen_cuts_no_figure(width):
 
 
 def test_bold_is_what_an_interval_sets_apart(made):
-    """Three methods, six clients, three seeds: A and B near 80 % and never far from each other, Local always 10 points
-    below: both are bold. Without a method that is clearly below, or with four clients in one seed, nobody is."""
 
     def rows(*titles, clients=6, seeds=(0, 1, 2)):
         tops = {"A": 0.8, "B": 0.801, "Local": 0.7}
@@ -155,8 +128,7 @@ def test_bold_is_what_an_interval_sets_apart(made):
     ],
 )
 def test_harmed_clients_are_a_range(made, digests, names, cell, of):
-    """Two of eight clients lose 20 points of 200 samples, clearly; counted once where seeds have the same clients, and
-    not at all where a seed lacks single test samples."""
+    """Two of eight clients lose 20 points of 200 samples, clearly."""
     runs = []
     for seed, digest in enumerate(digests):
         more = {"clients": 8, "samples": 200, "answers": digest, "names": names}
@@ -186,8 +158,6 @@ def config(**data):
 
 
 def test_all_of_a_comparison_have_the_same_intervals(made):
-    """Six methods whose seeds agree: rows made alone and rows of the page have the intervals of the whole table, which
-    are narrower than that of a method by itself; and those for these clients follow the tested fraction."""
     rng = np.random.default_rng(3)
     jitter = {t: {i: float(g) for i, g in enumerate(rng.normal(0, 0.08, 20))} for t in "ABCDEF"}
     runs = [made("Local", s, clients=20, top=0.6) for s in range(3)]
@@ -232,55 +202,12 @@ def test_whether_seeds_have_the_same_clients(made, summary, sizes, digests, same
     assert same_clients(by_title(runs)) is same
 
 
-def test_a_folder_with_a_federation_has_the_same_clients(made, tmp_path):
-    """Its settings say dirichlet, since nothing else is set."""
-    runs = [made("M", s, samples=20 + s, **config(data=str(tmp_path))) for s in (0, 1)]
-    assert same_clients(by_title(runs)) is False
-    (tmp_path / "index.json").write_text("{}")
-    assert same_clients(by_title(runs)) is True
-
-
-def test_what_is_not_known_is_taken_for_the_same_clients(made):
-    """The interval of runs that say nothing is that of named clients, and wider than for clients dealt anew."""
-    gains = {i: 0.03 * i for i in range(8)}
-
-    def half(summary, samples=(20, 21)):
-        runs = [made("Local", s, clients=8, top=0.5, samples=n, **summary) for s, n in enumerate(samples)]
-        runs += [made("M", s, clients=8, top=0.5, gains=gains, samples=n, **summary) for s, n in enumerate(samples)]
-        found = tables.comparison_rows(by_title(runs))[1].difference
-        return found.high - found.mean
-
-    assert half({}) == half(config(data_seed=1)) > 1.1 * half(config())
-
-
-def test_thirty_methods_with_fifty_clients_take_no_time(made):
-    """Judging 30 methods over three seeds and marking them evaluates a few hundred tails, not thousands."""
-    rng = np.random.default_rng(0)
-    titles = ["Local", *(f"M{i}" for i in range(29))]
-    runs = [
-        made(t, s, clients=50, rounds=1, gains={i: float(g) for i, g in enumerate(rng.normal(0, 0.05, 50))})
-        for t in titles
-        for s in range(3)
-    ]
-    calls = []
-    tail = paired._Error.tail
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(paired._Error, "tail", lambda error, x: calls.append(x) or tail(error, x))
-        tables.comparison_rows(by_title(runs))
-    assert len(calls) < 58 * 20
-
-
 def test_rank_is_the_mean_place_over_common_seeds(made):
     """Seed 0: A first, B and C share places two and three; seed 1: C, B, A. Seed 2 has A alone and does not count."""
     tops = {"A": (0.9, 0.5, 0.9), "B": (0.7, 0.6), "C": (0.1 + 0.6, 0.7)}
     runs = [made(t, s, top=a) for t, accuracies in tops.items() for s, a in enumerate(accuracies)]
     ranks = {row.title: row.rank for row in tables.comparison_rows(by_title(runs))}
     assert ranks == {"A": (1 + 3) / 2, "B": (2.5 + 2) / 2, "C": (2.5 + 1) / 2}
-
-
-def test_no_rank_without_a_common_seed(groups):
-    """O|dd ran another seed than the others."""
-    assert all(row.rank is None for row in tables.comparison_rows(groups))
 
 
 def test_a_run_without_figures_is_all_dashes():
@@ -304,7 +231,6 @@ def test_markdown_has_the_same_cells_and_escapes_pipes(groups):
 
 
 def test_the_console_shows_names_as_they_are(made):
-    """Square brackets in a name are text, not markup."""
     grid = tables.comparison_table(tables.comparison_rows(by_title([made("[red]M")])))
     console = Console(file=io.StringIO(), width=160)
     console.print(tables.to_rich(grid))
@@ -340,17 +266,8 @@ def test_final_table_shows_the_mean_the_last_round_and_the_round_chosen_by_valid
     )
 
 
-def test_a_round_has_one_column(made):
-    """With three rounds the mean is over the last, which validation chose too; with one round it is called round 1."""
-    grid = tables.final_table(made())
-    assert grid.columns == ("", "round 3")
-    assert grid.note.startswith("round 3: the last, and the best on validation data; 9 MB")
-    assert tables.final_table(made(rounds=1)).columns == ("", "round 1")
-
-
 def test_a_run_that_diverged_is_marked(made):
-    """All uploads of rounds 2 and 3 hold NaN: a dagger and the round; in a comparison the seed, where there are
-    several. The other method has no mark."""
+    """All uploads of rounds 2 and 3 hold NaN: a dagger and the round."""
     bad = made("M", 0)
     lost = {"answered": (), "refused": dict.fromkeys(range(4), "not-finite")}
     edit(bad, lambda line: lost if line.round > 1 else None)
@@ -364,18 +281,6 @@ def test_a_run_that_diverged_is_marked(made):
     assert headline(alone).notes == ["† M: diverged from round 2 on"]
 
 
-def test_captions_name_the_rounds_that_all_runs_share(made):
-    """Else the rule. The last round is a column of its own."""
-    groups = by_title([climbing(made)])
-    grid = tables.comparison_table(tables.comparison_rows(groups), extra=headline(groups))
-    assert grid.rows[0][1:3] == ("9.5", "10.0")
-    assert "mean over clients and rounds 9 to 10;" in grid.note
-    mixed = by_title([climbing(made), made("M", rounds=3)])
-    assert "and evaluated rounds of the last fifth of the run, at most 10;" in (
-        tables.comparison_table(tables.comparison_rows(mixed), extra=headline(mixed)).note
-    )
-
-
 def test_captions_name_the_best_rounds(made):
     """In a comparison by the rule; for one run by its number, in the first column, without a mean."""
     groups = by_title([replace(climbing(made), at_best=True), replace(made("Local"), at_best=True)])
@@ -387,31 +292,6 @@ def test_captions_name_the_best_rounds(made):
     assert grid.note.startswith("round 10: the last; round 4: the best on validation data;")
 
 
-def test_runs_that_ended_early_are_named(made):
-    """With their last rounds, of several seeds the first and the last of these."""
-    ends = [("M", 0, 4), ("M", 1, 6), ("Local", 0, 5)]
-    early = {"ended": "early", "config": {"run": {"rounds": 9, "stop_after": 2}}}
-    runs = [made(title, seed, rounds=end, **early) for title, seed, end in ends]
-    groups = by_title([*runs, made("FedAvg", rounds=9)])
-    assert headline(groups).notes == [
-        "ended early, without a gain in validation accuracy: M after rounds 4 to 6, Local after round 5"
-    ]
-    assert "; ended early after round 4 of 9: " in tables.final_table(runs[0]).note
-
-
-def test_final_table_without_validation_has_no_best_column(made):
-    """Nothing stands in for a missing validation part."""
-    run = made()
-    edit(run, lambda line: {"validation": None})
-    assert len(tables.final_table(run).columns) == 2
-    assert "validation" not in tables.final_table(run).note
-
-
-def test_the_table_of_clients_begins_with_the_worst(made):
-    """The least accurate client comes first."""
-    assert tables.client_table(made(gains={2: -0.3})).rows[0] == ("2", "12", "50.0")
-
-
 def test_many_clients_are_cut_to_the_worst_and_best_ten(made):
     """Of 150 clients 10 + 10 and a row of dots; 25 are still shown whole."""
     grid = tables.client_table(made(clients=150, gains={i: i / 1000 for i in range(150)}))
@@ -419,14 +299,6 @@ def test_many_clients_are_cut_to_the_worst_and_best_ten(made):
     assert (grid.rows[0][0], grid.rows[9][0], grid.rows[10][0], grid.rows[20][0]) == ("0", "9", "…", "149")
     assert "of 150 clients" in grid.note
     assert len(tables.client_table(made(clients=25)).rows) == 25
-
-
-def test_client_table_shows_names(made):
-    """Clients that have names are shown by number and name."""
-    run = made(clients=2)
-    assert {row[0] for row in tables.client_table(run).rows} == {"0", "1"}
-    edit(run, names=("cleveland", "va"))
-    assert {row[0] for row in tables.client_table(run).rows} == {"0 cleveland", "1 va"}
 
 
 def test_a_gain_that_rounds_to_zero_has_no_minus() -> None:
