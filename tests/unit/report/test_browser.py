@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,23 @@ class Opened:
         assert self.faults == []
 
 
+Open = Callable[..., Opened]
+
+
+@pytest.fixture
+def opened_page(browser) -> Iterator[Open]:
+    """Opens pages, and closes them at the end."""
+    pages: list[Opened] = []
+
+    def open_page(*given: Any, **how: Any) -> Opened:
+        pages.append(Opened(browser, *given, **how))
+        return pages[-1]
+
+    yield open_page
+    for page in pages:
+        page.close()
+
+
 @pytest.fixture
 def report(made, tmp_path) -> Path:
     """A run with weights that change from round to round, labels and names, against Local."""
@@ -73,9 +91,9 @@ def report(made, tmp_path) -> Path:
     return write_page(tmp_path, content_of([replace(run, relations=lines)], base=base))
 
 
-def test_the_slider_shows_the_weights_of_a_round(browser, report) -> None:
+def test_the_slider_shows_the_weights_of_a_round(opened_page: Open, report) -> None:
     """At first the mean of all rounds, then round by round; the play button walks to the end."""
-    opened = Opened(browser, report)
+    opened = opened_page(report)
     opened.see("weights")
     weight = f"{ROOM}.find(d => d.client === 'zurich' && d.from === 'bern').weight"
     assert opened.tab.locator("#round-says").inner_text() == "All rounds"
@@ -91,12 +109,11 @@ def test_the_slider_shows_the_weights_of_a_round(browser, report) -> None:
     opened.tab.wait_for_function('document.querySelector("#round-says").textContent === "Round 2"')
     opened.tab.get_by_role("button", name="All rounds").click()
     assert opened.tab.evaluate(weight) == pytest.approx(0.5, abs=0.005)
-    opened.close()
 
 
-def test_the_table_is_sorted_and_filtered(browser, report) -> None:
+def test_the_table_is_sorted_and_filtered(opened_page: Open, report) -> None:
     """By name up and down, by samples; a filter leaves one client, a group, or those lower; heads say the order."""
-    opened = Opened(browser, report)
+    opened = opened_page(report)
     head = opened.tab.locator("#people-head th")
     assert opened.column(0) == ["zurich", "bern", "aarau", "</script><b>"]  # the worst gain first
     head.filter(has_text="Client").get_by_role("button").click()
@@ -114,12 +131,11 @@ def test_the_table_is_sorted_and_filtered(browser, report) -> None:
     assert opened.column(0) == ["zurich"]
     opened.tab.locator("#filter").fill("group 1")
     assert sorted(opened.column(0)) == ["aarau", "bern"]
-    opened.close()
 
 
-def test_a_client_is_opened_by_click_and_by_key(browser, report) -> None:
+def test_a_client_is_opened_by_click_and_by_key(opened_page: Open, report) -> None:
     """A drawer with its sentence, its accuracy, its labels and whom it learned from; arrows walk, Escape closes it."""
-    opened = Opened(browser, report)
+    opened = opened_page(report)
     opened.settle("tr.client")
     opened.tab.locator("tr.client").first.click()
     drawer = opened.tab.locator("#drawer")
@@ -136,12 +152,11 @@ def test_a_client_is_opened_by_click_and_by_key(browser, report) -> None:
     assert not drawer.is_visible()
     opened.tab.get_by_role("button", name="Open aarau").press("Enter")
     assert opened.tab.locator("#drawer-title").inner_text() == "aarau"
-    opened.close()
 
 
-def test_dark_and_light(browser, report) -> None:
+def test_dark_and_light(opened_page: Open, report) -> None:
     """As the system wishes at first; the button changes page and charts."""
-    opened = Opened(browser, report, color_scheme="dark")
+    opened = opened_page(report, color_scheme="dark")
     paper = "getComputedStyle(document.body).backgroundColor"
     assert opened.tab.evaluate(paper) == "rgb(13, 17, 22)"
     opened.see("accuracy-over-rounds")
@@ -150,12 +165,11 @@ def test_dark_and_light(browser, report) -> None:
     opened.tab.get_by_role("button", name="Light").click()
     assert opened.tab.evaluate(paper) == "rgb(246, 247, 249)"
     opened.tab.wait_for_function(f'{chart}.view.background() === "#FFFFFF"')
-    opened.close()
 
 
-def test_files_are_saved(browser, report, tmp_path) -> None:
+def test_files_are_saved(opened_page: Open, report, tmp_path) -> None:
     """The buttons give an SVG and CSVs without a network; a table's figures are plain."""
-    opened = Opened(browser, report)
+    opened = opened_page(report)
     opened.see("accuracy-over-rounds")
     curves = opened.tab.locator("#curves")
     for button, name, start in (
@@ -170,12 +184,11 @@ def test_files_are_saved(browser, report, tmp_path) -> None:
         assert download.value.suggested_filename == name
         download.value.save_as(tmp_path / name)
         assert (tmp_path / name).read_bytes().decode().startswith(start)
-    opened.close()
 
 
-def test_a_phone_scrolls_in_one_direction_only(browser, report) -> None:
+def test_a_phone_scrolls_in_one_direction_only(opened_page: Open, report) -> None:
     """390 pixels wide, every chart drawn, a client open: the page is no wider than the screen."""
-    opened = Opened(browser, report, width=390)
+    opened = opened_page(report, width=390)
     for chart in opened.tab.locator(".chart:visible").all():
         chart.scroll_into_view_if_needed()
         chart.locator("canvas").wait_for()
@@ -183,14 +196,13 @@ def test_a_phone_scrolls_in_one_direction_only(browser, report) -> None:
     opened.tab.locator("tr.client button").first.click()
     opened.tab.locator("#drawer canvas").first.wait_for()
     assert opened.tab.evaluate("document.querySelector('#drawer').scrollWidth") <= 390
-    opened.close()
 
 
-def test_a_comparison_changes_its_method(browser, made, tmp_path) -> None:
+def test_a_comparison_changes_its_method(opened_page: Open, made, tmp_path) -> None:
     """One list for the whole page: headline, board, groups, clients, settings; every chart is drawn without a fault."""
     runs = [made("Local", s, top=0.7) for s in (0, 1)] + [made("FedAvg", s, top=0.75) for s in (0, 1)]
     runs += [made("M", s, top=0.8, relations="clusters") for s in (0, 1)]
-    opened = Opened(browser, write_page(tmp_path, content_of(runs)))
+    opened = opened_page(write_page(tmp_path, content_of(runs)))
     shown = opened.tab.locator("h1:visible")
     assert shown.inner_text().startswith("M: better than training alone by 10 points")
     assert opened.tab.locator("#chart-circle").count() == 1
@@ -213,13 +225,12 @@ def test_a_comparison_changes_its_method(browser, made, tmp_path) -> None:
     for chart in opened.tab.locator(".chart:visible").all():
         chart.scroll_into_view_if_needed()
         chart.locator("canvas").wait_for()
-    opened.close()
 
 
-def test_two_methods_are_compared_client_by_client(browser, made, tmp_path) -> None:
+def test_two_methods_are_compared_client_by_client(opened_page: Open, made, tmp_path) -> None:
     """M against FedAvg, which it was chosen for: client 0 loses 5 points, the heading says so, and a chart shows it."""
     runs = [made("Local", top=0.7), made("FedAvg", top=0.75), made("A", top=0.72), made("M", top=0.8, gains={0: -0.13})]
-    opened = Opened(browser, write_page(tmp_path, content_of(runs)))
+    opened = opened_page(write_page(tmp_path, content_of(runs)))
     opened.tab.locator("#other").select_option("A")
     assert opened.tab.locator("#clients-fact").inner_text() == "1 client measured lower with M than with A"
     gain = opened.heads().index("Gain, points")
@@ -230,14 +241,13 @@ def test_two_methods_are_compared_client_by_client(browser, made, tmp_path) -> N
         "document.querySelector('#pairs .chart').chart.spec.data.values.map(d => [d.over, d.with])"
     )
     assert drawn[0] == [72, 67]
-    opened.close()
 
 
 @pytest.mark.thorough
-def test_of_many_methods_the_best_are_shown_until_all_are_asked_for(browser, made, tmp_path) -> None:
+def test_of_many_methods_the_best_are_shown_until_all_are_asked_for(opened_page: Open, made, tmp_path) -> None:
     """Of 15 methods the best eight and the references; one more while it is picked; all on demand, chart and table."""
     runs = [made(f"M{i}", top=0.7 + i / 100) for i in range(13)] + [made("Local", top=0.65), made("FedAvg", top=0.6)]
-    opened = Opened(browser, write_page(tmp_path, content_of(runs)))
+    opened = opened_page(write_page(tmp_path, content_of(runs)))
     opened.see("gains")
     rows = opened.tab.locator("#methods-0 tbody tr:visible")
     domain = 'document.querySelector("#chart-gains").chart.spec.layer[0].encoding.y.scale.domain'
@@ -248,7 +258,6 @@ def test_of_many_methods_the_best_are_shown_until_all_are_asked_for(browser, mad
     assert (rows.count(), len(opened.tab.evaluate(domain))) == (15, 15)
     signal = 'document.querySelector("#chart-gains").chart.view.signal("shown").length === 15'
     opened.tab.wait_for_function(signal)
-    opened.close()
 
 
 @pytest.fixture
@@ -263,9 +272,9 @@ def hospitals(made, tmp_path) -> Path:
     return write_page(tmp_path, content_of(runs))
 
 
-def test_seeds_are_chosen_with_keys_and_their_mean_is_shown_first(browser, hospitals) -> None:
+def test_seeds_are_chosen_with_keys_and_their_mean_is_shown_first(opened_page: Open, hospitals) -> None:
     """The mean of both seeds with the range; a key moves to a seed."""
-    opened = Opened(browser, hospitals)
+    opened = opened_page(hospitals)
     assert opened.tab.locator("h1:visible").inner_text().startswith("M: no clear difference from training alone")
     opened.tab.get_by_role("button", name="Open zurich").click()
     facts = opened.tab.locator("#drawer dl").inner_text()
@@ -280,12 +289,11 @@ def test_seeds_are_chosen_with_keys_and_their_mean_is_shown_first(browser, hospi
     seed.press("ArrowUp")
     assert seed.input_value() == "1"
     assert opened.column(at)[0].split() == ["70.0", "60.0"]
-    opened.close()
 
 
-def test_names_stand_on_the_axes(browser, hospitals) -> None:
+def test_names_stand_on_the_axes(opened_page: Open, hospitals) -> None:
     """Clients and classes by name in the map, the circle, the labels and an opened client."""
-    opened = Opened(browser, hospitals)
+    opened = opened_page(hospitals)
     opened.see("weights")
     cells = opened.tab.evaluate(ROOM)
     assert {cell["from"] for cell in cells} == {"zurich", "bern", "basel", "aarau"}
@@ -294,24 +302,18 @@ def test_names_stand_on_the_axes(browser, hospitals) -> None:
     assert {(c["client"], c["class"]): c["samples"] for c in cells}[("aarau", "ill")] == 12
     opened.see("circle")
     nodes = opened.tab.evaluate(ROOM.replace("weights", "circle").replace("cells", "nodes"))
-    assert [(node["label"], node["samples"]) for node in nodes] == [
-        ("zurich", 3),
-        ("bern", 7),
-        ("basel", 11),
-        ("aarau", 15),
-    ]
+    assert {node["label"]: node["samples"] for node in nodes} == {"zurich": 3, "bern": 7, "basel": 11, "aarau": 15}
     opened.settle("tr.client")
     opened.tab.get_by_role("button", name="Open bern").press("Enter")
     partners = opened.tab.locator("#drawer .chart").nth(2)
     partners.locator("canvas").wait_for()
     drawn = partners.evaluate("holder => holder.chart.spec.data.values.map(d => d.client)")
     assert drawn == ["bern", "basel"]
-    opened.close()
 
 
-def test_every_chart_and_control_has_a_name_and_shows_its_focus(browser, hospitals) -> None:
+def test_every_chart_and_control_has_a_name_and_shows_its_focus(opened_page: Open, hospitals) -> None:
     """A text for every chart, a name for every control, an outline on each that the Tab key reaches."""
-    opened = Opened(browser, hospitals)
+    opened = opened_page(hospitals)
     opened.tab.wait_for_function("[...document.querySelectorAll('.chart')].every(c => !c.clientWidth || c.chart.view)")
     for chart in opened.tab.locator(".chart:visible").all():
         assert chart.get_attribute("role") == "img"
@@ -326,26 +328,24 @@ def test_every_chart_and_control_has_a_name_and_shows_its_focus(browser, hospita
         style = "getComputedStyle(document.activeElement)"
         assert opened.tab.evaluate(f"{style}.outlineStyle") == "solid"
         assert opened.tab.evaluate(f"{style}.outlineWidth") == "2px"
-    opened.close()
 
 
 @pytest.mark.thorough
-def test_less_motion_is_granted(browser, report) -> None:
+def test_less_motion_is_granted(opened_page: Open, report) -> None:
     """Who asked for less motion gets no step of the map within the first second after the first round."""
-    opened = Opened(browser, report, reduced_motion="reduce")
+    opened = opened_page(report, reduced_motion="reduce")
     opened.see("weights")
     opened.tab.locator("#play").click()
     assert opened.tab.locator("#round-says").inner_text() == "Round 1"
     opened.tab.wait_for_timeout(900)
     assert opened.tab.locator("#round-says").inner_text() == "Round 1"
     opened.tab.wait_for_function('document.querySelector("#round-says").textContent === "Round 2"')
-    opened.close()
 
 
 @pytest.mark.thorough
-def test_paper_is_light_and_has_every_chart(browser, hospitals, tmp_path) -> None:
+def test_paper_is_light_and_has_every_chart(opened_page: Open, hospitals, tmp_path) -> None:
     """Printed from a dark screen: charts are drawn, on white, none wider than the paper; then it is dark again."""
-    opened = Opened(browser, hospitals, color_scheme="dark")
+    opened = opened_page(hospitals, color_scheme="dark")
     opened.tab.emulate_media(media="print", color_scheme="dark")
     opened.tab.evaluate('dispatchEvent(new Event("beforeprint"))')
     opened.tab.wait_for_function(
@@ -359,4 +359,3 @@ def test_paper_is_light_and_has_every_chart(browser, hospitals, tmp_path) -> Non
     opened.tab.emulate_media(media="screen", color_scheme="dark")
     opened.tab.evaluate('dispatchEvent(new Event("afterprint"))')
     assert opened.tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(13, 17, 22)"
-    opened.close()
