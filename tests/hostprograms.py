@@ -19,13 +19,14 @@ import torch
 from safetensors.torch import load_file
 
 from fedkin.deploy import keys
-from fedkin.deploy.link import Link, LinkSettings, find_link, start_link
-from fedkin.deploy.ports import free_port
-from fedkin.deploy.programs import Program, descendants, last_lines
+from fedkin.deploy.control import Control
+from fedkin.deploy.link import LinkSettings
+from fedkin.deploy.machine import free_port
 from fedkin.deploy.submit import submit
 from fedkin.experiment.settings import Settings
 from fedkin.record.lines import RoundLine
 from fedkin.record.result import Result
+from programs import Program, Running, descendants, last_lines
 
 FAULTY = Path(__file__).parent / "hosts" / "faulty"
 
@@ -48,13 +49,13 @@ class Fleet:
             made = keys.make_node_key(folder / "private", f"c{i}")
             shutil.copy(made.public, self.place / "nodes")
         self.settings = LinkSettings(self.place, host=host, port=free_port(host), inner_port=free_port())
-        self.link: Link | None = None
+        self.link: Running | None = None
         self.nodes: dict[int, Program] = {}
 
     # ---- starting and ending ------------------------------------------------------------------------------------
     def up(self, *clients: int) -> Fleet:
         """Starts the link, and the nodes of some clients."""
-        self.link = start_link(self.settings)
+        self.link = Running(self.settings)
         for i in clients:
             self.start(i)
         return self
@@ -98,7 +99,7 @@ class Fleet:
     def kill_server(self) -> None:
         """Ends SuperLink, ServerApp and gate as a power cut does."""
         assert self.link is not None
-        for pid in [self.link.superlink.pid, *descendants(self.link.superlink.pid)]:
+        for pid in [self.link.process.pid, *descendants(self.link.process.pid)]:
             os.kill(pid, signal.SIGKILL)
         self.link.stop()
         self.link = None
@@ -129,7 +130,7 @@ class Fleet:
         """Hands a run to the link; its folder."""
         folder = self.folder / name
         (folder / "failed.txt").unlink(missing_ok=True)  # as the command does
-        submit(s, folder, find_link(self.place))
+        submit(s, folder, Control.at(self.place))
         return folder
 
     def finish(self, folder: Path, seconds: float = 300.0) -> list[RoundLine]:

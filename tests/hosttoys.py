@@ -15,6 +15,7 @@ import torch
 
 from fedkin.data import SiteData
 from fedkin.deploy.client import ClientService
+from fedkin.deploy.heads import RunSetup
 from fedkin.deploy.joining import Clock
 from fedkin.deploy.serve import serve
 from fedkin.deploy.wire_format import WireMessage, head_bytes, head_of
@@ -55,6 +56,7 @@ class Direct:
         off: nodes that are not connected.
         touch: what happens to letters on their way.
         log: every letter that was sent: client, kind, round.
+        setups: every setup that was sent, by its name.
     """
 
     sites: dict[int, ClientService]
@@ -64,6 +66,7 @@ class Direct:
     touch: Touch | None = None
     time: Time = field(default_factory=Time)
     log: list[tuple[str, str, int]] = field(default_factory=list)
+    setups: dict[str, dict[str, Any]] = field(default_factory=dict)
     _ready: dict[str, WireMessage | str] = field(default_factory=dict)
     _tickets: int = 0
 
@@ -79,6 +82,8 @@ class Direct:
             self._tickets += 1
             found[node] = ticket = str(self._tickets)
             client = self.sites[node].client
+            if "inline" in letter.head:
+                self.setups[letter.head["setup"]] = letter.head["inline"]
             self.log.append((client, str(letter.head["kind"]), int(letter.head["round"])))
             answer = self.ask(client, letter) if self.touch is None else self.touch(self, client, letter)
             if answer is not None:
@@ -92,6 +97,31 @@ class Direct:
         """The site's answer, after both have been bytes."""
         node = max(n for n, site in self.sites.items() if site.client == client and n not in self.off)
         return through_bytes(self.sites[node].answer(through_bytes(letter)))
+
+    def altered(self, letter: WireMessage, **tables: Mapping[str, Any]) -> WireMessage:
+        """A letter with other settings in some tables."""
+        return altered(letter, self.setups[letter.head["setup"]], **tables)
+
+
+def altered(letter: WireMessage, setup: Mapping[str, Any] | None = None, **tables: Mapping[str, Any]) -> WireMessage:
+    """A letter with other settings in some tables, which brings its setup."""
+    setup = letter.head["inline"] if setup is None else setup
+    parts = {**setup["settings"], **tables}
+    told = {part: {**setup["settings"].get(part, {}), **tables.get(part, {})} for part in parts}
+    return with_setup(letter, {**setup, "settings": told})
+
+
+def with_setup(letter: WireMessage, setup: Mapping[str, Any]) -> WireMessage:
+    """A letter that brings another setup, under its name."""
+    name = RunSetup(setup["settings"], setup.get("card"), setup.get("network", "")).name
+    return WireMessage({**letter.head, "setup": name, "inline": setup}, letter.body)
+
+
+def crafted(name: str, dtype: str, shape: list[Any], data: bytes = b"", size: int | None = None) -> bytes:
+    """The body of a letter with one tensor, whose list says what it is told."""
+    entry = {"dtype": dtype, "shape": shape, "data_offsets": [0, len(data) if size is None else size]}
+    text = json.dumps({name: entry}).encode()
+    return len(text).to_bytes(8, "little") + text + data
 
 
 def through_bytes(letter: WireMessage) -> WireMessage:

@@ -1,4 +1,4 @@
-"""A link, its folder and Flower's nodes as programs on loopback."""
+"""A link, its folder and nodes as programs on loopback."""
 
 from __future__ import annotations
 
@@ -12,10 +12,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedkin.deploy import keys, offline
-from fedkin.deploy.link import Link
-from fedkin.deploy.ports import free_port
-from fedkin.deploy.programs import Program, descendants
+from fedkin.deploy import keys, machine
+from programs import Program, Running, descendants
+
+ECHO = """
+import sys
+from pathlib import Path
+from fedkin.deploy.fleet import FleetNode
+
+link, *files = sys.argv[1:]
+ca, key = map(Path, files) if files else (None, None)
+FleetNode(link, ca, key, lambda message: message, lambda line: print(line, flush=True)).serve()
+"""
 
 
 def until(true: Callable[[], bool], seconds: float = 300.0) -> bool:
@@ -39,21 +47,26 @@ def place_for(folder: Path) -> Path:
 
 
 @contextmanager
-def node(folder: Path, address: str, key: str, *flags: str) -> Iterator[Program]:
-    """A SuperNode; with the link's authority if no other trust is given."""
-    command = [offline.program("flower-supernode"), "--superlink", address, "--port", str(free_port())]
-    command += ["--auth-supernode-private-key", str(folder / "private" / key)]
-    command += flags or ("--root-certificates", str(folder / "keys" / "ca.crt"))
+def node(folder: Path, address: str, key: str, ca: Path | None = None) -> Iterator[Program]:
+    """A node without data, which returns each message; with the link's authority if no other trust is given."""
+    command = [
+        sys.executable,
+        "-c",
+        ECHO,
+        address,
+        str(ca or folder / "keys" / "ca.crt"),
+        str(folder / "private" / key),
+    ]
     log = folder / f"node-{time.monotonic_ns()}.log"
-    program = Program("node", command, offline.environment(folder / "node-home"), log)
+    program = Program("node", command, machine.environment(folder / "node-home"), log)
     try:
         yield program
     finally:
         program.stop()
 
 
-def statuses(link: Link) -> dict[str, str]:
-    return {n["name"]: n["status"] for n in link.control.nodes()}
+def statuses(link: Running) -> dict[str, str]:
+    return {node.name: node.status for node in link.control.nodes()}
 
 
 def _interruptible() -> None:
@@ -79,7 +92,7 @@ def command(folder: Path, *flags: str) -> Iterator[tuple[subprocess.Popen[str], 
     family: dict[int, str] = {}
     try:
         assert until(lambda: "stop:" in (folder / "out.txt").read_text(), 300), (folder / "out.txt").read_text()
-        assert until(lambda: len(descendants(process.pid)) >= 2)  # SuperLink and SuperExec
+        assert until(lambda: len(descendants(process.pid)) >= 2)  # the SuperLink and its SuperExec
         family = descendants(process.pid)
         yield process, family
     finally:

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 
+from fedkin.deploy.keys import public_key
 from fedkin.deploy.signed import Keyring
 
 FORBIDDEN = [
@@ -31,7 +32,7 @@ FORBIDDEN = [
 
 
 def signed(private: Path, age: float = 0.0) -> dict[str, str]:
-    """The headers with which a SuperNode signs a request, ``age`` seconds ago."""
+    """The headers with which a node signs a request, ``age`` seconds ago."""
     key = load_ssh_private_key(private.read_bytes(), None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     stamp = (datetime.now(UTC) - timedelta(seconds=age)).isoformat()
@@ -48,6 +49,11 @@ class Everyone(Keyring):
 
     def holder(self, headers: Iterable[tuple[bytes, bytes]], now: datetime | None = None) -> str:
         return "c0"
+
+
+def keyring_of(*paths: Path) -> Keyring:
+    """A keyring with the keys of some files."""
+    return Keyring({path.stem: public_key(path) for path in paths})
 
 
 Seen = list[tuple[str, dict[str, str], int]]

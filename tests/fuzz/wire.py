@@ -13,8 +13,6 @@ import copy
 import json
 import logging
 import random
-import socket
-import struct
 import sys
 import tempfile
 import time
@@ -31,14 +29,14 @@ from fedkin.core import DataError, FedkinError
 from fedkin.data import Card
 from fedkin.deploy import heads
 from fedkin.deploy.client import ClientService
-from fedkin.deploy.messages import Clerk, OtherKey, OtherUpload, Reply, attempt
+from fedkin.deploy.messages import Clerk, NoSetup, OtherKey, OtherUpload, Reply, attempt
 from fedkin.deploy.participants import Members
 from fedkin.deploy.table import MemberTable
 from fedkin.deploy.tensors import bundle
 from fedkin.deploy.timeouts import Suspects
-from fedkin.deploy.wire_format import WireError, WireMessage, entries, head_bytes, head_of, receive
+from fedkin.deploy.wire_format import WireError, WireMessage, head_of
 from grouped import tables
-from hosttoys import Direct, on_hosts, settings, sites, through_bytes
+from hosttoys import Direct, crafted, on_hosts, settings, sites, through_bytes
 
 Pair = tuple[WireMessage, WireMessage]
 _NUMBERS: list[Any] = [
@@ -47,7 +45,21 @@ _NUMBERS: list[Any] = [
 ]  # fmt: skip
 _TEXTS = ["", "x", "x" * 300, "../x", "a\nb", "\0", "ä", "\ud800", "𝔘", "float32", "bool", "object", "c0", "update"]
 _SHAPES: list[Any] = [[0, 2**63], [2**62, 2**62, 0], [2**30] * 4 + [0], [1] * 40, [-1], [[]], [True], [10**400], []]
-_KEYS = ["tensors", "pool", "spent", "card", "settings", "seq", "ok", "code", "have", "public", "versions", "more"]
+_KEYS = [
+    "tensors",
+    "pool",
+    "spent",
+    "card",
+    "setup",
+    "inline",
+    "seq",
+    "ok",
+    "code",
+    "have",
+    "public",
+    "versions",
+    "more",
+]
 
 
 def run(seed: int, seconds: float) -> None:
@@ -82,7 +94,7 @@ class _Desk:
         }
         self.pairs = [(name, pair) for name in _RUNS for pair in _written(name, place / name).values()]
         self.site: ClientService = sites(place / "site", 1)[100]
-        self.reads: list[Callable[[random.Random], None]] = [self.answer, self.asked, self.frame, self.parts]
+        self.reads: list[Callable[[random.Random], None]] = [self.answer, self.asked, self.parts]
         self.count = 0
 
     def case(self, draw: random.Random) -> None:
@@ -99,7 +111,7 @@ class _Desk:
         if bad is None:
             return
         found = clerk.read(bad, kind, "c0", 1)
-        assert isinstance(found, Reply | OtherUpload | OtherKey | str), found
+        assert isinstance(found, Reply | OtherUpload | OtherKey | NoSetup | str), found
         if isinstance(found, str):
             assert found.isprintable(), found
             assert "traceback" not in found, found  # nobody thought of it
@@ -118,7 +130,7 @@ class _Desk:
         if bad is None:
             return
         _only_refusals(lambda: heads.envelope(bad))
-        _only_refusals(lambda: MemberTable.read(WireMessage({**bad.head, "settings": {}, "run": "r", "round": 1})))
+        _only_refusals(lambda: MemberTable.read(WireMessage({**bad.head, "setup": "", "run": "r", "round": 1})))
         try:
             head = heads.decode(bad, heads.RequestHead)
         except WireError:
@@ -130,30 +142,11 @@ class _Desk:
                 heads.decode(said, heads.Refusal)
 
     # ---- on the way -----------------------------------------------------------------------------------------------
-    def frame(self, draw: random.Random) -> None:
-        """Damaged bytes on a socket: a letter, nothing, or a refusal."""
-        _, pair = draw.choice(self.pairs)
-        whole = draw.choice(pair)
-        head = head_bytes(whole)
-        content = struct.pack(">4sIQ", b"FK01", len(head), len(whole.body)) + head + whole.body[:4096]
-        content = _flipped(draw, content[: draw.choice([len(content), draw.randrange(len(content) + 1)])])
-        here, there = socket.socketpair()
-        with here, there:
-            here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-            here.settimeout(0.01)
-            try:
-                here.sendall(content)
-            except TimeoutError:
-                return
-            here.shutdown(socket.SHUT_WR)
-            _only_refusals(lambda: receive(there, limit=1 << 20, seconds=600))
-
     def parts(self, draw: random.Random) -> None:
         """Single decoders on values that no letter holds."""
         value = _value(draw, 3)
-        _only_refusals(lambda: entries(WireMessage({"tensors": value}, bytes(draw.randrange(9)))))
         _only_refusals(lambda: bundle(WireMessage({"tensors": value}, bytes(draw.randrange(9)))))
-        _only_refusals(lambda: MemberTable.read(WireMessage({"settings": {}, "run": "r", "round": 1, "pool": value})))
+        _only_refusals(lambda: MemberTable.read(WireMessage({"setup": "", "run": "r", "round": 1, "pool": value})))
         for kind in {*heads.ANSWERS.values(), heads.Refusal, heads.RequestHead, heads.AnswerHead}:
             _only_refusals(lambda kind=kind: heads.decode(WireMessage(value if isinstance(value, dict) else {}), kind))
         _only_refusals(lambda: Card.from_json(value))
@@ -197,9 +190,8 @@ def _damaged(draw: random.Random, whole: WireMessage) -> WireMessage | None:
         elif how == 3 and head:
             head.pop(draw.choice(list(head)))
         elif how == 4 and isinstance(head.get("tensors"), list) and head["tensors"]:
-            listed = draw.choice(head["tensors"])
-            if isinstance(listed, list) and listed:
-                listed[draw.randrange(len(listed))] = draw.choice([list(draw.choice(_SHAPES)), _value(draw, 2)])
+            kind, shape = draw.choice(["F32", "I64", "BOOL", "x"]), draw.choice(_SHAPES)
+            body = crafted(str(draw.choice(head["tensors"])), kind, shape, body)
         else:
             _replaced(draw, head)
     text = _text(head)

@@ -3,7 +3,7 @@
     python tests/hosts/kills.py FOLDER [--kills 30] [--rounds 12] [--seed 0]
 
 At random moments one of these is killed as by a power cut or by a machine without memory: a node with all that it
-started, its worker, its SuperNode, the run's program on the server, the link with all that it started. What does not
+started, its worker, the run's program on the server, the link with all that it started. What does not
 come back by itself is started again, and the run submitted again. A line of JSON is written for each kill, and for each
 run whether the server's state equals the simulator's with the same participation.
 """
@@ -20,14 +20,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from fedkin.deploy.programs import descendants
 from fedkin.experiment.settings import Settings
 from hostprograms import Fleet, rounds, say, server_equals
 from hosttoys import settings, traced
+from programs import descendants
 
 METHODS = ("fedrep", "da-pfl", "ifca-cam", "pfedcs", "feddyn")
-TARGETS = ("node", "worker", "supernode", "serverapp", "link")
-_WORDS = {"worker": "fedkin.deploy.worker", "supernode": "flower-supernode", "serverapp": "flwr-serverapp"}
+TARGETS = ("node", "worker", "serverapp", "link")
+_WORDS = {"worker": "fedkin.deploy.worker", "serverapp": "flwr-serverapp"}
 _PATIENCE = 3600.0  # seconds for one round: a node's key is refused up to a minute after its host died
 _ROUND = 6.0  # seconds of a round about: kills are spread over it
 
@@ -87,7 +87,7 @@ def strike(fleet: Fleet, what: str, client: int, s: Settings, name: str) -> None
         fleet.submit(s, name)
         return
     assert fleet.link is not None
-    root = fleet.link.superlink.pid if what == "serverapp" else fleet.nodes[client].pid
+    root = fleet.link.process.pid if what == "serverapp" else fleet.nodes[client].pid
     hit = [pid for pid in descendants(root) if _WORDS[what] in command(pid)]
     for pid in hit:
         try:

@@ -21,43 +21,15 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedkin.deploy import keys, link, offline
-from fedkin.deploy.programs import Program, wait_until
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-PROJECT = """
-[project]
-name = "tiny"
-version = "1.0.0"
-license = "Apache-2.0"
-dependencies = []
-[tool.flwr.app]
-publisher = "nobody"
-[tool.flwr.app.components]
-serverapp = "tiny.app:server"
-clientapp = "tiny.app:client"
-[tool.flwr.app.config]
-"""
-APP = """
-import time
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
+from fedkin.deploy import keys, machine
+from fedkin.deploy.link import LinkSettings
+from fedkin.deploy.submit import submit
+from hosttoys import settings
+from programs import Program, Running, wait_until
 
-client = ClientApp()
-server = ServerApp()
-
-@client.query()
-def query(message, context):
-    return Message(message.content, reply_to=message)
-
-@server.main()
-def main(grid, context):
-    while not (ids := list(grid.get_node_ids())):
-        time.sleep(0.2)
-    content = RecordDict({"c": ConfigRecord({"x": 1})})
-    messages = [Message(content, dst_node_id=i, message_type="query") for i in ids]
-    assert len(list(grid.send_and_receive(messages, timeout=300))) == 1
-"""
+RUN = {"min_clients": 1, "reply_timeout": 300.0}
 
 
 def loopback_up() -> None:
@@ -93,11 +65,11 @@ def own_resolver(folder: Path) -> None:
         subprocess.run(["mount", "--bind", folder / name, f"/etc/{name}"], check=True)
 
 
-def finished(up: link.Link, seconds: float) -> str:
+def finished(up: Running, seconds: float) -> str:
     """The status of the only run when it has ended, or when the time is over."""
     end = time.monotonic() + seconds
     while True:
-        status = str(up.control.runs()[0]["status"])
+        status = str(up.control.runs()[0].status)
         if status.startswith("finished") or time.monotonic() > end:
             return status
         time.sleep(0.5)
@@ -110,19 +82,15 @@ def run(folder: Path, env: Mapping[str, str]) -> str:
     keys.make_node_key(folder, "a")
     (place / "nodes").mkdir()
     (place / "nodes" / "a.pub").write_bytes((folder / "a.pub").read_bytes())
-    up = link.start_link(link.LinkSettings(place, host="127.0.0.1", port=0, inner_port=0))
+    up = Running(LinkSettings(place, host="127.0.0.1", port=0, inner_port=0))
     node = None
     try:
-        command = [offline.program("flower-supernode"), "--superlink", up.address, "--port", "9094"]
-        command += ["--root-certificates", str(place / "keys" / "ca.crt")]
-        node = Program("node", [*command, "--auth-supernode-private-key", str(folder / "a")], env, folder / "node.log")
-        wait_until(lambda: up.control.nodes()[0]["status"] == "online", node, 300)
-        (folder / "app" / "tiny").mkdir(parents=True)
-        (folder / "app" / "pyproject.toml").write_text(PROJECT)
-        (folder / "app" / "tiny" / "__init__.py").write_text("")
-        (folder / "app" / "tiny" / "app.py").write_text(APP)
-        up.control.ask("run", str(folder / "app"))
-        return finished(up, 60)
+        command = [sys.executable, "-m", "fedkin", "node", "--data", "digits", "--share", "0", "--client-id", "a"]
+        command += ["--link", up.address, "--ca", str(place / "keys" / "ca.crt"), "--key", str(folder / "a")]
+        node = Program("node", [*command, "--folder", str(folder / "disk")], env, folder / "node.log")
+        wait_until(lambda: up.control.nodes()[0].status == "online", node, 300)
+        submit(settings("fedavg", run={"rounds": 1}, hosts=RUN), folder / "run", up.control)
+        return finished(up, 300)
     finally:
         if node is not None:
             node.stop()
@@ -132,14 +100,14 @@ def run(folder: Path, env: Mapping[str, str]) -> str:
 def main() -> None:
     folder, seen = Path(sys.argv[1]), Counter[str]()
     if "without-switches" in sys.argv:
-        offline.SWITCHES = {}
+        machine.SWITCHES = {}
         for name in [name for name in os.environ if name.startswith("FLWR_")]:
             del os.environ[name]
     loopback_up()
     own_resolver(folder)
     record(seen)
     socket.getaddrinfo("127.0.0.1", 1)  # an address is none
-    status = run(folder, offline.environment(folder / "flower"))
+    status = run(folder, machine.environment(folder / "flower"))
     time.sleep(1)
     sys.stdout.write(json.dumps({"status": status, "seen": dict(seen)}) + "\n")
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from fedkin.deploy.programs import descendants
 from hostprograms import Fleet, rounds, say, server_equals
 from hosttoys import settings, traced
+from programs import descendants
 
 WORKERS = ("raise", "raise after work", "die", "die after work", "hang", "nan", "shape")
 
@@ -88,7 +88,7 @@ def flat(seen: list[dict[str, float]]) -> bool:
 def sizes(fleet: Fleet) -> dict[str, float]:
     """MB of memory of the SuperLink and all that it started, and of each node; MB of the link's database."""
     assert fleet.link is not None
-    superlink = fleet.link.superlink.pid
+    superlink = fleet.link.process.pid
     found = {"server_mb": memory([superlink, *descendants(superlink)])}
     for i, node in fleet.nodes.items():
         found[f"node{i}_mb"] = memory([node.pid, *descendants(node.pid)])

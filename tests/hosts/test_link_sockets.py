@@ -15,16 +15,17 @@ from pathlib import Path
 import pytest
 
 from fedkin.core.errors import ConfigError, EngineError
-from fedkin.deploy import keys, offline
-from fedkin.deploy.programs import Program, last_lines
+from fedkin.deploy import keys, machine
+from programs import Program, Running, ServedGate
 
 pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 
+from fedkin.deploy.control import Control
 from fedkin.deploy.gate import Gate, client_context, server_context
-from fedkin.deploy.link import Link, LinkSettings, start_link
-from fedkin.deploy.ports import free_port
+from fedkin.deploy.link import LinkSettings
+from fedkin.deploy.machine import answers
 from fedkin.deploy.signed import Keyring
-from linkprograms import command, gone, node, place_for, statuses, until
+from linkprograms import ECHO, command, gone, node, place_for, statuses, until
 
 pytestmark = pytest.mark.hosts
 
@@ -37,8 +38,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def link(folder: Path) -> Iterator[Link]:
-    up = start_link(LinkSettings(folder, host="127.0.0.1", port=0, inner_port=0))
+def link(folder: Path) -> Iterator[Running]:
+    up = Running(LinkSettings(folder, host="127.0.0.1", port=0, inner_port=0))
     yield up
     up.stop()
 
@@ -54,9 +55,14 @@ def post(address: str, folder: Path, path: str) -> int:
         connection.close()
 
 
-def test_a_registered_node_comes_online_through_the_gate(link: Link, folder: Path) -> None:
+def refused(node: Program) -> bool:
+    """Whether a node has said that the gate does not know its key."""
+    return "put NAME.pub into the link's folder nodes/" in " ".join(node.log.read_text().split())
+
+
+def test_a_registered_node_comes_online_through_the_gate(link: Running, folder: Path) -> None:
     """Certificate, key and path are all right: nothing is refused, and the node is listed under its name."""
-    assert link.changes.new == ("inside",)
+    assert [line.split(" (")[0] for line in link.lines] == ["registered inside"]
     link.gate.refused.clear()
     with node(folder, link.address, "inside"):
         assert until(lambda: statuses(link).get("inside") == "online")
@@ -64,58 +70,50 @@ def test_a_registered_node_comes_online_through_the_gate(link: Link, folder: Pat
     assert until(lambda: statuses(link).get("inside") == "offline")
 
 
-def test_an_unregistered_key_is_refused(link: Link, folder: Path) -> None:
-    """F14: a node with a key that the link was not told of ends with an error, and is not listed."""
+def test_an_unregistered_key_is_refused(link: Running, folder: Path) -> None:
+    """F14: a node with a key that the link was not told of says the reason, and is not listed."""
     with node(folder, link.address, "outside") as program:
-        assert until(lambda: not program.alive)
-        assert "put NAME.pub into the link's folder nodes/" in " ".join(last_lines(program.log, 30).split())
+        assert until(lambda: refused(program))
     assert set(statuses(link)) == {"inside"}
 
 
-def test_another_authority_is_refused(link: Link, folder: Path, tmp_path: Path) -> None:
+def test_another_authority_is_refused(link: Running, folder: Path, tmp_path: Path) -> None:
     """F14: a node that trusts another authority does not speak to this link."""
     other = keys.make_authority(tmp_path, ["127.0.0.1"])
-    with node(folder, link.address, "inside", "--root-certificates", str(other.ca)) as program:
+    with node(folder, link.address, "inside", other.ca) as program:
         assert until(lambda: "certificate verify failed" in program.log.read_text())
         assert statuses(link)["inside"] != "online"
 
 
-def test_plain_text_is_refused(link: Link, folder: Path) -> None:
+def test_plain_text_is_refused(link: Running, folder: Path) -> None:
     """F14: a node without TLS gets nothing."""
-    command = [
-        offline.program("flower-supernode"),
-        "--superlink",
-        link.address,
-        "--port",
-        str(free_port()),
-        "--insecure",
-    ]
-    program = Program("node", command, offline.environment(folder / "node-home"), folder / "plain.log")
+    command = [sys.executable, "-c", ECHO, link.address]
+    program = Program("node", command, machine.environment(folder / "node-home"), folder / "plain.log")
     try:
-        assert until(lambda: "Connection attempt failed" in program.log.read_text())
+        assert until(lambda: "cannot be reached" in program.log.read_text())
         assert statuses(link) == {"inside": statuses(link)["inside"]}
     finally:
         program.stop()
 
 
-def test_an_expired_certificate_is_refused(link: Link, folder: Path, tmp_path: Path) -> None:
+def test_an_expired_certificate_is_refused(link: Running, folder: Path, tmp_path: Path) -> None:
     """F14: nodes do not speak to a gate whose certificate has run out, and a link does not start with one."""
     old = keys.make_authority(tmp_path / "keys", ["127.0.0.1"], days=-0.5)
     trust = client_context(folder / "keys" / "ca.crt")
     serving = server_context(old.server, old.server_key)
-    gate = Gate("127.0.0.1", 0, serving, f"https://{link.inner}", trust, Keyring()).start()
+    gate = ServedGate(Gate("127.0.0.1", 0, serving, f"https://{link.inner}", trust, Keyring()))
     try:
-        with node(folder, f"127.0.0.1:{gate.port}", "inside", "--root-certificates", str(old.ca)) as program:
+        with node(folder, f"127.0.0.1:{gate.port}", "inside", old.ca) as program:
             assert until(lambda: "certificate has expired" in program.log.read_text())
             assert statuses(link)["inside"] != "online"
     finally:
         gate.stop()
     with pytest.raises(ConfigError, match=r"ran out on .* fedkin keys server"):
-        start_link(LinkSettings(tmp_path, host="127.0.0.1", port=0, inner_port=0))
+        Running(LinkSettings(tmp_path, host="127.0.0.1", port=0, inner_port=0))
 
 
 @pytest.mark.parametrize("call", ["list-runs", "list-nodes", "register-node", "start-run"])
-def test_the_operators_calls_do_not_pass_the_gate(link: Link, folder: Path, call: str) -> None:
+def test_the_operators_calls_do_not_pass_the_gate(link: Running, folder: Path, call: str) -> None:
     """F14: 403 outside for what the SuperLink itself answers on this machine: without the gate it would be open."""
     assert post(link.address, folder, f"/v1/control/{call}") == 403
     assert post(link.inner, folder, f"/v1/control/{call}") not in (401, 403, 404)
@@ -123,16 +121,14 @@ def test_the_operators_calls_do_not_pass_the_gate(link: Link, folder: Path, call
     assert post(link.address, folder, "/v1/fleet/%2e%2e/control/list-runs") == 403
 
 
-def test_flowers_command_from_outside_is_refused(link: Link, folder: Path, tmp_path: Path) -> None:
+def test_an_operator_outside_is_refused(link: Running, folder: Path, tmp_path: Path) -> None:
     """F14: with the address that nodes know and the authority's certificate nobody lists runs or registers a key."""
-    offline.write_connection(tmp_path / "flwr", link.address, folder / "keys" / "ca.crt")
-    from fedkin.deploy.control import Control
-
-    outside = Control(tmp_path, tmp_path / "flwr")
+    outside = Control(tmp_path, link.address, folder / "keys" / "ca.crt")
     link.gate.refused.clear()
-    for words in (["list"], ["supernode", "list"], ["supernode", "register", str(folder / "private" / "outside.pub")]):
+    key = keys.public_key(folder / "private" / "outside.pub")
+    for ask in (outside.runs, outside.nodes, lambda: outside.register("outside", key)):
         with pytest.raises(EngineError):
-            outside.ask(*words)
+            ask()
     assert link.gate.refused[403] >= 3
     assert set(statuses(link)) == {"inside"}
     assert link.control.runs() == []
@@ -142,35 +138,35 @@ def test_new_keys_are_taken_while_it_runs_and_old_ones_shut_out(folder: Path, tm
     """A key put into the folder comes in; a link started again knows its keys; a revoked one stays out for good."""
     place = place_for(tmp_path / "own")
     settings = LinkSettings(place, host="127.0.0.1", port=0, inner_port=0)
-    up = start_link(settings)
+    up = Running(settings)
     try:
         shutil.copy(place / "private" / "outside.pub", place / "nodes")
         said: list[str] = []
-        up._look(said.append)
+        said += up.look()
         assert [line.split(" (")[0] for line in said] == ["registered outside"]
         with node(place, up.address, "outside"):
             assert until(lambda: statuses(up)["outside"] == "online")
         (place / "nodes" / "outside.pub").unlink()
-        up._look(said.append)
+        said += up.look()
         assert "--revoke outside" in said[-1]
         with node(place, up.address, "outside") as program:
-            assert until(lambda: not program.alive)
+            assert until(lambda: refused(program))
         with pytest.raises(ConfigError, match=r"a link runs in .* already"):
-            start_link(settings)
+            Running(settings)
     finally:
         up.stop()
-    up = start_link(settings)
+    up = Running(settings)
     try:
-        assert up.changes == type(up.changes)((), ("outside",), ())
+        assert [line.split(" (")[0] for line in up.lines] == ["outside"]
         shutil.copy(place / "private" / "outside.pub", place / "nodes")
-        up._look(said.append)
+        said += up.look()
         assert len(up.keyring) == 2
         up.control.revoke("outside")
-        up._look(said.append)
+        said += up.look()
         assert len(up.keyring) == 1
         with node(place, up.address, "outside") as program:
-            assert until(lambda: not program.alive)
-        assert up.control.register(place / "nodes").shut == ("outside",)
+            assert until(lambda: refused(program))
+        assert "outside stays shut out" in up.look()[0]
     finally:
         up.stop()
 
@@ -180,44 +176,36 @@ def test_bad_files_and_lost_logs_harm_nobody(tmp_path: Path) -> None:
     the link goes on without its log."""
     place = place_for(tmp_path / "own")
     (place / "nodes" / "outside.pub").write_text((place / "private" / "outside.pub").read_text()[:99])
-    up = start_link(LinkSettings(place, host="127.0.0.1", port=0, inner_port=0))
+    up = Running(LinkSettings(place, host="127.0.0.1", port=0, inner_port=0))
     said: list[str] = []
     try:
-        assert (up.changes.new, list(up.changes.unreadable), len(up.keyring)) == (("inside",), ["outside"], 1)
-        (up.logs / "superlink.log").unlink()
-        up.superlink.trim()
+        assert ["registered inside" in line or "outside.pub" in line for line in up.lines] == [True, True]
+        assert len(up.keyring) == 1
+        (up.settings.logs / "superlink.log").unlink()
         (place / "nodes" / "inside.pub").unlink()
-        up._look(said.append)
+        said += up.look()
         assert len(up.keyring) == 0
         with node(place, up.address, "inside") as program:
-            assert until(lambda: not program.alive)
-            assert "put NAME.pub into the link's folder nodes/" in " ".join(last_lines(program.log, 30).split())
+            assert until(lambda: refused(program))
         shutil.copy(place / "private" / "outside.pub", place / "nodes")
-        up._look(said.append)
+        said += up.look()
         assert any(line.startswith("registered outside (") for line in said)
         with node(place, up.address, "outside"):
             assert until(lambda: statuses(up)["outside"] == "online")
-        up.check()
+        assert up.background.alive
     finally:
         up.stop()
 
 
 def test_a_test_link_is_for_this_machine(tmp_path: Path) -> None:
     """`--insecure-test`: plain HTTP on loopback, nothing but logs on disk, any node of this machine is let in."""
-    up = start_link(LinkSettings(tmp_path / "link", port=0, insecure_test=True))
+    up = Running(LinkSettings(tmp_path / "link", port=0, insecure_test=True))
     try:
         assert up.address.startswith("127.0.0.1:")
-        command = [
-            offline.program("flower-supernode"),
-            "--superlink",
-            up.address,
-            "--port",
-            str(free_port()),
-            "--insecure",
-        ]
-        program = Program("node", command, offline.environment(tmp_path / "home"), tmp_path / "node.log")
+        command = [sys.executable, "-c", ECHO, up.address]
+        program = Program("node", command, machine.environment(tmp_path / "home"), tmp_path / "node.log")
         try:
-            assert until(lambda: [n["status"] for n in up.control.nodes()] == ["online"])
+            assert until(lambda: [node.status for node in up.control.nodes()] == ["online"])
         finally:
             program.stop()
         assert not list((tmp_path / "link").glob("*.db*"))
@@ -238,15 +226,24 @@ def test_nothing_is_left_behind(tmp_path: Path, signum: signal.Signals, code: in
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are counted in /proc")
-def test_a_dead_superlink_ends_the_link(tmp_path: Path) -> None:
-    """The gate does not stand before nothing: exit code 1, with what the SuperLink said last."""
-    with command(place_for(tmp_path / "link")) as (process, family):
-        os.kill(min(family), signal.SIGKILL)
-        assert process.wait(300) == 1
-        assert until(lambda: gone(family))
-    said = (tmp_path / "link" / "out.txt").read_text()
-    assert "the SuperLink ended with exit code -9" in said
-    assert "superlink.log" in said
+def test_a_dead_superlink_comes_back(link: Running, folder: Path) -> None:
+    """The link says what it said last and starts another; a node that was online is online again."""
+    with node(folder, link.address, "inside"):
+        assert until(lambda: statuses(link).get("inside") == "online")
+        former = link.process.pid
+        os.kill(former, signal.SIGKILL)
+        assert until(lambda: link.process.pid != former)
+        assert any("the SuperLink ended with exit code -9" in line for line in link.said)
+        assert until(lambda: answers("127.0.0.1", int(link.inner.rpartition(":")[2])))
+        assert until(lambda: statuses(link).get("inside") == "online")
+
+
+def test_a_superlink_that_does_not_start_ends_the_link(tmp_path: Path) -> None:
+    """With a damaged database: at once, with its last lines."""
+    place = place_for(tmp_path / "own")
+    (place / "link.db").write_text("no database" * 99)
+    with pytest.raises(EngineError, match=r"superlink\.log"):
+        Running(LinkSettings(place, host="127.0.0.1", port=0, inner_port=0))
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not shutil.which("unshare"), reason="needs Linux's network namespaces")

@@ -30,7 +30,7 @@ def script(name: str) -> ModuleType:
 
 @pytest.mark.parametrize("kills", [KILLS])
 def test_runs_whose_programs_are_killed_end_as_in_the_simulator(kills: int, tmp_path: Path) -> None:
-    """Nodes, workers, SuperNodes, the run's program and the link are killed at random moments: all runs end with the
+    """Nodes, workers, the run's program and the link are killed at random moments: all runs end with the
     simulator's bits for the same participation."""
     assert script("kills").kill(tmp_path / "kills", kills, seed=kills)
 

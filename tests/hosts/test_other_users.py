@@ -7,102 +7,44 @@ import os
 import stat
 import subprocess
 import sys
-import threading
-from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 
-import httpx
-from flwr.proto.runtime_pb2 import AcquireTaskRequest
-from flwr.supercore.constant import TaskType
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-from flwr.supercore.runtime import RuntimeHttpClient
-
-from fedkin.deploy.programs import descendants
 from hostprograms import Fleet, events, rounds
 from hosttoys import settings
 from linkprograms import until
+from programs import descendants
 
 pytestmark = pytest.mark.hosts
 
 
-def words_of(pid: int) -> list[str]:
-    """The command line of a process, as any user of the machine can read it."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")[:-1]
-    except OSError:  # it has ended
-        return []
+def listening(pids: Iterable[int]) -> list[str]:
+    """The sockets on which processes wait for others: of the network, and those with a name in the file system."""
+    links = [os.readlink(link) for pid in pids for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
+    own = {link.removeprefix("socket:[").removesuffix("]") for link in links if link.startswith("socket:[")}
+    net = [line.split() for kind in ("tcp", "tcp6") for line in Path(f"/proc/net/{kind}").read_text().splitlines()[1:]]
+    named = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
+    return [w[1] for w in net if w[3] == "0A" and w[9] in own] + [w[7] for w in named if len(w) > 7 and w[6] in own]
 
 
-class Thief:
-    """Asks a SuperNode for the next message all the time, as its SuperExec does, and reads all command lines.
-
-    Attributes:
-        got: how often each answer came.
-        tokens: command lines with a token on them.
-    """
-
-    def __init__(self, node: int, ca: Path) -> None:
-        self.got, self.tokens = Counter[str](), list[str]()
-        self._node, self._ca, self._ended = node, ca, threading.Event()
-        self._thread = threading.Thread(target=self._steal)
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _steal(self) -> None:
-        asking: RuntimeHttpClient | None = None
-        port = ""
-        while not self._ended.wait(0.02):
-            lines = [words_of(pid) for pid in descendants(self._node)]
-            self.tokens += [" ".join(words) for words in lines if "--token" in words]
-            now = next((w[w.index("--port") + 1] for w in lines if "--port" in w and "--isolation" in w), "")
-            if now and now != port:
-                if asking is not None:
-                    asking.close()
-                port = now
-                asking = RuntimeHttpClient.from_server_address(
-                    server_address=f"127.0.0.1:{port}",
-                    insecure=False,
-                    root_certificates=self._ca.read_bytes(),
-                    interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperExec")],
-                )
-            if asking is not None:
-                try:
-                    answer = asking.AcquireTask(AcquireTaskRequest(supported_task_types=list(TaskType)))
-                    self.got["a task" if answer.token else "no task"] += 1
-                except httpx.HTTPStatusError as error:
-                    self.got[str(error.response.status_code)] += 1
-                except httpx.TransportError:
-                    self.got["nobody there"] += 1
-        if asking is not None:
-            asking.close()
-
-
-@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="command lines are read in /proc")
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="sockets are listed in /proc")
 def test_messages_are_for_the_client_alone(own: Fleet) -> None:
-    """Another user asks the SuperNode's port for messages during a whole run: each time it is refused, no command line
-    has a token on it, and the client answers in every round."""
+    """During a run a node has no socket that another user of its machine could reach, and nothing secret on a command
+    line."""
     own.up(0)
-    own.until(lambda: (own.disk(0) / "runtime" / "secret").exists())
-    thief = Thief(own.nodes[0].pid, own.disk(0) / "runtime" / "ca.crt")
-    try:
-        s = settings("fedavg", run={"rounds": 2, "eval_every": 2}, hosts={"min_clients": 1, "reply_timeout": 300.0})
-        lines = own.finish(own.submit(s, "run"), 900)
-    finally:
-        thief.stop()
-    assert [list(line.answered) for line in lines] == [[0], [0]]
-    assert thief.got["401"] > 10, thief.got
-    assert not thief.got["a task"], thief.got
-    assert not thief.got["no task"], thief.got
-    assert thief.tokens == []
-    logged = (own.disk(0) / "superexec.log").read_text()
-    assert "Start `flwr-clientapp` process" in logged, "the thief looked while client apps were started"
+    s = settings("fedavg", run={"rounds": 2, "eval_every": 2}, hosts={"min_clients": 1, "reply_timeout": 300.0})
+    folder, family = own.submit(s, "run"), list[int]()
+    own.until(lambda: len(rounds(folder)) >= 1)
+    family = [own.nodes[0].pid, *descendants(own.nodes[0].pid)]
+    assert len(family) == 2
+    assert listening(family) == []
+    words = " ".join(Path(f"/proc/{pid}/cmdline").read_text(errors="replace") for pid in family)
+    assert "token" not in words
+    assert [list(line.answered) for line in own.finish(folder, 900)] == [[0], [0]]
 
 
 def test_another_clients_name_is_refused(own: Fleet) -> None:

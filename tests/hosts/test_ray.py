@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedkin.deploy.programs import descendants
 from fedkin.exporting import load_export
+from programs import descendants
 
 pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 pytestmark = [

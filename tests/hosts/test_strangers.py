@@ -15,9 +15,9 @@ import pytest
 pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 
 from fedkin.deploy.gate import Limits, client_context
-from fedkin.deploy.link import LinkSettings, start_link
-from fedkin.deploy.programs import descendants
+from fedkin.deploy.link import LinkSettings
 from linkprograms import command, node, place_for, statuses, until
+from programs import Running, descendants
 from standin import signed
 
 pytestmark = pytest.mark.hosts
@@ -82,7 +82,7 @@ def test_idle_connections_do_not_lock_a_node_out(tmp_path: Path) -> None:
     place = place_for(tmp_path / "link")
     trust = client_context(place / "keys" / "ca.crt")
     limits = Limits(head_seconds=3600.0, idle_seconds=3600, strangers=64)
-    up = start_link(LinkSettings(place, host="127.0.0.1", port=0, inner_port=0, limits=limits))
+    up = Running(LinkSettings(place, host="127.0.0.1", port=0, inner_port=0, limits=limits))
     try:
         with ExitStack() as idle:
             for _ in range(80):

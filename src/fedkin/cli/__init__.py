@@ -122,6 +122,8 @@ def _commands(name: str) -> Callable[[list[str]], int]:
         signal.signal(number, _leave)
     module, function = _COMMANDS[name].split(".")
     try:
+        if name in _HOSTS:
+            import_module("fedkin.deploy.machine").require_flower()
         command: Callable[[list[str]], int] = getattr(import_module(f"fedkin.cli.{module}"), function)
     finally:
         for number in (n for n, handler in before.items() if callable(handler)):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import tyro
 from tyro.conf import Positional, UseAppendAction
@@ -13,11 +14,12 @@ from tyro.conf import Positional, UseAppendAction
 from fedkin.cli import screen
 from fedkin.cli.options import options
 from fedkin.core.errors import ConfigError, EngineError, nearest, typed
-from fedkin.deploy import keys
-from fedkin.deploy.control import SHUT_OUT
-from fedkin.deploy.offline import check_version
 from fedkin.report.tables import DASH, Grid
 from fedkin.storage.files import for_this_user
+
+if TYPE_CHECKING:
+    from fedkin.deploy.control import RegisteredNode, SubmittedRun
+    from fedkin.deploy.link import Link
 
 Flags = TypeVar("Flags")
 
@@ -31,12 +33,12 @@ class AuthorityFlags:
     """Folder for ca.crt, ca.key, server.pem and server.key; `fedkin link FOLDER` reads FOLDER/keys."""
     host: UseAppendAction[tuple[str, ...]] = ()
     """A name or an address by which nodes reach the link; once for each."""
-    days: float = keys.SERVER_DAYS
+    days: float = 730.0
     """Validity of the link's certificate in days."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.days <= keys.AUTHORITY_DAYS:
-            raise ConfigError(f"days must be above 0, and {keys.AUTHORITY_DAYS:g} at most, got {self.days:g}")
+        if not 0 < self.days <= 3650:
+            raise ConfigError(f"days must be above 0, and 3650 at most, got {self.days:g}")
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,8 @@ def keys_command(args: list[str]) -> int:
             f"fedkin keys makes an authority, a server's certificate or a node's key, not {args[0]!r}"
             f"{nearest(args[0], kinds)}"
         )
+    from fedkin.deploy import keys  # imported here, as below: --help needs none of the packages of the extra
+
     flags = _parse(kinds[args[0]], args[1:], f"fedkin keys {args[0]}")
     if isinstance(flags, NodeKeyFlags):
         node = keys.make_node_key(flags.folder, flags.name)
@@ -127,91 +131,86 @@ def keys_command(args: list[str]) -> int:
 def link_command(args: list[str]) -> int:
     """Run ``fedkin link [FOLDER]``."""
     flags = _parse(LinkFlags, args, "fedkin link")
-    check_version()
-    from fedkin.deploy import link as links  # after the check: the gate needs packages that are installed with Flower
+    from fedkin.deploy.control import Control
     from fedkin.deploy.gate import Limits
+    from fedkin.deploy.link import Link, LinkSettings
 
     if flags.revoke is not None:
-        fingerprint = links.find_link(flags.folder).revoke(flags.revoke)
+        fingerprint = Control.at(flags.folder).revoke(flags.revoke)
         screen.say(f"{flags.revoke} ({fingerprint}) is shut out; it needs a new key to connect again")
         return 0
-    folders, limits = (flags.folder, flags.keys, flags.nodes), Limits(body=flags.max_body << 20)
-    settings = links.LinkSettings(
-        *folders, flags.host, flags.port, flags.inner_port, insecure_test=flags.insecure_test, limits=limits
-    )
+    limits, insecure = Limits(body=flags.max_body << 20), flags.insecure_test
+    places = (flags.folder, flags.keys, flags.nodes, flags.host, flags.port, flags.inner_port)
     screen.say("starting the SuperLink ...")
     with for_this_user():
-        link = links.start_link(settings)
-        try:
-            for line in _told(link):
+        link = Link(LinkSettings(*places, insecure_test=insecure, limits=limits))
+
+        def ready(lines: Sequence[str]) -> None:
+            for line in (*lines, *_description(link)):
                 screen.say(line)
-            link.wait(screen.say)
+
+        try:
+            asyncio.run(link.run(screen.say, ready))
         finally:
-            link.stop()
+            link.close()
     return 0
 
 
 def status_command(args: list[str]) -> int:
     """Run ``fedkin status [FOLDER]``."""
     flags = _parse(StatusFlags, args, "fedkin status")
-    check_version()
-    from fedkin.deploy.link import find_link
+    from fedkin.deploy.control import Control
 
-    control = find_link(flags.folder)
+    control = Control.at(flags.folder)
     try:
-        runs, nodes = control.runs(), control.nodes()
+        screen.table(runs_table(control.runs()))
+        screen.table(nodes_table(control.nodes()))
     except EngineError as error:
-        raise EngineError(
-            f"the link in {flags.folder} does not answer: {error} Is it up? fedkin link {typed(flags.folder)}"
-        ) from error
-    screen.table(runs_table(runs))
-    screen.table(nodes_table(nodes))
+        raise EngineError(f"{error}. Is the link up? fedkin link {typed(flags.folder)}") from error
     return 0
 
 
-def runs_table(runs: Sequence[dict[str, Any]]) -> Grid:
+def runs_table(runs: Sequence[SubmittedRun]) -> Grid:
     """Return the runs of a link, the newest first."""
     columns = ("run", "status", "started (UTC)", "seconds", "MB in", "MB out")
-    rows = []
-    for run in runs:
-        traffic = run.get("network-traffic", {})
-        sent = [_megabytes(traffic.get(f"{way}-bytes")) for way in ("inbound", "outbound")]
-        elapsed = run.get("elapsed")
-        seconds = f"{elapsed:.0f}" if isinstance(elapsed, int | float) else _shown(elapsed)
-        started = _time(run.get("running-at"))
-        rows.append((_shown(run.get("run-id")), _shown(run.get("status")), started, seconds, *sent))
+    rows = [
+        (
+            run.number,
+            run.status,
+            _minute(run.started),
+            DASH if run.seconds is None else f"{run.seconds:.0f}",
+            f"{run.received / 1e6:.1f}",
+            f"{run.sent / 1e6:.1f}",
+        )
+        for run in runs
+    ]
     note = "" if rows else "No run has been submitted yet: fedkin submit FILE.toml"
     return Grid("Runs", columns, tuple(rows), note=note, words=3)
 
 
-def nodes_table(nodes: Sequence[dict[str, Any]]) -> Grid:
+def nodes_table(nodes: Sequence[RegisteredNode]) -> Grid:
     """Return the nodes of a link by name; those that were shut out last."""
-    when = {"online": "online-at", "offline": "offline-at", SHUT_OUT: "deleted-at"}
-    rows = []
-    for node in sorted(nodes, key=lambda n: (n.get("status") == SHUT_OUT, str(n.get("name")))):
-        status = str(node.get("status"))
-        since = _time(node.get(when.get(status, "created-at")))
-        said = "shut out" if status == SHUT_OUT else status
-        rows.append((_shown(node.get("name")), said, since, _shown(node.get("node-id"))))
+    rows = [
+        (node.name, "shut out" if node.is_shut_out else node.status, _minute(node.since), str(node.number))
+        for node in sorted(nodes, key=lambda node: (node.is_shut_out, node.name))
+    ]
     note = "" if rows else "No node is registered: put its NAME.pub into the link's folder nodes/"
     return Grid("Nodes", ("node", "status", "since (UTC)", "number"), tuple(rows), note=note, words=4)
 
 
-def _told(link: Any) -> list[str]:
+def _description(link: Link) -> list[str]:
     """Return the lines that a link's operator needs once it is up."""
-    from fedkin.deploy.link import change_lines
+    from fedkin.deploy import keys
 
-    settings = link.settings
-    logs = f"logs:        {link.logs}"
-    stop = "stop:        Ctrl-C"
+    settings, stop = link.settings, "stop:        Ctrl-C"
+    logs = f"logs:        {settings.logs}"
     if settings.insecure_test:
         warning = "FOR TESTS ON THIS MACHINE ONLY: no TLS, no keys, nothing is kept"
         return [warning, f"nodes reach: {link.address} (plain HTTP)", logs, stop]
     folder = settings.key_folder
-    lines = change_lines(link.changes, settings)
-    lines.append(f"nodes reach: {link.address} (TLS; only POST /v1/fleet/... with a registered key passes)")
+    lines = [f"nodes reach: {link.address} (TLS; only POST /v1/fleet/... with a registered key passes)"]
     lines.append(
-        f"operator:    {link.inner}, on this machine only: any user of this machine can run code on every node"
+        f"operator:    {link.inner}, on this machine only: any user of it can submit runs and run code as this user"
     )
     lines.append(f"authority:   {folder / keys.CA}, SHA-256 {keys.certificate_fingerprint(folder / keys.CA)}")
     lines.append(f"certificate: {folder / keys.SERVER}, until {keys.check_server(folder):%Y-%m-%d}")
@@ -231,15 +230,6 @@ def _parse(flags: type[Flags], args: list[str], prog: str) -> Flags:
         raise ConfigError(f"{prog}: {error}") from error
 
 
-def _shown(value: Any) -> str:
-    return DASH if value in (None, "", "N/A") else str(value)
-
-
-def _time(value: Any) -> str:
-    """Return Flower's ``2026-11-21 12:39:08Z`` without the seconds."""
-    text = _shown(value)
-    return text[:16] if len(text) > 16 else text
-
-
-def _megabytes(value: Any) -> str:
-    return f"{value / 1e6:.1f}" if isinstance(value, int | float) else DASH
+def _minute(time: str) -> str:
+    """Return a time in ISO form to the minute."""
+    return time[:16].replace("T", " ") or DASH

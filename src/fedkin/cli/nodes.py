@@ -18,7 +18,6 @@ from fedkin.core import ConfigError, EngineError
 from fedkin.core.errors import command_line, typed
 from fedkin.deploy.control import Control
 from fedkin.deploy.node import Node, run_node
-from fedkin.deploy.offline import check_version
 from fedkin.deploy.submit import submit
 from fedkin.experiment.progress import Bar
 from fedkin.experiment.settings import Settings, settings_from
@@ -59,9 +58,6 @@ def node_command(args: list[str]) -> int:
 def submit_command(args: list[str]) -> int:
     """Run ``fedkin submit FILE.toml|FOLDER``."""
     asked = options(Submission, args, "fedkin submit")
-    check_version()
-    from fedkin.deploy.link import find_link  # after the check: it needs a package that is installed with Flower
-
     again = asked.file.is_dir()
     path = asked.file / "config.toml" if again else asked.file
     settings = settings_from(read_toml(path), str(path))
@@ -70,7 +66,7 @@ def submit_command(args: list[str]) -> int:
     folder = asked.file if again else chosen_folder(asked.out, settings.code.attribute)
     require_free(folder)
     if not asked.ray:
-        return _submitted(settings, folder, find_link(asked.link), asked)
+        return _submitted(settings, folder, Control.at(asked.link), asked)
     from fedkin.deploy.scaleout import scaled, simulating_link
 
     if asked.detach:
@@ -92,11 +88,11 @@ def _submitted(settings: Settings, folder: Path, link: Control, asked: Submissio
 
     def over() -> str | None:
         """Return how the run ended according to the link; None while it continues."""
-        found = (str(run["status"]) for run in link.runs() if str(run["run-id"]) == number)
+        found = (run.status for run in link.runs() if run.number == number)
         status = next(found, "unknown to the link")
         if status in ("pending", "starting", "running"):
             return None
-        return f"{status}; the end of the run's log:\n{link.last_words(number)}"
+        return status
 
     try:
         with screen.bar(settings.run.rounds, str(folder), quiet=asked.quiet or not sys.stderr.isatty()) as bar:
@@ -132,7 +128,8 @@ def _follow(folder: Path, bar: Bar, former: float, over: Callable[[], str | None
         if time.monotonic() - looked > _LOOK:
             if (status := over()) is not None and _time_of(folder / "report.html") == former:
                 raise EngineError(
-                    f"the run ended without a report; submit {typed(folder)} to continue it. The link reports: {status}"
+                    f"the run ended without a report; submit {typed(folder)} to continue it. The link's log says why; "
+                    f"it reports {status}"
                 )
             looked = time.monotonic()
         time.sleep(0.5)

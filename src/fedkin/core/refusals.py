@@ -15,7 +15,7 @@ Unused: TypeAlias = Literal[
 ]  # fmt: skip
 OfHost: TypeAlias = Literal[
     "versions", "unreadable", "data", "disk", "failed", "settings", "code", "budget", "deadline", "died", "late",
-    "not-summable", "masked", "new-key", "strangers", "keeps-scores", "no-node", "out-of-step",
+    "not-summable", "masked", "new-key", "strangers", "keeps-scores", "out-of-step", "setup",
 ]  # fmt: skip
 Absent: TypeAlias = Literal[
     "left-out", "expired", "gone", "undelivered", "too-many-bytes", "garbled", "other-message", "newer-start",
@@ -59,7 +59,7 @@ _TEXTS: Mapping[Code, str] = {
     "keeps-scores": "its owner lets no results of evaluations leave (--keep-scores)",
     "out-of-step": "it does not know the upload from which it is to go on",
     # of the way between server and client
-    "no-node": "no fedkin node runs next to its SuperNode",
+    "setup": "it does not have the settings of the run",
     "expired": "no answer within the deadline",
     "gone": "it is not connected",
     "undelivered": "Flower could not deliver the message or its answer",

@@ -6,7 +6,6 @@ contain data.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,8 +22,9 @@ from fedkin.data import Card, SiteData
 from fedkin.deploy.allowed_code import Allowed, NotAllowed, settings_of
 from fedkin.deploy.client_memory import ClientStore, Kept
 from fedkin.deploy.export import sharing_at, take_home
-from fedkin.deploy.heads import RequestHead, decode, plain
+from fedkin.deploy.heads import RequestHead, RunSetup, decode, plain
 from fedkin.deploy.maskkeys import MaskKeys, Signing
+from fedkin.deploy.masks import masked
 from fedkin.deploy.privacy_budget import Account, OverBudget, PrivacyLimits, Withheld
 from fedkin.deploy.table import MemberTable, Unmasked
 from fedkin.deploy.tensors import bundle, mark, wire_message
@@ -58,6 +58,10 @@ _CODES: Sequence[tuple[type[Exception], OfHost, str]] = (
 _UNEXPECTED = (KeyError, Exception)  # the cause of these is found from a traceback only
 
 
+class _UnknownSetup(Exception):
+    """A message names a setup that this client does not have."""
+
+
 class ClientService:
     """One client.
 
@@ -84,8 +88,8 @@ class ClientService:
         self.mask_keys = MaskKeys(client, signing or Signing())
         self.store = ClientStore(folder, client)
         self.account = Account(folder, client, self.limits.max_epsilon, self.limits.max_metadata_epsilon)
-        self._job: tuple[str, Job] | None = None
-        self._asked: tuple[RequestHead, Settings] | None = None
+        self._job: tuple[tuple[str, int], Job] | None = None
+        self._setup: tuple[RunSetup, Settings] | None = None  # the last one that was used
         self._reported: dict[str, tuple[int, Tensor]] = {}  # by run: the last evaluated round, the counts reported
         self._over: set[tuple[str, str]] = set()  # runs and kinds of messages for which the budget was exceeded
 
@@ -105,6 +109,8 @@ class ClientService:
         if isinstance(e, OutOfStep):
             log.warning("%s", e)
             return self._no(head, "out-of-step", have=e.at)
+        if isinstance(e, _UnknownSetup):
+            return self._no(head, "setup")
         if isinstance(e, Unmasked):
             log.warning("round %s: %s", head.get("round"), e)
             return self._no(head, e.code, **e.more)
@@ -204,8 +210,8 @@ class ClientService:
         kept, job = self._kept(head), self._job_of(head)
         answer = self._perform(job, head, of, kept.ledger.state(head.ack))
         place = self.store.path(head.run).parent / "model"
-        settings, scores = self._settings(head), self._evaluation(head, of, job, kept)
-        take_home(place, self.client, settings, self.data, head, job, answer.reply, scores)
+        (setup, settings), scores = self._setup_of(head), self._evaluation(head, of, job, kept)
+        take_home(place, self.client, settings, self.data, setup, head, job, answer.reply, scores)
         log.info("the model of %s is in %s (fedkin predict THIS_FOLDER FILE uses it)", self.client, place)
         if (privacy := self._privacy(head)).asked:
             log.info("%s", self.account.words(head.run, privacy.delta))
@@ -226,15 +232,25 @@ class ClientService:
         again = msgspec.structs.replace(head, kind="evaluate")
         return self._perform(job, again, of, kept.ledger.state(head.ack)).reply.test
 
+    def _setup_of(self, head: RequestHead) -> tuple[RunSetup, Settings]:
+        """Return the setup that a message names, and its settings: they name allowed code and stay within the owner's
+        limits, which is checked when this process uses it for the first time.
+
+        Raises:
+            _UnknownSetup: this client does not have it.
+        """
+        if self._setup is None or self._setup[0].name != head.setup:
+            setup = head.inline or self.store.setup(head.run)
+            if setup is None or setup.name != head.setup:
+                raise _UnknownSetup
+            settings = settings_of(setup.settings, self.allowed)
+            self.limits.check(settings)
+            self.limits.check_method(settings.method)
+            self._setup = setup, settings
+        return self._setup
+
     def _settings(self, head: RequestHead) -> Settings:
-        """Read a message's settings, which name allowed code and stay within the owner's limits; once per message."""
-        asked = self._asked
-        if asked is None or asked[0] is not head:
-            asked = (head, settings_of(head.settings, self.allowed))
-            self.limits.check(asked[1])
-            self.limits.check_method(asked[1].method)
-            self._asked = asked
-        return asked[1]
+        return self._setup_of(head)[1]
 
     def _kept(self, head: RequestHead) -> Kept:
         kept = self.store.load(head.run)
@@ -244,14 +260,16 @@ class ClientService:
                 "its clock was set back"
             )
             raise OutOfStep(kept.ledger.at, head.ack)
-        self._settings(head)
-        of = _kind_of_run(head.settings)
+        setup, _ = self._setup_of(head)
+        of = _kind_of_run(setup.settings)
         if kept.of not in ("", of):
             raise ConfigError(
                 f"run {head.run} was begun here with other settings. What a client keeps under one "
                 "method may be what it sends under another, so they cannot change on the way; submit it as a new run"
             )
         kept.of = of
+        if head.inline is not None:
+            self.store.keep_setup(head.run, setup)
         return kept
 
     def _public(self, head: RequestHead) -> dict[str, str]:
@@ -260,8 +278,6 @@ class ClientService:
 
     def _masked(self, upload: Bundle, table: MemberTable, number: int, kept: Kept) -> Bundle:
         """Return an upload as a masked addend; its round counts as masked from here on, here and on the disk."""
-        from fedkin.deploy.masks import masked  # imported here: other runs need no cryptography
-
         addend = fixed(upload, SecureGroup((), table.weight(number), table.total))
         self.mask_keys.used(table.run, table.round)
         kept.masked = table.round
@@ -289,17 +305,17 @@ class ClientService:
 
     def _job_of(self, head: RequestHead) -> Job:
         """Return data, network and method of a run; made once and reused while messages ask for the same."""
-        key = json.dumps([digest(head.settings), head.card, head.client], sort_keys=True)
+        key = head.setup, head.client
         if self._job is None or self._job[0] != key:
-            self._job = (key, self._made(self._settings(head), head))
+            self._job = (key, self._made(*self._setup_of(head), head))
         return self._job[1]
 
-    def _made(self, settings: Settings, head: RequestHead) -> Job:
-        card = Card.from_json(head.card)
+    def _made(self, setup: RunSetup, settings: Settings, head: RequestHead) -> Job:
+        card = Card.from_json(setup.card)
         self.limits.check_card(card)
         shard = self.data.shard(card, head.client, sharing_at(settings, self.data))
         e = Experiment.on_hosts(settings, card, head.run, shard.train.x[:2])
-        if e.networks != head.network:
+        if e.networks != setup.network:
             raise DataError(
                 "the network built here has other initial values than the server's: other versions of torch, or "
                 "another file of the model"

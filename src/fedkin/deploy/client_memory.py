@@ -6,7 +6,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from fedkin.core import Bundle, ConfigError, RunFolderError
+from fedkin.deploy.heads import RunSetup
 from fedkin.server.ledger import Ledger
 from fedkin.storage.files import make_private, write_atomic
 from fedkin.storage.tensors import pack, unpack
@@ -14,6 +17,7 @@ from fedkin.storage.tensors import pack, unpack
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """Pattern of the names of clients and runs: they become names of folders."""
 _FORMAT = "1"
+_SETUP = "setup.json"
 
 
 def checked_name(name: str, what: str) -> str:
@@ -94,6 +98,21 @@ class ClientStore:
         )
         said = parts["said"] if int(meta["said"]) else None
         return Kept(ledger, int(meta["session"]), said, int(meta.get("masked", "0")), meta.get("of", ""))
+
+    def setup(self, run: str) -> RunSetup | None:
+        """Return the setup of a run that was kept last; None if there is none, or the file is damaged."""
+        try:
+            return msgspec.json.decode((self.path(run).parent / _SETUP).read_bytes(), type=RunSetup)
+        except (OSError, msgspec.DecodeError):  # the server sends it again
+            return None
+
+    def keep_setup(self, run: str, setup: RunSetup) -> None:
+        """Replace the setup of a run.
+
+        Raises:
+            OSError: it could not be written; what was there before is untouched.
+        """
+        write_private(self.path(run).parent / _SETUP, msgspec.json.encode(setup))
 
     def save(self, run: str, kept: Kept) -> None:
         """Replace the file; when this returns, it is on the disk.

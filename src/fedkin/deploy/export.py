@@ -14,7 +14,7 @@ from torch import Tensor
 from fedkin.core import Bundle
 from fedkin.data import Card, SiteData
 from fedkin.data.sites import Sharing
-from fedkin.deploy.heads import RequestHead
+from fedkin.deploy.heads import RequestHead, RunSetup
 from fedkin.engines import Job
 from fedkin.experiment.settings import Settings, digest
 from fedkin.exporting.card import ExportSource, Taken
@@ -35,6 +35,7 @@ def take_home(
     client: str,
     settings: Settings,
     data: SiteData,
+    setup: RunSetup,
     head: RequestHead,
     job: Job,
     model: Bundle,
@@ -47,6 +48,7 @@ def take_home(
         client: name of the client.
         settings: settings of the run.
         data: data of the client, as read for ``job``.
+        setup: setup of the run.
         head: head of the message that asks for it.
         job: the run at this host.
         model: model that the client predicts with.
@@ -56,13 +58,13 @@ def take_home(
         ConfigError, RunFolderError, OSError: see `write_export`.
     """
     number, how, table = head.client, sharing_at(settings, data), settings.table()
-    card = Card.from_json(head.card)
+    card = Card.from_json(setup.card)
     origin = ExportSource(
         method=job.method,
         net=job.net,
         title=settings.title,
         table=table,
-        marks={"config": digest(table), "network": head.network, "run": head.run},
+        marks={"config": digest(table), "network": setup.network, "run": head.run},
         round=head.round,
         rounds=settings.run.rounds,
         seed=settings.run.seed,

@@ -1,27 +1,22 @@
-"""Flower as the message bus: the only module that imports flwr.
+"""Flower as the message bus on the server's side.
 
-fedkin uses Flower's grid (push and pull of messages) and its two apps, and nothing else: the round loop, deadlines,
+fedkin uses Flower's grid (push and pull of messages) and its apps, and nothing else: the round loop, deadlines,
 the clients' memory and the checks are fedkin's. A message is one `RecordDict`: its head as JSON in a `ConfigRecord`,
 its body as one array of bytes.
-
-The client app runs in a process that Flower starts for every message. It needs no torch: it passes the message to the
-site next to the SuperNode, through a socket of the same machine.
 """
 
 from __future__ import annotations
 
 import logging
-import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedkin.core.refusals import Code, OfHost
+from fedkin.core.refusals import Code
 from fedkin.deploy.heads import envelope
 from fedkin.deploy.wire_format import (
     BODY_LIMIT,
@@ -31,9 +26,7 @@ from fedkin.deploy.wire_format import (
     head_bytes,
     head_of,
     reason,
-    receive,
     refusal,
-    send,
 )
 
 log = logging.getLogger("fedkin.node")
@@ -41,7 +34,6 @@ _HEAD, _BODY, _BYTES = "head", "body", "fedkin.bytes"
 _KINDS = {"update": "train", "evaluate": "evaluate"}  # other kinds are queries
 _REASONS: dict[int, Code] = {3: "expired", 4: "expired", 5: "gone", 8: "died"}  # Flower's error codes
 _CALLS = 8  # calls per look for answers: few, as each takes the link 10 ms, but several, as a bad reply fails its call
-_SPARE = 15.0  # seconds by which a site may exceed the deadline to report that it was exceeded
 
 
 def to_records(wired: WireMessage) -> RecordDict:
@@ -75,71 +67,26 @@ def from_records(records: RecordDict) -> WireMessage:
     return WireMessage(head_of(text), body.data)
 
 
-# ---- the client's side ---------------------------------------------------------------------------------------------
-Deliver = Callable[[WireMessage, Mapping[str, Any]], WireMessage]
-"""``(message, the node's configuration) -> answer``."""
-
-
-def to_client(wired: WireMessage, node: Mapping[str, Any]) -> WireMessage:
-    """Pass a message to the site on this machine and wait for its answer until the message's deadline."""
-    place = str(node.get("socket", ""))
-    try:
-        seconds = envelope(wired).deadline + _SPARE
-    except WireError as e:
-        log.error("a message that cannot be read: %s", e)
-        return _no(wired, node, "unreadable")
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as to:
-            to.settimeout(seconds)
-            to.connect(place)
-            send(to, wired)
-            answer = receive(to, seconds=seconds)
-    except TimeoutError:
-        return _no(wired, node, "deadline")
-    except (OSError, ValueError, WireError) as e:
-        log.error("the site at %s cannot be asked: %s: %s", place, type(e).__name__, e)
-        return _no(wired, node, "no-node")
-    return _no(wired, node, "died") if answer is None else answer
-
-
-def client_app(deliver: Deliver | None = None) -> ClientApp:
-    """Return the app that Flower runs on a client; it passes the content of each message to the client's site.
-
-    Args:
-        deliver: the way of delivery. Default: the site's socket, or a direct call on a node that Flower simulates.
-    """
+# ---- a client that Flower simulates --------------------------------------------------------------------------------
+def client_app() -> ClientApp:
+    """Return the app of the clients that Flower simulates; nodes on real hosts run no app (`fedkin.deploy.fleet`)."""
     app = ClientApp()
 
-    def pass_on(message: Message, context: Context) -> Message:
-        node = context.node_config
-        try:
-            wired = from_records(message.content)
-        except WireError:
-            wired = WireMessage({})
-            return Message(to_records(_no(wired, node, "unreadable")), reply_to=message)
-        try:
-            answer = (deliver or _way(context))(wired, node)
-        except Exception:  # the text of an exception may contain data and must not leave this host
-            log.exception("the message could not be passed on")
-            answer = _no(wired, node, "failed")
-        return Message(to_records(answer), reply_to=message)
+    def answered(message: Message, context: Context) -> Message:
+        from fedkin.deploy.actor import answer  # imported here: only a simulated node needs torch
 
-    app.query()(pass_on)
-    app.train()(pass_on)
-    app.evaluate()(pass_on)
+        try:
+            of = from_records(message.content)
+            reply = answer(of, context.node_config, context.run_config.get("fedkin", ""))
+        except Exception:  # the text of an exception may contain data and must not leave the node
+            log.exception("a message was not answered")
+            reply = refusal({}, "", "failed")
+        return Message(to_records(reply), reply_to=message)
+
+    app.query()(answered)
+    app.train()(answered)
+    app.evaluate()(answered)
     return app
-
-
-def _way(context: Context) -> Deliver:
-    if "socket" in context.node_config or "partition-id" not in context.node_config:
-        return to_client
-    from fedkin.deploy.actor import answer  # imported here: the process that Flower starts needs no torch
-
-    return lambda wired, node: answer(wired, node, context.run_config.get("fedkin", ""))
-
-
-def _no(wired: WireMessage, node: Mapping[str, Any], code: OfHost) -> WireMessage:
-    return refusal(wired.head, str(node.get("client-id", "")), code)
 
 
 # ---- the server's side ---------------------------------------------------------------------------------------------
@@ -165,11 +112,9 @@ class FlowerPost:
 
     def names(self) -> Mapping[int, str] | None:
         """Return the registered names of the nodes' keys by node number; None if there are none."""
-        from fedkin.deploy.control import BOOK, read_book  # imported here: the client's process does not need it
-
-        if self._link is None or not (self._link / BOOK).exists():  # a link with keys has it, if need be an empty one
+        if self._link is None or not (self._link / "link.db").exists():  # a link without keys keeps nothing
             return None
-        return {int(number): key.name for number, key in read_book(self._link).items()}
+        return {node.node_id: node.name for node in self._grid.get_nodes() if node.name}
 
     def post(self, outgoing: Mapping[int, WireMessage], seconds: float) -> Mapping[int, str]:
         """Send messages to nodes, each to be answered within ``seconds``; return a ticket per accepted message."""
@@ -240,7 +185,7 @@ def server_app() -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        from fedkin.deploy import submitted  # imported here: the client's process needs no torch
+        from fedkin.deploy import submitted  # imported here: a node's process needs no torch
 
         word = context.run_config.get("fedkin", "")
         with submitted.says_why(word):

@@ -1,9 +1,9 @@
 """The gate in front of a SuperLink: TLS, registered keys, and only the calls that nodes need.
 
 A SuperLink serves its nodes and its operator on one port and does not authenticate the operator: any program that
-reaches this port can run code on every client. So the SuperLink listens on this machine only, and the gate is the
-public side. It passes ``POST /v1/fleet/...`` where a registered node has signed the head, and refuses all other
-requests before any of a body is passed on.
+reaches this port can run code here and send messages to every client. So the SuperLink listens on this machine only,
+and the gate is the public side. It passes ``POST /v1/fleet/...`` where a registered node has signed the head, and
+refuses all other requests before any of a body is passed on.
 
 HTTP is uvicorn's towards nodes and httpx's towards the SuperLink; the gate decides who may pass, and for how long. A
 request is written anew from its parsed parts, so that the SuperLink reads nothing that the gate read differently
@@ -16,13 +16,10 @@ import asyncio
 import json
 import logging
 import re
-import socket
 import ssl
 import sys
-import threading
 from collections import Counter
 from collections.abc import AsyncIterator
-from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +31,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from fedkin.core.errors import ConfigError
-from fedkin.deploy.ports import listening
+from fedkin.deploy.machine import listening
 from fedkin.deploy.signed import Keyring, Unsigned
 
 if sys.platform != "win32":
@@ -121,7 +118,7 @@ class _Connection(H11Protocol):
     def __init__(self, gate: Gate, config: uvicorn.Config, state: ServerState) -> None:
         super().__init__(config, state, {})
         self.gate, self.name, self.line, self.logger = gate, "", b"", gate.log.getChild("http")
-        self.app = lambda *_: gate.serve(self, self.cycle)
+        self.app = lambda *_: gate.answer(self, self.cycle)
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -150,7 +147,7 @@ class _Connection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
-            self.transport.abort()  # within a body, where an answer may have begun: `Gate.serve` hears of it
+            self.transport.abort()  # within a body, where an answer may have begun: `Gate.answer` hears of it
         else:
             self.gate.note(400, self, f"not understood: {msg}")
             super().send_400_response(msg)
@@ -166,19 +163,21 @@ class _Connection(H11Protocol):
 
 
 class Gate:
-    """A gate that runs in its own thread, from `start` to `stop`.
+    """A gate, which listens from its construction on and serves as long as `serve` runs.
 
     Args:
+        host, port: where it listens; port 0 takes a free one.
         context: TLS context with the gate's certificate.
         upstream: the SuperLink's URL, such as ``https://127.0.0.1:8000``.
         trust: TLS context for the SuperLink.
         keyring: keys of the nodes that may pass; it may change while the gate runs.
 
     Attributes:
-        host: host on which the gate listens.
-        port: port, a free one if 0 was requested.
+        address: ``HOST:PORT``.
         refused: number of refused requests by status.
-        failure: the error that ended the gate; None as long as it serves.
+
+    Raises:
+        ConfigError: the port is taken, or the host is not an address of this machine.
     """
 
     def __init__(
@@ -192,57 +191,28 @@ class Gate:
         limits: Limits | None = None,
         log: logging.Logger | None = None,
     ) -> None:
-        self.host, self.port, self.limits = host, port, limits or Limits()
-        self.log = log or logging.getLogger(__name__)
+        self.limits, self.log = limits or Limits(), log or logging.getLogger(__name__)
         self.log.getChild("http").setLevel(logging.ERROR)  # what uvicorn warns of is noted here, with its sender
         self.refused: Counter[int] = Counter()
-        self.failure: BaseException | None = None
         self._context, self._url, self._trust, self._keyring = context, upstream, trust, keyring
         self._strangers: dict[_Connection, None] = {}  # in the order of their arrival
         self._known: Counter[str] = Counter()  # the other connections, by the names of their keys
-        self._socket: socket.socket | None = None
-        self._ended: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, name="fedkin-gate", daemon=True)
+        self._socket = listening(host, port)
+        self.address = f"{f'[{host}]' if ':' in host else host}:{self._socket.getsockname()[1]}"
 
-    def start(self) -> Gate:
-        """Start to listen and return the gate.
+    def close(self) -> None:
+        """Free the port of a gate that does not serve."""
+        self._socket.close()
 
-        Raises:
-            ConfigError: the port is taken, or the host is not an address of this machine.
-        """
-        self._socket = listening(self.host, self.port)
-        self.port = self._socket.getsockname()[1]
-        self._thread.start()
-        return self
-
-    def stop(self) -> None:
-        """End every connection and free the port; may be called twice."""
-        with suppress(InvalidStateError):
-            self._ended.set_result(None)
-        if self.alive:
-            self._thread.join()
-
-    @property
-    def alive(self) -> bool:
-        """Whether the gate serves: it was started and has not ended."""
-        return self._thread.is_alive()
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        except BaseException as error:  # kept for the supervising thread; a traceback here would go unread
-            self.failure = error
-
-    async def _serve(self) -> None:
-        """Serve until the gate is stopped."""
-        assert self._socket is not None
+    async def serve(self) -> None:
+        """Serve until it is cancelled; then every connection ends, and the port is free."""
         if sys.platform != "win32":  # connections within their handshake are limited by time, not by number
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, _FILES)), hard))
         loop, limits, state = asyncio.get_running_loop(), self.limits, ServerState()
         loop.set_exception_handler(lambda _, about: self.log.error("%s", about))  # not on the terminal
         idle, stall, pool = limits.idle_seconds, limits.stall_seconds, httpx.Limits(keepalive_expiry=_IDLE_UPSTREAM)
-        config = uvicorn.Config(self.serve, ws="none", log_config=None, access_log=False, timeout_keep_alive=idle)
+        config = uvicorn.Config(self.answer, ws="none", log_config=None, access_log=False, timeout_keep_alive=idle)
         async with httpx.AsyncClient(verify=self._trust, trust_env=False, limits=pool, timeout=stall) as self._client:
             self._client.headers.clear()  # of httpx itself
             server = await loop.create_server(
@@ -253,12 +223,14 @@ class Gate:
                 ssl_handshake_timeout=limits.head_seconds,
                 ssl_shutdown_timeout=limits.linger_seconds,
             )
-            await asyncio.wrap_future(self._ended)
-            server.close()
-            for connection in list(state.connections):
-                connection.transport.abort()
-            if state.tasks:
-                await asyncio.wait(state.tasks, timeout=_LAST)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                server.close()
+                for connection in list(state.connections):
+                    connection.transport.abort()
+                if state.tasks:
+                    await asyncio.wait(state.tasks, timeout=_LAST)
 
     def arrives(self, connection: _Connection) -> None:
         """Admit a connection as one more stranger; the oldest gives way if there are too many."""
@@ -280,7 +252,7 @@ class Gate:
         self.refused[status] += 1
         self.log.warning("%s %d %s", connection.peer, status, line)
 
-    async def serve(self, connection: _Connection, cycle: RequestResponseCycle) -> None:
+    async def answer(self, connection: _Connection, cycle: RequestResponseCycle) -> None:
         """Serve one request, whose head has arrived."""
         connection.head_is_here()
         try:
@@ -311,7 +283,7 @@ class Gate:
         try:
             name = self._keyring.holder(connection.headers)
         except Unsigned as error:
-            # a SuperNode ends silently at 401; at 412 the reason is the last line of its log
+            # a node says what it reads here
             raise RequestRefused(412 if error.honest else 401, str(error)) from error
         given = dict(connection.headers)
         if b"content-length" in given and b"transfer-encoding" in given:
@@ -360,7 +332,7 @@ class Gate:
         self.note(no.status, connection, f"{connection.line[:200].decode('latin-1')!r}: {no.why}")
         if cycle.response_started:
             return connection.transport.abort()
-        # in the form of Flower's own errors, so that a SuperNode has the reason in its log
+        # in the form of Flower's own errors
         text = json.dumps({"code": no.status, "detail": f"fedkin gate: {no.why}"}).encode()
         head = {b"content-type": b"application/json", b"content-length": b"%d" % len(text), b"connection": b"close"}
         await cycle.send({"type": "http.response.start", "status": no.status, "headers": head.items()})

@@ -2,11 +2,12 @@
 
 A head travels as a JSON object. Every program that reads one decodes it here first: unknown entries, missing entries,
 other types and numbers out of range raise `WireError` with the path of the invalid entry, such as
-``$.tensors[0][2][1]``.
+``$.pool.members[0][2]``.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -14,12 +15,12 @@ import msgspec
 from msgspec import Meta
 
 from fedkin.core.refusals import OfHost
-from fedkin.deploy.wire_format import Count, Listed, WireError, WireMessage, convert
+from fedkin.deploy.wire_format import Count, WireError, WireMessage, convert
 
 Kind = Literal["hello", "describe", "survey", "consult", "update", "evaluate", "keep"]
 Seconds = Annotated[float, Meta(gt=0, le=1e6)]
 Number = Annotated[int, Meta(ge=0, le=2**31)]
-Tensors = Annotated[tuple[Listed, ...], Meta(max_length=10_000)]
+Tensors = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...], Meta(max_length=10_000)]
 LONGEST = 1e6
 """Maximum seconds that a message may grant a client."""
 MOST_RATES = 64
@@ -30,6 +31,7 @@ T = TypeVar("T")
 # checked here and not by `Meta(pattern=...)`, with which msgspec 0.22 can crash when a process ends
 # (github.com/msgspec/msgspec/issues/717)
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_SETUP = re.compile(r"[0-9a-f]{32}")
 _KEY = re.compile(r"[0-9a-f]{64}")
 _SIGNATURE = re.compile(r"[A-Za-z0-9+/=]{0,200}")
 
@@ -76,6 +78,25 @@ class PoolHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     members: Annotated[tuple[PoolMember, ...], Meta(max_length=10_000)]
 
 
+class RunSetup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the clients of a run have in common. It is sent once, and later messages name it.
+
+    Attributes:
+        settings: settings of the run as tables.
+        card: properties that the data of all clients have in common; None before they are known.
+        network: fingerprint of the network; "" before it is known.
+    """
+
+    settings: dict[str, Any]
+    card: dict[str, Any] | None = None
+    network: Annotated[str, Meta(max_length=128)] = ""
+
+    @property
+    def name(self) -> str:
+        """BLAKE2b-128 of its JSON with sorted keys, in 32 hexadecimal digits."""
+        return hashlib.blake2b(msgspec.json.encode(self, order="sorted"), digest_size=16).hexdigest()
+
+
 class RequestHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The head of a message from the server.
 
@@ -89,11 +110,10 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         seq: number of this message.
         ack: number of the receiver's last upload that was used.
         deadline: seconds within which the message is to be answered.
-        settings: settings of the run as tables.
-        card: properties that the data of all clients have in common; None before they are known.
-        network: fingerprint of the network.
+        setup: name of the run's setup.
+        inline: the setup itself; None where the receiver has it.
         pool: members of a secure sum.
-        tensors: name, type and shape of every tensor in the body.
+        tensors: names of the tensors in the body, in order.
     """
 
     format: Literal[1]
@@ -105,14 +125,16 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     seq: Count
     ack: Count
     deadline: Seconds
-    settings: dict[str, Any]
-    card: dict[str, Any] | None = None
-    network: Annotated[str, Meta(max_length=128)] = ""
+    setup: str
+    inline: RunSetup | None = None
     pool: PoolHead | None = None
     tensors: Tensors = ()
 
     def __post_init__(self) -> None:
         _require(_NAME, self.run, "run")
+        if self.inline is not None and self.inline.name != self.setup:
+            raise ValueError("`setup` is not the name of `inline`")
+        _require(_SETUP, self.setup, "setup")
 
 
 class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,6 @@ from fedkin.data import Card
 from fedkin.deploy import heads
 from fedkin.deploy.channel import Channel
 from fedkin.deploy.client_memory import checked_name
-from fedkin.deploy.lateness import EXPIRED
 from fedkin.deploy.messages import Clerk, Reply, attempt
 from fedkin.deploy.participants import Member
 from fedkin.deploy.versions import unlike, versions
@@ -24,12 +23,11 @@ from fedkin.server.upload_checks import described
 
 log = logging.getLogger("fedkin.deploy")
 _HELLO = 60.0  # seconds for the answer to a hello: reading the data for the first time may take long
-_PATIENT = 240.0  # the same after restarts of the node's SuperNode have not helped
 _AGAIN = 15.0  # seconds before a node that could not be taken is greeted again
 _TRIES = 5  # failed descriptions of one key before its client is refused
 _RARELY = 1.0  # longest pause between two looks in seconds: 20 looks a second take a tenth of a core at the link
 _COUNTS = 1e12  # larger numbers in a client's description are refused
-_PASSING: frozenset[Code] = frozenset({"expired", "disk", "died", "deadline", "undelivered", "gone", "no-node"})
+_PASSING: frozenset[Code] = frozenset({"expired", "disk", "died", "deadline", "undelivered", "gone"})
 """Reasons of a failed description that may have passed when the client is asked again."""
 
 Printer = Callable[[int, str, str], None]
@@ -64,11 +62,10 @@ class Clock:
 
 @dataclass(frozen=True)
 class _Hello:
-    """A pending greeting: its node, its deadline, and the number of hellos that expired before it."""
+    """A pending greeting: its node and its deadline."""
 
     node: int
     end: float
-    late: int
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,6 @@ class Enrolment:
         self._greeted: dict[int, float] = {}
         self._hellos: dict[str, _Hello] = {}  # pending greetings, by ticket
         self._nameless: set[int] = set()  # nodes without a registered name that were reported
-        self._late: dict[int, int] = {}  # consecutive hellos that a node has not answered in time
         self._asked: dict[str, _Asked] = {}  # pending requests for descriptions, by ticket
         self._arrived: dict[str, WireMessage | Code] = {}  # answers to both that are not read yet
         self._failed: dict[str, int] = {}  # failed descriptions, for reasons that may pass, by key (else by name)
@@ -116,7 +112,6 @@ class Enrolment:
         """Update the list of connected nodes."""
         self._keys = self._post.nodes()
         self._done &= set(self._keys)
-        self._late = {node: count for node, count in self._late.items() if node in self._keys}
 
     def listen(self) -> None:
         """Fetch the answers of unknown nodes and joining clients before they expire; the next round reads them."""
@@ -180,29 +175,19 @@ class Enrolment:
 
     # ---- greetings ------------------------------------------------------------------------------------------------
     def _greet(self, round: int, now: float, nodes: Sequence[int]) -> None:
-        """Send hellos to nodes.
-
-        The seq of a hello is the number of those that expired before, so that a node sees that its answers are late.
-        """
+        """Send hellos to nodes."""
         self._greeted |= dict.fromkeys(nodes, now)
-        for patience in (_HELLO, _PATIENT):
-            late = {n: self._late.get(n, 0) for n in nodes}
-            chosen = [n for n in nodes if (patience == _HELLO) == (late[n] <= EXPIRED)]
-            messages = {n: self._clerk.write("hello", round, patience, seq=late[n]) for n in chosen}
-            for node, ticket in (self._post.post(messages, patience) if messages else {}).items():
-                self._hellos[ticket] = _Hello(node, now + patience, late[node])
+        messages = {n: self._clerk.write("hello", round, _HELLO, inline=True) for n in nodes}
+        for node, ticket in (self._post.post(messages, _HELLO) if messages else {}).items():
+            self._hellos[ticket] = _Hello(node, now + _HELLO)
 
     def _expired(self, round: int, node: int) -> None:
-        """Count a hello that was not answered in time; after several, log an event with advice."""
-        self._late[node] = late = self._late.get(node, 0) + 1
-        if late == EXPIRED:
-            self._say(
-                round,
-                self._registered(node) or "?",
-                f"is connected, but has not answered {late} hellos within {_HELLO:g} s each; its node starts its "
-                "SuperNode anew by itself. If that does not help: look at the load of its machine and its network, and "
-                "start `fedkin node` there again",
-            )
+        self._say(
+            round,
+            self._registered(node) or "?",
+            f"is connected, but has not answered a hello within {_HELLO:g} s: look at the load of its machine and its "
+            "network; it is asked again",
+        )
 
     def _registered(self, node: int) -> str | None:
         """Return the registered name of a node's key; None where keys have no names."""
@@ -242,13 +227,12 @@ class Enrolment:
         except (WireError, ConfigError) as e:
             self._refuse(round, "?", node, e)
             return
-        self._late.pop(node, None)
         if self._unnamed(round, node, name):
             return
         if why := self._misnamed(node, name):
             self._refuse(round, self._registered(node) or "?", node, why)
             return
-        found = self._clerk.read(got, "hello", name, hello.late)
+        found = self._clerk.read(got, "hello", name)
         if not (isinstance(found, Reply) and isinstance(found.head, heads.Hello)):  # perhaps another time
             self._say(round, name, str(found if isinstance(found, Reason) else Reason("garbled")))
             return
@@ -308,7 +292,8 @@ class Enrolment:
         number = {name: i for i, name in enumerate(sorted(self.new), start=known)}
         name_at = {n.node: name for name, n in self.new.items() if n.said is None and n.node not in under_way}
         messages = {
-            node: self._clerk.write("describe", round, seconds, client=number[name]) for node, name in name_at.items()
+            node: self._clerk.write("describe", round, seconds, client=number[name], inline=True)
+            for node, name in name_at.items()
         }
         tickets = self._post.post(messages, seconds) if messages else {}
         for node, name in name_at.items():

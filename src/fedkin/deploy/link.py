@@ -2,32 +2,48 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
+import asyncio
 import logging
 import os
+import re
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
-from fedkin.core.errors import ConfigError, EngineError, command_line, typed
-from fedkin.deploy.control import Changes, Control
+from fedkin.core.errors import ConfigError, EngineError, command_line
+from fedkin.deploy.control import Control
 from fedkin.deploy.gate import Gate, Limits, client_context, server_context
-from fedkin.deploy.keys import CA, SERVER, SERVER_KEY, check_server, key_fingerprint
-from fedkin.deploy.offline import check_version, environment, program, write_connection
-from fedkin.deploy.ports import answers, free_port, listening
-from fedkin.deploy.private import private_folder
-from fedkin.deploy.programs import Program, locked, wait_until
+from fedkin.deploy.keys import CA, SERVER, SERVER_KEY, PublicKey, check_server, fingerprint, pem, public_key
+from fedkin.deploy.machine import answers, environment, free_port, listening, locked, private_folder, program
 from fedkin.deploy.signed import Keyring
-from fedkin.display import OneLine
+from fedkin.display import OneLine, printable
 
 LOOPBACK = "127.0.0.1"
 READY_SECONDS = 60.0  # a SuperLink needs 2 s on an idle machine
 LOOK_SECONDS = 5.0  # seconds between two looks at the folder of keys
+_AGAIN, _RARELY = 5.0, 60.0  # first and longest pause in seconds before the SuperLink is started again
+_PATIENCE = 120.0  # seconds of failures after which the link gives up
+_END = 10.0  # seconds that programs have for their end
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")  # of a terminal, as Flower writes it into its logs too
+_LAST = 2048  # bytes of output that are shown when the SuperLink has ended
 Printer = Callable[[str], None]
-_State = tuple[list[tuple[str, bytes]], int]  # the files of keys, and the time of the book of keys
+
+# Runs in the new process before the program: Linux kills the process when its starter dies for any reason, so that no
+# SuperLink is left behind that holds the port and the database
+_LAUNCH = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 @dataclass(frozen=True)
@@ -65,16 +81,6 @@ class LinkSettings:
             )
 
     @property
-    def listen(self) -> str:
-        """The address that the gate listens on."""
-        return self.host or "0.0.0.0"
-
-    @property
-    def superlink_port(self) -> int:
-        """The port of the SuperLink: the public one in a test, where there is no gate."""
-        return self.port if self.insecure_test else self.inner_port
-
-    @property
     def key_folder(self) -> Path:
         """The folder with the link's certificates and keys."""
         return self.keys or self.folder / "keys"
@@ -85,87 +91,140 @@ class LinkSettings:
         return self.nodes or self.folder / "nodes"
 
     @property
-    def home(self) -> Path:
-        """The folder of Flower's own files."""
-        return self.folder / "flwr"
+    def logs(self) -> Path:
+        """The folder of the logs."""
+        return self.folder / "logs"
 
 
 class Link:
-    """A running link, from `start_link` to `stop`.
+    """A link, which holds its ports from its construction on and serves as long as `run` does.
 
     Attributes:
-        settings: settings that it was started with.
-        address: ``HOST:PORT`` for nodes; the SuperLink's own in a test.
+        settings: settings of the link.
         inner: ``HOST:PORT`` of the SuperLink, for this machine's operator.
         control: operator's access to the SuperLink.
-        changes: keys that were registered when it started.
-        superlink: the program.
         gate: the gate in front of it; None in a test.
         keyring: the keys that may pass.
+        process: the SuperLink's process; None before its first start.
+
+    Raises:
+        ConfigError: keys are missing or invalid, or a port is taken.
     """
 
-    def __init__(self, settings: LinkSettings, lock: contextlib.ExitStack) -> None:
-        self.settings, self._lock = settings, lock
-        self.control = Control(settings.folder, settings.home)
-        self.changes = Changes((), (), ())
+    def __init__(self, settings: LinkSettings) -> None:
+        self.settings, self.keyring, keys = settings, Keyring(), settings.key_folder
+        self._log = logging.getLogger(f"fedkin.link.{id(self)}")
+        port = settings.port if settings.insecure_test else settings.inner_port
+        listening(LOOPBACK, port, "--port" if settings.insecure_test else "--inner-port").close()
+        self.inner = f"{LOOPBACK}:{port or free_port()}"
+        private_folder(settings.folder)
+        private_folder(settings.logs)
         self.gate: Gate | None = None
-        self.keyring = Keyring()
-        self.inner = f"{LOOPBACK}:{settings.superlink_port or free_port()}"
-        self._log: logging.Logger | None = None
-        self._seen: _State = [], 0
-        self._tried, self._said = self._seen, list[str]()
-        self.superlink = Program(
-            "the SuperLink", self._command(), environment(settings.home), self.logs / "superlink.log"
-        )
-
-    @property
-    def logs(self) -> Path:
-        """The folder of the logs."""
-        return self.settings.folder / "logs"
+        if not settings.insecure_test:
+            check_server(keys)
+            private_folder(settings.node_folder, tighten=False)
+            context, trust = server_context(keys / SERVER, keys / SERVER_KEY), client_context(keys / CA)
+            host, upstream = settings.host or "0.0.0.0", f"https://{self.inner}"
+            where, limits = (host, settings.port), settings.limits
+            self.gate = Gate(*where, context, upstream, trust, self.keyring, limits, self._log.getChild("gate"))
+        self.control = Control(settings.folder, self.inner, None if settings.insecure_test else keys / CA)
+        self.process: asyncio.subprocess.Process | None = None
+        self._ready, self._output = False, b""
 
     @property
     def address(self) -> str:
         """``HOST:PORT`` for nodes: the gate's, or the SuperLink's own in a test."""
-        if self.gate is None:
-            return self.inner
-        return f"[{self.gate.host}]:{self.gate.port}" if ":" in self.gate.host else f"{self.gate.host}:{self.gate.port}"
+        return self.inner if self.gate is None else self.gate.address
 
-    def wait(self, say: Printer | None = None) -> None:
-        """Watch the programs until one ends; register new keys meanwhile and limit the size of the logs.
+    def close(self) -> None:
+        """Free the port of the gate."""
+        if self.gate is not None:
+            self.gate.close()
+
+    async def run(self, say: Printer, ready: Callable[[list[str]], None]) -> None:
+        """Serve until it is cancelled.
 
         Args:
             say: receives a line whenever something changes.
+            ready: called once nodes can connect, with lines about their keys.
 
         Raises:
-            EngineError: the SuperLink or the gate ended.
+            ConfigError: a link runs in the folder.
+            EngineError: the SuperLink does not stay up; the end of its log is in the text.
         """
-        looked = time.monotonic()
+        logs, form = self.settings.logs, OneLine("%(asctime)s %(message)s")
+        with (
+            locked(self.settings.folder, "a link", "choose another folder"),
+            _written(self._log.getChild("gate"), logs / "gate.log", form),
+            _written(self._log.getChild("superlink"), logs / "superlink.log", logging.Formatter(), end=""),
+        ):
+            superlink = asyncio.create_task(self._keep_up(say))
+            tasks = [superlink]
+            try:
+                await self._until_ready(superlink)
+                self.control.publish()
+                lines = list[str]()
+                if self.gate is not None:
+                    lines = await asyncio.to_thread(self.look)
+                    tasks += [asyncio.create_task(self.gate.serve()), asyncio.create_task(self._watch(say, lines))]
+                ready(lines)
+                await next(asyncio.as_completed(tasks))  # none ends but by an error
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ---- the SuperLink --------------------------------------------------------------------------------------------
+    async def _until_ready(self, superlink: asyncio.Task[None]) -> None:
+        """Wait until the SuperLink answers."""
+        host, port = LOOPBACK, int(self.inner.rpartition(":")[2])
+        end = time.monotonic() + READY_SECONDS
+        while not await asyncio.to_thread(answers, host, port):
+            if superlink.done():
+                superlink.result()
+            if time.monotonic() > end:
+                raise EngineError(f"the SuperLink is not ready after {READY_SECONDS:g} s; {self._last_lines()}")
+            await asyncio.sleep(0.1)
+        self._ready = True
+
+    async def _keep_up(self, say: Printer) -> None:
+        """Run the SuperLink; one that ends is started again, after longer and longer pauses."""
+        pause, failing = _AGAIN, time.monotonic()
         while True:
-            self.check()
-            time.sleep(0.2)
-            if time.monotonic() - looked > LOOK_SECONDS:
-                self.superlink.trim()
-                if not self.settings.insecure_test:
-                    self._look(say or (lambda line: None))
-                looked = time.monotonic()
+            begun = time.monotonic()
+            code = await self._superlink()
+            said = f"the SuperLink ended with exit code {code}; {self._last_lines()}"
+            if time.monotonic() - begun > _PATIENCE:
+                pause, failing = _AGAIN, time.monotonic()
+            if time.monotonic() - failing > _PATIENCE or not self._ready:
+                raise EngineError(said)
+            say(f"{said}\nIt is started again in {pause:g} s; submit the runs again that were in progress")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _RARELY)
 
-    def check(self) -> None:
-        """Raise `EngineError` if the SuperLink or the gate has ended."""
-        if not self.superlink.alive:
-            raise self.superlink.ended()
-        if self.gate is not None and not self.gate.alive:
-            raise EngineError(f"the gate on {self.address} ended: {self.gate.failure!r}; start the link again")
-
-    def stop(self) -> None:
-        """End the gate, the SuperLink and all processes that they started; may be called twice."""
-        if self.gate is not None:
-            self.gate.stop()
-        self.superlink.stop()
-        if self._log is not None:
-            for handler in list(self._log.handlers):
-                self._log.removeHandler(handler)
-                handler.close()
-        self._lock.close()
+    async def _superlink(self) -> int:
+        """Run the SuperLink until it ends and return its exit code; all that it started ends with it."""
+        words = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *self._command()]
+        env = environment(self.settings.folder / "flwr")
+        self.process = process = await asyncio.create_subprocess_exec(
+            *words,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C reaches the link, which ends its programs in order
+        )
+        assert process.stdout is not None
+        reading = asyncio.create_task(self._write_down(process.stdout))
+        try:
+            return await process.wait()
+        finally:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+                with suppress(TimeoutError):  # the output ends with the last of the programs
+                    await asyncio.wait_for(asyncio.shield(reading), _END)
+            reading.cancel()
 
     def _command(self) -> list[str]:
         host, _, port = self.inner.rpartition(":")
@@ -177,137 +236,80 @@ class Link:
         command += ["--ssl-ca-certfile", str(keys / CA), "--ssl-certfile", str(keys / SERVER)]
         return [*command, "--ssl-keyfile", str(keys / SERVER_KEY)]
 
-    def _open(self) -> None:
-        """Finish the start once the SuperLink runs: wait for its answer, register keys, open the gate."""
-        host, _, port = self.inner.rpartition(":")
-        wait_until(lambda: answers(host, int(port)), self.superlink, READY_SECONDS)
-        settings = self.settings
-        if settings.insecure_test:
-            return
-        self.changes = self._registered()
-        keys = settings.key_folder
-        context, trust = server_context(keys / SERVER, keys / SERVER_KEY), client_context(keys / CA)
-        self._log = _gate_log(self.logs / "gate.log")
-        upstream, limits = f"https://{self.inner}", settings.limits
-        gate = Gate(settings.listen, settings.port, context, upstream, trust, self.keyring, limits, self._log)
-        self.gate = gate.start()
+    async def _write_down(self, output: asyncio.StreamReader) -> None:
+        """Write the output of the SuperLink and its programs to a log."""
+        log = self._log.getChild("superlink")
+        while piece := await output.read(1 << 16):
+            self._output = (self._output + piece)[-_LAST:]
+            log.info("%s", piece.decode("utf-8", "replace"))
 
-    def _look(self, say: Printer) -> None:
-        """Register keys that were added to the folder, and drop those that are gone or shut out.
+    def _last_lines(self) -> str:
+        lines = _COLOUR.sub("", self._output.decode("utf-8", "replace")).splitlines()[-8:] or ["(nothing)"]
+        log = self.settings.logs / "superlink.log"
+        return "\n  ".join([f"the end of {log}:", *(printable(line) for line in lines)])
 
-        What fails is tried again at the next look, and said once.
-        """
-        now = self._now()
-        if now == self._seen:
-            return
-        said = self._said if now == self._tried else []
+    # ---- the keys -------------------------------------------------------------------------------------------------
+    async def _watch(self, say: Printer, said: list[str]) -> None:
+        """Look at the folder of keys again and again; each line is said once, as long as it holds."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            lines = await asyncio.to_thread(self.look)
+            for line in lines:
+                if line not in said:
+                    say(line)
+            said = lines
+
+    def look(self) -> list[str]:
+        """Register the keys in the folder, admit those that are not shut out, and return lines for the operator."""
+        folder, lines, found = self.settings.node_folder, list[str](), dict[str, PublicKey]()
+        for path in sorted(folder.glob("*.pub")):
+            try:
+                found[path.stem] = public_key(path)
+            except ConfigError as error:
+                lines.append(f"a file is skipped until it changes: {error}")
+        self.keyring.keep(found)  # before the SuperLink is asked, which may not answer
         try:
-            lines = change_lines(self._registered(), self.settings)
-        except (ConfigError, EngineError) as error:
-            lines = [f"new keys are not accepted yet; this is tried again: {error}"]
-        for line in lines:
-            if line not in said:
-                say(line)
-        self._tried, self._said = (now[0], self.control.changed()), lines
-
-    def _registered(self) -> Changes:
-        """Register the keys in the folder, and admit those that are not shut out."""
-        folder = self.settings.node_folder
-        files, book = self._now()  # before Flower is asked, so that a revocation meanwhile is found next
-        paths = [folder / name for name, *_ in files]
-        self.keyring.keep(paths)  # a file that is gone needs no answer of Flower, which may not come
-        changes = self.control.register(folder)
-        self.keyring.load(path for path in paths if path.stem not in {*changes.shut, *changes.failed})
-        if not changes.failed:
-            self._seen = files, book
-        return changes
-
-    def _now(self) -> _State:
-        return _files(self.settings.node_folder), self.control.changed()
-
-
-def start_link(settings: LinkSettings) -> Link:
-    """Start a SuperLink, register the nodes' keys, and open the gate.
-
-    Call it from a thread that lives as long as the link: on Linux the SuperLink ends with it.
-
-    Raises:
-        ConfigError: flwr is missing or of another version, keys are missing, a port is taken.
-        EngineError: the SuperLink did not come up; the end of its log is in the text.
-    """
-    check_version()
-    if not settings.insecure_test:
-        check_server(settings.key_folder)
-        server_context(settings.key_folder / SERVER, settings.key_folder / SERVER_KEY)
-    inner = "--port" if settings.insecure_test else "--inner-port"
-    listening(LOOPBACK, settings.superlink_port, inner).close()  # before anything is started
-    if not settings.insecure_test:
-        listening(settings.listen, settings.port).close()
-    private_folder(settings.folder)
-    lock = locked(settings.folder, "a link", "choose another folder")
-    link: Link | None = None
-    try:
-        private_folder(settings.home)
-        if not settings.insecure_test:
-            private_folder(settings.node_folder, tighten=False)
-        link = Link(settings, lock)
-        write_connection(settings.home, link.inner, None if settings.insecure_test else settings.key_folder / CA)
-        link._open()
-    except BaseException:
-        if link is not None:
-            link.stop()
-        lock.close()
-        raise
-    return link
+            nodes = {node.key: node for node in self.control.nodes()}
+        except EngineError as error:
+            return [*lines, f"new keys are not accepted yet; this is tried again: {error}"]
+        admitted = dict[str, PublicKey]()
+        for name, key in found.items():
+            if (node := nodes.get(pem(key))) is None:
+                try:
+                    self.control.register(name, key)
+                except EngineError as error:
+                    lines.append(f"the key of {name} is not registered; this is tried again: {error}")
+                    continue
+                lines.append(f"registered {name} ({fingerprint(key)})")
+            elif node.is_shut_out:
+                lines.append(
+                    f"{name} stays shut out; to come in again it needs a new key (fedkin keys node FOLDER NAME)"
+                )
+                continue
+            admitted[name] = key
+        known = {pem(key) for key in found.values()}
+        for node in nodes.values():
+            if not node.is_shut_out and node.key not in known:
+                revoke = command_line(["fedkin", "link", str(self.settings.folder), "--revoke", node.name])
+                lines.append(
+                    f"{node.name} ({node.fingerprint}) is refused at the gate, as no file in {folder} has its key; to "
+                    f"shut it out for good: {revoke}"
+                )
+        self.keyring.load(admitted)
+        return lines
 
 
-def change_lines(changes: Changes, settings: LinkSettings) -> list[str]:
-    """Return the lines about the keys that the operator needs to read."""
-    folder = settings.node_folder
-    lines = [f"registered {name} ({key_fingerprint(folder / f'{name}.pub')})" for name in changes.new]
-    for name in changes.gone:
-        file, command = folder / f"{name}.pub", command_line(["fedkin", "link", str(settings.folder), "--revoke", name])
-        if file.exists():
-            lines.append(f"the former key of {name} is refused at the gate, as {file} no longer contains it")
-        else:
-            lines.append(f"{name} is refused at the gate as long as {file} is gone; to shut it out for good: {command}")
-    shut = "stays shut out; to let the node in again it needs a new key (fedkin keys node FOLDER NAME)"
-    lines += [f"{name} {shut}" for name in changes.shut]
-    lines += [f"a file is skipped until it changes: {reason}" for reason in changes.unreadable.values()]
-    return lines + [f"{reason}; this is tried again" for reason in changes.failed.values()]
-
-
-def find_link(folder: Path) -> Control:
-    """Return the operator's access to the link in a folder.
-
-    Raises:
-        ConfigError: the folder does not hold a link.
-    """
-    home = LinkSettings(folder).home
-    if not (home / "config.toml").is_file():
-        raise ConfigError(f"{folder} is not a link's folder; start one there: fedkin link {typed(folder)}")
-    return Control(folder, home)
-
-
-def _files(folder: Path) -> list[tuple[str, bytes]]:
-    """Return the name and a digest of each file of a key.
-
-    Times do not tell a changed file: a second write within one tick of the system's clock leaves them as they are.
-    """
-    found = []
-    for path in sorted(folder.glob("*.pub")):
-        try:
-            found.append((path.name, hashlib.sha256(path.read_bytes()).digest()))
-        except OSError:  # it is gone again, may not be read, or is a link to nothing
-            found.append((path.name, b""))
-    return found
-
-
-def _gate_log(path: Path) -> logging.Logger:
-    """Return a log for refusals: at most 5 MB and three former files, however often requests are refused."""
+@contextmanager
+def _written(log: logging.Logger, path: Path, form: logging.Formatter, end: str = "\n") -> Iterator[None]:
+    """Write a log into a file of at most 5 MB and three former ones while the context is open."""
     handler = RotatingFileHandler(path, maxBytes=5 << 20, backupCount=3, encoding="utf-8")
-    handler.setFormatter(OneLine("%(asctime)s %(message)s"))
-    log = logging.getLogger(f"fedkin.gate.{os.getpid()}.{path}")
+    handler.terminator = end
+    handler.setFormatter(form)
     log.addHandler(handler)
     log.propagate = False
-    return log
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        handler.close()

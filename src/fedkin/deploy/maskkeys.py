@@ -12,14 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fedkin.core import ConfigError
+from fedkin.deploy import masks
+from fedkin.deploy.keys import PrivateKey, PublicKey, private_key, public_key
 from fedkin.deploy.table import MemberTable, Unmasked
 from fedkin.privacy.secure_sum import LEAST
-
-if TYPE_CHECKING:
-    from fedkin.deploy.masks import Signed, Signer
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class Signing:
             ConfigError: a key cannot be read, or there are too few for any sum.
         """
         if self.key is not None:
-            _signer(self.key)
+            private_key(self.key)
         if self.peers is not None:
             others = sorted(set(_known(self.peers)) - {client})
             if len(others) < LEAST - 1:
@@ -73,21 +71,17 @@ class MaskKeys:
 
     def secret(self, run: str) -> bytes:
         """Return the private key for a run, made at the first call."""
-        from fedkin.deploy.masks import new_secret  # imported here: runs without masks need no cryptography
-
         if run not in self._secrets:
             made_up = hashlib.sha256(f"{run} {self._client}".encode()).digest()
-            self._secrets[run] = made_up if self._signing.simulated else new_secret()
+            self._secrets[run] = made_up if self._signing.simulated else masks.new_secret()
         return self._secrets[run]
 
     def public_of(self, run: str) -> dict[str, str]:
         """Return the part that other clients receive: the public key and, where the node has a key, its signature."""
-        from fedkin.deploy.masks import public_of
-
-        public = public_of(self.secret(run))
-        if self._signer is None:
+        public = masks.public_of(self.secret(run))
+        if self._own_key is None:
             return {"public": public}
-        return {"public": public, "signature": self._signer.sign(run, self._client, public)}
+        return {"public": public, "signature": masks.sign(self._own_key, run, self._client, public)}
 
     def last(self, run: str) -> int:
         """Return the last round that an upload was masked for in this process."""
@@ -111,7 +105,7 @@ class MaskKeys:
                 continue
             client, signature = table.signed.get(i, ("", ""))
             known = self._known.get(client)
-            if known is None or client in seen or not known.signed(signature, table.run, client, public):
+            if known is None or client in seen or not masks.signed(known, signature, table.run, client, public):
                 name, folder = client or "without a name", self._signing.peers
                 raise Unmasked(
                     "strangers",
@@ -122,32 +116,15 @@ class MaskKeys:
             seen.add(client)
 
     @cached_property
-    def _signer(self) -> Signer | None:
-        return None if self._signing.key is None else _signer(self._signing.key)
+    def _own_key(self) -> PrivateKey | None:
+        return None if self._signing.key is None else private_key(self._signing.key)
 
     @cached_property
-    def _known(self) -> Mapping[str, Signed]:
+    def _known(self) -> Mapping[str, PublicKey]:
         return {} if self._signing.peers is None else _known(self._signing.peers)
 
 
-def _signer(path: Path) -> Signer:
-    from fedkin.deploy.masks import Signer
-
-    try:
-        return Signer.of(path.read_bytes())
-    except (OSError, ValueError) as e:
-        raise ConfigError(f"{path} is not a node's private key ({e}); `fedkin keys node FOLDER NAME` makes one") from e
-
-
-def _known(folder: Path) -> dict[str, Signed]:
-    from fedkin.deploy.masks import Signed
-
+def _known(folder: Path) -> dict[str, PublicKey]:
     if not folder.is_dir():
         raise ConfigError(f"--peers {folder}: there is no such folder; put the NAME.pub of the other clients into one")
-    found = {}
-    for path in sorted(folder.glob("*.pub")):
-        try:
-            found[path.stem] = Signed.of(path.read_bytes())
-        except (OSError, ValueError) as e:
-            raise ConfigError(f"{path} is not a public key in OpenSSH's format ({e}); ask for NAME.pub again") from e
-    return found
+    return {path.stem: public_key(path) for path in sorted(folder.glob("*.pub"))}

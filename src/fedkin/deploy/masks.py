@@ -19,21 +19,19 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.hashes import SHA256, SHA384
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from fedkin.core import Bundle
+from fedkin.deploy.keys import PrivateKey, PublicKey
 from fedkin.deploy.table import MemberTable
 from fedkin.deploy.wire_format import WireError
 
@@ -50,69 +48,18 @@ def public_of(secret: bytes) -> str:
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw().hex()
 
 
-@dataclass(frozen=True)
-class Signer:
-    """A node's private key, which signs its keys for masks."""
-
-    key: ec.EllipticCurvePrivateKey
-
-    @classmethod
-    def of(cls, content: bytes) -> Signer:
-        """Read a key in OpenSSH's format, as `fedkin.deploy.keys` makes it.
-
-        Raises:
-            ValueError: the key is of another kind, or encrypted.
-        """
-        with _value_errors():
-            key = load_ssh_private_key(content, None)
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise _other_kind(key)
-        return cls(key)
-
-    def sign(self, run: str, client: str, public: str) -> str:
-        """Return the signature of a client's public key for the masks of a run, in base64."""
-        return base64.b64encode(self.key.sign(_statement(run, client, public), ec.ECDSA(SHA384()))).decode()
+def sign(key: PrivateKey, run: str, client: str, public: str) -> str:
+    """Return a node's signature of a client's public key for the masks of a run, in base64."""
+    return base64.b64encode(key.sign(_statement(run, client, public), ec.ECDSA(SHA384()))).decode()
 
 
-@dataclass(frozen=True)
-class Signed:
-    """A node's public key, with which its signatures are checked."""
-
-    key: ec.EllipticCurvePublicKey
-
-    @classmethod
-    def of(cls, content: bytes) -> Signed:
-        """Read a key in OpenSSH's format.
-
-        Raises:
-            ValueError: the key is not one on an elliptic curve.
-        """
-        with _value_errors():
-            key = load_ssh_public_key(content)
-        if not isinstance(key, ec.EllipticCurvePublicKey):
-            raise _other_kind(key)
-        return cls(key)
-
-    def signed(self, signature: str, run: str, client: str, public: str) -> bool:
-        """Return whether a signature was made by this node for this client's key for the masks of this run."""
-        try:
-            raw = base64.b64decode(signature, validate=True)
-            self.key.verify(raw, _statement(run, client, public), ec.ECDSA(SHA384()))
-        except (InvalidSignature, ValueError):
-            return False
-        return True
-
-
-@contextmanager
-def _value_errors() -> Iterator[None]:
+def signed(key: PublicKey, signature: str, run: str, client: str, public: str) -> bool:
+    """Return whether a signature was made by this node for this client's key for the masks of this run."""
     try:
-        yield
-    except (TypeError, UnsupportedAlgorithm) as e:  # an encrypted key raises TypeError
-        raise ValueError(str(e)) from e
-
-
-def _other_kind(key: object) -> ValueError:
-    return ValueError(f"a {type(key).__name__}, expected a key on the curve P-384")
+        key.verify(base64.b64decode(signature, validate=True), _statement(run, client, public), ec.ECDSA(SHA384()))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
 
 
 def _statement(run: str, client: str, public: str) -> bytes:

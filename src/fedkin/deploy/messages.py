@@ -47,6 +47,11 @@ class OtherKey:
 
 
 @dataclass(frozen=True)
+class NoSetup:
+    """The client does not have the run's setup, as its disk was lost or the setup has changed."""
+
+
+@dataclass(frozen=True)
 class Reply:
     """A usable answer: its head, as the type that belongs to the message, and its tensors."""
 
@@ -54,7 +59,7 @@ class Reply:
     body: Bundle
 
 
-Heard: TypeAlias = Reply | OtherUpload | OtherKey
+Heard: TypeAlias = Reply | OtherUpload | OtherKey | NoSetup
 
 
 @dataclass
@@ -82,9 +87,10 @@ class Clerk:
         ack: int = 0,
         body: Bundle | None = None,
         pool: SecureGroup | None = None,
+        inline: bool = False,
     ) -> WireMessage:
-        """Return a message that is to be answered within ``seconds``."""
-        card = self.members.card
+        """Return a message that is to be answered within ``seconds``, with the run's setup if it is ``inline``."""
+        setup = self.setup()
         head = heads.RequestHead(
             format=FORMAT,
             kind=kind,
@@ -95,12 +101,18 @@ class Clerk:
             seq=seq,
             ack=ack,
             deadline=min(math.ceil(max(seconds, 0.1) * 10) / 10, heads.LONGEST),
-            settings=self.settings.table(),
-            card=None if card is None else card.to_json(),
-            network="" if card is None else self.network,
+            setup=setup.name,
+            inline=setup if inline else None,
             pool=None if pool is None else self._pool_head(pool),
         )
         return wire_message(heads.plain(head), body)
+
+    def setup(self) -> heads.RunSetup:
+        """Return what all clients of the run have in common, as far as it is known."""
+        card = self.members.card
+        if card is None:
+            return heads.RunSetup(self.settings.table())
+        return heads.RunSetup(self.settings.table(), card.to_json(), self.network)
 
     def _pool_head(self, pool: SecureGroup) -> heads.PoolHead:
         listed = [(i, w, self.members.listed[i]) for i, w in zip(pool.members, pool.weights, strict=True)]
@@ -113,12 +125,11 @@ class Clerk:
         expected = {"kind": kind, "run": self.members.run, "session": self.session, "seq": seq, "client": name}
         return all(getattr(answer_head, what) == value for what, value in expected.items())
 
-    def read(
-        self, got: WireMessage | Code, kind: heads.Kind, name: str, seq: int = 0
-    ) -> Reply | OtherUpload | OtherKey | Reason:
+    def read(self, got: WireMessage | Code, kind: heads.Kind, name: str, seq: int = 0) -> Heard | Reason:
         """Return a client's answer to a message of this kind and number, or why it cannot be used.
 
-        A client may also be at another upload, or have another key. Never raises for the content of an answer.
+        A client may also be at another upload, have another key or lack the setup. Never raises for the content of an
+        answer.
         """
         if isinstance(got, str):
             return Reason(got)
@@ -135,6 +146,8 @@ class Clerk:
             return OtherUpload(refused.have)
         if refused.code == "new-key" and refused.public is not None:
             return OtherKey(refused.public, refused.signature)
+        if refused.code == "setup":
+            return NoSetup()
         return Reason(refused.code)
 
 

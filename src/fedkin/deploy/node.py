@@ -1,12 +1,8 @@
-"""A client's host: a SuperNode, and next to it the process that holds the data and does the work."""
+"""A client's host: the connection to the link, and the process that holds the data and does the work."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -14,20 +10,11 @@ from fedkin.core import ConfigError
 from fedkin.data import SOURCES
 from fedkin.deploy.allowed_code import Allowed
 from fedkin.deploy.client_memory import checked_name
-from fedkin.deploy.lateness import Lateness
+from fedkin.deploy.machine import locked, private_folder
 from fedkin.deploy.maskkeys import Signing
-from fedkin.deploy.offline import check_version, program
 from fedkin.deploy.privacy_budget import PrivacyLimits
-from fedkin.deploy.private import private_folder
-from fedkin.deploy.programs import locked
-from fedkin.deploy.supernode import SuperNode
-from fedkin.deploy.wire_format import WireMessage
-from fedkin.deploy.worker import Counter, Duty, Watch
+from fedkin.deploy.worker import Duty, Watch
 from fedkin.storage.files import for_this_user, open_to_others
-
-_LONGEST_SOCKET = 100  # bytes: the longest path of a socket that every system accepts
-_AGAIN = 5.0  # seconds between two attempts
-_PATIENCE = 120.0  # seconds of failing attempts: a link takes a node for connected up to 60 s after it was killed
 
 Printer = Callable[[str], None]
 
@@ -43,7 +30,7 @@ class Node:
     link: str = "127.0.0.1:8000"
     """HOST:PORT of the link."""
     folder: Path = Path("fedkin-node")
-    """Folder for this client's state, its model and Flower's files: one for each node; keep it between starts."""
+    """Folder for this client's state and its models: one for each node; keep it between starts."""
     ca: Path | None = None
     """Certificate of the authority that signed the link's (ca.crt)."""
     key: Path | None = None
@@ -101,98 +88,36 @@ class Node:
 
 
 def run_node(node: Node, say: Printer) -> None:
-    """Run until the user stops it; a SuperNode that ends, or answers too late, is restarted.
+    """Run until the user stops it.
 
     Raises:
-        ConfigError: Flower is missing or of another version, or a node runs in the folder.
-        EngineError: the SuperNode does not stay up; the end of its log is in the text.
+        ConfigError: a node runs in the folder.
+        EngineError: the link refuses this node.
     """
-    check_version()
-    supernode = program("flower-supernode")
-    data = node.data if node.data in SOURCES else str(Path(node.data).resolve())
+    from fedkin.deploy.fleet import FleetNode  # imported here: --help needs no Flower
+
     folder = node.folder.resolve()
     if private_folder(folder):
         say(f"{folder} was open to other users of this machine; it is this user's alone now (mode 0700)")
     if node.key is not None and (advice := open_to_others(node.key)):
         say(advice)
-    with for_this_user(), contextlib.ExitStack() as ends:
-        # before anything in the folder changes: a second node would replace the socket and the keys of the first
-        ends.enter_context(locked(folder, "a node", "choose another folder with --folder"))
-        watch = _Attentive(_duty(node, data, folder / "clients"))
-        ends.callback(watch.close)
-        watch.start()
-        place = _socket_place(folder, node.client_id, ends)
-        ends.callback(Counter(place, watch).close)
-        say(f"{node.client_id} is at work for {node.link}; its state and logs are in {folder}. Stop it with Ctrl-C.")
-        _keep_up(_command(supernode, node, place), folder, watch.lateness, say)
-
-
-class _Attentive(Watch):
-    """A watch that also detects when the client's answers reach the server too late."""
-
-    def __init__(self, duty: Duty) -> None:
-        super().__init__(duty)
-        self.lateness = Lateness()
-
-    def ask(self, message: WireMessage) -> WireMessage:
-        begun = time.monotonic()
-        answer = super().ask(message)
-        self.lateness.record(message.head, time.monotonic() - begun)
-        return answer
+    with for_this_user(), locked(folder, "a node", "choose another folder with --folder"):
+        watch = Watch(_duty(node, folder / "clients"))
+        try:
+            watch.start()
+            say(f"{node.client_id} is at work for {node.link}; its state is in {folder}. Stop it with Ctrl-C.")
+            FleetNode(node.link, node.ca, node.key, watch.ask, say).serve()
+        finally:
+            watch.close()
 
 
 def _limits(node: Node) -> PrivacyLimits:
     return PrivacyLimits(**{f.name: getattr(node, f.name) for f in fields(PrivacyLimits)})
 
 
-def _duty(node: Node, data: str, folder: Path) -> Duty:
+def _duty(node: Node, folder: Path) -> Duty:
+    data = node.data if node.data in SOURCES else str(Path(node.data).resolve())
     key, peers = (None if path is None else str(path.resolve()) for path in (node.key, node.peers))
     code = tuple(str(Path(word).expanduser().resolve()) if word.endswith(".py") else word for word in node.allow_code)
-    limits = vars(_limits(node))
-    place = str(folder)
+    limits, place = vars(_limits(node)), str(folder)
     return Duty(node.client_id, data, place, node.share, node.text, **limits, allow_code=code, key=key, peers=peers)
-
-
-def _keep_up(command: Sequence[str], folder: Path, lateness: Lateness, say: Printer) -> None:
-    """Restart the SuperNode whenever it ends or is late; raise `EngineError` if it keeps ending at once."""
-    failing = time.monotonic()
-    while True:
-        supernode, late = SuperNode(command, folder), None
-        begun = time.monotonic()
-        try:
-            while supernode.look() and late is None:
-                time.sleep(0.2)
-                late = lateness.due()
-        finally:
-            supernode.stop()
-        now = time.monotonic()
-        if late is not None:
-            failing = now
-            say(late)
-            continue
-        if now - begun > _PATIENCE:
-            failing = now
-        if now - failing > _PATIENCE:
-            raise supernode.ended()
-        say(
-            f"the SuperNode ended; again in {_AGAIN:g} s. A link takes a node for connected up to a minute after it "
-            f"was killed, and refuses keys that it does not know (fedkin keys). It said:\n{supernode.last_words()}"
-        )
-        time.sleep(_AGAIN)
-
-
-def _command(supernode: str, node: Node, place: Path) -> list[str]:
-    command = [supernode, "--superlink", node.link]
-    if node.insecure_test:
-        command.append("--insecure")
-    else:
-        command += ["--root-certificates", str(node.ca), "--auth-supernode-private-key", str(node.key)]
-    return [*command, "--node-config", f'client-id="{node.client_id}" socket="{place}"']
-
-
-def _socket_place(folder: Path, client: str, ends: contextlib.ExitStack) -> Path:
-    """Return the place of the socket: in the node's folder or, where that path is too long, in a new private folder."""
-    place = folder / f"{client}.sock"
-    if len(os.fsencode(place)) <= _LONGEST_SOCKET and '"' not in str(place):
-        return place
-    return Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="fedkin-"))) / "s.sock"

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
+import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedkin.core import ConfigError
+from fedkin.core import ConfigError, EngineError
 from fedkin.deploy.control import Control
-from fedkin.deploy.offline import check_version, environment, program, write_connection
-from fedkin.deploy.ports import answers, free_port
-from fedkin.deploy.programs import Program, wait_until
+from fedkin.deploy.machine import answers, environment, free_port, program
 from fedkin.experiment.settings import Settings
 
 _DAY = 86400.0  # deadline in seconds: no client is late in a simulation
@@ -68,18 +69,26 @@ def simulating_link() -> Iterator[Control]:
     It listens on this machine only and asks for no password: other users of this machine could submit code to it.
 
     Raises:
-        ConfigError: flwr is missing or of another version.
         EngineError: the SuperLink did not come up.
     """
-    check_version()
     with tempfile.TemporaryDirectory(prefix="fedkin-") as place:
-        folder, port = Path(place), free_port()
-        address = f"{_LOOPBACK}:{port}"
-        write_connection(folder / "flwr", address, None)
+        folder, port, end = Path(place), free_port(), time.monotonic() + _READY_SECONDS
         command = [program("flower-superlink"), "--host", _LOOPBACK, "--port", str(port), "--insecure", "--simulation"]
-        superlink = Program("Flower's simulator", command, environment(folder / "flwr"), folder / "superlink.log")
+        log = folder / "superlink.log"
+        with log.open("wb") as output:
+            superlink = subprocess.Popen(
+                command, env=environment(folder), stdout=output, stderr=output, start_new_session=True
+            )
         try:
-            wait_until(lambda: answers(_LOOPBACK, port), superlink, _READY_SECONDS)
-            yield Control(folder, folder / "flwr")
+            while not answers(_LOOPBACK, port):
+                if superlink.poll() is not None or time.monotonic() > end:
+                    raise EngineError(f"Flower's simulator did not start:\n{log.read_text(errors='replace')[-2000:]}")
+                time.sleep(0.1)
+            yield Control(folder, f"{_LOOPBACK}:{port}", None)
         finally:
-            superlink.stop()
+            os.killpg(superlink.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                superlink.wait(10)
+            with suppress(ProcessLookupError):
+                os.killpg(superlink.pid, signal.SIGKILL)
+            superlink.wait()

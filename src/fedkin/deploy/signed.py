@@ -1,6 +1,6 @@
 """Verification of requests of Flower's nodes by their signed headers alone.
 
-A SuperNode signs the time with its private key and sends its public key, the time and the signature as headers of
+A node signs the time with its private key and sends its public key, the time and the signature as headers of
 every request (``flwr-public-key``, ``flwr-timestamp``, ``flwr-signature``; flwr 1.40 to 1.42). A SuperLink checks them
 after it has read the whole body into memory; a `Keyring` needs the head of the request only.
 """
@@ -10,14 +10,13 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+
+from fedkin.deploy.keys import PublicKey, pem
 
 PUBLIC_KEY, TIMESTAMP, SIGNATURE = b"flwr-public-key", b"flwr-timestamp", b"flwr-signature"
 AGE_SECONDS = 305.0  # Flower's limit: 300 s, and 5 s for clocks that differ
@@ -39,29 +38,23 @@ class Unsigned(Exception):
 
 
 class Keyring:
-    """The public keys of the nodes that may send requests, each with the name of its file.
+    """The public keys of the nodes that may send requests, by the names of their files."""
 
-    `load` may be called from a thread other than the one that calls `holder`.
-    """
-
-    def __init__(self, paths: Iterable[Path] = ()) -> None:
-        self._keys: Mapping[bytes, tuple[str, ec.EllipticCurvePublicKey]] = {}
-        self.load(paths)
+    def __init__(self, keys: Mapping[str, PublicKey] | None = None) -> None:
+        self._keys: dict[bytes, tuple[str, PublicKey]] = {}
+        self.load(keys or {})
 
     def __len__(self) -> int:
         return len(self._keys)
 
-    def load(self, paths: Iterable[Path]) -> None:
-        """Replace all keys by those of some ``NAME.pub`` files.
+    def load(self, keys: Mapping[str, PublicKey]) -> None:
+        """Replace all keys."""
+        self._keys = {pem(key): (name, key) for name, key in keys.items()}
 
-        A file that holds no public key on an elliptic curve is skipped: it admits no node, and keeps none admitted.
-        """
-        self._keys = _read(paths)  # replaced whole: a reader in another thread sees the former keys or the new ones
-
-    def keep(self, paths: Iterable[Path]) -> None:
-        """Drop the keys that are in none of some ``NAME.pub`` files; no key is added."""
-        found = _read(paths)
-        self._keys = {key: found[key] for key in self._keys if key in found}
+    def keep(self, keys: Mapping[str, PublicKey]) -> None:
+        """Drop the keys that are not among these; none is added."""
+        found = {pem(key) for key in keys.values()}
+        self._keys = {form: entry for form, entry in self._keys.items() if form in found}
 
     def holder(self, headers: Headers, now: datetime | None = None) -> str:
         """Return the name of the node that signed a request.
@@ -96,17 +89,6 @@ class Keyring:
         except InvalidSignature as error:
             raise Unsigned(f"the signature was not made with the key of {name}") from error
         return name
-
-
-def _read(paths: Iterable[Path]) -> Mapping[bytes, tuple[str, ec.EllipticCurvePublicKey]]:
-    """Return the keys of those files that hold one, by their PEM form."""
-    keys: dict[bytes, tuple[str, ec.EllipticCurvePublicKey]] = {}
-    for path in paths:
-        with suppress(OSError, ValueError, UnsupportedAlgorithm):
-            key = load_ssh_public_key(path.read_bytes())
-            if isinstance(key, ec.EllipticCurvePublicKey):
-                keys[key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)] = path.stem, key
-    return keys
 
 
 def _only(headers: Headers, name: bytes) -> bytes:

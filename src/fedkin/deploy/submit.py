@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import tempfile
 from pathlib import Path
 
-from fedkin.core import EngineError
 from fedkin.data import SOURCES
 from fedkin.deploy.control import Control
-from fedkin.deploy.offline import CONNECTION, check_version, environment, program
 from fedkin.deploy.submitted import packed
 from fedkin.experiment.settings import Settings
 from fedkin.version import __version__
@@ -22,7 +17,7 @@ build-backend = "hatchling.build"
 [project]
 name = "fedkin-app"
 version = "{__version__}"
-description = "Hands Flower's messages to the installed fedkin"
+description = "Runs the installed fedkin"
 license = "Apache-2.0"
 dependencies = []
 
@@ -48,13 +43,12 @@ server = server_app()
 '''
 
 
-def write_app(folder: Path) -> Path:
-    """Write the app that Flower sends to every node; it is the same for every run."""
-    (folder / "fedkin_app").mkdir(parents=True, exist_ok=True)
-    (folder / "pyproject.toml").write_text(_PROJECT)
-    (folder / "fedkin_app" / "__init__.py").write_text("")
-    (folder / "fedkin_app" / "apps.py").write_text(_APPS)
-    return folder
+def packed_app(code: str = _APPS) -> bytes:
+    """Return the app that Flower runs on the server, as Flower packs it; it is the same for every run."""
+    from flwr.cli.build import build_fab_from_files  # imported here: it loads Flower's command line
+
+    files = {"pyproject.toml": _PROJECT, "fedkin_app/__init__.py": "", "fedkin_app/apps.py": code}
+    return build_fab_from_files({name: text.encode() for name, text in files.items()})[0]
 
 
 def submit(settings: Settings, folder: Path, link: Control, nodes: int | None = None) -> str:
@@ -69,26 +63,8 @@ def submit(settings: Settings, folder: Path, link: Control, nodes: int | None = 
     Raises:
         EngineError: the link refused it.
     """
-    check_version()
-    if nodes is None:
-        word = packed(settings, folder, link.folder)
-    else:
-        word = packed(settings, folder, data=_data(settings))
-    with tempfile.TemporaryDirectory(prefix="fedkin-") as place:
-        app = write_app(Path(place) / "app")
-        command = [program("flwr"), "run", str(app), CONNECTION, "--format", "json"]
-        command += ["--run-config", f'fedkin="{word}"']
-        if nodes is not None:  # a client computes in one thread
-            command += ["--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1"]
-        done = subprocess.run(command, env=environment(link.home), capture_output=True, text=True, check=False)
-    try:
-        answered = json.loads(done.stdout[done.stdout.index("{") :])
-    except ValueError:
-        answered = {}
-    if done.returncode or not answered.get("success", False):
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise EngineError(f"the link did not accept the run: {said[-1] if said else 'no reason given'}; is it up?")
-    return str(answered.get("run-id", answered.get("run_id", "")))
+    word = packed(settings, folder, link.folder) if nodes is None else packed(settings, folder, data=_data(settings))
+    return str(link.start(packed_app(), {"fedkin": word}, nodes))
 
 
 def _data(settings: Settings) -> str:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from fedkin.core.refusals import OfHost
 from fedkin.deploy.heads import PoolHead
 from fedkin.deploy.wire_format import WireError, WireMessage, convert
-from fedkin.experiment.settings import decisive
 from fedkin.privacy.secure_sum import LEAST, MOST
 
 
@@ -37,8 +36,8 @@ class MemberTable:
     Attributes:
         run, round: identify the sum.
         members: number, public key and weight of each member, ascending by number.
-        asked: fingerprint of all that steers the members' step and is the same for all of them: the settings of the
-            run, the card of the data, and the tensors that were sent.
+        asked: fingerprint of all that steers the members' step and is the same for all of them: the name of the run's
+            setup, and the tensors that were sent.
         signed: by number, the name of a member and its node's signature of its key; members without one are missing.
     """
 
@@ -62,7 +61,7 @@ class MemberTable:
         members = tuple(sorted((m.number, m.key, m.weight) for m in listed))
         if len({m.number for m in listed}) < len(members) or len({m.key for m in listed}) < len(members):
             raise WireError("a member is listed twice, or two have one key")
-        steers = json.dumps([decisive(head["settings"]), head.get("card"), head.get("tensors")], sort_keys=True)
+        steers = json.dumps([head["setup"], head.get("tensors")])
         asked = hashlib.sha256(steers.encode() + of.body).hexdigest()
         signed = {m.number: (m.name, m.signature) for m in listed if m.signature}
         return cls(str(head["run"]), int(head["round"]), members, asked, signed)

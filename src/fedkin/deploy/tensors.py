@@ -1,4 +1,4 @@
-"""Conversion of bundles to messages and back."""
+"""Bundles as the bodies of messages: safetensors, whose sizes are checked before anything is made of them."""
 
 from __future__ import annotations
 
@@ -7,56 +7,52 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 
 from fedkin.core import Bundle
-from fedkin.deploy.wire_format import TensorEntry, WireError, WireMessage, entries, head_bytes, reason
+from fedkin.deploy.heads import Tensors
+from fedkin.deploy.wire_format import HEAD_LIMIT, WireError, WireMessage, convert, head_bytes, reason
 
-_TYPES = {str(t).removeprefix("torch."): t for t in (
+_TYPES = {
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool,
-)}  # fmt: skip
+}  # fmt: skip
 
 
 def wire_message(head: Mapping[str, Any], bundle: Bundle | None = None) -> WireMessage:
-    """Return a message with the tensors of a bundle.
+    """Return a message with the tensors of a bundle, whose names the head has in the bundle's order.
 
     Raises:
         WireError: a tensor has a type that is not sent.
     """
-    listed, parts = [], []
-    for name, t in (bundle or Bundle()).items():
-        dtype = str(t.dtype).removeprefix("torch.")
-        if dtype not in _TYPES:
-            raise WireError(f"tensor {name!r} is of type {dtype}, which is not sent")
-        listed.append([name, dtype, list(t.shape)])
-        flat = t.detach().cpu().contiguous().reshape(-1)
-        parts.append(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
-    return WireMessage({**head, "tensors": listed}, b"".join(parts))
+    tensors = (bundle or Bundle()).owned()
+    for name, t in tensors.items():
+        if t.dtype not in _TYPES:
+            raise WireError(f"tensor {name!r} is of type {t.dtype}, which is not sent")
+    return WireMessage({**head, "tensors": list(tensors)}, save(tensors) if tensors else b"")
 
 
 def bundle(of: WireMessage) -> Bundle:
     """Return the tensors of a message, each in its own memory.
 
     Raises:
-        WireError: see `entries`; or a tensor cannot be made for another reason, such as too little memory.
+        WireError: the body is not that of a message, or has other tensors than the head names.
     """
-    found = Bundle()
-    for e in entries(of):
-        try:
-            found[e.name] = _tensor(of.body[e.start : e.stop], e)
-        except (RuntimeError, ValueError, TypeError, OverflowError, MemoryError) as error:
-            raise WireError(f"tensor {e.name[:40]!r} cannot be made: {reason(error)}") from error
-    return found
-
-
-def _tensor(content: bytes, e: TensorEntry) -> Tensor:
-    if e.dtype == "bool" and any(b > 1 for b in set(content)):
-        raise WireError(f"tensor {e.name[:40]!r} holds bytes that are not truth values")
-    t = torch.empty(e.shape, dtype=_TYPES[e.dtype])
-    if t.numel():
-        t.view(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
-    return t
+    names = convert(of.head.get("tensors", []), Tensors, "the list of tensors")
+    if int.from_bytes(of.body[:8], "little") > HEAD_LIMIT:
+        raise WireError("the list of tensors in the body is too long")
+    try:
+        found = load(of.body) if of.body or names else {}
+    except (SafetensorError, RuntimeError, ValueError, TypeError, OverflowError, MemoryError) as error:
+        raise WireError(f"the tensors cannot be made: {reason(error)}") from error
+    if sorted(found) != sorted(names):
+        raise WireError("the body has other tensors than the head names")
+    for name, t in found.items():
+        odd = t.dtype is torch.bool and t.numel() and int(t.view(torch.uint8).max()) > 1
+        if odd or t.dtype not in _TYPES:
+            raise WireError(f"tensor {name[:40]!r} holds bytes that are no numbers of type {t.dtype}")
+    return Bundle({name: found[name] for name in names})
 
 
 def mark(of: WireMessage) -> str:

@@ -16,7 +16,7 @@ from fedkin.data.card import misfit
 from fedkin.deploy.channel import Channel
 from fedkin.deploy.heads import MOST_RATES, Evaluated, Updated
 from fedkin.deploy.joining import Clock, Enrolment
-from fedkin.deploy.messages import Clerk, OtherKey, OtherUpload, Reply
+from fedkin.deploy.messages import Clerk, NoSetup, OtherKey, OtherUpload, Reply
 from fedkin.deploy.participants import Members
 from fedkin.deploy.timeouts import Suspects
 from fedkin.deploy.wire_format import WireMessage
@@ -133,16 +133,15 @@ class Fleet:
             self.training_s = 0.0
         answers: dict[int, Bundle] = {}
         missing: dict[int, Reason] = {}
-        since, open, renewed = self._clock.now(), dict[str, int](), set[int]()
+        since, open, renewed, inline = self._clock.now(), dict[str, int](), set[int](), set[int]()
         end = since + self._hosts.reply_timeout
-        self._send(messages, list(messages), open, missing, end)
+        self._send(messages, list(messages), open, missing, end, inline)
         reminded = self._clock.now()
         for_all = any(m.pool is not None for m in messages.values())  # a secure sum needs late clients as well
         while open and self._clock.now() < end and (for_all or self._awaited(open, answers, enough)):
             self._roll.listen()
-            again = self._collected(messages, open, answers, missing, renewed)
-            renewed.update(again)
-            self._send(messages, again, open, missing, end)
+            again = self._collected(messages, open, answers, missing, renewed, inline)
+            self._send(messages, again, open, missing, end, inline)
             if open:
                 reminded = self._remind(open, reminded)
                 self._clock.pause(since, end)
@@ -189,6 +188,7 @@ class Fleet:
         open: dict[str, int],
         missing: dict[int, Reason],
         end: float,
+        inline: Collection[int],
     ) -> None:
         seconds, outgoing, number = end - self._clock.now(), dict[int, WireMessage](), dict[int, int]()
         for i in whom:
@@ -198,8 +198,9 @@ class Fleet:
                 continue
             m = messages[i]
             work = seconds - min(_WAY, seconds / 4)
+            ack = self._ack(i, m)
             outgoing[node] = self._clerk.write(
-                m.step, m.round, work, client=i, seq=m.seq, ack=self._ack(i, m), body=m.body, pool=m.pool
+                m.step, m.round, work, client=i, seq=m.seq, ack=ack, body=m.body, pool=m.pool, inline=i in inline
             )
             number[node] = i
         tickets = self._post.post(outgoing, seconds) if outgoing else {}
@@ -215,11 +216,14 @@ class Fleet:
         open: dict[str, int],
         answers: dict[int, Bundle],
         missing: dict[int, Reason],
-        renewed: Collection[int],
+        renewed: set[int],
+        inline: set[int],
     ) -> list[int]:
-        """Sort the answers that have arrived; return the clients to ask again, from the upload that they know.
+        """Sort the answers that have arrived; return the clients to ask again: from the upload that they know, or with
+        the run's setup.
 
-        A client is asked again once in an exchange: one that reports yet another upload could keep all others waiting.
+        A client is asked again once for each in an exchange: one that reports yet another upload could keep all others
+        waiting.
         """
         again: list[int] = []
         for ticket, got in self._post.collect([*open, *self._suspects.owed()]).items():
@@ -229,7 +233,7 @@ class Fleet:
             i = open.pop(ticket)
             m, name = messages[i], self._name(i)
             found = self._clerk.read(got, m.step, name, m.seq)
-            if not isinstance(found, OtherUpload):  # a suspect that does not go on from the server's upload stays one
+            if not isinstance(found, OtherUpload | NoSetup):  # a suspect that is asked again stays one
                 self._suspects.record(name, got)
             if isinstance(found, Reply):
                 answers[i] = found.body
@@ -245,7 +249,14 @@ class Fleet:
                 goes_on = f"goes on from upload {found.have}" if found.have else "joins again: its disk was lost"
                 self._say(m.round, name, f"does not know upload {self._ack(i, m)} and {goes_on}")
                 self._instead[i] = (m.ack, found.have)
+                renewed.add(i)
                 again.append(i)
+            elif isinstance(found, NoSetup):
+                if i in inline:
+                    missing[i] = Reason("garbled")
+                else:
+                    inline.add(i)
+                    again.append(i)
             elif isinstance(found, OtherKey):
                 self.members.goes_public(i, found.public, found.signature)
                 missing[i] = Reason("new-key")

@@ -10,17 +10,20 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import socket
+import math
+import multiprocessing
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from fedkin.core.refusals import OfHost
 from fedkin.deploy.heads import envelope
-from fedkin.deploy.wire_format import WireError, WireMessage, receive, refusal, send
+from fedkin.deploy.wire_format import BODY_LIMIT, HEAD_LIMIT, WireError, WireMessage, head_bytes, head_of, refusal
 from fedkin.display import OneLine
 
 log = logging.getLogger("fedkin.node")
@@ -58,13 +61,30 @@ class Duty:
     peers: str | None = None
 
 
+def send(to: Connection, message: WireMessage) -> None:
+    """Write a message to a process of this machine."""
+    to.send_bytes(head_bytes(message))
+    to.send_bytes(message.body)
+
+
+def receive(of: Connection) -> WireMessage:
+    """Read a message.
+
+    Raises:
+        WireError: it is not a message.
+        EOFError, OSError: the other side has ended, or the message is too large.
+    """
+    head = of.recv_bytes(HEAD_LIMIT)
+    return WireMessage(head_of(head), of.recv_bytes(BODY_LIMIT))
+
+
 class Watch:
     """Passes messages to the worker, one at a time, and ends it when it does not answer in time."""
 
     def __init__(self, duty: Duty) -> None:
         self._duty, self._one = duty, threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._to: socket.socket | None = None
+        self._to: Connection | None = None
         self._closed = False
 
     def ask(self, message: WireMessage) -> WireMessage:
@@ -75,24 +95,22 @@ class Watch:
             except WireError as e:
                 log.error("a message that cannot be read: %s", e)
                 return self._no(message, "unreadable")
+            timer, end = threading.Timer(seconds, self._kill), math.inf
             try:
                 to = self._running()
-                to.settimeout(seconds)
+                end = time.monotonic() + seconds
+                timer.start()
                 send(to, message)
-                answer = receive(to, seconds=seconds)
-            except TimeoutError:
-                log.error("no answer within %g s: the worker is ended and restarted", seconds)
-                self._anew()
-                return self._no(message, "deadline")
-            except (OSError, WireError, ValueError) as e:
-                log.error("the worker cannot be reached: %s", type(e).__name__)
-                self._anew()
-                return self._no(message, "died")
-            if answer is None:
-                log.error("the worker died (%s); it is restarted", self._code())
-                self._anew()
-                return self._no(message, "died")
-            return answer
+                return receive(to)
+            except (EOFError, OSError, WireError) as e:
+                late = time.monotonic() >= end
+                why = f"no answer within {seconds:g} s" if late else f"the worker died ({self._code()}, {e!r})"
+                log.error("%s: the worker is restarted", why)
+                self._end()
+                threading.Thread(target=self._try_to_start, daemon=True).start()  # loading torch takes seconds
+                return self._no(message, "deadline" if late else "died")
+            finally:
+                timer.cancel()
 
     def start(self) -> None:
         """Start the worker, so that the first message need not wait for it.
@@ -109,32 +127,32 @@ class Watch:
             self._closed = True
             self._end()
 
-    def _running(self) -> socket.socket:
+    def _running(self) -> Connection:
         if self._to is None or self._process is None or self._process.poll() is not None:
             self._end()
-            here, there = socket.socketpair()
+            self._to, there = multiprocessing.Pipe()
             # -P: modules are not imported from the working folder, which -m would search first
             command = [sys.executable, "-P", "-m", "fedkin.deploy.worker"]
             command += [str(there.fileno()), json.dumps(asdict(self._duty))]
             self._process = subprocess.Popen(command, pass_fds=[there.fileno()], stdin=subprocess.DEVNULL)
             there.close()
-            self._to = here
-            if receive(here, seconds=_START) is None:
+            if not self._to.poll(_START):
                 raise ConnectionError("the worker did not start")
+            receive(self._to)
         return self._to
-
-    def _anew(self) -> None:
-        """End the worker, and start another before one is needed: loading torch takes seconds."""
-        self._end()
-        threading.Thread(target=self._try_to_start, daemon=True).start()
 
     def _try_to_start(self) -> None:
         try:
             with self._one:
                 if not self._closed:
                     self._running()
-        except (OSError, WireError) as e:  # the next message tries again
-            log.error("the worker could not be started: %s", e)
+        except (EOFError, OSError, WireError) as e:  # the next message tries again
+            log.error("the worker could not be started: %r", e)
+
+    def _kill(self) -> None:
+        """End the process at a deadline, which ends the wait for it."""
+        if self._process is not None:
+            self._process.kill()
 
     def _end(self) -> None:
         if self._to is not None:
@@ -155,45 +173,8 @@ class Watch:
         return refusal(message.head, self._duty.client, code)
 
 
-class Counter:
-    """Accepts messages on a socket of this machine, as Flower's client app sends them, and passes them to a watch."""
-
-    def __init__(self, place: Path, watch: Watch) -> None:
-        self.place, self._watch = place, watch
-        place.unlink(missing_ok=True)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(str(place))
-        place.chmod(0o600)
-        self._socket.listen(4)
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Close the socket and delete its file."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        self._thread.join(5)
-        self.place.unlink(missing_ok=True)
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                of, _ = self._socket.accept()
-            except OSError:  # closed
-                return
-            threading.Thread(target=self._one, args=(of,), daemon=True).start()
-
-    def _one(self, of: socket.socket) -> None:
-        with of, contextlib.suppress(OSError, WireError, TimeoutError):
-            message = receive(of, seconds=600.0)
-            if message is not None:
-                of.settimeout(600.0)
-                send(of, self._watch.ask(message))
-
-
 def main(args: Sequence[str]) -> None:
-    """Answer messages on the given socket until the other side closes it."""
+    """Answer messages on the given connection until the other side closes it."""
     import torch
 
     from fedkin.data import SiteData
@@ -214,10 +195,10 @@ def main(args: Sequence[str]) -> None:
     data = SiteData(duty.data, share=duty.share, texts=duty.texts)
     key, peers = (None if path is None else Path(path) for path in (duty.key, duty.peers))
     site = ClientService(duty.client, data, Path(duty.folder), limits, allowed, Signing(key, peers))
-    with socket.socket(fileno=int(args[0])) as of:
+    with Connection(int(args[0])) as of, contextlib.suppress(EOFError, ConnectionError):  # until the node has ended
         send(of, WireMessage({"ready": True}))
-        while (message := receive(of)) is not None:
-            send(of, site.answer(message))
+        while True:
+            send(of, site.answer(receive(of)))
 
 
 if __name__ == "__main__":

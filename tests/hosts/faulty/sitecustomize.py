@@ -1,8 +1,8 @@
 """Makes a node's programs fail: Python reads this at its start, wherever this folder is on the path.
 
 The file that the variable FAULTS names says what happens to updates, by round: ``{"2": "die", "4": "slow"}``, and to
-letters of other kinds: ``{"describe": "claim"}``. With ``{"flower 3": "garbled"}`` the process that Flower starts sends
-what Flower cannot read in round 3. The file is read again for every letter, so a test can change it. FAULT_VERSION is
+letters of other kinds: ``{"describe": "claim"}``. With ``{"flower 3": "garbled"}`` the node sends what Flower cannot
+read in round 3. The file is read again for every letter, so a test can change it. FAULT_VERSION is
 another version of fedkin; FAULT_SERVER is the round in which the run's program on the server fails.
 """
 
@@ -62,7 +62,8 @@ def spoilt(made, what):
     from fedkin.deploy.wire_format import WireMessage
 
     if what == "long side":
-        return WireMessage({**made.head, "tensors": [["model", "float32", [0, 2**63]]]}, b"")
+        text = json.dumps({"model": {"dtype": "F32", "shape": [0, 2**63], "data_offsets": [0, 0]}}).encode()
+        return WireMessage({**made.head, "tensors": ["model"]}, len(text).to_bytes(8, "little") + text)
     if what == "unknown entry":
         return WireMessage({**made.head, "more": {"a": [None]}}, made.body)
     if what not in ("claim", "nan", "inf", "large", "shape", "name", "more", "empty", "double", "many bytes"):
@@ -92,21 +93,21 @@ def spoilt(made, what):
 
 
 def install_flower(path: Path) -> None:
-    """In the process that hands one message on."""
+    """In the node's process, which makes Flower's messages."""
     from flwr.app import ConfigRecord
     from flwr.supercore.inflatable.inflatable_object import add_header_to_object_body
 
-    from fedkin.deploy import flower
+    from fedkin.deploy import fleet
 
-    real = flower.to_records
+    real, whole = fleet.to_records, ConfigRecord.deflate
 
     def to_records(letter):
         told = json.loads(path.read_text()) if path.exists() else {}
-        if f"flower {letter.head.get('seq')}" in told:
-            ConfigRecord.deflate = lambda self: add_header_to_object_body(b"\xff\xff\xff", self)
+        bad = f"flower {letter.head.get('seq')}" in told
+        ConfigRecord.deflate = (lambda self: add_header_to_object_body(b"\xff\xff\xff", self)) if bad else whole
         return real(letter)
 
-    flower.to_records = to_records
+    fleet.to_records = to_records
 
 
 def install_server(round: int) -> None:
@@ -123,7 +124,7 @@ def install_server(round: int) -> None:
     Fleet.exchange = exchange
 
 
-if any("flwr-clientapp" in word for word in sys.orig_argv) and "FAULTS" in os.environ:
+if "node" in sys.orig_argv and "FAULTS" in os.environ and "fedkin" in sys.orig_argv:
     install_flower(Path(os.environ["FAULTS"]))
 if any("flwr-serverapp" in word for word in sys.orig_argv) and "FAULT_SERVER" in os.environ:
     install_server(int(os.environ["FAULT_SERVER"]))

@@ -23,7 +23,7 @@ from fedkin.deploy.wire_format import WireMessage
 from fedkin.deploy.worker import Duty, Watch
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.settings import settings_from
-from hosttoys import Direct, lines, on_hosts, settings, sites
+from hosttoys import Direct, altered, lines, on_hosts, settings, sites, with_setup
 from owncode import CAUTIOUS
 from thorough import thorough_except
 
@@ -41,10 +41,11 @@ def main(shape, classes):
 
 def hello(folder: Path, **tables: Mapping[str, Any]) -> WireMessage:
     """A greeting whose settings have been changed by a server that lies."""
-    of = Clerk(settings("fedavg"), Members.load(folder)).write("hello", 0, 120.0)
-    told = {part: {**values, **tables.get(part, {})} for part, values in of.head["settings"].items()}
-    told["method"] = tables.get("method", told["method"])
-    return WireMessage({**of.head, "settings": told})
+    of = Clerk(settings("fedavg"), Members.load(folder)).write("hello", 0, 120.0, inline=True)
+    of = altered(of, **tables)
+    inline = of.head["inline"]
+    told = {**inline["settings"], "method": tables.get("method", inline["settings"]["method"])}
+    return with_setup(of, {**inline, "settings": told})
 
 
 @pytest.fixture
@@ -116,11 +117,9 @@ def test_every_kind_of_message_is_looked_at(tmp_path: Path, work: Path) -> None:
     def lie(post: Direct, client: str, of: WireMessage) -> WireMessage:
         if of.head["kind"] == "hello":
             return post.ask(client, of)
-        told = {**of.head["settings"], "model": {**of.head["settings"]["model"], "model": "cleanup:main"}}
+        bad = post.altered(of, model={"model": "cleanup:main"})
         for kind in ("describe", "survey", "consult", "update", "evaluate", "keep"):
-            found[kind] = str(
-                post.ask(client, WireMessage({**of.head, "kind": kind, "settings": told}, of.body)).head["code"]
-            )
+            found[kind] = str(post.ask(client, WireMessage({**bad.head, "kind": kind}, of.body)).head["code"])
         return post.ask(client, of)
 
     on_hosts(settings("fedavg", run={"rounds": 1}), tmp_path, Direct(sites(tmp_path), touch=lie))
@@ -191,8 +190,8 @@ def test_a_message_does_not_look_around_on_the_disk(tmp_path: Path) -> None:
     answers = []
     of = hello(tmp_path)
     for place in (folder, tmp_path / "nowhere"):
-        told = {**of.head["settings"], "data": {"data": str(place), "clients": 3}}
-        answers.append(site.answer(WireMessage({**of.head, "settings": told})))
+        told = {**of.head["inline"]["settings"], "data": {"data": str(place), "clients": 3}}
+        answers.append(site.answer(with_setup(of, {**of.head["inline"], "settings": told})))
     assert answers[0].head == answers[1].head
     assert answers[0].head["ok"] is True
 
@@ -266,7 +265,7 @@ def test_a_node_hands_on_what_is_allowed(tmp_path: Path, monkeypatch: pytest.Mon
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "nets.py").touch()
     node = Node("digits", "c0", allow_code=("team", "a/nets.py"), insecure_test=True)
-    assert _duty(node, "digits", tmp_path).allow_code == ("team", str(tmp_path / "a" / "nets.py"))
+    assert _duty(node, tmp_path).allow_code == ("team", str(tmp_path / "a" / "nets.py"))
     with pytest.raises(ConfigError, match=r"nets\.py has the same name; rename one of the two"):
         Node("digits", "c0", allow_code=("a/nets.py", "b/nets.py"), insecure_test=True)
 

@@ -6,7 +6,6 @@ the sum of all, if the masks cancelled, would be the upload of c0.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from fedkin.core import Bundle
 from fedkin.deploy.tensors import bundle, wire_message
 from fedkin.deploy.wire_format import WireMessage
 from fedkin.experiment.settings import Settings
-from hosttoys import Direct, lines, on_hosts, settings, sites
+from hosttoys import Direct, altered, lines, on_hosts, settings, sites
 
 pytest.importorskip("fedkin.deploy.masks", reason="cryptography is not installed (fedkin[flower])")
 Lie = Callable[[WireMessage], WireMessage]
@@ -31,11 +30,14 @@ def secure(secure: bool = True) -> Settings:
 
 def setting(group: str, name: str, value: Any) -> Lie:
     """Every message of the run with another setting, from the first one on."""
+    other: dict[str, str] = {}  # the name of the changed setup, by that of the true one
 
     def told(of: WireMessage) -> WireMessage:
-        head = copy.deepcopy(dict(of.head))
-        head["settings"].setdefault(group, {})[name] = value
-        return WireMessage(head, of.body)
+        if "inline" in of.head:
+            changed = altered(of, **{group: {name: value}})
+            other[of.head["setup"]] = changed.head["setup"]
+            return changed
+        return WireMessage({**of.head, "setup": other[of.head["setup"]]}, of.body)
 
     return told
 

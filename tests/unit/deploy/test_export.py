@@ -234,7 +234,7 @@ def test_written_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None
     (other / "thesis.tex").write_text("years")
     on_hosts(s, tmp_path, Direct(sites(tmp_path)))
     assert (first / "model.safetensors").read_bytes() == before
-    assert sorted(p.name for p in first.parent.iterdir()) == ["memory.safetensors", "model"]
+    assert sorted(p.name for p in first.parent.iterdir()) == ["memory.safetensors", "model", "setup.json"]
     assert [p.name for p in other.iterdir()] == ["thesis.tex"]
     assert "is not an export" in caplog.text
 
@@ -252,6 +252,6 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: py
     monkeypatch.setattr(folder, "sync_to_disk", full)
     on_hosts(s, tmp_path, Direct(sites(tmp_path)))
     assert {p.name: p.read_bytes() for p in place.iterdir()} == before
-    assert sorted(p.name for p in place.parent.iterdir()) == ["memory.safetensors", "model"]
+    assert sorted(p.name for p in place.parent.iterdir()) == ["memory.safetensors", "model", "setup.json"]
     assert f"c0: keep: {Reason('disk')}" in caplog.text
     assert "No space left on device" in caplog.text

@@ -33,7 +33,7 @@ from fedkin.deploy.wire_format import WireError, WireMessage, refusal
 from fedkin.experiment.settings import Settings
 from fedkin.privacy.secure_sum import OutOfRange
 from fedkin.server.ledger import OutOfStep
-from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites, traced
+from hosttoys import Direct, crafted, lines, on_hosts, same_server, settings, simulated, sites, traced
 from kills import Killed
 from thorough import thorough_except
 from toys import refused
@@ -502,11 +502,11 @@ def test_a_false_evaluation_is_left_out(what: str, tmp_path: Path) -> None:
 
 
 FORGED: dict[str, Any] = {
-    "shape of 10^12": ({"tensors": [["model", "float32", [10**12]]]}, b"\0" * 8),
-    "pickle": ({"tensors": [["model", "object", [1]]]}, b"\x80\x04."),
-    "negative": ({"tensors": [["model", "float32", [-1]]]}, b""),
-    "too short": ({"tensors": [["model", "float32", [2]]]}, b"\0" * 4),
-    "too long": ({"tensors": [["model", "float32", [1]]]}, b"\0" * 400),
+    "shape of 10^12": ({"tensors": ["model"]}, crafted("model", "F32", [10**12], b"\0" * 8)),
+    "pickle": ({"tensors": ["model"]}, b"\x80\x04."),
+    "negative": ({"tensors": ["model"]}, crafted("model", "F32", [-1])),
+    "too short": ({"tensors": ["model"]}, crafted("model", "F32", [2], b"\0" * 4)),
+    "too long": ({"tensors": ["model"]}, crafted("model", "F32", [1], b"\0" * 400)),
     "no list": ({"tensors": "model"}, b""),
     "other round": ({"seq": 1}, None),
     "other client": ({"client": "c0"}, None),
@@ -678,7 +678,7 @@ def test_what_is_told_of_an_exception(
         raise error
 
     monkeypatch.setattr(ClientService, "_kept", fail)
-    head = Clerk(settings("fedavg"), Members.load(tmp_path)).write("update", 1, 5.0, client=0, seq=5).head
+    head = Clerk(settings("fedavg"), Members.load(tmp_path)).write("update", 1, 5.0, client=0, seq=5, inline=True).head
     answer = sites(tmp_path, 1)[100].answer(WireMessage(head))
     assert answer == refusal(head, "c0", **told)
     assert str(error) in caplog.text

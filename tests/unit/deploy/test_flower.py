@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,13 +11,13 @@ import pytest
 
 flwr = pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedkin[flower]'")
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict  # noqa: E402
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict  # noqa: E402
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects  # noqa: E402
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents  # noqa: E402
 from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 
 from fedkin.deploy.client import ClientService  # noqa: E402
-from fedkin.deploy.flower import FlowerPost, client_app, from_records, to_client, to_records  # noqa: E402
+from fedkin.deploy.flower import FlowerPost, from_records, to_records  # noqa: E402
 from fedkin.deploy.serve import serve  # noqa: E402
 from fedkin.deploy.wire_format import BODY_LIMIT, WireError, WireMessage  # noqa: E402
 from fedkin.methods import METHODS  # noqa: E402
@@ -46,10 +44,9 @@ def over_the_wire(message: Message) -> Message:
 
 
 class Nodes:
-    """A grid whose nodes are client apps in this process; messages go through their serialised form both ways."""
+    """A grid whose clients are in this process; messages go through their serialised form both ways."""
 
     def __init__(self, sites: Mapping[int, ClientService]) -> None:
-        self._apps = {n: client_app(lambda letter, node, s=s: s.answer(letter)) for n, s in sites.items()}
         self._sites, self._ready = sites, dict[str, Message]()
 
     def get_nodes(self) -> list[Any]:
@@ -64,9 +61,8 @@ class Nodes:
         for number, message in enumerate(messages):
             message.metadata.__dict__["_created_at"] = message.metadata.created_at + 1e-3 * number
             there = over_the_wire(message)
-            node = there.metadata.dst_node_id
-            context = Context(1, node, {"client-id": self._sites[node].client}, RecordDict(), {})
-            answer = self._apps[node](there, context)
+            content = to_records(self._sites[there.metadata.dst_node_id].answer(from_records(there.content)))
+            answer = Message(content, reply_to=there)
             tickets.append(there.metadata.message_id)
             self._ready[tickets[-1]] = over_the_wire(answer)
         return tickets
@@ -139,43 +135,6 @@ def test_the_server_reads_no_larger_answer_than_a_message_may_be(size: int, fits
     tickets = post.post({7: WireMessage({"kind": "update"})}, 5.0)
     (answer,) = post.collect(tickets.values()).values()
     assert isinstance(answer, WireMessage) if fits else answer == "too-many-bytes"
-
-
-def test_an_app_never_raises(tmp_path: Path) -> None:
-    """Flower sends the text of an exception to the server; so none leaves the app, and only a code is answered."""
-
-    def deliver(letter: WireMessage, node: Mapping[str, Any]) -> WireMessage:
-        raise RuntimeError("patient 4711")
-
-    app = client_app(deliver)
-    for records in (to_records(WireMessage({"kind": "update", "seq": 1})), RecordDict()):
-        answer = app(Message(records, 1, "train"), Context(1, 1, {"client-id": "c0"}, RecordDict(), {}))
-        head = from_records(answer.content).head
-        assert head["ok"] is False
-        assert head["code"] in ("failed", "unreadable")
-        assert "4711" not in str(head)
-
-
-def test_without_a_site_the_app_says_so() -> None:
-    """A SuperNode that was not started by `fedkin node` has no socket to hand a message to."""
-    answer = client_app()(
-        Message(to_records(WireMessage({"kind": "update", "seq": 1})), 1, "train"),
-        Context(1, 1, {"client-id": "c0", "socket": "nowhere.sock"}, RecordDict(), {}),
-    )
-    assert from_records(answer.content).head["code"] == "no-node"
-
-
-def test_the_client_app_needs_no_torch() -> None:
-    """Flower starts a process for every message: importing torch there would cost seconds each time."""
-    code = "import sys, fedkin.deploy.flower; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=False).returncode == 0
-
-
-@pytest.mark.parametrize("deadline", [None, [], "soon", -1, 1e300])
-def test_a_deadline_that_is_none_is_refused(deadline: Any, tmp_path: Path) -> None:
-    """The app that Flower starts for a message answers that it cannot be read, and does not raise."""
-    bad = WireMessage({"kind": "update", "seq": 1, "deadline": deadline})
-    assert to_client(bad, {"client-id": "c0", "socket": str(tmp_path / "none")}).head["code"] == "unreadable"
 
 
 class Spoilt(Nodes):

@@ -30,7 +30,8 @@ pytest.importorskip("cryptography", reason="cryptography comes with fedkin[flowe
 
 from fedkin.deploy.gate import Gate, Limits, client_context, server_context
 from fedkin.deploy.signed import AGE_SECONDS, SKEW_SECONDS, Keyring, Unsigned
-from standin import FORBIDDEN, Everyone, StandIn, signed
+from programs import ServedGate
+from standin import FORBIDDEN, Everyone, StandIn, keyring_of, signed
 
 LIMITS = Limits(
     body=8 << 20,
@@ -65,9 +66,9 @@ class Site:
         self.seen = self.link.seen
         self.authority = authority
         self.trust = client_context(authority.ca)
-        self.gate = gate_of(
-            authority, self.link.port, Everyone() if keyring is None else keyring, limits, self.trust
-        ).start()
+        self.gate = ServedGate(
+            gate_of(authority, self.link.port, Everyone() if keyring is None else keyring, limits, self.trust)
+        )
 
     def close(self) -> None:
         self.gate.stop()
@@ -404,7 +405,7 @@ def test_a_superlink_of_another_authority_is_not_asked(authority: keys.Authority
     other = Site(keys.make_authority(tmp_path, ["127.0.0.1"]), LIMITS)
     other.gate.stop()
     trust = client_context(authority.ca)
-    other.gate = gate_of(other.authority, other.link.port, Everyone(), trust=trust).start()
+    other.gate = ServedGate(gate_of(other.authority, other.link.port, Everyone(), trust=trust))
     try:
         assert other.post("/v1/fleet/echo", b"x")[0] == 502
         assert other.seen == []
@@ -433,7 +434,7 @@ def test_tls_is_a_must(site: Site, tmp_path: Path) -> None:
 def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
     """Nodes do not speak to a gate whose certificate has run out."""
     authority = keys.make_authority(tmp_path, ["127.0.0.1"], days=-0.5)
-    gate = gate_of(authority, 1, Keyring()).start()
+    gate = ServedGate(gate_of(authority, 1, Keyring()))
     try:
         plain = socket.create_connection(("127.0.0.1", gate.port), timeout=300)
         with plain, pytest.raises(ssl.SSLCertVerificationError, match="expired"):
@@ -454,7 +455,7 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def module_guarded(authority: keys.Authority, private: Path) -> Iterator[Site]:
     """A gate that knows the key of c0, and nobody else's."""
-    site = Site(authority, LIMITS, Keyring([private / "c0.pub"]))
+    site = Site(authority, LIMITS, keyring_of(private / "c0.pub"))
     yield site
     site.close()
 
@@ -537,7 +538,7 @@ def test_a_clock_may_be_ahead_as_far_as_flower_allows(private: Path) -> None:
     """The limits are those of the installed Flower; beyond them the text says by how much the node's clock is ahead."""
     flowers = pytest.importorskip("flwr.supercore.constant", reason="Flower comes with fedkin[flower]")
     assert (flowers.MIN_TIMESTAMP_DIFF_SECONDS, flowers.MAX_TIMESTAMP_DIFF_SECONDS) == (-SKEW_SECONDS, AGE_SECONDS)
-    keyring = Keyring([private / "c0.pub"])
+    keyring = keyring_of(private / "c0.pub")
     head = [(name.encode(), value.encode()) for name, value in signed(private / "c0").items()]
     stamp = datetime.fromisoformat(dict(head)[b"flwr-timestamp"].decode())
     assert keyring.holder(head, stamp - timedelta(seconds=4.9)) == "c0"
@@ -549,13 +550,13 @@ def test_a_clock_may_be_ahead_as_far_as_flower_allows(private: Path) -> None:
 
 def test_keys_may_change_while_the_gate_runs(authority: keys.Authority, private: Path) -> None:
     """A key that is loaded passes, one that is dropped does not, on a connection that was open before, too."""
-    keyring = Keyring([private / "c1.pub"])
+    keyring = keyring_of(private / "c1.pub")
     site = Site(authority, LIMITS, keyring)
     link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=300)
     try:
-        for paths, key, status in (([], "c1", 200), ([private / "c0.pub"], "c0", 200), ([], "c1", 412)):
-            if paths:
-                keyring.load(paths)
+        for name, key, status in (("", "c1", 200), ("c0", "c0", 200), ("", "c1", 412)):
+            if name:
+                keyring.load({name: keys.public_key(private / f"{name}.pub")})
             link.request("POST", "/v1/fleet/echo", b"x", signed(private / key))
             answer = link.getresponse()
             answer.read()
@@ -565,24 +566,19 @@ def test_keys_may_change_while_the_gate_runs(authority: keys.Authority, private:
         site.close()
 
 
-def test_what_is_not_a_key_admits_nobody(private: Path, tmp_path: Path) -> None:
-    """Nor are those of other files affected: a key whose file is not given does not stay."""
-    keyring = Keyring([private / "c0.pub"])
-    (tmp_path / "odd.pub").write_text("odd")
-    paths = [tmp_path / "odd.pub", tmp_path / "none.pub", private / "c1.pub"]
-    keyring.keep(paths)
+def test_a_key_that_is_not_kept_admits_nobody(private: Path) -> None:
+    """And none is admitted by being kept."""
+    keyring, c1 = keyring_of(private / "c0.pub"), keys.public_key(private / "c1.pub")
+    keyring.keep({"c1": c1})
     assert len(keyring) == 0
-    keyring.load(paths)
+    keyring.load({"c1": c1})
     assert keyring.holder([(n.encode(), v.encode()) for n, v in signed(private / "c1").items()]) == "c1"
-    assert len(keyring) == 1
-    keyring.keep(private.glob("*.pub"))
-    assert len(keyring) == 1
 
 
 def test_idle_connections_keep_nobody_out(authority: keys.Authority, private: Path) -> None:
     """With more idle connections than strangers may have, all from one address, the next one from there is served; the
     oldest idle ones gave way."""
-    keyring = Keyring([private / "c0.pub"])
+    keyring = keyring_of(private / "c0.pub")
     site = Site(authority, replace(LIMITS, strangers=4, head_seconds=600.0), keyring)
     idle = []
     try:
@@ -672,7 +668,7 @@ def test_strangers_cost_nodes_no_request(
     """Each request of registered nodes is answered, whatever connections without a key come and go, and nothing goes
     wrong within the gate."""
     limits = Limits(strangers=16, head_seconds=0.3 if strangers is waves else 10.0)
-    site = Site(authority, limits, Keyring(private.glob("*.pub")))
+    site = Site(authority, limits, keyring_of(*private.glob("*.pub")))
     try:
         answers = answers_beside(site, private, strangers, seconds)
     finally:
@@ -686,7 +682,7 @@ def test_strangers_cost_nodes_no_request(
 def test_a_connection_without_a_request_ends_after_seconds(authority: keys.Authority, private: Path) -> None:
     """The first request has to come soon; between two requests of a registered node there may be more time."""
     limits = replace(LIMITS, head_seconds=0.3, idle_seconds=600)
-    site = Site(authority, limits, Keyring([private / "c0.pub"]))
+    site = Site(authority, limits, keyring_of(private / "c0.pub"))
     link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=300)
     try:
         link.request("POST", "/v1/fleet/echo", b"x", signed(private / "c0"))
@@ -705,7 +701,7 @@ def test_a_connection_without_a_request_ends_after_seconds(authority: keys.Autho
 def test_connections_are_limited_by_key(authority: keys.Authority, private: Path) -> None:
     """A node's connections beyond its limit are refused by name; another node at the same address is not touched; when
     one of them ends, another may come."""
-    site = Site(authority, replace(LIMITS, per_key=2, idle_seconds=600), Keyring(private.glob("*.pub")))
+    site = Site(authority, replace(LIMITS, per_key=2, idle_seconds=600), keyring_of(*private.glob("*.pub")))
     links = [http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=300) for _ in "abcd"]
 
     def ask(i: int, key: str) -> tuple[int, bytes]:
@@ -740,11 +736,9 @@ def test_refusals_are_written_down(site: Site, caplog: pytest.LogCaptureFixture)
 
 
 def test_a_taken_port_is_said(site: Site) -> None:
-    """Address and remedy are in the text, and the gate can be stopped though it never started."""
-    gate = gate_of(site.authority, 1, Keyring(), port=site.gate.port)
+    """Address and remedy are in the text."""
     with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1 port {site.gate.port} .*choose another"):
-        gate.start()
-    gate.stop()
+        gate_of(site.authority, 1, Keyring(), port=site.gate.port)
 
 
 @pytest.mark.parametrize("keyring", [Keyring(), Everyone()])
@@ -761,7 +755,7 @@ def test_a_gate_ends_with_open_connections(
     site.close()
     site.gate.stop()
     assert time.monotonic() - started < 3
-    assert not site.gate.alive
+    assert not site.gate.background.alive
     assert wrong(caplog.records) == []
     for link in links:
         link.close()

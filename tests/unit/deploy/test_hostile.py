@@ -20,11 +20,11 @@ from fedkin.deploy.wire_format import WireMessage
 from fedkin.experiment.settings import Settings
 from fedkin.methods import METHODS
 from fedkin.record.result import Result
-from hosttoys import Direct, Touch, lines, on_hosts, same_server, settings, simulated, sites, traced
+from hosttoys import Direct, Touch, crafted, lines, on_hosts, same_server, settings, simulated, sites, traced
 from thorough import OF_EVERY_KIND, thorough_except
 from toys import refused
 
-LONG = [["model", "float32", [0, 2**63]]]
+LONG = crafted("model", "F32", [0, 2**63])
 
 
 def spoil(kind: str, head: Mapping[str, Any], who: str = "c1", body: bytes | None = b"") -> Touch:
@@ -39,11 +39,14 @@ def spoil(kind: str, head: Mapping[str, Any], who: str = "c1", body: bytes | Non
     return touch
 
 
+BODIES = {
+    "long sides": LONG,
+    "sides whose product is 0": crafted("model", "F32", [2**62, 2**62, 0]),
+    "a nested shape": crafted("model", "F32", [[1]]),
+}
 HEADS: dict[str, dict[str, Any]] = {
-    "long sides": {"tensors": LONG},
-    "sides whose product is 0": {"tensors": [["model", "float32", [2**62, 2**62, 0]]]},
-    "sides whose strides overflow": {"tensors": [["model", "float32", [2**30, 2**30, 2**30, 0]]]},
-    "a nested shape": {"tensors": [["model", "float32", [[1]]]]},
+    **{what: {"tensors": ["model"]} for what in BODIES},
+    "nested tensors": {"tensors": [["model"]]},
     "an unknown entry": {"more": {"a": [1] * 100}},
     "a stamp of lists": {"seq": [1], "session": {}, "client": ["c1"]},
     "no answer": {"ok": None},
@@ -65,7 +68,7 @@ def test_a_head_ends_no_run(kind: str, what: str, tmp_path: Path) -> None:
     """Whatever c1 answers to whichever message: it is refused for that message and named, and the others go on."""
     least = 2 if kind in ("hello", "describe") else 3
     s = settings("fedavg", run={"rounds": 2}, hosts={"min_clients": least, "wait_timeout": 5.0})
-    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=spoil(kind, HEADS[what])))
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=spoil(kind, HEADS[what], body=BODIES.get(what, b""))))
     if kind in ("hello", "describe"):
         assert len(ours.server.sizes) == 2
     if kind == "update":
@@ -99,7 +102,10 @@ def test_a_card_that_contradicts_those_of_the_others_is_refused(card: dict[str, 
 
 def test_after_a_hostile_client_a_new_run_works(tmp_path: Path) -> None:
     """The same clients, the hostile one among them, in the next run: it is met again, and refused again."""
-    s, post = settings("fedavg", run={"rounds": 2}), Direct(sites(tmp_path), touch=spoil("update", {"tensors": LONG}))
+    s, post = (
+        settings("fedavg", run={"rounds": 2}),
+        Direct(sites(tmp_path), touch=spoil("update", {"tensors": ["model"]}, body=LONG)),
+    )
     for place in ("first", "second"):
         (tmp_path / place).mkdir()
         ours = on_hosts(s, tmp_path / place, post)

@@ -25,7 +25,6 @@ PASSING: dict[str, Fault] = {
     "undelivered": lambda of, client: "undelivered",
     "deadline": lambda of, client: refusal(of.head, client, "deadline"),
     "disk": lambda of, client: refusal(of.head, client, "disk"),
-    "no node": lambda of, client: refusal(of.head, client, "no-node"),
 }
 """What becomes of an answer to ``describe``, for reasons that may pass."""
 

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("cryptography", reason="cryptography comes with fedkin[flower]")
+
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
 from fedkin.core.errors import ConfigError
 from fedkin.deploy import keys
-
-pytest.importorskip("cryptography", reason="cryptography comes with fedkin[flower]")
 
 
 def handshake(authority: keys.Authority, name: str, trusted: Path | None = None) -> str | None:
@@ -179,22 +182,21 @@ def test_signing_needs_the_authority(tmp_path: Path) -> None:
         keys.make_server(tmp_path / "1", ["a.example"])
 
 
-def test_fingerprints_of_what_is_not_a_key(tmp_path: Path) -> None:
-    """A key of another kind, or a file that is none, is named with what was expected."""
+def test_what_is_not_a_key(tmp_path: Path) -> None:
+    """A key of another kind, a part of one, or a file that is none: refused with its path."""
     path = tmp_path / "x.pub"
-    path.write_text("ssh-ed25519 AAAA x\n")
-    with pytest.raises(ConfigError, match=r"'ssh-ed25519', expected ecdsa-sha2-nistp384"):
-        keys.key_fingerprint(path)
-    path.write_text("nonsense")
-    with pytest.raises(ConfigError, match="not a public key"):
-        keys.key_fingerprint(path)
+    whole = keys.make_node_key(tmp_path, "y").public.read_text().split()[1]
+    parts = ("AAAA", whole[:100], whole[:-4], "AAAA" + whole, whole.replace("bmlzdHAzODQ", "bmlzdHAyNTY", 1))
+    p256 = ec.generate_private_key(ec.SECP256R1())
+    other = p256.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    for text in ("ssh-ed25519 AAAA x", "nonsense", other, *(f"ecdsa-sha2-nistp384 {part} x" for part in parts)):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=r"x\.pub is not a node's public key"):
+            keys.public_key(path)
+    with pytest.raises(ConfigError, match=r"x\.pub is not a node's private key"):
+        keys.private_key(path)
     with pytest.raises(ConfigError, match="not a certificate"):
         keys.certificate_fingerprint(path)
-    whole = keys.make_node_key(tmp_path, "y").public.read_text().split()[1]
-    for part in ("AAAA", whole[:100], whole[:-4], "AAAA" + whole, whole.replace("bmlzdHAzODQ", "bmlzdHAyNTY", 1)):
-        path.write_text(f"ecdsa-sha2-nistp384 {part} x\n")
-        with pytest.raises(ConfigError, match="not a whole public key"):
-            keys.key_fingerprint(path)
 
 
 def test_the_fingerprint_is_of_the_certificate_as_sent(authority: keys.Authority) -> None:

@@ -21,11 +21,11 @@ from fedkin.deploy.tensors import bundle, wire_message
 from fedkin.deploy.wire_format import WireMessage
 from fedkin.deploy.worker import Duty, Watch
 from fedkin.display import OneLine
-from hosttoys import Direct, on_hosts, settings, sites
+from hosttoys import Direct, altered, on_hosts, settings, sites, with_setup
 
 
 def hello(folder: Path, **tables: Mapping[str, Any]) -> WireMessage:
-    return Clerk(settings("fedavg", **tables), Members.load(folder)).write("hello", 0, 120.0)
+    return Clerk(settings("fedavg", **tables), Members.load(folder)).write("hello", 0, 120.0, inline=True)
 
 
 # ---- what stays under one method -------------------------------------------------------------------------------------
@@ -38,7 +38,8 @@ def test_no_other_method_reads_what_a_client_keeps(tmp_path: Path, caplog: pytes
         answer = post.ask(client, of)
         if client == "c1" and of.head["kind"] == "update" and of.head["round"] == 2:
             told = settings("fedamp", training={"lr": 1e-30, "epochs": 1, "batch_size": 16}).table()
-            head = {**{n: v for n, v in of.head.items() if n != "tensors"}, "settings": told}
+            other = with_setup(of, {**post.setups[of.head["setup"]], "settings": told})
+            head = {n: v for n, v in other.head.items() if n != "tensors"}
             head |= {"ack": of.head["seq"], "seq": of.head["seq"] + 1, "round": 3}
             stolen.append(post.ask(client, wire_message(head, Bundle(model=bundle(of).model, pull=torch.tensor(0.0)))))
         return answer
@@ -55,7 +56,9 @@ def test_a_run_may_become_longer(tmp_path: Path) -> None:
 
     def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         if of.head["kind"] == "evaluate":
-            heard.append(post.ask(client, WireMessage({**of.head, "settings": longer.table()}, of.body)))
+            heard.append(
+                post.ask(client, with_setup(of, {**post.setups[of.head["setup"]], "settings": longer.table()}))
+            )
         return post.ask(client, of)
 
     on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
@@ -76,10 +79,15 @@ def table(tmp_path: Path) -> Path:
 OWN = {"data": "hospital", "clients": None, "partition": "natural", "alpha": None, "samples_per_client": None}
 
 
+def with_data(of: WireMessage, data: Mapping[str, Any]) -> WireMessage:
+    inline = of.head["inline"]
+    return with_setup(of, {**inline, "settings": {**inline["settings"], "data": data}})
+
+
 def greeted(site: ClientService, folder: Path, target: str) -> WireMessage:
     of = hello(folder)
     data = {"data": "hospital", "partition": "natural", "scaling": "client", "target": target}
-    return site.answer(WireMessage({**of.head, "settings": {**of.head["settings"], "data": data}}))
+    return site.answer(with_data(of, data))
 
 
 def test_a_server_does_not_choose_which_column_is_told(
@@ -109,10 +117,7 @@ def test_the_column_reaches_the_worker(table: Path, tmp_path: Path) -> None:
     try:
         of = hello(tmp_path)
         data = {"data": "hospital", "partition": "natural", "scaling": "client", "target": "pressure"}
-        assert (
-            watch.ask(WireMessage({**of.head, "settings": {**of.head["settings"], "data": data}})).head["code"]
-            == "settings"
-        )
+        assert watch.ask(with_data(of, data)).head["code"] == "settings"
     finally:
         watch.close()
 
@@ -126,8 +131,7 @@ def test_noise_that_cannot_be_accounted_for_is_refused(
     watch = Watch(Duty("c0", "digits", str(tmp_path), share=0))
     try:
         of = hello(tmp_path)
-        told = {**of.head["settings"], "privacy": {"noise_multiplier": noise}}
-        assert watch.ask(WireMessage({**of.head, "settings": told})).head["code"] == "settings"
+        assert watch.ask(altered(of, privacy={"noise_multiplier": noise})).head["code"] == "settings"
     finally:
         watch.close()
     assert "noise_multiplier must be a number from 0.01 to 1e+06" in capfd.readouterr().err
@@ -139,8 +143,8 @@ def test_a_message_writes_no_lines_of_its_own(tmp_path: Path, capfd: pytest.Capt
     watch = Watch(Duty("c0", "digits", str(tmp_path), share=0))
     try:
         of = hello(tmp_path)
-        told = {**of.head["settings"], "training": {"\x1b]0;mine\x07\n2026 INFO all is well": 1}}
-        assert watch.ask(WireMessage({**of.head, "settings": told})).head["code"] == "settings"
+        bad = altered(of, training={"\x1b]0;mine\x07\n2026 INFO all is well": 1})
+        assert watch.ask(bad).head["code"] == "settings"
     finally:
         watch.close()
     said = capfd.readouterr().err

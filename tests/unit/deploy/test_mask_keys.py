@@ -18,6 +18,7 @@ from fedkin.core import Bundle, ConfigError
 from fedkin.core.refusals import Reason
 from fedkin.data import SiteData
 from fedkin.deploy.client import ClientService
+from fedkin.deploy.heads import RunSetup
 from fedkin.deploy.maskkeys import MaskKeys, Signing
 from fedkin.deploy.node import Node, _duty
 from fedkin.deploy.privacy_budget import PrivacyLimits
@@ -93,9 +94,9 @@ def test_only_masked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def lie(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if of.head["kind"] == "update":
-            head = {n: v for n, v in of.head.items() if n not in ("pool", "tensors")}
-            told = {**head["settings"], "run": {**head["settings"]["run"]}, "aggregation": {"secure": False}}
-            bare.append(post.ask(client, wire_message({**head, "settings": told, "seq": head["seq"] + 1}, bundle(of))))
+            plain = post.altered(of, aggregation={"secure": False}).head
+            head = {n: v for n, v in plain.items() if n not in ("pool", "tensors")}
+            bare.append(post.ask(client, wire_message({**head, "seq": head["seq"] + 1}, bundle(of))))
         return answer
 
     post = Direct(sites(tmp_path, limits=limits), touch=lie)
@@ -119,7 +120,10 @@ def test_a_worker_asks_for_masks(tmp_path: Path) -> None:
 
     watch = Watch(Duty("c0", "digits", str(tmp_path), share=0, only_masked=True))
     try:
-        letters = [Clerk(s, Members.load(tmp_path)).write("hello", 0, 120.0) for s in (settings("fedavg"), secure())]
+        letters = [
+            Clerk(s, Members.load(tmp_path)).write("hello", 0, 120.0, inline=True)
+            for s in (settings("fedavg"), secure())
+        ]
         assert [watch.ask(of).head.get("code") for of in letters] == ["settings", None]
     finally:
         watch.close()
@@ -255,7 +259,7 @@ def test_a_node_hands_on_its_terms(folder: Path) -> None:
         keep_scores=True,
         peers=folder / "peers-0",
     )
-    duty = _duty(node, "digits", folder)
+    duty = _duty(node, folder)
     assert (duty.only_masked, duty.keep_scores) == (True, True)
     assert (duty.key, duty.peers) == (str(folder / "private" / "c0"), str(folder / "peers-0"))
 
@@ -266,7 +270,7 @@ def test_a_node_hands_on_its_terms(folder: Path) -> None:
         ({"only_masked": False}, "a run may ask for uploads without masks; add --only-masked"),
         ({"peers": Path("nowhere")}, "there is no such folder; put the NAME.pub of the other clients into one"),
         ({"peers": Path("few")}, r"has the public keys of 1 other clients \(c1\); a sum needs at least 2"),
-        ({"peers": Path("damaged")}, "c2.pub is not a public key in OpenSSH's format"),
+        ({"peers": Path("damaged")}, "c2.pub is not a node's public key"),
         ({"key": Path("peers-0/c1.pub")}, "is not a node's private key"),
     ],
 )
@@ -306,6 +310,8 @@ def test_the_vectors_of_the_page() -> None:
     members = [[i, public, 1.0] for i, public in enumerate(told["public"])]
     head = {"run": "run", "round": 1, "pool": {"members": members}, **told["request"]}
     table = MemberTable.read(WireMessage(head, bytes.fromhex(told["body"])))
+    name = hashlib.blake2b(told["setup text"].encode(), digest_size=16).hexdigest()
+    assert name == told["request"]["setup"] == RunSetup(**told["setup"]).name
     asked = told["asked text"].encode() + bytes.fromhex(told["body"])
     assert table.asked == hashlib.sha256(asked).hexdigest() == told["asked"]
     addend = Bundle(w=torch.tensor(told["addend"], dtype=torch.int64))

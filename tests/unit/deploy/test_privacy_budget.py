@@ -212,5 +212,5 @@ def test_a_run_beyond_the_total_alone_is_refused_at_the_greeting(tmp_path: Path)
     """What one run asks for is more than the total: nothing is drawn."""
     s = settings("da-pfl", privacy={"metadata_epsilon": 1.0})
     site = ClientService("c0", SiteData("digits", share=0), tmp_path, PrivacyLimits(max_metadata_epsilon=0.5))
-    assert site.answer(Clerk(s, Members.load(tmp_path)).write("hello", 0, 60.0)).head["code"] == "settings"
+    assert site.answer(Clerk(s, Members.load(tmp_path)).write("hello", 0, 60.0, inline=True)).head["code"] == "settings"
     assert site.account.load() == {}

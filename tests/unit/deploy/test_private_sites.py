@@ -474,7 +474,7 @@ def test_an_account_comes_back_as_it_was(tmp_path: Path) -> None:
 def test_a_node_hands_its_limits_on() -> None:
     """From the flags to the worker's duty; numbers that are none are refused at once."""
     node = Node("digits", "c0", max_metadata_epsilon=0.5, min_noise_multiplier=1.0, max_epsilon=8.0, insecure_test=True)
-    duty = _duty(node, "digits", Path("folder"))
+    duty = _duty(node, Path("folder"))
     assert (duty.max_metadata_epsilon, duty.min_noise_multiplier, duty.max_epsilon) == (0.5, 1.0, 8.0)
     for name in ("max_metadata_epsilon", "min_noise_multiplier", "max_epsilon"):
         for value in (0.0, -1.0, float("nan"), float("inf")):
@@ -487,6 +487,6 @@ def test_a_worker_keeps_its_limits(tmp_path: Path) -> None:
     watch = Watch(Duty("c0", "digits", str(tmp_path), share=0, min_noise_multiplier=1.0))
     try:
         clerk = Clerk(settings("fedavg"), Members.load(tmp_path))
-        assert watch.ask(clerk.write("hello", 0, 60.0)).head["code"] == "settings"
+        assert watch.ask(clerk.write("hello", 0, 60.0, inline=True)).head["code"] == "settings"
     finally:
         watch.close()

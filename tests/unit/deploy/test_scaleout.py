@@ -19,7 +19,7 @@ from fedkin.core import ConfigError, EngineError
 from fedkin.core.refusals import Code
 from fedkin.deploy import actor, scaleout, submitted
 from fedkin.deploy.control import Control
-from fedkin.deploy.ports import free_port
+from fedkin.deploy.machine import free_port
 from fedkin.deploy.serve import serve
 from fedkin.deploy.submitted import Virtual, command, packed, run_submitted, unpacked, virtual
 from fedkin.deploy.wire_format import WireMessage
@@ -82,7 +82,7 @@ def test_names_sort_as_numbers(clients: int, first: str, last: str) -> None:
 
 
 def test_a_run_on_real_hosts_is_not_for_simulated_nodes(tmp_path: Path) -> None:
-    """A SuperNode that somebody started with a partition but without a site does not read data that a server names."""
+    """A node of Flower's that somebody started with a partition does not read data that a server names."""
     word = packed(settings("fedavg"), tmp_path)
     assert virtual(word) is None
     with pytest.raises(ConfigError, match="start nodes with fedkin node"):
@@ -123,7 +123,7 @@ def test_the_command_says_how_to_go_on(
     """At the link that the run was submitted to, in words that a shell takes as they are."""
     asked = tyro.cli(Submission, args=["run.toml", "--detach", *words])
     monkeypatch.setattr(nodes, "submit", lambda *args: "7")
-    nodes._submitted(settings("fedavg"), Path(folder), Control(asked.link, asked.link), asked)
+    nodes._submitted(settings("fedavg"), Path(folder), Control(asked.link, "127.0.0.1:1", None), asked)
     again = capsys.readouterr().out.split("after a failure: ")[1]
     assert shlex.split(again) == ["fedkin", "submit", folder, *words]
 
@@ -157,7 +157,9 @@ def test_an_interrupted_command_says_how_to_go_on(
     asked = tyro.cli(Submission, args=["run.toml", "--quiet", *words])
     monkeypatch.setattr(nodes, "submit", lambda *args: "7")
     monkeypatch.setattr(nodes, "_follow", interrupted)
-    assert nodes._submitted(settings("fedavg"), Path("my runs/a"), Control(asked.link, asked.link), asked) == 130
+    assert (
+        nodes._submitted(settings("fedavg"), Path("my runs/a"), Control(asked.link, "127.0.0.1:1", None), asked) == 130
+    )
     assert shlex.split(capsys.readouterr().err)[-len(told) :] == told
 
 
@@ -167,7 +169,7 @@ def test_a_run_that_ended_without_a_report_is_named_for_a_shell(
     """The folder is quoted."""
     monkeypatch.setattr(nodes, "_LOOK", 0.0)
     folder = tmp_path / "my run"
-    with pytest.raises(EngineError, match=f"; submit '{folder}' to continue it. The link reports: over"):
+    with pytest.raises(EngineError, match=f"; submit '{folder}' to continue it. .* reports over"):
         nodes._follow(folder, None, 0.0, lambda: "over")
 
 
@@ -185,7 +187,7 @@ def test_a_submitted_run_that_diverged_ends_with_its_own_code(
         return "7"
 
     monkeypatch.setattr(nodes, "submit", submitted)
-    assert nodes._submitted(settings("fedavg"), tmp_path, Control(asked.link, asked.link), asked) == code
+    assert nodes._submitted(settings("fedavg"), tmp_path, Control(asked.link, "127.0.0.1:1", None), asked) == code
     assert ("training diverged from round 1 on" in capsys.readouterr().err) is (code == 3)
 
 

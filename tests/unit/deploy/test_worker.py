@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +12,8 @@ import pytest
 
 from fedkin.deploy.messages import Clerk
 from fedkin.deploy.participants import Members
-from fedkin.deploy.wire_format import WireMessage, receive, send
-from fedkin.deploy.worker import Counter, Duty, Watch
+from fedkin.deploy.wire_format import WireMessage
+from fedkin.deploy.worker import Duty, Watch
 from hosttoys import settings
 
 
@@ -27,7 +26,7 @@ def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
 
 
 def hello(tmp_path: Path, seconds: float = 60.0) -> WireMessage:
-    return Clerk(settings("fedavg"), Members.load(tmp_path)).write("hello", 0, seconds)
+    return Clerk(settings("fedavg"), Members.load(tmp_path)).write("hello", 0, seconds, inline=True)
 
 
 def test_it_answers_and_stays(watch: Watch, tmp_path: Path) -> None:
@@ -58,20 +57,3 @@ def test_one_that_is_killed_is_started_again(watch: Watch, tmp_path: Path) -> No
     threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
     assert watch.ask(hello(tmp_path)).head["code"] == "died"
     assert watch.ask(hello(tmp_path)).head["ok"] is True
-
-
-def test_messages_come_through_a_socket(watch: Watch, tmp_path: Path) -> None:
-    """As Flower's client app brings them; the socket is for this user only, and gone afterwards."""
-    place = tmp_path / "s.sock"
-    counter = Counter(place, watch)
-    try:
-        assert place.stat().st_mode & 0o777 == 0o600
-        with socket.socket(socket.AF_UNIX) as to:
-            to.connect(str(place))
-            send(to, hello(tmp_path))
-            answer = receive(to, seconds=60)
-        assert answer is not None
-        assert answer.head["ok"] is True
-    finally:
-        counter.close()
-    assert not place.exists()

@@ -1,25 +1,26 @@
-"""Flower's programs as child processes: started, watched, and ended with all processes that they started."""
+"""Programs as child processes of a test: started, watched, and ended with all that they started; and links."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from fedkin.core.errors import ConfigError, EngineError
-from fedkin.deploy.private import private_folder
+from fedkin.core.errors import EngineError
+from fedkin.deploy.gate import Gate
+from fedkin.deploy.link import Link, LinkSettings
 from fedkin.display import printable
-from fedkin.storage import lock as locks
 from fedkin.storage.files import for_this_user
 
-LOG_BYTES = 20 << 20  # a log longer than this becomes NAME.1
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")  # of a terminal, as Flower writes it into its logs too
 
 # Runs in the new process before the program: Linux kills the process when its starter dies for any reason, so that no
@@ -48,7 +49,7 @@ class Program:
 
     def __init__(self, name: str, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
         self.name, self.log, self.command = name, log, list(command)
-        private_folder(log.parent, tighten=False)
+        log.parent.mkdir(parents=True, exist_ok=True)
         launch = [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *command]
         with contextlib.ExitStack() as undo, for_this_user():
             self._output = undo.enter_context(log.open("ab"))
@@ -91,19 +92,6 @@ class Program:
                 os.kill(pid, signum)
         self._output.close()
 
-    def trim(self) -> None:
-        """Truncate the log if it has become long; the former one is kept next to it.
-
-        A log that was deleted or renamed still receives the program's output, so it is truncated too, without a copy.
-        """
-        there = os.fstat(self._output.fileno())  # by its handle: its name may be gone, or be another file's
-        if there.st_size <= LOG_BYTES:
-            return
-        with contextlib.suppress(OSError):  # without a copy, as on a full disk, the program goes on
-            if os.path.samestat(self.log.stat(), there):
-                shutil.copyfile(self.log, self.log.with_name(self.log.name + ".1"))
-        os.ftruncate(self._output.fileno(), 0)  # it is opened for appending, so later output begins at the new end
-
     def ended(self) -> EngineError:
         """Return the error of a program that ended by itself, with the last lines that it wrote."""
         return EngineError(
@@ -129,26 +117,6 @@ def wait_until(ready: Callable[[], bool], program: Program, seconds: float) -> N
             )
         time.sleep(0.1)
     raise program.ended()
-
-
-def locked(folder: Path, what: str, remedy: str) -> contextlib.ExitStack:
-    """Lock a folder for the programs of one link or node; closing the returned stack releases the lock.
-
-    Args:
-        folder: folder, which exists.
-        what: what runs in it, such as "a link".
-        remedy: what to do if another process has the folder, in addition to stopping that process.
-
-    Raises:
-        ConfigError: another process has the folder; its process id is in the text.
-    """
-    lock = contextlib.ExitStack()
-    if not lock.enter_context(locks.held(folder / locks.NAME)):
-        raise ConfigError(
-            f"{what} runs in {folder} already ({locks.owner(folder / locks.NAME) or 'another process'}); stop that one "
-            f"first, or {remedy}"
-        )
-    return lock
 
 
 def last_lines(log: Path, count: int = 8) -> str:
@@ -199,3 +167,98 @@ def _stat(pid: int) -> tuple[str, int, str] | None:
     except OSError:
         return None
     return words[0], int(words[1]), words[19]
+
+
+class Background:
+    """A coroutine that runs in a thread of its own until `stop`.
+
+    Attributes:
+        failure: error that ended it; None as long as it runs.
+    """
+
+    def __init__(self, serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self.failure: BaseException | None = None
+        self._serve, self._begun = serve, threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._task: asyncio.Task[Any] | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        self._begun.wait()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Cancels it and waits for its end; may be called twice."""
+        if self.alive and self._task is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended just now
+                self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join()
+
+    def _run(self) -> None:
+        async def serve() -> None:
+            self._task = asyncio.current_task()
+            self._begun.set()
+            await self._serve()
+
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(serve())
+        except asyncio.CancelledError:
+            return
+        except BaseException as error:
+            self.failure = error
+
+
+class Running:
+    """A link that serves in a thread, from construction to `stop`; it has the link's attributes.
+
+    Attributes:
+        lines: what it said about keys at its start.
+        said: what it said since.
+
+    Raises:
+        FedkinError: it did not start.
+    """
+
+    def __init__(self, settings: LinkSettings) -> None:
+        self.link, self.said = Link(settings), list[str]()
+        self.lines: list[str] | None = None
+        self.background = Background(self._run)
+        while self.lines is None and self.background.alive:
+            time.sleep(0.05)
+        if self.lines is None:
+            raise self.background.failure or AssertionError("cancelled")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.link, name)
+
+    async def _run(self) -> None:
+        try:
+            await self.link.run(self.said.append, self._ready)
+        finally:
+            self.link.close()
+
+    def _ready(self, lines: list[str]) -> None:
+        self.lines = lines
+
+    def stop(self) -> None:
+        """Ends it; may be called twice."""
+        self.background.stop()
+
+
+class ServedGate:
+    """A gate that serves in a thread, from construction to `stop`; it has the gate's attributes."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate, self.background = gate, Background(gate.serve)
+        self.port = int(gate.address.rpartition(":")[2])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.gate, name)
+
+    def stop(self) -> None:
+        """Ends it; may be called twice."""
+        self.background.stop()
+        self.gate.close()
