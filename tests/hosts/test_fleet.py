@@ -86,13 +86,13 @@ def test_the_app_of_another_is_not_run(tmp_path: Path, proxy: tuple[int, list[st
     try:
         fleet.up()
         fleet.start(0, env={"HTTPS_PROXY": f"http://127.0.0.1:{port}"})
-        assert [line.answered for line in fleet.finish(fleet.submit(s, "before"), 900)] == [[0]]
+        assert [line.answered for line in fleet.finish(fleet.submit(s, "before"), 900)] == [(0,)]
         assert fleet.link is not None
         fleet.link.control.start(packed_app(APPS.format(mark=str(mark), seen=str(seen))), {})
         fleet.until(seen.exists, 300)
         assert "unreadable" in seen.read_text()
         assert not mark.exists()
-        assert [line.answered for line in fleet.finish(fleet.submit(s, "after"), 900)] == [[0]]
+        assert [line.answered for line in fleet.finish(fleet.submit(s, "after"), 900)] == [(0,)]
         assert set(lines) == {f"CONNECT {HERE}:{fleet.settings.port} HTTP/1.1"}
     finally:
         fleet.down()
