@@ -57,18 +57,24 @@ def proxy() -> Iterator[tuple[int, list[str]]]:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
+    def carry(a: socket.socket) -> None:
+        with suppress(OSError):
+            head = b""
+            while b"\r\n\r\n" not in head:
+                if not (piece := a.recv(4096)):
+                    return
+                head += piece
+            lines.append(head.split(b"\r\n")[0].decode())
+            host, port = lines[-1].split()[1].rsplit(":", 1)
+            b = ends.enter_context(socket.create_connection((host, int(port))))
+            a.sendall(b"HTTP/1.1 200 ok\r\n\r\n")
+            for pair in ((a, b), (b, a)):
+                threading.Thread(target=pump, args=pair, daemon=True).start()
+
     def serve() -> None:
         with suppress(OSError):
             while True:
-                a, head = ends.enter_context(door.accept()[0]), b""
-                while b"\r\n\r\n" not in head:
-                    head += a.recv(4096)
-                lines.append(head.split(b"\r\n")[0].decode())
-                host, port = lines[-1].split()[1].rsplit(":", 1)
-                b = ends.enter_context(socket.create_connection((host, int(port))))
-                a.sendall(b"HTTP/1.1 200 ok\r\n\r\n")
-                for pair in ((a, b), (b, a)):
-                    threading.Thread(target=pump, args=pair, daemon=True).start()
+                threading.Thread(target=carry, args=(ends.enter_context(door.accept()[0]),), daemon=True).start()
 
     with ExitStack() as ends:
         door = ends.enter_context(socket.create_server(("127.0.0.1", 0)))
