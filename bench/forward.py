@@ -20,8 +20,9 @@ from bench.speed.workloads import WORKLOADS, Workload
 
 from fedkin.core import Bundle, ClientData, Net, Samples, Training
 from fedkin.core.seeds import generator
+from fedkin.core.settings import Gradient
 from fedkin.core.sides import chunked
-from fedkin.engines import Gradient, Job, Task
+from fedkin.engines import Job, Task
 from fedkin.engines.loop import trainer
 from fedkin.engines.passes import evaluating
 from fedkin.engines.turns import perform

@@ -33,11 +33,12 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parents[1]))  # so that `python bench/no_harm_runs.py` works, too
 from bench.no_harm import HARM, RULES, chosen
 
-from fedkin.core import Bundle, ClientData, Net, Samples, Training
+from fedkin.core import Bundle, ClientData, Net, Samples
 from fedkin.core.sides import chunked
+from fedkin.data import federation_of
 from fedkin.engines import Loop
 from fedkin.experiment.prepare import Experiment
-from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings, Settings
+from fedkin.experiment.settings import Settings, completed
 from fedkin.functional.safe_share import mixtures, passes, probabilities
 from fedkin.methods import Safe, get_method
 from fedkin.server import Simulation
@@ -45,35 +46,32 @@ from fedkin.server.rounds import asked, begin, rounds
 
 LINES = Path(__file__).parent / "results" / "no_harm_runs.jsonl"
 METHODS = ("fedavg", "fedper", "da-pfl", "ifca")
-SETTINGS: dict[str, tuple[DataSettings, ModelSettings, RunSettings]] = {
-    "digits": (
-        DataSettings(data="digits", clients=20, partition="dirichlet", alpha=0.5, validation=0.1),
-        ModelSettings(model="mlp"),
-        RunSettings(rounds=100, participation=0.5),
-    ),
-    "writers": (
-        DataSettings(data="mnist", clients=50, partition="natural", min_samples=60, validation=0.1),
-        ModelSettings(model="small-cnn"),
-        RunSettings(rounds=60, participation=0.2),
-    ),
-}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "digits": {
+        "data": "digits", "clients": 20, "partition": "dirichlet@alpha=0.5", "model": "mlp", "rounds": 100,
+        "participation": 0.5,
+    },
+    "writers": {
+        "data": "mnist", "clients": 50, "partition": "natural@min_samples=60", "model": "small-cnn", "rounds": 60,
+        "participation": 0.2,
+    },
+}  # fmt: skip
 """The federations of reproduce/catalogue, with a tenth of the samples held out; of UCI HAR a fifth, as there."""
-SETTINGS["har"] = SETTINGS["har-halved"] = (
-    DataSettings(data="uci-har.npz", client_column="subject", samples_per_client=150, validation=0.2),
-    ModelSettings(model="mlp"),
-    RunSettings(rounds=40, participation=0.5),
-)
+SETTINGS["har"] = SETTINGS["har-halved"] = {
+    "data": "uci-har.npz", "client_column": "subject", "samples_per_client": 150, "validation": 0.2, "model": "mlp",
+    "rounds": 40, "participation": 0.5,
+}  # fmt: skip
 
 
 def settings(name: str, method: str, seed: int, data: str | None = None, rounds_: int | None = None) -> Settings:
     """Return the settings of one run: a method within its safe form, which sends no numbers, evaluated at the end."""
-    of, model, run = SETTINGS[name]
-    run = replace(run, seed=seed, rounds=rounds_ or run.rounds, eval_every=rounds_ or run.rounds)
-    return Settings(
-        f"{method}-safe", Safe(inner=get_method(method), send_numbers=False),
-        data=of if data is None else replace(of, data=data), model=model, run=run,
-        training=Training(epochs=2, batch_size=10, lr=0.05),
-    )  # fmt: skip
+    leaves = (
+        SETTINGS[name] | ({} if data is None else {"data": data}) | ({} if rounds_ is None else {"rounds": rounds_})
+    )
+    safe = {"name": f"{method}-safe", "send_numbers": False}
+    return completed(
+        Settings().but(method=safe, **leaves, seed=seed, eval_every=leaves["rounds"], epochs=2, batch_size=10, lr=0.05)
+    )
 
 
 def halved(client: ClientData) -> ClientData:
@@ -97,12 +95,12 @@ def moments(s: Settings, alike: bool = False) -> Iterator[tuple[Experiment, Sequ
     Args:
         alike: clients are `halved`.
     """
-    federation = s.data.federation(s.run.seed)
+    federation = federation_of(s.data, s.run.seed)
     e = Experiment.prepare(s, federation)
     clients = e.laid_out([halved(c) if alike else c for c in federation.clients])
     transport = Simulation(Loop().start(e.job(clients)), len(clients), seed=s.run.seed)
     server = begin(e.method, e.net, e.plan)
-    for report in rounds(e.method, e.net, e.setup.training, transport, e.plan, server):
+    for report in rounds(e.method, e.net, e.settings.training, transport, e.plan, server):
         if report.round > s.run.rounds - 10 and (s.run.rounds - report.round) % 2 == 0:
             models, _ = asked(e.method, e.net, transport, e.plan, server, "keep")
             yield e, clients, models

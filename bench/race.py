@@ -30,7 +30,7 @@ from torch import nn
 
 import fedkin
 from fedkin.core import Samples
-from fedkin.engines import Engine, EngineName, Stacked
+from fedkin.engines import Engine, Stacked
 
 LINES = Path(__file__).parent / "results" / "race.jsonl"
 COHORT, BATCH, STEP_SIZE, EVERY = 50, 10, 0.1, 10
@@ -73,7 +73,7 @@ def noise(train: int, test: int) -> fedkin.Dataset:
 
 
 def race(
-    data: fedkin.Dataset, clients: int, rounds: int, engine: Engine | EngineName, samples: int = 50, tests: int = 10
+    data: fedkin.Dataset, clients: int, rounds: int, engine: Engine | str, samples: int = 50, tests: int = 10
 ) -> dict[str, Any]:
     """Return seconds of the whole race and of a round's parts (medians), and the accuracy of the last round."""
     parts: list[dict[str, float]] = []

@@ -48,8 +48,8 @@ def one(name: str, attack: str, share: float, rule: str, seed: int) -> dict:
         seed=seed,
         compute=fedkin.Compute(engine="loop"),
         eval_every=ROUNDS,
-        aggregation=fedkin.Aggregation(rule=rule, byzantine_fraction=0.3),
-        attack=fedkin.Attack(kind=attack, fraction=share),
+        rule=f"{rule}@fraction=0.3" if rule in ("trimmed", "krum") else rule,
+        attack=f"{attack}@fraction={share}" if share else "none",
     )
     false = list(result.run.attackers)
     by_client = final_by_client(result.clients)

@@ -208,7 +208,7 @@ def played(w: Workload, rounds: int, clock: Clock | None, *, written: bool, work
             fedkin.get_method("fedavg"), federation(w), w.model, fedkin.Training(batch_size=w.batch, lr=w.lr),
             rounds=rounds + 20, participation=w.cohort / w.clients, eval_every=rounds + 20,
             out=Path(place) / "run" if written else None, on_round=on_round,
-            compute=fedkin.Compute(engine="workers", workers=workers),
+            compute=fedkin.Compute(engine=f"workers@n={workers}"),
         )  # fmt: skip
     seconds = [b - a for a, b in zip(ends[skipped - 1 :], ends[skipped:], strict=False)]
     return seconds, None if clock is None else np.stack(tables[skipped:])

@@ -1,7 +1,11 @@
-"""Writes `reference/flags.md`: every flag and field of a settings file, from the declarations behind `--help-all`."""
+"""Writes `reference/flags.md`: every flag and field of a settings file, from the declarations behind `--help`."""
 
+import ast
 import dataclasses
+import inspect
+import itertools
 import re
+import textwrap
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -10,21 +14,19 @@ from typing import Any
 
 import tyro
 
-from fedkin.capabilities.presets import presets_of
 from fedkin.cli.check import CheckFlags
 from fedkin.cli.demo import DemoFlags
 from fedkin.cli.export import ExportFlags, PredictFlags
-from fedkin.cli.flags import ResumeFlags, RunsSettings, ShowCompare, ShowRun, ShowSweep, SweepSettings
+from fedkin.cli.flags import FLAG_GROUPS, ResumeFlags, RunsSettings, ShowCompare, ShowRun, ShowSweep, SweepSettings
 from fedkin.cli.hosts import AuthorityFlags, LinkFlags, NodeKeyFlags, ServerFlags, StatusFlags
 from fedkin.cli.inspect import Looking
 from fedkin.cli.join import JoinFlags
 from fedkin.cli.nodes import Submission
-from fedkin.cli.parts import flags_of, renamed, texts_of
 from fedkin.cli.report import ReportFlags
 from fedkin.cli.runs import RunsFlags
 from fedkin.core.method import Method
+from fedkin.core.settings import GROUPS, Settings
 from fedkin.deploy.node import Node
-from fedkin.experiment.settings import Setup
 
 COMMANDS: Mapping[str, tuple[type, ...]] = {
     "run": (ShowRun,),
@@ -49,16 +51,19 @@ COMMANDS: Mapping[str, tuple[type, ...]] = {
 }
 """Command -> the classes whose fields are its own flags, without groups of settings."""
 
-GROUPS = {"run": "all groups", "compare": "all groups", "sweep": "all groups", "inspect": "the group `data`"}
+ALSO = {"run": "all groups", "compare": "all groups", "sweep": "all groups", "inspect": "the group `data`"}
 
 INTRODUCTION = """# Flags and settings
 
-This page is made by `python docs/generate.py` from the declarations that `fedkin run METHOD --help-all` shows.
+This page is made by `python docs/generate.py` from the declarations that `fedkin run METHOD --help` shows.
 
 A setting has one name in three places: `--batch-size 32` on the command line, `batch_size = 32` in the table
-`[training]` of a settings file, and `Training(batch_size=32)` in Python. Flags take precedence over a file and over a
-preset. A flag with the value yes or no stands alone, `--binary`, or negated, `--no-binary`. Several values follow one
-flag: `--seeds 0 1 2`.
+`[training]` of a settings file, and `fedkin.run(..., batch_size=32)` in Python. Flags take precedence over a file and
+over a preset. A flag with the value yes or no stands alone, `--binary`, or negated, `--no-binary`. Several values
+follow one flag: `--seeds 0 1 2`.
+
+Choices with settings of their own are written NAME@FIELD=VALUE,FIELD=VALUE: methods (`fedprox@mu=0.1`; a page for each
+explains its fields, which a file has under `[method]`), partitions, planted groups, schedules, rules, attacks, engines.
 
 ## Groups of settings
 
@@ -70,43 +75,48 @@ The group `hosts` is read from files only.
 def page(methods: Mapping[str, Method]) -> str:
     """Return the text of `reference/flags.md`."""
     parts = [INTRODUCTION]
-    for name, group in Setup().groups().items():
-        title = _sentences(type(group))
-        flags = flags_of(group, renamed(name, {name: group})) if name != "hosts" else {}
-        parts.append(f"### {name}\n\n{title}\n\n" + _settings(group, flags))
-    parts.append(_METHODS + _methods(methods))
+    for name in GROUPS:
+        group = getattr(Settings(), name)
+        parts.append(f"### {name}\n\n{_sentences(type(group))}\n\n" + _settings(group, flags=name in FLAG_GROUPS))
     parts.append(_COMMANDS)
     for command, kinds in COMMANDS.items():
-        also = f" It also takes {GROUPS[command]} of settings." if command in GROUPS else ""
-        title = _sentences(kinds[0]) if command not in GROUPS else ""
+        also = f" It also takes {ALSO[command]} of settings." if command in ALSO else ""
+        title = _sentences(kinds[0]) if command not in ALSO else ""
         parts.append(f"### fedkin {command}\n\n{(title + also).strip()}\n\n" + _flags(kinds))
     return "\n".join(parts)
 
 
-_METHODS = """## Fields of methods
-
-Fields of a method are flags of `fedkin run METHOD` and the table `[method]` of a settings file. The page of the method
-explains each.
-
-"""
 _COMMANDS = """## Commands
 
 Flags of single commands. Every command also takes `--help`. `fedkin list [KIND]` has no flags of its own.
 """
 
 
-def _settings(group: Any, flags: Mapping[str, str]) -> str:
+def texts_of(kind: type) -> Mapping[str, str]:
+    """Return the texts below the fields of a class, of its own and of its base classes: field -> text."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        try:
+            (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        except (OSError, TypeError):  # made without a source
+            continue
+        for row, after in itertools.pairwise(getattr(body, "body", ())):
+            if isinstance(row, ast.AnnAssign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+                found[row.target.id] = " ".join(after.value.value.split())
+    return found
+
+
+def _settings(group: Any, *, flags: bool) -> str:
     """Return the table of a group: field and flag, type, default, text."""
-    kind, texts = type(group), texts_of(type(group))
-    hints = typing.get_type_hints(kind, include_extras=True)
+    texts, hints = texts_of(type(group)), typing.get_type_hints(type(group))
     rows = [
         (
-            f"`{f.name}`" + (f" `--{flags[f.name]}`" if f.name in flags else ""),
-            _values(hints[f.name]),
-            _default(getattr(group, f.name)),
-            texts[f.name],
+            f"`{name}`" + (f" `--{name.replace('_', '-')}`" if flags else ""),
+            _values(hints[name]),
+            _default(getattr(group, name)),
+            texts[name],
         )
-        for f in dataclasses.fields(group)
+        for name in group.__struct_fields__
     ]
     return _table(("setting", "value", "default", "meaning"), rows)
 
@@ -128,20 +138,6 @@ def _flags(kinds: Iterable[type]) -> str:
 def _is_positional(extras: Iterable[Any]) -> bool:
     marker = typing.get_args(tyro.conf.Positional[int])[1]
     return any(e is marker for e in extras)
-
-
-def _methods(methods: Mapping[str, Method]) -> str:
-    rows = []
-    for name, method in methods.items():
-        found = [
-            f"`--{flag}`"
-            for flag in flags_of(method, renamed("method", {"method": method, **Setup().groups()})).values()
-        ]
-        presets = ", ".join(f"`{p}`" for p in presets_of(method))
-        rows.append(
-            (f"[{method.title}](../methods/{name}.md#settings) `{name}`", " ".join(found) or "–", presets or "–")
-        )
-    return _table(("method", "flags", "presets"), rows)
 
 
 def _of(f: dataclasses.Field[Any]) -> Any:

@@ -44,8 +44,7 @@ def parser() -> argparse.ArgumentParser:
         help="stop after the round in which this time ends",
     )
     run.add_argument("--scale", choices=("paper", "small"), help="default: each table's first choice")
-    run.add_argument("--workers", type=int, default=1, help="processes that train (default: 1; 0: one per core)")
-    run.add_argument("--engine", default="auto", help="auto, loop, workers or stacked (default: auto)")
+    run.add_argument("--engine", default="workers@n=1", help="as of fedkin run (default: workers@n=1)")
     run.add_argument("--data-root", type=Path, help="folder with the data sets, one folder or .npz file each "
                      "(default: $FEDKIN_DATA, else ~/.cache/fedkin/data)")  # fmt: skip
     run.add_argument("--runs", type=Path, default=RUNS, help="folder of runs in progress (default: runs/reproduce)")
@@ -109,7 +108,7 @@ def _run(args: argparse.Namespace) -> int:
                 print(f"{cell.priority:>4} {cell.scale.name:<6} {cell.path}")
         return 0
     until = time.monotonic() + 60 * args.minutes
-    how = Plan(until, args.data_root, args.engine, args.workers, args.keep, args.runs, args.results)
+    how = Plan(until, args.data_root, args.engine, args.keep, args.runs, args.results)
     outcome = make(cells, how, wanted_of(there))
     end = "the time is over; the same command continues" if outcome.stopped else "no other cell is missing"
     print(f"{outcome.made} cells measured, {outcome.failed} failed, {outcome.without_data} without data; {end}")

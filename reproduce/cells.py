@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -14,10 +13,10 @@ import tomli_w
 
 from fedkin.capabilities.presets import TABLES, presets_of
 from fedkin.core import ConfigError
+from fedkin.core.grammar import filled
 from fedkin.data.sources.papers import KNOWN, data_root
-from fedkin.experiment.settings import Settings, settings_from
+from fedkin.experiment.settings import Settings, digest, settings_from, table_of
 from fedkin.methods import get_method
-from fedkin.storage.toml import fill
 from reproduce.reading import merged
 from reproduce.tables import Column, Row, Scale, Sections, Table
 
@@ -52,12 +51,12 @@ class Cell:
         """Settings of the cell; the data by name, wherever they are stored."""
         run = {k: v for k, v in self.config["run"].items() if k != "seed"}
         made = _settings(json.dumps({**self.config, "run": run}), f"{self.table.path}, row {self.row.key}")
-        return dataclasses.replace(made, run=dataclasses.replace(made.run, seed=self.seed))
+        return made.but(seed=self.seed)
 
     @cached_property
     def digest(self) -> str:
         """Fingerprint of everything that determines its figures: two cells with the same one are one run."""
-        return self.settings.digest()
+        return digest(table_of(self.settings))
 
     @property
     def priority(self) -> int:
@@ -97,7 +96,7 @@ def _preset(row: Row) -> Sections:
     if row.preset is None:
         return {}
     fields = row.sections["method"][row.method]
-    method = fill(get_method(row.method), fields, f"row {row.key}")
+    method = filled(get_method(row.method), fields, f"row {row.key}")
     presets = presets_of(method)
     if row.preset not in presets:
         raise ConfigError(f"row {row.key}: {row.method} has no preset {row.preset!r}; it has {', '.join(presets)}")
@@ -170,12 +169,7 @@ def _idx(folder: Path) -> bool:
     return any(folder.glob("*-ubyte*"))
 
 
-def to_run(settings: Settings, root: Path | None, engine: str, workers: int) -> Settings:
-    """Return the settings with place of the data, engine and processes, none of which affect the figures."""
+def to_run(settings: Settings, root: Path | None, engine: str) -> Settings:
+    """Return the settings with place of the data and engine, neither of which affects the figures."""
     where = located(settings.data.data, data_root() if root is None else root)
-    changed: Mapping[str, Any] = {"engine": engine, "workers": workers}
-    return dataclasses.replace(
-        settings,
-        data=dataclasses.replace(settings.data, data=where),
-        compute=dataclasses.replace(settings.compute, **changed),
-    )
+    return settings.but(data=where, engine=engine)

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedkin.core import DataError, FedkinError, PartitionError, RunFolderError
 from fedkin.core.errors import DiskFullError, FolderBusyError
-from fedkin.data import Federation
+from fedkin.data import Federation, federation_of
 from fedkin.experiment.run import run_settings
 from fedkin.record.files import read_commit
 from fedkin.record.lines import RoundLine
@@ -43,8 +43,7 @@ class Plan:
 
     until: float
     root: Path | None = None
-    engine: str = "auto"
-    workers: int = 1
+    engine: str = "workers@n=1"
     keep: bool = False
     runs: Path = RUNS
     results: Path = RESULTS
@@ -117,7 +116,7 @@ class _Federations:
         key = (settings.data, settings.run.seed)
         if self._last is None or key != self._key:
             self._last = None  # two may not fit into memory
-            self._last, self._key = settings.data.federation(settings.run.seed), key
+            self._last, self._key = federation_of(settings.data, settings.run.seed), key
         return self._last
 
 
@@ -128,10 +127,10 @@ def folder_of(cell: Cell, runs: Path = RUNS) -> Path:
 
 def _one(cell: Cell, plan: Plan, store: _Federations, wanted: set[str]) -> None:
     """Run or resume one cell and append its line."""
-    settings = to_run(cell.settings, plan.root, plan.engine, plan.workers)
+    settings = to_run(cell.settings, plan.root, plan.engine)
     engine = None
     if shared_samples.gains(settings):
-        settings, engine = to_run(cell.settings, plan.root, "loop", 0), shared_samples.SharedLogits()
+        settings, engine = to_run(cell.settings, plan.root, "loop"), shared_samples.SharedLogits()
     folder = folder_of(cell, plan.runs)
 
     def on_round(report: RoundReport, line: RoundLine) -> None:

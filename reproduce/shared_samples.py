@@ -30,8 +30,8 @@ _ASKED = ("ifca", "fedsoft")
 
 def gains(settings: Settings) -> bool:
     """Return whether clients of a run hold the same samples, and are asked for the logits of several models on them."""
-    alone = settings.compute.engine in ("auto", "loop") and settings.compute.workers in (0, 1)
-    return alone and settings.data.resolved().partition == "dapfl" and settings.name in _ASKED
+    alone = settings.compute.engine in ("auto", "loop", "workers@n=1")
+    return alone and (settings.data.partition or "").startswith("dapfl") and settings.method["name"] in _ASKED
 
 
 class SharedLogits(Loop):

@@ -1,6 +1,5 @@
 """What holds for all tests."""
 
-import dataclasses
 import gc
 import os
 import shutil
@@ -13,7 +12,7 @@ import torch
 from hypothesis import settings
 
 from fedkin.experiment.run import run_settings
-from fedkin.experiment.settings import Settings
+from fedkin.experiment.settings import Settings, digest, table_of
 from fedkin.report import charts
 
 CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
@@ -72,10 +71,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Settings], Path
     made: dict[str, Path] = {}
 
     def make(settings: Settings) -> Path:
-        key = settings.digest()
+        key = digest(table_of(settings))
         if key not in made:
             made[key] = tmp_path_factory.mktemp("whole") / "run"
-            memory = dataclasses.replace(settings, compute=dataclasses.replace(settings.compute, state="memory"))
+            memory = settings.but(state="memory")
             run_settings(memory, out=made[key])
         return made[key]
 

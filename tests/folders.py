@@ -42,7 +42,7 @@ def small(method: str = "fedavg", /, fields: dict[str, Any] | None = None, **tab
         "run": {"rounds": 4, "participation": 0.7, **tables.get("run", {})},
         "compute": {"engine": "loop", **tables.get("compute", {})},
     }
-    table |= {name: tables[name] for name in ("aggregation", "attack", "privacy") if name in tables}
+    table |= {name: tables[name] for name in ("aggregation", "privacy") if name in tables}
     return settings_from(table)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fedkin.data import SiteData
+from fedkin.data import SiteData, federation_of
 from fedkin.deploy.client import ClientService
 from fedkin.deploy.heads import RunSetup
 from fedkin.deploy.joining import Clock
@@ -129,7 +129,7 @@ def through_bytes(letter: WireMessage) -> WireMessage:
 
 
 SMALL: dict[str, Any] = {
-    "data": {"data": "digits", "clients": 3, "partition": "dirichlet", "alpha": 0.5, "samples_per_client": 60},
+    "data": {"data": "digits", "clients": 3, "partition": "dirichlet@alpha=0.5", "samples_per_client": 60},
     "model": {"model": "mlp"},
     "training": {"epochs": 1, "batch_size": 16, "lr": 0.05},
     "run": {"rounds": 4, "eval_every": 2},
@@ -163,7 +163,7 @@ def simulated(s: Settings, **more: Any) -> Result:
 
 def traced(s: Settings, lines: Iterable[Mapping[str, Any]]) -> Result:
     """The simulator with the participation that the lines of another run's rounds tell of."""
-    federation = s.data.federation(s.run.seed)
+    federation = federation_of(s.data, s.run.seed)
     experiment = Experiment.prepare(s, federation)
     session = Loop().start(experiment.job(experiment.laid_out(federation.clients)))
     by_round = {line.round: line for line in lines}

@@ -40,7 +40,7 @@ def test_its_settings_are_settings() -> None:
     block = re.search(r"```toml\n(.*?)```", TEXT, re.DOTALL)
     assert block is not None
     settings = settings_from(tomllib.loads(block.group(1)), "docs/deploy.md")
-    assert (settings.name, settings.run.rounds, settings.hosts.min_clients) == ("da-pfl", 10, 3)
+    assert (settings.method["name"], settings.run.rounds, settings.hosts.min_clients) == ("da-pfl", 10, 3)
 
 
 def test_its_flags_are_flags() -> None:

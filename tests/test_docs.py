@@ -54,9 +54,9 @@ def test_the_command_is_one(name: str) -> None:
     block = re.search(r"```sh\n(.*?)```", section(name, "Try it"), re.S)
     assert block is not None
     line = shlex.split(block[1].replace("\\\n", " ").splitlines()[0])
-    assert line[:3] == ["fedkin", "run", name]
+    assert [*line[:2], line[2].partition("@")[0]] == ["fedkin", "run", name]
     settings, _ = run_flags(line[2:])
-    assert settings.name == name
+    assert settings.method["name"].partition("@")[0] == name
 
 
 @EVERY
@@ -141,7 +141,7 @@ def test_the_page_of_flags_is_what_the_code_declares() -> None:
     assert shown | {"list"} == set(_COMMANDS)
     for row in (
         "| `batch_size` `--batch-size` | integer | `10` | Samples per mini-batch; ",
-        "| `rule` `--aggregation` | `mean` or `median` or `trimmed` or `krum` or `norm` | `mean` |",
+        "| `rule` `--rule` | text | `mean` |",
         "| `min_clients` | integer | `1` |",
         "| `RUN` | path | required |",
         "| `--global` | yes or no | no |",
@@ -260,7 +260,7 @@ def test_the_template_of_a_method_is_one(tmp_path: Path, monkeypatch: pytest.Mon
         Path(name).write_text(text)
     assert main(["check", "./my_method.py:MyMethod", "--rules", "declared", "runs", "--quiet"]) == 0
     short = ["--clients", "3", "--rounds", "1", "--engine", "loop", "--quiet", "--out", "run"]
-    assert main(["run", "./my_method.py:MyMethod", "--mu", "0.1", *short]) == 0
+    assert main(["run", "./my_method.py:MyMethod@mu=0.1", *short]) == 0
     monkeypatch.syspath_prepend(str(tmp_path))
     tests = runpy.run_path("test_my_method.py")
     assert sorted(name for name in tests if name.startswith("test_")) == ["test_the_contract", "test_the_mean_by_hand"]
@@ -380,9 +380,9 @@ def test_commands_on_comparing_are_understood() -> None:
     first, second, settings, third, fourth, fifth = (compare_flags(args[1:]) for args in commands_in("compare.md"))
     assert first[0].seeds == (0, 1, 2)
     assert (second[0].baseline, second[1].decimals) == ("fedavg", 2)
-    assert [settings[0].settings(name, 0).method.lam for name in settings[0].names[3:6]] == [1.0, 1.0, 0.1]
+    assert [settings[0].settings(name, 0).method["lam"] for name in settings[0].names[3:6]] == [1.0, 1.0, 0.1]
     assert {"fedavg-safe", "da-pfl-safe", "pfedcs-safe"} < set(third[0].names)
-    assert [fourth[0].settings(name, 0).method.mode for name in ("fedper-safe", "fedavg-safe")] == ["best", "sure"]
+    assert [fourth[0].settings(name, 0).method["mode"] for name in ("fedper-safe", "fedavg-safe")] == ["best", "sure"]
     assert fifth[0].tune == 20
     for code in blocks("compare.md", "python"):
         exec(compile(code, "compare.md", "exec"), {})

@@ -24,7 +24,7 @@ import fedkin.experiment.run_folder
 from fedkin.core import RunFolderError
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.run_folder import RunFolder
-from fedkin.experiment.settings import Settings
+from fedkin.experiment.settings import Settings, toml_of
 from folders import LINES, assert_same_run, content, lines_in, records, small
 from grouped import tables as run_tables
 from kills import (
@@ -200,7 +200,7 @@ def test_another_number_of_workers_may_go_on(whole: Any, tmp_path: Path, monkeyp
 @pytest.mark.parametrize("name", METHODS)
 def test_sigkill(name: str, after: float, whole: Any, tmp_path: Path) -> None:
     """A run on two workers, killed with SIGKILL somewhere in a round, goes on to the same lines and tensors."""
-    settings = settings_of(name, rounds=24, engine="workers", workers=2)
+    settings = settings_of(name, rounds=24, engine="workers@n=2")
     send = os.kill if after < 0.01 else os.killpg
     begin_and_kill(settings, tmp_path / "a", after, send)
     reached = len(records_until_torn(tmp_path / "a"))
@@ -212,8 +212,8 @@ def test_sigkill(name: str, after: float, whole: Any, tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_sigkill_of_the_command(whole: Any, tmp_path: Path) -> None:
     """``fedkin run`` as people start it, killed in mid-round, and ``fedkin resume`` after it."""
-    settings = settings_of("pfedcs", rounds=100, engine="workers", workers=2)
-    (tmp_path / "run.toml").write_text(settings.toml())
+    settings = settings_of("pfedcs", rounds=100, engine="workers@n=2")
+    (tmp_path / "run.toml").write_text(toml_of(settings))
     command = [sys.executable, "-m", "fedkin"]
     path = str(Path(fedkin.experiment.run_folder.__file__).parents[2])
     how: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": path}}

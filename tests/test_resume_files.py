@@ -34,7 +34,7 @@ KEEPING = {  # a state and a bank; a state; neither
 }
 KEEPERS = ("fedavg", "da-pfl", "fedrep", "pfedcs", "fedfomo", "feddyn", "ifca-cam")
 """The server's state alone; banks of models, of heads, of what clients sent; states of one tensor and of several."""
-GROUPS = {"oracle": {"partition": "cluster-dirichlet", "groups": 2}}
+GROUPS = {"oracle": {"partition": "cluster-dirichlet@groups=2"}}
 
 
 def settings_of(name: str, rounds: int = 6, **run: Any) -> Settings:
@@ -145,7 +145,7 @@ def test_killed_after_the_checkpoint_and_before_the_tidying(
 @pytest.mark.parametrize("name", KEEPING)
 def test_sigkill(name: str, after: float, whole: Any, tmp_path: Path) -> None:
     """A run on two workers, killed with SIGKILL somewhere in a round, goes on to the same lines and tensors."""
-    settings = settings_of(name, rounds=24, engine="workers", workers=2, state="file")
+    settings = settings_of(name, rounds=24, engine="workers@n=2", state="file")
     begin_and_kill(settings, tmp_path / "a", after, os.killpg)
 
     assert 3 <= len(records_until_torn(tmp_path / "a")) <= 20

@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from fedkin.experiment.run import run_settings
-from fedkin.experiment.settings import DataSettings, ModelSettings, Settings
-from fedkin.methods import get_method
+from fedkin.experiment.settings import DataSettings, Settings
 from fedkin.record.result import Result
 from fedkin.report.content import content_of
 from fedkin.report.page import write_page
-from grouped import setup
 
 PAGE = (Path(__file__).parents[1] / "docs" / "run-folder.md").read_text(encoding="utf-8")
 
@@ -32,19 +30,19 @@ def named(title: str, column: int = 0) -> set[str]:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Runs with clusters and true groups, mixtures, views, privacy, drop-outs, attackers, and states in files."""
     place = tmp_path_factory.mktemp("runs")
-    planted = DataSettings(clients=4, samples_per_client=30, plant="labels", groups=2)
+    planted = DataSettings(clients=4, samples_per_client=30, plant="labels@groups=2")
     plain = DataSettings(clients=4, samples_per_client=30)
     runs = {
         "ifca": (planted, {}),
         "da-pfl": (plain, {"dropout": 0.3, "late_joiners": "1@2", "state": "file"}),
-        "ditto": (plain, {"kind": "sign-flip", "fraction": 0.25, "rule": "median"}),
+        "ditto": (plain, {"attack": "sign-flip@fraction=0.25", "rule": "median"}),
         "fedrep": (plain, {"evaluate": "trained"}),
         "cfic": (plain, {"metadata_epsilon": 1.0}),
         "fedavg-safe": (plain, {}),
     }
     for name, (data, how) in runs.items():
-        groups = setup(rounds=3, engine="loop", **how).groups() | {"data": data, "model": ModelSettings("linear")}
-        run_settings(Settings(name, get_method(name), **groups), out=place / name)
+        base = Settings().but(method=name, data=data, model="linear", rounds=3, engine="loop", **how)
+        run_settings(base, out=place / name)
         write_page(place / name, content_of([Result.finished_in(place / name)]))
     return [place / name for name in runs]
 

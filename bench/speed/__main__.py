@@ -154,7 +154,6 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--cores", type=int, help="how many cores all programs may use; default: all")
     parser.add_argument("--engine", help="given to fedkin.run")
     parser.add_argument("--gradient", help="given to fedkin.run")
-    parser.add_argument("--workers", type=int, help="given to fedkin.run")
     parser.add_argument("--plain", action="store_true", help="beside FedAvg written by hand in PyTorch")
     parser.add_argument("--pfl-research", metavar="PYTHON", help="an interpreter that has pfl")
     parser.add_argument("--flower", metavar="PYTHON", help="an interpreter that has flwr[simulation]")
@@ -189,7 +188,7 @@ def main(words: list[str] | None = None) -> None:
         return
     if args.cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: args.cores])  # and so every program's
-    ours, book = Ours(args.engine, args.gradient, args.workers), Book(args.lines, args.quick, args.note)
+    ours, book = Ours(args.engine, args.gradient), Book(args.lines, args.quick, args.note)
     peers = asked(args)
     for name in args.workloads or WORKLOADS:
         measured(WORKLOADS[name].quick() if args.quick else WORKLOADS[name], args, ours, peers, book)

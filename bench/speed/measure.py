@@ -27,7 +27,6 @@ class Ours:
 
     engine: str | None = None
     gradient: str | None = None
-    workers: int | None = None
 
     def run(self, w: Workload, folder: Path, *, paper: bool = False, **settings: Any) -> Ran:
         """FedAvg, or the workload's own method."""
@@ -114,7 +113,7 @@ def whole(w: Workload, folder: Path, ours: Ours, *, paper: bool, evaluate: bool,
     runs = [ours.run(w, folder, **how) for _ in range(repeats)]
     watched = ours.run(w, folder, **how, watch=True)
     runs = runs or [watched]
-    processes = min(ours.workers or cores(), w.cohort)
+    processes = min(cores(), w.cohort)
     parts = [part for ran in runs for part in ran.more["parts"]]
     return {
         "method": w.paper if paper else "fedavg",

@@ -32,7 +32,7 @@ def main() -> None:
     args = asked.parse_args()
     plan = comparison_from(tomllib.loads(args.settings.read_text(encoding="utf-8")), str(args.settings))
     if args.lr is not None:
-        plan = replace(plan, training=replace(plan.training, lr=args.lr))
+        plan = replace(plan, base=plan.base.but(lr=args.lr))
     if args.methods is not None:
         plan = replace(plan, methods=tuple(args.methods), own={k: v for k, v in plan.own.items() if k in args.methods})
     for seed in args.seeds or plan.seeds:
@@ -40,7 +40,7 @@ def main() -> None:
         start = args.out / f"start-{seed}.safetensors"
         save_file(flamby_start(seed).state_dict(), start)
         compare(
-            replace(plan, seeds=(seed,), model=replace(plan.model, init_weights=str(start))),
+            replace(plan, seeds=(seed,), base=plan.base.but(init_weights=start)),
             out=args.out / f"seed{seed}",
         )
         print(f"seed {seed}: {args.out / f'seed{seed}'}")

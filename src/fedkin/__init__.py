@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         to_all,
         to_each,
     )
+    from fedkin.core.settings import Compute, DataSettings, ModelSettings, Privacy, RunSettings, Settings
     from fedkin.data import (
         ClassesPerClient,
         ClientData,
@@ -51,17 +52,13 @@ if TYPE_CHECKING:
     from fedkin.experiment.comparison import ComparisonResult
     from fedkin.experiment.listing import read_runs
     from fedkin.experiment.run import resume, run
-    from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings
     from fedkin.exporting import export, load_export
     from fedkin.inspection import inspect
     from fedkin.methods import get_method
-    from fedkin.privacy.budget import Privacy
     from fedkin.record.result import Result
-    from fedkin.server import Attack
 
 __all__ = [
     "Aggregation",
-    "Attack",
     "Bundle",
     "ClassesPerClient",
     "Client",
@@ -88,6 +85,7 @@ __all__ = [
     "Round",
     "RunSettings",
     "Samples",
+    "Settings",
     "Train",
     "Training",
     "Work",
@@ -159,10 +157,8 @@ _FROM = {
     "fedkin.exporting": ("export", "load_export"),
     "fedkin.inspection": ("inspect",),
     "fedkin.methods": ("get_method",),
-    "fedkin.server": ("Attack",),
     "fedkin.experiment.listing": ("read_runs",),
-    "fedkin.experiment.settings": ("Compute", "DataSettings", "ModelSettings", "RunSettings"),
-    "fedkin.privacy.budget": ("Privacy",),
+    "fedkin.core.settings": ("Compute", "DataSettings", "ModelSettings", "Privacy", "RunSettings", "Settings"),
     "fedkin.experiment.run": ("resume", "run"),
     "fedkin.record.result": ("Result",),
 }

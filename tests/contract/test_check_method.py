@@ -445,7 +445,7 @@ class OffAt:
 
     def start(self, job: Any) -> Any:
         lr = job.training.lr * (1.1 if job.seed in self.seeds else 1.0)
-        return Loop().start(replace(job, training=replace(job.training, lr=lr)))
+        return Loop().start(replace(job, training=job.training.but(lr=lr)))
 
 
 def test_rounding_that_is_magnified_at_one_seed_is_no_mistake() -> None:

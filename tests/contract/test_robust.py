@@ -45,7 +45,7 @@ def test_runs_stay_sound_under_every_rule(name: str, kind: Any) -> None:
         PLAIN[name],
         engines=[],
         rules=["runs", "odd federations"],
-        aggregation=Aggregation(kind, byzantine_fraction=0.3),
+        aggregation=Aggregation(kind),
     )
 
 
@@ -53,7 +53,7 @@ def test_runs_stay_sound_under_every_rule(name: str, kind: Any) -> None:
 def test_the_contract_holds_under_every_rule(name: str, kind: Any) -> None:
     """The contract's other rules, faults and resuming included; rules work on the server, so one engine will do."""
     rules = [rule for rule in RULES if rule not in ("runs", "odd federations")]
-    check_method(PLAIN[name], engines=[], rules=rules, aggregation=Aggregation(kind, byzantine_fraction=0.3))
+    check_method(PLAIN[name], engines=[], rules=rules, aggregation=Aggregation(kind))
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -11,6 +11,7 @@ from fedkin.capabilities import PrivateSums
 from fedkin.capabilities.asks import sends_scores
 from fedkin.capabilities.sums import sums_suffice
 from fedkin.core import Aggregation, Bundle, ConfigError, Download, Method, MethodError, Round, stack, to_all, to_each
+from fedkin.core.settings import Settings
 from fedkin.experiment.compare import Comparison
 from fedkin.methods import CFIC, METHODS, PFA, FedDyn, FedRep, FedRoD, get_method
 from fedkin.privacy.secure_sum import fixed, pooled, summed
@@ -78,7 +79,7 @@ def test_refused_with_a_text(name: str) -> None:
         play(method, Setting(plan=Plan(1, aggregation=Aggregation(secure=True))))
     if name in METHODS and sends_scores(method) == "none":
         with refuses(ConfigError, "secure aggregation", "single"):
-            Comparison((name,), aggregation=Aggregation(secure=True))
+            Comparison((name,), base=Settings().but(aggregation=Aggregation(secure=True)))
 
 
 OWN_TENSORS = {"clustered-sampling-size", "feddyn adaptive"}  # each client is sent one of its own to train

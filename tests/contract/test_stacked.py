@@ -41,7 +41,14 @@ OTHER_REQUESTS = ("fedprox stragglers", "ditto coupled", "apfl once per round", 
 """Settings at which clients ask for training of a kind that their method as it comes does not ask for."""
 
 EPOCHS = Training(
-    epochs=2, batch_size=4, lr=0.1, momentum=0.5, weight_decay=0.01, decay_biases=False, lr_decay=0.9, epoch_decay=0.8
+    epochs=2,
+    batch_size=4,
+    lr=0.1,
+    momentum=0.5,
+    weight_decay=0.01,
+    decay_biases=False,
+    schedule="step@factor=0.9",
+    epoch_decay=0.8,
 )
 STEPS = Training(steps=5, batch_size=3, lr=0.1, weight_decay=0.01)
 

@@ -21,6 +21,7 @@ from handed_on import CODE, HERE, NEW, Sort, by_hand, tries
 
 from fedkin.experiment.compare import compare, comparison_from
 from fedkin.experiment.run import run_settings
+from fedkin.experiment.settings import table_of
 from fedkin.experiment.sweep import Sweep, run_sweep
 from folders import lines_in, small
 from owncode import CAUTIOUS
@@ -65,7 +66,7 @@ def made(place: Path) -> dict[str, Sort]:
             found[f"a run {kind}, states in {state}"] = Sort(folder, RUN, QUIET, _same)
     own = place / "mine.py"
     own.write_text(CODE + CAUTIOUS.partition("\n")[2])
-    tables = {k: dict(v) for k, v in small(run={"rounds": 2}).table().items() if k in ("data", "model", "training")}
+    tables = {k: dict(v) for k, v in table_of(small(run={"rounds": 2})).items() if k in ("data", "model", "training")}
     plan = comparison_from(
         {**tables, "methods": [f"{own}:Cautious"], "seeds": [0], "run": {"rounds": 2}, "compute": {"engine": "loop"}},
         "",

@@ -21,8 +21,9 @@ import pyarrow.parquet
 from damage import confined, raw, tree
 from PIL import Image
 
-from fedkin.data import Natural, load
-from fedkin.data.sites import Sharing, SiteData
+from fedkin.core.settings import DataSettings
+from fedkin.data import load
+from fedkin.data.sites import SiteData
 from fedkin.data.sources.upstream import read_leaf
 from fedkin.inspection import look
 
@@ -48,10 +49,14 @@ def case(rng: random.Random, place: Path) -> None:
         return
     what = rng.randrange(4)
     if what == 0:
-        sharing = Sharing(Natural(min_samples=1), target=how.get("target"), client_column=how.get("client"))
+        sharing = DataSettings(
+            partition="natural@min_samples=1", target=how.get("target"), client_column=how.get("client")
+        )
         look(path, sharing)  # bad data are findings there, and no exceptions
     elif what == 1:
-        sharing = Sharing(Natural(min_samples=1), target=how.get("target"), scaling="client" if how else "pooled")
+        sharing = DataSettings(
+            partition="natural@min_samples=1", target=how.get("target"), scaling="client" if how else "pooled"
+        )
         site = SiteData(path)
         site.shard(site.card(sharing), 0, sharing)
     else:

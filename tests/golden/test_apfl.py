@@ -11,8 +11,6 @@ Client 0: step 1: s = -4: w = .4, v = .2, alpha = .5. Step 2: m = .3, s = -3.7: 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -136,7 +134,7 @@ def test_the_step_of_alpha_once_per_round_is_plain() -> None:
         return request.start
 
     training = Training(epochs=3, batch_size=5, lr=0.1, momentum=0.9, weight_decay=0.1)
-    adam = replace(training, optimizer="adam", momentum=0.0)
+    adam = training.but(optimizer="adam", momentum=0.0)
     hand = ByHand(APFL(adapt="round"), mlp(), [federation()[1].train], training=training, solve=note)
     hand.play()
     alpha, models = (request.training(training) for request in asked)

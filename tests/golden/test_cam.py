@@ -45,6 +45,7 @@ from fedkin.core import (
     to_all,
     to_each,
 )
+from fedkin.experiment.settings import method_of
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, FedAvg, FedPer, FeSEM, get_method, get_title
 from fedkin.methods.cfl import CFL
 from fedkin.methods.fedsoft import FedSoft
@@ -592,7 +593,7 @@ def test_presets(preset: str, inner: Method, fields: tuple[str, ...]) -> None:
     assert presets_of(CAM(inner))[preset]["training"] == TRAINING
     name = {"IFCA": "ifca-cam", "FeSEM": "fesem-cam", "CFL": "cfl-cam"}[type(inner).__name__]
     settings, _ = run_flags([name, "--preset", preset])
-    assert (method := settings.method) == replace(made, inner=method.inner)  # FeSEM-CAM's pull is not the default's
+    assert (method := method_of(settings)) == replace(made, inner=method.inner)  # FeSEM-CAM's pull is not the default's
     assert {field: getattr(settings.training, field) for field in TRAINING} == TRAINING
 
 

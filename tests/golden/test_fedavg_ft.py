@@ -4,7 +4,6 @@ L_i = 1/2 (w - a_i)^2 with a = (0, 8), n = (30, 10), two steps of .5 a round fro
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
@@ -142,7 +141,7 @@ def test_preset_of_the_head() -> None:
 def test_an_independent_program_gives_the_same(part: str, tune_lr: float | None) -> None:
     """FedAvg in float64 with a falling step size, three of five clients in each of four rounds, and fine-tuning of all
     five after each."""
-    training = Training(epochs=2, batch_size=5, lr=0.1, momentum=0.5, lr_decay=0.8)
+    training = Training(epochs=2, batch_size=5, lr=0.1, momentum=0.5, schedule="step@factor=0.8")
     method, net, shards = FedAvgFT(part=part, tune_epochs=3, tune_lr=tune_lr), mlp(), federation()
     tuned: list[dict[int, torch.Tensor]] = []
 
@@ -153,14 +152,14 @@ def test_an_independent_program_gives_the_same(part: str, tune_lr: float | None)
     found = run(method, net, shards, training=training, each_round=look)
     w, moves = net.w0.double(), plain.HEAD if part == "head" else net.size
     for t, cohort in plain.cohorts(found):
-        now = replace(training, lr=0.1 * 0.8 ** (t - 1))
+        now = training.but(lr=0.1 * 0.8 ** (t - 1))
         ends = [plain.descend(w, shards[i].train, i, t, training=now)[0] for i in cohort]
         size = torch.tensor([len(shards[i].train) for i in cohort], dtype=torch.float64)
         w = (size / size.sum()) @ torch.stack(ends)
         for i, shard in enumerate(shards):
             v, velocity = w.clone(), torch.zeros(moves, dtype=torch.float64)
             rng = generator(0, "batches", "evaluate", t, i, 0)
-            for _, index in batches(len(shard.train), replace(training, epochs=3), rng, skip_single=False):
+            for _, index in batches(len(shard.train), training.but(epochs=3), rng, skip_single=False):
                 x, y = shard.train.x[index].double(), shard.train.y[index]
                 g = plain.gradient(lambda v, x=x, y=y: plain.loss(v, x, y), v)[:moves]
                 velocity = 0.5 * velocity + g

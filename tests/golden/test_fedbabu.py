@@ -5,7 +5,6 @@ y)^2, one full-batch step of .1 a round. Clients (x, y): (1, 2), (2, 1), (1, 0) 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import pytest
 import torch
@@ -217,7 +216,7 @@ def test_an_independent_program_gives_the_same(part: str) -> None:
     assert plain.distance(found.state.body, body) < 2e-6
     for i, shard in enumerate(shards):
         rng = generator(0, "batches", "evaluate", 4, i, 0)
-        order = (k for _, k in batches(len(shard.train), replace(training, epochs=3), rng, skip_single=False))
+        order = (k for _, k in batches(len(shard.train), training.but(epochs=3), rng, skip_single=False))
         mine = _trained(head, body, part, 0.02, shard.train, order)
         assert plain.distance(tuned[i], torch.cat(mine)) < 2e-6
 

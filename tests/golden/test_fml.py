@@ -22,9 +22,9 @@ import fedkin
 import plain
 from fedkin.capabilities.views import views_of
 from fedkin.core import Batch, Bundle, ConfigError, Net, Training
+from fedkin.core.settings import Settings
 from fedkin.data.synthetic import planted_groups
 from fedkin.experiment.prepare import Experiment
-from fedkin.experiment.settings import Setup
 from fedkin.exporting import export, load_export
 from fedkin.methods import FML
 from fedkin.methods.fml import mutual_loss
@@ -133,10 +133,10 @@ def test_networks_of_different_kinds() -> None:
     """The shared network may be another and smaller one, of the catalogue: a method's setting does not name code to be
     run."""
     data = planted_groups(clients=3, groups=1, samples=9)
-    net = Experiment.of(FML(meme="linear"), data, "mlp", Setup()).net
+    net = Experiment.of(FML(meme="linear"), data, "mlp", Settings()).net
     assert net.second.size == data.shape[0] * data.classes + data.classes < net.size
     with pytest.raises(ConfigError, match=r"\./code\.py:build"):
-        Experiment.of(FML(meme="./code.py:build"), data, "mlp", Setup())
+        Experiment.of(FML(meme="./code.py:build"), data, "mlp", Settings())
 
 
 @pytest.mark.thorough

@@ -7,7 +7,6 @@ Losses are ``1/2 (v - a)^2``; with lam = 1 and steps of 1/4, ``theta <- theta/2 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,7 +56,7 @@ def test_two_rounds() -> None:
 def test_the_step_size_of_the_run_is_eta(given: float | None, lr: float) -> None:
     """The numbers above with eta = 1/2 of the method and with that of the run, which the inner steps never take."""
     hand = two(PFedMe(**{**TOY, "outer_lr": given}))
-    hand.training = replace(hand.training, lr=lr)
+    hand.training = hand.training.but(lr=lr)
     assert hand.play().model[:, 0].tolist() == [0.0, 93 / 32]
     assert personal(hand) == [0.0, 69 / 16]
 
@@ -66,7 +65,7 @@ def test_eta_follows_the_schedule_of_the_run() -> None:
     """In round 2 the step size is halved: client 2 goes on from 93/64 with eta = 1/4, the inner steps with theirs."""
     hand = two(PFedMe(**{**TOY, "outer_lr": None}))
     hand.play()
-    hand.training = replace(hand.training, lr_decay=0.5).in_round(2, 10)
+    hand.training = hand.training.but(schedule="step@factor=0.5").in_round(2, 10)
     w = theta = 93 / 64
     for _ in range(2):
         for _ in range(2):
@@ -112,7 +111,7 @@ def test_no_hidden_weight_decay() -> None:
     """The authors' optimiser, PFLlib's and fluke's add 0.001 theta to every gradient; that is weight decay of the run
     here, as in the preset of their program, and none by default: at its own optimum client 2 stays where it is."""
     hand = two(PFedMe(**{**TOY, "inner_steps": 1}))
-    hand.training = replace(hand.training, steps=1)
+    hand.training = hand.training.but(steps=1)
     hand.server = Bundle(model=torch.tensor([8.0]))
     assert float(hand.play([1]).model) == 8.0
     assert presets_of(PFedMe())["code"]["training"]["weight_decay"] == 1e-3

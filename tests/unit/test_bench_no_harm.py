@@ -84,8 +84,8 @@ def test_a_rule_decided_anew_takes_what_the_run_takes() -> None:
     """The shares and accuracies of a short run of FedAvg's safe form, which sends no numbers, are those of "by itself";
     the truth of digits weighs all clients' test samples by the client's own classes."""
     s = RUNS["settings"]("digits", "fedavg", 0, rounds_=6)
-    data = DataSettings(clients=6, alpha=5.0, samples_per_client=100, validation=0.25)
-    s = replace(s, data=data, run=replace(s.run, participation=1.0), training=replace(s.training, lr=0.2))
+    data = DataSettings(clients=6, partition="dirichlet@alpha=5.0", samples_per_client=100, validation=0.25)
+    s = replace(s, data=data, run=s.run.but(participation=1.0), training=s.training.but(lr=0.2))
     *_, (e, clients, models) = RUNS["moments"](s)
     assert sorted(models) == list(range(6))
     samples = [(*RUNS["predicted"](e.method, e.net, models[i], c.validation.x), c.validation.y)

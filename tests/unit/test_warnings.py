@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedkin.core.robust import Aggregation, Kind
 from fedkin.evaluate import Changed, against
 from fedkin.evaluate import warnings as careful
 from fedkin.record.lines import ClientLine
@@ -80,27 +79,10 @@ def test_refusals_that_are_not_of_an_upload_are_not_counted() -> None:
     assert kinds(careful.participation(lines, 2)) == ["refused"]
 
 
-@pytest.mark.parametrize(
-    ("rule", "given", "idle"),
-    [
-        ("mean", {"byzantine_fraction": 0.3}, "byzantine_fraction = 0.3"),
-        ("krum", {"byzantine_fraction": 0.3}, ""),
-        ("trimmed", {"byzantine_fraction": 0.3, "norm_bound": 2.0}, "norm_bound = 2"),
-        ("norm", {"norm_bound": 2.0}, ""),
-        ("median", {"byzantine_fraction": 0.1, "norm_bound": 2.0}, "byzantine_fraction = 0.1 and norm_bound = 2"),
-        ("mean", {"byzantine_fraction": 0.2, "norm_bound": 1.0}, ""),
-    ],
-)
-def test_protection_that_the_rule_does_not_read(rule: Kind, given: dict[str, float], idle: str) -> None:
-    """Who forgets the rule believes to be protected."""
-    said = [f"{idle} had no effect: the rule of aggregation was {rule}."] if idle else []
-    assert [w.text for w in careful.protection(*Aggregation.unread({"rule": rule, **given}))] == said
-
-
 def test_a_run_that_ended_before_the_drift() -> None:
     """Data drift from round 4 on: three rounds do not show it, four do."""
     (found,) = careful.drift(rounds(0.1, 0.2, 0.3), 4)
-    assert found.text == "No client's data drifted: drift_round is 4, and the run ended with round 3."
+    assert found.text == "No client's data drifted: the drift is planned for round 4, and the run ended with round 3."
     assert careful.drift(rounds(0.1, 0.2, 0.3, 0.4), 4) == []
     assert careful.drift(rounds(0.1), None) == []
     assert careful.drift([], 4) == []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedkin.core import ConfigError, Method
 from fedkin.core.capability import Capability, has
-from fedkin.core.train import Optimizer
+from fedkin.core.settings import Optimizer
 
 
 @dataclass(frozen=True)

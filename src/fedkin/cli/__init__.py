@@ -15,13 +15,12 @@ from fedkin.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, OK
 from fedkin.display import OneLine, printable
 from fedkin.version import __version__
 
-_BY_GROUP = ("check", "compare", "inspect", "run", "sweep")  # commands with a short help and a long one
 _HOSTS = ("keys", "link", "node", "submit", "status")
 _COMMANDS = {
-    "run": "commands.run_command",
-    "compare": "commands.compare_command",
-    "sweep": "sweep.sweep_command",
-    "resume": "commands.resume_command",
+    "run": "flags.run_command",
+    "compare": "flags.compare_command",
+    "sweep": "flags.sweep_command",
+    "resume": "flags.resume_command",
     "check": "check.check_command",
     "list": "listing.list_command",
     "inspect": "inspect.inspect_command",
@@ -58,8 +57,8 @@ Hosts    keys KIND FOLDER       certificates and keys: authority, server, node
          node --data PATH ..    a client on its own host; its data stay there
          submit FILE.toml       start a run on the link's nodes
          status [FOLDER]        runs and nodes of a link
-METHOD: a name, ./file.py:Class or package.module:Class. run METHOD --help lists
-flags by group, --help-all explains them.
+METHOD: NAME or NAME@FIELD=VALUE,..., ./file.py:Class or package.module:Class.
+run METHOD --help explains all flags.
 Exit codes: 0 done, 1 failed, 2 bad input, 3 training diverged, 130 interrupted"""
 
 
@@ -102,7 +101,7 @@ def _require_streams() -> None:
 
 def _command(args: list[str]) -> int:
     first = args[0] if args else ""
-    if first in ("", "help", "-h", "--help", "--help-all"):
+    if first in ("", "help", "-h", "--help"):
         print(_HELP)  # noqa: T201 - the command's own output
         return OK
     if first == "--version":
@@ -111,7 +110,7 @@ def _command(args: list[str]) -> int:
     if (refused := _refusal(args)) is not None:
         return _say(refused, BAD_INPUT)
     command, rest = _commands(first), args[1:]
-    return command(rest if first in _BY_GROUP else ["--help" if a == "--help-all" else a for a in rest])
+    return command(rest)
 
 
 def _commands(name: str) -> Callable[[list[str]], int]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fedkin.cli import screen
-from fedkin.cli.parts import HELP_FLAGS, parse, summary
+from fedkin.cli.options import HELP_FLAGS, options
 from fedkin.core import ConfigError
 from fedkin.core.errors import counted
 from fedkin.methods import get_method, get_title
@@ -89,14 +89,12 @@ class CheckFlags:
 def check_command(args: list[str]) -> int:
     """Run ``fedkin check METHOD [flags]``."""
     if args and args[0] in HELP_FLAGS:
-        what = "Check that a method keeps the contract; the method's own fields are flags as well."
-        parse({"check": CheckFlags()}, args, "fedkin check METHOD", what)
+        args.insert(0, "METHOD")
     if not args or args[0].startswith("-"):
         raise ConfigError("fedkin check needs a method: fedkin check ./mymethod.py:MyMethod")
-    name = args[0]
+    name, what = args[0], "Check that a method keeps the contract; NAME@FIELD=VALUE sets fields of it."
+    flags = options(CheckFlags, args[1:], f"fedkin check {name}", what)
     method = get_method(name)
-    got = parse({"method": method, "check": CheckFlags()}, args[1:], f"fedkin check {name}", summary(method))
-    flags: CheckFlags = got["check"]
     rules = list(flags.rules or RULES)
     findings: list[RuleResult] = []
     before, log = torch.get_num_threads(), logging.getLogger("fedkin.engines")
@@ -106,7 +104,7 @@ def check_command(args: list[str]) -> int:
     try:
         wait = screen.err.status("") if screen.err.is_terminal and not (flags.quiet or flags.json) else nullcontext()
         with wait as shown:
-            found = check_each(got["method"], engines=_engines(), rules=rules, seed=flags.check_seed)
+            found = check_each(method, engines=_engines(), rules=rules, seed=flags.check_seed)
             for number, rule in enumerate(rules, start=1):
                 if shown is not None:
                     shown.update(f"rule {number} of {len(rules)}: {rule}")

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedkin.cli import screen
 from fedkin.cli.exit_codes import DIVERGED, OK
-from fedkin.cli.flags import ShowCompare, ShowRun, compare_flags, resume_flags, run_flags
+from fedkin.cli.flags import ShowCompare, ShowRun
 from fedkin.cli.outcome import (
     Outcome,
     base_of,
@@ -26,14 +26,16 @@ from fedkin.cli.outcome import (
 from fedkin.cli.sweep import resume_sweep
 from fedkin.core import ConfigError, RunFolderError
 from fedkin.core.errors import FolderBusyError, counted, typed
-from fedkin.data import Dataset, Federation
-from fedkin.experiment.compare import Comparison, as_made, compare, comparison_from, run_name
+from fedkin.data import Dataset, Federation, federation_of
+from fedkin.experiment.compare import Comparison, as_made, comparison_from, run_name
+from fedkin.experiment.compare import compare as run_comparison
 from fedkin.experiment.execute import OnRound
 from fedkin.experiment.listing import whole_of
 from fedkin.experiment.planned import ALWAYS
-from fedkin.experiment.run import resume, run_settings
+from fedkin.experiment.run import resume as resume_run
+from fedkin.experiment.run import run_settings
 from fedkin.experiment.search_space import Values
-from fedkin.experiment.settings import RunSettings, settings_from
+from fedkin.experiment.settings import RunSettings, Settings, code_of, completed, settings_from, table_of, title_of
 from fedkin.experiment.trackers import TrackedRuns, Tracking, read_ids, require
 from fedkin.experiment.tuning import trial_place
 from fedkin.methods import get_title
@@ -57,30 +59,31 @@ from fedkin.user_code.reference import CodeRef
 OnLine = Callable[[RoundLine], None]
 
 
-def run_command(args: list[str]) -> int:
-    """Run ``fedkin run METHOD|FILE.toml [flags]``."""
-    settings, show = run_flags(args)
-    folder = chosen_folder(show.out, settings.code.attribute)
-    title, new = settings.title, not taken(folder)
+def run(asked: Settings, show: ShowRun) -> int:
+    """Make a run of ``fedkin run``."""
+    if asked.made_by:
+        raise ConfigError(f"these settings were made by a program with {asked.made_by}, which only that program has")
+    settings = completed(asked)
+    folder = chosen_folder(show.out, code_of(settings).attribute)
+    title, new = title_of(settings), not taken(folder)
     if not (show.quiet or show.json):
-        tell_clients(settings.data)
+        tell_clients(asked.data)
     require(show.track)
-    tracking, quiet = Tracking(show.track, folder, title, settings.table()), show.quiet or show.json
-    notice, log = None if quiet else tell_findings(settings.data, settings.run.seed), screen.RunLog(quiet=quiet)
+    tracking, quiet = Tracking(show.track, folder, title, table_of(settings)), show.quiet or show.json
+    notice, log = None if quiet else tell_findings(asked.data, asked.run.seed), screen.RunLog(quiet=quiet)
     try:
         with screen.bar(settings.run.rounds, title, quiet=quiet) as bar:
-            federation = settings.data.federation(settings.run.seed, notice)
+            federation = federation_of(settings.data, settings.run.seed, notice)
             show.require_data(federation)
             result = run_settings(settings, federation, out=folder, on_round=_both(bar.at, tracking.round))
     except KeyboardInterrupt:
         return _stopped(folder, new)
     log.finished(f"{title}, seed {result.seed}", result)
-    return _finish(result, show, tracking, settings.code)
+    return _finish(result, show, tracking, code_of(settings))
 
 
-def resume_command(args: list[str]) -> int:
-    """Run ``fedkin resume FOLDER [flags]``: a run, a comparison or a sweep."""
-    folder, rounds, show = resume_flags(args)
+def resume(folder: Path, rounds: int | None, show: ShowCompare) -> int:
+    """Go on with a run, a comparison or a sweep of ``fedkin resume``."""
     require_folder(folder)
     for file, what in (("sweep.toml", "a sweep"), ("compare.toml", "a comparison")):
         if rounds is not None and (folder / file).is_file():
@@ -110,13 +113,13 @@ def _resume_run(folder: Path, rounds: int | None, show: ShowCompare) -> int:
     settings = settings_from(table, str(folder / "config.toml")) if "made_by" not in table else None
     before = settings.run if settings else RunSettings()
     if show.at_best and settings:  # before it trains to the end
-        show.require_data(settings.data.federation(before.seed))
+        show.require_data(federation_of(settings.data, before.seed))
     names, quiet = tuple(read_ids(folder)), show.quiet or show.json
     require(names)
     ended = rounds is None and bool(read_commit(folder).ended)
     tracking, log = Tracking(names, folder, str(folder), table), screen.RunLog(quiet=quiet)
     with screen.bar(rounds or before.rounds, str(folder), quiet=quiet) as bar:
-        result = resume(folder, on_round=_both(bar.at, tracking.round), rounds=rounds)
+        result = resume_run(folder, on_round=_both(bar.at, tracking.round), rounds=rounds)
     if ended and not quiet:
         screen.note(f"{folder} was finished already, nothing was trained; --rounds N gives a run more rounds")
     log.finished(f"{result.title}, seed {result.seed}", result)
@@ -130,12 +133,11 @@ def _resume_run(folder: Path, rounds: int | None, show: ShowCompare) -> int:
     return _finish(result, show, tracking)
 
 
-def compare_command(args: list[str]) -> int:
-    """Run ``fedkin compare M1 M2 ...|FILE.toml [flags]``."""
-    plan, show = compare_flags(args)
+def compare(plan: Comparison, show: ShowCompare) -> int:
+    """Make a comparison of ``fedkin compare``."""
     folder = chosen_folder(show.out, "compare")
     if not (show.quiet or show.json):
-        tell_clients(plan.data)
+        tell_clients(plan.base.data)
     return follow_comparison(plan, folder, show)
 
 
@@ -152,17 +154,17 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
     names: tuple[str, ...] = show.track or tuple(read_ids(folder))
     require(names)
     tracked = TrackedRuns(names, folder)
-    order, trials, rounds = as_made(plan.runs()), len(plan.names) * plan.tune, plan.run.rounds
+    order, trials, rounds = as_made(plan.runs()), len(plan.names) * plan.tune, plan.base.run.rounds
     log = screen.RunLog(quiet=quiet, runs=trials + len(order))
     with screen.bar((trials + len(order)) * rounds, "comparison", quiet=quiet) as bar:
 
         def on_round(name: str, seed: int, report: Any, line: RoundLine) -> None:
             settings, place = plan.settings(name, seed), folder / run_name(name, seed)
-            title, number = settings.title, trials + order.index((name, seed))
+            title, number = title_of(settings), trials + order.index((name, seed))
             which = f"{title}, seed {seed}" if len(plan.seeds) > 1 else title
             bar.at(line, f"{which:<20}", number * rounds)
             if names:
-                tracked.round(place, title, read_toml(place / "config.toml") if plan.tune else settings.table(), line)
+                tracked.round(place, title, read_toml(place / "config.toml") if plan.tune else table_of(settings), line)
             if (made := Result.open(place)).ended:
                 log.finished(f"{title}, seed {seed}", made, number + 1)
 
@@ -170,22 +172,22 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
 
         def on_trial(name: str, number: int, count: int, values: Values, seed: int, line: RoundLine) -> None:
             sweep, at = sweep_of(name), plan.names.index(name) * count + number
-            what, place = f"{sweep.base.title}, trial {number + 1} of {count}", trial_place(folder, sweep, number)
+            what, place = f"{title_of(sweep.base)}, trial {number + 1} of {count}", trial_place(folder, sweep, number)
             bar.at(without_test(line), f"{what:<20}", at * rounds)
             what += f": {setting_text(values)}"
             if names:
-                tracked.round(place, what, sweep.settings(values, seed).table(), line)
+                tracked.round(place, what, table_of(sweep.settings(values, seed)), line)
             if (made := Result.open(place)).ended:
                 log.finished(what, made, at + 1, "validation")
 
-        notice = None if quiet or again else tell_findings(plan.data, plan.seeds[0])
+        notice = None if quiet or again else tell_findings(plan.base.data, plan.seeds[0])
 
         def on_data(found: Dataset | Federation, federation: Federation) -> None:
             show.require_data(federation)
             if notice is not None:
                 notice(found, federation)
 
-        made = compare(
+        made = run_comparison(
             plan, out=folder, resume=again, on_round=on_round, progress=False, on_data=on_data, on_trial=on_trial
         )
         runs = [replace(run, at_best=show.at_best) for run in made]

@@ -10,9 +10,10 @@ from fedkin.cli.commands import follow_comparison
 from fedkin.cli.flags import ShowCompare
 from fedkin.cli.options import options
 from fedkin.cli.outcome import new_folder
-from fedkin.core import Training
+from fedkin.core.settings import Settings
 from fedkin.experiment.compare import Comparison
-from fedkin.experiment.settings import DataSettings, ModelSettings, RunSettings
+
+ROUNDS = 100  # enough for every method to converge
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,12 @@ def demo_command(args: list[str]) -> int:
     flags = options(DemoFlags, args, "fedkin demo")
     cams = ("ifca-cam", "ifca-cam-eq6", "fesem-cam")
     methods = ("local", "local-full", "fedavg", "da-pfl", "da-pfl-safe", "cfic", "pfedcs", *cams)
-    plan = Comparison(
-        methods,
-        # a fifth is held out, on which clients of the safe form choose their shares
-        data=DataSettings(data="digits", clients=20, partition="dirichlet", alpha=0.5, validation=0.2),
-        model=ModelSettings(model="mlp"),
-        training=Training(epochs=2, batch_size=10, lr=0.05),
-        run=RunSettings(rounds=100, participation=0.5),  # enough for every method to converge,
-    )
+    base = Settings().but(
+        data="digits", clients=20, partition="dirichlet@alpha=0.5",
+        validation=0.2,  # on which clients of the safe form choose their shares
+        model="mlp", epochs=2, batch_size=10, lr=0.05, rounds=ROUNDS, participation=0.5,
+    )  # fmt: skip
+    plan = Comparison(methods, base=base)
     if not (flags.quiet or flags.json):
         screen.say(
             "1,797 handwritten digits on 20 clients whose shares of the ten digits differ (Dirichlet 0.5), "

@@ -1,32 +1,49 @@
-"""Flags from dataclass fields: the common settings and a method's own, under their own names."""
+"""Flags of the commands that train, read before torch is imported: a typo is answered at once."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tyro
 
-from fedkin.capabilities.presets import TABLES, presets_of
-from fedkin.cli.figures import FigureFlags
-from fedkin.cli.options import options
-from fedkin.cli.parts import HELP_FLAGS, parse, summary
-from fedkin.core import ConfigError, Training
-from fedkin.data import absolute
-from fedkin.experiment.compare import Comparison, comparison_parts, known, meant
-from fedkin.experiment.planned import compared
-from fedkin.experiment.search_space import space_from
-from fedkin.experiment.settings import DataSettings, Settings, Setup, settings_from
-from fedkin.experiment.sweep import Sampler, Sweep, sweep_table_of
-from fedkin.experiment.trackers import TrackerName
-from fedkin.methods import METHODS, get_method, place
-from fedkin.report.publication_tables import require_decimals
-from fedkin.storage.toml import fill, read_toml, value_of
+from fedkin.cli.options import HELP_FLAGS, grouped, options
+from fedkin.core.errors import ConfigError
+from fedkin.core.grammar import value_of
+from fedkin.core.settings import GROUPS, DataSettings, Settings, checked, read_settings
+from fedkin.storage.toml import read_toml
+
+if TYPE_CHECKING:
+    from fedkin.data import Federation
+    from fedkin.experiment.compare import Comparison
+    from fedkin.experiment.sweep import Sweep
 
 T = TypeVar("T")
+Tracker = Literal["tensorboard", "mlflow", "wandb"]
+FLAG_GROUPS = tuple(name for name in GROUPS if name != "hosts")
+"""Groups of settings whose leaves are flags; those for real hosts are read from files alone."""
+
+
+@dataclass(frozen=True)
+class FigureFlags:
+    """The rounds of the figures."""
+
+    round: Literal["last", "best"] = "last"
+    """Figures in tables and pages: means over the last rounds, or those of each run's best round on validation data."""
+
+    @property
+    def at_best(self) -> bool:
+        """Whether figures are of the best round."""
+        return self.round == "best"
+
+    def require_data(self, federation: Federation) -> None:
+        """Raise `ConfigError` if the best round cannot be chosen, since no client has validation data."""
+        from fedkin.experiment.prepare import require_validation
+
+        if self.at_best:
+            require_validation(federation, "--round best")
 
 
 @dataclass(frozen=True)
@@ -67,7 +84,7 @@ class ShowSweep(Show):
 
     preset: str | None = None
     """Named settings of the method, such as da-pfl's "code"; other flags win over them."""
-    track: tuple[TrackerName, ...] = ()
+    track: tuple[Tracker, ...] = ()
     """Log the run to experiment trackers, one or several: tensorboard, mlflow, wandb."""
 
 
@@ -82,12 +99,8 @@ class ShowCompare(Show, DetailFlags, FigureFlags):
 
     decimals: int = 1
     """Decimal places in table.md and table.tex."""
-    track: tuple[TrackerName, ...] = ()
+    track: tuple[Tracker, ...] = ()
     """Log every run to experiment trackers, one or several: tensorboard, mlflow, wandb."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_decimals(self.decimals)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,24 +146,53 @@ class SweepSettings:
     """Number of settings that are drawn, instead of trying all combinations."""
     seeds: tuple[int, ...] = (0,)
     """Every setting is run with each seed and judged by the mean."""
-    sampler: Sampler = "tpe"
+    sampler: Literal["tpe", "sobol"] = "tpe"
     """What draws them: Optuna (tpe), which follows what was found, or a Sobol sequence, which covers the space evenly
     after the setting itself."""
+
+
+def run_command(args: list[str]) -> int:
+    """Run ``fedkin run METHOD|FILE.toml [flags]``."""
+    asked = run_flags(args)
+    from fedkin.cli import commands  # after the flags: this waits for torch
+
+    return commands.run(*asked)
+
+
+def compare_command(args: list[str]) -> int:
+    """Run ``fedkin compare M1 M2 ...|FILE.toml [flags]``."""
+    asked = compare_flags(args)
+    from fedkin.cli import commands
+
+    return commands.compare(*asked)
+
+
+def sweep_command(args: list[str]) -> int:
+    """Run ``fedkin sweep METHOD|FILE.toml --grid training.lr=0.01,0.1 [flags]``."""
+    asked = sweep_flags(args)
+    from fedkin.cli import sweep
+
+    return sweep.run(*asked)
+
+
+def resume_command(args: list[str]) -> int:
+    """Run ``fedkin resume FOLDER [flags]``: a run, a comparison or a sweep."""
+    asked = resume_flags(args)
+    from fedkin.cli import commands
+
+    return commands.resume(*asked)
 
 
 def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
     """Return the settings of ``fedkin run METHOD|FILE.toml [flags]``.
 
     Raises:
-        ConfigError: no method, or a setting that does not fit.
+        ConfigError: no method, or a value is out of range.
     """
-    parts: dict[str, Any] = {"show": ShowRun()}
-    what = _first(args, "run", "fedavg", "Train a federation by one method.", parts)
-    base = _from_file(what) if what.endswith(".toml") else Settings(what, get_method(what))
-    base = _with_preset(base, args)
-    parts = {"method": base.method, **parts_of(base), **parts}
-    got = parse(parts, args[1:], f"fedkin run {what}", summary(base.method))
-    return Settings(base.name, got["method"], **_groups(got, base, args)), got["show"]
+    what = _first(args, "run", "fedavg")
+    base = read_settings(read_toml(what), what) if what.endswith(".toml") else Settings().but(method=what)
+    got, settings = _parsed(base, {"show": ShowRun()}, args, f"fedkin run {what}", "Train a federation by one method.")
+    return settings, got["show"]
 
 
 def compare_flags(args: list[str]) -> tuple[Comparison, ShowCompare]:
@@ -162,36 +204,35 @@ def compare_flags(args: list[str]) -> tuple[Comparison, ShowCompare]:
     names: list[str] = []
     while args and not args[0].startswith("-"):
         names.append(args.pop(0))
+    given: dict[str, Any] = {"methods": tuple(names)}
     if len(names) == 1 and names[0].endswith(".toml"):
-        given = comparison_parts(read_toml(names[0]), names[0], checked=False)
-    else:
-        if not names and not {"-h", "--help", "--help-all"} & set(args):
-            raise ConfigError("fedkin compare needs methods or a config file: fedkin compare da-pfl pfedcs")
-        given = {"methods": tuple(names)}
-    base, args = Setup(**_entries(given, Setup)), _one_seed(args)
-    got = parse(
-        {
-            **parts_of(base),
-            "runs": RunsSettings(**_entries(given, RunsSettings)),
-            "show": ShowCompare(),
-        },
-        args,
-        "fedkin compare M1 M2 ...",
-        "Several methods side by side: same data, same start, same clients in each round.",
-    )
-    runs, groups = got["runs"], _groups(got, base, args)
+        from fedkin.experiment.compare import comparison_parts
+
+        given = comparison_parts(read_toml(names[0]), names[0])
+    elif not names and not {*HELP_FLAGS} & {*args}:
+        raise ConfigError("fedkin compare needs methods or a config file: fedkin compare da-pfl pfedcs")
+    parts = {"runs": RunsSettings(**_entries(given, RunsSettings)), "show": ShowCompare()}
+    does = "Several methods side by side: same data, same start, same clients in each round."
+    got, base = _parsed(given.get("base", Settings()), parts, ["", *_one_seed(args)], "fedkin compare M1 M2 ...", does)
+    from fedkin.experiment.compare import Comparison, known, meant
+    from fedkin.experiment.planned import compared
+    from fedkin.methods import get_method, place
+    from fedkin.report.publication_tables import require_decimals
+
+    require_decimals(got["show"].decimals)
+    runs = got["runs"]
     all_names = compared(tuple(map(known, given["methods"])), runs.safe)
     own = {meant(name, all_names): dict(values) for name, values in given.get("own", {}).items()}
     for text in runs.set:
         name, key, value = _one(text)
         name = meant(name, all_names)
         place(own.setdefault(name, {}), get_method(name), key, value)
-    return Comparison(given["methods"], runs.seeds, own, runs.baseline, runs.safe, runs.tune, **groups), got["show"]
+    return Comparison(given["methods"], runs.seeds, base, own, runs.baseline, runs.safe, runs.tune), got["show"]
 
 
 def _entries(given: Mapping[str, Any], kind: type) -> dict[str, Any]:
     """Return the entries that are fields of a dataclass."""
-    return {f.name: given[f.name] for f in dataclasses.fields(kind) if f.name in given}
+    return {f.name: given[f.name] for f in fields(kind) if f.name in given}
 
 
 def resume_flags(args: list[str]) -> tuple[Path, int | None, ShowCompare]:
@@ -201,7 +242,10 @@ def resume_flags(args: list[str]) -> tuple[Path, int | None, ShowCompare]:
         ConfigError: a value is out of range.
     """
     got = read(ResumeFlags, args, "fedkin resume", "a folder, such as runs/fedavg-20260131-120000")
-    shown = {f.name: getattr(got, f.name) for kind in (Shown, DetailFlags) for f in dataclasses.fields(kind)}
+    from fedkin.report.publication_tables import require_decimals
+
+    require_decimals(got.decimals)
+    shown = {f.name: getattr(got, f.name) for kind in (Shown, DetailFlags) for f in fields(kind)}
     return got.folder, got.rounds, ShowCompare(**shown, round=got.round, decimals=got.decimals)
 
 
@@ -210,58 +254,44 @@ def _one_seed(args: list[str]) -> list[str]:
     return ["--seeds" + a.removeprefix("--seed") if a.split("=")[0] == "--seed" else a for a in args]
 
 
-def sweep_flags(args: list[str]) -> tuple[Sweep, ShowSweep]:
-    """Return the sweep of ``fedkin sweep METHOD|FILE.toml [flags]``.
+def sweep_flags(args: list[str]) -> tuple[Sweep, ShowSweep, DataSettings]:
+    """Return the sweep of ``fedkin sweep METHOD|FILE.toml [flags]``, and the settings of its data as they were given.
 
     Raises:
         ConfigError: no method, nothing to try, or a setting that does not fit.
     """
-    parts: dict[str, Any] = {"sweep": SweepSettings(), "show": ShowSweep()}
-    does = "Run a method with many settings, of which validation data choose the best."
-    what = _first(args, "sweep", "fedprox --grid method.mu=0.01,0.1", does, parts)
+    what = _first(args, "sweep", "fedprox --grid method.mu=0.01,0.1")
     table = read_toml(what) if what.endswith(".toml") else {"method": {"name": what}}
     entries = table.pop("sweep", {})
-    base = _with_preset(settings_from(table, what, checked=False), args)
-    args = _one_seed(args)
-    found = sweep_table_of(entries, what)
-    space = found.pop("space")
-    own = SweepSettings(**{**found, "seeds": found["seeds"] or (base.run.seed,)})
-    parts = {"method": base.method, **parts_of(base), **parts, "sweep": own}
-    got = parse(parts, args[1:], f"fedkin sweep {what}", summary(base.method))
-    settings = Settings(base.name, got["method"], **_groups(got, base, args))
+    base, own, space = read_settings(table, what), SweepSettings(), dict[str, Any]()
+    if entries:
+        from fedkin.experiment.sweep import sweep_table_of
+
+        found = sweep_table_of(entries, what)
+        space = found.pop("space")
+        own = SweepSettings(**{**found, "seeds": found["seeds"] or (base.run.seed,)})
+    does = "Run a method with many settings, of which validation data choose the best."
+    got, settings = _parsed(base, {"sweep": own, "show": ShowSweep()}, _one_seed(args), f"fedkin sweep {what}", does)
     asked: dict[str, Any] = {}
     for text in (*got["sweep"].grid, *got["sweep"].space):
         name, equals, value = text.partition("=")
         if not equals or not value:
             raise ConfigError(f"--grid takes PART.SETTING=VALUE,VALUE, such as training.lr=0.01,0.1, got {text!r}")
         asked[name] = value if ".." in value else [value_of(v) for v in value.split(",")]
+    from fedkin.experiment.search_space import space_from
+    from fedkin.experiment.settings import completed
+    from fedkin.experiment.sweep import Sweep
+
     chosen = got["sweep"]
     space = {**space, **space_from(asked, "sweep")}
-    return Sweep(settings, space, chosen.trials, chosen.seeds, chosen.sampler), got["show"]
+    sweep = Sweep(completed(settings), space, chosen.trials, chosen.seeds, chosen.sampler)
+    return sweep, got["show"], settings.data
 
 
-def parts_of(setup: Setup) -> dict[str, Any]:
-    """Return the groups whose fields are flags: all but the settings for real hosts."""
-    return {name: group for name, group in setup.groups().items() if name != "hosts"}
-
-
-def _groups(got: Mapping[str, Any], base: Setup, args: list[str]) -> dict[str, Any]:
-    """Return all groups of settings with the flags put in."""
-    groups = {name: got[name] for name in parts_of(base)}
-    changed = {"data": _found(got["data"]), "training": _epochs_win(got["training"], args)}
-    return {**groups, **changed, "hosts": base.hosts}
-
-
-def _found(data: DataSettings) -> DataSettings:
-    """Return the data by absolute path, so that a run can be resumed from any folder."""
-    return dataclasses.replace(data, data=absolute(data.data))
-
-
-def _first(args: list[str], command: str, example: str, does: str, parts: Mapping[str, Any]) -> str:
-    """Return the method or file of a command; for ``--help`` in its place, show the flags that all methods have."""
+def _first(args: list[str], command: str, example: str) -> str:
+    """Return the method or file of a command; METHOD where help is asked for in its place."""
     if args and args[0] in HELP_FLAGS:
-        does += f" METHOD may be FILE.toml; fedkin {command} METHOD --help shows the method's own flags as well."
-        parse({**parts_of(Setup()), **parts}, args, f"fedkin {command} METHOD", does)
+        args.insert(0, "METHOD")
     if not args or args[0].startswith("-"):
         raise ConfigError(
             f"fedkin {command} needs a method or a config file: fedkin {command} {example}; fedkin list methods shows "
@@ -270,43 +300,48 @@ def _first(args: list[str], command: str, example: str, does: str, parts: Mappin
     return args[0]
 
 
-def _from_file(path: str) -> Settings:
-    return settings_from(read_toml(path), path, checked=False)
+def _parsed(
+    base: Settings, parts: Mapping[str, Any], args: list[str], prog: str, does: str
+) -> tuple[dict[str, Any], Settings]:
+    """Return the parts and the settings with the flags put in, which win over a preset; the first word is skipped."""
+    if {*HELP_FLAGS} & {*args} and args[0] not in ("", "METHOD"):
+        does = _described(base, does)
+    got = grouped({**{name: getattr(base, name) for name in FLAG_GROUPS}, **parts}, args[1:], prog, does)
+    if preset := getattr(got["show"], "preset", None):
+        base = _with_preset(base, preset)
+        got = grouped({**{name: getattr(base, name) for name in FLAG_GROUPS}, **parts}, args[1:], prog, does)
+    return got, checked(base.but(**{name: got[name] for name in FLAG_GROUPS}))
 
 
-def _with_preset(base: Settings, args: list[str]) -> Settings:
-    """Return the settings with a preset's fields as defaults: flags take precedence over them."""
-    for arg, following in zip(args, [*args[1:], ""], strict=True):
-        name = arg.partition("=")[2] if arg.startswith("--preset=") else following if arg == "--preset" else ""
-        if name:
-            presets = presets_of(base.method)
-            if name not in presets:
-                raise ConfigError(
-                    f"{base.name} has no preset {name!r}; it has {', '.join(presets) or 'none'}{_whose(name, base)}"
-                )
-            own = {k: v for k, v in presets[name].items() if k not in TABLES}
-            method = fill(base.method, own, f"preset {name}", checked=False)
-            tables = {
-                t: fill(getattr(base, t), presets[name].get(t, {}), f"preset {name}", checked=False) for t in TABLES
-            }
-            return dataclasses.replace(base, method=method, **tables)
-    return base
+def _described(base: Settings, does: str) -> str:
+    """Return what a command does, with the fields of its method."""
+    from fedkin.core.grammar import plain
+    from fedkin.experiment.settings import method_of
+
+    method = method_of(base)
+    own = plain(method)
+    own |= own.pop("inner", {})  # by their own names, as they are given
+    fields_of = ",".join(f"{name}={value}" for name, value in own.items())
+    about = f"{(type(method).__doc__ or '').strip()} {method.paper}".strip()
+    return f"{does} {about}" + (f" Its fields: {base.method['name']}@{fields_of}" if fields_of else "")
 
 
-def _whose(preset: str, base: Settings) -> str:
-    """Return a hint that names the other methods of the same class which have the preset."""
-    alike = {n: m for n, make in METHODS.items() if type(m := make()) is type(base.method)}
-    have = [n for n, m in alike.items() if preset in presets_of(m)]
-    return "".join(f" (fedkin run {n} --preset {preset})" for n in have)
+def _with_preset(base: Settings, preset: str) -> Settings:
+    """Return the settings with a preset's."""
+    from fedkin.capabilities.presets import TABLES, presets_of
+    from fedkin.experiment.settings import method_of
+    from fedkin.methods import METHODS
 
-
-def _epochs_win(training: Training, args: list[str]) -> Training:
-    """``--epochs`` on the command line beats steps from a file."""
-    asked = any(a.split("=")[0] == "--epochs" for a in args)
-    stepped = any(a.split("=")[0] == "--steps" for a in args)
-    if asked and stepped:
-        raise ConfigError("give --epochs or --steps, not both")
-    return dataclasses.replace(training, steps=None) if asked else training
+    method, name = method_of(base), base.method["name"]
+    presets = presets_of(method)
+    if preset not in presets:
+        alike = {n: m for n, make in METHODS.items() if type(m := make()) is type(method)}
+        have = "".join(f" (fedkin run {n} --preset {preset})" for n, m in alike.items() if preset in presets_of(m))
+        raise ConfigError(f"{name} has no preset {preset!r}; it has {', '.join(presets) or 'none'}{have}")
+    chosen = presets[preset]
+    own = {field: value for field, value in chosen.items() if field not in TABLES}
+    leaves = {leaf: value for table in TABLES for leaf, value in chosen.get(table, {}).items()}
+    return base.but(method={**base.method, **own}, **leaves)
 
 
 def read(form: type[T], args: list[str], prog: str, needs: str) -> T:

@@ -15,14 +15,16 @@ from rich.table import Table
 from rich.text import Text
 
 from fedkin.cli import screen
+from fedkin.cli.options import grouped
 from fedkin.cli.outcome import require_folder_name
-from fedkin.cli.parts import parse
 from fedkin.core import ConfigError
 from fedkin.core.errors import command_line
-from fedkin.experiment.settings import DataSettings
+from fedkin.core.grammar import filled
+from fedkin.core.settings import DataSettings, Settings, checked, read_settings
+from fedkin.data import seeded
 from fedkin.inspection import Finding, Inspection, look
 from fedkin.report import inspection as report
-from fedkin.storage.toml import fill, read_toml
+from fedkin.storage.toml import read_toml
 
 OK, FAULTY = 0, 2
 _SEEN = 12  # maximum lines for the files found
@@ -55,7 +57,7 @@ def inspect_command(args: list[str]) -> int:
     asked = inspect_flags(args)
     if asked.show.out is not None:
         require_folder_name(asked.show.out)
-    how = asked.data.sharing(asked.show.seed)
+    how = seeded(asked.data, asked.show.seed)
     with _unlogged(), screen.err.status("looking at the files") as status:
         found = look(asked.data.data, how, on_step=lambda text: status.update(Text(text or "looking")))
     table = found.to_json()
@@ -90,7 +92,7 @@ def inspect_flags(args: list[str]) -> _Flags:
             base = _of_file(read_toml(first), first)
         else:
             base = _Flags(DataSettings(data=first))
-    parts = parse(
+    parts = grouped(
         {"data": base.data, "show": base.show},
         rest,
         "fedkin inspect [PATH|FILE.toml]",
@@ -98,6 +100,7 @@ def inspect_flags(args: list[str]) -> _Flags:
         "name, or of the data of a run's config file. Exit codes: 0 nothing worse than warnings, 2 the data cannot be "
         "trained on (with --strict: or there are warnings).",
     )
+    checked(Settings(data=parts["data"]))
     return _Flags(**parts)
 
 
@@ -107,12 +110,12 @@ def _of_file(table: Mapping[str, Any], where: str) -> _Flags:
         raise ConfigError(f"{where} was made by a program with {table['made_by']}; inspect its data in that program")
     if "data" not in table:
         raise ConfigError(f"{where} has no table [data]; for the default: fedkin inspect {DataSettings().data}")
-    data = fill(DataSettings(), table["data"], f"{where}: [data]", checked=False)
+    data = read_settings({"data": table["data"]}, where).data
     run, seeds = table.get("run"), table.get("seeds")
     one = {"seed": run["seed"]} if isinstance(run, Mapping) and "seed" in run else {}
     if isinstance(seeds, list) and seeds:
         one = {"seed": seeds[0]}
-    return _Flags(data, fill(Looking(), one, f"{where}:"))
+    return _Flags(data, filled(Looking(), one, where))
 
 
 def _show(found: Inspection) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from fedkin.capabilities import Uploads, has
 from fedkin.capabilities.presets import presets_of
 from fedkin.capabilities.sums import sums_suffice
 from fedkin.cli import screen
-from fedkin.cli.parts import HELP_FLAGS
+from fedkin.cli.options import HELP_FLAGS
 from fedkin.core import ConfigError, Method
 from fedkin.core.method import FAMILIES
-from fedkin.data import KNOWN, PARTITIONS, PROTOCOLS, SOURCES
+from fedkin.data import KNOWN, PARTITIONS, SOURCES, Partition
 from fedkin.methods import METHODS
 from fedkin.models import MODELS
 from fedkin.report.tables import Grid
@@ -65,15 +66,12 @@ def _papers() -> None:
 
 
 def _partitions() -> None:
-    plain = tuple((name, _line(kind)) for name, kind in PARTITIONS.items())
-    _show("Partitions", "partition", plain + tuple((name, _fixed(kind)) for name, kind in PROTOCOLS.items()))
+    rows = tuple((name, f"{_line(kind)}\n{_own_settings(kind)}".strip()) for name, kind in PARTITIONS.items())
+    _show("Partitions: --partition NAME@FIELD=VALUE,FIELD=VALUE", "partition", rows)
 
 
-def _fixed(protocol: Mapping[str, str | float]) -> str:
-    flags = " ".join(
-        f"--{name} {value if isinstance(value, str) else format(value, 'g')}" for name, value in protocol.items()
-    )
-    return f"Short for {flags}: the protocol of DA-PFL's tables."
+def _own_settings(kind: type[Partition]) -> str:
+    return "  ".join(f"{f.name}={f.default}" for f in fields(kind) if f.default is not None)
 
 
 def _models() -> None:

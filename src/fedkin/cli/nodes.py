@@ -20,7 +20,7 @@ from fedkin.deploy.control import Control
 from fedkin.deploy.node import Node, run_node
 from fedkin.deploy.submit import submit
 from fedkin.experiment.progress import Bar
-from fedkin.experiment.settings import Settings, settings_from
+from fedkin.experiment.settings import Settings, code_of, settings_from
 from fedkin.record.divergence import sentence
 from fedkin.record.result import Result
 from fedkin.storage.lock import require_free
@@ -63,7 +63,7 @@ def submit_command(args: list[str]) -> int:
     settings = settings_from(read_toml(path), str(path))
     if again and asked.out is not None:
         raise ConfigError(f"{asked.file} is the folder of a run, which is continued; omit --out")
-    folder = asked.file if again else chosen_folder(asked.out, settings.code.attribute)
+    folder = asked.file if again else chosen_folder(asked.out, code_of(settings).attribute)
     require_free(folder)
     if not asked.ray:
         return _submitted(settings, folder, Control.at(asked.link), asked)

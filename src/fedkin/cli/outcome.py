@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,12 +9,13 @@ from pathlib import Path
 
 from fedkin.cli import screen
 from fedkin.core.errors import ConfigError, counted, typed
-from fedkin.data import SOURCES, Dataset, Federation, is_shelf
+from fedkin.core.settings import DataSettings
+from fedkin.data import SOURCES, Dataset, Federation, OnData, is_shelf, resolved
 from fedkin.data.sites import DEFAULT_CLIENTS
 from fedkin.data.sources.npz import likely_clients_of
 from fedkin.evaluate import Conclusion
 from fedkin.experiment.compare import result_of
-from fedkin.experiment.settings import DataSettings, OnData, digest
+from fedkin.experiment.settings import digest
 from fedkin.inspection import glance
 from fedkin.record.files import read_commit
 from fedkin.record.result import Result
@@ -88,13 +88,13 @@ def tell_clients(data: DataSettings) -> None:
             f"{path.name}: the array {ids[0]} has a value for each sample and is not used; if it names the clients: "
             f"--client-column {ids[0]}"
         )
-    if not data.open or not path.exists():
+    if data.partition is not None or data.clients is not None or not path.exists():
         return
     if is_shelf(path):
         there = Federation.open(path)
         screen.note(f"clients: the {len(there)} of the saved federation {typed(path)} ({there.name})")
         return
-    chosen = data.chosen()
+    chosen = resolved(data).partition
     if chosen == "natural":
         screen.note("clients: as given by the data (partition natural); --partition chooses another")
     elif chosen == "dirichlet":
@@ -134,10 +134,10 @@ def inspect_line(data: DataSettings, seed: int) -> str:
     place, here = Path(data.data), Path.cwd()
     shown = str(place.relative_to(here)) if place.exists() and place.is_relative_to(here) else data.data
     words, usual = ["fedkin", "inspect", shown], DataSettings()
-    for f in dataclasses.fields(data):
-        value = getattr(data, f.name)
-        if f.name != "data" and value != getattr(usual, f.name):
-            words += [f"--{f.name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    for name in DataSettings.__struct_fields__:
+        value = getattr(data, name)
+        if name != "data" and value != getattr(usual, name):
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return " ".join(map(typed, words + (["--seed", str(seed)] if seed and data.data_seed is None else [])))
 
 

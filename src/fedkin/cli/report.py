@@ -10,8 +10,7 @@ import tyro
 from tyro.conf import Positional
 
 from fedkin.cli import screen
-from fedkin.cli.figures import FigureFlags
-from fedkin.cli.flags import read
+from fedkin.cli.flags import FigureFlags, read
 from fedkin.cli.outcome import Outcome, base_of, require_folder_name, write_outcome
 from fedkin.cli.watch import watch
 from fedkin.core import RunFolderError

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedkin.cli import screen
-from fedkin.cli.flags import Shown, sweep_flags
+from fedkin.cli.flags import Shown, ShowSweep
 from fedkin.cli.outcome import chosen_folder, tell_clients
 from fedkin.core.errors import typed
+from fedkin.core.settings import DataSettings
 from fedkin.experiment.search_space import Values
+from fedkin.experiment.settings import table_of, title_of
 from fedkin.experiment.sweep import Sweep, chosen, run_sweep, sweep_from, sweep_table, trial_name
 from fedkin.experiment.trackers import TrackedRuns, read_ids, require
 from fedkin.record.figures import without_test
@@ -20,12 +22,11 @@ from fedkin.record.result import Result
 from fedkin.storage.toml import read_toml
 
 
-def sweep_command(args: list[str]) -> int:
-    """Run ``fedkin sweep METHOD|FILE.toml --grid training.lr=0.01,0.1 [flags]``."""
-    sweep, show = sweep_flags(args)
+def run(sweep: Sweep, show: ShowSweep, data: DataSettings) -> int:
+    """Run a new sweep; ``data`` are the settings of its data as they were given."""
     folder = chosen_folder(show.out, "sweep")
     if not (show.quiet or show.json):
-        tell_clients(sweep.base.data)
+        tell_clients(data)
     return play(sweep, folder, show, show.track)
 
 
@@ -40,7 +41,7 @@ def play(sweep: Sweep, folder: Path, show: Shown, track: Sequence[str] = (), *, 
     require(track)
     tracked = TrackedRuns(track, folder)
     quiet = show.quiet or show.json
-    rounds, title, total = sweep.base.run.rounds, sweep.base.title, sweep.size * len(sweep.seeds)
+    rounds, title, total = sweep.base.run.rounds, title_of(sweep.base), sweep.size * len(sweep.seeds)
     log = screen.RunLog(quiet=quiet, runs=total)
     try:
         with screen.bar(total * rounds, "sweep", quiet=quiet) as bar:
@@ -50,7 +51,7 @@ def play(sweep: Sweep, folder: Path, show: Shown, track: Sequence[str] = (), *, 
                 place, at = folder / trial_name(number, seed), number * len(sweep.seeds) + sweep.seeds.index(seed)
                 bar.at(without_test(line), f"{number + 1} of {count}: {setting}", at * rounds)
                 settings = sweep.settings(values, seed)
-                tracked.round(place, setting, settings.table(), line)
+                tracked.round(place, setting, table_of(settings), line)
                 if (made := Result.open(place)).ended:
                     log.finished(f"{title}, {setting}, seed {seed}", made, at + 1, "validation")
 

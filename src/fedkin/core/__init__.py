@@ -1,6 +1,6 @@
-"""The contract between methods and engines: imports torch, msgspec and the standard library only.
+"""The contract between methods and engines, and the settings of a run: torch, msgspec and the standard library only.
 
-Names are fetched when first used, so that errors and refusals do not wait for torch.
+Names are fetched when first used, so that settings and errors do not wait for torch.
 """
 
 from importlib import import_module
@@ -37,11 +37,14 @@ if TYPE_CHECKING:
     from fedkin.core.net import (
         Net,
     )
-    from fedkin.core.robust import Aggregation
     from fedkin.core.samples import (
         Batch,
         ClientData,
         Samples,
+    )
+    from fedkin.core.settings import (
+        Aggregation,
+        Training,
     )
     from fedkin.core.sides import (
         Client,
@@ -50,7 +53,6 @@ if TYPE_CHECKING:
     )
     from fedkin.core.train import (
         Train,
-        Training,
         cross_entropy,
         distillation,
         head_loss,
@@ -100,9 +102,9 @@ _FROM = {
     "method": "Method Work finish first in_range ready uniform_cohort",
     "net": "Net",
     "samples": "Batch ClientData Samples",
-    "robust": "Aggregation",
+    "settings": "Aggregation Training",
     "sides": "Client Roster Round",
-    "train": "Train Training cross_entropy distillation head_loss",
+    "train": "Train cross_entropy distillation head_loss",
 }
 
 

@@ -16,15 +16,13 @@ from fedkin.core.bundle import Bundle, Download
 from fedkin.core.capability import Capability
 from fedkin.core.errors import ConfigError, MethodError
 from fedkin.core.net import Net
+from fedkin.core.settings import Moment
 from fedkin.core.sides import Client, Round
 from fedkin.core.train import Train
 
 Work: TypeAlias = Generator[Train | tuple[Train, ...], Any, Bundle]
 """Client code: yields requests for training, is sent the trained vectors, and returns the bundle that leaves."""
 
-Moment: TypeAlias = Literal["delivered", "trained"]
-"""When a client's model is scored: as it would predict now, with what the server would deliver and what the client
-keeps; or right after its last local training."""
 FAMILIES = ("no federation", "one global model", "personal part", "personal model", "mixture", "clusters", "knowledge")
 """What clients get from a method: nothing; the same model for all; a personal part on a common model; a personal model;
 a model mixed for each; the model of their cluster; knowledge other than models, such as prototypes."""

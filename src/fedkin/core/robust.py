@@ -6,14 +6,14 @@ rounding. Majorities are counted in weight, except by Krum, which counts rows.
 
 - ``median``: the weighted median of each coordinate, the mean of the two middle values where the weights below and
   above are equal (Yin, Chen, Kannan, Bartlett: Byzantine-Robust Distributed Learning, ICML 2018).
-- ``trimmed``: the weighted mean of each coordinate without ``byzantine_fraction`` of the total weight at both ends
+- ``trimmed``: the weighted mean of each coordinate without ``fraction`` of the total weight at both ends
   (same paper); a row on the border counts with what is left of its weight.
 - ``krum``: Multi-Krum (Blanchard, El Mhamdi, Guerraoui, Stainer: Machine Learning with Adversaries, NeurIPS 2017): the
   weighted mean of the m - f rows with the least sum of squared distances to their m - f - 2 nearest ones, and of those
-  equally good. f is ``floor(byzantine_fraction m)``, or the most that m allows if that is less (m >= 2 f + 3): up to
+  equally good. f is ``floor(fraction m)``, or the most that m allows if that is less (m >= 2 f + 3): up to
   four rows it is 0 and Krum is the mean.
 - ``norm``: the weighted mean of rows whose differences to the coordinate median of all are shortened to at most
-  ``norm_bound`` times the weighted median length of these differences. Sun, Kairouz, Suresh, McMahan (Can You Really
+  ``bound`` times the weighted median length of these differences. Sun, Kairouz, Suresh, McMahan (Can You Really
   Backdoor Federated Learning?, 2019) bound the difference to the model that was sent; but clients with models of their
   own start from many, and an update that is turned round has the right length.
 
@@ -24,113 +24,74 @@ heavier is the median, bounds the other, and weighs more after trimming.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
 from fedkin.core import rows as algebra
-from fedkin.core.errors import ConfigError, MethodError
+from fedkin.core.errors import MethodError
+from fedkin.core.grammar import chosen
+from fedkin.core.settings import RULES, Aggregation, Bounded, Robust
 
-Kind: TypeAlias = Literal["mean", "median", "trimmed", "krum", "norm"]
-_READS = {"trimmed": "byzantine_fraction", "krum": "byzantine_fraction", "norm": "norm_bound"}  # the settings of rules
 _TIE = 1e-9  # of the whole: sums of weights, and scores, that are as near as this are equal
 
 
-@dataclass(frozen=True)
-class Aggregation:
-    """Rule by which the server aggregates updates; the module describes each rule.
+def mean(how: Aggregation, rows: Tensor, weights: Tensor) -> Tensor:
+    """``[...]`` from ``rows [m, ...]`` and non-negative weights ``[m]``."""
+    if how.rule == "mean":
+        return algebra.weighted_mean(rows, weights)
+    return _combined(how, weights.double()[None], rows.reshape(rows.shape[0], -1))[0].reshape(rows.shape[1:])
+
+
+def group_mean(how: Aggregation, rows: Tensor, weights: Tensor, group: Tensor, otherwise: Tensor) -> Tensor:
+    """Return the aggregate of each group, ``[G, P]``; a group without rows keeps its row of ``otherwise [G, P]``.
+
+    Args:
+        how: the rule.
+        rows: ``[m, P]``.
+        weights: non-negative ``[m]``.
+        group: int64 ``[m]``, the group of every row.
+        otherwise: ``[G, P]``, what an empty group keeps.
+    """
+    if how.rule == "mean":
+        return algebra.group_mean(rows, weights, group, otherwise)
+    out = otherwise.clone()
+    for g in group.unique().tolist():
+        mine = group == g
+        if float(weights[mine].sum()) > 0:
+            out[g] = mean(how, rows[mine], weights[mine]).to(out.dtype)
+    return out
+
+
+def mix(how: Aggregation, weights: Tensor, rows: Tensor) -> Tensor:
+    """Return mixtures ``[a, P]`` of ``rows [m, P]``, one for each row of ``weights [a, m]``.
+
+    The mean is ``weights @ rows``; for the others rows of weights are divided by their sums, and one without any
+    gives 0.
 
     Raises:
-        ConfigError: an unknown rule, a fraction outside [0, 0.5), a bound that is not above 0, or secure aggregation
-            with another rule than the mean.
+        MethodError: a weight is negative, for which only the mean is defined.
     """
+    if how.rule == "mean":
+        return algebra.mix(weights, rows)
+    return _combined(how, weights.double(), rows)
 
-    rule: Kind = "mean"
-    """The mean, or a rule that is robust to a minority of malicious updates."""
-    byzantine_fraction: float = 0.2
-    """Fraction of the updates that may be malicious (rules trimmed and krum)."""
-    norm_bound: float = 1.0
-    """Maximum distance from the median update, in multiples of the median norm (rule norm)."""
-    secure: bool = False
-    """Secure aggregation: the server learns sums of updates only (methods that need no more, at least 3 clients)."""
 
-    def __post_init__(self) -> None:
-        if self.rule not in get_args(Kind):
-            raise ConfigError(
-                f"[aggregation] rule must be one of {', '.join(map(repr, get_args(Kind)))}, got {self.rule!r}"
-            )
-        if not 0 <= self.byzantine_fraction < 0.5:
-            raise ConfigError(
-                "byzantine_fraction must be at least 0 and below 0.5 (no rule withstands half), got "
-                f"{self.byzantine_fraction}"
-            )
-        if not 0 < self.norm_bound < math.inf:
-            raise ConfigError(f"norm_bound must be above 0 and finite, got {self.norm_bound}")
-        if self.secure and self.rule != "mean":
-            raise ConfigError(
-                f"secure aggregation hides single updates, the rule {self.rule!r} must see them; choose one"
-            )
-
-    @classmethod
-    def unread(cls, table: Mapping[str, Any]) -> tuple[str, dict[str, float]]:
-        """Return the rule of a run's table of settings, and what it sets and its rule does not read, by name."""
-        usual = vars(cls())
-        given = {**usual, **table}
-        names = [name for name in ("byzantine_fraction", "norm_bound") if given[name] != usual[name]]
-        return given["rule"], {name: given[name] for name in names if _READS.get(given["rule"]) != name}
-
-    def mean(self, rows: Tensor, weights: Tensor) -> Tensor:
-        """``[...]`` from ``rows [m, ...]`` and non-negative weights ``[m]``."""
-        if self.rule == "mean":
-            return algebra.weighted_mean(rows, weights)
-        return self._combined(weights.double()[None], rows.reshape(rows.shape[0], -1))[0].reshape(rows.shape[1:])
-
-    def group_mean(self, rows: Tensor, weights: Tensor, group: Tensor, otherwise: Tensor) -> Tensor:
-        """Return the aggregate of each group, ``[G, P]``; a group without rows keeps its row of ``otherwise [G, P]``.
-
-        Args:
-            rows: ``[m, P]``.
-            weights: non-negative ``[m]``.
-            group: int64 ``[m]``, the group of every row.
-            otherwise: ``[G, P]``, what an empty group keeps.
-        """
-        if self.rule == "mean":
-            return algebra.group_mean(rows, weights, group, otherwise)
-        out = otherwise.clone()
-        for g in group.unique().tolist():
-            mine = group == g
-            if float(weights[mine].sum()) > 0:
-                out[g] = self.mean(rows[mine], weights[mine]).to(out.dtype)
-        return out
-
-    def mix(self, weights: Tensor, rows: Tensor) -> Tensor:
-        """Return mixtures ``[a, P]`` of ``rows [m, P]``, one for each row of ``weights [a, m]``.
-
-        The mean is ``weights @ rows``; for the others rows of weights are divided by their sums, and one without any
-        gives 0.
-
-        Raises:
-            MethodError: a weight is negative, for which only the mean is defined.
-        """
-        if self.rule == "mean":
-            return algebra.mix(weights, rows)
-        return self._combined(weights.double(), rows)
-
-    def _combined(self, weights: Tensor, rows: Tensor) -> Tensor:
-        if bool((weights < 0).any()):
-            raise MethodError(
-                f"the rule {self.rule!r} is not defined for negative weights, got {float(weights.min()):g}; "
-                "use the rule 'mean'"
-            )
-        weights = weights / weights.sum(1, keepdim=True).clamp(min=1e-300)
-        if self.rule == "krum":
-            return algebra.mix(_selected(weights, rows, self.byzantine_fraction), rows)
-        if self.rule == "norm":
-            return _bounded(weights, rows, self.norm_bound)
-        return _sorted(weights, rows, None if self.rule == "median" else self.byzantine_fraction)
+def _combined(how: Aggregation, weights: Tensor, rows: Tensor) -> Tensor:
+    if bool((weights < 0).any()):
+        raise MethodError(
+            f"the rule {how.rule!r} is not defined for negative weights, got {float(weights.min()):g}; "
+            "use the rule 'mean'"
+        )
+    weights = weights / weights.sum(1, keepdim=True).clamp(min=1e-300)
+    name, rule = chosen(how.rule, RULES, "rule")
+    if isinstance(rule, Bounded):
+        return _bounded(weights, rows, rule.bound)
+    if not isinstance(rule, Robust):
+        return _sorted(weights, rows, None)
+    if name == "krum":
+        return algebra.mix(_selected(weights, rows, rule.fraction), rows)
+    return _sorted(weights, rows, rule.fraction)
 
 
 def _sorted(weights: Tensor, rows: Tensor, cut: float | None) -> Tensor:

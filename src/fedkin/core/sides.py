@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedkin.core import robust
 from fedkin.core.bundle import Bundle
 from fedkin.core.errors import MethodError, ModelError
 from fedkin.core.net import Net
-from fedkin.core.robust import Aggregation
 from fedkin.core.samples import Samples
 from fedkin.core.seeds import generator
-from fedkin.core.train import Training
+from fedkin.core.settings import Aggregation, Training
 
 _CHUNK = 256  # samples per forward pass outside training
 
@@ -208,11 +208,11 @@ class Round:
 
     def mean(self, rows: Tensor, weight: Tensor | None = None) -> Tensor:
         """Mean of ``rows [m, ...]`` over ``ids`` by the run's rule; by training samples, or else by ``weight [m]``."""
-        return self.aggregation.mean(rows, self.weight if weight is None else weight)
+        return robust.mean(self.aggregation, rows, self.weight if weight is None else weight)
 
     def group_mean(self, rows: Tensor, group: Tensor, otherwise: Tensor) -> Tensor:
         """Mean of each group's rows ``[G, P]`` by the run's rule; an empty group keeps its row of ``otherwise``."""
-        return self.aggregation.group_mean(rows, self.weight, group, otherwise)
+        return robust.group_mean(self.aggregation, rows, self.weight, group, otherwise)
 
     def mix(self, weights: Tensor, rows: Tensor) -> Tensor:
         """Return mixtures ``[a, P]`` of ``rows [m, P]``, one for each row of ``weights [a, m]``, by the run's rule.
@@ -220,7 +220,7 @@ class Round:
         Raises:
             MethodError: a weight is negative and the rule is not the mean.
         """
-        return self.aggregation.mix(weights, rows)
+        return robust.mix(self.aggregation, weights, rows)
 
     def among(self, ids: Tensor) -> Round:
         """Return the same round for some of its ``ids``, ascending, with their rows of ``drawn``."""

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedkin.core.bundle import Bundle, require_tensors
-from fedkin.core.errors import ConfigError, MethodError
+from fedkin.core.errors import MethodError
 from fedkin.core.parts import Part, Spans, check_part
 from fedkin.core.samples import Batch
+from fedkin.core.settings import Optimizer, Training
 
 if TYPE_CHECKING:
     from fedkin.core.net import Net
@@ -63,96 +63,6 @@ def distillation(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
     student = F.log_softmax(logits / aux.temperature, dim=1)
     kl = F.kl_div(student, taught, reduction="batchmean")
     return F.cross_entropy(logits, batch.y) + aux.kappa * aux.temperature**2 * kl
-
-
-Optimizer: TypeAlias = Literal["sgd", "adam", "adamw"]
-Schedule: TypeAlias = Literal["step", "cosine"]
-
-
-@dataclass(frozen=True)
-class Training:
-    """Settings of local training unless the method overrides them; the optimizer is a new one in every round."""
-
-    epochs: int = 1
-    """Passes over the client's training data per round (not used when steps is given)."""
-    steps: int | None = None
-    """Mini-batch steps per round instead of epochs."""
-    batch_size: int = 10
-    """Samples per mini-batch; a last, smaller batch is used as well."""
-    optimizer: Optimizer = "sgd"
-    """Optimizer of the clients, with PyTorch's defaults (adam and adamw: betas 0.9 and 0.999, eps 1e-8)."""
-    lr: float = 0.01
-    """Step size of the optimizer."""
-    momentum: float = 0.0
-    """Momentum of SGD."""
-    weight_decay: float | None = None
-    """L2 coefficient, added to the gradient before momentum; of adamw: apart from the gradient, times the step size.
-    Default: 0.01 of adamw, as in PyTorch; otherwise 0."""
-    decay_biases: bool = True
-    """Apply weight decay also to parameters with one dimension (biases, norms)."""
-    clip: float | None = None
-    """Maximum norm of the gradient of a mini-batch, before weight decay and proximal terms. Default: no limit."""
-    schedule: Schedule = "step"
-    """Step size over the rounds: step multiplies it by lr_decay, which is 1 by default and keeps it constant; cosine
-    lowers it along half a cosine, from lr in the first round towards 0 after the last."""
-    lr_decay: float = 1.0
-    """Factor on the step size after every lr_decay_every rounds."""
-    lr_decay_every: int = 1
-    """Rounds from one use of lr_decay to the next."""
-    epoch_decay: float = 1.0
-    """Factor on the step size after every local epoch."""
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "lr_decay_every"):
-            if (value := getattr(self, name)) < 1:
-                raise ConfigError(f"{name} must be at least 1, got {value}")
-        if self.steps is not None and self.steps < 1:
-            raise ConfigError(f"steps must be at least 1, got {self.steps}; leave it out to train by epochs")
-        for name, choices in (("optimizer", get_args(Optimizer)), ("schedule", get_args(Schedule))):
-            if (value := getattr(self, name)) not in choices:
-                raise ConfigError(f"{name} must be {' or '.join(map(repr, choices))}, got {value!r}")
-        if not (math.isfinite(self.lr) and self.lr > 0):
-            raise ConfigError(f"lr must be a positive number, got {self.lr}")
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"momentum must be in [0, 1), got {self.momentum}")
-        if not (math.isfinite(self.decay) and self.decay >= 0):
-            raise ConfigError(f"weight_decay must be 0 or more, got {self.weight_decay}")
-        if self.clip is not None and not (math.isfinite(self.clip) and self.clip > 0):
-            raise ConfigError(f"clip must be a positive number, got {self.clip}; leave it out for no limit")
-        for name in ("lr_decay", "epoch_decay"):
-            if not 0 < (value := getattr(self, name)) <= 1:
-                raise ConfigError(f"{name} must be in (0, 1], got {value}")
-        if self.momentum and self.optimizer != "sgd":
-            raise ConfigError(
-                f"momentum = {self.momentum} belongs to SGD, and the optimizer is {self.optimizer!r}, which has "
-                'moments of its own; set momentum = 0 or optimizer = "sgd"'
-            )
-        if self.lr_decay != 1 and self.schedule == "cosine":
-            raise ConfigError(
-                f"lr_decay = {self.lr_decay} belongs to the schedule 'step', and the schedule is 'cosine'; set "
-                'lr_decay = 1 or schedule = "step"'
-            )
-
-    @property
-    def decay(self) -> float:
-        """Weight decay, as given or by default of the optimizer."""
-        return self.weight_decay if self.weight_decay is not None else 0.01 if self.optimizer == "adamw" else 0.0
-
-    def steps_for(self, samples: int) -> int:
-        """Return the number of mini-batch steps on a number of samples."""
-        return self.steps if self.steps is not None else self.epochs * math.ceil(samples / self.batch_size)
-
-    def in_round(self, round: int, rounds: int) -> Training:
-        """Return the settings with the step size of a round, 1 the first, in a run of a number of rounds.
-
-        Later rounds, of clients that join a finished run, are as the last one on the cosine.
-        """
-        done = max(0, round - 1)
-        if self.schedule == "cosine":
-            factor = math.cos(math.pi / 2 * min(done, rounds - 1) / rounds) ** 2  # (1 + cos(pi t / T)) / 2, never 0
-        else:
-            factor = self.lr_decay ** (done // self.lr_decay_every)
-        return self if factor == 1 else replace(self, lr=self.lr * factor)
 
 
 OVERRIDES = ("epochs", "steps", "batch_size", "optimizer", "lr", "momentum", "weight_decay", "clip")
@@ -250,7 +160,7 @@ class Train:
             own["steps"] = None  # a request for epochs overrides a run that counts in steps
         if self.optimizer is not None and self.optimizer != "sgd":
             own.setdefault("momentum", 0.0)  # the run's is SGD's
-        return replace(run, **own) if own else run
+        return run.but(**own) if own else run
 
     def signature(self) -> tuple[object, ...]:
         """Return everything about this request but the values of its tensors; equal signatures can share one stack."""

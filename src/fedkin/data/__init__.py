@@ -15,7 +15,6 @@ from fedkin.data.federation import Federation
 from fedkin.data.partition import (
     IID,
     PARTITIONS,
-    PROTOCOLS,
     Assignment,
     ClassesPerClient,
     ClusterClasses,
@@ -31,7 +30,7 @@ from fedkin.data.partition import (
 from fedkin.data.planting import Drift, plant
 from fedkin.data.preparation import Preparation, Rows
 from fedkin.data.shelf import is_shelf, write
-from fedkin.data.sites import Sharing, SiteData, deal, fetched, share_out
+from fedkin.data.sites import OnData, SiteData, deal, federation_of, fetched, resolved, seeded, share_out
 from fedkin.data.sources import KNOWN, SOURCES, absolute, brings_clients, load
 from fedkin.data.synthetic import planted_dataset, planted_groups
 
@@ -39,7 +38,6 @@ __all__ = [
     "IID",
     "KNOWN",
     "PARTITIONS",
-    "PROTOCOLS",
     "SOURCES",
     "Assignment",
     "Card",
@@ -57,18 +55,19 @@ __all__ = [
     "Federation",
     "Input",
     "Natural",
+    "OnData",
     "Partition",
     "Pool",
     "Preparation",
     "QuantitySkew",
     "Rows",
-    "Sharing",
     "SiteData",
     "absolute",
     "add_feature_noise",
     "brings_clients",
     "deal",
     "federate",
+    "federation_of",
     "fetched",
     "is_shelf",
     "load",
@@ -76,6 +75,8 @@ __all__ = [
     "plant",
     "planted_dataset",
     "planted_groups",
+    "resolved",
+    "seeded",
     "share_out",
     "site_client",
     "write",

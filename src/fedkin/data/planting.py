@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,8 +12,6 @@ from fedkin.core.errors import ConfigError, PartitionError, counted
 from fedkin.core.samples import ClientData, Samples
 from fedkin.data.draws import generator
 from fedkin.data.federation import Federation
-
-Kind = Literal["labels", "rotations"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class Drift:
 
 
 def plant(
-    federation: Federation, kind: Kind, groups: int = 4, *, drift: Drift | None = None, seed: int = 0
+    federation: Federation, kind: str, groups: int = 4, *, drift: Drift | None = None, seed: int = 0
 ) -> Federation:
     """Return the same clients, client k in group ``k mod groups``, each group with its own view of the data.
 
@@ -84,13 +81,13 @@ def plant(
     return replace(federation, clients=tuple(clients), groups=which, name=name)
 
 
-def _seen(shard: ClientData, kind: Kind, group: int, classes: int) -> ClientData:
+def _seen(shard: ClientData, kind: str, group: int, classes: int) -> ClientData:
     """Return a client's data as a group sees them."""
     train, held, tested = (_view(d, kind, group, classes) for d in (shard.train, shard.validation, shard.test))
     return replace(shard, train=train, validation=held, test=tested, group=group)
 
 
-def _view(data: Samples, kind: Kind, group: int, classes: int) -> Samples:
+def _view(data: Samples, kind: str, group: int, classes: int) -> Samples:
     if kind == "labels":
         return Samples(data.x, (data.y + group) % classes)
     turned: Tensor = torch.rot90(data.x, group, (-2, -1)).contiguous()

@@ -9,137 +9,148 @@ how_made = site.preparation(merged, number, how)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import torch
 
 from fedkin.core.errors import ConfigError, DataError, PartitionError
+from fedkin.core.grammar import chosen
 from fedkin.core.samples import Samples
+from fedkin.core.settings import DataSettings
 from fedkin.data.card import Card
-from fedkin.data.checks import Scaling, check_one_client, check_scaling
+from fedkin.data.checks import check_one_client, check_scaling
 from fedkin.data.dataset import Dataset
 from fedkin.data.feature_noise import add_feature_noise
 from fedkin.data.federate import federate, site_client
 from fedkin.data.federation import ClientData, Federation
-from fedkin.data.partition import Dirichlet, Natural, Partition
-from fedkin.data.planting import Drift, Kind, plant
+from fedkin.data.partition import PARTITIONS, Dirichlet, Natural, Partition
+from fedkin.data.planting import Drift, plant
 from fedkin.data.preparation import Preparation
-from fedkin.data.sources import SOURCES, Reading, csv_files, read
-from fedkin.data.sources.reading import listed
+from fedkin.data.shelf import is_shelf
+from fedkin.data.sources import SOURCES, Reading, brings_clients, csv_files, read
+from fedkin.data.sources.reading import column_names, listed
 from fedkin.data.sources.tables import read_tables, table_card
 
 DEFAULT_CLIENTS = 20
 # settings that also apply to a federation made elsewhere
-_OF_ALL = ("planted", "groups", "drift", "feature_noise", "made_up")
+_OF_ALL = ("data", "data_seed", "plant", "feature_noise")
 _FEW = 20  # minimum number of samples of a synthetic client
+OnData = Callable[[Dataset | Federation, Federation], None]
+"""Called with what was read and with the federation that was made of it."""
 
 
-@dataclass(frozen=True)
-class Sharing:
-    """Settings of a run's data: how they are read, shared out to clients and split; see `federate` and `load`.
-
-    Attributes:
-        partition: how samples are shared out; None: `Natural` where the data bring their clients, else `Dirichlet`.
-        min_samples: minimum number of samples per client where the data decide; None: the partition's default.
-        clients: number of clients; None: 20, or all that the data bring with the partition `Natural`.
-        seed: fixes every draw.
-        test, validation, split, samples_per_client: as for `federate`.
-        target, client_column, binary, drop, image_size, scaling, encoding: as for `load`; ``client_column`` is its
-            ``client``.
-        planted: true groups to plant, see `plant`.
-        groups: how many of them.
-        drift: when they change; None: never.
-        feature_noise: variance of the noise on inputs, see `add_feature_noise`.
-        made_up: no setting defines the clients, so that the partition is a default.
-    """
-
-    partition: Partition | None
-    min_samples: int | None = None
-    clients: int | None = None
-    seed: int = 0
-    test: float = 0.2
-    validation: float = 0.1
-    split: Literal["pooled", "official"] = "pooled"
-    samples_per_client: int | None = None
-    target: str | None = None
-    client_column: str | None = None
-    binary: bool = False
-    drop: tuple[str, ...] = ()
-    image_size: int | None = None
-    scaling: Scaling = "pooled"
-    planted: Kind | None = None
-    groups: int = 4
-    drift: Drift | None = None
-    feature_noise: float = 0.0
-    encoding: str | None = None
-    made_up: bool = False
-
-    def partition_of(self, found: Dataset) -> Partition:
-        """Return how data are shared out."""
-        if self.partition is not None:
-            return self.partition
-        kind = Dirichlet if found.client is None else Natural
-        return kind() if self.min_samples is None else kind(min_samples=self.min_samples)
-
-    def reading(self, *, site: bool = False) -> Reading:
-        """Return the settings that readers take."""
-        return Reading(
-            self.target, self.client_column, self.binary, self.drop, self.image_size, self.scaling, site, self.encoding
-        )
+def seeded(data: DataSettings, seed: int) -> DataSettings:
+    """Return the settings of a run's data with the seed that decides, which is the run's unless they have their own."""
+    return data if data.data_seed is not None else data.but(data_seed=seed)
 
 
-def deal(data: str | Path, how: Sharing) -> Federation:
-    """Read a data set and share it out.
+def partition_of(how: DataSettings, found: Dataset) -> Partition:
+    """Return how data are shared out: as set, else by the clients that they bring, else by a Dirichlet distribution.
 
     Raises:
-        DataError, ConfigError: as `load`, `federate`, `add_feature_noise` and `plant`; a setting of the sharing for
-            what a function has shared out already.
+        ConfigError: unknown partition, or a setting that it does not have.
     """
+    if how.partition is None:
+        return Dirichlet() if found.client is None else Natural()
+    return chosen(how.partition, PARTITIONS, "partition")[1]
+
+
+def resolved(how: DataSettings) -> DataSettings:
+    """Return the settings with the partition's name filled in, if it is known without reading the data."""
+    if how.partition is not None:
+        chosen(how.partition, PARTITIONS, "partition")
+        return how
+    if is_shelf(how.data):
+        return how
+    named = True if how.client_column is not None else brings_clients(how.data)
+    return how if named is None else how.but(partition=Natural.name if named else Dirichlet.name)
+
+
+def federation_of(data: DataSettings, seed: int, seen: OnData | None = None) -> Federation:
+    """Read the data and partition them, or open a federation that is partitioned already.
+
+    Args:
+        data: the settings.
+        seed: the run's seed.
+        seen: called with what was read and with the federation, before the former is forgotten.
+
+    Raises:
+        DataError, ConfigError: as `load`, `federate`, `add_feature_noise` and `plant`; a setting of the partition for
+            what is partitioned already.
+    """
+    if is_shelf(data.data):
+        _require_only(data, ("data",), f"{data.data} holds a federation")
+        return Federation.open(data.data)
+    how = seeded(data, seed)
+    found = fetched(data.data, how)
+    federation = share_out(found, how)
+    if seen is not None:
+        seen(found, federation)
+    return federation
+
+
+def reading_of(how: DataSettings, *, site: bool = False) -> Reading:
+    """Return the settings that readers take."""
+    return Reading(
+        how.target, how.client_column, how.binary, column_names(how.drop), how.image_size, how.scaling, site,
+        how.encoding,
+    )  # fmt: skip
+
+
+def deal(data: str | Path, how: DataSettings) -> Federation:
+    """Read a data set and share it out; ``how.data`` is not looked at."""
     return share_out(fetched(data, how), how)
 
 
-def fetched(data: str | Path, how: Sharing) -> Dataset | Federation:
+def fetched(data: str | Path, how: DataSettings) -> Dataset | Federation:
     """Return the data as read, before they are shared out; a function may give a whole federation. See `deal`."""
-    return read(data, how.reading())
+    return read(data, reading_of(how))
 
 
-def share_out(found: Dataset | Federation, how: Sharing) -> Federation:
-    """Share out data that were read; see `deal`."""
+def share_out(found: Dataset | Federation, how: DataSettings, partition: Partition | None = None) -> Federation:
+    """Share out data that were read; see `deal`. A program may give a partition of its own."""
     if isinstance(found, Federation):
-        plain = Sharing(None)
-        names = [f.name for f in fields(how) if f.name not in ("seed", *_OF_ALL)]
-        own = [name for name in names if getattr(how, name) != getattr(plain, name)]
-        if own:
-            raise ConfigError(f"{found.name} gives a federation, which is shared out already; leave out {own[0]}")
+        _require_only(how, _OF_ALL, f"{found.name} gives a federation")
         return _skewed(found, how)
-    partition = how.partition_of(found)
+    partition = partition or partition_of(how, found)
     clients = DEFAULT_CLIENTS if how.clients is None and not isinstance(partition, Natural) else how.clients
     try:
         federation = federate(
             found,
             partition,
             clients=clients,
-            seed=how.seed,
+            seed=how.data_seed or 0,
             test=how.test,
             validation=how.validation,
             split=how.split,
             samples_per_client=how.samples_per_client,
         )
     except PartitionError as error:
-        if not how.made_up or found.client is not None:
+        made_up = how.clients is None and how.partition in (None, Dirichlet.name) and found.client is None
+        if not made_up:
             raise
         raise PartitionError(_unnamed(found, clients or DEFAULT_CLIENTS, str(error))) from error
     return _skewed(federation, how)
 
 
-def _skewed(federation: Federation, how: Sharing) -> Federation:
+def _require_only(how: DataSettings, names: tuple[str, ...], what: str) -> None:
+    """Raise `ConfigError` if a setting is given that data which are shared out already do not have."""
+    usual = DataSettings()
+    for name in DataSettings.__struct_fields__:
+        if name not in names and getattr(how, name) != getattr(usual, name):
+            raise ConfigError(f"{what}, which is shared out already; leave out {name}")
+
+
+def _skewed(federation: Federation, how: DataSettings) -> Federation:
     """Return the clients with noise and planted groups, as the settings ask for."""
-    noisy = add_feature_noise(federation, how.feature_noise, how.seed)
+    seed = how.data_seed or 0
+    noisy = add_feature_noise(federation, how.feature_noise, seed)
     if how.planted is None:
         return noisy
-    return plant(noisy, how.planted, how.groups, drift=how.drift, seed=how.seed)
+    kind, groups = how.planted
+    drift = None if groups.drift is None else Drift(groups.drift, groups.fraction)
+    return plant(noisy, kind, groups.groups, drift=drift, seed=seed)
 
 
 def _unnamed(found: Dataset, clients: int, why: str) -> str:
@@ -152,6 +163,10 @@ def _unnamed(found: Dataset, clients: int, why: str) -> str:
         f"{'file' if table else 'folder'} for each client; or, to try things out, make up fewer: "
         f"--partition iid --clients {few}"
     )
+
+
+def _partition(how: DataSettings) -> Partition:
+    return chosen(how.partition or Dirichlet.name, PARTITIONS, "partition")[1]
 
 
 class SiteData:
@@ -177,7 +192,7 @@ class SiteData:
         *,
         share: int | None = None,
         texts: Sequence[str] = (),
-        dealer: Callable[[str | Path, Sharing], Federation] = deal,
+        dealer: Callable[[str | Path, DataSettings], Federation] = deal,
     ) -> None:
         if share is not None and share < 0:
             raise ConfigError(f"share must be at least 0, got {share}")
@@ -186,11 +201,11 @@ class SiteData:
                 "columns to describe as texts are for a site's own table; a share is read with all others"
             )
         self.data, self.share, self.texts, self._deal = str(data), share, tuple(texts), dealer
-        self._card: tuple[Sharing, Card] | None = None
-        self._shard: tuple[tuple[Card, int, Sharing], ClientData, Preparation | None] | None = None
-        self._dealt: tuple[Sharing, _Share] | None = None
+        self._card: tuple[DataSettings, Card] | None = None
+        self._shard: tuple[tuple[Card, int, DataSettings], ClientData, Preparation | None] | None = None
+        self._dealt: tuple[DataSettings, _Share] | None = None
 
-    def card(self, how: Sharing) -> Card:
+    def card(self, how: DataSettings) -> Card:
         """Return the description of this site's data.
 
         Raises:
@@ -202,7 +217,7 @@ class SiteData:
             self._card = how, found.checked(self.data)
         return self._card[1]
 
-    def shard(self, card: Card, number: int, how: Sharing) -> ClientData:
+    def shard(self, card: Card, number: int, how: DataSettings) -> ClientData:
         """Return this site's data in their parts.
 
         Args:
@@ -217,7 +232,7 @@ class SiteData:
         """
         return self._read(card, number, how)[0]
 
-    def preparation(self, card: Card, number: int, how: Sharing) -> Preparation | None:
+    def preparation(self, card: Card, number: int, how: DataSettings) -> Preparation | None:
         """Return how the inputs of `shard` were made of raw data, for this client; None if that is not known.
 
         Raises:
@@ -225,57 +240,58 @@ class SiteData:
         """
         return self._read(card, number, how)[1]
 
-    def name(self, how: Sharing) -> str:
+    def name(self, how: DataSettings) -> str:
         """Return the name of these data in a model's card: without the path of their file, which stays private."""
         return f"{Path(self.data).stem}, {Natural.name}" if self.share is None else self._shared(how).name
 
-    def _read(self, card: Card, number: int, how: Sharing) -> tuple[ClientData, Preparation | None]:
+    def _read(self, card: Card, number: int, how: DataSettings) -> tuple[ClientData, Preparation | None]:
         asked = (card, number, how)
         if self._shard is None or self._shard[0] != asked:
             found = self._own_shard(*asked) if self.share is None else self._share_of(card, how)
             self._shard = asked, *found
         return self._shard[1:]
 
-    def _own_card(self, how: Sharing) -> Card:
+    def _own_card(self, how: DataSettings) -> Card:
         tables = self._tables(how)
         if tables:
             check_scaling(how.scaling, self.data)
-            return table_card(tables, how.reading(), name=self.data, texts=self.texts)
+            return table_card(tables, reading_of(how), name=self.data, texts=self.texts)
         if self.texts:
             raise ConfigError(f"columns to describe as texts are for csv tables; {self.data} is not one")
         dataset = self._array(how)
         return Card("array", dataset.classes, dataset.labels, inputs=dataset.shape)
 
-    def _own_shard(self, card: Card, number: int, how: Sharing) -> tuple[ClientData, Preparation | None]:
+    def _own_shard(self, card: Card, number: int, how: DataSettings) -> tuple[ClientData, Preparation | None]:
         tables = self._tables(how)
         kind = "table" if tables else "array"
         if card.kind != kind:
             raise DataError(f"{self.data}: data of the kind {kind}, all sites agreed on {card.kind}")
         if tables:
-            dataset = read_tables(tables, how.reading(), name=self.data, card=card)
+            dataset = read_tables(tables, reading_of(how), name=self.data, card=card)
             check_one_client(dataset.client_names, self.data)
         else:
             dataset = _as_agreed(self._array(how), card, self.data)
         return site_client(
             dataset,
             number,
-            seed=how.seed,
+            seed=how.data_seed or 0,
             test=how.test,
             validation=how.validation,
             split=how.split,
             samples_per_client=how.samples_per_client,
-            min_samples=how.partition.min_samples if isinstance(how.partition, Natural) else 1,
+            min_samples=natural.min_samples if isinstance(natural := _partition(how), Natural) else 1,
         )
 
-    def _tables(self, how: Sharing) -> list[Path]:
+    def _tables(self, how: DataSettings) -> list[Path]:
         """Return this site's csv files, if it has any and the settings can be followed by one site alone."""
         if self.data in SOURCES:
             raise ConfigError(
                 f"{self.data} is built in, not this site's own data; to try things out give every site a share of it: "
                 "--share 0, --share 1 and so on"
             )
-        first = [] if isinstance(how.partition, Natural) else [f"partition '{(how.partition or Dirichlet()).name}'"]
-        if what := first + [name for name in ("drop", "planted", "feature_noise") if getattr(how, name)]:
+        partition = _partition(how)
+        first = [] if isinstance(partition, Natural) else [f"partition '{partition.name}'"]
+        if what := first + [name for name in ("drop", "plant", "feature_noise") if getattr(how, name)]:
             raise ConfigError(
                 f"a site takes its own data as they are, and cannot follow {listed(what)}, which need all data in one "
                 'place: set partition = "natural" in [data], in the simulator too, and leave the others out; or deal '
@@ -283,14 +299,14 @@ class SiteData:
             )
         return csv_files([Path(self.data)])
 
-    def _array(self, how: Sharing) -> Dataset:
-        dataset = read(self.data, how.reading(site=True))
+    def _array(self, how: DataSettings) -> Dataset:
+        dataset = read(self.data, reading_of(how, site=True))
         if isinstance(dataset, Federation):
             raise ConfigError(f"{self.data} gives a federation of several clients; a site brings its own data alone")
         check_one_client(dataset.client_names, self.data)
         return dataset
 
-    def _shared(self, how: Sharing) -> _Share:
+    def _shared(self, how: DataSettings) -> _Share:
         """Return this share of the whole data set."""
         assert self.share is not None  # the callers have looked
         if self._dealt is None or self._dealt[0] != how:
@@ -305,7 +321,7 @@ class SiteData:
             self._dealt = how, _Share(federation.name, card, federation.clients[self.share], made)
         return self._dealt[1]
 
-    def _share_of(self, card: Card, how: Sharing) -> tuple[ClientData, Preparation | None]:
+    def _share_of(self, card: Card, how: DataSettings) -> tuple[ClientData, Preparation | None]:
         own = self._shared(how)
         if own.card != card:
             raise DataError(

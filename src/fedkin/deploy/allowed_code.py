@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from fedkin.core import ConfigError
+from fedkin.core.settings import DataSettings
 from fedkin.experiment.settings import Settings, settings_from
 from fedkin.user_code.loading import bare_name, is_import_path
 from fedkin.user_code.reference import CodeRef
@@ -165,11 +166,15 @@ def settings_of(
             require_installed(name := str(of.get(key, "")))
             if is_import_path(name):
                 (allowed or Allowed()).load(name, f"[{part}] {key}")
-                _require_same(name, of.get("code"))
+                _require_same(name, table.get("code", {}).get(part))
     model = table.get("model")
     if isinstance(model, Mapping) and model.get("init_weights") is not None:
         raise ConfigError(f"{where}: [model] init_weights names a file, which no run can choose on this machine")
-    return settings_from(table, "the run's settings")
+    data = table.get("data")
+    if isinstance(data, Mapping):  # their name is nothing to a client, which must not look for paths on its disk
+        table = {**table, "data": {**data, "data": DataSettings().data}}
+    made = settings_from(table, "the run's settings")
+    return made if isinstance(data, Mapping) and "partition" in data else made.but(partition=None)
 
 
 def _require_same(name: str, code: object) -> None:

@@ -35,8 +35,8 @@ from fedkin.engines.loop import trainer
 from fedkin.engines.tasks import Answer
 from fedkin.engines.turns import perform
 from fedkin.experiment.prepare import Experiment
-from fedkin.experiment.settings import Settings, digest
-from fedkin.privacy.budget import Privacy, Spent, reports_at_joining
+from fedkin.experiment.settings import Settings, digest, method_of
+from fedkin.privacy.budget import Privacy, Spent, reports_at_joining, require_covered
 from fedkin.privacy.secure_sum import OutOfRange, SecureGroup, fixed
 from fedkin.server.ledger import OutOfStep
 
@@ -133,10 +133,10 @@ class ClientService:
     def _hello(self, head: RequestHead, of: WireMessage) -> WireMessage:
         """Report this client's name, its versions, and the card of its data."""
         settings = self._settings(head)
-        settings.privacy.require_method(settings.method)
+        require_covered(settings.privacy, method := method_of(settings))
         card = self.data.card(sharing_at(settings, self.data))
         self.limits.check_card(card)
-        return self._yes(head, versions=versions(settings.method), card=card.to_json())
+        return self._yes(head, versions=versions(method), card=card.to_json())
 
     def _describe(self, head: RequestHead, of: WireMessage) -> WireMessage:
         """Answer with the client's description, made once per run and repeated identically if asked again."""
@@ -245,7 +245,7 @@ class ClientService:
                 raise _UnknownSetup
             settings = settings_of(setup.settings, self.allowed)
             self.limits.check(settings)
-            self.limits.check_method(settings.method)
+            self.limits.check_method(method_of(settings))
             self._setup = setup, settings
         return self._setup
 
@@ -320,7 +320,7 @@ class ClientService:
                 "the network built here has other initial values than the server's: other versions of torch, or "
                 "another file of the model"
             )
-        self.limits.check_words(settings.privacy, settings.method, e.net)
+        self.limits.check_words(settings.privacy, e.method, e.net)
         (mine,) = e.laid_out([shard])
         job = e.job(_One(head.client, mine), outcomes=not self.limits.hides_counts, secret=True)
         log.info(

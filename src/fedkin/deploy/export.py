@@ -6,28 +6,26 @@ It contains nothing of other clients except what is in the model itself.
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
 
 from fedkin.core import Bundle
-from fedkin.data import Card, SiteData
-from fedkin.data.sites import Sharing
+from fedkin.data import Card, SiteData, resolved, seeded
 from fedkin.deploy.heads import RequestHead, RunSetup
 from fedkin.engines import Job
-from fedkin.experiment.settings import Settings, digest
+from fedkin.experiment.settings import DataSettings, Settings, digest, table_of, title_of
 from fedkin.exporting.card import ExportSource, Taken
 from fedkin.exporting.folder import write_export
 from fedkin.exporting.ranges import of_client
 
 
-def sharing_at(settings: Settings, data: SiteData) -> Sharing:
+def sharing_at(settings: Settings, data: SiteData) -> DataSettings:
     """Return how a run wants a site's data read and split.
 
     The run's name for its data is ignored: a message must not make a site look for paths on its disk.
     """
-    return replace(settings.data, data=data.data).sharing(settings.run.seed)
+    return resolved(seeded(settings.data.but(data=data.data), settings.run.seed))
 
 
 def take_home(
@@ -57,12 +55,12 @@ def take_home(
     Raises:
         ConfigError, RunFolderError, OSError: see `write_export`.
     """
-    number, how, table = head.client, sharing_at(settings, data), settings.table()
+    number, how, table = head.client, sharing_at(settings, data), table_of(settings)
     card = Card.from_json(setup.card)
     origin = ExportSource(
         method=job.method,
         net=job.net,
-        title=settings.title,
+        title=title_of(settings),
         table=table,
         marks={"config": digest(table), "network": setup.network, "run": head.run},
         round=head.round,

@@ -19,6 +19,7 @@ from fedkin.deploy.messages import Clerk, Reply, attempt
 from fedkin.deploy.participants import Member
 from fedkin.deploy.versions import unlike, versions
 from fedkin.deploy.wire_format import WireError, WireMessage
+from fedkin.experiment.settings import method_of
 from fedkin.server.upload_checks import described
 
 log = logging.getLogger("fedkin.deploy")
@@ -87,7 +88,7 @@ class Enrolment:
 
     def __init__(self, post: Channel, clerk: Clerk, say: Printer, clock: Clock) -> None:
         self._post, self._clerk, self._say, self._clock = post, clerk, say, clock
-        self._ours = versions(clerk.settings.method)
+        self._ours = versions(method_of(clerk.settings))
         self._keys: Mapping[int, str] = {}
         self._done: set[int] = set()  # nodes that need no greeting: enrolled, or refused permanently
         self._greeted: dict[int, float] = {}
@@ -148,7 +149,7 @@ class Enrolment:
         among the joining clients, so that numbers follow the names of all when the others have come.
         """
         members = self._clerk.members
-        schema = described(self._clerk.settings.method, net, self._clerk.settings.training)
+        schema = described(method_of(self._clerk.settings), net, self._clerk.settings.training)
         for name in [name for name, n in self.new.items() if n.node not in self._keys]:
             del self.new[name]
             self.node.pop(name, None)  # connected again, it counts when it has said hello

@@ -225,6 +225,8 @@ class Link:
                 with suppress(TimeoutError):  # the output ends with the last of the programs
                     await asyncio.wait_for(asyncio.shield(reading), _END)
             reading.cancel()
+            with suppress(TimeoutError):  # its transport closes
+                await asyncio.wait_for(process.wait(), _END)
 
     def _command(self) -> list[str]:
         host, _, port = self.inner.rpartition(":")

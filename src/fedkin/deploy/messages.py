@@ -15,7 +15,7 @@ from fedkin.deploy import heads
 from fedkin.deploy.participants import Members
 from fedkin.deploy.tensors import bundle, wire_message
 from fedkin.deploy.wire_format import FORMAT, WireError, WireMessage
-from fedkin.experiment.settings import Settings
+from fedkin.experiment.settings import Settings, table_of
 from fedkin.privacy.secure_sum import SecureGroup
 
 log = logging.getLogger("fedkin.deploy")
@@ -111,8 +111,8 @@ class Clerk:
         """Return what all clients of the run have in common, as far as it is known."""
         card = self.members.card
         if card is None:
-            return heads.RunSetup(self.settings.table())
-        return heads.RunSetup(self.settings.table(), card.to_json(), self.network)
+            return heads.RunSetup(table_of(self.settings))
+        return heads.RunSetup(table_of(self.settings), card.to_json(), self.network)
 
     def _pool_head(self, pool: SecureGroup) -> heads.PoolHead:
         listed = [(i, w, self.members.listed[i]) for i, w in zip(pool.members, pool.weights, strict=True)]

@@ -26,7 +26,7 @@ from fedkin.core import ConfigError, Method, Net, RunFolderError
 from fedkin.data import Card
 from fedkin.data.columns import MAX_CATEGORIES
 from fedkin.deploy.client_memory import checked_name, write_private
-from fedkin.experiment.settings import Setup
+from fedkin.experiment.settings import Settings
 from fedkin.privacy.budget import Privacy, Spent, composed, reports_at_joining
 from fedkin.privacy.noise import noisy_choice, noisy_counts
 from fedkin.storage.files import make_private
@@ -80,13 +80,13 @@ class PrivacyLimits:
         """Whether exact class counts must not be sent in any way."""
         return self.max_metadata_epsilon is not None or self.max_epsilon is not None
 
-    def check(self, setup: Setup) -> None:
+    def check(self, settings: Settings) -> None:
         """Check a run against the limits by its settings alone.
 
         Raises:
             ConfigError: the run wants more than the owner allows.
         """
-        said, noise = setup.privacy.metadata_epsilon, setup.privacy.noise_multiplier
+        said, noise = settings.privacy.metadata_epsilon, settings.privacy.noise_multiplier
         if self.max_metadata_epsilon is not None and said is not None and said > self.max_metadata_epsilon:
             raise ConfigError(
                 f"the run asks for reports with metadata_epsilon = {said:g}; this node was started with "
@@ -102,7 +102,7 @@ class PrivacyLimits:
                 f"the run asks for {_training(noise)}, which has no epsilon; this node was started with --max-epsilon "
                 f"{self.max_epsilon:g}"
             )
-        if self.only_masked and not setup.aggregation.secure:
+        if self.only_masked and not settings.aggregation.secure:
             raise ConfigError(
                 "the run asks for uploads without masks (secure = false in [aggregation]); this node was started with "
                 "--only-masked"

@@ -14,10 +14,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedkin.core import ConfigError, EngineError
+from fedkin.data import federation_of
 from fedkin.deploy.control import Control
 from fedkin.deploy.machine import answers, environment, free_port, program
 from fedkin.experiment.settings import Settings
@@ -50,9 +51,9 @@ def scaled(settings: Settings) -> Scale:
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("Flower's simulator works with Ray, and ray is not installed; pip install 'fedkin[ray]'")
     _check_cluster(os.environ.get("RAY_ADDRESS", ""))
-    clients = len(settings.data.federation(settings.run.seed))
-    hosts = replace(settings.hosts, min_clients=clients, min_connected=clients, wait_timeout=_DAY, reply_timeout=_DAY)
-    return Scale(replace(settings, hosts=hosts), clients)
+    clients = len(federation_of(settings.data, settings.run.seed))
+    waiting = settings.but(min_clients=clients, min_connected=clients, wait_timeout=_DAY, reply_timeout=_DAY)
+    return Scale(waiting, clients)
 
 
 def _check_cluster(address: str) -> None:

@@ -17,7 +17,8 @@ from fedkin.deploy.transport import Fleet
 from fedkin.experiment.execute import OnRound, execute, one_thread, opened
 from fedkin.experiment.prepare import Experiment, plan_of
 from fedkin.experiment.run_folder import RunFolder
-from fedkin.experiment.settings import Settings
+from fedkin.experiment.settings import Settings, method_of, table_of
+from fedkin.privacy.budget import require_covered
 from fedkin.record.lines import RoundLine, RunLine
 from fedkin.record.result import Result
 from fedkin.server import RoundReport, Server, asked
@@ -64,7 +65,7 @@ def serve(
 def _served(
     settings: Settings, post: Channel, folder: Path, command: str | None, on_round: OnRound | None, clock: Clock | None
 ) -> Result:
-    table = settings.table()
+    table = table_of(settings)
     begun = (folder / "config.toml").exists()
     here = opened(folder, table) if begun else RunFolder.create(folder, tomli_w.dumps(table))
     here.keeps_best = False  # the clients keep their states
@@ -104,10 +105,11 @@ def _keep(e: Experiment, fleet: Fleet, server: Server) -> None:
 
 def _require_possible(settings: Settings) -> None:
     """Raise `ConfigError` if the method, or the clients' data, do not allow what the settings ask for."""
-    settings.privacy.require_method(settings.method)
-    plan_of(settings).require(settings.method, settings.hosts.min_clients)
-    require_optimizer(settings.method, settings.training.optimizer)
-    if settings.run.stop_after is not None and not settings.data.resolved().validation > 0:
+    method = method_of(settings)
+    require_covered(settings.privacy, method)
+    plan_of(settings).require(method, settings.hosts.min_clients)
+    require_optimizer(method, settings.training.optimizer)
+    if settings.run.stop_after is not None and not settings.data.validation > 0:
         raise ConfigError(
             f"[run] stop_after = {settings.run.stop_after} watches validation accuracy; set [data] validation above 0, "
             "such as 0.1, or leave stop_after out"
@@ -116,13 +118,13 @@ def _require_possible(settings: Settings) -> None:
 
 def _only_simulated(settings: Settings) -> None:
     """Raise `ConfigError` for settings that simulate what happens by itself on real hosts."""
-    run, kind = settings.run, settings.attack.kind
+    run = settings.run
     if run.dropout > 0:
         found = f"[run] dropout = {run.dropout!r}"
     elif run.late_joiners is not None:
         found = f"[run] late_joiners = {run.late_joiners!r}"
-    elif kind != "none":
-        found = f"[attack] kind = {kind!r}"
+    elif run.attack != "none":
+        found = f"[run] attack = {run.attack!r}"
     else:
         return
     raise ConfigError(f"{found} simulates something that happens by itself on real hosts; leave it out")

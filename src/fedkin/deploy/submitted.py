@@ -20,7 +20,7 @@ from fedkin.deploy.channel import Channel
 from fedkin.deploy.serve import serve
 from fedkin.deploy.wire_format import WireError, convert, head_of
 from fedkin.display import OneLine
-from fedkin.experiment.settings import Settings, settings_from
+from fedkin.experiment.settings import Settings, settings_from, table_of
 from fedkin.record.lines import RoundLine
 from fedkin.record.result import Result
 from fedkin.report.content import content_of
@@ -55,13 +55,13 @@ def packed(settings: Settings, folder: Path, link: Path | None = None, data: str
     Raises:
         ConfigError: its method, network or initial weights are in a file.
     """
-    require_installed(settings.name, settings.model.model)
+    require_installed(settings.method["name"], settings.model.model)
     if settings.model.init_weights is not None:
         raise ConfigError(
             f"[model] init_weights = {settings.model.init_weights!r}: nodes initialise the network themselves and have "
             "no such file; leave it out, or put the values into a network of an installed package"
         )
-    decoded = _Word(settings.table(), str(folder.resolve()), str(link.resolve()) if link else None, data)
+    decoded = _Word(table_of(settings), str(folder.resolve()), str(link.resolve()) if link else None, data)
     return base64.urlsafe_b64encode(msgspec.json.encode(decoded)).decode().rstrip("=")
 
 
@@ -138,7 +138,7 @@ def run_submitted(post: Channel, word: object) -> Result:
     _log_to(sys.stdout)
     with says_why(word):
         settings, folder = unpacked(word)
-    log.info("%s, %d rounds, in %s", settings.name, settings.run.rounds, folder)
+    log.info("%s, %d rounds, in %s", settings.method["name"], settings.run.rounds, folder)
 
     def on_round(report: RoundReport, line: RoundLine) -> None:
         accuracy = "" if line.accuracy is None else f", accuracy {100 * line.accuracy:.1f} %"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
-from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedkin.core import ConfigError, Samples, Train
+from fedkin.core import Samples, Train
+from fedkin.core.grammar import chosen
 from fedkin.core.machine import cores
+from fedkin.core.settings import ENGINES, Processes
 from fedkin.engines.forks import children_can_train
 from fedkin.engines.loop import Loop
 from fedkin.engines.native import native
@@ -23,32 +24,30 @@ _STEP = 3e-4  # seconds that a core takes for a step of a network of next to no 
 _RATE = 4e10  # floating-point operations of a core per second, in training with small batches
 _SMALL = 0.05  # seconds of a round of all clients on the CPU, below which starting kernels on a GPU takes longer
 
-EngineName: TypeAlias = Literal["auto", "workers", "loop", "stacked"]
 
-
-def choose(engine: str | Engine, workers: int, job: Job) -> tuple[Engine, str]:
+def choose(engine: str | Engine, job: Job) -> tuple[Engine, str]:
     """Return the engine by name, and the reason for it.
 
     Args:
-        engine: a name, or an engine, which is used unchanged.
-        workers: processes, 0 for one per core.
+        engine: a name, such as ``workers@n=4``, or an engine, which is used unchanged.
+        job: what it is to do.
 
     Raises:
         ConfigError: there is no engine of that name.
     """
     if not isinstance(engine, str):
         return engine, f"{engine} (as asked)"
-    if engine not in get_args(EngineName):
-        raise ConfigError(f"unknown engine {engine!r}; there are {', '.join(get_args(EngineName))}")
+    engine, how = chosen(engine, ENGINES, "engine")
+    workers = how.n if isinstance(how, Processes) else 0
     if engine == "loop":
         return Loop(), "one client after another (as asked)"
     if engine == "stacked":
         return Stacked(), "stacks of clients (as asked)"
-    gpu = engine == "auto" and not workers and _could_be_stacked(job)
+    gpu = engine == "auto" and _could_be_stacked(job)
     if gpu and not small(job, cores()):
         return Stacked(), f"stacks of clients on {torch.cuda.get_device_name()}"
     little = "; little work for a GPU" if gpu else ""
-    if engine == "auto" and (why := _alone(workers, job)):
+    if engine == "auto" and (why := _alone(job)):
         return Loop(), f"one client after another ({why}{little})"
     count = min(workers or cores(), len(job.shards))
     reason = "as asked" if workers else "one per core" if count == cores() else "one per client"
@@ -85,7 +84,7 @@ def small(job: Job, cores: int) -> bool:
     return True
 
 
-def _alone(workers: int, job: Job) -> str:
+def _alone(job: Job) -> str:
     """Return why worker processes would not pay here; "" if they do."""
     if "fork" not in multiprocessing.get_all_start_methods():
         return "this system cannot fork processes"
@@ -93,7 +92,7 @@ def _alone(workers: int, job: Job) -> str:
         return "this process is a daemon, such as one of a pool, and cannot have processes of its own"
     if len(job.shards) == 1:
         return "there is one client"
-    if not workers and cores() == 1:
+    if cores() == 1:
         return "there is one core"
     return "" if children_can_train() else "this process took gradients where torch sees a GPU, so forked ones cannot"
 

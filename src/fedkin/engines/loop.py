@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Net, Samples, Train, Training
+from fedkin.core.settings import Gradient
 from fedkin.engines.native import native, resolved
-from fedkin.engines.steps import Gradient, step_for
+from fedkin.engines.steps import step_for
 from fedkin.engines.tasks import Answer, Job, Task, Trainer
 from fedkin.engines.turns import Begin, perform
 from fedkin.privacy.dp_sgd import PrivateSteps

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from fedkin.core import Bundle, ConfigError, Net, Samples, Train, Training, head_loss
 from fedkin.core.seeds import generator
+from fedkin.core.settings import Gradient
 from fedkin.engines.chain import Layer
 from fedkin.engines.compiled.units import NotCovered
 from fedkin.engines.forks import before_forks
-from fedkin.engines.steps import Gradient, Teacher, by_autograd, written_out
+from fedkin.engines.steps import Teacher, by_autograd, written_out
 
 if TYPE_CHECKING:
     from fedkin.engines.compiled.request import CompiledChain, RequestTerms

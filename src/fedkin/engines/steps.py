@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Literal, Protocol
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -33,14 +33,12 @@ from fedkin.core import (
 )
 from fedkin.core.parts import Spans
 from fedkin.core.seeds import generator
+from fedkin.core.settings import Gradient
 from fedkin.engines.chain import Layer, Linear, NotAChain, chain_of
 from fedkin.engines.explicit import Pass
 from fedkin.engines.forks import before_forks
 from fedkin.engines.terms import Terms
 from fedkin.privacy.dp_sgd import PrivateSteps
-
-Gradient = Literal["auto", "compiled", "explicit", "autograd"]
-"""As one native call, by passes written out, or by autograd; each where it can be, else the next."""
 
 
 class Step(Protocol):

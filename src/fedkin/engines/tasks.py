@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, Method, Net, Samples, Train, Training
-from fedkin.core.method import Moment
 from fedkin.core.samples import ClientData
-from fedkin.engines.steps import Gradient
+from fedkin.core.settings import Gradient, Moment
 from fedkin.privacy.dp_sgd import Private, PrivateSteps
 
 Step = Literal["describe", "survey", "consult", "update", "evaluate", "keep"]

@@ -111,18 +111,12 @@ def participation(rounds: Sequence[RoundLine], clients: int, names: Sequence[str
     return found
 
 
-def protection(rule: str, unread: Mapping[str, float]) -> list[Warning]:
-    """Warn of settings against malicious clients that the run's rule of aggregation does not read."""
-    idle = " and ".join(f"{name} = {value:g}" for name, value in unread.items())
-    return [Warning("no effect", f"{idle} had no effect: the rule of aggregation was {rule}.")] if idle else []
-
-
 def drift(rounds: Sequence[RoundLine], start: int | None) -> list[Warning]:
     """Warn if the run ended before the round from which clients' data drift; None: they do not."""
     last = max((line.round for line in rounds), default=0)
     if start is None or not last or last >= start:
         return []
-    text = f"No client's data drifted: drift_round is {start}, and the run ended with round {last}."
+    text = f"No client's data drifted: the drift is planned for round {start}, and the run ended with round {last}."
     return [Warning("no drift", text)]
 
 

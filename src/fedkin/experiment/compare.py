@@ -18,19 +18,21 @@ from fedkin.capabilities.needs import require_optimizer
 from fedkin.capabilities.sums import require_secure
 from fedkin.core import ConfigError, Method, Net, RunFolderError
 from fedkin.core.errors import typed
-from fedkin.data import Dataset, Federation, federate, is_shelf
+from fedkin.core.grammar import filled, plain
+from fedkin.core.settings import Privacy, RunSettings, Settings, checked, read_settings
+from fedkin.data import Dataset, Federation, OnData, federate, federation_of, is_shelf, resolved
 from fedkin.experiment.comparison import ComparisonResult
 from fedkin.experiment.listing import TRIALS
 from fedkin.experiment.planned import ALWAYS, compared
 from fedkin.experiment.prepare import require_method, require_validation
 from fedkin.experiment.progress import bar
 from fedkin.experiment.run import run, run_settings
-from fedkin.experiment.settings import OnData, RunSettings, Settings, Setup, setup_from
+from fedkin.experiment.settings import completed, table_of
 from fedkin.experiment.sweep import Sweep
 from fedkin.experiment.tuning import OnTuning, tune_all, tuning_sweep
 from fedkin.inspection import require_two_classes
 from fedkin.methods import canonical, get_method, get_title, settings_in
-from fedkin.privacy.budget import Privacy, reports
+from fedkin.privacy.budget import reports, require_privacy
 from fedkin.record.lines import RoundLine
 from fedkin.record.result import Result
 from fedkin.report.tuning import read_tuned
@@ -39,7 +41,6 @@ from fedkin.storage.files import write_atomic
 from fedkin.storage.folders import room, taken
 from fedkin.storage.lock import NAME as LOCK
 from fedkin.storage.lock import remove, writing
-from fedkin.storage.toml import fill
 from fedkin.user_code.loading import plain_name
 from fedkin.user_code.reference import CodeRef, copies
 
@@ -48,8 +49,8 @@ Make = Callable[..., Result]
 """Makes the run of a method's name and a seed; keywords as of `fedkin.experiment.run.run_settings`."""
 
 
-@dataclass(frozen=True, repr=False)
-class Comparison(Setup):
+@dataclass(frozen=True)
+class Comparison:
     """Settings of a comparison.
 
     Attributes:
@@ -57,6 +58,7 @@ class Comparison(Setup):
             if they are missing. User-defined methods are named ``./file.py:Class`` or ``package.module:Class``. A
             method may be compared with several settings: ``fedprox@mu=0.01``, ``fedprox@mu=1``.
         seeds: one run of every method for each.
+        base: all settings but the method and the seed.
         own: fields of single methods, by name.
         baseline: the method that all others are set against in tables and verdicts.
         safe: whether the safe form of every method but the local references is compared as well (``NAME-safe``, see
@@ -68,6 +70,7 @@ class Comparison(Setup):
 
     methods: tuple[str, ...]
     seeds: tuple[int, ...] = (0,)
+    base: Settings = field(default_factory=Settings)
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     baseline: str = "local"
     safe: bool = False
@@ -101,18 +104,19 @@ class Comparison(Setup):
             raise ConfigError(
                 f"baseline must be a method that is compared: {', '.join(self.names)}; got {self.baseline!r}"
             )
+        object.__setattr__(self, "base", checked(self.base))
         made = self._checked_privacy()
-        if self.privacy.metadata_epsilon is not None and all(p.metadata_epsilon is None for p in made):
+        if self.base.privacy.metadata_epsilon is not None and all(p.metadata_epsilon is None for p in made):
             raise ConfigError(
                 "metadata_epsilon protects what clients say of themselves, but those of "
                 f"{', '.join(self.names)} say nothing; leave it out"
             )
         if self.tune < 0:
             raise ConfigError(f"tune must be a number of trials, or 0, got {self.tune}")
-        if self.tune and not self.data.resolved().validation > 0:
+        if self.tune and not self.base.data.validation > 0:
             raise ConfigError("tuning chooses on validation data: --validation must be above 0, such as 0.1")
-        if self.tune and self.data.data_seed is None and not is_shelf(self.data.data):
-            object.__setattr__(self, "data", dataclasses.replace(self.data, data_seed=self.seeds[0]))
+        if self.tune and self.base.data.data_seed is None and not is_shelf(self.base.data.data):
+            object.__setattr__(self, "base", self.base.but(data_seed=self.seeds[0]))
         for name in self.names if self.tune else ():
             self.sweep(name)  # what is wrong with one is found before anything runs
 
@@ -129,7 +133,7 @@ class Comparison(Setup):
             except ConfigError as error:
                 wrong.append(str(error))
         if wrong:
-            raise ConfigError("\n".join(wrong))
+            raise ConfigError("\n".join(dict.fromkeys(wrong)))
         return made
 
     def _require_different(self) -> None:
@@ -153,15 +157,12 @@ class Comparison(Setup):
 
     def settings(self, name: str, seed: int) -> Settings:
         """Return the settings of one run."""
-        method = fill(get_method(name), self.given(name), f"[method.{name}]")
-        if self.aggregation.secure:
+        method = filled(get_method(name), self.given(name), f"[method.{name}]")
+        if self.base.aggregation.secure:
             require_secure(method)
-        require_optimizer(method, self.training.optimizer)
-        groups = self.groups() | {
-            "run": dataclasses.replace(self.run, seed=seed),
-            "privacy": _privacy_for(self.privacy, method),
-        }
-        return Settings(name, method, **groups)
+        require_optimizer(method, self.base.training.optimizer)
+        privacy = _privacy_for(self.base.privacy, method)
+        return completed(self.base.but(method={"name": name, **plain(method)}, seed=seed, privacy=privacy))
 
     def sweep(self, name: str) -> Sweep:
         """Return the trials of a method, with the first seed.
@@ -180,8 +181,8 @@ class Comparison(Setup):
         if plain == name:
             return _both(settings_in(name), own)
         inner = _both(self.given(plain), own.pop("inner", {}))
-        hides = self.aggregation.secure or self.privacy.noise_multiplier is not None
-        if self.privacy.metadata_epsilon is not None:  # covers a choice, by which mode "sure" cannot decide
+        hides = self.base.aggregation.secure or self.base.privacy.noise_multiplier is not None
+        if self.base.privacy.metadata_epsilon is not None:  # covers a choice, by which mode "sure" cannot decide
             hides |= own.get("mode") == "sure"
         hidden = {"send_numbers": False} if hides else {}
         return {**hidden, **own, **({"inner": inner} if inner else {})}
@@ -193,8 +194,8 @@ class Comparison(Setup):
         table |= {"safe": True} if self.safe else {}
         table |= {"tune": self.tune} if self.tune else {}
         table |= {"baseline": CodeRef(self.baseline).portable} if self.baseline != "local" else {}
-        table |= self.tables()
-        del table["run"]["seed"]
+        table |= table_of(self.base.but(data=resolved(self.base.data), code=_code_of(self.base)))
+        del table["run"]["seed"], table["method"]
         own = {}
         for code in map(CodeRef, self.names):
             if code.name in self.own or code.is_user_code:
@@ -209,7 +210,7 @@ class Comparison(Setup):
         Raises:
             ConfigError: two different ones have the same name.
         """
-        return copies([*map(CodeRef, self.names), self.model.code])
+        return copies([*map(CodeRef, self.names), CodeRef.read(self.base.model.model)])
 
 
 def _seeds(found: object) -> tuple[int, ...]:
@@ -256,8 +257,8 @@ def _privacy_for(privacy: Privacy, method: Method) -> Privacy:
         return privacy
     net = Net(lambda: nn.Sequential(nn.Linear(1, 2)), (1,), 2)  # any will do: this is before the data are read
     if privacy.metadata_epsilon is not None and not reports(method, net):
-        privacy = dataclasses.replace(privacy, metadata_epsilon=None)
-    privacy.require(method, net)
+        privacy = privacy.but(metadata_epsilon=None)
+    require_privacy(privacy, method, net)
     return privacy
 
 
@@ -270,13 +271,23 @@ def comparison_from(table: Mapping[str, Any], where: str) -> Comparison:
     return Comparison(**comparison_parts(table, where))
 
 
-def comparison_parts(table: Mapping[str, Any], where: str, *, checked: bool = True) -> dict[str, Any]:
+def _base_from(table: Mapping[str, Any], where: str) -> Settings:
+    found = read_settings(table, where)
+    CodeRef.read(found.model.model).require_same(found.code.get("model"), f"{where}: [model]")
+    return found.but(code={})
+
+
+def _code_of(base: Settings) -> dict[str, str]:
+    model = CodeRef.read(base.model.model)
+    return {"model": model.fingerprint()} if model.file is not None else {}
+
+
+def comparison_parts(table: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Read the fields of a `Comparison` from the tables of a TOML file.
 
     Args:
         table: the tables.
         where: the file, for messages.
-        checked: as of `fedkin.storage.toml.fill`.
 
     Raises:
         ConfigError: an unknown key, or a value of the wrong kind.
@@ -286,10 +297,6 @@ def comparison_parts(table: Mapping[str, Any], where: str, *, checked: bool = Tr
             f"{where} was made by a program with {table['made_by']}, which only that program has; go on there: "
             "fedkin.compare(..., out=FOLDER, resume=True)"
         )
-    known = {f.name for f in dataclasses.fields(Comparison)} - {"own"} | {"method"}
-    for name in table:
-        if name not in known:
-            raise ConfigError(f"{where}: unknown entry {name!r}; there are {', '.join(sorted(known))}")
     methods, seeds = table.get("methods"), table.get("seeds", [0])
     if not isinstance(methods, list) or not methods or not all(isinstance(m, str) for m in methods):
         raise ConfigError(f'{where}: methods must be a list of names such as ["da-pfl"], got {methods!r}')
@@ -321,7 +328,7 @@ def comparison_parts(table: Mapping[str, Any], where: str, *, checked: bool = Tr
         "baseline": str(table.get("baseline", "local")),
         "safe": safe,
         "tune": tune,
-        **setup_from(groups, where, checked=checked).groups(),
+        "base": _base_from(groups, where),
     }
 
 
@@ -364,10 +371,10 @@ def compare(
     if isinstance(federation, Comparison):
         changes: Any = {"methods": methods or federation.methods, "seeds": federation.seeds if seeds is None else seeds}
         plan = dataclasses.replace(federation, **changes)
-        order, rounds, execute = plan.runs(), plan.run.rounds, partial(_compare_described, plan)
+        order, rounds, execute = plan.runs(), plan.base.run.rounds, partial(_compare_described, plan)
     else:
         named, seeds = _titled(methods or ()), _seeds((0,) if seeds is None else seeds)
-        order, rounds = [(name, seed) for seed in seeds for name in named], settings.get("rounds", RunSettings.rounds)
+        order, rounds = [(name, seed) for seed in seeds for name in named], settings.get("rounds", RunSettings().rounds)
         execute = partial(_compare_given, named, seeds, _by_seed(federation))
     done = 0
     with bar(rounds * len(order), "comparison", quiet=not progress) as shown:
@@ -392,7 +399,7 @@ def _compare_described(
     on_trial: OnTuning | None = None,
 ) -> ComparisonResult:
     files = plan.sources()
-    data = _by_seed(lambda seed: plan.data.federation(seed, on_data if seed == plan.seeds[0] else None))
+    data = _by_seed(lambda seed: federation_of(plan.base.data, seed, on_data if seed == plan.seeds[0] else None))
     require_two_classes(data(plan.seeds[0]))  # bad data before anything is written
     if plan.tune:
         require_validation(data(plan.seeds[0]), f"tune = {plan.tune}")

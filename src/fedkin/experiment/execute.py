@@ -20,6 +20,7 @@ from fedkin.core import Bundle, FedkinError, Method, MethodError, RunFolderError
 from fedkin.core.code_lines import user_frames, user_line
 from fedkin.core.errors import typed
 from fedkin.core.rows import kept_by
+from fedkin.core.settings import RunSettings
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.records import Participants, lines_of
 from fedkin.experiment.run_folder import RunFolder
@@ -28,7 +29,7 @@ from fedkin.privacy.budget import Spent, add, total
 from fedkin.record.figures import best, evaluated, stop_round
 from fedkin.record.lines import ClientLine, Ended, RelationLine, RoundLine, RunLine, TimingLine
 from fedkin.record.result import Result
-from fedkin.server import RoundReport, RunSettings, Server, Transport, begin
+from fedkin.server import RoundReport, Server, Transport, begin
 from fedkin.server import rounds as run_rounds
 from fedkin.storage.row_store import Banks
 from fedkin.storage.toml import differences, read_toml
@@ -123,7 +124,7 @@ def _wrong_arguments(error: Exception) -> str:
 
 def _rounds(e: Experiment, transport: StatefulTransport, server: Server) -> Iterator[RoundReport]:
     """Yield the reports of the rounds that are left."""
-    reports = run_rounds(e.method, e.net, e.setup.training, transport, e.plan, server)
+    reports = run_rounds(e.method, e.net, e.settings.training, transport, e.plan, server)
     while True:
         with _server_code(e, server.round + 1):
             report = next(reports, None)
@@ -154,7 +155,7 @@ def _executed(
         rounds = list(folder.rounds())
     held, counted = best(rounds), total(line.private for line in rounds)
     ended = _end_after(e.plan, rounds)
-    described = None if e.setup.privacy.asked else set[int]()
+    described = None if e.settings.privacy.asked else set[int]()
     if folder is not None:
         if described is not None:
             described |= {line.client for line in folder.clients() if line.labels}
@@ -162,7 +163,7 @@ def _executed(
             folder.describe(_described(about, people, server.round))
         folder.keep_best(None if held is None else held.round)
     for report in () if ended else _rounds(e, transport, server):
-        spent = {} if e.setup.privacy.noise_multiplier is None else transport.take_spent(counted)
+        spent = {} if e.settings.privacy.noise_multiplier is None else transport.take_spent(counted)
         for i, steps in spent.items():
             add(counted.setdefault(i, {}), steps)
         lines = lines_of(report, people, described, spent)

@@ -15,14 +15,11 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
 
 import msgspec
-import tomli_w
 
 from fedkin.capabilities.asks import sends_scores
 from fedkin.capabilities.needs import needs_of
@@ -31,7 +28,7 @@ from fedkin.core.errors import counted
 from fedkin.experiment.prepare import Experiment, plan_of
 from fedkin.experiment.records import unevaluated, without_outcomes
 from fedkin.experiment.run_folder import EXTENDING, RunFolder, commit_text
-from fedkin.experiment.settings import RunSettings, Settings, Setup, decisive, digest
+from fedkin.experiment.settings import RunSettings, Settings, decisive, digest, method_of, table_of, toml_of
 from fedkin.record.figures import evaluated, stop_round
 from fedkin.record.files import COMMIT, mark_of, read_json, write_json
 from fedkin.record.lines import ClientLine, Commit, Item, Line, Mark, RoundLine
@@ -40,30 +37,7 @@ from fedkin.storage.checkpoint import about_texts
 from fedkin.storage.files import naming, write_atomic
 from fedkin.storage.lock import writing
 from fedkin.storage.row_store import require_supported
-from fedkin.storage.toml import plain, read_toml
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProgramSettings(Setup):
-    """Settings of a run that a program made.
-
-    Attributes:
-        made: tables of its config (`fedkin.experiment.fingerprints.table_of`); those of the run are replaced.
-    """
-
-    method: Method
-    made: Mapping[str, Any]
-
-    def table(self) -> dict[str, Any]:
-        """Return all tables of the config."""
-        return {**self.made, "run": plain(self.run)}
-
-    def toml(self) -> str:
-        """Return the config."""
-        return tomli_w.dumps(self.table())
-
-
-_S = TypeVar("_S", Settings, ProgramSettings)
+from fedkin.storage.toml import read_toml
 
 
 def continued(path: Path | str, e: Experiment) -> RunSettings:
@@ -79,7 +53,7 @@ def continued(path: Path | str, e: Experiment) -> RunSettings:
     Raises:
         ConfigError, RunFolderError: as of `extend`; or data or network are others than those of the folder.
     """
-    folder, asked = RunFolder.open(path), e.setup.run
+    folder, asked = RunFolder.open(path), e.settings.run
     with writing(folder.path):
         complete(folder)
         there = read_toml(folder.path / "config.toml")
@@ -87,22 +61,23 @@ def continued(path: Path | str, e: Experiment) -> RunSettings:
         if "made_by" not in there or not isinstance(rounds := run.get("rounds"), int):
             return asked
         every = run.get("eval_every") if asked.eval_every is None else asked.eval_every
-        before = replace(asked, rounds=rounds, eval_every=every)
-        former = ProgramSettings(**{**e.setup.groups(), "run": before}, method=e.method, made=e.table)
-        if decisive(former.table()) != decisive(there):
+        before = asked.but(rounds=rounds, eval_every=every)
+        former = e.settings.but(run=before)
+        if decisive(table_of(former)) != decisive(there):
             return asked
         if rounds == asked.rounds:
             return before
         if folder.checkpoint.path.exists():  # before anything is changed
             folder.checkpoint.read({name: mark for name, mark in e.marks.items() if name != "config"}, e.about)
-        return extend(folder, former, asked.rounds).run
+        return extend(folder, former, asked.rounds, e.method).run
 
 
-def extend(folder: RunFolder, there: _S, rounds: int) -> _S:
+def extend(folder: RunFolder, there: Settings, rounds: int, method: Method | None = None) -> Settings:
     """Change the number of rounds of a run in its folder; return the new settings.
 
     Args:
         there: the run's settings.
+        method: its method, of a run made by a program.
 
     Raises:
         ConfigError: the rounds that are done are not the first ones of such a run, or are more.
@@ -123,7 +98,7 @@ def extend(folder: RunFolder, there: _S, rounds: int) -> _S:
             f"are recorded in the last round of a run alone, so it cannot end with round {done}; give more than {done}"
         )
     refused = f"{folder.path} cannot become a run of {rounds} rounds: "
-    if done and (why := _why_not(there)):
+    if done and (why := _why_not(there, method or method_of(there))):
         raise ConfigError(
             f"{refused}{why}, so the first {done} rounds "
             f"of {there.run.rounds} are not the first {done} of {rounds}; begin a run of {rounds} rounds in another "
@@ -131,13 +106,13 @@ def extend(folder: RunFolder, there: _S, rounds: int) -> _S:
         )
     former, lines = plan_of(there), list(folder.rounds())
     for every in (there.run.eval_every, former.interval):
-        run = replace(there.run, rounds=rounds, eval_every=every)
-        plan = plan_of(replace(there, run=run))
+        run = there.run.but(rounds=rounds, eval_every=every)
+        plan = plan_of(there.but(run=run))
         lacking = [line.round for line in lines if plan.evaluates(line.round) and line.figures is None]
         if not lacking and not _loses_counts(there, lines, plan):
             kept = [line if plan.evaluates(line.round) else unevaluated(line) for line in lines]
             _require_going_on(refused, kept, run.stop_after)
-            longer = replace(there, run=run)
+            longer = there.but(run=run)
             _prepare(folder, longer, kept, _Clients(plan))
             complete(folder)
             return longer
@@ -152,12 +127,12 @@ def extend(folder: RunFolder, there: _S, rounds: int) -> _S:
     )
 
 
-def _loses_counts(there: Settings | ProgramSettings, lines: Sequence[RoundLine], plan: Plan) -> bool:
+def _loses_counts(there: Settings, lines: Sequence[RoundLine], plan: Plan) -> bool:
     """Return whether the data drift between the first evaluation so far and the first that a plan makes.
 
     A client's class counts are recorded with its first evaluation, and there are none from after the drift.
     """
-    drift = there.data.drift_round if isinstance(there, Settings) else None
+    drift = there.data.planted[1].drift if there.data.planted is not None else None
     made = [round for round, _ in evaluated(lines)]
     kept = next((round for round in made if plan.evaluates(round)), math.inf)
     return drift is not None and bool(made) and made[0] < drift <= kept
@@ -172,25 +147,23 @@ def _require_going_on(refused: str, lines: Sequence[RoundLine], stop_after: int 
         )
 
 
-def _why_not(there: Settings | ProgramSettings) -> str:
+def _why_not(there: Settings, method: Method) -> str:
     """Return what of a run depends on its number of rounds; "" if nothing does."""
     if there.training.schedule == "cosine":
         return "its step sizes depend on their number (the schedule 'cosine')"
-    if there.privacy.metadata_epsilon is not None and sends_scores(there.method) == "noisy":
+    if there.privacy.metadata_epsilon is not None and sends_scores(method) == "noisy":
         return "clients report a choice with noise in the last of them alone (metadata_epsilon)"
-    why = needs_of(there.method).total
-    return f"{type(there.method).__name__} depends on their number ({why})" if why else ""
+    why = needs_of(method).total
+    return f"{type(method).__name__} depends on their number ({why})" if why else ""
 
 
-def _prepare(
-    folder: RunFolder, longer: Settings | ProgramSettings, rounds: Sequence[RoundLine], change: _Clients
-) -> None:
+def _prepare(folder: RunFolder, longer: Settings, rounds: Sequence[RoundLine], change: _Clients) -> None:
     """Write the new lines next to the old ones, and then the record of what is to be done."""
     kept = (after for line in folder.clients() if (after := change(line)) is not None)
     files = {"rounds": _rewritten(folder, "rounds", rounds), "clients": _rewritten(folder, "clients", kept)}
     commit = folder.commit_with(files)
     marks, about = _marked(longer)
-    write_json(folder.path / EXTENDING, Extension(longer.toml(), marks["config"], about["config"], commit))
+    write_json(folder.path / EXTENDING, Extension(toml_of(longer), marks["config"], about["config"], commit))
 
 
 class Extension(Item, frozen=True):
@@ -208,9 +181,9 @@ class Extension(Item, frozen=True):
     commit: Commit
 
 
-def _marked(settings: Settings | ProgramSettings) -> tuple[dict[str, str], dict[str, str]]:
+def _marked(settings: Settings) -> tuple[dict[str, str], dict[str, str]]:
     """Return the fingerprint of settings in a checkpoint, and what it is of."""
-    table = settings.table()
+    table = table_of(settings)
     return {"config": digest(table)}, {"config": json.dumps(decisive(table), sort_keys=True)}
 
 

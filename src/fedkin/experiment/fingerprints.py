@@ -9,11 +9,11 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from fedkin.core import Method, Net
+from fedkin.core.grammar import plain
 from fedkin.data import Federation
-from fedkin.experiment.settings import Setup, decisive
+from fedkin.experiment.settings import Settings, decisive
 from fedkin.models.start import Model
 from fedkin.storage.checkpoint import SECOND
-from fedkin.storage.toml import plain
 
 
 def network_mark(net: Net) -> str:
@@ -67,13 +67,13 @@ def _without_none(value: Any) -> Any:
     return value if isinstance(value, (str, int, float)) else getattr(value, "__qualname__", type(value).__qualname__)
 
 
-def table_of(method: Method, federation: Federation, model: Model, setup: Setup) -> dict[str, Any]:
-    """Return the tables of a run made by a program: enough to recognise it, not to make it again."""
+def made_by(method: Method, federation: Federation, model: Model | None, settings: Settings) -> Settings:
+    """Return the settings of a run made by a program: enough to recognise it, not to make it again."""
     own: dict[str, Any] = _without_none(plain(method)) if is_dataclass(method) else {}
-    return {
-        "made_by": f"method {' around '.join(t.__name__ for t in _kind(method))}, data {federation.name!r}",
-        **{name: plain(group) for name, group in setup.groups().items() if name != "hosts"},
-        "method": {"name": type(method).__name__, **own},
-        "data": {"name": federation.name},
-        "model": {"model": model if isinstance(model, str) else type(model).__name__},
-    }
+    name = model if model is None or isinstance(model, str) else type(model).__name__
+    return settings.but(
+        made_by=f"method {' around '.join(t.__name__ for t in _kind(method))}, data {federation.name!r}",
+        method={"name": type(method).__name__, **own},
+        data=federation.name,
+        **({} if name is None else {"model": name}),
+    )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
+from msgspec import structs
 from torch import Tensor, nn
 
 from fedkin.capabilities.needs import needs_of, require_optimizer
@@ -15,12 +15,13 @@ from fedkin.core.errors import nearest
 from fedkin.data import Dataset, Federation
 from fedkin.data.shelf import Shelf
 from fedkin.engines import Job
-from fedkin.experiment.fingerprints import about_of, network_marks, sizes_of, table_of
-from fedkin.experiment.settings import ModelSettings, Settings, Setup, digest
+from fedkin.experiment.fingerprints import about_of, made_by, network_marks, sizes_of
+from fedkin.experiment.settings import Settings, completed, digest, method_of, table_of, title_of
 from fedkin.inspection import require_two_classes
 from fedkin.methods import get_method, get_title
 from fedkin.models import MODELS
 from fedkin.models.start import Model, factory
+from fedkin.privacy.budget import private_of, require_privacy
 from fedkin.privacy.noise import KeyedReports
 from fedkin.server import Plan
 from fedkin.storage.checkpoint import SECOND
@@ -45,7 +46,7 @@ class Experiment:
     Attributes:
         method: with its hyperparameters.
         net: the network, at the values that the run starts from.
-        setup: all settings but the method.
+        settings: all of them, complete.
         plan: what the round loop needs of them.
         title: the method's display name.
         table: all settings, as a run folder has them.
@@ -55,7 +56,7 @@ class Experiment:
 
     method: Method
     net: Net
-    setup: Setup
+    settings: Settings
     plan: Plan
     title: str
     table: dict[str, Any]
@@ -76,39 +77,40 @@ class Experiment:
             ConfigError: a setting is out of range, or the method cannot do what another one asks for.
             ModelError: the network does not fit the data.
         """
-        _require_data(settings, federation)
-        return cls._made(
-            settings.method, federation, settings.model, settings, plan_of(settings), len(federation),
-            title=title or settings.title, table=settings.table(), data=federation.fingerprint(),
-            size=sizes_of(federation), samples=federation.clients[0].train.x[:2],
-        )  # fmt: skip
+        s = completed(settings)
+        _require_data(s, federation)
+        start = _Start(s.model.model, s.model.head, s.model.init_weights)
+        return cls._here(method_of(s), federation, start, s, title or title_of(s))
 
     @classmethod
     def of(
         cls,
         method: Method | str,
         federation: Federation,
-        model: Model,
-        setup: Setup,
-        *,
-        head: str | None = None,
-        init_weights: Path | str | None = None,
+        model: Model | None,
+        settings: Settings,
         title: str | None = None,
     ) -> Experiment:
         """Make a run of objects that a program has.
 
         Args:
-            setup: all settings but the data and the model.
-            method, federation, model, head, init_weights, title: as of `fedkin.run`, with its errors.
+            model: None: that of the settings.
+            settings: all settings but the method and the data.
+            method, federation, title: as of `fedkin.run`, with its errors.
         """
         if isinstance(method, str):
             title, method = title or get_title(method), get_method(method)
         require_method(method)
         _require_federation(federation)
-        _require_data(setup, federation)
+        s = completed(made_by(method, federation, model, settings))
+        _require_data(s, federation)
+        start = _Start(s.model.model if model is None else model, s.model.head, s.model.init_weights)
+        return cls._here(method, federation, start, s, title or method.title)
+
+    @classmethod
+    def _here(cls, method: Method, federation: Federation, start: _Start, settings: Settings, title: str) -> Experiment:
         return cls._made(
-            method, federation, _Start(model, head, init_weights), setup, plan_of(setup), len(federation),
-            title=title or method.title, table=table_of(method, federation, model, setup),
+            method, federation, start, settings, plan_of(settings), len(federation), title=title,
             data=federation.fingerprint(), size=sizes_of(federation), samples=federation.clients[0].train.x[:2],
         )  # fmt: skip
 
@@ -128,8 +130,8 @@ class Experiment:
         """
         start = _Start(settings.model.model, settings.model.head, None)  # a message must not choose a file to be read
         return cls._made(
-            settings.method, card, start, settings, plan_of(settings, on_hosts=True),
-            title=settings.title, table=settings.table(), data=run, size={"run": run}, samples=samples,
+            method_of(settings), card, start, settings, plan_of(settings, on_hosts=True),
+            title=title_of(settings), data=run, size={"run": run}, samples=samples,
         )  # fmt: skip
 
     @classmethod
@@ -137,35 +139,35 @@ class Experiment:
         cls,
         method: Method,
         of: DataShape,
-        start: ModelSettings | _Start,
-        setup: Setup,
+        start: _Start,
+        settings: Settings,
         plan: Plan,
         clients: int | None = None,
         *,
         title: str,
-        table: dict[str, Any],
         data: str,
         size: Mapping[str, Any],
         samples: Tensor | None,
     ) -> Experiment:
         plan.require(method, clients)
-        require_optimizer(method, setup.training.optimizer)
+        require_optimizer(method, settings.training.optimizer)
         make = factory(start.model, of.shape, of.classes, start.init_weights)
         second = _second(method, of)
         net = Net(
-            make, of.shape, of.classes, head=start.head, seed=setup.run.seed, second=second, samples=samples,
+            make, of.shape, of.classes, head=start.head, seed=settings.run.seed, second=second, samples=samples,
             name=start.model if isinstance(start.model, str) else None,
         )  # fmt: skip
         if needs_of(method).second is not None:
             _ = net.second  # made now, so that what does not fit is seen before anything is trained
-        if setup.training.batch_size == 1 and net.batchnorm:
+        if settings.training.batch_size == 1 and net.batchnorm:
             raise ConfigError(
                 "batch_size = 1: batch normalisation cannot train on batches of one sample; take batches of 2 or more, "
                 "or a network without it"
             )
-        setup.privacy.require(method, net)
+        require_privacy(settings.privacy, method, net)
+        table = table_of(settings)
         marks = {"config": digest(table), "data": data, **network_marks(net)}
-        return cls(method, net, setup, plan, title, table, marks, about_of(table, size, net))
+        return cls(method, net, settings, plan, title, table, marks, about_of(table, size, net))
 
     @property
     def networks(self) -> str:
@@ -190,20 +192,20 @@ class Experiment:
             secret: on real hosts: noise does not follow from the run's seed, which others know, and the host adds it to
                 what clients report of themselves.
         """
-        privacy, seed = self.setup.privacy, self.setup.run.seed
+        privacy, seed = self.settings.privacy, self.settings.run.seed
         said = None if secret or privacy.metadata_epsilon is None else KeyedReports(privacy.metadata_epsilon, seed)
         return Job(
             self.method,
             self.net,
-            self.setup.training,
+            self.settings.training,
             clients,
             seed,
             count_noise=None if said is None else said.counts,
             choice_noise=None if said is None else said.choice,
-            private=privacy.private(secret=secret),
-            gradient=self.setup.compute.gradient,
+            private=private_of(privacy, secret=secret),
+            gradient=self.settings.compute.gradient,
             outcomes=self.plan.outcomes_from if outcomes else None,
-            evaluate=self.setup.run.evaluate,
+            evaluate=self.settings.run.evaluate,
             rounds=self.plan.rounds,
         )
 
@@ -214,23 +216,23 @@ class _Start:
 
     model: Model
     head: str | None
-    init_weights: Path | str | None
+    init_weights: str | None
 
 
-def plan_of(setup: Setup, *, on_hosts: bool = False) -> Plan:
+def plan_of(settings: Settings, *, on_hosts: bool = False) -> Plan:
     """Return the part of a run's settings that the round loop needs.
 
     Args:
-        setup: all of them.
+        settings: all of them.
         on_hosts: with the limits on clients' claims that real hosts need.
     """
     plan = Plan(
-        **vars(setup.run),
-        aggregation=setup.aggregation,
-        outcomes=not setup.privacy.asked,
-        metadata_epsilon=setup.privacy.metadata_epsilon,
+        **structs.asdict(settings.run),
+        aggregation=settings.aggregation,
+        outcomes=not settings.privacy.asked,
+        metadata_epsilon=settings.privacy.metadata_epsilon,
     )
-    return replace(plan, max_share=setup.hosts.max_share, max_samples=setup.hosts.max_samples) if on_hosts else plan
+    return plan.but(max_share=settings.hosts.max_share, max_samples=settings.hosts.max_samples) if on_hosts else plan
 
 
 def require_method(found: object) -> Method:
@@ -264,11 +266,11 @@ def _second(method: Method, of: DataShape) -> Callable[[], nn.Module] | None:
     return factory(name, of.shape, of.classes) if name else None
 
 
-def _require_data(setup: Setup, federation: Federation) -> None:
+def _require_data(settings: Settings, federation: Federation) -> None:
     """Raise `DataError` for data of one class, and `ConfigError` for an early end without validation data."""
     require_two_classes(federation)
-    if setup.run.stop_after is not None:
-        require_validation(federation, f"stop_after = {setup.run.stop_after}")
+    if settings.run.stop_after is not None:
+        require_validation(federation, f"stop_after = {settings.run.stop_after}")
 
 
 def require_validation(federation: Federation, setting: str) -> None:

@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Any, cast, get_args
 
 import tomli_w
 
 from fedkin.capabilities.needs import needs_of
 from fedkin.capabilities.roles import role_of
-from fedkin.core import Aggregation, ConfigError, Method, Net, RunFolderError, Training
+from fedkin.core import ConfigError, Method, Net, RunFolderError, Training
 from fedkin.core.errors import typed
 from fedkin.core.machine import memory
-from fedkin.core.method import Moment
-from fedkin.data import Federation
-from fedkin.engines import Engine, Gradient, choose, gradients, resolved, why_not_compiled
+from fedkin.core.settings import Gradient, Settings
+from fedkin.data import Federation, federation_of
+from fedkin.engines import Engine, choose, gradients, resolved, why_not_compiled
 from fedkin.experiment.execute import OnRound, execute, one_thread, opened
 from fedkin.experiment.extend import complete, continued, extend
 from fedkin.experiment.finished import FinishedRun
@@ -29,14 +29,13 @@ from fedkin.experiment.planned import ALWAYS
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.progress import bar
 from fedkin.experiment.run_folder import RunFolder
-from fedkin.experiment.settings import Compute, RunSettings, Settings, Setup, settings_from
+from fedkin.experiment.settings import settings_from, sources_of
 from fedkin.models.start import Model
-from fedkin.privacy.budget import Privacy
 from fedkin.record.files import RUN
 from fedkin.record.lines import RoundLine, RunLine
 from fedkin.record.result import Result
 from fedkin.server import Attack, RoundReport, Simulation, join_rounds, needs
-from fedkin.storage.client_states import Kept, States
+from fedkin.storage.client_states import States
 from fedkin.storage.folders import room
 from fedkin.storage.lock import remove, writing
 from fedkin.storage.row_store import SUPPORTED, Banks
@@ -52,32 +51,17 @@ writes all of them."""
 def run(
     method: Method | str,
     federation: Federation,
-    model: Model = "mlp",
+    model: Model | None = None,
     training: Training | None = None,
     *,
-    rounds: int = 50,
-    participation: float = 1.0,
-    seed: int = 0,
-    eval_every: int | None = None,
-    stop_after: int | None = None,
-    evaluate: Moment = "delivered",
-    weighting: Literal["samples", "uniform"] = "samples",
-    dropout: float = 0.0,
-    late_joiners: str | None = None,
-    min_replies: int = 1,
-    oversampling: float = 1.0,
-    aggregation: Aggregation | None = None,
-    attack: Attack | None = None,
-    privacy: Privacy | None = None,
-    compute: Compute | None = None,
-    engine: Engine | None = None,
-    head: str | None = None,
-    init_weights: Path | str | None = None,
+    settings: Settings | None = None,
+    engine: Engine | str | None = None,
     title: str | None = None,
     out: Path | str | None = None,
     resume: bool = False,
     on_round: OnRound | None = None,
     progress: bool = True,
+    **changes: Any,
 ) -> Result:
     """Train a federation by a method.
 
@@ -86,78 +70,40 @@ def run(
             hyperparameters.
         federation: the clients' data.
         model: a name from ``fedkin list models``, an import path, a module (its values are the common start), or a
-            function that makes one.
+            function that makes one. Default: that of the settings.
         training: how clients train unless the method says otherwise.
-        rounds: communication rounds.
-        participation: share of the clients sampled in each round.
-        seed: of every random draw.
-        eval_every: evaluate every N rounds, and in each of the last ten.
-        stop_after: end the run early, after N evaluations in a row without a new maximum of the mean validation
-            accuracy; ``summary["stopped"]`` then says so.
-        evaluate: score each client's model as it would predict now ("delivered"), or where that is another one right
-            after its last local training ("trained"): see `fedkin.core.method.Moment`.
-        weighting: clients weigh by training samples in means, or all the same.
-        dropout: chance that a chosen client never answers.
-        late_joiners: clients that join late, such as ``"3@50"``.
-        min_replies: a round with fewer usable replies is abandoned.
-        oversampling: factor on the number of sampled clients; the first to reply are used.
-        aggregation: how updates are aggregated: a rule (`fedkin.core.robust`), and secure aggregation
-            (`fedkin.privacy.secure_sum`). Default: the mean.
-        attack: attack on updates, for research (`fedkin.server.attacks`); ``summary["attack"]["clients"]`` lists the
-            attackers.
-        privacy: private training (`fedkin.privacy.dp_sgd`) and noise on class counts (`fedkin.privacy.noise`).
-        compute: engine, number of processes, gradients, and where states are kept. Results do not depend on it, but for
-            the last digits; ``summary["computed"]`` has what was used.
-        engine: an engine object, such as ``Stacked(...)`` with its settings, in place of ``compute.engine``.
-        head: the network's head by module name; by default the last linear layer.
-        init_weights: a ``state_dict`` as safetensors file, the common start; by default random values.
+        settings: the tree that the changes are made in (`fedkin.Settings`). Default: that of a plain run.
+        engine: a name, such as ``"loop"`` or ``"workers@n=4"``, or an engine object, such as ``Stacked(...)``.
         title: display name.
         out: run folder to write; None keeps everything in memory.
         resume: go on in ``out`` from its checkpoint. With another number of ``rounds`` the run there becomes one of so
             many, to the same result as if it had had them from the start (`fedkin.experiment.extend`).
         on_round: called after each round with its report and its line.
         progress: show a progress bar on standard error where that is a terminal or a notebook.
+        changes: settings by their names, which are those of the flags: ``rounds=40, participation=0.5, lr=0.1``; or
+            whole groups, such as ``privacy=fedkin.Privacy(noise_multiplier=1.0)``.
 
     Raises:
         DataError: all samples of the federation are of one class.
-        ConfigError: a setting is out of range, or no client has the validation data that ``stop_after`` needs, or what
-            the method keeps of all clients fits neither memory nor disk (`fedkin.server.memory_estimate`), or the
-            method does not merge uploads as the aggregation would have it, or must see single ones, or tells more than
-            the privacy options cover.
+        ConfigError: a setting is unknown or out of range, or no client has the validation data that ``stop_after``
+            needs, or what the method keeps of all clients fits neither memory nor disk
+            (`fedkin.server.memory_estimate`), or the method does not merge uploads as the aggregation would have it, or
+            must see single ones, or tells more than the privacy options cover.
         ModelError: the network does not fit the data.
         RunFolderError: ``out`` exists already, or its checkpoint is damaged or of another run, or another process is
             writing into it.
         DiskFullError: there is no room left for the files in ``out``.
         ClientError: client code failed.
     """
-    setup = Setup(
-        training=training or Training(),
-        run=RunSettings(
-            rounds=rounds,
-            participation=participation,
-            seed=seed,
-            eval_every=eval_every,
-            stop_after=stop_after,
-            evaluate=evaluate,
-            weighting=weighting,
-            dropout=dropout,
-            late_joiners=late_joiners,
-            min_replies=min_replies,
-            oversampling=oversampling,
-        ),
-        aggregation=aggregation or Aggregation(),
-        attack=attack or Attack(),
-        privacy=privacy or Privacy(),
-        compute=compute or Compute(),
-    )
-
-    def made(setup: Setup) -> Experiment:
-        return Experiment.of(method, federation, model, setup, head=head, init_weights=init_weights, title=title)
-
-    experiment = made(setup)
-    if resume and out is not None and (going_on := continued(out, experiment)) != setup.run:
-        experiment = made(replace(setup, run=going_on))
-    with bar(experiment.setup.run.rounds, experiment.title, quiet=not progress) as shown:
+    if training is not None:
+        changes["training"] = training
+    if isinstance(engine, str):
+        changes["engine"], engine = engine, None
+    asked = (settings or Settings()).but(**changes)
+    experiment = Experiment.of(method, federation, model, asked, title)
+    if resume and out is not None and (going_on := continued(out, experiment)) != experiment.settings.run:
+        experiment = Experiment.of(method, federation, model, asked.but(run=going_on), title)
+    with bar(experiment.settings.run.rounds, experiment.title, quiet=not progress) as shown:
 
         def each_round(report: RoundReport, line: RoundLine) -> None:
             shown.at(line)
@@ -183,9 +129,9 @@ def run_settings(
     Args:
         federation: the data that the settings name, where they have been read already.
     """
-    federation = settings.data.federation(settings.run.seed) if federation is None else federation
+    federation = federation_of(settings.data, settings.run.seed) if federation is None else federation
     experiment = Experiment.prepare(settings, federation, title)
-    sources = settings.sources()
+    sources = sources_of(experiment.settings)
     return simulate(experiment, federation, out=out, resume=resume, on_round=on_round, engine=engine, sources=sources)
 
 
@@ -208,16 +154,16 @@ def simulate(
         engine: another one than the settings name.
         sources: files of user-defined code that the experiment's table names: file name -> content.
     """
-    e, setup, clients = experiment, experiment.setup, len(federation)
-    in_files = _in_files(setup.compute.state, e.net, clients)
+    e, settings, clients = experiment, experiment.settings, len(federation)
+    in_files = _in_files(settings.compute.state, e.net, clients)
     if not resume and 4 * e.net.size * clients > IN_MEMORY:
         _require_room(e, clients, in_files, out)
-    joins = join_rounds(clients, setup.run.late_joiners)
+    joins = join_rounds(clients, settings.run.late_joiners)
     notes = (*federation.notes, *_undecided(e, federation))
     with one_thread(), ExitStack() as to_the_end:
-        gradient = _gradient(setup.compute.gradient, out if resume else None)
-        job = replace(e.job(e.laid_out(federation.clients)), gradient=gradient, means_only=_means_only(setup))
-        chosen, why = choose(engine or setup.compute.engine, setup.compute.workers, job)
+        gradient = _gradient(settings.compute.gradient, out if resume else None)
+        job = replace(e.job(e.laid_out(federation.clients)), gradient=gradient, means_only=_means_only(settings))
+        chosen, why = choose(engine or settings.compute.engine, job)
         about = RunLine(
             fedkin=__version__,
             title=e.title,
@@ -226,7 +172,7 @@ def simulate(
             engine=f"{why}; {gradients(chosen, job)}",
             gradient=gradient,
             command="" if out is None or "made_by" in e.table else f"fedkin run {typed(Path(out) / 'config.toml')}",
-            attackers=tuple(setup.attack.clients(clients, setup.run.seed)),
+            attackers=tuple(Attack.read(settings.run.attack).clients(clients, settings.run.seed)),
             notes=notes,
             role=role_of(e.method),
         )
@@ -243,10 +189,10 @@ def simulate(
             simulation = Simulation(
                 session,
                 clients,
-                seed=setup.run.seed,
-                dropout=setup.run.dropout,
+                seed=settings.run.seed,
+                dropout=settings.run.dropout,
                 joins=joins,
-                attack=setup.attack,
+                attack=Attack.read(settings.run.attack),
                 store=store,
             )
             try:
@@ -328,22 +274,20 @@ def _gradient(asked: Gradient, resumed: Path | str | None) -> Gradient:
     return cast("Gradient", began)
 
 
-def _means_only(setup: Setup) -> bool:
+def _means_only(settings: Settings) -> bool:
     """Return whether nothing looks at single uploads but their check and the weighted mean."""
-    return setup.aggregation.rule == "mean" and not setup.aggregation.secure and setup.attack.kind == "none"
+    return settings.aggregation.rule == "mean" and not settings.aggregation.secure and settings.run.attack == "none"
 
 
 def _in_files(state: str, net: Net, clients: int) -> bool:
     """Return whether client states and rows of the server go into files."""
-    if state not in get_args(Kept):
-        raise ConfigError(f"state must be one of {', '.join(map(repr, get_args(Kept)))}, got {state!r}")
     return state == "file" or (state == "auto" and 4 * net.size * clients > IN_MEMORY)
 
 
 def _require_room(e: Experiment, clients: int, in_files: bool, out: Path | str | None) -> None:
     """Raise `ConfigError` if what the method keeps cannot fit, before anything is trained."""
     with one_thread():
-        found = needs(e.method, e.net, e.setup.training)
+        found = needs(e.method, e.net, e.settings.training)
     place = Path(tempfile.gettempdir()) if out is None else Path(out).absolute()
     while not place.exists():
         place = place.parent

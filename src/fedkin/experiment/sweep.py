@@ -21,7 +21,9 @@ import tomli_w
 
 from fedkin.core import ConfigError, MethodError, ModelError, RunFolderError
 from fedkin.core.errors import nearest, typed
-from fedkin.data import Federation
+from fedkin.core.grammar import NONE
+from fedkin.core.settings import Settings
+from fedkin.data import Federation, federation_of
 from fedkin.evaluate import Spread, spread
 from fedkin.experiment.prepare import require_validation
 from fedkin.experiment.run import run_settings
@@ -37,7 +39,7 @@ from fedkin.experiment.search_space import (
     quasi_random,
     space_from,
 )
-from fedkin.experiment.settings import Settings, decisive, settings_from
+from fedkin.experiment.settings import code_of, decisive, method_of, settings_from, table_of, toml_of
 from fedkin.inspection import require_two_classes
 from fedkin.record.divergence import sentence
 from fedkin.record.figures import RULE, over, span, spans
@@ -48,10 +50,10 @@ from fedkin.storage.files import write_atomic
 from fedkin.storage.folders import room, taken
 from fedkin.storage.lock import NAME as LOCK
 from fedkin.storage.lock import remove, writing
-from fedkin.storage.toml import NETWORK, NONE, differences, named, read_toml
+from fedkin.storage.toml import NETWORK, differences, named, read_toml
 from fedkin.user_code.reference import CodeRef, copies
 
-PARTS = ("method", "model", "training", "run", "aggregation", "attack", "privacy")
+PARTS = ("method", "model", "training", "run", "aggregation", "privacy")
 Sampler = Literal["tpe", "sobol"]
 OnTrial = Callable[[int, int, Values, int, RoundLine], None]
 """Called after each round with the trial's number, how many there are, its values, the seed and the round's line."""
@@ -92,7 +94,7 @@ class Sweep:
                 f"sampler = {self.sampler!r} draws trials, and a grid has none; give --trials N, or omit it"
             )
         self._require_each_once()
-        if not self.base.data.resolved().validation > 0:
+        if not self.base.data.validation > 0:
             raise ConfigError("a sweep chooses on validation data: --validation must be above 0, such as 0.1")
         for values in corners(self.space) if self.trials else grid_of(self.space):
             self.settings(values, self.seeds[0])
@@ -110,15 +112,15 @@ class Sweep:
         Raises:
             ConfigError: a name is unknown or a value does not fit.
         """
-        table = self.base.table()
+        table = table_of(self.base)
         # user-defined code where it lies now; tables name the copies next to them
-        table["method"]["name"], table["model"]["model"] = self.base.name, self.base.model.model
+        table["method"]["name"], table["model"]["model"] = self.base.method["name"], self.base.model.model
         if {"training.epochs", "training.steps"} <= values.keys():
             raise ConfigError("a sweep varies training.epochs or training.steps, not both: steps would win over epochs")
-        if "training.epochs" in values:  # as on the command line: they beat steps from a file
+        if "training.epochs" in values:  # otherwise steps would win over them
             table["training"].pop("steps", None)
         if NETWORK in values:  # the fingerprint is of the base's network
-            table["model"].pop("code", None)
+            table.get("code", {}).pop("model", None)
         for name, value in values.items():
             place, key = self._place(table, name)
             place[key] = value
@@ -133,11 +135,11 @@ class Sweep:
         """
         networks = self.space.get(NETWORK, ())
         own = [CodeRef.read(str(name)) for name in (() if isinstance(networks, Range) else networks)]
-        return copies([self.base.code, self.base.model.code, *own])
+        return copies([code_of(self.base), CodeRef.read(self.base.model.model), *own])
 
     def _require_each_once(self) -> None:
         """Raise `ConfigError` if two names are of one setting, such as training.batch-size and training.batch_size."""
-        table, found = self.base.table(), dict[tuple[int, str], str]()
+        table, found = table_of(self.base), dict[tuple[int, str], str]()
         for name in self.space:
             place, key = self._place(table, name)
             if (first := found.setdefault((id(place), key), name)) != name:
@@ -149,7 +151,7 @@ class Sweep:
         Raises:
             ConfigError: a setting that is varied has none.
         """
-        table, found = self.base.table(), Values()
+        table, found = table_of(self.base), Values()
         for name in self.space:
             place, key = self._place(table, name)
             if place.get(key, NONE) == NONE:
@@ -167,7 +169,7 @@ class Sweep:
                 f"a sweep varies {', '.join(p + '.SETTING' for p in PARTS)} but not the data and the seed, got {name!r}"
             )
         place = table[part]
-        method: object = self.base.method if part == "method" and not inner else None
+        method: object = method_of(self.base) if part == "method" and not inner else None
         while not hasattr(method, key) and hasattr(method, "inner"):
             # a wrapped method's fields go by their own names, as on the command line
             inner, method = [*inner, "inner"], method.inner
@@ -182,7 +184,7 @@ class Sweep:
         entries: dict[str, Any] = {"seeds": list(self.seeds)} | ({"trials": self.trials} if self.trials else {})
         entries |= {"sampler": self.sampler} if self.sampler != "tpe" else {}
         entries |= {name: list(v) if isinstance(v, tuple) else str(v) for name, v in self.space.items()}
-        return named({**self.base.table(), "sweep": entries}, lambda name: CodeRef(name).portable)
+        return named({**table_of(self.base), "sweep": entries}, lambda name: CodeRef(name).portable)
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,7 @@ def run_sweep(
         DataError: the data cannot be used.
     """
     first = sweep.seeds[0]
-    federations = {first: sweep.base.data.federation(first) if federation is None else federation}
+    federations = {first: federation_of(sweep.base.data, first) if federation is None else federation}
     require_two_classes(federations[first])
     require_validation(federations[first], "a sweep")
     with writing(out), room(out):
@@ -299,7 +301,7 @@ def _begin(sweep: Sweep, out: Path, resume: bool) -> None:
     text = tomli_w.dumps(sweep.table()).encode()
     if not resume and taken(out):
         raise RunFolderError(f"{out} exists already; name another with --out, or: fedkin resume {typed(out)}")
-    if resume and decisive(before := read_toml(out / "sweep.toml")) != decisive(sweep.table()):
+    if resume and _deciding(before := read_toml(out / "sweep.toml")) != _deciding(sweep.table()):
         raise RunFolderError(
             f"{out} holds another sweep: {differences(before, sweep.table())}; resume it as it was begun: "
             f"fedkin resume {typed(out)}"
@@ -311,6 +313,11 @@ def _begin(sweep: Sweep, out: Path, resume: bool) -> None:
             write_atomic(out / "sweep.toml", text)
         except OSError as e:
             raise RunFolderError(f"no folder can be made at {out} ({e}); name another with --out") from e
+
+
+def _deciding(table: Mapping[str, Any]) -> dict[str, Any]:
+    portable = named(table, lambda name: CodeRef(name).portable)
+    return {**decisive({k: v for k, v in portable.items() if k != "sweep"}), "sweep": portable.get("sweep")}
 
 
 def _withdraw(sweep: Sweep, out: Path) -> None:
@@ -338,7 +345,7 @@ def _trial(
     by_client: list[Mapping[int, float]] = []
     for seed in sweep.seeds:
         if seed not in federations:
-            federations[seed] = sweep.base.data.federation(seed)
+            federations[seed] = federation_of(sweep.base.data, seed)
         place = out / trial_name(number, seed)
         begun = (place / "config.toml").is_file()
         told = None if on_line is None else (lambda _, line, seed=seed: on_line(seed, line))
@@ -431,7 +438,7 @@ def _finish(sweep: Sweep, out: Path, trials: list[Trial]) -> None:
     write_atomic(out / "sweep.csv", _csv(trials, best).encode())
     write_atomic(out / "sweep.md", to_markdown(sweep_table(sweep, trials)).encode())
     if best is not None:
-        write_atomic(out / "chosen.toml", sweep.settings(best.values, sweep.seeds[0]).toml().encode())
+        write_atomic(out / "chosen.toml", toml_of(sweep.settings(best.values, sweep.seeds[0])).encode())
 
 
 def _csv(trials: list[Trial], best: Trial | None) -> str:

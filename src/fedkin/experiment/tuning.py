@@ -17,11 +17,11 @@ from typing import Any
 
 from fedkin.core import Method, RunFolderError
 from fedkin.core.errors import counted
-from fedkin.core.train import Optimizer
+from fedkin.core.settings import Optimizer
 from fedkin.data import Federation
 from fedkin.experiment.listing import TRIALS
 from fedkin.experiment.search_space import Space, Values, space_from
-from fedkin.experiment.settings import Settings
+from fedkin.experiment.settings import Settings, code_of, method_of, title_of
 from fedkin.experiment.sweep import OnTrial, Sweep, Trial, at_ends, chosen, run_sweep, trial_name
 from fedkin.record.lines import RoundLine
 from fedkin.record.result import Result
@@ -66,7 +66,7 @@ def tuning_sweep(settings: Settings, given: Mapping[str, Any], trials: int) -> S
     Raises:
         ConfigError: there are no validation data, or the method states values that it does not take.
     """
-    space = space_of(settings.method, given, settings.training.optimizer)
+    space = space_of(method_of(settings), given, settings.training.optimizer)
     return Sweep(settings, space, trials, (settings.run.seed,), sampler="sobol")
 
 
@@ -94,13 +94,13 @@ def tune_all(
     known = {one.method: one for one in before}
     with tempfile.TemporaryDirectory() if folder is None else nullcontext(folder / TRIALS) as place:
         for name, sweep in sweeps.items():
-            own = sweep.base.code.attribute
+            own = code_of(sweep.base).attribute
             if own in known:
                 _require_same(known[own], sweep, folder)
                 continue
             told = None if on_trial is None else partial(on_trial, name)
             known[own] = _tuned(sweep, Path(place) / own, federation, told)
-    found = {name: known[sweep.base.code.attribute] for name, sweep in sweeps.items()}
+    found = {name: known[code_of(sweep.base).attribute] for name, sweep in sweeps.items()}
     if folder is not None and list(found.values()) != before:
         write_tuned(folder, list(found.values()))
     return {name: dict(one.chosen) for name, one in found.items()}
@@ -117,7 +117,7 @@ def _require_same(one: Tuned, sweep: Sweep, folder: Path | None) -> None:
 
 def trial_place(folder: Path, sweep: Sweep, number: int) -> Path:
     """Return the run folder of a trial, whose number counts from 0, in that of its comparison."""
-    return folder / TRIALS / sweep.base.code.attribute / trial_name(number, sweep.seeds[0])
+    return folder / TRIALS / code_of(sweep.base).attribute / trial_name(number, sweep.seeds[0])
 
 
 def _tuned(sweep: Sweep, out: Path, federation: Federation, on_trial: OnTrial | None) -> Tuned:
@@ -131,8 +131,8 @@ def _tuned(sweep: Sweep, out: Path, federation: Federation, on_trial: OnTrial | 
         best = trials[0]
     values = sweep.start() if best is None else best.values
     return Tuned(
-        sweep.base.code.attribute,
-        sweep.base.title,
+        code_of(sweep.base).attribute,
+        title_of(sweep.base),
         sweep.seeds[0],
         len(trials),
         sum(t.validation is None for t in trials),

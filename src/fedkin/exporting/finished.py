@@ -12,7 +12,9 @@ from pathlib import Path
 
 from fedkin.core import Bundle, ConfigError, RunFolderError
 from fedkin.core.errors import meant, typed
-from fedkin.engines import Gradient, Loop
+from fedkin.core.settings import Gradient
+from fedkin.data import federation_of
+from fedkin.engines import Loop
 from fedkin.experiment.execute import one_thread
 from fedkin.experiment.finished import FinishedRun
 from fedkin.experiment.prepare import Experiment
@@ -62,7 +64,7 @@ def finished(run: Run) -> FinishedRun:
 
 def _loaded(folder: RunFolder, table: dict[str, object]) -> FinishedRun:
     settings = settings_from(table, str(folder.path / "config.toml"))
-    federation = settings.data.federation(settings.run.seed)
+    federation = federation_of(settings.data, settings.run.seed)
     e = Experiment.prepare(settings, federation)
     folder.about = e.about
     loaded = _checkpoint(folder, e)

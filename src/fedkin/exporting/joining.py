@@ -161,7 +161,7 @@ def _joined(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> _Way:
             clients.restore(p.states, p.server.acks)
             seen, labels = welcome(c.method, c.net, clients, plan, server, None if grouped else [new])
             found, clusters = {0: seen[new]}, {0: _of(labels, new)}
-            for report in islice(rounds(c.method, c.net, c.setup.training, clients, plan, server), last):
+            for report in islice(rounds(c.method, c.net, c.settings.training, clients, plan, server), last):
                 if report.weights is not None and weights is None and new in report.cohort:
                     weights = report.weights[report.cohort.index(new)]
                 at = report.round - start
@@ -178,8 +178,8 @@ def _alone_in(plan: Plan, last: int) -> Plan:
     """Return the plan of rounds that one client answers: its answer is the mean, whatever the rule. No client is
     evaluated in them: the last ten rounds, in which all would be, come after those that are run."""
     total = last + 10
-    return replace(
-        plan, rounds=total, eval_every=total + 1, min_replies=1, oversampling=1.0, aggregation=Aggregation(),
+    return plan.but(
+        rounds=total, eval_every=total + 1, min_replies=1, oversampling=1.0, aggregation=Aggregation(),
         participation=1.0,
     )  # fmt: skip
 
@@ -196,7 +196,7 @@ def _alone(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> dict[int,
             server = begin(method, c.net, plan)
             seen, _ = welcome(method, c.net, clients, plan, server)
             found[0] = _accuracy(seen[0].test)
-            for report in islice(rounds(method, c.net, c.setup.training, clients, plan, server), max(after)):
+            for report in islice(rounds(method, c.net, c.settings.training, clients, plan, server), max(after)):
                 if report.round in after:
                     own = asked(method, c.net, clients, plan, server, "evaluate")[0]
                     found[report.round] = _accuracy(own[0].test)

@@ -97,7 +97,7 @@ def export_global(run: Run, out: Path | str | None = None, *, round: Round = "la
                     "the model of one client (--client) or of all clients (--all)"
                 )
             bundle = Bundle(model=sent)
-    ranges = None if e.setup.privacy.asked else of_all(p.federation)
+    ranges = None if e.settings.privacy.asked else of_all(p.federation)
     write_export(_origin(p, chosen), Taken(bundle, made, ranges=ranges), place, force=force)
     return place
 
@@ -123,7 +123,7 @@ def _written(p: FinishedRun, places: dict[int, Path], force: bool, chosen: Chose
                     continue
                 made, shard = p.federation.preparation, p.job.shards[i].at(p.server.round)
                 own = None if made is None else made.of(i)
-                ranges = None if c.setup.privacy.asked else of_client(shard, own)
+                ranges = None if c.settings.privacy.asked else of_client(shard, own)
                 taken = Taken(kept[i], own, i, name_of(p, i), shard, ranges, seen[i].test)
                 write_export(origin, taken, places[i], force=force)
                 yield places[i]

@@ -16,10 +16,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from fedkin.core.settings import DataSettings
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
-from fedkin.data.partition import Dirichlet, Partition
-from fedkin.data.sites import Sharing
+from fedkin.data.partition import Partition
 from fedkin.inspection.finding import ClientSummary, ColumnSummary, Finding, Inspection
 from fedkin.inspection.look import glance, look
 from fedkin.inspection.shares import require_two_classes
@@ -61,9 +61,8 @@ def inspect(
         clients, seed, test, validation, split, samples_per_client: as for `federate`; a federation takes no notice.
         target, client, binary, encoding: as for `load`.
     """
-    how = Sharing(
-        partition=partition or Dirichlet(alpha=0.5), clients=clients, seed=seed, test=test, validation=validation,
-        split=split, samples_per_client=samples_per_client, target=target, client_column=client, binary=binary,
-        encoding=encoding,
+    how = DataSettings(
+        clients=clients, data_seed=seed, test=test, validation=validation, split=split,
+        samples_per_client=samples_per_client, target=target, client_column=client, binary=binary, encoding=encoding,
     )  # fmt: skip
-    return look(data, how, own_clients=partition is None)
+    return look(data, how, partition=partition)

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 
 from fedkin.core.errors import FedkinError, counted
+from fedkin.core.settings import DataSettings
 from fedkin.data.checks import PARTS, Indices
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
 from fedkin.data.image_files import heard
 from fedkin.data.partition import Natural, Partition
 from fedkin.data.shelf import Shelf, is_shelf
-from fedkin.data.sites import Sharing, fetched, share_out
+from fedkin.data.sites import fetched, partition_of, reading_of, share_out
 from fedkin.data.sources import WORDS, kind_of
 from fedkin.data.sources.hub import open_hub
 from fedkin.data.sources.npz import likely_clients_of
@@ -35,26 +36,32 @@ QUICK = 300_000
 
 
 def look(
-    data: str | Path | Dataset | Federation, how: Sharing, *, own_clients: bool = False, on_step: Step | None = None
+    data: str | Path | Dataset | Federation,
+    how: DataSettings,
+    *,
+    partition: Partition | None = None,
+    on_step: Step | None = None,
 ) -> Inspection:
     """Return what is understood of the data, and what looks wrong; bad data are findings, not exceptions.
 
     Args:
         data: a name or path as for `load`, or what was read already.
         how: how they are read and shared out.
-        own_clients: share out by the clients that the data bring, if they do, regardless of ``how``.
+        partition: a program's own, in place of that of ``how``.
         on_step: called with what is being done now.
     """
     tell = on_step or (lambda text: None)
     with heard(tell):
-        return _look(data, how, own_clients, tell)
+        return _look(data, how, partition, tell)
 
 
-def _look(data: str | Path | Dataset | Federation, how: Sharing, own_clients: bool, tell: Step) -> Inspection:
+def _look(
+    data: str | Path | Dataset | Federation, how: DataSettings, partition: Partition | None, tell: Step
+) -> Inspection:
     if isinstance(data, Federation):
         return _shared(Inspection(data.name, "a federation"), data, [], tell)
     if isinstance(data, Dataset):
-        return _read(Inspection(data.name, "a data set"), data, how, own_clients, tell)
+        return _read(Inspection(data.name, "a data set"), data, how, partition, tell)
     tell("looking at the files")
     kind = "federation" if is_shelf(data) else kind_of(data)
     seen = Inspection(str(data), WORDS[kind], seen=first_look(data, kind))
@@ -63,16 +70,16 @@ def _look(data: str | Path | Dataset | Federation, how: Sharing, own_clients: bo
         if kind == "federation":
             return _shared(seen, Federation.open(data), [], tell)
         if kind == "hub":
-            seen = replace(seen, seen=open_hub(str(data), how.reading()).description())
+            seen = replace(seen, seen=open_hub(str(data), reading_of(how)).description())
         # copies are found at any scale, if it is the same for all clients
-        found = fetched(data, replace(how, scaling="pooled"))
+        found = fetched(data, how.but(scaling="pooled"))
         if how.scaling != "pooled":
             fetched(data, how)  # would a run be refused?
     except FedkinError as error:
         return replace(seen, findings=(refused("refused", error),))
     if isinstance(found, Federation):
         return _shared(seen, found, [], tell)
-    seen = _read(seen, found, how, own_clients, tell)
+    seen = _read(seen, found, how, partition, tell)
     if kind == "npz" and found.client is None and (ids := likely_clients_of(npz_of(Path(data)))):
         unused = Finding(
             "ids-not-used",
@@ -86,12 +93,9 @@ def _look(data: str | Path | Dataset | Federation, how: Sharing, own_clients: bo
     return seen
 
 
-def _read(seen: Inspection, dataset: Dataset, how: Sharing, own_clients: bool, tell: Step) -> Inspection:
+def _read(seen: Inspection, dataset: Dataset, how: DataSettings, partition: Partition | None, tell: Step) -> Inspection:
     """Go on with the data that were read."""
-    if own_clients and dataset.client is not None:
-        how = replace(how, partition=None)
-    partition = how.partition_of(dataset)
-    how = replace(how, partition=partition, min_samples=None)
+    partition = partition or partition_of(how, dataset)
     test = dataset.official_test
     tell("looking at the inputs")
     inputs = fields_of(dataset)
@@ -105,7 +109,7 @@ def _read(seen: Inspection, dataset: Dataset, how: Sharing, own_clients: bool, t
     found = [*units_of(dataset, partition, how.split), *_of_columns(inputs)]
     tell("sharing out")
     try:
-        federation = share_out(dataset, how)
+        federation = share_out(dataset, how, partition)
     except FedkinError as error:
         counts = tuple(np.bincount(dataset.y.numpy(), minlength=dataset.classes).tolist())
         return replace(
@@ -120,7 +124,8 @@ def _read(seen: Inspection, dataset: Dataset, how: Sharing, own_clients: bool, t
     more = federation.name.removeprefix(f"{dataset.name}, {partition.name}")  # noise, planted groups
     sharing_text = f"{partition.name} ({_settings(partition)}){more}, {counted(len(federation), 'client')}{kept}"
     chance = None if inputs is None else alike(inputs)
-    seen = _shared(replace(seen, sharing=sharing_text), federation, [*map(as_read, notes), *found], tell, chance, how)
+    found = [*map(as_read, notes), *found]
+    seen = _shared(replace(seen, sharing=sharing_text), federation, found, tell, chance, how, partition)
     return replace(seen, advice=(partition_advice(seen, dataset, partition), *seen.advice))
 
 
@@ -130,11 +135,12 @@ def _shared(
     before: list[Finding],
     tell: Step,
     by_chance: float | None = None,
-    how: Sharing | None = None,
+    how: DataSettings | None = None,
+    partition: Partition | None = None,
 ) -> Inspection:
     """Go on with the data that were shared out; ``by_chance`` is for `duplicates`, ``how`` for advice."""
     tell("counting labels")
-    classes, clients, labels = labels_of(federation, how)
+    classes, clients, labels = labels_of(federation, how, partition)
     counts: Indices = np.array([c.counts for c in clients])
     names = tuple(c.name for c in clients)
     tell("looking for copies")
@@ -154,7 +160,7 @@ def _shared(
 
 
 def labels_of(
-    federation: Federation, how: Sharing | None = None
+    federation: Federation, how: DataSettings | None = None, partition: Partition | None = None
 ) -> tuple[tuple[str, ...], tuple[ClientSummary, ...], list[Finding]]:
     """Return the names of the classes, all clients in numbers, and findings on their labels; inputs are not read."""
     classes = federation.labels or tuple(map(str, range(federation.classes)))
@@ -165,7 +171,7 @@ def labels_of(
     clients = tuple(summary_of(name, list(parts), classes) for name, parts in zip(names, counts, strict=True))
     findings = [
         *classes_of(counts, classes, names),
-        *clients_of(clients, len(classes), None if how is None else how.partition, how.split if how else "pooled"),
+        *clients_of(clients, len(classes), partition, how.split if how else "pooled"),
         *parts_of(counts, classes, names),
         *one_sided_of(clients),
     ]

@@ -102,6 +102,6 @@ def partition_advice(seen: Inspection, dataset: Dataset, partition: Partition) -
     }
     flags, effect = f"--partition {partition.name}", "makes up clients"
     if isinstance(partition, Dirichlet):
-        flags += f" --alpha {partition.alpha:g}"
+        flags += f"@alpha={partition.alpha:g}"
         effect += " whose classes differ, a smaller alpha makes them differ more"
     return f"The data name no clients{ways.get(seen.kind, '')}. To try things out, {flags} {effect}."

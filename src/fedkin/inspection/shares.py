@@ -10,7 +10,7 @@ from fedkin.core.errors import DataError, counted
 from fedkin.data.checks import Indices
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
-from fedkin.data.partition import PARTITIONS, Natural, Partition, settings_of
+from fedkin.data.partition import PARTITIONS, Natural, Partition
 from fedkin.inspection.finding import EXAMPLES, ClientSummary, Finding, Severity, first
 
 FEW_TRAIN = 10  # training samples below which a client is small
@@ -18,8 +18,8 @@ FEW_CLIENTS = 0.1  # up to this share of the clients it is a note: means over al
 EXPECTED = 5.0  # samples of a class that a part should have; drawn at random, it has none in less than 1 % of cases
 
 
-_MORE_CLASSES = {"alpha": "alpha", "classes_per_client": "classes-per-client"}
-"""Settings of partitions of which larger values give clients more classes, and their flags."""
+_MORE_CLASSES = ("alpha", "classes_per_client")
+"""Settings of partitions of which larger values give clients more classes."""
 
 
 def clients_of(
@@ -56,8 +56,8 @@ def clients_of(
             clients=tuple(untested[:100]),
         )
     single = [c.name for c in summaries if np.count_nonzero(c.counts) == 1]
-    able = [flag for name, flag in _MORE_CLASSES.items() if hasattr(partition, name)]
-    more = [f"; a larger --{flag} gives clients more classes" for flag in able]
+    able = [name for name in _MORE_CLASSES if hasattr(partition, name)]
+    more = [f"; a larger {name} of the partition gives clients more classes" for name in able]
     if single and classes > 1:
         yield Finding(
             "one-class-client",
@@ -103,11 +103,11 @@ def parts_of(counts: Indices, names: tuple[str, ...], clients: tuple[str, ...]) 
 def _larger(partition: Partition | None) -> str:
     """Return how to avoid small clients, with the partition that there is or with those that can."""
     if isinstance(partition, Natural):
-        return "leave small clients out: a larger --min-samples"
-    if hasattr(partition, "min_samples"):
-        return "use a larger --min-samples, or ask for fewer clients"
-    able = [name for name in PARTITIONS if "min_samples" in settings_of(name)]
-    return f"use a larger --min-samples (partitions {', '.join(able)}), or ask for fewer clients"
+        return "leave small clients out: --partition natural@min_samples=N with a larger N"
+    if partition is not None and hasattr(partition, "min_samples"):
+        return f"use a larger min_samples (--partition {partition.name}@min_samples=N), or ask for fewer clients"
+    able = [name for name, kind in PARTITIONS.items() if hasattr(kind, "min_samples")]
+    return f"use a partition with min_samples ({', '.join(able)}), or ask for fewer clients"
 
 
 def _severity(some: int, all_of_them: int) -> Severity:

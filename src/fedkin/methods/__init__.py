@@ -8,6 +8,7 @@ from typing import Any
 from fedkin.capabilities.presets import preset
 from fedkin.core import ConfigError, Method
 from fedkin.core.errors import nearest
+from fedkin.core.grammar import filled, parsed
 from fedkin.methods.apfl import APFL as APFL
 from fedkin.methods.cam import CAM as CAM
 from fedkin.methods.cfic import CFIC as CFIC
@@ -56,7 +57,6 @@ from fedkin.methods.pfedgraph import PFedGraph as PFedGraph
 from fedkin.methods.pfedme import PFedMe as PFedMe
 from fedkin.methods.safe import Safe as Safe
 from fedkin.methods.scaffold import SCAFFOLD as SCAFFOLD
-from fedkin.storage.toml import fill, value_of
 from fedkin.user_code.loading import is_import_path, plain_name, without_settings
 from fedkin.user_code.method import own_method
 from fedkin.user_code.reference import CodeRef
@@ -185,8 +185,7 @@ def get_method(name: str) -> Method:
     if plain != name and (text or is_import_path(plain) or _is_known(plain)):
         return Safe(inner=get_method(plain))
     if text:
-        made: Method = fill(get_method(base), settings_in(name), name)
-        return made
+        return filled(get_method(base), settings_in(name), name)
     if is_import_path(name):
         return own_method(name)
     if (inner := name.removesuffix("-cam")) != name and inner in METHODS:
@@ -254,17 +253,11 @@ def place(table: dict[str, Any], method: Method, field: str, value: Any) -> None
 
 def _parsed(text: str, name: str) -> dict[str, Any]:
     """Return settings in the order of their text, such as "mu=0.1,epochs=2"."""
-    fields_given: dict[str, Any] = {}
-    for part in text.split(","):
-        field, equals, value = part.partition("=")
-        field = field.strip().replace("-", "_")
-        if not field or not equals or not value.strip():
-            raise ConfigError(f"{name}: settings in a name have the form FIELD=VALUE,FIELD=VALUE, got {part!r}")
-        if set(value) & set("/\\:@"):  # names are also those of folders
+    found: dict[str, Any] = parsed(f"@{text}", name)[1]
+    for value in found.values():
+        if set(str(value)) & set("/\\:@"):  # names are also those of folders
             raise ConfigError(
-                f"{name}: a value in a name cannot contain /, \\, : or @, got {value!r}; use --set or [method]"
+                f"{name}: a value in a name cannot contain /, \\, : or @, got {value!r}; write it into the table "
+                "[method] of a file"
             )
-        if field in fields_given:
-            raise ConfigError(f"{name}: {field} is given twice")
-        fields_given[field] = value_of(value.strip())
-    return fields_given
+    return found

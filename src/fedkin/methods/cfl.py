@@ -21,7 +21,7 @@ _MEASURED = 5  # rounds that determine the scale of relative thresholds
 _PRESETS: Table = {
     "code": {  # the authors' notebook, EMNIST over 10 clients; it weighs all clients equally
         "linkage": "complete",
-        "training": {"epochs": 1, "batch_size": 128, "lr": 0.1, "lr_decay": 0.99, "momentum": 0.9},
+        "training": {"epochs": 1, "batch_size": 128, "lr": 0.1, "schedule": "step@factor=0.99", "momentum": 0.9},
     },
 }
 

@@ -28,7 +28,7 @@ _PRESETS: Table = {
         "norm": "l1",
         "affinity": "normalised",
         "run": {"evaluate": "trained"},
-        "training": {"epochs": 5, "batch_size": 50, "lr": 0.1, "lr_decay": 0.99, "weight_decay": 1e-4},
+        "training": {"epochs": 5, "batch_size": 50, "lr": 0.1, "schedule": "step@factor=0.99", "weight_decay": 1e-4},
     },
 }
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedkin.capabilities import Grouped, RobustMeans, Uploads
-from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, in_range, to_all
+from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, in_range, robust, to_all
 from fedkin.core.refusals import Reason, outside
 from fedkin.core.rows import grow
 from fedkin.functional.damping import moved_by_share
@@ -99,7 +99,7 @@ class IFCA(Method):
         if self.average == "models":  # Algorithm 1, model averaging
             centres = r.group_mean(up.model, up.cluster, s.centres)
         else:  # gradient averaging: c + sum_{k in j} n_k (w_k - c) / sum_k n_k = (1 - s) c + s mean
-            means = r.aggregation.group_mean(up.model, r.weight, up.cluster, s.centres)
+            means = robust.group_mean(r.aggregation, up.model, r.weight, up.cluster, s.centres)
             centres = moved_by_share(r, means, up.cluster, s.centres)
         if self.share_body:
             centres[:, r.net.body] = r.mean(up.model)[r.net.body]

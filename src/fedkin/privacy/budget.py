@@ -9,15 +9,15 @@ import importlib.util
 import math
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from fedkin.capabilities.asks import sends_scores
 from fedkin.capabilities.uploads import also_sent
 from fedkin.core import ConfigError, Method, MethodError, Net
+from fedkin.core.settings import Privacy
 from fedkin.privacy.dp_sgd import Private, require_single_gradients
-from fedkin.privacy.noise import checked_epsilon, reports_at_joining, require_counts, says
+from fedkin.privacy.noise import reports_at_joining, require_counts, says
 
 __all__ = [
     "Privacy",
@@ -25,8 +25,12 @@ __all__ = [
     "add",
     "composed",
     "epsilon",
+    "privacy_summary",
+    "private_of",
     "reports",
     "reports_at_joining",
+    "require_covered",
+    "require_privacy",
     "sentence",
     "total",
     "written",
@@ -36,117 +40,88 @@ Spent = Mapping[float, int]
 """Steps taken at each sampling rate."""
 
 
-@dataclass(frozen=True)
-class Privacy:
-    """Privacy options.
+def _table(privacy: Privacy) -> dict[str, Any]:
+    """Return the options that are set, for the record of a run."""
+    dp = (
+        {}
+        if privacy.noise_multiplier is None
+        else {n: getattr(privacy, n) for n in ("noise_multiplier", "max_grad_norm", "delta")}
+    )
+    return dp if privacy.metadata_epsilon is None else {"metadata_epsilon": privacy.metadata_epsilon, **dp}
+
+
+def require_privacy(privacy: Privacy, method: Method, net: Net) -> None:
+    """Check that the options can keep their guarantees, before anything is trained.
 
     Raises:
-        ConfigError: a number is out of range, or belongs to an option that is not taken.
+        ConfigError: clients report more than the options cover, or Opacus is not installed.
+        ModelError: the network cannot be trained privately.
     """
-
-    noise_multiplier: float | None = None
-    """Private training (DP-SGD): noise in units of max_grad_norm, such as 1.0. Default: plain training."""
-    max_grad_norm: float = 1.0
-    """Maximum norm of the gradient of a single sample in private training."""
-    delta: float = 1e-5
-    """Delta of private training: the probability with which its epsilon may not hold."""
-    metadata_epsilon: float | None = None
-    """Epsilon of the noise on class counts that clients report when they join, and of the one choice that they report
-    in a safe form. Default: exact ones."""
-
-    def __post_init__(self) -> None:
-        if self.metadata_epsilon is not None:
-            checked_epsilon(self.metadata_epsilon)
-        if not 0 < self.delta < 1:
-            raise ConfigError(f"delta must be between 0 and 1, such as 1e-5, got {self.delta}")
-        if self.noise_multiplier is not None:
-            Private(self.noise_multiplier, self.max_grad_norm)
-        elif (self.max_grad_norm, self.delta) != (1.0, 1e-5):
+    if privacy.metadata_epsilon is not None:
+        if sends_scores(method) == "exact":
             raise ConfigError(
-                "max_grad_norm and delta belong to private training; also give noise_multiplier, such as 1.0"
+                f"metadata_epsilon puts noise on what clients report at joining, but clients of {method.title} "
+                "also send exact figures on their held-out samples; set send_numbers = false in the method, or "
+                "leave metadata_epsilon out"
             )
-
-    @property
-    def asked(self) -> bool:
-        """Whether any option is taken."""
-        return self.metadata_epsilon is not None or self.noise_multiplier is not None
-
-    def table(self) -> dict[str, Any]:
-        """Return the options that are set, for the record of a run."""
-        dp = (
-            {}
-            if self.noise_multiplier is None
-            else {n: getattr(self, n) for n in ("noise_multiplier", "max_grad_norm", "delta")}
-        )
-        return dp if self.metadata_epsilon is None else {"metadata_epsilon": self.metadata_epsilon, **dp}
-
-    def require(self, method: Method, net: Net) -> None:
-        """Check that the options can keep their guarantees, before anything is trained.
-
-        Raises:
-            ConfigError: clients report more than the options cover, or Opacus is not installed.
-            ModelError: the network cannot be trained privately.
-        """
-        if self.metadata_epsilon is not None:
-            if sends_scores(method) == "exact":
-                raise ConfigError(
-                    f"metadata_epsilon puts noise on what clients report at joining, but clients of {method.title} "
-                    "also send exact figures on their held-out samples; set send_numbers = false in the method, or "
-                    "leave metadata_epsilon out"
-                )
-            require_counts(method, net, nothing=sends_scores(method) == "noisy")
-        if self.noise_multiplier is None:
-            return
-        self.require_method(method)
-        if importlib.util.find_spec("opacus") is None:
-            raise ConfigError('noise_multiplier needs Opacus, which counts what it spends: pip install "fedkin[dp]"')
-        if self.metadata_epsilon is None and (said := _said(method, net)):
-            raise ConfigError(
-                f"clients of {type(method).__name__} say their {', '.join(said)} at joining, which private training "
-                "does not cover; also give metadata_epsilon, such as 1.0"
-            )
-        require_single_gradients(net)
-
-    def require_method(self, method: Method) -> None:
-        """Check what `require` checks and needs no network.
-
-        Raises:
-            ConfigError: clients of this method report more of their samples than private training covers.
-        """
-        also, name = also_sent(method), type(method).__name__
-        if self.noise_multiplier is None or also == "":
-            return
-        if also is None:
-            raise ConfigError(
-                f"{name} does not say what its clients send in addition to trained models, so no epsilon can be "
-                'stated; if it is nothing, say also_sends = "" in the method (docs/robust-and-private.md)'
-            )
+        require_counts(method, net, nothing=sends_scores(method) == "noisy")
+    if privacy.noise_multiplier is None:
+        return
+    require_covered(privacy, method)
+    if importlib.util.find_spec("opacus") is None:
+        raise ConfigError('noise_multiplier needs Opacus, which counts what it spends: pip install "fedkin[dp]"')
+    if privacy.metadata_epsilon is None and (said := _said(method, net)):
         raise ConfigError(
-            f"noise_multiplier makes the training of {name} private, but its clients also send {also}, which no "
-            "noise covers; take another method (docs/robust-and-private.md has a list) or leave noise_multiplier out"
+            f"clients of {type(method).__name__} say their {', '.join(said)} at joining, which private training "
+            "does not cover; also give metadata_epsilon, such as 1.0"
         )
+    require_single_gradients(net)
 
-    def private(self, *, secret: bool) -> Private | None:
-        """Return how clients train; ``secret`` on real hosts, where others know the seed."""
-        return None if self.noise_multiplier is None else Private(self.noise_multiplier, self.max_grad_norm, secret)
 
-    def summary(self, spent: Mapping[int, Spent]) -> dict[str, Any]:
-        """Return the entry of a run's summary.
+def require_covered(privacy: Privacy, method: Method) -> None:
+    """Check what `require_privacy` checks and needs no network.
 
-        Args:
-            spent: private training by client: steps at each sampling rate.
-        """
-        out = self.table()
-        if self.noise_multiplier is not None:
-            each = {i: epsilon(s, self.noise_multiplier, self.delta) for i, s in _different(spent).items()}
-            worst = max(each, key=lambda i: each[i], default=None)
-            largest = 0.0 if worst is None else each[worst]
-            out |= {
-                "epsilon": None if math.isinf(largest) else largest,
-                "client": worst,
-                "steps": 0 if worst is None else sum(spent[worst].values()),
-            }
-        return out
+    Raises:
+        ConfigError: clients of this method report more of their samples than private training covers.
+    """
+    also, name = also_sent(method), type(method).__name__
+    if privacy.noise_multiplier is None or also == "":
+        return
+    if also is None:
+        raise ConfigError(
+            f"{name} does not say what its clients send in addition to trained models, so no epsilon can be "
+            'stated; if it is nothing, say also_sends = "" in the method (docs/robust-and-private.md)'
+        )
+    raise ConfigError(
+        f"noise_multiplier makes the training of {name} private, but its clients also send {also}, which no "
+        "noise covers; take another method (docs/robust-and-private.md has a list) or leave noise_multiplier out"
+    )
+
+
+def private_of(privacy: Privacy, *, secret: bool) -> Private | None:
+    """Return how clients train; ``secret`` on real hosts, where others know the seed."""
+    return (
+        None if privacy.noise_multiplier is None else Private(privacy.noise_multiplier, privacy.max_grad_norm, secret)
+    )
+
+
+def privacy_summary(privacy: Privacy, spent: Mapping[int, Spent]) -> dict[str, Any]:
+    """Return the entry of a run's summary.
+
+    Args:
+        spent: private training by client: steps at each sampling rate.
+    """
+    out = _table(privacy)
+    if privacy.noise_multiplier is not None:
+        each = {i: epsilon(s, privacy.noise_multiplier, privacy.delta) for i, s in _different(spent).items()}
+        worst = max(each, key=lambda i: each[i], default=None)
+        largest = 0.0 if worst is None else each[worst]
+        out |= {
+            "epsilon": None if math.isinf(largest) else largest,
+            "client": worst,
+            "steps": 0 if worst is None else sum(spent[worst].values()),
+        }
+    return out
 
 
 def reports(method: Method, net: Net) -> bool:
@@ -227,7 +202,7 @@ def written(spent: Mapping[int, Spent]) -> dict[int, tuple[tuple[float, int], ..
 
 
 def sentence(summary: Mapping[str, Any]) -> str:
-    """Return a run's `Privacy.summary` in words; "" without any option."""
+    """Return a run's `privacy_summary` in words; "" without any option."""
     parts = []
     if "metadata_epsilon" in summary:
         parts.append(f"each report with noise: epsilon {summary['metadata_epsilon']:g}")

@@ -23,12 +23,10 @@ from fedkin.core import (
     cross_entropy,
 )
 from fedkin.core.seeds import generator
+from fedkin.core.settings import LEAST_NOISE, MOST_NOISE
 from fedkin.privacy.noise import Keyed, Secret, Source
 
 _NUMBERS = 1 << 23  # numbers of single samples' gradients that are held at a time: 32 MiB
-
-LEAST_NOISE, MOST_NOISE = 0.01, 1e6
-"""Limits of noise_multiplier: beyond them the accountant of epsilon does not end, or fails."""
 
 
 @dataclass(frozen=True)

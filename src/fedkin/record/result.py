@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import msgspec
 
 from fedkin.core.errors import ConfigError, RunFolderError, counted, typed
-from fedkin.privacy.budget import Privacy, total
+from fedkin.core.settings import Privacy
+from fedkin.privacy.budget import privacy_summary, total
 from fedkin.record.divergence import diverged
 from fedkin.record.figures import best, evaluated, final, final_by_client
 from fedkin.record.files import RUN, Lines, read_commit, read_json
@@ -240,7 +241,7 @@ class Result:
     def privacy(self) -> dict[str, float | int | None] | None:
         """The privacy options and what training spent; None without any."""
         options = Privacy(**self.table("privacy"))
-        return options.summary(total(line.private for line in self.rounds)) if options.asked else None
+        return privacy_summary(options, total(line.private for line in self.rounds)) if options.asked else None
 
     # ---- single test samples ----------------------------------------------------------------------------------
     @property

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean
 
 from fedkin.core.errors import ConfigError, RunFolderError, counted
-from fedkin.core.robust import Aggregation
+from fedkin.core.settings import DataSettings
 from fedkin.evaluate import Against, Choice, Conclusion, Spread, details, judge_all, spread, verdict
 from fedkin.evaluate import warnings as careful
 from fedkin.record.result import Result, by_title
@@ -536,6 +536,12 @@ def _caveats(
     return [*(Caveat(w.kind, w.text) for w in careful.data(notes)), *caveats, *(Caveat(w.kind, w.text) for w in seeds)]
 
 
+def _drift(plant: str | None) -> int | None:
+    """Return the round from which clients' data drift; None if they do not."""
+    planted = DataSettings(plant=plant).planted
+    return None if planted is None else planted[1].drift
+
+
 def _own(part: Part, compared: Against | None, first: Choice) -> list[careful.Warning]:
     """Return the warnings of one run; those on gains concern gains over the reference, which it is compared with."""
     run, p, how = part.run, part.people, part.run.table("run")
@@ -545,8 +551,7 @@ def _own(part: Part, compared: Against | None, first: Choice) -> list[careful.Wa
         *careful.constant(run.final.of(first.metric), run.final.of(constant), NAMED[first.metric]),
         *careful.course(run.rounds, bool(ended_early([run]))),
         *careful.participation(run.rounds, p.count, run.names),
-        *careful.protection(*Aggregation.unread(run.table("aggregation"))),
-        *careful.drift(run.rounds, run.table("data").get("drift_round")),
+        *careful.drift(run.rounds, _drift(run.table("data").get("plant"))),
         *(careful.cohorts(run.rounds, how["participation"]) if "participation" in how else []),
         *careful.clusters(p.usual_cluster or []),
     ]

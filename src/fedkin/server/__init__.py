@@ -3,7 +3,7 @@
 from fedkin.server.attacks import Attack
 from fedkin.server.memory_estimate import Footprint, needs
 from fedkin.server.messages import Message, Outcome, RoundReport, Server, Transport
-from fedkin.server.plan import Plan, RunSettings
+from fedkin.server.plan import Plan
 from fedkin.server.rounds import asked, begin, common, rounds, welcome
 from fedkin.server.simulate import Simulation, join_rounds
 
@@ -14,7 +14,6 @@ __all__ = [
     "Outcome",
     "Plan",
     "RoundReport",
-    "RunSettings",
     "Server",
     "Simulation",
     "Transport",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
 from fedkin.core import Bundle, ConfigError
+from fedkin.core.grammar import chosen
 from fedkin.core.seeds import generator
+from fedkin.core.settings import ATTACKS, Attackers
 
-AttackKind: TypeAlias = Literal["none", "sign-flip", "scale", "random"]
 _TIMES = 100.0  # how much too long a scaled update is
 
 
@@ -32,27 +32,19 @@ class Attack:
     sends the models of all clusters); of a stack of models that were sent one by one, each row has its own ``s``. What
     the client keeps to itself stays as it is.
 
-    Raises:
-        ConfigError: an unknown kind, a fraction outside [0, 1), an attack without attackers or the other way round.
+    Attributes:
+        kind: one of these, or ``none``.
+        fraction: of the clients that attack, rounded down.
     """
 
-    kind: AttackKind = "none"
-    """Attack on updates: sign flip, scaling by 100, or random noise."""
+    kind: str = "none"
     fraction: float = 0.0
-    """Fraction of the clients that attack, rounded down; drawn by the run's seed."""
 
-    def __post_init__(self) -> None:
-        if self.kind not in get_args(AttackKind):
-            raise ConfigError(
-                f"[attack] kind must be one of {', '.join(map(repr, get_args(AttackKind)))}, got {self.kind!r}"
-            )
-        if not 0 <= self.fraction < 1:
-            raise ConfigError(f"[attack] fraction must be in [0, 1), such as 0.2, got {self.fraction}")
-        if (self.kind == "none") != (self.fraction == 0):
-            raise ConfigError(
-                f"an attack of kind {self.kind!r} by the fraction {self.fraction:g} of the clients: give both, kind "
-                "and fraction, or neither"
-            )
+    @classmethod
+    def read(cls, text: str) -> Attack:
+        """Return the attack that a setting names, such as ``sign-flip@fraction=0.2``."""
+        kind, how = chosen(text, ATTACKS, "attack")
+        return cls(kind, how.fraction) if isinstance(how, Attackers) else cls()
 
     def clients(self, total: int, seed: int) -> list[int]:
         """Return the attackers among ``total`` clients of a run with this seed, ascending.

@@ -15,9 +15,10 @@ from fedkin.capabilities import Asks
 from fedkin.capabilities.views import client_notes, views_of
 from fedkin.core import Bundle, Client, Download, Method, MethodError, Net, Samples, Training, stack
 from fedkin.core.bundle import norms, require_tensors
-from fedkin.core.method import Moment, at_moment
+from fedkin.core.method import at_moment
 from fedkin.core.refusals import Reason, outside
 from fedkin.core.samples import unpacked
+from fedkin.core.settings import Moment
 from fedkin.engines.drive import drive, named
 
 T = TypeVar("T")

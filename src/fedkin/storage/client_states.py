@@ -12,7 +12,6 @@ import tempfile
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,7 +20,6 @@ from fedkin.core import Bundle, RunFolderError
 from fedkin.storage.files import PRIVATE_FILE, PRIVATE_FOLDER, make_private
 from fedkin.storage.tensors import pack, unpack
 
-Kept: TypeAlias = Literal["auto", "memory", "file"]
 """Place of clients' states and of the server's banks: memory, files, or files where they take much memory."""
 NOTHING = -1
 """In place of a file's number: this client has no state."""

@@ -1,22 +1,15 @@
-"""Convert settings dataclasses to and from TOML; the only settings known by name are those of user-defined code."""
+"""TOML files with settings, and in what two of them differ."""
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import tomllib
-import types
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
-from fedkin.core.errors import ConfigError, nearest
+from fedkin.core.errors import ConfigError
 from fedkin.user_code.reference import CodeRef
 
-NONE = "none"
-"""A setting that is not set, where its default is another value."""
 MOST_NAMED = 6
 """Maximum number of settings in a message about two different tables."""
 
@@ -38,99 +31,6 @@ def read_toml(path: Path | str) -> dict[str, Any]:
         return named(tomllib.loads(path.read_text(encoding="utf-8")), lambda name: CodeRef.read(name, path.parent).name)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise ConfigError(f"{path} is not a TOML file: {e}") from e
-
-
-def fill(default: Any, changes: Mapping[str, Any], where: str, *, checked: bool = True) -> Any:
-    """Return a copy of a settings dataclass with changed values.
-
-    Args:
-        default: the dataclass.
-        changes: field -> value.
-        where: the place of the changes, for messages.
-        checked: check the values against each other as well; not yet where flags may still change them.
-
-    Raises:
-        ConfigError: a key is unknown or a value has the wrong type.
-    """
-    if not isinstance(changes, Mapping):
-        raise ConfigError(f"{where} must be a table, got {changes!r}")
-    hints = _hints(type(default))  # type: ignore[arg-type]  # classes are hashable
-    names = [f.name for f in fields(default)]
-    values: dict[str, Any] = {}
-    for key, value in changes.items():
-        if key not in names:
-            raise ConfigError(f"{where}: unknown setting {key}{nearest(key, names)}")
-        old = getattr(default, key)
-        if is_dataclass(old):
-            values[key] = fill(old, value, f"{where} {key}", checked=checked)
-        else:
-            values[key] = _fitting(value, hints[key], f"{where} {key}")
-    if checked:
-        return dataclasses.replace(default, **values)
-    made = copy.copy(default)
-    for key, value in values.items():
-        object.__setattr__(made, key, value)  # without __post_init__
-    return made
-
-
-def value_of(text: str) -> int | float | bool | str:
-    """Return the value of a setting that is written without quotes, such as on the command line."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return {"true": True, "false": False}.get(text.lower(), text)
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    """Return the resolved annotations of a class; a host reads the settings of every message."""
-    return get_type_hints(kind)
-
-
-def _fitting(value: Any, hint: Any, where: str) -> Any:
-    """Return the value if it has the hinted type; integers may stand for floats."""
-    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    if value == NONE and types.NoneType in options:
-        return None
-    allowed: list[str] = []
-    for option in options:
-        if get_origin(option) is Literal:
-            if value in get_args(option):
-                return value
-            allowed += [repr(v) for v in get_args(option)]
-        elif option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
-        elif type(value) is option:
-            return value
-        elif option is not types.NoneType:
-            allowed.append({int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[option])
-    raise ConfigError(f"{where} must be {' or '.join(allowed)}, got {value!r}")
-
-
-def plain(config: Any) -> dict[str, Any]:
-    """Return a settings dataclass as a table; a nested one becomes a nested table.
-
-    None is omitted where it is the default; elsewhere it is written as "none", since TOML has no null.
-    """
-    found: dict[str, Any] = {}
-    for f in fields(config):
-        value = getattr(config, f.name)
-        if value is None and f.default is not None:
-            value = NONE
-        if value is not None:
-            found[f.name] = plain(value) if is_dataclass(value) else value
-    return found
-
-
-def changed(config: Any) -> str:
-    """Return a settings dataclass as text: the fields that differ from their defaults."""
-    usual = {
-        f.name: f.default if f.default_factory is dataclasses.MISSING else f.default_factory() for f in fields(config)
-    }
-    own = [f"{name}={value!r}" for name in usual if (value := getattr(config, name)) != usual[name]]
-    return f"{type(config).__name__}({', '.join(own)})"
 
 
 def named(table: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
@@ -176,12 +76,3 @@ def _was(name: str, values: Mapping[str, Any]) -> str:
 
 def _is(name: str, values: Mapping[str, Any]) -> str:
     return f"is {values[name]!r}" if name in values else "is not set"
-
-
-def whole(value: Any) -> Any:
-    """Return the value with 1.0 as 1, so that both spellings are equal."""
-    if isinstance(value, Mapping):
-        return {k: whole(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [whole(v) for v in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value

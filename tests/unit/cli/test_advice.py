@@ -39,7 +39,7 @@ def flags(fedkin: Command, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     monkeypatch.setenv("COLUMNS", "300")
     found = set(FLAG.findall(fedkin("--help").out))
     for command in COMMANDS:
-        done = fedkin(f"{command} --help-all")
+        done = fedkin(f"{command} --help")
         found |= set(FLAG.findall(done.out + done.err))
     fields = {f.name for make in METHODS.values() for f in dataclasses.fields(make())}  # type: ignore[arg-type]
     return found | {name.replace("_", "-") for name in fields} | {"help", "version"}

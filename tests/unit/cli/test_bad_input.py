@@ -65,12 +65,12 @@ CASES: dict[str, tuple[Callable[[], None], str, list[str]]] = {
     "unknown key": (
         text("my.toml", '[method]\nname = "fedavg"\n[run]\nround = 3\n'),
         "run my.toml",
-        ["my.toml: [run]: unknown setting round", "'rounds'"],
+        ["my.toml: unknown setting [run] round", "'rounds'"],
     ),
     "wrong kind of value": (
         text("my.toml", '[method]\nname = "fedavg"\n[run]\nrounds = "many"\n'),
         "run my.toml",
-        ["rounds must be a whole number, got 'many'"],
+        ["rounds = 'many'"],
     ),
     "wrong plan": (text("my.toml", "seeds = [1]"), "compare my.toml", ["my.toml: methods must be a list"]),
     # data
@@ -95,17 +95,17 @@ CASES: dict[str, tuple[Callable[[], None], str, list[str]]] = {
     ),
     # partitions
     "unknown partition": (nothing, "run fedavg --partition dirichlett", ["'dirichlett'", "'dirichlet'"]),
-    "alpha 0": (nothing, "run fedavg --alpha 0", ["alpha", "0"]),
-    "alpha below 0": (nothing, "run fedavg --alpha -0.5", ["alpha", "-0.5"]),
-    "alpha NaN": (nothing, "run fedavg --alpha nan", ["alpha", "nan"]),
+    "alpha 0": (nothing, "run fedavg --partition dirichlet@alpha=0", ["alpha", "0"]),
+    "alpha below 0": (nothing, "run fedavg --partition dirichlet@alpha=-0.5", ["alpha", "-0.5"]),
+    "alpha NaN": (nothing, "run fedavg --partition dirichlet@alpha=nan", ["alpha", "nan"]),
     "setting of another partition": (
         nothing,
-        "run fedavg --partition classes --alpha 0.5",
-        ["partition 'classes' has no setting alpha", "0.5", "classes_per_client"],
+        "run fedavg --partition classes@alpha=0.5",
+        ["partition 'classes' has no setting alpha", "classes_per_client"],
     ),
     "more classes than there are": (
         nothing,
-        "run fedavg --partition classes --classes-per-client 11",
+        "run fedavg --partition classes@classes_per_client=11",
         ["11", "10 classes"],
     ),
     "no clients": (nothing, "run fedavg --clients 0", ["clients", "0"]),
@@ -118,7 +118,7 @@ CASES: dict[str, tuple[Callable[[], None], str, list[str]]] = {
     ),
     "more groups than clients": (
         nothing,
-        "run fedavg --partition cluster-dirichlet --groups 9 --clients 4",
+        "run fedavg --partition cluster-dirichlet@groups=9 --clients 4",
         ["9 groups", "got 4"],
     ),
     # model
@@ -127,28 +127,27 @@ CASES: dict[str, tuple[Callable[[], None], str, list[str]]] = {
     "model that cannot be imported": (nothing, "run fedavg --model no.such:thing", ["no.such"]),
     "unknown head": (nothing, "run fedavg --head tail", ["'tail'"]),
     # method, training, run
-    "field out of range": (nothing, "run da-pfl --lam -1", ["lam of DAPFL must be at least 0, got -1"]),
-    "lr 0": (nothing, "run fedavg --lr 0", ["lr must be a positive number, got 0"]),
+    "field out of range": (nothing, "run da-pfl@lam=-1", ["lam of DAPFL must be at least 0, got -1"]),
+    "lr 0": (nothing, "run fedavg --lr 0", ["lr = 0"]),
     "lr NaN": (nothing, "run fedavg --lr nan", ["lr", "nan"]),
     "momentum 1": (nothing, "run fedavg --momentum 1", ["momentum", "1"]),
-    "batch 0": (nothing, "run fedavg --batch-size 0", ["batch_size must be at least 1, got 0"]),
-    "epochs and steps": (nothing, "run fedavg --epochs 1 --steps 1", ["--epochs or --steps"]),
-    "rounds 0": (nothing, "run fedavg --rounds 0", ["rounds must be at least 1, got 0"]),
-    "participation 2": (nothing, "run fedavg --participation 2", ["participation must be in (0, 1], got 2"]),
+    "batch 0": (nothing, "run fedavg --batch-size 0", ["batch_size = 0"]),
+    "rounds 0": (nothing, "run fedavg --rounds 0", ["rounds = 0"]),
+    "participation 2": (nothing, "run fedavg --participation 2", ["participation = 2"]),
     "participation NaN": (nothing, "run fedavg --participation nan", ["participation", "nan"]),
-    "dropout 1.5": (nothing, "run fedavg --dropout 1.5", ["dropout must be in [0, 1), got 1.5"]),
+    "dropout 1.5": (nothing, "run fedavg --dropout 1.5", ["dropout = 1.5"]),
     "join late nonsense": (nothing, "run fedavg --late-joiners soon", ["3@50", "'soon'"]),
     "join late in round 1": (nothing, "run fedavg --late-joiners 3@1", ["'3@1'"]),
     "join late all": (nothing, "run fedavg --clients 5 --late-joiners 5@2", ["5 of 5"]),
-    "workers -1": (nothing, "run fedavg --workers -1", ["workers", "-1"]),
-    "eval every 0": (nothing, "run fedavg --eval-every 0", ["eval_every must be at least 1, got 0"]),
+    "workers -1": (nothing, "run fedavg --engine workers@n=-1", ["workers", "-1"]),
+    "eval every 0": (nothing, "run fedavg --eval-every 0", ["eval_every = 0"]),
     "unknown preset": (nothing, "run da-pfl --preset best", ["'best'", "paper, code"]),
     # where to
     "out inside a file": (text("a", ""), "run fedavg --clients 4 --out a/b", ["a/b", "--out"]),
     "out is a file": (text("a", ""), "run fedavg --clients 4 --out a", ["a exists already"]),
-    "compare: rounds 0": (nothing, "compare fedper --rounds 0 --out c", ["rounds must be at least 1, got 0"]),
+    "compare: rounds 0": (nothing, "compare fedper --rounds 0 --out c", ["rounds = 0"]),
     "compare: unknown model": (nothing, "compare fedper --model mlpp --out c", ["'mlpp'"]),
-    "compare: alpha 0": (nothing, "compare fedper --alpha 0 --out c", ["alpha", "0"]),
+    "compare: alpha 0": (nothing, "compare fedper --partition dirichlet@alpha=0 --out c", ["alpha", "0"]),
     "compare: tune -1": (nothing, "compare fedper --tune -1 --out c", ["tune must be a number of trials", "-1"]),
     "compare: no validation": (
         nothing,
@@ -185,7 +184,7 @@ def test_bad_input(case: str, fedkin: Command, tmp_path: Path) -> None:
         ("run fedavg --rounds many", ["many", "--rounds"]),
         ("run fedavg --rounds", ["--rounds"]),
         ("run fedavg digits", ["digits"]),
-        ("run da-pfl --variant v3", ["v3", "dynamic"]),
+        ("run da-pfl@variant=v3", ["v3", "dynamic"]),
         ("compare fedavg --preset code", ["--preset"]),
         ("compare fedavg --seeds one", ["one"]),
         ("compare fedavg --seeds 0,1", ["0,1", "--seeds"]),
@@ -269,7 +268,9 @@ def test_a_csv_that_names_no_clients(fedkin: Command) -> None:
     assert "--client-column COLUMN" in " ".join(fedkin("inspect ward.csv --target ill").out.split())
     run = "run fedavg --data ward.csv --target ill --rounds 1 --engine loop --quiet --model linear"
     assert fedkin(f"{run} --partition iid --clients 3").code == 0
-    asked = fedkin("run fedavg --data ward.csv --target ill --alpha 0.5")  # then it is about what was asked for
+    asked = fedkin(
+        "run fedavg --data ward.csv --target ill --partition dirichlet@alpha=0.5"
+    )  # then it is about what was asked for
     assert "20 clients with at least 10 samples each need 200 samples" in asked.err
 
 

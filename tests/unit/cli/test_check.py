@@ -38,11 +38,11 @@ def test_each_rule_has_its_words() -> None:
 def test_all_rules_hold(fedkin: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """A line for each rule, and exit code 0; with worker processes."""
     monkeypatch.setattr(check, "_engines", ENGINES)
-    done = fedkin(f"check {write(CAUTIOUS)} --step 0.25")
+    done = fedkin(f"check {write(CAUTIOUS)}@step=0.25")
     assert done.code == 0, done.out
     assert [done.out.count(f"\n {rule} ") for rule in RULES] == [1] * len(RULES)
     assert "BROKEN" not in done.out
-    assert "Cautious keeps all 13 rules." in done.out
+    assert "Cautious (step=0.25) keeps all 13 rules." in done.out
 
 
 BY_VALUE = """
@@ -113,15 +113,6 @@ def test_bad_input(args: str, message: str, fedkin: Command) -> None:
     done = fedkin(args)
     assert (done.code, done.out) == (2, "")
     assert message in done.err
-
-
-def test_a_field_with_the_name_of_another_flag(fedkin: Command) -> None:
-    """The check takes the field as it is where no flag of its own has the name, and by its prefix where one has."""
-    for field, flag in (("lr", "--lr"), ("check_seed", "--method.check-seed")):
-        name = write(CAUTIOUS.replace("step", field))
-        assert f" {flag}" in fedkin(f"check {name} --help").out
-        done = fedkin(f"check {name} {flag} 0.25 --rules declared runs")
-        assert (done.code, done.err) == (0, "")
 
 
 def test_quiet(fedkin: Command) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from commandline import Command, Kept
-from fedkin.data import Federation
+from fedkin.data import Federation, federation_of
 from fedkin.experiment.settings import settings_from
 from fedkin.exporting import load_export
 from fedkin.storage.toml import read_toml
@@ -23,7 +23,7 @@ def run(fedkin: Command, small: str, kept: Kept) -> Path:
 
 
 def data_of(run: Path) -> Federation:
-    return settings_from(read_toml(run / "config.toml")).data.federation(0)
+    return federation_of(settings_from(read_toml(run / "config.toml")).data, 0)
 
 
 def test_flags_may_come_first(run: Path, fedkin: Command) -> None:

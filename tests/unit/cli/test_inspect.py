@@ -77,7 +77,7 @@ def test_only_data_and_seed_of_a_file_are_read(rest: str, fedkin: Command) -> No
 
 
 def test_flags_mend_the_data_of_a_file(fedkin: Command) -> None:
-    Path("a.toml").write_text("[data]\ndata = 'digits'\npartition = 'iid'\nalpha = 1.0\n")
+    Path("a.toml").write_text("[data]\ndata = 'digits'\npartition = 'iid@alpha=1.0'\n")
     assert "has no setting alpha" in fedkin("inspect a.toml").err
     assert fedkin("inspect a.toml --partition dirichlet --clients 4").code == 0
 
@@ -87,9 +87,9 @@ def test_flags_mend_the_data_of_a_file(fedkin: Command) -> None:
     [
         ("[method]\nname = 'fedavg'", "a.toml has no table [data]; for the default: fedkin inspect digits"),
         ("made_by = 'method Mine'\n[data]", "made by a program with method Mine; inspect its data in that program"),
-        ("data = 'digits'", "a.toml: [data] must be a table"),
-        ("[data]\nclient = 4", "unknown setting client; did you mean 'clients'?"),
-        ("seeds = ['a']\n[data]", "a.toml: seed must be a whole number, got 'a'"),
+        ("data = 'digits'", "a.toml: data = 'digits': expected a table"),
+        ("[data]\nclient = 4", "unknown setting [data] client; did you mean 'clients'?"),
+        ("seeds = ['a']\n[data]", "a.toml seed: expected `int`, got 'a'"),
     ],
 )
 def test_a_file_without_data_is_an_error(text: str, said: str, fedkin: Command) -> None:
@@ -142,7 +142,7 @@ def test_a_run_says_that_an_official_test_part_is_merged(fedkin: Command) -> Non
     parts = {"train": 90, "test": 30}
     arrays = {f"x_{part}": rng.normal(size=(n, 3)).astype(np.float32) for part, n in parts.items()}
     np.savez("a.npz", **arrays, **{f"y_{part}": np.arange(n) % 2 for part, n in parts.items()})
-    command = f"run fedavg --data a.npz --clients 3 --alpha 10 {SHORT}"
+    command = f"run fedavg --data a.npz --clients 3 --partition dirichlet@alpha=10 {SHORT}"
     said = "the official test part (30 samples) is merged with the rest"
     assert said in fedkin(f"{command} --out a").err
     assert said not in fedkin(f"{command} --out b --split official").err
@@ -153,7 +153,10 @@ def test_nothing_is_said_of_findings_where_nothing_else_is(flag: str, fedkin: Co
     """And nothing of data without warnings, nor of built-in data."""
     one_sided()
     assert fedkin(f"run fedavg {WARDS} {SHORT} --out out {flag}").err == ""
-    assert "inspect:" not in fedkin(f"run fedavg --data digits --alpha 0.05 --min-samples 2 {SHORT} --out b").err
+    assert (
+        "inspect:"
+        not in fedkin(f"run fedavg --data digits --partition dirichlet@alpha=0.05,min_samples=2 {SHORT} --out b").err
+    )
 
 
 @pytest.mark.parametrize("command", ["run fedavg", "compare fedavg", "sweep fedavg --grid training.lr=0.1"])
@@ -191,7 +194,7 @@ def test_what_cannot_be_read_is_a_finding(command: str, said: str, fedkin: Comma
     ("command", "said"),
     [
         ("inspect digits --partition dirichle", "did you mean 'dirichlet'?"),
-        ("inspect digits --partition iid --alpha 1", "has no setting alpha"),
+        ("inspect digits --partition iid@alpha=1", "has no setting alpha"),
         ("inspect digits --rounds 3", "--rounds"),
         ("inspect run.toml", "no config file run.toml"),
     ],

@@ -15,9 +15,10 @@ from fedkin.core import ConfigError
 from fedkin.deploy.allowed_code import Allowed, settings_of
 from fedkin.deploy.submitted import packed
 from fedkin.experiment.compare import Comparison
-from fedkin.experiment.settings import Settings, settings_from
-from fedkin.methods import get_method, get_title
+from fedkin.experiment.settings import settings_from, sources_of, table_of
+from fedkin.methods import get_title
 from fedkin.storage.toml import read_toml
+from grouped import described
 from owncode import CAUTIOUS
 
 METHOD = CAUTIOUS.replace("import fedkin\n", "import fedkin\nfrom helper import half\n").replace("= 0.5", "= half()")
@@ -44,17 +45,17 @@ def lines(folder: Path) -> str:
 
 # ---- runs ---------------------------------------------------------------------------------------------------------
 def test_run_and_again_from_its_folder(fedkin: Command, mine: str, small: str, tmp_path: Path) -> None:
-    """Fields are flags; the folder holds the code, and makes the run again wherever it lies, without the original."""
-    done = fedkin(f"run {mine} --step 0.25 {small} --out first")
+    """The folder holds the code, and makes the run again wherever it lies, without the original."""
+    done = fedkin(f"run {mine}@step=0.25 {small} --out first")
     assert done.code == 0, done.err
     table = read_toml("first/config.toml")["method"]
     assert table["step"] == 0.25
-    assert 'name = "./mine.py:Cautious"' in Path("first/config.toml").read_text()
+    assert 'name = "./mine.py:Cautious@step=0.25"' in Path("first/config.toml").read_text()
     assert Path("first/mine.py").read_text() == METHOD
     assert Path("first/helper.py").is_file()
     assert not list(tmp_path.rglob("__pycache__"))
     summary = json.loads(Path("first/summary.json").read_text())
-    assert (summary["title"], summary["method"]) == ("Cautious", "./mine.py:Cautious")
+    assert (summary["title"], summary["method"]) == ("Cautious (step=0.25)", "./mine.py:Cautious@step=0.25")
     assert "Cautious" in Path("first/report.html").read_text()
 
     shutil.rmtree("own")
@@ -63,8 +64,6 @@ def test_run_and_again_from_its_folder(fedkin: Command, mine: str, small: str, t
     assert fedkin("run elsewhere/moved/config.toml --out second").code == 0
     assert lines(Path("second")) == lines(Path("elsewhere/moved"))
     assert fedkin("resume elsewhere/moved").code == 0
-    assert fedkin("run elsewhere/moved/config.toml --step 0.5 --out third").code == 0
-    assert lines(Path("third")) != lines(Path("second"))
 
 
 def test_one_class_with_several_settings(fedkin: Command, mine: str, small: str) -> None:
@@ -90,7 +89,7 @@ def test_the_advice_of_a_run_can_be_typed(fedkin: Command, mine: str, small: str
 
 def test_the_step_counts(fedkin: Command, mine: str, small: str) -> None:
     """With a whole step it is FedAvg, to the rounding of a sum."""
-    assert fedkin(f"run {mine} --step 1 {small} --out a").code == 0
+    assert fedkin(f"run {mine}@step=1 {small} --out a").code == 0
     assert fedkin(f"run fedavg {small} --out b").code == 0
     a, b = (json.loads(Path(p, "summary.json").read_text())["final"]["accuracy"] for p in "ab")
     assert a == pytest.approx(b, abs=1e-6)
@@ -104,7 +103,7 @@ def test_changed_code_is_noticed(fedkin: Command, mine: str, small: str) -> None
     Path("r/helper.py").write_text("def half():\n    return 0.75\n")
     done = fedkin("resume r")
     assert done.code == 2
-    assert "mine.py:Cautious has changed since this was written" in done.err
+    assert "[method] has changed since this was written" in done.err
     assert fedkin("run r/config.toml --out s").code == 2
 
 
@@ -131,28 +130,6 @@ def test_the_default_folder_has_a_short_name(fedkin: Command, mine: str, small: 
     """runs/CLASS-TIME."""
     assert fedkin(f"run {mine} {small}").code == 0
     assert [p.name.partition("-")[0] for p in Path("runs").iterdir()] == ["Cautious"]
-
-
-def test_a_field_with_the_name_of_a_common_flag(fedkin: Command, mine: str, small: str) -> None:
-    """Its flag has the method's prefix; the common flag stays what it is."""
-    file = Path("own/mine.py")
-    file.write_text(file.read_text().replace("step: float", "lr: float").replace("self.step", "self.lr"))
-    assert "--method.lr" in fedkin(f"run {mine} --help").out
-    done = fedkin(f"run {mine} {small} --method.lr 0.25 --lr 0.5 --out a")
-    assert done.code == 0, done.err
-    table = read_toml("a/config.toml")
-    assert (table["method"]["lr"], table["training"]["lr"]) == (0.25, 0.5)
-
-
-def test_help_shows_the_fields(fedkin: Command, mine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With their texts, as for a method of the catalogue."""
-    monkeypatch.setenv("COLUMNS", "110")  # so narrow that no two boxes stand side by side
-    done = fedkin(f"run {mine} --help-all")
-    assert done.code == 0
-    assert "--step FLOAT" in done.out
-    assert "How far to go towards the mean of the clients' models." in " ".join(
-        re.sub("[│╭╮╰╯─]", " ", done.out).split()
-    )
 
 
 def test_compare(fedkin: Command, mine: str, small: str) -> None:
@@ -229,7 +206,7 @@ def test_own_network_from_a_file(fedkin: Command, small: str) -> None:
     assert lines(Path("r")) == lines(Path("s"))
     Path("r/net.py").write_text(NETWORK.replace("nn.LazyLinear(8)", "nn.Linear(64, 9)"))
     done = fedkin("resume r")
-    assert (done.code, "[model]: " in done.err, "has changed since" in done.err) == (2, True, True)
+    assert (done.code, "[model] has" in done.err, "has changed since" in done.err) == (2, True, True)
 
 
 # ---- errors -------------------------------------------------------------------------------------------------------
@@ -237,7 +214,7 @@ def test_own_network_from_a_file(fedkin: Command, small: str) -> None:
     ("change", "name", "message"),
     [
         (("", ""), "./own/mine.py:Cautios", "did you mean 'Cautious'?; methods in it: Cautious"),
-        (("", ""), "./own/min.py:Cautious", "there is no file ./own/min.py; did you mean 'mine.py'?"),
+        (("", ""), "./own/min.py:Cautious", "own/min.py; did you mean 'mine.py'?"),
         (("", ""), "./own/mine.py", "./own/mine.py is a file; add the name of the class: ./own/mine.py:MyMethod"),
         (
             ("", ""),
@@ -276,20 +253,20 @@ def test_faults(change: tuple[str, str], name: str, message: str, fedkin: Comman
 def test_titles_and_names(fedkin: Command, mine: str) -> None:
     """The class is the title; settings hold the place of the file, a table the name of its copy."""
     assert get_title(mine) == "Cautious"
-    settings = Settings(mine, get_method(mine))
-    assert settings.name == f"{Path('own/mine.py').resolve()}:Cautious"
-    assert settings.table()["method"]["name"] == "./mine.py:Cautious"
-    assert set(settings.sources()) == {"mine.py", "helper.py"}
+    settings = described(mine)
+    assert settings.method["name"] == f"{Path('own/mine.py').resolve()}:Cautious"
+    assert table_of(settings)["method"]["name"] == "./mine.py:Cautious"
+    assert set(sources_of(settings)) == {"mine.py", "helper.py"}
 
 
 # ---- real hosts ---------------------------------------------------------------------------------------------------
 def test_no_file_goes_to_hosts(fedkin: Command, mine: str, tmp_path: Path) -> None:
     """A file is refused where it is submitted, and by a node that is told to run one."""
-    settings = Settings(mine, get_method(mine))
+    settings = described(mine)
     with pytest.raises(ConfigError, match="no code is sent to nodes: make it a package"):
         packed(settings, tmp_path / "run")
     told = {"method": {"name": str(tmp_path / "own" / "mine.py:Cautious")}}
-    assert settings_from(told).method.step == 0.5  # type: ignore[attr-defined]
+    assert settings_from(told).method["step"] == 0.5  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="no code is sent to nodes"):
         settings_of(told)
     with pytest.raises(ConfigError, match="no code is sent to nodes"):
@@ -305,8 +282,8 @@ def test_a_node_with_another_text_says_so(
     )
     monkeypatch.syspath_prepend(str(tmp_path / "own"))
     name = "own_of_a_team:Cautious"
-    told = Settings(name, get_method(name)).table()
-    assert settings_of(told, Allowed(("own_of_a_team",))).name == name
-    told["method"]["code"] = "0" * 32
+    told = table_of(described(name))
+    assert settings_of(told, Allowed(("own_of_a_team",))).method["name"] == name
+    told["code"]["method"] = "0" * 32
     with pytest.raises(ConfigError, match="differs between this node and the server; install the same version"):
         settings_of(told, Allowed(("own_of_a_team",)))

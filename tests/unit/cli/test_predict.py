@@ -165,7 +165,7 @@ def as_csv(told: dict[str, list[Any]], comma: str = ",", point: str = ".") -> st
 def hospitals(fedkin: Command, kept: Kept) -> Export:
     """An export trained on a csv file with gaps, texts, and true and false written out."""
     Path("t.csv").write_text(as_csv(table()))
-    data = "--data t.csv --target ill --clients 3 --alpha 5"
+    data = "--data t.csv --target ill --clients 3 --partition dirichlet@alpha=5"
     return load_export(kept("table", "home", lambda: exported(fedkin, data, "0")))
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from commandline import Command
+from fedkin.core.settings import Settings
 from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings
 from fedkin.record.result import Result
@@ -27,7 +28,10 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report") / "c"
     data, run = DataSettings(data="digits", clients=4), RunSettings(rounds=6)
     runs = compare(
-        Comparison(("ifca",), data=data, model=ModelSettings(model="linear"), run=run, compute=Compute("loop")),
+        Comparison(
+            ("ifca",),
+            base=Settings().but(data=data, model=ModelSettings(model="linear"), run=run, compute=Compute("loop")),
+        ),
         out=folder,
     )
     write_page(folder, content_of(runs))
@@ -135,7 +139,7 @@ def test_a_reference_of_other_data_seed_or_the_same_method_is_refused(fedkin: Co
     for name, flags in {
         "a": "fedavg",
         "seeded": "local --seed 1",
-        "other": "local --alpha 5",
+        "other": "local --partition dirichlet@alpha=5",
         "local": "local",
     }.items():
         assert fedkin(f"run {flags} {small} --quiet --out {name}").code == 0

@@ -94,7 +94,8 @@ def test_lists_fit_80_columns_and_cut_nothing(kind: str, narrow: Command) -> Non
     heads = " ".join(itertools.takewhile(lambda line: "─" not in line, lines[2:])).split()
 
     assert max(map(len, lines)) <= 80
-    assert lines[:2] == ["", kind.capitalize()]
+    assert lines[0] == ""
+    assert lines[1].startswith(kind.capitalize())
     first = {"methods": "method", "papers": "method"}.get(kind, kind.rstrip("s"))
     third = ["what", "the", "server", "learns", "of", "each", "client"] if kind == "methods" else []
     assert sorted(heads) == sorted([first, "description", *third])
@@ -190,10 +191,13 @@ def test_inspect_says_once_who_is_left_out(fedkin: Command, caplog: pytest.LogCa
 
 def test_advice_repeats_the_partition_that_was_given(fedkin: Command) -> None:
     """Not a default one."""
-    assert "--partition dirichlet --alpha 0.2 makes up" in fedkin("inspect digits --clients 3 --alpha 0.2").out
+    assert (
+        "--partition dirichlet@alpha=0.2 makes up"
+        in fedkin("inspect digits --clients 3 --partition dirichlet@alpha=0.2").out
+    )
     iid = fedkin("inspect digits --clients 3 --partition iid").out
     assert "--partition iid makes up clients" in iid
-    assert "--alpha" not in iid
+    assert "alpha" not in iid
 
 
 def arrays(name: str, **more: np.ndarray) -> None:
@@ -332,15 +336,6 @@ def test_one_is_not_many(fedkin: Command) -> None:
     grouped = fedkin("inspect digits --clients 43 --partition iid").out
     assert "1 client, most of" in grouped
     assert re.search(r"\b1 (clients|classes|samples|rules)\b", grouped) is None
-
-
-@pytest.mark.parametrize("command", ["compare fedavg --help", "sweep fedavg --help"])
-def test_several_seeds_have_one_flag(command: str, fedkin: Command) -> None:
-    """The help names --seeds and not --seed, which means one of them."""
-    out = fedkin(command).out
-
-    assert re.search(r"--seed\b(?!s)", out) is None
-    assert re.search(r"^--seeds +\S.* \[0\]$", out, re.MULTILINE)
 
 
 def test_a_name_in_quotes_is_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:

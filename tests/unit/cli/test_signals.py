@@ -21,7 +21,7 @@ from fedkin.experiment import progress
 from fedkin.experiment.run import resume, run_settings
 from folders import lines_in
 
-FLAGS = "--clients 4 --samples-per-client 24 --model linear --steps 2 --batch-size 5 --rounds 24 --workers 2"
+FLAGS = "--clients 4 --samples-per-client 24 --model linear --steps 2 --batch-size 5 --rounds 24 --engine workers@n=2"
 RUN = ["run", "da-pfl", *FLAGS.split()]
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedkin.core import Aggregation, ConfigError, MethodError, Roster, Round
+from fedkin.core import Aggregation, ConfigError, MethodError, Roster, Round, robust
 from fedkin.core import rows as algebra
 from fedkin.functional.damping import moved_by_share
 from toys import apart, close, draw, vector_net
@@ -24,9 +24,14 @@ def column(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float32)[:, None]
 
 
+def ruled(kind: str, share: float) -> Aggregation:
+    """The rule, with a fraction where it has one."""
+    return Aggregation(f"{kind}@fraction={share!r}" if kind in ("trimmed", "krum") else kind)
+
+
 def of(rule: Aggregation, values: list[float], weights: list[float] | None = None) -> float:
     rows = column(*values)
-    return float(rule.mean(rows, torch.tensor(weights or [1.0] * len(values), dtype=torch.float64)))
+    return float(robust.mean(rule, rows, torch.tensor(weights or [1.0] * len(values), dtype=torch.float64)))
 
 
 def round_(sizes: list[int], **more: Any) -> Round:
@@ -57,8 +62,8 @@ def test_median_by_hand(values: list[float], weights: list[float] | None, wanted
 def test_median_is_taken_in_each_coordinate() -> None:
     """Rows (0, 9), (1, 8), (5, 1): the medians 1 and 8 are of one row here, 1 and 7 of two below."""
     rows = torch.tensor([[0.0, 9], [1, 8], [5, 1]])
-    close(Aggregation("median").mean(rows, torch.ones(3)), [1, 8])
-    close(Aggregation("median").mean(torch.tensor([[0.0, 7], [1, 8], [5, 1]]), torch.ones(3)), [1, 7])
+    close(robust.mean(Aggregation("median"), rows, torch.ones(3)), [1, 8])
+    close(robust.mean(Aggregation("median"), torch.tensor([[0.0, 7], [1, 8], [5, 1]]), torch.ones(3)), [1, 7])
 
 
 @pytest.mark.parametrize("count", range(1, 14))
@@ -66,7 +71,7 @@ def test_halves_are_found_for_any_number_of_equal_weights(count: int) -> None:
     """1/6 + 1/6 + 1/6 is not 1/2 in floating point; equal weights still give numpy's median."""
     rows = draw(count, 40, seed=count)
     for weight in (1.0, 1 / 3, 0.1):
-        got = Aggregation("median").mean(rows, torch.full((count,), weight, dtype=torch.float64))
+        got = robust.mean(Aggregation("median"), rows, torch.full((count,), weight, dtype=torch.float64))
         close(got, np.median(rows.double().numpy(), axis=0), 1e-6)
 
 
@@ -77,8 +82,8 @@ def test_a_weight_is_so_many_equal_rows(pairs: list[tuple[int, int]]) -> None:
     values, weights = [float(v) for v, _ in pairs], [float(w) for _, w in pairs]
     repeated = np.repeat(values, [int(w) for w in weights])
     assert of(Aggregation("median"), values, weights) == np.median(repeated)
-    even = Aggregation("trimmed", byzantine_fraction=0.2).mean(column(*repeated.tolist()), torch.ones(len(repeated)))
-    close(of(Aggregation("trimmed", byzantine_fraction=0.2), values, weights), even[0], 1e-5)
+    even = robust.mean(Aggregation("trimmed@fraction=0.2"), column(*repeated.tolist()), torch.ones(len(repeated)))
+    close(of(Aggregation("trimmed@fraction=0.2"), values, weights), even[0], 1e-5)
 
 
 # ---- trimmed mean -------------------------------------------------------------------------------------------------
@@ -96,18 +101,18 @@ def test_a_weight_is_so_many_equal_rows(pairs: list[tuple[int, int]]) -> None:
 )
 def test_trimmed_mean_by_hand(share: float, values: list[float], weights: list[float] | None, wanted: float) -> None:
     """The share of the weight is cut at both ends; a row on the border counts with what is left of it."""
-    close(of(Aggregation("trimmed", share), values, weights), wanted, 1e-6)
+    close(of(ruled("trimmed", share), values, weights), wanted, 1e-6)
 
 
 def test_a_row_that_is_cut_leaves_nothing_however_large() -> None:
     """Ten rows, one of 1e8: what rounding leaves of its weight of 0.1 must not reach the mean of the others."""
-    close(of(Aggregation("trimmed", 0.1), [1.0] * 9 + [1e8]), 1.0, 0)
-    close(of(Aggregation("trimmed", 0.3), [1.0] * 7 + [1e8, -1e8, 1e8]), 1.0, 0)
+    close(of(Aggregation("trimmed@fraction=0.1"), [1.0] * 9 + [1e8]), 1.0, 0)
+    close(of(Aggregation("trimmed@fraction=0.3"), [1.0] * 7 + [1e8, -1e8, 1e8]), 1.0, 0)
 
 
 def test_the_widest_cut_leaves_the_median() -> None:
     """A share just below a half keeps a sliver around the middle."""
-    close(of(Aggregation("trimmed", 0.5 - 1e-12), [1.0, 2, 3, 50, 60]), 3.0, 1e-3)
+    close(of(ruled("trimmed", 0.5 - 1e-12), [1.0, 2, 3, 50, 60]), 3.0, 1e-3)
 
 
 # ---- Krum ---------------------------------------------------------------------------------------------------------
@@ -135,13 +140,13 @@ def test_the_widest_cut_leaves_the_median() -> None:
 )
 def test_krum_by_hand(share: float, values: list[float], weights: list[float] | None, wanted: float) -> None:
     """m - f rows with the least sums of squared distances to their m - f - 2 nearest ones are averaged."""
-    close(of(Aggregation("krum", share), values, weights), wanted, 1e-6)
+    close(of(ruled("krum", share), values, weights), wanted, 1e-6)
 
 
 def test_krum_measures_honest_rows_exactly_beside_huge_ones() -> None:
     """Two rows of 1e8 cost the digits of nobody's distance: among the others, the one at 9 is the third that goes."""
     rows = torch.cat([draw(8, 50) * 1e-3, draw(1, 50) * 1e-3 + 9, torch.full((2, 50), 1e8)])
-    got = Aggregation("krum", 0.28).mean(rows, torch.ones(11))  # f = 3
+    got = robust.mean(Aggregation("krum@fraction=0.28"), rows, torch.ones(11))  # f = 3
     close(got, rows[:8].double().mean(0), 1e-7)
 
 
@@ -163,14 +168,14 @@ def test_krum_measures_honest_rows_exactly_beside_huge_ones() -> None:
 )
 def test_norm_bound_by_hand(factor: float, values: list[float], weights: list[float] | None, wanted: float) -> None:
     """Differences to the median are shortened to the factor times their median length, then averaged."""
-    close(of(Aggregation("norm", norm_bound=factor), values, weights), wanted, 1e-6)
+    close(of(Aggregation(f"norm@bound={factor}"), values, weights), wanted, 1e-6)
 
 
 def test_a_difference_keeps_its_direction() -> None:
     """(30, 40) around 0 with median length 5 becomes (3, 4): it is shortened as a whole, not by coordinates."""
     rows = torch.tensor([[0.0, 5], [0, -5], [5, 0], [-5, 0], [30, 40], [0, 0], [0, 0]])
     # median 0, lengths 5, 5, 5, 5, 50, 0, 0
-    close(Aggregation("norm").mean(rows, torch.ones(7)), [3 / 7, 4 / 7], 1e-6)
+    close(robust.mean(Aggregation("norm"), rows, torch.ones(7)), [3 / 7, 4 / 7], 1e-6)
 
 
 # ---- what all promise ---------------------------------------------------------------------------------------------
@@ -183,7 +188,7 @@ WEIGHTS = st.lists(st.integers(1, 50), min_size=1, max_size=12)
 def test_equal_rows_give_that_row(kind: Any, weights: list[int], seed: int) -> None:
     """Bit for bit, whatever the weights."""
     row = draw(7, seed=seed)
-    got = Aggregation(kind, byzantine_fraction=0.3).mean(row.expand(len(weights), 7), torch.tensor(weights))
+    got = robust.mean(ruled(kind, 0.3), row.expand(len(weights), 7), torch.tensor(weights))
     assert torch.equal(got, row)
 
 
@@ -195,8 +200,8 @@ def test_the_order_of_rows_does_not_matter(kind: Any, weights: list[int], seed: 
     m = len(weights)
     rows, w = draw(m, 9, seed=seed), torch.tensor(weights)
     order = torch.randperm(m, generator=torch.Generator().manual_seed(seed))
-    rule = Aggregation(kind, byzantine_fraction=0.3)
-    close(rule.mean(rows[order], w[order]), rule.mean(rows, w), 1e-6)
+    rule = ruled(kind, 0.3)
+    close(robust.mean(rule, rows[order], w[order]), robust.mean(rule, rows, w), 1e-6)
 
 
 @EVERY
@@ -208,13 +213,13 @@ def test_a_minority_cannot_carry_it_away(kind: Any, count: int, seed: int, size:
     away = draw(30, seed=seed + 1)
     rows[:count] = size * away / away.norm()
     honest = rows[count:].double()
-    got = Aggregation(kind, byzantine_fraction=0.31).mean(rows, torch.ones(13))
+    got = robust.mean(ruled(kind, 0.31), rows, torch.ones(13))
     reach = (honest - honest.mean(0)).norm(dim=1).max()
     assert float((got - honest.mean(0)).norm()) <= 1.1 * float(reach)
     if kind in ("median", "trimmed"):
         assert bool((got >= honest.min(0).values - 1e-6).all() and (got <= honest.max(0).values + 1e-6).all())
     if count and size > 1e3:
-        apart(Aggregation().mean(rows, torch.ones(13)), honest.mean(0), 10.0)
+        apart(robust.mean(Aggregation(), rows, torch.ones(13)), honest.mean(0), 10.0)
 
 
 @EVERY
@@ -222,9 +227,9 @@ def test_who_weighs_nothing_takes_no_part(kind: Any) -> None:
     """A row of weight 0 is as if it were not there, in mixtures too."""
     rows, w = draw(7, 11), torch.tensor([3.0, 0, 1, 2, 0, 5, 4])
     rows[1] = 1e6
-    rule, there = Aggregation(kind, byzantine_fraction=0.3), w > 0
-    close(rule.mean(rows, w), rule.mean(rows[there], w[there]), 1e-6)
-    close(rule.mix(w[None], rows)[0], rule.mean(rows[there], w[there]), 1e-6)
+    rule, there = ruled(kind, 0.3), w > 0
+    close(robust.mean(rule, rows, w), robust.mean(rule, rows[there], w[there]), 1e-6)
+    close(robust.mix(rule, w[None], rows)[0], robust.mean(rule, rows[there], w[there]), 1e-6)
 
 
 @EVERY
@@ -232,11 +237,11 @@ def test_a_mixture_is_the_rule_for_each_row_of_weights(kind: Any) -> None:
     """Each row by itself, at any scale; one without any weight gives 0."""
     rows, w = draw(8, 11), torch.rand(4, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     w[2] = 0
-    rule = Aggregation(kind, byzantine_fraction=0.3)
-    got = rule.mix(w, rows)
+    rule = ruled(kind, 0.3)
+    got = robust.mix(rule, w, rows)
     for i in (0, 1, 3):
-        close(got[i], rule.mean(rows, w[i]), 1e-7)
-        close(got[i], rule.mix(7 * w[i : i + 1], rows)[0], 1e-7)
+        close(got[i], robust.mean(rule, rows, w[i]), 1e-7)
+        close(got[i], robust.mix(rule, 7 * w[i : i + 1], rows)[0], 1e-7)
     assert not bool(got[2].any())
 
 
@@ -245,10 +250,10 @@ def test_groups_are_merged_each_by_itself(kind: Any) -> None:
     """The rule among a group's rows; a group without rows, or whose rows weigh nothing, keeps what it had."""
     rows, otherwise = draw(11, 6), draw(4, 6, seed=2)
     group, w = torch.tensor([0, 2, 0, 2, 0, 2, 0, 2, 0, 2, 3]), torch.tensor([1.0, 2, 3, 4, 5, 6, 7, 8, 9, 1, 0])
-    rule = Aggregation(kind, byzantine_fraction=0.3)
-    got = rule.group_mean(rows, w, group, otherwise)
+    rule = ruled(kind, 0.3)
+    got = robust.group_mean(rule, rows, w, group, otherwise)
     for g in (0, 2):
-        assert torch.equal(got[g], rule.mean(rows[group == g], w[group == g]))
+        assert torch.equal(got[g], robust.mean(rule, rows[group == g], w[group == g]))
     assert torch.equal(got[[1, 3]], otherwise[[1, 3]])
 
 
@@ -257,9 +262,9 @@ def test_groups_are_merged_each_by_itself(kind: Any) -> None:
 def test_the_width_of_blocks_changes_nothing(kind: Any, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns are worked on in blocks, to bound memory."""
     rows, w = draw(9, 23), torch.rand(2, 9, generator=torch.Generator().manual_seed(1))
-    whole = Aggregation(kind, byzantine_fraction=0.3).mix(w, rows)
+    whole = robust.mix(ruled(kind, 0.3), w, rows)
     monkeypatch.setattr(algebra, "_BLOCK", block)
-    close(Aggregation(kind, byzantine_fraction=0.3).mix(w, rows), whole, 1e-7)
+    close(robust.mix(ruled(kind, 0.3), w, rows), whole, 1e-7)
 
 
 @EVERY
@@ -267,9 +272,9 @@ def test_the_width_of_blocks_changes_nothing(kind: Any, block: int, monkeypatch:
 def test_shapes_and_types_stay(kind: Any, dtype: torch.dtype) -> None:
     """Rows of any shape come back as one of them, in their own type."""
     rows = draw(6, 2, 3).to(dtype)
-    got = Aggregation(kind).mean(rows, torch.ones(6))
+    got = robust.mean(Aggregation(kind), rows, torch.ones(6))
     assert (got.shape, got.dtype) == ((2, 3), dtype)
-    close(got.flatten(), Aggregation(kind).mean(rows.flatten(1), torch.ones(6)), 0)
+    close(got.flatten(), robust.mean(Aggregation(kind), rows.flatten(1), torch.ones(6)), 0)
 
 
 # ---- the mean -----------------------------------------------------------------------------------------------------
@@ -277,39 +282,28 @@ def test_the_mean_is_what_it_was_bit_for_bit() -> None:
     """`Rule()` is the algebra of rows and nothing else, negative weights included."""
     rows, w, otherwise = draw(5, 4, 3), torch.tensor([3, 1, 4, 1, 5]), draw(3, 12, seed=1)
     flat, group, mixed = rows.flatten(1), torch.tensor([0, 2, 0, 2, 2]), draw(2, 5, seed=4)
-    assert torch.equal(Aggregation().mean(rows, w), algebra.weighted_mean(rows, w))
+    assert torch.equal(robust.mean(Aggregation(), rows, w), algebra.weighted_mean(rows, w))
     assert torch.equal(
-        Aggregation().group_mean(flat, w, group, otherwise), algebra.group_mean(flat, w, group, otherwise)
+        robust.group_mean(Aggregation(), flat, w, group, otherwise), algebra.group_mean(flat, w, group, otherwise)
     )
     assert bool((mixed < 0).any())
-    assert torch.equal(Aggregation().mix(mixed, flat), algebra.mix(mixed, flat))
-    assert torch.equal(
-        Aggregation("mean", byzantine_fraction=0.4, norm_bound=9.0).mean(rows, w), Aggregation().mean(rows, w)
-    )
+    assert torch.equal(robust.mix(Aggregation(), mixed, flat), algebra.mix(mixed, flat))
 
 
 @EVERY
 def test_negative_weights_are_refused_by_name(kind: Any) -> None:
     """No rule but the mean says what they should mean."""
     with pytest.raises(MethodError, match=rf"'{kind}' is not defined for negative weights, got -0.5; use the rule"):
-        Aggregation(kind).mix(torch.tensor([[1.0, -0.5, 0.5]]), draw(3, 2))
+        robust.mix(Aggregation(kind), torch.tensor([[1.0, -0.5, 0.5]]), draw(3, 2))
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"rule": "mode"}, "rule must be one of 'mean', 'median', 'trimmed', 'krum', 'norm', got 'mode'"),
-        ({"byzantine_fraction": 0.5}, r"byzantine_fraction must be at least 0 and below 0.5 .*, got 0.5"),
-        ({"byzantine_fraction": -0.1}, "byzantine_fraction must be .* got -0.1"),
-        ({"byzantine_fraction": float("nan")}, "byzantine_fraction must be .* got nan"),
-        ({"norm_bound": 0.0}, "norm_bound must be above 0 and finite, got 0.0"),
-        ({"norm_bound": float("inf")}, "norm_bound must be above 0 and finite, got inf"),
-    ],
+    "rule", ["mode", "trimmed@fraction=0.5", "trimmed@fraction=-0.1", "krum@fraction=nan", "norm@bound=0", "median@a=1"]
 )
-def test_settings_out_of_range_are_named(fields: dict[str, Any], message: str) -> None:
-    """By the names that a file and a flag take."""
-    with pytest.raises(ConfigError, match=message):
-        Aggregation(**fields)
+def test_settings_out_of_range_are_named(rule: str) -> None:
+    """With what was given."""
+    with pytest.raises(ConfigError, match=f"rule.*{rule.partition('@')[0]}"):
+        Aggregation(rule)
 
 
 # ---- in a round ---------------------------------------------------------------------------------------------------

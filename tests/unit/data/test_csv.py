@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +11,10 @@ import pytest
 import torch
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.data import load
+from fedkin.data import federation_of, load, resolved
 from fedkin.data.sources.tables import read_csv
-from fedkin.experiment.settings import DataSettings, Settings
-from fedkin.methods import get_method
+from fedkin.experiment.settings import DataSettings, toml_of
+from grouped import described
 from refusals import refuses
 
 TABLE = "age,ward,colour,sick\n40,b,red,0\n50,a,blue,2\n,b,red,1\n60,a,,0\n"
@@ -261,20 +260,18 @@ def test_who_names_the_clients_means_them(tmp_path: Path) -> None:
     lines = [f"{i},{i % 3},{i % 2}" for i in range(90)]
     (tmp_path / "t.csv").write_text("x,ward,y\n" + "\n".join(lines) + "\n")
     one = DataSettings(data=str(tmp_path / "t.csv"), target="y")
-    assert (one.chosen(), replace(one, client_column="ward").chosen()) == ("dirichlet", "natural")
-    f = replace(one, client_column="ward").federation(0)
+    assert [resolved(how).partition for how in (one, one.but(client_column="ward"))] == ["dirichlet", "natural"]
+    f = federation_of(one.but(client_column="ward"), 0)
     assert (len(f), f.client_names) == (3, ("0", "1", "2"))
-    assert replace(one, client_column="ward", alpha=0.5).chosen() == "dirichlet"
-    assert replace(one, client_column="ward", partition="iid").chosen() == "iid"
-    assert replace(one, client_column="ward", min_samples=5).chosen() == "natural"
+    assert resolved(one.but(client_column="ward", partition="iid")).partition == "iid"
     (tmp_path / "many").mkdir()
     for name in ("a", "b"):
         (tmp_path / "many" / f"{name}.csv").write_text("x,y\n" + "1,0\n2,1\n" * 10)
     many = DataSettings(data=str(tmp_path / "many"), target="y")
-    assert many.chosen() == "natural"
-    assert many.federation(0).client_names == ("a", "b")
-    assert 'partition = "natural"' in Settings("fedavg", get_method("fedavg"), data=many).toml()
-    assert DataSettings().chosen() == "dirichlet"
+    assert resolved(many).partition == "natural"
+    assert federation_of(many, 0).client_names == ("a", "b")
+    assert 'partition = "natural"' in toml_of(described("fedavg", data=many))
+    assert resolved(DataSettings()).partition == "dirichlet"
 
 
 def test_dropped_columns_may_hold_commas(tmp_path: Path) -> None:
@@ -287,7 +284,7 @@ def test_dropped_columns_may_hold_commas(tmp_path: Path) -> None:
     assert (flag, rest) == ("--drop", [])
     for given, left in ((advised, ["age", "weight, kg"]), (f'{advised}, "weight, kg",', ["age"])):
         data = DataSettings(data=str(tmp_path / "t.csv"), target="ill", drop=given, clients=1, partition="iid")
-        f = data.federation(0)
+        f = federation_of(data, 0)
         assert [column.name for column in f.preparation.columns] == left
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedkin.core import ConfigError
-from fedkin.data import Federation, SiteData, add_feature_noise, plant
+from fedkin.data import Federation, SiteData, add_feature_noise, federation_of, plant, seeded
 from fedkin.data.checks import PARTS
 from fedkin.experiment.settings import DataSettings
 from refusals import refuses
@@ -53,19 +53,19 @@ def test_a_variance_is_a_number_of_at_least_0(variance: float) -> None:
 def test_a_run_can_have_noise_on_any_partition() -> None:
     """``feature_noise`` of the data settings is drawn with the data's seed, and goes with planted groups."""
     how = {"data": "digits", "partition": "quantity", "clients": 5, "samples_per_client": 20}
-    noisy = DataSettings(**how, feature_noise=0.1, data_seed=3).federation(0)  # type: ignore[arg-type]
-    plain = DataSettings(**how, data_seed=3).federation(0)  # type: ignore[arg-type]
+    noisy = federation_of(DataSettings(**how, feature_noise=0.1, data_seed=3), 0)  # type: ignore[arg-type]
+    plain = federation_of(DataSettings(**how, data_seed=3), 0)  # type: ignore[arg-type]
     assert noisy.name == "digits, quantity, feature noise of variance up to 0.1"
     assert noisy.fingerprint() == add_feature_noise(plain, 0.1, seed=3).fingerprint() != plain.fingerprint()
-    both = DataSettings(**how, feature_noise=0.1, data_seed=3, plant="labels").federation(0)  # type: ignore[arg-type]
+    both = federation_of(DataSettings(**how, feature_noise=0.1, data_seed=3, plant="labels"), 0)  # type: ignore[arg-type]
     assert both.fingerprint() == plant(noisy, "labels").fingerprint()
 
 
 def test_noise_is_not_for_data_of_a_site() -> None:
     """A site of its own takes its data as they are; a share of a data set is that of the simulation."""
-    how = DataSettings(partition="natural", feature_noise=0.1).sharing(0)
+    how = seeded(DataSettings(partition="natural", feature_noise=0.1), 0)
     with pytest.raises(ConfigError):
         SiteData("hospital.csv").card(how)
     settings = DataSettings(data="digits", partition="iid", clients=4, feature_noise=0.1)
-    site, how = SiteData("digits", share=2), settings.sharing(0)
-    assert torch.equal(site.shard(site.card(how), 0, how).train.x, settings.federation(0).clients[2].train.x)
+    site, how = SiteData("digits", share=2), seeded(settings, 0)
+    assert torch.equal(site.shard(site.card(how), 0, how).train.x, federation_of(settings, 0).clients[2].train.x)

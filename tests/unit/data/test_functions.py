@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.data import load
+from fedkin.data import federation_of, load
 from fedkin.experiment.settings import DataSettings
 from refusals import refuses
 
@@ -118,7 +118,7 @@ def test_what_a_function_may_give(
     d = load(f"{own}:{name}")
     assert (len(d), d.shape) == (samples, shape)
     assert (None if d.client_names is None else len(d.client_names)) == clients
-    f = DataSettings(data=f"{own}:{name}", clients=2 if clients is None else None).federation(0)
+    f = federation_of(DataSettings(data=f"{own}:{name}", clients=2 if clients is None else None), 0)
     assert len(f) == (2 if clients is None else clients)
     assert f.preparation is not None
 
@@ -132,17 +132,19 @@ def test_texts_as_objects(own: str) -> None:
 
 def test_a_federation(own: str) -> None:
     """It is taken as it is; settings that would share it out are refused."""
-    assert len(DataSettings(data=f"{own}:federation").federation(0)) == 3
+    assert len(federation_of(DataSettings(data=f"{own}:federation"), 0)) == 3
     with pytest.raises(ConfigError):
-        DataSettings(data=f"{own}:federation", clients=2).federation(0)
+        federation_of(DataSettings(data=f"{own}:federation", clients=2), 0)
     with pytest.raises(ConfigError):
         load(f"{own}:federation")
 
 
 def test_a_partition_wins(own: str) -> None:
     """Who sets a partition, or a setting that only another one has, gets it."""
-    assert len(DataSettings(data=f"{own}:per_client", partition="iid", clients=5).federation(0)) == 5
-    assert len(DataSettings(data=f"{own}:per_client", alpha=10.0, clients=4).federation(0)) == 4
+    assert len(federation_of(DataSettings(data=f"{own}:per_client", partition="iid", clients=5), 0)) == 5
+    assert (
+        len(federation_of(DataSettings(data=f"{own}:per_client", partition="dirichlet@alpha=10.0", clients=4), 0)) == 4
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.data import IID, Preparation, federate, load
+from fedkin.data import IID, Preparation, federate, federation_of, load
 from fedkin.data.sources import Reading, hub
 from fedkin.experiment.settings import DataSettings
 from fedkin.inspection import inspect
@@ -54,7 +54,7 @@ def test_images(pictures: str, caplog: pytest.LogCaptureFixture) -> None:
     assert (len(d), d.shape, d.labels, d.client_names) == (60, (1, 2, 3), ("cat", "dog"), ("w0", "w1", "w2"))
     assert d.x[:, 0, 0, 0].tolist() == list(range(60))
     assert len(d.official_test) == 6
-    f = DataSettings(data=pictures).federation(0)
+    f = federation_of(DataSettings(data=pictures), 0)
     assert (len(f), f.client_names) == (3, ("w0", "w1", "w2"))
     assert load(pictures, image_size=4).shape == (1, 4, 4)
 
@@ -87,14 +87,16 @@ def test_a_table_keeps_its_test_part(tmp_path: Path) -> None:
     datasets.DatasetDict({"test": part(20, 1000.0), "train": part(80, 0.0)}).save_to_disk(str(tmp_path / "d"))
     d = load(f"hf:{tmp_path}/d")
     assert (len(d), len(d.official_test), d.client_names) == (80, 20, ("a", "b"))
-    f = DataSettings(data=f"hf:{tmp_path}/d", split="official").federation(0)
+    f = federation_of(DataSettings(data=f"hf:{tmp_path}/d", split="official"), 0)
     assert [len(c.test) for c in f.clients] == [10, 10]
     assert f.preparation is not None
     trained = torch.cat([c.train.x for c in f.clients])
     assert abs(float(trained.mean())) < 1e-5
     assert all(float(c.test.x.min()) > 10 for c in f.clients)  # of other ages than any that was trained on
     assert [c.test.y.tolist() for c in f.clients] == [[0, 1] * 5, [0, 1] * 5]
-    assert sum(len(c.test) for c in DataSettings(data=f"hf:{tmp_path}/d").federation(0).clients) == 20  # a fifth of 100
+    assert (
+        sum(len(c.test) for c in federation_of(DataSettings(data=f"hf:{tmp_path}/d"), 0).clients) == 20
+    )  # a fifth of 100
 
 
 def test_a_split_without_a_column(tmp_path: Path) -> None:
@@ -152,7 +154,7 @@ def test_classes_in_other_columns_are_texts(tmp_path: Path) -> None:
 
 def test_what_was_guessed_goes_with_the_data(pictures: str) -> None:
     """In the preparation, which lies in the run folder and in exports, and in words for `inspect`."""
-    f = DataSettings(data=pictures).federation(0)
+    f = federation_of(DataSettings(data=pictures), 0)
     assert dict(f.preparation.taken) == {"label": "label", "client": "writer_id", "input": "picture"}
     assert Preparation.from_json(json.loads(json.dumps(f.preparation.to_json()))) == f.preparation
     found = hub.open_hub(pictures, Reading(target="label"))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.data import load
+from fedkin.data import federation_of, load, resolved
 from fedkin.experiment.settings import DataSettings
 from refusals import refuses
 
@@ -101,8 +101,8 @@ def test_clients_without_a_flag(tmp_path: Path) -> None:
             for i in range(8):
                 save(tmp_path / client / kind / f"{i}.png", value)
     settings = DataSettings(data=str(tmp_path))
-    assert settings.chosen() == "natural"
-    f = settings.federation(0)
+    assert resolved(settings).partition == "natural"
+    f = federation_of(settings, 0)
     assert (len(f), f.client_names, f.labels) == (2, ("a", "b"), ("cat", "dog"))
     made = f.preparation.apply([tmp_path / "a" / "dog" / "1.png"])
     assert (tuple(made.shape), made.unique().tolist()) == ((1, 1, 2, 3), [1.0])

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from fedkin.core.samples import Samples
-from fedkin.data import IID, ClassesPerClient, Dataset, Dirichlet, Natural, Sharing
+from fedkin.data import IID, ClassesPerClient, Dataset, Dirichlet, Natural
+from fedkin.experiment.settings import DataSettings
 from fedkin.inspection import Finding, Inspection, inspect, look
 from fedkin.inspection.finding import ClientSummary
 from fedkin.inspection.shares import clients_of
@@ -144,7 +145,7 @@ def photos(tmp_path: Path) -> Path:
 def test_images_that_are_resized_may_have_any_size(photos: Path) -> None:
     """No error where the reader brings them to one size; without that, the advice is a command that works."""
     assert "--image-size 20" in one(inspect(photos), "refused").todo
-    found = look(photos, Sharing(None, image_size=20))
+    found = look(photos, DataSettings(image_size=20))
     assert (found.findings, found.usable()) == ((), True)
     assert [c.name for c in found.clients] == ["ann 2", "ann 10"]  # in the order of the numbers
 
@@ -192,11 +193,11 @@ def test_one_small_client_of_many_is_a_note() -> None:
 def test_advice_is_for_the_partition_and_the_split_that_there_are() -> None:
     """Settings that the partition has; natural clients have none that gives them classes, and keep their samples."""
     one = (ClientSummary("a", 4, 2, 0, (6, 0)),)
-    larger = "use a larger --min-samples, or ask for fewer clients"
+    larger = "use a larger min_samples (--partition dirichlet@min_samples=N), or ask for fewer clients"
     for partition, few, classes in (
-        (Natural(), "leave small clients out: a larger --min-samples", ""),
-        (Dirichlet(0.5), larger, "; a larger --alpha gives clients more classes"),
-        (ClassesPerClient(1), None, "; a larger --classes-per-client gives clients more classes"),
+        (Natural(), "leave small clients out: --partition natural@min_samples=N with a larger N", ""),
+        (Dirichlet(0.5), larger, "; a larger alpha of the partition gives clients more classes"),
+        (ClassesPerClient(1), None, "; a larger classes_per_client of the partition gives clients more classes"),
     ):
         small, untested, single = clients_of(one, 2, partition)
         assert few is None or small.todo == few

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.data import KNOWN, Dirichlet, absolute, federate, load
+from fedkin.data import KNOWN, Dirichlet, absolute, federate, federation_of, load
 from fedkin.data.sources import papers
 from fedkin.experiment.settings import DataSettings
 from refusals import refuses
@@ -169,7 +169,7 @@ def test_femnist(root: Path) -> None:
     assert d.client is not None
     assert torch.bincount(d.client).tolist() == [24, 20, 30]
     assert d.x[20].max() == pytest.approx(0.1)
-    f = DataSettings(data="femnist", split="official").federation(0)
+    f = federation_of(DataSettings(data="femnist", split="official"), 0)
     assert (len(f), f.sizes()[:, 2].tolist()) == (3, [4, 4, 4])
     (root / "femnist" / "test" / "bad.json").write_text('{"users": ["u"]}')
     with pytest.raises(DataError):

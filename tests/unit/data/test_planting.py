@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedkin.core import ConfigError, PartitionError
-from fedkin.data import IID, Federation, federate, load, plant, planted_groups
+from fedkin.data import IID, Federation, federate, federation_of, load, plant, planted_groups
 from fedkin.experiment.settings import DataSettings
 from refusals import refuses
 
@@ -57,8 +57,8 @@ def test_what_cannot_be_planted_is_refused() -> None:
 def test_a_run_can_plant() -> None:
     """``plant`` and ``groups`` of the data settings; four groups unless said."""
     settings = DataSettings(data="digits", partition="iid", clients=8, plant="rotations", samples_per_client=20)
-    f = settings.federation(0)
+    f = federation_of(settings, 0)
     assert f.groups.max() == 3
-    fewer = DataSettings(data="digits", partition="iid", clients=8, plant="labels", groups=2, samples_per_client=20)
-    g = fewer.federation(0).groups
+    fewer = DataSettings(data="digits", partition="iid", clients=8, plant="labels@groups=2", samples_per_client=20)
+    g = federation_of(fewer, 0).groups
     assert g.max() == 1

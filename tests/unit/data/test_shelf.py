@@ -63,7 +63,7 @@ def test_a_run_on_it_is_the_same(tmp_path: Path) -> None:
     results = [
         fedkin.run(fedkin.get_method("fedper"), data, "linear", training, rounds=3, compute=compute)
         for data in (one, other)
-        for compute in (fedkin.Compute("loop"), fedkin.Compute("workers", workers=2))
+        for compute in (fedkin.Compute("loop"), fedkin.Compute("workers@n=2"))
     ]
     for result in results[1:]:
         assert result.rounds == results[0].rounds

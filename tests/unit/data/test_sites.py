@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +17,23 @@ from msgspec import structs
 from fedkin.core.errors import ConfigError, DataError, PartitionError
 from fedkin.core.samples import Samples
 from fedkin.data import (
-    IID,
     Card,
     ClientData,
     Dataset,
     Natural,
-    Sharing,
     SiteData,
     deal,
     federate,
+    federation_of,
     load,
     merge,
+    seeded,
     site_client,
 )
 from fedkin.experiment.settings import DataSettings
 from refusals import refuses
 
-OWN = Sharing(Natural(min_samples=1), seed=5, target="sick", scaling="client")
+OWN = DataSettings(partition="natural@min_samples=1", data_seed=5, target="sick", scaling="client")
 
 # As the four hospitals of the UCI heart disease data: one has no value of ca and thal at all, one has every field.
 HEART = {
@@ -62,7 +61,7 @@ def hospitals(tmp_path: Path) -> Path:
     return folder
 
 
-def read_apart(folder: Path, how: Sharing, texts: tuple[str, ...] = ()) -> tuple[Card, list[ClientData]]:
+def read_apart(folder: Path, how: DataSettings, texts: tuple[str, ...] = ()) -> tuple[Card, list[ClientData]]:
     """What the sites make of their files, each in its own folder's order of numbers, with nothing but cards shared."""
     sites = {path.stem: SiteData(path, texts=texts) for path in sorted(folder.iterdir())}
     card = Card.from_json(merge({name: site.card(how) for name, site in sites.items()}).to_json())
@@ -73,7 +72,7 @@ def read_apart(folder: Path, how: Sharing, texts: tuple[str, ...] = ()) -> tuple
 @pytest.mark.parametrize("binary", [False, True])
 def test_hospitals_apart_and_together(hospitals: Path, binary: bool) -> None:
     """Four hospitals with columns that are empty somewhere: the same shards, bit for bit, as from one folder."""
-    how = replace(OWN, binary=binary, samples_per_client=5)
+    how = OWN.but(binary=binary, samples_per_client=5)
     together = deal(hospitals, how)
     card, shards = read_apart(hospitals, how)
     assert (card.shape, card.classes, card.labels) == (together.shape, together.classes, together.labels)
@@ -146,7 +145,7 @@ def test_a_site_that_comes_later(hospitals: Path) -> None:
     card = merge({"va": SiteData(hospitals / "va.csv").card(OWN)})
     late = hospitals / "late.csv"
     late.write_text("ward,age,sick\nz,,1\nb,3,0\n")
-    shard = SiteData(late).shard(card, 1, replace(OWN, test=0.0, validation=0.0))
+    shard = SiteData(late).shard(card, 1, OWN.but(test=0.0, validation=0.0))
     assert shard.train.x.tolist() == [[0, 0, 0], [0, 0, 1]]
     assert shard.train.y.tolist() == [1, 0]
     for text, facts in (
@@ -158,27 +157,27 @@ def test_a_site_that_comes_later(hospitals: Path) -> None:
         with refuses(DataError, *facts):
             SiteData(late).shard(card, 1, OWN)
     with pytest.raises(DataError):
-        SiteData(hospitals / "va.csv").shard(card, 0, replace(OWN, binary=True))
+        SiteData(hospitals / "va.csv").shard(card, 0, OWN.but(binary=True))
 
 
 def test_settings_that_a_site_cannot_follow(hospitals: Path) -> None:
     """What needs everybody's data in one place is refused at the card already, with what to do."""
     site = SiteData(hospitals / "va.csv")
     for how, fact in (
-        (replace(OWN, scaling="pooled"), 'scaling = "client"'),
-        (replace(OWN, partition=IID()), 'partition = "natural"'),
-        (replace(OWN, planted="labels"), "planted"),
-        (replace(OWN, target=None), "target"),
+        (OWN.but(scaling="pooled"), 'scaling = "client"'),
+        (OWN.but(partition="iid"), 'partition = "natural"'),
+        (OWN.but(plant="labels"), "plant"),
+        (OWN.but(target=None), "target"),
     ):
         with refuses(ConfigError, fact):
             site.card(how)
     card = merge({"va": site.card(OWN)})
     with pytest.raises(ConfigError):
-        site.shard(card, 0, replace(OWN, scaling="pooled"))
+        site.shard(card, 0, OWN.but(scaling="pooled"))
     with refuses(PartitionError, "6", "10"):
-        site.shard(card, 0, replace(OWN, partition=Natural()))
+        site.shard(card, 0, OWN.but(partition="natural"))
     with refuses(ConfigError, "--share 0"):
-        SiteData("digits").card(replace(OWN, target=None, scaling="pooled"))
+        SiteData("digits").card(OWN.but(target=None, scaling="pooled"))
 
 
 def test_several_clients_are_not_one_site(hospitals: Path) -> None:
@@ -188,10 +187,10 @@ def test_several_clients_are_not_one_site(hospitals: Path) -> None:
     path = hospitals / "va.csv"
     path.write_text("age,ward,sick\n1,a,0\n3,b,1\n")
     with refuses(DataError, "2"):
-        SiteData(path).card(replace(OWN, client_column="ward"))
+        SiteData(path).card(OWN.but(client_column="ward"))
     path.write_text("age,ward,sick\n1,a,0\n3,a,1\n")
-    assert SiteData(path).card(replace(OWN, client_column="ward")).shape == (1,)
-    assert SiteData(path).card(replace(OWN, client_column="hospital")).shape == (2,)
+    assert SiteData(path).card(OWN.but(client_column="ward")).shape == (1,)
+    assert SiteData(path).card(OWN.but(client_column="hospital")).shape == (2,)
 
 
 # ---- own arrays ---------------------------------------------------------------------------------------------------
@@ -202,7 +201,7 @@ def test_arrays_apart_and_together(tmp_path: Path) -> None:
     y, unit = rng.integers(0, 7, 90), np.arange(90) // 9
     y[client == 1] %= 3
     np.savez(tmp_path / "all.npz", x=x, y=y, hospital=client, unit=unit)
-    how = replace(OWN, target=None, scaling="pooled", client_column="hospital", samples_per_client=25)
+    how = OWN.but(target=None, scaling="pooled", client_column="hospital", samples_per_client=25)
     together = deal(tmp_path / "all.npz", how)
     sites = {}
     for k in range(3):
@@ -229,7 +228,7 @@ def test_arrays_apart_and_together(tmp_path: Path) -> None:
 
 def test_named_classes_of_arrays(tmp_path: Path) -> None:
     """Classes that are texts get the numbers that they have among all sites' classes."""
-    how, sites = replace(OWN, target=None, scaling="pooled", test=0.0, validation=0.0), {}
+    how, sites = OWN.but(target=None, scaling="pooled", test=0.0, validation=0.0), {}
     for name, labels in (("a", ["owl", "cat", "owl"]), ("b", ["dog", "owl"])):
         np.savez(tmp_path / f"{name}.npz", x=np.zeros((len(labels), 2)), y=np.array(labels))
         sites[name] = SiteData(tmp_path / f"{name}.npz")
@@ -252,7 +251,7 @@ def test_a_small_site_may_have_large_labels(tmp_path: Path, write_idx: Callable[
     folder.mkdir()
     write_idx(folder / "train-images-idx3-ubyte", np.zeros((3, 2, 2)))
     write_idx(folder / "train-labels-idx1-ubyte", y)
-    how = replace(OWN, target=None, scaling="pooled")
+    how = OWN.but(target=None, scaling="pooled")
     for path in (tmp_path / "few.npz", folder):
         assert SiteData(path).card(how).classes == 62
         with pytest.raises(DataError):
@@ -299,15 +298,15 @@ def test_site_shard(make_dataset: Callable[..., Dataset], test_part: bool, split
 @pytest.mark.parametrize(
     "data",
     [
-        DataSettings(clients=3, alpha=0.5),
-        DataSettings(clients=4, partition="iid", plant="labels", groups=2, samples_per_client=30),
+        DataSettings(clients=3, partition="dirichlet@alpha=0.5"),
+        DataSettings(clients=4, partition="iid", plant="labels@groups=2", samples_per_client=30),
         DataSettings("synthetic", partition="natural", split="pooled", data_seed=3),
     ],
     ids=["digits", "planted", "synthetic"],
 )
 def test_shares(data: DataSettings) -> None:
     """Share k of a built-in data set is client k of the simulation with the same settings, true group and all."""
-    federation, how = data.federation(7), data.sharing(7)
+    federation, how = federation_of(data, 7), seeded(data, 7)
     sites = [SiteData(data.data, share=k) for k in range(2)]
     card = merge({str(k): site.card(how) for k, site in enumerate(sites)})
     assert (card.shape, card.classes) == (federation.shape, federation.classes)
@@ -319,7 +318,7 @@ def test_shares(data: DataSettings) -> None:
 
 def test_shares_of_a_folder_of_tables(hospitals: Path) -> None:
     """A share may be standardised by the values of all: whoever deals it out has read them."""
-    how = replace(OWN, scaling="pooled")
+    how = OWN.but(scaling="pooled")
     site, together = SiteData(hospitals, share=3), deal(hospitals, how)
     card = site.card(how)
     assert equal(site.shard(card, 3, how), together.clients[3])
@@ -336,6 +335,6 @@ def test_shares_that_are_not_there(hospitals: Path) -> None:
         SiteData(hospitals, share=-1)
     with pytest.raises(ConfigError):
         SiteData(hospitals, share=1, texts=["age"])
-    card = merge({"x": SiteData("digits", share=0).card(Sharing(IID(), clients=2))})
+    card = merge({"x": SiteData("digits", share=0).card(DataSettings(partition="iid", clients=2))})
     with refuses(DataError, "8", "5", "1", "10"):
         SiteData(hospitals, share=0).shard(card, 0, OWN)

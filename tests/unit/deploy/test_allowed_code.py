@@ -13,7 +13,7 @@ import pytest
 
 from fedkin.core import ConfigError
 from fedkin.core.refusals import Reason
-from fedkin.data import SiteData
+from fedkin.data import SiteData, seeded
 from fedkin.deploy.allowed_code import Allowed, NotAllowed, settings_of
 from fedkin.deploy.client import ClientService
 from fedkin.deploy.messages import Clerk
@@ -22,7 +22,7 @@ from fedkin.deploy.participants import Members
 from fedkin.deploy.wire_format import WireMessage
 from fedkin.deploy.worker import Duty, Watch
 from fedkin.experiment.prepare import Experiment
-from fedkin.experiment.settings import settings_from
+from fedkin.experiment.settings import settings_from, table_of
 from hosttoys import Direct, altered, lines, on_hosts, settings, sites, with_setup
 from owncode import CAUTIOUS
 from thorough import thorough_except
@@ -274,12 +274,12 @@ def test_no_message_chooses_initial_weights_on_a_nodes_disk(tmp_path: Path, monk
     """Settings that name a file of weights are refused at the node; a network on hosts never reads one."""
     weights = tmp_path / "own.safetensors"
     weights.write_bytes(b"of this hospital alone")
-    table = settings("fedavg").table()
+    table = table_of(settings("fedavg"))
     table["model"]["init_weights"] = str(weights)
     with pytest.raises(ConfigError, match="init_weights names a file, which no run can choose on this machine"):
         settings_of(table)
     opened = list[object]()
     monkeypatch.setattr("fedkin.models.start.started", lambda make, file: opened.append(file) or make)
-    card = next(iter(sites(tmp_path).values())).data.card(settings("fedavg").data.sharing(0))
+    card = next(iter(sites(tmp_path).values())).data.card(seeded(settings("fedavg").data, 0))
     Experiment.on_hosts(settings_from(table), card, "run")
     assert opened == []

@@ -85,7 +85,7 @@ def hospitals(tmp_path: Path) -> Path:
 
 def of_tables(folder: Path, **data: Any) -> Settings:
     table = {"data": str(folder), "partition": "natural", "target": "ill", "scaling": "client", **data}
-    none = {"alpha": "none", "clients": "none", "samples_per_client": "none"}
+    none = {"clients": None, "samples_per_client": None}
     return settings("fedper", data={**none, **table}, run={"rounds": 6})
 
 
@@ -137,7 +137,7 @@ def test_images_take_their_size_and_classes_along(tmp_path: Path) -> None:
             for i in range(12):
                 pixels = np.clip(rng.normal(shades[name], 10, (6, 6)), 0, 255).astype(np.uint8)
                 image.fromarray(pixels).save(tmp_path / "data" / site / name / f"{i}.png")
-    none = {"alpha": "none", "clients": "none", "samples_per_client": "none"}
+    none = {"clients": None, "samples_per_client": None}
     data = {**none, "data": str(tmp_path / "data"), "partition": "natural"}
     s = settings("fedproto", data=data, hosts={"min_clients": 2})
     both = {i: ClientService(n, SiteData(tmp_path / "data" / n), tmp_path / "disks") for i, n in enumerate("ab")}

@@ -12,7 +12,6 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -226,7 +225,7 @@ def test_slow_clients_are_not_waited_for_twice(tmp_path: Path) -> None:
         return None if client == "c1" and of.head["kind"] in ("update", "evaluate", "keep") else post.ask(client, of)
 
     post.touch = touch
-    s = replace(s, run=replace(s.run, rounds=20, eval_every=20))
+    s = s.but(rounds=20, eval_every=20)
     ours = on_hosts(s, tmp_path, post, on_round=lambda report, line: spent.append(post.time.now))
     assert list(ours.rounds[0].answered) == list(ours.rounds[9].answered) == [0, 2]
     assert refused(ours.rounds[0], "update") == {1: "expired"}
@@ -313,7 +312,7 @@ def test_a_restarted_server_does_not_wait_for_leavers(least: int, tmp_path: Path
 
     with pytest.raises(Killed):
         on_hosts(s, tmp_path, post, on_round=on_round)
-    s = replace(s, hosts=replace(s.hosts, min_clients=least))
+    s = s.but(min_clients=least)
     ours = on_hosts(s, tmp_path, Direct(post.sites, off={102}))
     assert [list(line.answered) for line in ours.rounds] == [[0, 1, 2]] * 2 + [[0, 1]] * 4
     assert same_server(ours, traced(s, ours.rounds))

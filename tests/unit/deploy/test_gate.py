@@ -350,7 +350,7 @@ CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
         (CHUNKED, b"5\r\nhello, and more\r\n0\r\n\r\n"),
         (CHUNKED, b"-5\r\nhello\r\n0\r\n\r\n"),
         (CHUNKED, b"\0" * 200_000),
-        (CHUNKED + b"5;" + b"x" * 40_000 + b"\r\nhello\r\n0\r\n\r\n",),
+        (CHUNKED + b"5;" + b"x" * 1_000_000 + b"\r\nhello\r\n0\r\n\r\n",),
         (b"Content-Length: 5\r\n\r\nhel",),
         (b"\0" * 200_000, b"\n" * 200_000),
     ],

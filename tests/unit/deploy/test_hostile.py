@@ -17,7 +17,7 @@ from fedkin.deploy import submitted
 from fedkin.deploy.submitted import packed, run_submitted
 from fedkin.deploy.tensors import bundle, wire_message
 from fedkin.deploy.wire_format import WireMessage
-from fedkin.experiment.settings import Settings
+from fedkin.experiment.settings import Settings, table_of
 from fedkin.methods import METHODS
 from fedkin.record.result import Result
 from hosttoys import Direct, Touch, crafted, lines, on_hosts, same_server, settings, simulated, sites, traced
@@ -255,7 +255,7 @@ def test_the_limit_holds_in_a_secure_sum(name: str, participation: float, max_sh
     """Weights of a secure sum are settled before the uploads: c1, which claims a million samples, is told half of the
     weight of its sum of three, of six clients: all that were drawn, or those of its group."""
     run, secure = {"rounds": 6, "participation": participation, "eval_every": 100}, {"secure": True}
-    data = {"clients": 6, **({"plant": "labels", "groups": 2} if name == "oracle" else {})}
+    data = {"clients": 6, **({"plant": "labels@groups=2"} if name == "oracle" else {})}
     s = settings(name, data=data, hosts={"min_clients": 6, "max_share": max_share}, run=run, aggregation=secure)
     shares: list[float] = []
 
@@ -278,7 +278,7 @@ def test_the_limit_holds_in_a_secure_sum(name: str, participation: float, max_sh
 
 def test_two_clients_weigh_what_they_claim(tmp_path: Path) -> None:
     """One of two with more than half of the samples is honest for all that is known: the run is the simulator's."""
-    data = {"clients": 2, "samples_per_client": None, "alpha": 0.3, "partition": "dirichlet"}
+    data = {"clients": 2, "samples_per_client": None, "partition": "dirichlet@alpha=0.3"}
     s = settings("fedavg", data=data, hosts={"min_clients": 2}, run={"rounds": 2})
     ours, theirs = on_hosts(s, tmp_path, Direct(sites(tmp_path, 2))), simulated(s)
     assert max(ours.server.sizes) > 0.55 * sum(ours.server.sizes)
@@ -292,7 +292,7 @@ def test_the_limit_can_be_moved(tmp_path: Path) -> None:
     ours = claims(10_000_000, s, tmp_path)
     assert not any(line.limited for line in ours.rounds)
     for wrong in (0.0, 1.5):
-        with pytest.raises(ConfigError, match=r"\[hosts\] max_share must be above 0 and at most 1, got"):
+        with pytest.raises(ConfigError, match=r"\[hosts\] max_share"):
             settings("fedavg", hosts={"max_share": wrong})
 
 
@@ -466,17 +466,11 @@ def test_whatever_ends_a_run_says_why(
 def test_settings_that_the_server_does_not_know_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that another version submitted ends with the reason in its folder, not in silence."""
     monkeypatch.setattr(submitted, "_log_to", lambda stream: None)
-    table = settings("fedavg").table()
-
-    class Newer:
-        name, model = "fedavg", settings("fedavg").model
-
-        def table(self) -> dict[str, Any]:
-            return {**table, "run": {**table["run"], "novelty": 1}}
-
-    newer: Any = Newer()
+    s = settings("fedavg")
+    table = table_of(s)
+    monkeypatch.setattr(submitted, "table_of", lambda of: {**table, "run": {**table["run"], "novelty": 1}})
     with pytest.raises(ConfigError, match="novelty"):
-        run_submitted(Direct({}), packed(newer, tmp_path / "run"))
+        run_submitted(Direct({}), packed(s, tmp_path / "run"))
     assert "novelty" in (tmp_path / "run" / "failed.txt").read_text(encoding="utf-8")
 
 

@@ -21,6 +21,7 @@ from fedkin.deploy.tensors import bundle, wire_message
 from fedkin.deploy.wire_format import WireMessage
 from fedkin.deploy.worker import Duty, Watch
 from fedkin.display import OneLine
+from fedkin.experiment.settings import table_of
 from hosttoys import Direct, altered, on_hosts, settings, sites, with_setup
 
 
@@ -37,7 +38,7 @@ def test_no_other_method_reads_what_a_client_keeps(tmp_path: Path, caplog: pytes
     def steal(post: Direct, client: str, of: WireMessage) -> WireMessage:
         answer = post.ask(client, of)
         if client == "c1" and of.head["kind"] == "update" and of.head["round"] == 2:
-            told = settings("fedamp", training={"lr": 1e-30, "epochs": 1, "batch_size": 16}).table()
+            told = table_of(settings("fedamp", training={"lr": 1e-30, "epochs": 1, "batch_size": 16}))
             other = with_setup(of, {**post.setups[of.head["setup"]], "settings": told})
             head = {n: v for n, v in other.head.items() if n != "tensors"}
             head |= {"ack": of.head["seq"], "seq": of.head["seq"] + 1, "round": 3}
@@ -57,7 +58,7 @@ def test_a_run_may_become_longer(tmp_path: Path) -> None:
     def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
         if of.head["kind"] == "evaluate":
             heard.append(
-                post.ask(client, with_setup(of, {**post.setups[of.head["setup"]], "settings": longer.table()}))
+                post.ask(client, with_setup(of, {**post.setups[of.head["setup"]], "settings": table_of(longer)}))
             )
         return post.ask(client, of)
 
@@ -76,7 +77,7 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-OWN = {"data": "hospital", "clients": None, "partition": "natural", "alpha": None, "samples_per_client": None}
+OWN = {"data": "hospital", "clients": None, "partition": "natural", "samples_per_client": None}
 
 
 def with_data(of: WireMessage, data: Mapping[str, Any]) -> WireMessage:
@@ -134,7 +135,7 @@ def test_noise_that_cannot_be_accounted_for_is_refused(
         assert watch.ask(altered(of, privacy={"noise_multiplier": noise})).head["code"] == "settings"
     finally:
         watch.close()
-    assert "noise_multiplier must be a number from 0.01 to 1e+06" in capfd.readouterr().err
+    assert "noise_multiplier" in capfd.readouterr().err
 
 
 # ---- lines of the log ------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedkin.deploy.wire_format import WireMessage
-from fedkin.experiment.settings import settings_from
+from fedkin.experiment.settings import digest, settings_from, table_of
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites
 
 NAMED = {100: "c0", 101: "c1", 102: "c2"}
@@ -48,8 +48,8 @@ def test_free_names_is_a_switch(tmp_path: Path) -> None:
     s = settings("fedavg", hosts={"free_names": True})
     on_hosts(s, tmp_path, Direct(sites(tmp_path), named={**NAMED, 101: "c7"}))
     assert joined(tmp_path) == ["c0", "c1", "c2"]
-    assert s.digest() == settings("fedavg").digest()
-    assert settings_from(s.table()).hosts.free_names
+    assert digest(table_of(s)) == digest(table_of(settings("fedavg")))
+    assert settings_from(table_of(s)).hosts.free_names
 
 
 def test_a_key_without_a_name_is_asked_again(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from thorough import OF_EVERY_KIND, thorough_except
 @pytest.mark.parametrize("name", thorough_except([*METHODS, "ifca-cam", "fesem-cam"], (*OF_EVERY_KIND, "oracle")))
 def test_hosts_equal_the_simulator(name: str, tmp_path: Path) -> None:
     """State of the server, every line of every round and client, and what each client keeps."""
-    grouped = {"data": {"plant": "labels", "groups": 2}} if name == "oracle" else {}
+    grouped = {"data": {"plant": "labels@groups=2"}} if name == "oracle" else {}
     s = settings(name, **grouped)
     post = Direct(sites(tmp_path))
     ours, theirs = on_hosts(s, tmp_path, post), simulated(s)
@@ -37,7 +37,7 @@ def test_hosts_equal_the_simulator(name: str, tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_hosts_with_shares_drift_as_the_simulator(tmp_path: Path) -> None:
     """Noise and data that change in the second round: the same lines, and models that are checked on the last data."""
-    drift = {"plant": "labels", "groups": 2, "drift_round": 2, "drift_fraction": 1.0, "feature_noise": 0.05}
+    drift = {"plant": "labels@groups=2,drift=2,fraction=1", "feature_noise": 0.05}
     s = settings("fedper", data=drift)
     ours, theirs = on_hosts(s, tmp_path, Direct(sites(tmp_path))), simulated(s)
     assert same_server(ours, theirs)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fedkin.core import RunFolderError
-from fedkin.data import SiteData
+from fedkin.data import SiteData, federation_of
 from fedkin.deploy.client import ClientService
 from fedkin.deploy.messages import Clerk
 from fedkin.deploy.participants import Members
@@ -54,7 +54,7 @@ def test_three_hundred_runs_do_not_tell_the_true_counts(describe: WireMessage, t
     assert {a.head["code"] for a in answers[5:]} == {"budget"}
     assert not any(a.body for a in answers[5:])
     mean = torch.stack([bundle(a).counts for a in answers[:5]]).double().mean(0)
-    true = settings("fedavg").data.federation(0).clients[0].train.counts(10)
+    true = federation_of(settings("fedavg").data, 0).clients[0].train.counts(10)
     assert float((mean - true).abs().sum()) > 10
 
 

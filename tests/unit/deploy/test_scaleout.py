@@ -23,6 +23,7 @@ from fedkin.deploy.machine import free_port
 from fedkin.deploy.serve import serve
 from fedkin.deploy.submitted import Virtual, command, packed, run_submitted, unpacked, virtual
 from fedkin.deploy.wire_format import WireMessage
+from fedkin.experiment.settings import toml_of
 from fedkin.record.result import Result
 from hosttoys import Direct, Time, same_server, settings, simulated, sites, through_bytes
 from madeup import about, round_line, written
@@ -132,7 +133,7 @@ def test_a_link_that_is_not_there_leaves_the_reason_of_the_last_failure(tmp_path
     """`failed.txt` goes when the run is submitted."""
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / "config.toml").write_text(settings("fedavg").toml())
+    (folder / "config.toml").write_text(toml_of(settings("fedavg")))
     (folder / "failed.txt").write_text("no space left")
     with pytest.raises(ConfigError, match="is not a link's folder"):
         nodes.submit_command([str(folder), "--link", str(tmp_path / "nowhere")])

@@ -170,7 +170,7 @@ def test_hosts_equal_the_simulator(name: str, tmp_path: Path) -> None:
     """Methods that are offered it end on hosts as in the simulator, bit for bit: with one pool, uploads of several
     tensors, requests of their own kind, and pools by group."""
     tables = {
-        "data": {"clients": 6, "plant": "labels", "groups": 2} if name == "oracle" else {"clients": 4},
+        "data": {"clients": 6, "plant": "labels@groups=2"} if name == "oracle" else {"clients": 4},
         "method": {"after": 2, "clusters": 1} if name == "pfa" else {},
         "hosts": {"min_clients": 6 if name == "oracle" else 4},
         "run": {"rounds": 3},
@@ -289,9 +289,7 @@ def test_another_set_of_members_for_the_same_round_is_refused(tmp_path: Path) ->
     post.touch = touch
     with pytest.raises(Killed):
         on_hosts(s, tmp_path, post)
-    ours = on_hosts(
-        replace(s, hosts=replace(s.hosts, min_clients=3)), tmp_path, Direct(post.sites, touch=touch, off={103})
-    )
+    ours = on_hosts(s.but(min_clients=3), tmp_path, Direct(post.sites, touch=touch, off={103}))
     codes = [(client, a.head.get("code")) for client, a in answers[4:]]  # first of all they lack the new min_clients
     assert codes == [(f"c{i}", code) for code in ("setup", "masked") for i in range(3)]
     assert [list(line.answered) for line in ours.rounds] == [[0, 1, 2, 3], [], [0, 1, 2], [0, 1, 2]]

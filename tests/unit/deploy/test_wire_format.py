@@ -22,6 +22,7 @@ from fedkin.deploy.submitted import packed, unpacked
 from fedkin.deploy.tensors import bundle, wire_message
 from fedkin.deploy.wire_format import HEAD_LIMIT, WireError, WireMessage, head_bytes, head_of, refusal
 from fedkin.deploy.worker import receive, send
+from fedkin.experiment.settings import table_of
 from hosttoys import crafted, settings
 
 TYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool]
@@ -143,7 +144,7 @@ def test_a_submitted_run_survives(tmp_path: Path) -> None:
         word = packed(s, tmp_path / name)
         assert not set(word) & set(" \"'\n={}")
         again, folder = unpacked(word)
-        assert (again.table(), folder) == (s.table(), tmp_path / name)
+        assert (table_of(again), folder) == (table_of(s), tmp_path / name)
     for bad in ("", "x", word[:-8], 7):
         with pytest.raises(ConfigError, match="fedkin submit"):
             unpacked(bad)

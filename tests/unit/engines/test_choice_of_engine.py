@@ -50,7 +50,7 @@ def test_on_a_gpu_what_can_be_stacked_is(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
     monkeypatch.setattr("fedkin.engines.choice.cores", lambda: 2)
-    engine, why = choose("auto", 0, Job(FedAvg(), net(), Training(epochs=100), federation(), seed=1))
+    engine, why = choose("auto", Job(FedAvg(), net(), Training(epochs=100), federation(), seed=1))
     assert (engine == Stacked(), why == "stacks of clients on a GPU") == (stacked, stacked)
 
 
@@ -58,14 +58,14 @@ def test_little_work_is_left_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None
     """Six clients of a few samples, next to a GPU: as without one, and the reason says so."""
     job = Job(FedAvg(), network("mlp"), Training(), federation(), seed=1)
     monkeypatch.setattr("fedkin.engines.choice.cores", lambda: 2)
-    without = choose("auto", 0, job)
+    without = choose("auto", job)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    engine, why = choose("auto", 0, job)
+    engine, why = choose("auto", job)
     assert (engine, why) == (without[0], "2 worker processes (one per core; little work for a GPU)")
     assert without == (Workers(0), "2 worker processes (one per core)")
-    assert choose("stacked", 0, job)[0] == Stacked()
+    assert choose("stacked", job)[0] == Stacked()
     one = replace(job, shards=job.shards[:1])
-    assert choose("auto", 0, one)[1] == "one client after another (there is one client; little work for a GPU)"
+    assert choose("auto", one)[1] == "one client after another (there is one client; little work for a GPU)"
 
 
 @pytest.mark.parametrize(("clients", "cores", "little"), [(9, 2, False), (8, 2, True), (9, 3, True), (13, 3, False)])

@@ -18,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from chains import CLASSES, SHAPE, SMALL, Make, chains, data_for, one_of_each
 from fedkin.core import Bundle, ClientData, MethodError, Net, Samples, Training
 from fedkin.core.samples import tally
-from fedkin.engines import Engine, Gradient, Job, Loop, Task, Workers
+from fedkin.core.settings import Gradient
+from fedkin.engines import Engine, Job, Loop, Task, Workers
 from fedkin.engines.passes import CompiledPasses, RememberingClient, compiled_passes, evaluating
 from fedkin.engines.steps import layers_of
 from fedkin.methods import CAM, IFCA, METHODS, FedAvg

@@ -83,16 +83,16 @@ def test_after_a_gradient_workers_are_refused_and_auto_takes_the_loop(took: list
     assert not children_can_train()
     with refuses(EngineError, "GPU", "--engine loop"):
         Workers(2).start(job())
-    chosen, why = choose("auto", 2, job())
+    chosen, why = choose("auto", job())
     assert chosen == Loop()
     assert "this process took gradients where torch sees a GPU" in why
-    assert isinstance(choose("workers", 2, job())[0], Workers)
+    assert isinstance(choose("workers@n=2", job())[0], Workers)
 
 
 def test_a_process_of_a_pool_has_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may not have processes: `auto` takes the loop, and workers are refused by name."""
     monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(daemon=True))
-    chosen, why = choose("auto", 2, job())
+    chosen, why = choose("auto", job())
     assert chosen == Loop()
     assert "this process is a daemon" in why
     with refuses(EngineError, "multiprocessing.Pool", "--engine loop"):

@@ -14,7 +14,7 @@ from fedkin.capabilities.needs import needs_of, require_optimizer
 from fedkin.core import Batch, Bundle, ConfigError, Net, Samples, Train, Training
 from fedkin.core.method import Method
 from fedkin.core.seeds import generator
-from fedkin.core.train import Optimizer
+from fedkin.core.settings import Optimizer, Settings
 from fedkin.engines import Stacked, Workers
 from fedkin.engines.loop import batches, sgd
 from fedkin.experiment.compare import Comparison
@@ -156,7 +156,7 @@ def test_methods_with_formulas_for_sgd_are_refused() -> None:
     assert not refused(FedFa(client_momentum=0.0))
     require_optimizer(get_method("scaffold"), "sgd")
     with refuses(ConfigError, "SCAFFOLD", "'adamw'"):
-        Comparison(("scaffold",), training=Training(optimizer="adamw"))
+        Comparison(("scaffold",), base=Settings().but(training=Training(optimizer="adamw")))
     with refuses(ConfigError, "SCAFFOLD", "'adam'"):
         Experiment.on_hosts(
             small("scaffold", training={"optimizer": "adam"}), SimpleNamespace(shape=(6,), classes=3), "run"
@@ -172,6 +172,6 @@ def test_every_other_method_trains_by_adam(name: str) -> None:
     training = Training(epochs=1, batch_size=4, lr=0.01)
     setting = Setting(training=training)
     plain = tensors(play(get_method(name), setting, stop=2))
-    adaptive = tensors(play(get_method(name), replace(setting, training=replace(training, optimizer="adam")), stop=2))
+    adaptive = tensors(play(get_method(name), replace(setting, training=training.but(optimizer="adam")), stop=2))
     assert difference(plain, adaptive) is not None
     assert all(bool(t.isfinite().all()) for n, t in adaptive.items() if "state" in n and t.is_floating_point())

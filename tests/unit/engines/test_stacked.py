@@ -168,7 +168,7 @@ def test_requests_that_share_batches_meet_them_in_a_stack(stacks: list[int]) -> 
 def test_every_step_answers_as_the_loop(name: str, step: Any) -> None:
     """Joining, training, evaluation and what is kept, on methods that look at their data in between."""
     m = get_method(name)
-    j = job(m, training=Training(epochs=2, batch_size=4, lr=0.1, lr_decay=0.5))
+    j = job(m, training=Training(epochs=2, batch_size=4, lr=0.1, schedule="step@factor=0.5"))
     w = j.net.w0
     received = {
         "fedavg-ft": {"model": w},

@@ -269,7 +269,9 @@ class Recorded(Stacked):
 
 @pytest.mark.parametrize(("name", "kind"), [("ditto", "mlp"), ("fedavg", "norm without dropout")])
 def test_runs_with_recordings_are_the_loops(name: str, kind: Any, recorded: Made) -> None:
-    training = Training(4, batch_size=4, lr=0.05, momentum=0.5, weight_decay=0.01, decay_biases=False, lr_decay=0.9)
+    training = Training(
+        4, batch_size=4, lr=0.05, momentum=0.5, weight_decay=0.01, decay_biases=False, schedule="step@factor=0.9"
+    )
     setting = Setting(kind, training=training)
     loop, engine = tensors(play(METHODS[name](), setting)), Recorded(device="cpu")
     assert difference(loop, tensors(play(METHODS[name](), setting, engine)), 1e-5 if kind == "mlp" else 1e-3) is None

@@ -28,15 +28,15 @@ from fedkin.core import (
 )
 from fedkin.core.rows import _mixed_there, mix
 from fedkin.core.seeds import generator
+from fedkin.core.settings import Settings
 from fedkin.engines import Job, Loop, Session, Stacked, Task
 from fedkin.engines.as_trained import SealedVector, require_as_trained
 from fedkin.engines.stacked import StackedSession
 from fedkin.engines.stacked_device import Place
 from fedkin.experiment.run import _means_only
-from fedkin.experiment.settings import Setup
 from fedkin.methods import METHODS, FedAvg
 from fedkin.privacy.dp_sgd import Private
-from fedkin.server import Attack, Plan
+from fedkin.server import Plan
 from fedkin.testing.toys import federation, network
 from fedkin.testing.trial import Setting, difference, play, tensors
 from refusals import refuses
@@ -244,8 +244,7 @@ def test_a_method_that_declares_more_than_it_keeps_is_refused(program: Callable[
         updates(j, Staying().start(j))
 
 
-@dataclass(frozen=True)
-class Unread(Aggregation):
+class Unread(Aggregation, frozen=True):
     """Rule whose mean reads no upload."""
 
     def mean(self, rows: Tensor, weights: Tensor) -> Tensor:
@@ -269,14 +268,14 @@ def test_methods_keep_what_they_declare(name: str) -> None:
     ("changes", "only"),
     [
         ({}, True),
-        ({"attack": Attack("sign-flip", 0.3)}, False),
+        ({"attack": "sign-flip@fraction=0.3"}, False),
         ({"aggregation": Aggregation("median")}, False),
         ({"aggregation": Aggregation(secure=True)}, False),
     ],
 )
 def test_means_are_all_that_a_plain_run_needs(changes: dict[str, Any], only: bool) -> None:
     """Attacks, other rules and secure aggregation look at single uploads."""
-    assert _means_only(Setup(**changes)) is only
+    assert _means_only(Settings().but(**changes)) is only
 
 
 def test_a_plain_run_needs_means_only() -> None:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from fedkin.capabilities import Needs, Views
 from fedkin.core import Bundle, Client, ClientError, ConfigError, Method, Net, Samples, Train, Training, Work
-from fedkin.core.method import Moment
 from fedkin.core.seeds import generator
+from fedkin.core.settings import Moment
 from fedkin.engines import Answer, Job, Loop, Stacked, Task, Workers
 from fedkin.engines.loop import sgd
 from fedkin.engines.scoring import predicted
@@ -83,7 +83,7 @@ def test_the_step_size_falls_with_the_rounds() -> None:
         yield Train(c.w0)
         return Bundle()
 
-    j = job(method(client_update=client_update), training=Training(lr=0.1, lr_decay=0.5))
+    j = job(method(client_update=client_update), training=Training(lr=0.1, schedule="step@factor=0.5"))
     for t in (1, 2, 3):
         step(j, round=t)
     assert seen == pytest.approx([0.1, 0.05, 0.025])

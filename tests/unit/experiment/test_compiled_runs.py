@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,7 @@ def interrupted(settings: Settings, place: Path) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_results_do_not_depend_on_workers(workers: int, whole: Path, tmp_path: Path) -> None:
-    run_settings(settings_of(engine="workers", workers=workers), out=tmp_path / "a")
+    run_settings(settings_of(engine=f"workers@n={workers}"), out=tmp_path / "a")
     assert_same_run(tmp_path / "a", whole)
 
 
@@ -118,7 +117,7 @@ def test_a_run_gets_more_rounds_as_it_began(tmp_path: Path, monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "llvmlite", None)
         run_settings(settings, out=tmp_path / "a")
-        run_settings(replace(settings, run=replace(settings.run, rounds=6)), out=tmp_path / "b")
+        run_settings(settings.but(run=settings.run.but(rounds=6)), out=tmp_path / "b")
     resume(tmp_path / "a", rounds=6)
     assert_same_run(tmp_path / "a", tmp_path / "b")
     assert json.loads((tmp_path / "a" / RUN).read_text())["gradient"] == "explicit"

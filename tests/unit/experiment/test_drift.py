@@ -12,12 +12,25 @@ from torch import Tensor
 
 from fedkin import Bundle, Client, Method, Round, Train, Training, Work, run
 from fedkin.core import ConfigError, DataError, PartitionError
-from fedkin.data import IID, ClientData, Drift, Federation, SiteData, add_feature_noise, federate, load, plant
+from fedkin.data import (
+    IID,
+    ClientData,
+    Drift,
+    Federation,
+    SiteData,
+    add_feature_noise,
+    federate,
+    federation_of,
+    load,
+    plant,
+    seeded,
+)
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.run import resume, run_settings
-from fedkin.experiment.settings import Compute, DataSettings, RunSettings, Settings, Setup
+from fedkin.experiment.settings import Compute, DataSettings, RunSettings, Settings
 from fedkin.exporting import export
 from fedkin.methods import FedAvg, FedPer, Oracle
+from grouped import described
 from toys import Averaging
 
 CLIENTS, GROUPS, START = 6, 3, 3
@@ -49,7 +62,7 @@ class Counting(Averaging, Method):
 
 
 @pytest.mark.parametrize(
-    "engine", ["loop", *(pytest.param(e, marks=pytest.mark.thorough) for e in ("workers", "stacked"))]
+    "engine", ["loop", *(pytest.param(e, marks=pytest.mark.thorough) for e in ("workers@n=2", "stacked"))]
 )
 def test_a_round_trains_and_evaluates_on_its_own_data(engine: str) -> None:
     """Client k calls class c by (c + k mod 3) mod 10 and, if it drifts, by (c + (k + 1) mod 3) mod 10 from round 3 on;
@@ -59,7 +72,7 @@ def test_a_round_trains_and_evaluates_on_its_own_data(engine: str) -> None:
     assert late is not None
     assert (late != torch.arange(CLIENTS) % GROUPS).sum() == 3
     run(
-        method, found, "linear", TRAINING, rounds=4, eval_every=1, compute=Compute(engine=engine, workers=2),  # type: ignore[arg-type]
+        method, found, "linear", TRAINING, rounds=4, eval_every=1, engine=engine,
         on_round=lambda report, _: tested.update(
             {report.round: [b[p][0] for b in report.evaluation.values() for p in ("test", "validation")]}
         ),
@@ -129,7 +142,7 @@ def test_later_data_are_laid_out_for_the_network_too() -> None:
     """Channels lie last for a convolution, as in the data of the first round, so no round copies them."""
     coloured = Federation.from_arrays([(torch.rand(8, 3, 8, 8), torch.arange(8) % 2)] * 2)
     f = plant(coloured, "rotations", 2, drift=Drift(2, 1.0))
-    for shard in Experiment.of(FedAvg(), f, "small-cnn", Setup()).laid_out(f.clients):
+    for shard in Experiment.of(FedAvg(), f, "small-cnn", Settings()).laid_out(f.clients):
         for t in (1, 2):
             assert shard.at(t).train.x.is_contiguous(memory_format=torch.channels_last)
 
@@ -148,12 +161,10 @@ def test_a_share_of_a_data_set_drifts_as_in_the_simulation() -> None:
         data="digits",
         partition="iid",
         clients=4,
-        plant="labels",
-        drift_round=5,
-        drift_fraction=1.0,
+        plant="labels@drift=5,fraction=1",
         samples_per_client=9,
     )
-    how, simulated = settings.sharing(1), settings.federation(1).clients[2]
+    how, simulated = seeded(settings, 1), federation_of(settings, 1).clients[2]
     site = SiteData("digits", share=2)
     shard = site.shard(site.card(how), 0, how)
     for t in (4, 5):
@@ -163,10 +174,10 @@ def test_a_share_of_a_data_set_drifts_as_in_the_simulation() -> None:
 
 def test_the_seed_of_the_data_draws_who_drifts() -> None:
     """By the settings, half of the clients if no fraction is given; another seed draws others."""
-    settings = DataSettings(data="digits", partition="iid", clients=CLIENTS, plant="labels", groups=3, drift_round=3)
+    settings = DataSettings(data="digits", partition="iid", clients=CLIENTS, plant="labels@groups=3,drift=3")
     plain = federate(load("digits"), IID(), clients=CLIENTS, seed=1)
     one, other = (plant(plain, "labels", 3, drift=Drift(3, 0.5), seed=seed).fingerprint() for seed in (1, 0))
-    assert settings.federation(1).fingerprint() == one != other
+    assert federation_of(settings, 1).fingerprint() == one != other
 
 
 def test_what_cannot_drift_is_refused(tmp_path: Path) -> None:
@@ -178,10 +189,6 @@ def test_what_cannot_drift_is_refused(tmp_path: Path) -> None:
             Drift(2, fraction)
     with pytest.raises(ConfigError, match=r"groups must lie in 2\.\.6 to plant labels in digits.* got 1"):
         plant(digits(), "labels", 1, drift=Drift(2))
-    with pytest.raises(ConfigError, match=r"drift_round changes the groups of plant, which is not set \(given: 5\)"):
-        DataSettings(drift_round=5).sharing(0)
-    with pytest.raises(ConfigError, match=r"drift_fraction needs drift_round, which is not set \(given: 0.2\)"):
-        DataSettings(plant="labels", drift_fraction=0.2).sharing(0)
     with pytest.raises(DataError, match=r"the data of client \d drift, which a folder cannot hold"):
         drifting().save(tmp_path / "f")
     assert not (tmp_path / "f").exists()
@@ -215,14 +222,14 @@ def test_any_data_of_the_same_sizes_can_follow() -> None:
 def test_a_resumed_run_drifts_as_one_that_was_not_interrupted(tmp_path: Path) -> None:
     """The config of a run folder has the drift; two rounds and two more after its start are the same as four."""
     data = DataSettings(
-        data="digits", partition="iid", clients=4, samples_per_client=20, plant="labels", groups=2, drift_round=3
+        data="digits", partition="iid", clients=4, samples_per_client=20, plant="labels@groups=2,drift=3"
     )
-    settings = Settings("fedavg", FedAvg(), data=data, training=TRAINING, run=RunSettings(rounds=4))
+    settings = described("fedavg", FedAvg(), data=data, training=TRAINING, run=RunSettings(rounds=4))
     whole = run_settings(settings, out=tmp_path / "whole")
-    run_settings(replace(settings, run=RunSettings(rounds=2)), out=tmp_path / "cut")
+    run_settings(settings.but(run=RunSettings(rounds=2)), out=tmp_path / "cut")
     rest = resume(tmp_path / "cut", rounds=4)
     assert (rest.rounds[-1], rest.final) == (whole.rounds[-1], whole.final)
-    calm = replace(settings, data=replace(data, drift_round=None))
+    calm = settings.but(plant="labels@groups=2")
     assert run_settings(calm).rounds[-1].accuracy != whole.rounds[-1].accuracy
 
 
@@ -230,8 +237,8 @@ def test_a_resumed_run_drifts_as_one_that_was_not_interrupted(tmp_path: Path) ->
 def test_class_counts_from_before_a_drift_are_not_moved_behind_it(start: int, longer: bool, tmp_path: Path) -> None:
     """Of three rounds all are evaluated, of 33 every third: class counts stand in the line of round 1, and would be
     moved to that of round 3, where from round 2 or 3 on others hold. Nothing is changed then."""
-    data = DataSettings(clients=4, samples_per_client=24, plant="labels", drift_round=start)
-    made = Settings("fedavg", FedAvg(), data=data, training=TRAINING, run=RunSettings(rounds=3, eval_every=3))
+    data = DataSettings(clients=4, samples_per_client=24, plant=f"labels@drift={start}")
+    made = described("fedavg", FedAvg(), data=data, training=TRAINING, run=RunSettings(rounds=3, eval_every=3))
     run_settings(made, out=tmp_path / "a")
     before = (tmp_path / "a" / "clients.jsonl").read_bytes()
     if not longer:
@@ -240,5 +247,5 @@ def test_class_counts_from_before_a_drift_are_not_moved_behind_it(start: int, lo
         assert (tmp_path / "a" / "clients.jsonl").read_bytes() == before
         return
     resume(tmp_path / "a", rounds=33)
-    run_settings(replace(made, run=RunSettings(rounds=33, eval_every=3)), out=tmp_path / "b")
+    run_settings(made.but(run=RunSettings(rounds=33, eval_every=3)), out=tmp_path / "b")
     assert (tmp_path / "a" / "clients.jsonl").read_bytes() == (tmp_path / "b" / "clients.jsonl").read_bytes()

@@ -19,7 +19,17 @@ from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.extend import extend
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.run_folder import EXTENDING, RunFolder
-from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings, Settings, settings_from
+from fedkin.experiment.settings import (
+    Compute,
+    DataSettings,
+    ModelSettings,
+    RunSettings,
+    Settings,
+    method_of,
+    settings_from,
+    table_of,
+    toml_of,
+)
 from fedkin.methods import METHODS, get_method
 from fedkin.storage.toml import read_toml
 from folders import assert_equal_folders, content, records, texts_of
@@ -36,7 +46,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "fesem-cam": {"inner": {"clusters": 2}, "warmup": 2},
     "pfedcs": {"beta": 3},
 }
-GROUPS = {"oracle": {"partition": "cluster-dirichlet", "groups": 2}}
+GROUPS = {"oracle": {"partition": "cluster-dirichlet@groups=2"}}
 FEW = {"local", "fedavg", "da-pfl", "fedfomo", *(n for n in METHODS if needs_of(get_method(n)).total)}
 """No state, the server's, a bank, a decay by rounds, and all that say themselves whether they depend on the number of
 rounds. Of the others it is seen from their source whether they read it."""
@@ -47,9 +57,9 @@ def run_of(name: str, rounds: int, **run: Any) -> Settings:
     fields = FIELDS.get(name, {})
     tables = {"data": GROUPS[name]} if name in GROUPS else {}
     made = settings_of(name, fields, **run_tables({**HARD, "rounds": rounds, "eval_every": 4, **run}), **tables)
-    if name not in FIELDS and needs_of(made.method).total:  # with its stages where a short run has them
+    if name not in FIELDS and needs_of(method_of(made)).total:  # with its stages where a short run has them
         field = {"after": 3, "warmup": 2}
-        own = {k: v for k, v in field.items() if hasattr(made.method, k)}
+        own = {k: v for k, v in field.items() if hasattr(method_of(made), k)}
         made = settings_of(name, own, **run_tables({**HARD, "rounds": rounds, "eval_every": 4, **run}), **tables)
     return made
 
@@ -95,10 +105,10 @@ def test_the_interval_is_that_of_the_long_run_or_of_the_short_one(
 ) -> None:
     """Where 25 evaluations of the long run are among those of the short one, the long run's interval holds; where they
     are not, the short run's, which the config then says."""
-    run_settings(run_of("fedavg", rounds, eval_every="none"), out=tmp_path / "a")
+    run_settings(run_of("fedavg", rounds, eval_every=None), out=tmp_path / "a")
     resume(tmp_path / "a", rounds=longer)
     assert read_toml(tmp_path / "a" / "config.toml")["run"].get("eval_every") == every
-    run_settings(run_of("fedavg", longer, eval_every="none" if every is None else every), out=tmp_path / "long")
+    run_settings(run_of("fedavg", longer, eval_every=None if every is None else every), out=tmp_path / "long")
     assert_equal_folders(tmp_path / "a", tmp_path / "long", rounds)
 
 
@@ -128,7 +138,7 @@ def test_an_interrupted_run_can_get_another_number_of_rounds(stopped: int, round
 
 def test_a_run_that_has_not_begun_can_get_another_number_of_rounds(tmp_path: Path) -> None:
     """A folder with a config and no round is one of any number of rounds, also of a method that depends on it."""
-    RunFolder.create(tmp_path / "a", settings_of("pfedcs", run={"rounds": 4}).toml())
+    RunFolder.create(tmp_path / "a", toml_of(settings_of("pfedcs", run={"rounds": 4})))
     resume(tmp_path / "a", rounds=6)
     run_settings(settings_of("pfedcs", run={"rounds": 6}), out=tmp_path / "long")
     assert_equal_folders(tmp_path / "a", tmp_path / "long")
@@ -248,8 +258,8 @@ def test_methods_that_read_the_number_of_rounds_say_so() -> None:
         "fesem-cam",
     }
     assert needs_of(get_method("pfedcs")).total
-    assert not needs_of(settings_of("pfedcs", {"beta": 3}).method).total
-    assert not needs_of(settings_of("pfa", {"after": 3}).method).total
+    assert not needs_of(method_of(settings_of("pfedcs", {"beta": 3}))).total
+    assert not needs_of(method_of(settings_of("pfa", {"after": 3}))).total
     assert not needs_of(get_method("fedavg")).total
 
 
@@ -364,7 +374,7 @@ def test_evaluations_that_were_not_made_cannot_be_had(tmp_path: Path) -> None:
 # ---- the command --------------------------------------------------------------------------------------------------
 def test_the_command_makes_a_run_longer(tmp_path: Path, fedkin: Command) -> None:
     """``fedkin resume a --rounds 80`` says which interval of evaluations stays; figures are of the new last rounds."""
-    run_settings(run_of("fedavg", 50, eval_every="none"), out=tmp_path / "a")
+    run_settings(run_of("fedavg", 50, eval_every=None), out=tmp_path / "a")
     done = fedkin("resume a --rounds 80")
     assert done.code == OK
     assert "evaluated every 2 rounds, as before: 80 rounds alone would mean another interval" in " ".join(
@@ -380,11 +390,13 @@ def test_only_runs_get_more_rounds(tmp_path: Path, fedkin: Command) -> None:
     """A comparison has many runs, a run over hosts has its data elsewhere: both are refused with what to do."""
     plan = Comparison(
         ("fedavg",),
-        data=DataSettings("digits", clients=4, samples_per_client=20),
-        model=ModelSettings("linear"),
-        training=Training(steps=1),
-        run=RunSettings(rounds=2),
-        compute=Compute(engine="loop"),
+        base=Settings().but(
+            data=DataSettings("digits", clients=4, samples_per_client=20),
+            model=ModelSettings("linear"),
+            training=Training(steps=1),
+            run=RunSettings(rounds=2),
+            compute=Compute(engine="loop"),
+        ),
     )
     compare(plan, out=tmp_path / "c")
     done = fedkin("resume c --rounds 4")
@@ -405,7 +417,7 @@ def test_other_settings_are_told_with_both_values(tmp_path: Path) -> None:
     other = run_of("fedavg", 6)
     with pytest.raises(RunFolderError, match=r"another config: rounds was 5 there and is 6 here; .* --rounds N"):
         run_settings(other, out=tmp_path / "a", resume=True)
-    table = other.table()
+    table = table_of(other)
     table["training"]["lr"] = 0.5
     del table["run"]["late_joiners"]
     with pytest.raises(RunFolderError) as caught:

@@ -44,7 +44,7 @@ class Adapted(nn.Module):
 
 def trained(model: object, method: str = "fedavg", **more: Any) -> fedkin.Result:
     digits = fedkin.federate(fedkin.load("digits"), fedkin.Dirichlet(alpha=0.5), clients=3, samples_per_client=40)
-    how: dict[str, Any] = {"rounds": 2, "compute": fedkin.Compute(engine="loop")} | more
+    how: dict[str, Any] = {"rounds": 2, "engine": "loop"} | more
     return fedkin.run(fedkin.get_method(method), digits, model, TRAINING, **how)
 
 
@@ -62,8 +62,8 @@ def test_engines_agree_and_only_what_is_trained_is_sent(method: str, tuned: str)
         assert found.server.state.model.shape == (12 * 10 + 10,)
         assert found.rounds[0].bytes_up < 4 * (4 * 130 + 40)
     for engine in (
-        {"compute": fedkin.Compute(engine="workers", workers=2)},
-        {"compute": None, "engine": Stacked("cpu")},
+        {"engine": "workers@n=2"},
+        {"engine": Stacked("cpu")},
     ):
         other = trained(tuned, method, **engine)
         assert [c.correct for c in other.clients] == [c.correct for c in found.clients]

@@ -115,9 +115,9 @@ def test_frames_of_several_runs_go_together(pandas: Any) -> None:
 
 def test_runs_of_a_comparison_are_read_again(pandas: Any, tmp_path: Path) -> None:
     """All finished runs, with the frames of the runs that `compare` returned; those that are not finished are told."""
-    data = fedkin.DataSettings(data="digits", clients=4, alpha=0.5)
+    data = fedkin.DataSettings(data="digits", clients=4, partition="dirichlet@alpha=0.5")
     model, rounds = fedkin.ModelSettings("linear"), fedkin.RunSettings(rounds=2)
-    plan = fedkin.Comparison(("ifca",), (0, 1), data=data, model=model, run=rounds)
+    plan = fedkin.Comparison(("ifca",), (0, 1), base=fedkin.Settings().but(data=data, model=model, run=rounds))
     found = fedkin.compare(plan, out=tmp_path / "c").runs
     again = fedkin.read_runs(tmp_path / "c")
     assert [run.folder.name for run in again if run.folder] == sorted(run.folder.name for run in found if run.folder)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import json
 import math
 from dataclasses import dataclass
@@ -23,13 +21,12 @@ from fedkin.core.refusals import DIVERGING
 from fedkin.data import Dirichlet, federate, load, planted_groups
 from fedkin.engines import Loop, Workers
 from fedkin.experiment.run import resume, run_settings
-from fedkin.experiment.settings import Compute, RunSettings, settings_from
+from fedkin.experiment.settings import Compute, settings_from, table_of
 from fedkin.methods import CAM, DAPFL, IFCA, FedAvg, FedPer, FedProx, FeSEM, Local, get_method
 from fedkin.record.figures import final_by_client
 from fedkin.record.result import Result
 from fedkin.storage.toml import read_toml
 from folders import FILES, content, lines_in, records, small
-from grouped import grouped
 from owncode import CAUTIOUS
 from toys import Averaging, refused
 
@@ -44,15 +41,7 @@ def planted(clients: int = 6, groups: int = 2) -> Federation:
 def play(method: Method | str, federation: Federation | None = None, **more: Any) -> Result:
     """Four rounds in this process."""
     how = {"model": "linear", "training": TRAINING, "rounds": 4, "participation": 0.7, "engine": "loop", **more}
-    return run(method, federation or planted(), how.pop("model"), how.pop("training"), **grouped(how))
-
-
-def test_every_setting_of_a_run_is_an_argument() -> None:
-    """With the default of the group, so that the two declarations cannot part."""
-    there = inspect.signature(run).parameters
-    assert {f.name: f.default for f in dataclasses.fields(RunSettings)} == {
-        f.name: there[f.name].default for f in dataclasses.fields(RunSettings)
-    }
+    return run(method, federation or planted(), how.pop("model"), how.pop("training"), **how)
 
 
 def assert_same(a: Result, b: Result) -> None:
@@ -93,7 +82,7 @@ def test_engines_by_name_agree() -> None:
     """engine="workers" with one or two processes gives what engine="loop" gives."""
     loop = play(FedPer())
     for workers in (1, 2):
-        assert_same(loop, play(FedPer(), engine="workers", workers=workers))
+        assert_same(loop, play(FedPer(), engine=f"workers@n={workers}"))
 
 
 @pytest.mark.parametrize(
@@ -259,14 +248,14 @@ def test_the_best_round_is_chosen_on_validation() -> None:
 
 def test_summary_has_the_figures_and_the_whole_config(tmp_path: Path) -> None:
     """summary.json names method, seed, figures, bytes, true groups, classes and the config it came from."""
-    settings = small("ifca", {"clusters": 2}, data={"partition": "cluster-classes", "groups": 2})
+    settings = small("ifca", {"clusters": 2}, data={"partition": "cluster-classes@groups=2"})
     result = run_settings(settings, out=tmp_path / "a")
     summary = read_json(tmp_path / "a" / "summary.json")
 
     assert summary == json.loads(json.dumps(result.summary))
     assert (summary["method"], summary["title"], summary["seed"], summary["rounds"]) == ("ifca", "IFCA", 0, 4)
     assert summary["final"]["accuracy"] == result.final.accuracy
-    assert summary["config"] == settings.table()
+    assert summary["config"] == table_of(settings)
     assert (result.run.groups, result.run.classes) == ((0, 0, 0, 1, 1, 1), tuple("0123456789"))
     assert summary["bytes_up"] == sum(line.bytes_up for line in result.rounds)
     assert summary["bytes_down"] == sum(line.bytes_down for line in result.rounds)
@@ -588,7 +577,7 @@ def test_a_programs_config_is_not_run_from_its_file(tmp_path: Path) -> None:
         ({"training": Training(steps=3)}, "config"),
         ({"seed": 1}, "config"),
         ({"federation": unequal()}, "config"),
-        ({"head": "0"}, "network"),
+        ({"head": "0"}, "config"),
         ({"model": nn.Sequential(nn.Linear(16, 5), nn.Tanh(), nn.Linear(5, 4))}, "config|network"),
     ],
     ids=["training", "seed", "data", "head", "values"],
@@ -622,16 +611,16 @@ def test_other_data_of_the_same_name_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rounds": 0}, "rounds must be at least 1, got 0"),
-        ({"participation": 2}, r"participation must be in \(0, 1\], got 2"),
-        ({"participation": 0}, r"participation must be in \(0, 1\], got 0"),
-        ({"eval_every": 0}, "eval_every must be at least 1, got 0"),
-        ({"dropout": 1.5}, r"dropout must be in \[0, 1\), got 1.5"),
+        ({"rounds": 0}, "rounds = 0"),
+        ({"participation": 2}, "participation = 2"),
+        ({"participation": 0}, "participation = 0"),
+        ({"eval_every": 0}, "eval_every = 0"),
+        ({"dropout": 1.5}, "dropout = 1.5"),
         ({"dropout": float("nan")}, "dropout"),
         ({"late_joiners": "soon"}, "late_joiners must look like 3@50.*'soon'"),
         ({"late_joiners": "6@2"}, "6 of 6 clients"),
-        ({"engine": "cluster"}, "unknown engine 'cluster'; there are auto, workers, loop, stacked"),
-        ({"engine": "workers", "workers": -1}, "workers must be 0 .* got -1"),
+        ({"engine": "cluster"}, "unknown engine 'cluster'"),
+        ({"engine": "workers@n=-1"}, "workers@n=-1"),
     ],
     ids=lambda v: v if isinstance(v, str) else "-".join(map(str, v.values())),
 )

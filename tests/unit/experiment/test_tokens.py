@@ -64,9 +64,8 @@ def federation(folder: Path, dtype: str = "int64") -> fedkin.Federation:
 
 
 def trained(data: fedkin.Federation, model: str, engine: Any = "loop", **more: Any) -> fedkin.Result:
-    named = isinstance(engine, str)
-    how = {"compute": fedkin.Compute(engine=engine, workers=2 * (engine == "workers"))} if named else {"engine": engine}
-    return fedkin.run(fedkin.get_method("fedavg"), data, model, TRAINING, rounds=4, **how, **more)
+    engine = "workers@n=2" if engine == "workers" else engine
+    return fedkin.run(fedkin.get_method("fedavg"), data, model, TRAINING, rounds=4, engine=engine, **more)
 
 
 def stop(report: Any, line: Any) -> None:
@@ -157,7 +156,7 @@ def test_hosts_train_on_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "words_of_hosts.py").write_text(NETWORK)
     file, allowed = str(written(tmp_path)), Allowed(("words_of_hosts",))
-    share = {"data": {"data": file, "partition": "natural", "clients": None, "alpha": None, "samples_per_client": None}}
+    share = {"data": {"data": file, "partition": "natural", "clients": None, "samples_per_client": None}}
     s = settings("fedavg", **share, model={"model": "words_of_hosts:Words"})
     x, y = texts()
     for i in range(3):

@@ -14,6 +14,7 @@ import pytest
 from fedkin.capabilities.presets import presets_of
 from fedkin.cli import main
 from fedkin.experiment.run import run_settings
+from fedkin.experiment.settings import table_of
 from fedkin.experiment.trackers import FILE, TrackedRuns, Tracking, WeightsAndBiases, read_ids
 from fedkin.methods import get_method
 from fedkin.record.figures import evaluated
@@ -61,7 +62,7 @@ def stopped_and_resumed(names: tuple[str, ...], place: Path) -> None:
 
         return on_round
 
-    first = Tracking(names, place, "FedAvg", settings.table())
+    first = Tracking(names, place, "FedAvg", table_of(settings))
     with pytest.raises(Stop):
         run_settings(settings, out=place, on_round=told(first))
     for tracker in (first._open or {}).values():  # as the end of its process would
@@ -69,7 +70,7 @@ def stopped_and_resumed(names: tuple[str, ...], place: Path) -> None:
             tracker._run.finish()
     ids = read_ids(place)
     assert set(ids) == set(names)
-    second = Tracking(tuple(ids), place, "FedAvg", settings.table())
+    second = Tracking(tuple(ids), place, "FedAvg", table_of(settings))
     run_settings(settings, out=place, resume=True, on_round=told(second))
     (place / "report.html").write_text("<p>report</p>")
     second.end()

@@ -14,7 +14,8 @@ import pytest
 
 from fedkin.cli.outcome import write_outcome
 from fedkin.core import ConfigError, ModelError, RunFolderError, Training
-from fedkin.core.train import Optimizer
+from fedkin.core.settings import Optimizer
+from fedkin.data import federation_of, resolved
 from fedkin.experiment import compare as compare_module
 from fedkin.experiment import sweep as sweep_module
 from fedkin.experiment import tuning as tuning_module
@@ -22,7 +23,15 @@ from fedkin.experiment.compare import Comparison, compare, comparison_from
 from fedkin.experiment.listing import listed
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.search_space import Range, end_at, quasi_random
-from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings, settings_from
+from fedkin.experiment.settings import (
+    Compute,
+    DataSettings,
+    ModelSettings,
+    RunSettings,
+    Settings,
+    settings_from,
+    table_of,
+)
 from fedkin.experiment.sweep import Sweep, at_ends, run_sweep, sweep_from, tried_values
 from fedkin.experiment.tuning import space_of, trial_place, tuning_sweep
 from fedkin.methods import METHODS, get_method
@@ -46,7 +55,8 @@ SMALL: dict[str, Any] = {
 
 def plan(*methods: str, tune: int = 3, **changes: Any) -> Comparison:
     """A tuned comparison that takes a fraction of a second."""
-    return Comparison(methods, tune=tune, **{**SMALL, **changes})
+    groups = {name: changes.pop(name) for name in {*SMALL, "aggregation", "privacy"} & {*changes}}
+    return Comparison(methods, tune=tune, base=Settings().but(**{**SMALL, **groups}), **changes)
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, finals: dict[int, tuple[float | None, float]]) -> None:
@@ -89,7 +99,7 @@ def test_the_range_of_the_step_size_is_that_of_the_optimizer() -> None:
     """Steps of Adam do not shrink with the gradient, so its step sizes are smaller; no optimizer is left out."""
     found = {}
     for optimizer in get_args(Optimizer):
-        settings = dataclasses.replace(small("fedavg"), training=Training(optimizer=optimizer))
+        settings = small("fedavg").but(training=Training(optimizer=optimizer))
         found[optimizer] = str(tuning_sweep(settings, {}, 2).space["training.lr"])
     assert found == {"sgd": "log:0.001..1.0", "adam": "log:0.0001..0.1", "adamw": "log:0.0001..0.1"}
 
@@ -100,7 +110,7 @@ def test_a_field_that_is_set_stays() -> None:
     common = {"training.lr", "training.momentum"}
     assert set(comparing.sweep("fedprox").space) == common
     assert set(comparing.sweep("fedprox-safe").space) == common
-    assert comparing.sweep("fedprox-safe").base.method.inner.mu == 0.05  # type: ignore[attr-defined]
+    assert comparing.sweep("fedprox-safe").base.method["inner"]["mu"] == 0.05  # type: ignore[attr-defined]
     assert set(comparing.sweep("da-pfl-safe").space) == {*common, "method.inner.lam", "method.inner.sigma"}
 
 
@@ -131,10 +141,10 @@ def test_a_sweep_without_optuna(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_tuning_fixes_the_data_of_all_seeds() -> None:
     """Else what one seed holds out is tested in others; a data seed that is set stays."""
-    assert plan("fedprox", seeds=(3, 4)).data.data_seed == 3
-    data = dataclasses.replace(SMALL["data"], data_seed=7)
-    assert plan("fedprox", seeds=(3, 4), data=data).data.data_seed == 7
-    assert plan("fedprox", tune=0, seeds=(3, 4)).data.data_seed is None
+    assert plan("fedprox", seeds=(3, 4)).base.data.data_seed == 3
+    data = SMALL["data"].but(data_seed=7)
+    assert plan("fedprox", seeds=(3, 4), data=data).base.data.data_seed == 7
+    assert plan("fedprox", tune=0, seeds=(3, 4)).base.data.data_seed is None
 
 
 @pytest.mark.parametrize(
@@ -204,7 +214,7 @@ def test_every_method_has_the_same_number_of_trials(monkeypatch: pytest.MonkeyPa
     assert tried == [3] * 8
     for name in comparing.names:
         first = comparing.sweep(name).settings(comparing.sweep(name).start(), 0)
-        assert first.table() == comparing.settings(name, 0).table()
+        assert table_of(first) == table_of(comparing.settings(name, 0))
 
 
 def test_where_all_trials_fail_the_setting_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -328,15 +338,14 @@ def test_in_memory_as_in_a_folder(tmp_path: Path) -> None:
 # ---- what is wrong --------------------------------------------------------------------------------------------------
 def test_what_cannot_be_tuned_is_refused() -> None:
     """No validation data, a negative number, in a file anything but a whole number; a plan survives its file."""
-    for data in ({"validation": 0.0}, {"partition": "dapfl-paper", "alpha": 0.5}):
-        with pytest.raises(ConfigError, match="tuning chooses on validation data: --validation must be above 0"):
-            plan(data=DataSettings(**data))
+    with pytest.raises(ConfigError, match="tuning chooses on validation data: --validation must be above 0"):
+        plan(data=DataSettings(validation=0.0))
     with pytest.raises(ConfigError, match="tune must be a number of trials, or 0, got -1"):
         plan(tune=-1)
     for wrong in (True, 2.0, "3"):
         with pytest.raises(ConfigError, match=r"my\.toml: tune must be a whole number"):
             comparison_from({"methods": ["ifca"], "tune": wrong}, "my.toml")
-    one = dataclasses.replace(plan("ifca"), data=SMALL["data"].resolved())
+    one = plan("ifca", data=resolved(SMALL["data"]))
     assert comparison_from(tomllib.loads(one.toml()), "file") == one
 
 
@@ -349,8 +358,8 @@ def test_what_cannot_begin_leaves_no_folder(tmp_path: Path) -> None:
 
 def test_saved_data_without_validation_samples_leave_no_folder(tmp_path: Path) -> None:
     """They have what they have: no trial is made for nothing."""
-    dataclasses.replace(SMALL["data"], validation=0.0).federation(0).save(tmp_path / "data")
-    saved = dataclasses.replace(plan(tune=1), data=DataSettings(data=str(tmp_path / "data")))
+    federation_of(SMALL["data"].but(validation=0.0), 0).save(tmp_path / "data")
+    saved = plan(tune=1, data=DataSettings(data=str(tmp_path / "data")))
     with pytest.raises(ConfigError, match="tune = 1 goes by validation accuracy"):
         compare(saved, out=tmp_path / "c")
     assert not (tmp_path / "c").exists()

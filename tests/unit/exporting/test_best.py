@@ -11,6 +11,7 @@ import torch
 
 from commandline import Command
 from fedkin.core import ConfigError, RunFolderError
+from fedkin.data import federation_of
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import settings_from
@@ -25,7 +26,7 @@ ROUNDS = 8
 def settings(name: str, **changes: dict[str, Any]):
     """Digits of four clients, with steps so long that the best round is not the last."""
     table: dict[str, dict[str, Any]] = {
-        "data": {"data": "digits", "clients": 4, "samples_per_client": 60, "alpha": 0.5},
+        "data": {"data": "digits", "clients": 4, "samples_per_client": 60, "partition": "dirichlet@alpha=0.5"},
         "model": {"model": "linear"},
         "training": {"batch_size": 10, "lr": 0.5},
         "run": {"rounds": ROUNDS, "eval_every": 1},
@@ -50,7 +51,7 @@ def test_the_best_round_predicts_what_was_reported(name: str, tmp_path: Path) ->
     """For every client, the counts and figures of the evaluation of that round, which is not the last; the
     card says which it is, and its figures."""
     run_settings(settings(name), out=tmp_path / "run")
-    best, data = chosen(tmp_path / "run"), settings(name).data.federation(0)
+    best, data = chosen(tmp_path / "run"), federation_of(settings(name).data, 0)
     assert best < ROUNDS
     lines = {line.client: line for line in records(tmp_path / "run", "clients") if line.round == best}
     found = list(export_all(tmp_path / "run", round="best"))

@@ -95,7 +95,7 @@ def test_every_kind_of_method_takes_a_newcomer(name: str, tmp_path: Path) -> Non
     """From a folder whose files stay as they are; the figures are counts of its test samples."""
     table = {
         "method": {"name": name},
-        "data": {"data": "digits", "clients": 4, "samples_per_client": 60, "alpha": 0.5},
+        "data": {"data": "digits", "clients": 4, "samples_per_client": 60, "partition": "dirichlet@alpha=0.5"},
         "training": {"batch_size": 10, "lr": 0.1},
         "run": {"rounds": 2},
         "compute": {"engine": "loop", "state": "file"},

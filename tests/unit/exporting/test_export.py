@@ -20,6 +20,7 @@ from torch import nn
 import fedkin
 from fedkin.core import ConfigError, ModelError, RunFolderError
 from fedkin.core.samples import tally
+from fedkin.data import federation_of
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import settings_from
@@ -34,7 +35,7 @@ from thorough import OF_EVERY_KIND, thorough_except
 from toys import Averaging, Branching
 
 TINY = {
-    "data": {"data": "digits", "clients": 4, "samples_per_client": 60, "alpha": 0.5},
+    "data": {"data": "digits", "clients": 4, "samples_per_client": 60, "partition": "dirichlet@alpha=0.5"},
     "model": {"model": "mlp"},
     "training": {"batch_size": 10, "lr": 0.1},
     "run": {"rounds": 3},
@@ -46,7 +47,7 @@ def settings(name: str, **changes: dict[str, object]):
     """A run of a second: digits of four clients."""
     table = {part: {**values, **changes.get(part, {})} for part, values in TINY.items()}
     if name == "oracle":
-        table["data"] |= {"partition": "cluster-classes", "groups": 2, "classes_per_group": 5, "alpha": "none"}
+        table["data"] |= {"partition": "cluster-classes@groups=2,classes_per_group=5"}
     return settings_from({"method": {"name": name, **changes.get("method", {})}, **table})
 
 
@@ -85,7 +86,7 @@ def test_nothing_is_reported_to_the_maker_of_onnxruntime() -> None:
 def test_every_method_predicts_what_was_reported(name: str, tmp_path: Path) -> None:
     """From the folder of a finished run: the same counts as the evaluation of the last round, for all."""
     run_settings(settings(name), out=tmp_path / "run")
-    data = settings(name).data.federation(0)
+    data = federation_of(settings(name).data, 0)
     for i, place in enumerate(export_all(tmp_path / "run", tmp_path / "out")):
         model = load_export(place)
         card, test, line = model.card, data.clients[i].test, reported(tmp_path / "run", i)
@@ -237,7 +238,7 @@ def test_onnxruntime_alone(name: str, tmp_path: Path) -> None:
     run_settings(settings(name, model={"model": "small-cnn"}), out=tmp_path / "run")
     place = export(tmp_path / "run", 2)
     assert place == tmp_path / "run" / "exports" / "client-2"
-    x = settings(name).data.federation(0).clients[0].train.x[:5]
+    x = federation_of(settings(name).data, 0).clients[0].train.x[:5]
     np.save(tmp_path / "x.npy", 16 * x.numpy())
     script = (
         "import sys; sys.modules['fedkin'] = sys.modules['torch'] = None\n"
@@ -294,7 +295,7 @@ def test_a_result_in_memory_can_be_exported(tmp_path: Path) -> None:
     """What `fedkin.run` gives has its clients with it, also where method and network are a program's own."""
     data = federation()
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))
-    result = fedkin.run(Plain(), data, net, rounds=2, compute=fedkin.Compute(workers=1), eval_every=1)
+    result = fedkin.run(Plain(), data, net, rounds=2, compute=fedkin.Compute("workers@n=1"), eval_every=1)
     model = load_export(export(result, 0, tmp_path / "own"))
 
     last = [line for line in result.clients if line.client == 0][-1]

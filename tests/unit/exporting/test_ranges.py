@@ -14,7 +14,7 @@ import torch
 import fedkin
 from commandline import Command, Done
 from fedkin.core import DataError
-from fedkin.data import Federation
+from fedkin.data import Federation, federation_of
 from fedkin.data.columns import Input, raw_rows, scaled, unscaled
 from fedkin.data.preparation import Preparation
 from fedkin.data.sources.tables import read_csv
@@ -165,7 +165,7 @@ def hospitals(fedkin: Command) -> Done:
 
 def training_rows(client: int) -> list[dict[str, str]]:
     """The rows of the training part of a client, by another way: those whose inputs are in it."""
-    federation = settings_from(read_toml(Path("run/config.toml"))).data.federation(0)
+    federation = federation_of(settings_from(read_toml(Path("run/config.toml"))).data, 0)
     rows = read_csv([Path(f"t/{('north', 'south')[client]}.csv")], "t").records()
     assert federation.preparation is not None
     there = {tuple(x.tolist()) for x in federation.clients[client].train.x}

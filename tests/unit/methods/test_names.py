@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedkin.core import ConfigError, Training
-from fedkin.experiment.settings import Settings
+from fedkin.experiment.settings import title_of
 from fedkin.methods import (
     _OTHER_NAMES,
     CAM,
@@ -20,6 +20,7 @@ from fedkin.methods import (
     get_title,
     settings_in,
 )
+from grouped import described
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -112,15 +113,15 @@ def test_settings_in_names_are_written_in_one_way() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("fedprox@mu", "fedprox@mu: settings in a name have the form FIELD=VALUE,FIELD=VALUE, got 'mu'"),
-        ("fedprox@mu=", "have the form FIELD=VALUE,FIELD=VALUE, got 'mu='"),
-        ("fedprox@=1", "have the form FIELD=VALUE,FIELD=VALUE, got '=1'"),
-        ("fedprox@mu=1,", "have the form FIELD=VALUE,FIELD=VALUE, got ''"),
+        ("fedprox@mu", "FIELD=VALUE, got 'mu'"),
+        ("fedprox@mu=", "have the form NAME@FIELD=VALUE,FIELD=VALUE, got 'mu='"),
+        ("fedprox@=1", "have the form NAME@FIELD=VALUE,FIELD=VALUE, got '=1'"),
+        ("fedprox@mu=1,", "have the form NAME@FIELD=VALUE,FIELD=VALUE, got ''"),
         ("fedprox@mu=1,mu=2", "mu is given twice"),
-        ("fedprox@mu=a/b", "a value in a name cannot contain /, .* got 'a/b'; use --set or"),
+        ("fedprox@mu=a/b", "a value in a name cannot contain /, .* got 'a/b'"),
         ("fedprox@mu=1@mu=2", "cannot contain .* got '1@mu=2'"),
         ("fedprox@nu=1", "fedprox@nu=1: unknown setting nu; did you mean 'mu'"),
-        ("fedprox@mu=x", "mu must be a number, got 'x'"),
+        ("fedprox@mu=x", "mu.*got 'x'"),
         ("fedprox@mu=-1", "mu of FedProx must be at least 0, got -1"),
         ("nothing@mu=1", "unknown method 'nothing'"),
         ("fedavg-safe@mode=sure", "fedavg@FIELD=VALUE-safe; fields of the safe form are given as --set fedavg-safe"),
@@ -134,7 +135,7 @@ def test_settings_that_do_not_fit_are_named(name: str, message: str) -> None:
 
 def test_a_name_that_says_other_settings_is_refused() -> None:
     """A row of a table called mu=0.1 has that value."""
-    assert Settings("fedprox@mu=0.1", FedProx(mu=0.1), training=Training(lr=1.0)).title == "FedProx (mu=0.1)"
+    assert title_of(described("fedprox@mu=0.1", FedProx(mu=0.1), training=Training(lr=1.0))) == "FedProx (mu=0.1)"
     for name, method in {"fedprox@mu=0.1": FedProx(mu=0.2), "fedprox@mu=0.1-safe": Safe(FedProx(mu=0.2))}.items():
-        with pytest.raises(ConfigError, match="the method has other values than its name says"):
-            Settings(name, method)
+        with pytest.raises(ConfigError, match="other values than its name"):
+            described(name, method)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from safetensors.torch import load_file
 from fedkin.capabilities.asks import asks
 from fedkin.capabilities.needs import needs_of
 from fedkin.capabilities.sums import require_secure
-from fedkin.cli.flags import compare_flags, run_flags
+from fedkin.cli.flags import compare_flags
 from fedkin.core import Aggregation, Bundle, Client, ClientData, ConfigError, Method, Samples, Training
 from fedkin.core.refusals import outside
 from fedkin.data import SiteData
@@ -26,19 +25,20 @@ from fedkin.engines import Loop, Stacked, Workers
 from fedkin.engines.drive import drive
 from fedkin.experiment.compare import Comparison, compare, comparison_from
 from fedkin.experiment.run import resume, run_settings
-from fedkin.experiment.settings import Compute, DataSettings, RunSettings, Settings
+from fedkin.experiment.settings import Compute, DataSettings, RunSettings, Settings, method_of, title_of
 from fedkin.experiment.sweep import Sweep
 from fedkin.exporting import export_all, load_export
 from fedkin.exporting.joining import join
 from fedkin.functional.safe_share import BOUNDS, GRID, choose_alone, posterior, prior_of
 from fedkin.methods import CAM, IFCA, PFA, FedAvg, FedFomo, FedRoD, Safe, canonical, get_method
-from fedkin.privacy.budget import Privacy
+from fedkin.privacy.budget import Privacy, require_covered, require_privacy
 from fedkin.server import Plan, join_rounds
 from fedkin.storage.toml import read_toml
 from fedkin.testing.toys import federation as toys
 from fedkin.testing.toys import samples
 from fedkin.testing.trial import Setting, difference, play, tensors
 from folders import assert_equal_folders, records, small
+from grouped import described
 from hosttoys import Direct, on_hosts, same_server, settings, simulated, sites, taken_home
 from owncode import CAUTIOUS
 from thorough import thorough_except
@@ -135,7 +135,10 @@ def test_the_record_shows_both_parts(tmp_path: Path) -> None:
 )
 def test_a_mixture_goes_home(name: str, mode: str, tmp_path: Path) -> None:
     """What is exported predicts what the evaluation said, by the wrapped method's own rule."""
-    run_settings(small(name, {"mode": mode}, data={**HELD, "alpha": 100.0}, run={"rounds": 8}), out=tmp_path / "run")
+    run_settings(
+        small(name, {"mode": mode}, data={**HELD, "partition": "dirichlet@alpha=100"}, run={"rounds": 8}),
+        out=tmp_path / "run",
+    )
     shares, lines = [], {line.client: line for line in records(tmp_path / "run", "clients") if line.round == 8}
     for i, place in enumerate(export_all(tmp_path / "run", tmp_path / "out")):
         model = load_export(place)
@@ -262,19 +265,23 @@ def test_numbers_are_not_sent_where_uploads_are_hidden() -> None:
     with pytest.raises(ConfigError, match="secure aggregation cannot be used with IFCA"):
         require_secure(Safe(inner=IFCA(), send_numbers=False))
     with pytest.raises(ConfigError, match=r"nine numbers about held-out samples \(none with send_numbers = false\)"):
-        Privacy(noise_multiplier=1.0).require_method(telling)
-    Privacy(noise_multiplier=1.0).require_method(silent)
+        require_covered(Privacy(noise_multiplier=1.0), telling)
+    require_covered(Privacy(noise_multiplier=1.0), silent)
     net = Setting().network()
     with pytest.raises(ConfigError, match="figures on their held-out samples; set send_numbers = false"):
-        Privacy(metadata_epsilon=1.0).require(Safe(inner=get_method("da-pfl"), mode="sure"), net)
+        require_privacy(Privacy(metadata_epsilon=1.0), Safe(inner=get_method("da-pfl"), mode="sure"), net)
     with pytest.raises(ConfigError, match="say nothing of their classes"):
-        Privacy(metadata_epsilon=1.0).require(silent, net)
+        require_privacy(Privacy(metadata_epsilon=1.0), silent, net)
     for made in (telling, Safe(inner=get_method("da-pfl")), Safe(inner=get_method("da-pfl"), send_numbers=False)):
-        Privacy(metadata_epsilon=1.0).require(made, net)
-    plan = Comparison(("fedavg",), safe=True, data=DataSettings(validation=0.2), privacy=Privacy(metadata_epsilon=1.0))
+        require_privacy(Privacy(metadata_epsilon=1.0), made, net)
+    plan = Comparison(
+        ("fedavg",),
+        safe=True,
+        base=Settings().but(data=DataSettings(validation=0.2), privacy=Privacy(metadata_epsilon=1.0)),
+    )
     noise = {name: plan.settings(name, 0).privacy.metadata_epsilon for name in plan.names}
     assert noise == {"local": None, "local-full": None, "fedavg": None, "fedavg-safe": 1.0}
-    assert plan.settings("fedavg-safe", 0).method == telling
+    assert method_of(plan.settings("fedavg-safe", 0)) == telling
 
 
 @pytest.mark.parametrize("name", ["fedavg-safe", "da-pfl-safe"])
@@ -283,7 +290,7 @@ def test_with_noise_clients_send_one_choice_in_the_last_round(name: str, tmp_pat
     clients' samples like best, and in the last round the prior is made of them. Every engine; never an exact number."""
 
     def of(epsilon: float, engine: str = "loop", **fields: Any) -> Settings:
-        data, run = {**HELD, "alpha": 10.0}, {"rounds": 6, "participation": 1.0, "eval_every": 2}
+        data, run = {**HELD, "partition": "dirichlet@alpha=10"}, {"rounds": 6, "participation": 1.0, "eval_every": 2}
         privacy = {"metadata_epsilon": epsilon} if name == "da-pfl-safe" or not fields else {}
         lr, compute = {"lr": 0.3}, {"engine": engine}
         return small(name, fields, data=data, run=run, training=lr, privacy=privacy, compute=compute)
@@ -295,13 +302,13 @@ def test_with_noise_clients_send_one_choice_in_the_last_round(name: str, tmp_pat
     silent = run_settings(of(50.0, send_numbers=False))
     shares = [[line.notes["share"] for line in run.clients] for run in (found, silent)]
     assert shares[0][:-6] == shares[1][:-6]
-    likelihood = run_settings(replace(of(50.0), privacy=Privacy())).server.state.likelihood  # of the same models
+    likelihood = run_settings(of(50.0).but(privacy=Privacy())).server.state.likelihood  # of the same models
     assert s.choice.tolist() == torch.nn.functional.pad(likelihood, (1, 0)).argmax(1).tolist()
     rows = posterior(likelihood, prior_of(s.choice, 50.0))
     assert shares[0][-6:] == [float(GRID[choose_alone(row, BOUNDS["likely"])]) for row in rows]
     assert shares[0][-6:] != shares[1][-6:]
     for made in ({"engine": "workers", "workers": 2}, {"engine": "stacked"}):
-        again = run_settings(replace(of(50.0), compute=Compute(**made)))
+        again = run_settings(of(50.0).but(compute=Compute(**made)))
         assert torch.equal(again.server.state.choice, s.choice)
         assert [line.notes["share"] for line in again.clients] == shares[0]
     assert set(run_settings(of(0.01)).server.state.choice.tolist()) != set(s.choice.tolist())
@@ -377,13 +384,11 @@ def test_names() -> None:
 
 
 def test_flags_reach_the_innermost_method() -> None:
-    """On the command line, in --set and in sweeps fields go by their own names, however deep the method is wrapped."""
-    made, _ = run_flags(["ifca-cam-safe", "--clusters", "4", "--warmup", "2", "--mode", "sure", "--no-send-numbers"])
-    assert made.method == Safe(inner=CAM(inner=IFCA(clusters=4), warmup=2), mode="sure", send_numbers=False)
+    """In --set and in sweeps fields go by their own names, however deep the method is wrapped."""
     plan, _ = compare_flags(["ifca-cam-safe", "--set", "ifca-cam-safe.clusters=4", "ifca-cam-safe.mode=best"])
-    assert plan.settings("ifca-cam-safe", 0).method == Safe(inner=CAM(inner=IFCA(clusters=4)), mode="best")
-    swept = Sweep(Settings("ifca-cam-safe", get_method("ifca-cam-safe")), {"method.clusters": (2, 4)})
-    assert swept.settings({"method.clusters": 4}, 0).method == Safe(inner=CAM(inner=IFCA(clusters=4)))
+    assert method_of(plan.settings("ifca-cam-safe", 0)) == Safe(inner=CAM(inner=IFCA(clusters=4)), mode="best")
+    swept = Sweep(described("ifca-cam-safe"), {"method.clusters": (2, 4)})
+    assert method_of(swept.settings({"method.clusters": 4}, 0)) == Safe(inner=CAM(inner=IFCA(clusters=4)))
 
 
 def test_a_comparison_with_safe_forms(tmp_path: Path) -> None:
@@ -397,39 +402,45 @@ def test_a_comparison_with_safe_forms(tmp_path: Path) -> None:
     assert [n.rpartition(":")[2] for n in plan.names] == [
         *("local", "local-full", "fedavg", "fedavg-safe", "fedprox", "fedprox-safe", "Cautious", "Cautious-safe")
     ]
-    assert plan.settings("fedprox-safe", 0).method == Safe(inner=get_method("fedprox").__class__(mu=0.5), mode="best")
+    assert method_of(plan.settings("fedprox-safe", 0)) == Safe(
+        inner=get_method("fedprox").__class__(mu=0.5), mode="best"
+    )
     runs = {run.title: run for run in compare(plan, out=tmp_path / "c")}
     assert set(runs) >= {"FedProx-safe (best)", "Cautious-safe (sure)", "FedAvg-safe"}
     table = read_toml(tmp_path / "c" / "compare.toml")
     again = comparison_from(table, "compare.toml")
     assert again.safe is True
-    titles = [[p.settings(name, 0).method.title for name in p.names] for p in (plan, again)]
+    titles = [[method_of(p.settings(name, 0)).title for name in p.names] for p in (plan, again)]
     assert titles[0] == titles[1]
     assert {"FedProx-safe (best)", "Cautious-safe (sure)"} <= set(titles[0])
-    assert type(again.settings(again.names[-1], 0).method.inner).__name__ == "Cautious"
-    assert again.settings(again.names[-1], 0).method.inner.step == 0.25
+    assert type(method_of(again.settings(again.names[-1], 0)).inner).__name__ == "Cautious"
+    assert again.settings(again.names[-1], 0).method["inner"]["step"] == 0.25
     with pytest.raises(ConfigError, match="safe must be true or false, got 1"):
         comparison_from({"methods": ["fedavg"], "safe": 1}, "x")
 
 
 def test_safe_forms_send_nothing_where_uploads_are_hidden() -> None:
     """In a comparison with secure aggregation: a setting of each run, not of the plan."""
-    plan = Comparison(("fedper",), safe=True, aggregation=Aggregation(secure=True), run=RunSettings(participation=1.0))
-    assert plan.settings("fedper-safe", 0).method.send_numbers is False
-    plan = Comparison(("fedper",), safe=True, privacy=Privacy(noise_multiplier=1.0))
-    assert plan.settings("fedper-safe", 0).method.send_numbers is False
-    assert Comparison(("fedper",), safe=True).settings("fedper-safe", 0).method.send_numbers is True
+    plan = Comparison(
+        ("fedper",),
+        safe=True,
+        base=Settings().but(aggregation=Aggregation(secure=True), run=RunSettings(participation=1.0)),
+    )
+    assert plan.settings("fedper-safe", 0).method["send_numbers"] is False
+    plan = Comparison(("fedper",), safe=True, base=Settings().but(privacy=Privacy(noise_multiplier=1.0)))
+    assert plan.settings("fedper-safe", 0).method["send_numbers"] is False
+    assert Comparison(("fedper",), safe=True).settings("fedper-safe", 0).method["send_numbers"] is True
 
 
 def test_a_user_defined_method_in_a_run(tmp_path: Path) -> None:
     """Named with the suffix: the folder has the file and its fingerprint, and the run goes on."""
     (tmp_path / "own.py").write_text(CAUTIOUS)
     s = small(f"{tmp_path / 'own.py'}:Cautious-safe", {"inner": {"step": 0.75}, "mode": "best"}, data=HELD)
-    assert s.method.inner.step == 0.75
+    assert s.method["inner"]["step"] == 0.75
     run_settings(s, out=tmp_path / "run")
     config = read_toml(tmp_path / "run" / "config.toml")
     assert config["method"]["name"].endswith("own.py:Cautious-safe")
-    assert len(config["method"]["code"]) == 32
+    assert len(config["code"]["method"]) == 32
     assert (tmp_path / "run" / "own.py").read_text() == CAUTIOUS
     assert resume(tmp_path / "run", rounds=6).summary["rounds"] == 6
 
@@ -446,4 +457,4 @@ def test_what_was_only_imported_is_refused_under_its_safe_name(tmp_path: Path, m
             settings_of({"method": {"name": f"safe_of_a_team:{name}-safe"}}, allowed)
     with pytest.raises(NotAllowed, match="this node uses built-in methods"):
         settings_of({"method": {"name": "safe_of_a_team:Cautious-safe"}})
-    assert settings_of({"method": {"name": "safe_of_a_team:Cautious-safe"}}, allowed).method.title == "Cautious-safe"
+    assert title_of(settings_of({"method": {"name": "safe_of_a_team:Cautious-safe"}}, allowed)) == "Cautious-safe"

@@ -13,9 +13,9 @@ from fedkin import Dirichlet, Training, federate, load, methods, run
 from fedkin.core import ConfigError, Net
 from fedkin.core.errors import ModelError
 from fedkin.deploy.submitted import packed
-from fedkin.experiment.settings import Compute, ModelSettings, Settings
-from fedkin.methods import get_method
+from fedkin.experiment.settings import Compute, ModelSettings
 from fedkin.models.start import factory
+from grouped import described
 from refusals import refuses
 
 
@@ -92,6 +92,6 @@ def test_files(tmp_path: Path) -> None:
 
 def test_not_on_hosts(tmp_path: Path, file: Path) -> None:
     """Nodes have no such file."""
-    settings = Settings("fedavg", get_method("fedavg"), model=ModelSettings(init_weights=str(file)))
+    settings = described("fedavg", model=ModelSettings(init_weights=str(file)))
     with pytest.raises(ConfigError):
         packed(settings, tmp_path / "run")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,15 @@ import pytest
 import fedkin
 from fedkin.capabilities import Uploads
 from fedkin.core import ConfigError, ModelError, Training
+from fedkin.core.settings import Privacy, Settings
 from fedkin.data import planted_groups
 from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.settings import Compute, DataSettings, RunSettings, settings_from
 from fedkin.methods import CFIC, DAPFL, METHODS, Ditto, FedAvg
-from fedkin.privacy.budget import Privacy, composed, epsilon, sentence, total, written
+from fedkin.privacy.budget import composed, epsilon, require_privacy, sentence, total, written
 from fedkin.record.lines import RoundLine
 from fedkin.storage.toml import read_toml
 from folders import assert_same_run
-from grouped import grouped
 from refusals import refuses
 from toys import Averaging, mlp, mlp_with_batchnorm
 
@@ -32,7 +32,7 @@ HOW: dict[str, Any] = {"rounds": 4, "engine": "loop", "eval_every": 4}
 def play(method: fedkin.Method, **more: Any) -> fedkin.Result:
     """Four rounds on four clients of 30 samples (21 to train on), batches of 7."""
     federation = planted_groups(clients=4, groups=2, samples=30)
-    return fedkin.run(method, federation, "linear", Training(batch_size=7, lr=0.1), **grouped({**HOW, **more}))
+    return fedkin.run(method, federation, "linear", Training(batch_size=7, lr=0.1), **{**HOW, **more})
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def test_equal_runs_have_equal_files_and_resume_counts_on(tmp_path: Path) -> Non
     """Private runs repeat bit by bit, on any engine; one that was interrupted does not forget what it spent."""
     method, how = CFIC(), {"metadata_epsilon": 0.5, "noise_multiplier": 1.0, "participation": 0.5}
     a = play(method, out=tmp_path / "a", **how)
-    play(method, out=tmp_path / "b", engine="workers", workers=2, **how)
+    play(method, out=tmp_path / "b", engine="workers@n=2", **how)
 
     def stop(report: Any, line: dict[str, Any]) -> None:
         if report.round == 2:
@@ -187,13 +187,13 @@ def test_refusals_say_why(
     options = dict(options)
     network = options.pop("network", mlp)
     with refuses(kind, *facts):
-        Privacy(noise_multiplier=1.0, **options).require(method, network())
+        require_privacy(Privacy(noise_multiplier=1.0, **options), method, network())
 
 
 def test_opacus_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with refuses(ConfigError, "Opacus", "fedkin[dp]"):
-        Privacy(noise_multiplier=1.0).require(FedAvg(), mlp())
+        require_privacy(Privacy(noise_multiplier=1.0), FedAvg(), mlp())
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,9 @@ def test_numbers_out_of_range(options: dict[str, float], fact: str) -> None:
 # ---- a comparison --------------------------------------------------------------------------------------------------
 def test_a_comparison_gives_noise_to_those_who_say_something() -> None:
     """The reference rows, in every comparison, say nothing at joining; DA-PFL's clients do."""
-    plan = Comparison(("da-pfl",), run=RunSettings(rounds=1), privacy=Privacy(metadata_epsilon=0.5))
+    plan = Comparison(
+        ("da-pfl",), base=Settings().but(run=RunSettings(rounds=1), privacy=Privacy(metadata_epsilon=0.5))
+    )
     noise = {name: plan.settings(name, 0).privacy.metadata_epsilon for name in plan.names}
     assert noise == {"local": None, "local-full": None, "fedavg": None, "da-pfl": 0.5}
     for name, privacy in (
@@ -223,23 +225,25 @@ def test_a_comparison_gives_noise_to_those_who_say_something() -> None:
         ("da-pfl", Privacy(noise_multiplier=1.0)),
     ):
         with pytest.raises(ConfigError):
-            Comparison((name,), privacy=privacy)
+            Comparison((name,), base=Settings().but(privacy=privacy))
 
 
 def test_a_private_comparison(tmp_path: Path) -> None:
     """Every run has its epsilon, and the settings survive the file."""
     plan = Comparison(
         ("fesem",),
-        data=DataSettings(data="synthetic", clients=3, partition="iid"),
-        training=Training(batch_size=20),
-        run=RunSettings(rounds=1),
-        privacy=Privacy(noise_multiplier=2.0),
-        compute=Compute(engine="loop"),
+        base=Settings().but(
+            data=DataSettings(data="synthetic", clients=3, partition="iid"),
+            training=Training(batch_size=20),
+            run=RunSettings(rounds=1),
+            privacy=Privacy(noise_multiplier=2.0),
+            compute=Compute(engine="loop"),
+        ),
     )
     runs = compare(plan, out=tmp_path / "c")
     assert all(run.summary["privacy"]["epsilon"] > 0 for run in runs)
     table = read_toml(tmp_path / "c" / "fesem-seed0" / "config.toml")
     found = settings_from(table)
     assert (found.run, found.privacy, found.compute) == (
-        replace(plan.run, seed=0), plan.privacy, plan.compute,
+        plan.base.run, plan.base.privacy, plan.base.compute,
     )  # fmt: skip

@@ -35,7 +35,7 @@ def test_a_comparison_has_all_methods(name: str, out: set[str]) -> None:
     path = HERE / "catalogue" / f"{name}.toml"
     plan = comparison_from(read_toml(path), path.name)
     assert list(plan.methods) == [m for m in METHODS if m not in out | {"fedavg-safe"}]
-    assert (plan.seeds, plan.safe, plan.data.validation) == ((0, 1, 2, 3, 4), True, 0.2)
+    assert (plan.seeds, plan.safe, plan.base.data.validation) == ((0, 1, 2, 3, 4), True, 0.2)
 
 
 def of(title: str, seed: int, *accuracies: float) -> Result:

@@ -74,28 +74,6 @@ def test_rows_of_a_sample_follow_its_ids() -> None:
 # ---- the plan -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("rounds", 0, "rounds must be at least 1, got 0"),
-        ("participation", 0.0, r"participation must be in \(0, 1\], got 0.0"),
-        ("participation", 1.1, r"participation must be in \(0, 1\], got 1.1"),
-        ("participation", float("nan"), r"participation must be in \(0, 1\], got nan"),
-        ("eval_every", 0, "eval_every must be at least 1, got 0"),
-        ("bound", 0.0, "bound must be above 0, got 0.0"),
-        ("bound", float("nan"), "bound must be above 0, got nan"),
-        ("min_replies", 0, "min_replies must be at least 1, got 0"),
-        ("weighting", "even", "weighting must be 'samples' or 'uniform', got 'even'"),
-        ("oversampling", 0.9, "oversampling must be at least 1, such as 1.3, got 0.9"),
-        ("oversampling", float("inf"), "oversampling must be at least 1, such as 1.3, got inf"),
-    ],
-)
-def test_a_plan_out_of_range_is_refused(field: str, value: Any, message: str) -> None:
-    """The message has the range and what came."""
-    with pytest.raises(ConfigError, match=message):
-        Plan(**{"rounds": 5, field: value})
-
-
 def test_more_replies_than_clients_are_refused() -> None:
     """All rounds would be computed, and abandoned."""
     with pytest.raises(ConfigError, match="min_replies = 4 cannot be reached by 3 clients: every round would be"):

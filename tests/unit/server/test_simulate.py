@@ -12,7 +12,7 @@ from fedkin.core import Bundle, ConfigError, Method, Training
 from fedkin.core.refusals import Reason
 from fedkin.engines import Job, Loop
 from fedkin.methods import DAPFL, FedAvg, Local
-from fedkin.server import Message, Plan, RunSettings, Simulation, begin, join_rounds, rounds
+from fedkin.server import Message, Plan, Simulation, begin, join_rounds, rounds
 from fedkin.testing.toys import federation, network
 from fedkin.testing.trial import Setting, play
 
@@ -87,13 +87,6 @@ def test_what_clients_say_can_be_changed_on_its_way_out() -> None:
 
 
 # ---- who answers --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dropout", [-0.1, 1.0, 1.5, float("nan")])
-def test_dropout_is_a_chance_below_one(dropout: float) -> None:
-    """With certainty nobody would ever answer."""
-    with pytest.raises(ConfigError, match=r"dropout must be in \[0, 1\)"):
-        RunSettings(dropout=dropout)
 
 
 def test_without_dropout_everybody_answers() -> None:

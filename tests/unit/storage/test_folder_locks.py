@@ -26,11 +26,12 @@ from commandline import Command
 from fedkin.cli.exit_codes import BAD_INPUT, OK
 from fedkin.core import Training
 from fedkin.core.errors import FolderBusyError
+from fedkin.core.settings import Settings
 from fedkin.deploy import submitted
 from fedkin.deploy.serve import serve
 from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.run import resume, run_settings
-from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings
+from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings, toml_of
 from fedkin.experiment.sweep import Sweep, run_sweep
 from fedkin.storage.lock import NAME, held, owner, remove, require_free, writing
 from folders import assert_same_run, content, lines_in, small
@@ -262,7 +263,7 @@ def test_readers_do_not_wait_for_the_writer(tmp_path: Path, fedkin: Command) -> 
 def test_two_runs_into_one_folder_at_one_instant(tmp_path: Path) -> None:
     """Of two ``fedkin run --out a`` exactly one runs; the other ends with code 2 and leaves the folder alone."""
     path = {**os.environ, "PYTHONPATH": str(Path(fedkin.storage.lock.__file__).parents[2])}
-    (tmp_path / "run.toml").write_text(small(run={"rounds": 30}).toml())
+    (tmp_path / "run.toml").write_text(toml_of(small(run={"rounds": 30})))
     command = [sys.executable, "-m", "fedkin", "run", "run.toml", "--quiet", "--out", "a"]
     both = [
         subprocess.Popen(command, cwd=tmp_path, env=path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -301,11 +302,13 @@ def plan_of_two() -> Comparison:
     """A comparison of some milliseconds."""
     return Comparison(
         ("fedavg",),
-        data=DataSettings("digits", clients=4, samples_per_client=20),
-        model=ModelSettings("linear"),
-        training=Training(steps=1),
-        run=RunSettings(rounds=2),
-        compute=Compute(engine="loop"),
+        base=Settings().but(
+            data=DataSettings("digits", clients=4, samples_per_client=20),
+            model=ModelSettings("linear"),
+            training=Training(steps=1),
+            run=RunSettings(rounds=2),
+            compute=Compute(engine="loop"),
+        ),
     )
 
 

@@ -18,7 +18,7 @@ from fedkin.cli.exit_codes import BAD_INPUT, FAILED, OK
 from fedkin.core.errors import DiskFullError
 from fedkin.deploy.client_memory import ClientStore
 from fedkin.experiment.run import resume, run_settings
-from fedkin.experiment.settings import Settings
+from fedkin.experiment.settings import Settings, toml_of
 from fedkin.experiment.sweep import Sweep, run_sweep
 from folders import assert_same_run, small
 from hosttoys import Direct, on_hosts, settings, sites
@@ -169,7 +169,7 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
 def test_a_real_full_disk(state: str, whole: Any, tiny: Path, tmp_path: Path, fedkin: Command) -> None:
     """On a disk that a stranger fills up, ``fedkin run`` ends with code 1; with room again, resuming ends as usual."""
     made = settings_of(state)
-    (tmp_path / "run.toml").write_text(made.toml())
+    (tmp_path / "run.toml").write_text(toml_of(made))
     (tiny / "other").write_bytes(b"x" * (300 * 1024 - 60 * 1024))
     done = fedkin(f"run run.toml --quiet --out {tiny / 'a'}")
     assert (done.code, done.out) == (FAILED, "")

@@ -20,6 +20,7 @@ from commandline import Command
 from fedkin.cli.exit_codes import BAD_INPUT, OK
 from fedkin.experiment.compare import compare, comparison_from
 from fedkin.experiment.run import run_settings
+from fedkin.experiment.settings import table_of
 from fedkin.record.files import COMMIT, mark_of, read_commit, write_json
 from fedkin.storage.tensors import pack, unpack
 from folders import content, small
@@ -231,7 +232,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A comparison of somebody's own method."""
     place = tmp_path_factory.mktemp("compared")
     (place / "mine.py").write_text(CAUTIOUS)
-    tables = {k: dict(v) for k, v in small().table().items() if k in ("data", "model", "training")}
+    tables = {k: dict(v) for k, v in table_of(small()).items() if k in ("data", "model", "training")}
     tables["run"] = {"rounds": 2}
     tables["compute"] = {"engine": "loop"}
     plan = comparison_from({**tables, "methods": [f"{place}/mine.py:Cautious"], "baseline": "Cautious"}, "")

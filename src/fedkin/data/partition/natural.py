@@ -68,7 +68,8 @@ class Natural(Partition):
             shown = listed([f"{name} ({size})" for name, size in zip(names, sizes[small], strict=True)], _SHOWN)
             who = "1 client of the data is" if len(names) == 1 else f"{len(names)} clients of the data are"
             yield (
-                f"{who} left out for fewer than {self.min_samples} samples: {shown}. --min-samples 1 keeps all clients"
+                f"{who} left out for fewer than {self.min_samples} samples: {shown}. "
+                "--partition natural@min_samples=1 keeps all clients"
             )
         if names := _names(pool, np.setdiff1d(ids[~small], drawn)):
             yield (
