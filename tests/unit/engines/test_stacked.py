@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -19,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import fedkin
 import fedkin.engines.stacked as module
 import fedkin.engines.stacked_device as device
 import fedkin.engines.stacked_eval as evaluation
@@ -41,6 +37,7 @@ from fedkin.core import (
 from fedkin.core.seeds import generator
 from fedkin.data.shelf import write
 from fedkin.engines import Answer, Job, Loop, Stacked, Task
+from fedkin.engines.forks import in_child
 from fedkin.engines.stacked import StackedSession
 from fedkin.engines.stacked_data import DeviceData
 from fedkin.engines.stacked_device import Place, failed, full
@@ -856,41 +853,34 @@ def test_a_gpu_rounds_factors_only_where_that_was_asked_for(tf32: bool) -> None:
     assert [s.allow_tf32 for s in switches] == before
 
 
-PRECISIONS = """
-import torch
-from fedkin.engines.stacked_device import Place, failed, full
-from fedkin.engines.stacked_eval import DeviceCopies, JointPasses
-backends = torch.backends
-kinds = backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn
+def precisions_are_put_back() -> bool:
+    backends = torch.backends
+    matmul, conv, rnn = kinds = backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn
 
-def checked():
-    before = [k.fp32_precision for k in kinds]
-    for tf32 in (False, True):
-        with Place("cpu", 0.0, tf32).at_work():
-            assert [k.fp32_precision == "tf32" for k in kinds] == [tf32] * 3
-        assert [k.fp32_precision for k in kinds] == before
+    def put_back() -> bool:
+        before, inside = [k.fp32_precision for k in kinds], []
+        for tf32 in (False, True):
+            with Place("cpu", 0.0, tf32).at_work():
+                inside += [(k.fp32_precision == "tf32") == tf32 for k in kinds]
+            inside += [[k.fp32_precision for k in kinds] == before]
+        return all(inside)
 
-backends.cuda.matmul.allow_tf32 = True
-checked()
-backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = False
-checked()
-backends.cuda.matmul.fp32_precision = backends.cudnn.conv.fp32_precision = "tf32"
-checked()
-backends.cuda.matmul.fp32_precision = backends.cudnn.conv.fp32_precision = backends.cudnn.rnn.fp32_precision = "ieee"
-checked()
-for kind in kinds:
-    kind.fp32_precision = "none"
-backends.fp32_precision = "tf32"
-checked()
-"""
+    backends.cuda.matmul.allow_tf32 = True
+    found = [put_back()]
+    backends.cuda.matmul.allow_tf32 = backends.cudnn.allow_tf32 = False
+    found.append(put_back())
+    for values in (("tf32", "tf32", rnn.fp32_precision), ("ieee",) * 3, ("none",) * 3):
+        matmul.fp32_precision, conv.fp32_precision, rnn.fp32_precision = values
+        if values[0] == "none":
+            backends.fp32_precision = "tf32"
+        found.append(put_back())
+    return all(found)
 
 
 @pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="an older torch has one way")
 def test_the_newer_settings_of_precision_are_put_back_too() -> None:
-    """A program may have set them for each kind of product, or for all."""
-    env = {**os.environ, "PYTHONPATH": str(Path(fedkin.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", PRECISIONS], env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    """Set for each kind of product, or for all; in a process of its own, as torch has no way back from them."""
+    assert in_child(precisions_are_put_back)
 
 
 def test_the_host_computes_on_all_cores_next_to_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
