@@ -430,7 +430,6 @@ def test_results_that_only_an_engine_changes_are_found() -> None:
     with refuses(RuleBroken, "'same result': Workers(number=2)", "Loop()"):
         check_method(method, engines=[Workers(2)], rules=["same result"])
     method = broken(client_update=scales_its_loss)
-    check_method(method, engines=[Workers(2)], rules=["same result"])
     with refuses(RuleBroken, "'same result': Stacked(device='cpu'", "Loop()"):
         check_method(method, rules=["same result"])
     assert [type(engine).__name__ for engine in usual_engines()] == ["Workers", "Stacked", "Workers"]

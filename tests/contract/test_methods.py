@@ -66,12 +66,13 @@ ON_PROCESSES = ("da-pfl", "ifca-cam")
 """Rows of a bank; a survey, and several requests with partners."""
 
 ALIKE = (
-    "clustered-sampling-size", "fedadagrad", "fedala", "fedavgm", "fedbabu", "feddbe", "fedpac", "fedprox-ensemble",
-    "fedyogi", "fesem-cam", "fml", "heur-fedamp", "ifca-cam-eq6", "lg-fedavg", "moon", "pacfl", "pfedgraph", "pfedme",
+    "clustered-sampling-size", "fedadagrad", "fedala", "fedavgm", "fedbabu", "fedbn", "feddbe", "fedpac", "fedper",
+    "fedprox", "fedprox-ensemble", "fedyogi", "fesem-cam", "fml", "heur-fedamp", "ifca", "ifca-cam-eq6", "lg-fedavg",
+    "local-full", "moon", "pacfl", "pfedgraph", "pfedme",
 )  # fmt: skip
-"""Methods of which another one of the same class, or a close relative, is checked in full: FedRep for FedBABU, FedPAC
-and LG-FedAvg, PFA for PACFL, APFL for FML and FedALA, FedProto for FedDBE, FedProx for MOON, DA-PFL for pFedGraph,
-Per-FedAvg for pFedMe. `make test` checks these briefly."""
+"""Methods of which another one of the same class, or a close relative, is checked in full: FedRep for FedBABU, FedBN,
+FedPAC, FedPer and LG-FedAvg, PFA for PACFL, APFL for FML and FedALA, FedProto for FedDBE, FedAvg for FedProx and MOON,
+DA-PFL for pFedGraph, Per-FedAvg for pFedMe, IFCA-CAM for IFCA. `make test` checks these briefly."""
 
 VARIANTS: dict[str, Method] = {
     **{name: METHODS[name]() for name in ALIKE},
