@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedkin.core import Bundle, Net, Samples, Train, Training, distillation, head_loss
+from fedkin.core import Bundle, Net, Samples, Train, Training, cross_entropy, distillation, head_loss
 from fedkin.core.parts import Part
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches
@@ -172,3 +172,39 @@ def _logits(net: Net, module: nn.Module, request: Train, w: Tensor, data: Sample
     named = {name: w[span].view(shape) for name, (span, shape) in places.items()}
     logits: Tensor = torch.func.functional_call(module, named, (data.x[index].double(),))
     return logits
+
+
+TERMS: dict[str, st.SearchStrategy[Any]] = {
+    "momentum": st.sampled_from([0.0, 0.9]),
+    "weight_decay": st.sampled_from([0.0, 0.1]),
+    "decay_biases": st.booleans(),
+    "batch_size": st.sampled_from([1, 3, 5, 10, 16]),
+    "mu": st.sampled_from([0.0, 0.5]),
+    "prox_after": st.booleans(),
+    "linear": st.booleans(),
+    "part": st.sampled_from(["all", "all", "head", "body", "top"]),
+    "offset": st.booleans(),
+    "teacher": st.sampled_from([None, None, (0.5, 1.0), (1.0, 3.0)]),
+    "clip": st.none(),
+}
+"""Random terms of `asked`."""
+
+
+def asked(net: Net, data: Samples, drawn: dict[str, Any]) -> tuple[Train, Training]:
+    """A request with random terms: seven steps, short batches among them, a rate that falls between epochs."""
+    rng, taught = generator(5), drawn["teacher"]
+    rows = {"offset": torch.randn(len(data), CLASSES, generator=rng)} if drawn["offset"] and taught is None else {}
+    request = Train(
+        net.w0,
+        loss=cross_entropy if taught is None else distillation,
+        aux=Bundle() if taught is None else teachers(net, *taught),
+        per_sample=Bundle(rows),
+        only=parts(net)[drawn["part"]],
+        center=torch.randn(net.size, generator=rng),
+        mu=drawn["mu"],
+        prox_after=drawn["prox_after"],
+        linear=0.1 * torch.randn(net.size, generator=rng) if drawn["linear"] else None,
+        clip=drawn["clip"],
+    )
+    of_run = {name: drawn[name] for name in ("momentum", "weight_decay", "decay_biases", "batch_size")}
+    return request, Training(steps=7, lr=0.05, epoch_decay=0.7, **of_run)

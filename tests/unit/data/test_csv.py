@@ -295,3 +295,18 @@ def test_decimal_commas(tmp_path: Path) -> None:
     assert rows == [["1.5", "a,b", "0"], ["-2", "1,2,3", "1"], ["3.25e1", "c", "0"]]
     (tmp_path / "b.csv").write_text('dose,ill\n"1,5",0\n')
     assert read_csv([tmp_path / "b.csv"], "b").frame.to_numpy().tolist() == [["1,5", "0"]]
+
+
+def test_numbered_classes_are_in_order(tmp_path: Path) -> None:
+    """Whole numbers are ordered as numbers, whatever they start from; 2.0 is 2; clients 2 and 10 too."""
+    path = tmp_path / "t.csv"
+    path.write_text("x,y,c\n1,10,10\n2,2.0,2\n3,2,10\n")
+    d = load(path, target="y", client="c")
+    assert (d.labels, d.y.tolist(), d.client_names) == (("2", "10"), [1, 0, 0], ("2", "10"))
+
+
+def test_codes_with_underscores_are_texts(tmp_path: Path) -> None:
+    """Python alone reads 1_1 as 11, which would be the class of another code."""
+    (tmp_path / "t.csv").write_text("x,y\n2_10,1_1\n2_11,11\n")
+    d = load(tmp_path / "t.csv", target="y")
+    assert (d.labels, d.x.tolist()) == (("11", "1_1"), [[1, 0], [0, 1]])

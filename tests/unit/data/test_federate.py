@@ -100,6 +100,16 @@ def test_units_that_several_clients_have_are_noted(make_dataset: Make) -> None:
     assert federate(anew, IID(), clients=4, seed=1).notes
 
 
+def test_units_of_the_official_test_part(make_dataset: Make) -> None:
+    """Numbered together, they stay with those of the training part; without numbers each sample is one."""
+    more = {"unit": torch.arange(60) // 3, "official_test": official(30, 60, 1)}
+    data = make_dataset(60, classes=1, **more, test_unit=20 + torch.arange(30) // 3)
+    (s,) = federate(data, IID(), clients=1, seed=1).clients
+    assert sum(len({i // 3 for i in numbers(part)}) for part in (s.train, s.validation, s.test)) == 30
+    (alone,) = federate(make_dataset(60, classes=1, **more), IID(), clients=1, seed=1).clients
+    assert sum(len({i // 3 for i in numbers(p)}) for p in (alone.train, alone.validation, alone.test)) > 30
+
+
 def test_natural_clients_without_names_keep_their_numbers(make_dataset: Make) -> None:
     """Where some are left out, the others are called by their number in the data, in notes as well."""
     client = torch.tensor([0] * 20 + [1] * 5 + [2] * 20 + [3] * 15)
@@ -223,3 +233,20 @@ def test_a_partition_of_ones_own(make_dataset: Make) -> None:
     for numbers, wrong in (((3, 20), 20), ((-1, 3), -1)):
         with refuses(PartitionError, "'given'", "client 1", f"sample {wrong} (train)", 19):
             federate(make_dataset(20), Given(numbers), clients=2)
+
+
+def test_official_gives_small_clients_a_test_image(make_dataset: Make) -> None:
+    """A client too small for a share of the official test part still gets one image of its most frequent class."""
+    f = federate(make_dataset(60, official_test=official(3, 60)), IID(), clients=20, split="official")
+    assert int(f.sizes()[:, 2].min()) == 1
+    assert all(set(s.test.y.tolist()) <= {*s.train.y.tolist(), *s.validation.y.tolist()} for s in f.clients)
+
+
+def test_planted_inputs() -> None:
+    """With kind 'inputs' a group's inputs are turned: lengths stay, directions do not; labels mean the same."""
+    f = planted_groups(clients=4, groups=2, kind="inputs", noise=0.0, shape=(1, 4, 4))
+    assert f.shape == (1, 4, 4)
+    means = [torch.stack([s.train.x[s.train.y == c].mean(0).flatten() for c in range(4)]) for s in f.clients]
+    assert torch.allclose(means[0].norm(dim=1), means[1].norm(dim=1), atol=1e-4)
+    assert torch.allclose(means[0], means[2], atol=1e-5)
+    assert not torch.allclose(means[0], means[1], atol=0.1)

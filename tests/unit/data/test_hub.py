@@ -208,3 +208,12 @@ def test_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(ConfigError):
         load("hf:me/data")
+
+
+def test_lists_of_numbers(tmp_path: Path) -> None:
+    """A column of lists is the input; without splits all samples are shared out."""
+    x = torch.arange(40.0).view(20, 2)
+    datasets.Dataset.from_dict({"x": x.tolist(), "y": [i % 3 for i in range(20)]}).save_to_disk(str(tmp_path / "d"))
+    d = load(f"hf:{tmp_path}/d")
+    assert torch.equal(d.x, x)
+    assert (d.classes, d.client, d.official_test) == (3, None, None)

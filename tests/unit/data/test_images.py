@@ -117,3 +117,11 @@ def test_resized(tmp_path: Path) -> None:
     assert d.preparation.apply([tmp_path / "y" / "2.png"]).unique().tolist() == [1.0]
     with refuses(ConfigError, "1", "0"):
         load(tmp_path, image_size=0)
+
+
+def test_sixteen_bits_and_hidden_files(tmp_path: Path) -> None:
+    """Images of 16 bits keep their brightness; files that begin with a dot are not looked at."""
+    (tmp_path / "x").mkdir()
+    Image.fromarray(np.full((2, 3), 0x8000, dtype=np.uint16)).save(tmp_path / "x" / "1.png")
+    (tmp_path / "x" / "._1.png").write_bytes(b"not an image")
+    assert np.allclose(load(tmp_path).x.numpy(), 128 / 255)

@@ -19,6 +19,7 @@ from fedkin.core.errors import DataError
 from fedkin.core.samples import Samples
 from fedkin.data import IID, Federation, Natural, federate, load
 from fedkin.inspection import Inspection, glance, inspect, require_two_classes
+from fedkin.inspection.duplicates import hash_rows
 
 Row = dict[str, Any]
 module = importlib.import_module("fedkin.inspection.look")  # the package has a function of this name
@@ -456,3 +457,11 @@ def test_a_glance_at_many_samples_is_at_labels_alone(monkeypatch: pytest.MonkeyP
     assert [f.code for f in glance(doubled, doubled)] == ["one-sided-client"]
     federation.save(tmp_path / "saved")
     assert glance(Federation.open(tmp_path / "saved"), Federation.open(tmp_path / "saved")) == ()
+
+
+def test_equal_rows_have_equal_hashes() -> None:
+    """Zero and minus zero are one number; every other change makes another row."""
+    x = torch.tensor([[0.0, 1.0], [-0.0, 1.0], [1.0, 0.0], [0.0, 1.0 + 2**-23]])
+    found = hash_rows(x)
+    assert found[0] == found[1]
+    assert len(set(found.tolist())) == 3

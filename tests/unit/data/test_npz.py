@@ -173,3 +173,10 @@ def test_arrays_that_do_not_fit_each_other(arrays: dict[str, Any], tmp_path: Pat
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(DataError):
         read_npz(tmp_path / "a.npz")
+
+
+def test_channels_last_is_moved(tmp_path: Path) -> None:
+    """Moving the channels to the front keeps every pixel in its place."""
+    x = RNG.integers(0, 256, (2, 4, 5, 3)).astype(np.uint8)
+    d = read(tmp_path, x=x, y=np.arange(2))
+    assert np.allclose(d.x[1, 2].numpy() * 255, x[1, :, :, 2])

@@ -167,3 +167,10 @@ def test_it_goes_with_the_data(tmp_path: Path) -> None:
     assert (found["target"], found["labels"]) == ("sick", ["0", "1"])
     digits = federate(load("digits"), IID(), clients=2).preparation
     assert digits.apply(np.full((1, 1, 8, 8), 8)).max() == 0.5
+
+
+def test_the_mean_of_equal_numbers_is_that_number(tmp_path: Path) -> None:
+    """84 times 37.2 has another mean in float64, so that all training rows would lie outside their range."""
+    (tmp_path / "t.csv").write_text("temp,x,y\n" + "".join(f"37.2,{i},{i % 2}\n" for i in range(84)))
+    d = load(tmp_path / "t.csv", target="y")
+    assert d.preparation.columns[0].mean == (37.2,)

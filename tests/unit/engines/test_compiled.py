@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from chains import CLASSES, Make, chains, data_for, made, parts, reference, sequence, teachers
-from fedkin.core import Bundle, Net, Samples, Train, Training, cross_entropy, distillation, head_loss
+from chains import CLASSES, TERMS, Make, asked, chains, data_for, made, parts, reference, sequence
+from fedkin.core import Bundle, Net, Samples, Train, Training, head_loss
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
 from fedkin.engines.native import Native, native
@@ -42,66 +42,28 @@ def agree(
     return found
 
 
-TERMS = st.fixed_dictionaries(
-    {
-        "momentum": st.sampled_from([0.0, 0.9]),
-        "decay": st.sampled_from([0.0, 0.1]),
-        "decay_biases": st.booleans(),
-        "mu": st.sampled_from([0.0, 0.5]),
-        "after": st.booleans(),
-        "linear": st.booleans(),
-        "part": st.sampled_from(["all", "all", "head", "body", "top"]),
-        "offset": st.booleans(),
-        "teacher": st.sampled_from([None, None, (0.5, 1.0), (1.0, 3.0)]),
-        "batch": st.sampled_from([1, 3, 5, 10, 16]),
-    }
-)
-
-
 def check(chain: tuple[Make, tuple[int, ...]], drawn: dict[str, Any]) -> None:
-    """One random chain with random terms: seven steps, short batches among them, a rate that falls between epochs."""
-    (make, shape), rng, part = chain, generator(5), str(drawn["part"])
-    net = Net(make, shape, CLASSES)
-    data = data_for(shape)
-    taught = drawn["teacher"]
-    rows = {"offset": torch.randn(len(data), CLASSES, generator=rng)} if drawn["offset"] and taught is None else {}
-    request = Train(
-        net.w0,
-        loss=cross_entropy if taught is None else distillation,
-        aux=Bundle() if taught is None else teachers(net, *taught),
-        per_sample=Bundle(rows),
-        only=parts(net)[part],
-        center=torch.randn(net.size, generator=rng),
-        mu=float(str(drawn["mu"])),
-        prox_after=bool(drawn["after"]),
-        linear=0.1 * torch.randn(net.size, generator=rng) if drawn["linear"] else None,
-    )
-    training = Training(
-        steps=7,
-        batch_size=int(str(drawn["batch"])),
-        lr=0.05,
-        momentum=float(str(drawn["momentum"])),
-        weight_decay=float(str(drawn["decay"])),
-        decay_biases=bool(drawn["decay_biases"]),
-        epoch_decay=0.7,
-    )
+    """One random chain with random terms."""
+    make, shape = chain
+    net, data = Net(make, shape, CLASSES), data_for(shape)
+    request, training = asked(net, data, drawn)
     agree(make, net, request, data, training)
 
 
-@given(chains(images=False), TERMS)
+@given(chains(images=False), st.fixed_dictionaries(TERMS))
 @settings(max_examples=8, deadline=None)
 def test_random_linear_chains_and_terms(chain: tuple[Make, tuple[int, ...]], drawn: dict[str, Any]) -> None:
     check(chain, drawn)
 
 
-@given(chains(images=True), TERMS)
+@given(chains(images=True), st.fixed_dictionaries(TERMS))
 @settings(max_examples=10, deadline=None)
 def test_random_convolutions_and_terms(chain: tuple[Make, tuple[int, ...]], drawn: dict[str, Any]) -> None:
     check(chain, drawn)
 
 
 @pytest.mark.thorough
-@given(st.booleans().flatmap(lambda images: chains(images=images)), TERMS)
+@given(st.booleans().flatmap(lambda images: chains(images=images)), st.fixed_dictionaries(TERMS))
 @settings(max_examples=100, deadline=None)
 def test_many_random_chains_and_terms(chain: tuple[Make, tuple[int, ...]], drawn: dict[str, Any]) -> None:
     """A program of each chain is compiled, which takes half a second: before a release."""

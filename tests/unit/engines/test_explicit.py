@@ -11,19 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from chains import parts, teachers
-from fedkin.core import Bundle, Net, Samples, Train, Training, cross_entropy, distillation
+from chains import CLASSES, TERMS, Make, asked, chains, data_for, made, sequence
+from fedkin.core import Bundle, Net, Samples, Train, Training, cross_entropy
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import sgd
 from fedkin.engines.steps import layers_of, written_out
 from fedkin.models.start import factory
-
-CLASSES = 4
-
-
-def data_for(shape: tuple[int, ...], n: int = 12) -> Samples:
-    rng = generator(3, "explicit")
-    return Samples(torch.randn(n, *shape, generator=rng), torch.randint(CLASSES, (n,), generator=rng))
 
 
 def both(net: Net, request: Train, data: Samples, training: Training) -> tuple[Tensor, Tensor]:
@@ -43,90 +36,18 @@ def agree(net: Net, request: Train, data: Samples, training: Training, tolerance
     return explicit
 
 
-@st.composite
-def chains(draw: st.DrawFn) -> tuple[Callable[[], nn.Module], tuple[int, ...]]:
-    """A network of some convolutions, poolings and linear layers, with or without biases, and its inputs' shape."""
-    whole = st.integers
-    layers: list[Callable[[], nn.Module]] = []
-    shape: tuple[int, ...] = (draw(whole(1, 5)),)
-    width = shape[0]
-    if draw(st.booleans()):
-        c, side = draw(whole(1, 4)), draw(whole(24, 26))
-        shape = (c, side, draw(whole(24, 26)))
-        for _ in range(draw(whole(1, 2))):
-            out, kernel, stride, pad = draw(whole(1, 9)), draw(whole(1, 3)), draw(whole(1, 2)), draw(whole(0, 1))
-            groups = c if out % c == 0 and draw(st.booleans()) else 1
-            bias, between = draw(st.booleans()), draw(st.sampled_from(["", "relu", "pool relu", "relu pool", "avg"]))
-            layers.append(_made(nn.Conv2d, c, out, kernel, stride, pad, groups=groups, bias=bias))
-            c = out
-            poolings = {
-                "pool": _made(nn.MaxPool2d, 2, draw(whole(1, 2)), ceil_mode=draw(st.booleans())),
-                "relu": _made(nn.ReLU),
-            }
-            poolings["avg"] = _made(nn.AvgPool2d, 2, 1)
-            layers += [poolings[name] for name in between.split()]
-        if draw(st.booleans()):
-            layers.append(_made(nn.AdaptiveAvgPool2d, 1))
-        layers.append(_made(nn.Flatten))
-        width = int(nn.Sequential(*[make() for make in layers])(torch.zeros(1, *shape)).shape[1])
-    for _ in range(draw(whole(0, 2))):
-        units = draw(whole(1, 9))
-        layers += [_made(nn.Linear, width, units, bias=draw(st.booleans())), _made(nn.ReLU)]
-        width = units
-    layers.append(_made(nn.Linear, width, CLASSES, bias=draw(st.booleans())))
-    return (lambda: nn.Sequential(*[make() for make in layers])), shape
-
-
-def _made(kind: type[nn.Module], *args: Any, **more: Any) -> Callable[[], nn.Module]:
-    return lambda: kind(*args, **more)
-
-
 @given(
-    chains(), st.sampled_from([0.0, 0.9]), st.sampled_from([0.0, 0.1]), st.booleans(), st.sampled_from([0.0, 0.5]),
-    st.booleans(), st.booleans(), st.sampled_from([None, 0.5]),
-    st.sampled_from(["all", "head", "body", "top", "ends"]), st.booleans(),
-    st.sampled_from([None, None, (0.5, 1.0), (1.0, 3.0)]),
-)  # fmt: skip
+    st.booleans().flatmap(lambda images: chains(images=images)),
+    st.fixed_dictionaries(
+        {**TERMS, "part": st.sampled_from(["all", "head", "body", "top", "ends"]), "clip": st.sampled_from([None, 0.5])}
+    ),
+)
 @settings(max_examples=80, deadline=None)
-def test_random_chains_and_terms(
-    chain: tuple[Callable[[], nn.Module], tuple[int, ...]],
-    momentum: float,
-    decay: float,
-    decay_biases: bool,
-    mu: float,
-    after: bool,
-    linear: bool,
-    clip: float | None,
-    part: str,
-    offset: bool,
-    taught: tuple[float, float] | None,
-) -> None:
-    """Seven steps, a short batch among them, a step size that falls between epochs: the same vector to rounding."""
+def test_random_chains_and_terms(chain: tuple[Make, tuple[int, ...]], drawn: dict[str, Any]) -> None:
+    """The same vector to rounding."""
     make, shape = chain
-    net = Net(make, shape, CLASSES)
-    data, rng = data_for(shape), generator(5)
-    rows = {"offset": torch.randn(len(data), CLASSES, generator=rng)} if offset and taught is None else {}
-    request = Train(
-        net.w0,
-        loss=cross_entropy if taught is None else distillation,
-        aux=Bundle() if taught is None else teachers(net, *taught),
-        per_sample=Bundle(rows),
-        only=parts(net)[part],
-        center=torch.randn(net.size, generator=rng),
-        mu=mu,
-        prox_after=after,
-        linear=0.1 * torch.randn(net.size, generator=rng) if linear else None,
-        clip=clip,
-    )
-    training = Training(
-        steps=7,
-        batch_size=5,
-        lr=0.05,
-        momentum=momentum,
-        weight_decay=decay,
-        decay_biases=decay_biases,
-        epoch_decay=0.7,
-    )
+    net, data = Net(make, shape, CLASSES), data_for(shape)
+    request, training = asked(net, data, drawn)
     explicit, reference = both(net, request, data, training)
     torch.testing.assert_close(explicit, reference, rtol=1e-4, atol=3e-5)
 
@@ -147,11 +68,25 @@ def test_a_layer_between_two_that_move_stands_still(momentum: float) -> None:
         assert torch.equal(explicit[~part], net.w0[~part])
 
 
-@pytest.mark.parametrize("name", ["linear", "mlp", "small-cnn", "cam-lenet", "pfedcs-cnn", "cfic-cnn-emnist"])
+GROUPED = sequence(
+    made(nn.Conv2d, 2, 6, 3, groups=2), made(nn.ReLU), made(nn.MaxPool2d, 2, ceil_mode=True),
+    made(nn.Conv2d, 6, 6, 3, groups=6), made(nn.AvgPool2d, 2, 1), made(nn.Flatten), made(nn.LazyLinear, CLASSES),
+)  # fmt: skip
+
+
+def settled() -> nn.Module:
+    module = GROUPED()
+    module(torch.zeros(1, 2, 15, 13))
+    return module
+
+
+@pytest.mark.parametrize(
+    "name", ["linear", "mlp", "small-cnn", "cam-lenet", "pfedcs-cnn", "cfic-cnn-emnist", "grouped"]
+)
 def test_the_catalogues_networks_are_written_out(name: str) -> None:
-    """Twelve steps of the papers' chains on images end within 2e-5 of autograd's."""
-    shape = (1, 28, 28)
-    net = Net(factory(name, shape, CLASSES), shape, CLASSES)
+    """Twelve steps of the papers' chains on images, and of groups of channels, end within 2e-5 of autograd's."""
+    shape = (2, 15, 13) if name == "grouped" else (1, 28, 28)
+    net = Net(settled if name == "grouped" else factory(name, shape, CLASSES), shape, CLASSES)
     agree(net, Train(net.w0), data_for(shape, 20), Training(steps=12, batch_size=8, lr=0.02, momentum=0.9))
 
 
@@ -272,3 +207,11 @@ def test_other_losses_take_autograd() -> None:
         Train(net.w0, aux=Bundle(z=net.w0)),
     ):
         assert isinstance(written_out(request, net), str)
+
+
+def test_an_offset_leaves_what_the_last_layer_kept() -> None:
+    """A network that ends in a ReLU keeps its output to know where it passed; logits with an offset are others."""
+    net = Net(lambda: nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, CLASSES), nn.ReLU()), (6,), CLASSES)
+    offset = 3 * torch.randn(12, CLASSES, generator=generator(4))
+    request = Train(net.w0, per_sample=Bundle(offset=offset))
+    agree(net, request, data_for((6,)), Training(steps=6, batch_size=5, lr=0.2))

@@ -175,3 +175,10 @@ def test_every_other_method_trains_by_adam(name: str) -> None:
     adaptive = tensors(play(get_method(name), replace(setting, training=training.but(optimizer="adam")), stop=2))
     assert difference(plain, adaptive) is not None
     assert all(bool(t.isfinite().all()) for n, t in adaptive.items() if "state" in n and t.is_floating_point())
+
+
+def test_the_proximal_term_is_exactly_0_at_its_center() -> None:
+    """A loss without slope leaves the start as it is, bit for bit; of rounding of .3 w - .3 w Adam would make steps."""
+    request = Train(NET.w0, loss=lambda net, w, batch, aux: 0.0 * w.sum(), center=NET.w0, mu=0.3)
+    training = Training(steps=3, optimizer="adam")
+    assert torch.equal(sgd(request, samples(0, 0, "train", 4), NET, training, generator(0)), NET.w0)

@@ -94,3 +94,15 @@ def test_not_an_image(name: str) -> None:
     with refuses(ModelError, "[9, 128]", "'mlp'"):
         get_model(name, (9, 128), 6)
     assert get_model("mlp", (9, 128), 6)(torch.zeros(1, 9, 128)).shape == (1, 6)
+
+
+def test_checks_leave_no_trace() -> None:
+    """Making a network draws exactly its parameters and leaves running statistics as they start."""
+    torch.manual_seed(0)
+    first = get_model("cam-cnn", GREY, 10)
+    torch.manual_seed(0)
+    again = MODELS["cam-cnn"](GREY, 10)
+    for a, b in zip(first.state_dict().values(), again.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+    assert first.state_dict()["body.1.running_mean"].abs().sum() == 0
+    assert first.state_dict()["body.1.num_batches_tracked"] == 0

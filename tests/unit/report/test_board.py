@@ -183,3 +183,24 @@ def test_the_table_shares_the_rows_of_the_chart(made) -> None:
     verdicts = re.findall(r'<td class="hp" data-value="(.*?)"><span class="v \w+"><span aria-hidden="true">(.)<', text)
     assert verdicts == [("ahead", "▲"), ("reference", "–"), ("level", "≈"), ("behind", "▼")]
     assert re.search(r'data-value="\+\d+\.\d to \+\d+\.\d"', text)
+
+
+def test_only_equal_logits_are_no_learning(made) -> None:
+    """The same right answers may come from different models; equal logits do not."""
+    for logits, expected in (
+        (("a1", "b2"), "M has the same accuracy as training alone at every client."),
+        (
+            ("a1", "a1"),
+            "M predicts exactly as training alone does at every client. It learned nothing from the others.",
+        ),
+    ):
+        runs = [eight(made, t, 0.6, answers="d", logits=one) for t, one in zip(("Local", "M"), logits, strict=True)]
+        assert said(content_of(runs), "M") == expected
+
+
+def test_a_diverged_training_comes_before_its_effect(made) -> None:
+    """The headline says that training diverged, before whom its last usable models helped."""
+    bad = eight(made, "M", 0.7)
+    edit(bad, lambda line: {"answered": (), "refused": dict.fromkeys(range(8), "not-finite")})
+    found = said(content_of([eight(made, "Local", 0.6), bad]), "M")
+    assert found.startswith("Training diverged with M from round 1 on. Its last usable models: 10 points above")

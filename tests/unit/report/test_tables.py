@@ -305,3 +305,16 @@ def test_a_gain_that_rounds_to_zero_has_no_minus() -> None:
     """As on the page; the ends of intervals keep theirs, which says that zero is inside."""
     assert tables.percent(spread([-0.0004, -0.0002]), sign=True) == "+0.0 ± 0.0"
     assert tables.percent(spread([-0.0006]), sign=True) == "-0.1"
+
+
+def test_what_is_not_known_is_taken_for_the_same_clients(made):
+    """The interval of runs that say nothing is that of named clients, and wider than for clients dealt anew."""
+    gains = {i: 0.03 * i for i in range(8)}
+
+    def half(summary, samples=(20, 21)):
+        runs = [made("Local", s, clients=8, top=0.5, samples=n, **summary) for s, n in enumerate(samples)]
+        runs += [made("M", s, clients=8, top=0.5, gains=gains, samples=n, **summary) for s, n in enumerate(samples)]
+        found = tables.comparison_rows(by_title(runs))[1].difference
+        return found.high - found.mean
+
+    assert half({}) == half(config(data_seed=1)) > 1.1 * half(config())
