@@ -98,3 +98,11 @@ def test_what_several_bundles_hold_is_written_once() -> None:
         assert free == 64  # the model takes no room of its own
         assert same(own.read(entries, common), bundle)
     assert [e.common for e in own.write(bundles[1], 0, 4096, known)[0]] == [True, False]
+
+
+def test_what_does_not_fit_into_the_common_slab_goes_with_each_bundle() -> None:
+    large, common, own = torch.arange(5000.0), Slab(4096), Slab(1 << 16)
+    bundles = [Bundle(a=large), Bundle(a=large)]
+    known = common.share(bundles)
+    assert known == {}
+    assert same(own.read(own.write(bundles[0], 0, own.size, known)[0], common), bundles[0])
