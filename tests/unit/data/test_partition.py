@@ -11,7 +11,6 @@ import torch
 
 from fedkin.core.errors import ConfigError, PartitionError
 from fedkin.data import (
-    IID,
     PARTITIONS,
     Assignment,
     ClassesPerClient,
@@ -106,13 +105,6 @@ def test_settings_that_contradict_each_other() -> None:
         ClusterClasses(classes_per_client=4)
     with refuses(ConfigError, "'cifar'", "'femnist'", "'mnist'"):
         DAPFLPartition(variant="mnist")  # type: ignore[arg-type]
-
-
-def test_iid_sizes(make_pool: Make) -> None:
-    """Clients differ by one sample at most and have about the same class mix."""
-    counts = table(IID().split(make_pool(500, 500), 7, 0), make_pool(500, 500))
-    assert set(counts.sum(axis=1)) <= {142, 143}
-    assert counts.min() > 40
 
 
 def test_dirichlet_skew_follows_alpha(make_pool: Make) -> None:

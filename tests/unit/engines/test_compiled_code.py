@@ -204,16 +204,6 @@ def test_a_diverged_model_looks_diverged_and_leaves_nothing_behind(poison: float
     assert torch.equal(trained(program, net, data), clean)
 
 
-def test_samples_that_only_fill_a_block_count_for_nothing() -> None:
-    """Where linear layers take samples right from the data, what a client before had there is no longer there."""
-    net, bad, few = Net(SMALL, (6,), CLASSES), data_for((6,)), data_for((6,), 2)
-    program = CompiledChain(layers(net), (6,), 5)
-    small = trained(program, net, few)
-    bad.x[:] = float("inf")
-    assert not bool(trained(program, net, bad)[net.head].isfinite().any())
-    assert torch.equal(trained(program, net, few), small)
-
-
 def test_a_nan_weight_reaches_all_that_autograd_lets_it_reach() -> None:
     """One weight of the first convolution is NaN: after a step the same numbers are finite as with autograd."""
     net, data = Net(MAKE, SHAPE, CLASSES), data_for(SHAPE)

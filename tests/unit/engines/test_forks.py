@@ -100,7 +100,6 @@ def test_a_process_of_a_pool_has_no_workers(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_a_gpu_nothing_is_forked_to_find_out(monkeypatch: pytest.MonkeyPatch) -> None:
-
     def fails(*given: Any) -> Any:
         raise AssertionError("forked")
 

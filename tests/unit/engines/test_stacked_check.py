@@ -73,7 +73,6 @@ def test_steps_that_magnify_rounding_set_the_scale(wrong: int, passed: bool) -> 
 
 
 def test_what_moves_nothing_never_passes() -> None:
-
     def anywhere(given: StackRows) -> None:
         given.w.normal_()
 

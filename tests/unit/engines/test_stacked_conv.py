@@ -82,7 +82,6 @@ def test_inputs_of_a_stack_are_unfolded_by_one_copy() -> None:
 
 
 def test_gradients_in_the_inputs_of_a_stack_are_added_up_by_two_kernels() -> None:
-
     def loss(x: Tensor, w: Tensor) -> Tensor:
         with Products():
             return torch.conv2d(x, w).view(len(x), -1).square().sum()  # as many networks do: of the usual order

@@ -15,12 +15,11 @@ from fedkin.capabilities import Uploads
 from fedkin.core import ConfigError, ModelError, Training
 from fedkin.core.settings import Privacy, Settings
 from fedkin.data import planted_groups
-from fedkin.experiment.compare import Comparison, compare
-from fedkin.experiment.settings import Compute, DataSettings, RunSettings, settings_from
+from fedkin.experiment.compare import Comparison
+from fedkin.experiment.settings import RunSettings
 from fedkin.methods import CFIC, DAPFL, METHODS, Ditto, FedAvg
 from fedkin.privacy.budget import composed, epsilon, require_privacy, sentence, total, written
 from fedkin.record.lines import RoundLine
-from fedkin.storage.toml import read_toml
 from folders import assert_same_run
 from refusals import refuses
 from toys import Averaging, mlp, mlp_with_batchnorm
@@ -226,24 +225,3 @@ def test_a_comparison_gives_noise_to_those_who_say_something() -> None:
     ):
         with pytest.raises(ConfigError):
             Comparison((name,), base=Settings().but(privacy=privacy))
-
-
-def test_a_private_comparison(tmp_path: Path) -> None:
-    """Every run has its epsilon, and the settings survive the file."""
-    plan = Comparison(
-        ("fesem",),
-        base=Settings().but(
-            data=DataSettings(data="synthetic", clients=3, partition="iid"),
-            training=Training(batch_size=20),
-            run=RunSettings(rounds=1),
-            privacy=Privacy(noise_multiplier=2.0),
-            compute=Compute(engine="loop"),
-        ),
-    )
-    runs = compare(plan, out=tmp_path / "c")
-    assert all(run.summary["privacy"]["epsilon"] > 0 for run in runs)
-    table = read_toml(tmp_path / "c" / "fesem-seed0" / "config.toml")
-    found = settings_from(table)
-    assert (found.run, found.privacy, found.compute) == (
-        plan.base.run, plan.base.privacy, plan.base.compute,
-    )  # fmt: skip

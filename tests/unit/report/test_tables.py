@@ -106,7 +106,6 @@ def test_a_table_too_wide_for_any_screen_cuts_no_figure(width):
 
 
 def test_bold_is_what_an_interval_sets_apart(made):
-
     def rows(*titles, clients=6, seeds=(0, 1, 2)):
         tops = {"A": 0.8, "B": 0.801, "Local": 0.7}
         jitter = {t: {i: 0.01 * ((i + n) % 3) for i in range(clients)} for n, t in enumerate(tops)}
