@@ -204,3 +204,15 @@ def test_equal_means_share_a_rank(made, tmp_path):
     text = comparison_page(tmp_path, runs)
     ranks = re.findall(r'class="eyebrow">(Rank \d of 4(?:, shared)?|Highest mean)', text)
     assert sorted(ranks) == ["Highest mean", "Rank 2 of 4, shared", "Rank 2 of 4, shared", "Rank 4 of 4"]
+
+
+def test_a_verdict_says_that_training_diverged(made, tmp_path):
+    """All clients predict NaN in the last rounds of one seed."""
+    runs = [made(t, s, clients=8) for t in ("Local", "M", "N") for s in (0, 1)]
+    lost = {"refused": dict.fromkeys(range(8), "not-finite"), "answered": (), "abandoned": True}
+    edit(runs[3], lambda line: {**lost, "unpredicted": tuple(range(8))})
+    assert runs[3].diverged is not None, "what this test is about"
+    text = comparison_page(tmp_path, runs)
+    said = re.findall(r"<li>((?:M|N): [^<]*Local[^<]*)</li>", text)
+    assert [one.endswith("; its training diverged") for one in said] == [one.startswith("M") for one in said]
+    assert {one[0] for one in said} == {"M", "N"}
