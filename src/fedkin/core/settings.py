@@ -60,7 +60,7 @@ class Bounded(Group, frozen=True):
     """Maximum distance from the median update, in multiples of the median norm."""
 
 
-class Steps(Group, frozen=True):
+class StepDecay(Group, frozen=True):
     """A step size that falls in steps."""
 
     factor: Part
@@ -95,7 +95,7 @@ class Processes(Group, frozen=True):
 
 
 RULES: Mapping[str, type[Group]] = {"mean": Plain, "median": Plain, "trimmed": Robust, "krum": Robust, "norm": Bounded}
-SCHEDULES: Mapping[str, type[Group]] = {"constant": Plain, "step": Steps, "cosine": Plain}
+SCHEDULES: Mapping[str, type[Group]] = {"constant": Plain, "step": StepDecay, "cosine": Plain}
 ATTACKS: Mapping[str, type[Group]] = {"none": Plain, "sign-flip": Attackers, "scale": Attackers, "random": Attackers}
 PLANTS: Mapping[str, type[Group]] = {"labels": Planted, "rotations": Planted}
 ENGINES: Mapping[str, type[Group]] = {"auto": Plain, "loop": Plain, "workers": Processes, "stacked": Plain}
@@ -224,7 +224,7 @@ class Training(Group, frozen=True):
         factor = 1.0
         if name == "cosine":
             factor = math.cos(math.pi / 2 * min(done, rounds - 1) / rounds) ** 2  # (1 + cos(pi t / T)) / 2, never 0
-        elif isinstance(how, Steps):
+        elif isinstance(how, StepDecay):
             factor = how.factor ** (done // how.every)
         return self if factor == 1 else self.but(lr=self.lr * factor)
 
