@@ -40,7 +40,7 @@ def mean(how: Aggregation, rows: Tensor, weights: Tensor) -> Tensor:
     """``[...]`` from ``rows [m, ...]`` and non-negative weights ``[m]``."""
     if how.rule == "mean":
         return algebra.weighted_mean(rows, weights)
-    return _combined(how, weights.double()[None], rows.reshape(rows.shape[0], -1))[0].reshape(rows.shape[1:])
+    return combined(how, weights.double()[None], rows.reshape(rows.shape[0], -1))[0].reshape(rows.shape[1:])
 
 
 def group_mean(how: Aggregation, rows: Tensor, weights: Tensor, group: Tensor, otherwise: Tensor) -> Tensor:
@@ -74,10 +74,11 @@ def mix(how: Aggregation, weights: Tensor, rows: Tensor) -> Tensor:
     """
     if how.rule == "mean":
         return algebra.mix(weights, rows)
-    return _combined(how, weights.double(), rows)
+    return combined(how, weights.double(), rows)
 
 
-def _combined(how: Aggregation, weights: Tensor, rows: Tensor) -> Tensor:
+def combined(how: Aggregation, weights: Tensor, rows: Tensor) -> Tensor:
+    """Return mixtures as `mix` does, by a rule that is not the mean; the other functions come here as well."""
     if bool((weights < 0).any()):
         raise MethodError(
             f"the rule {how.rule!r} is not defined for negative weights, got {float(weights.min()):g}; "
