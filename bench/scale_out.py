@@ -28,7 +28,7 @@ name = "fedavg"
 [data]
 data = "digits"
 clients = {clients}
-min_samples = 1
+partition = "dirichlet@min_samples=1"
 [training]
 steps = 1
 [run]

@@ -91,7 +91,7 @@ def test_the_reference_has_the_docstrings(site: Path) -> None:
     """Texts of the code itself."""
     page = (site / "reference" / "run.html").read_text(encoding="utf-8")
     assert "Train a federation by a method." in page
-    assert "share of the clients sampled in each round" in page
+    assert "Fraction of the clients that each round samples." in page
 
 
 def test_formulas_are_mathematics(site: Path) -> None:

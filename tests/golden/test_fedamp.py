@@ -19,6 +19,7 @@ from fedkin.capabilities.presets import preset as with_preset
 from fedkin.cli.flags import run_flags
 from fedkin.core import Bundle, ConfigError, Method, Net, Training
 from fedkin.data import Dirichlet, federate, load
+from fedkin.experiment.settings import method_of
 from fedkin.methods import DAPFL, Local
 from fedkin.methods.fedamp import FedAMP, attention, largest_step
 from fedkin.models.start import factory
@@ -440,7 +441,7 @@ def test_presets_run(preset: str) -> None:
 def test_flgos_preset_is_of_heurfedamp() -> None:
     """FLGo's method of that name weighs by cosines: the preset is HeurFedAMP's; asked of FedAMP, the error says so."""
     settings, _ = run_flags(["heur-fedamp", "--preset", "flgo"])
-    assert settings.method == FedAMP(variant="heur", server_step=1e4, step_decay=0.1, decay_every=30)
+    assert method_of(settings) == FedAMP(variant="heur", server_step=1e4, step_decay=0.1, decay_every=30)
     with pytest.raises(ConfigError, match="fedkin run heur-fedamp --preset flgo"):
         run_flags(["fedamp", "--preset", "flgo"])
 

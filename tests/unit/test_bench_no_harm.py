@@ -85,7 +85,7 @@ def test_a_rule_decided_anew_takes_what_the_run_takes() -> None:
     the truth of digits weighs all clients' test samples by the client's own classes."""
     s = RUNS["settings"]("digits", "fedavg", 0, rounds_=6)
     data = DataSettings(clients=6, partition="dirichlet@alpha=5.0", samples_per_client=100, validation=0.25)
-    s = replace(s, data=data, run=s.run.but(participation=1.0), training=s.training.but(lr=0.2))
+    s = s.but(data=data, participation=1.0, lr=0.2)
     *_, (e, clients, models) = RUNS["moments"](s)
     assert sorted(models) == list(range(6))
     samples = [(*RUNS["predicted"](e.method, e.net, models[i], c.validation.x), c.validation.y)

@@ -313,7 +313,7 @@ class Privacy(Group, frozen=True):
     in a safe form. Default: exact ones."""
 
     def __post_init__(self) -> None:
-        if self.noise_multiplier and self.noise_multiplier < LEAST_NOISE:
+        if 0 < (self.noise_multiplier or 0) < LEAST_NOISE:
             raise ConfigError(
                 f"noise_multiplier must be a number from {LEAST_NOISE:g} to {MOST_NOISE:g}, such as 1.0, or 0 for no "
                 f"noise, got {self.noise_multiplier:g}"

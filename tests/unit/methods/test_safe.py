@@ -307,7 +307,7 @@ def test_with_noise_clients_send_one_choice_in_the_last_round(name: str, tmp_pat
     rows = posterior(likelihood, prior_of(s.choice, 50.0))
     assert shares[0][-6:] == [float(GRID[choose_alone(row, BOUNDS["likely"])]) for row in rows]
     assert shares[0][-6:] != shares[1][-6:]
-    for made in ({"engine": "workers", "workers": 2}, {"engine": "stacked"}):
+    for made in ({"engine": "workers@n=2"}, {"engine": "stacked"}):
         again = run_settings(of(50.0).but(compute=Compute(**made)))
         assert torch.equal(again.server.state.choice, s.choice)
         assert [line.notes["share"] for line in again.clients] == shares[0]

@@ -122,7 +122,8 @@ def test_cells_of_an_earlier_version_can_be_taken_over(toy: Paper, tmp_path: Pat
 def test_a_cell_that_fails_does_not_stop_the_others(toy: Paper, tmp_path: Path) -> None:
     """A cell with an impossible partition is reported, and the rest is run."""
     text = (tmp_path / "toy/one.toml").read_text()
-    broken = paper(tmp_path, one=text.replace("data = { clients = 6 }", "data = { clients = 6, min_samples = 900 }"))
+    odd = 'data = { clients = 6, partition = "dirichlet@min_samples=900" }'
+    broken = paper(tmp_path, one=text.replace("data = { clients = 6 }", odd))
     said: list[str] = []
     found = run(broken, plan(tmp_path, say=said.append), "toy/one/fedavg")
     assert (found.made, found.failed) == (2, 2)

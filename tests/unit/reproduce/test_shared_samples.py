@@ -37,7 +37,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[KnownLogits]:
 
 def measured(folder: Path) -> dict[str, Any]:
     """Lines of the toy cells of IFCA, FedSoft and FedAvg on the partition of DA-PFL, by row."""
-    text = papers.ONE.split("[numbers]")[0].replace('"dirichlet"\nsamples_per_client = 24', '"dapfl"\nalpha = 0.5')
+    text = papers.ONE.split("[numbers]")[0].replace('"dirichlet"\nsamples_per_client = 24', '"dapfl@alpha=0.5"')
     start, end = text.index("[method.da-pfl]"), text.index("[columns.few]")
     text = f"{text[:start]}[rows]\n{ROWS}\n{text[end:]}"
     toy = papers.paper(folder, one=text.replace('only_rows = ["fedavg", "da-pfl"]\n', ""))

@@ -87,7 +87,7 @@ def test_the_control_for_cfic_steps_on_from_the_mean_by_beta() -> None:
 def test_the_control_for_ifca_cam_trains_fedavg_and_ifca_apart() -> None:
     """Its global model is FedAvg's bit for bit; with full batches its clusters are those of IFCA."""
     table = {
-        "data": {"data": "digits", "partition": "dirichlet", "clients": 6, "alpha": 0.2, "samples_per_client": 30},
+        "data": {"data": "digits", "partition": "dirichlet@alpha=0.2", "clients": 6, "samples_per_client": 30},
         "model": {"model": "linear"},
         "training": {"steps": 5, "batch_size": 1000, "lr": 0.5},
         "run": {"rounds": 3, "participation": 1.0},
