@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import torch
 from msgspec.structs import replace
-from safetensors import safe_open
 
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import Settings, settings_from
-from fedkin.record.files import COMMIT, read_commit, write_json
+from fedkin.record.files import COMMIT, RUN, read_commit, read_json, write_json
 from fedkin.record.lines import FILES as FILES_OF_LINES
+from fedkin.record.lines import RunLine
 
 LINES = ("rounds", "clients", "relations")
 FILES = {
@@ -26,10 +26,10 @@ FILES = {
     "clients.jsonl",
     "relations.jsonl",
     "timing.jsonl",
-    "checkpoint.safetensors",
+    "objects",
     "summary.json",
 }
-"""What every folder holds; ``best.safetensors`` is in those with validation samples."""
+"""What every folder holds."""
 
 
 def small(method: str = "fedavg", /, fields: dict[str, Any] | None = None, **tables: dict[str, Any]) -> Settings:
@@ -57,7 +57,7 @@ def records(folder: Path, name: str) -> list[Any]:
 
 
 def tensors_in(folder: Path, *, best: bool = False) -> dict[str, torch.Tensor]:
-    """All that a checkpoint stands for, by name, wherever it keeps it; the last one or that of the best round."""
+    """All tensors of a run's state, by name; after the last round or after the best."""
     loaded = RunFolder(folder).load({}, best=best)
     assert loaded is not None
     server, states = loaded
@@ -68,7 +68,7 @@ def tensors_in(folder: Path, *, best: bool = False) -> dict[str, torch.Tensor]:
 
 
 def assert_same_tensors(a: Path, b: Path, *, best: bool = False) -> None:
-    """Asserts that two folders' checkpoints hold the same tensors to the last bit."""
+    """Asserts that the states of two runs hold the same tensors to the last bit."""
     mine, other = tensors_in(a, best=best), tensors_in(b, best=best)
     assert mine.keys() == other.keys()
     for name, t in mine.items():
@@ -76,17 +76,18 @@ def assert_same_tensors(a: Path, b: Path, *, best: bool = False) -> None:
 
 
 def assert_same_run(a: Path, b: Path, *, best: bool = True) -> None:
-    """Asserts that two folders tell of one and the same run, and that nothing half written is left.
+    """Asserts that two folders tell of one and the same run, and that nothing is left of a round that was not finished.
 
     Args:
-        best: their best rounds are compared, too, unless the first keeps states or banks in files.
+        best: the states after the best rounds are compared, too.
     """
     assert lines_in(a) == lines_in(b)
     assert_same_tensors(a, b)
-    if best and not (a / "states").exists() and not (a / "banks").exists():
+    if best and read_commit(b).best is not None:
         assert_same_tensors(a, b, best=True)
     assert {p.name for p in a.iterdir()} >= FILES - {"preparation.json"}  # which made-up data have not
-    assert not [p.name for p in a.iterdir() if p.name.startswith(".")]
+    assert not list(a.rglob(".*"))
+    assert {p.name for p in (a / "objects").iterdir()} == read_commit(a).names()
 
 
 def without_end(folder: Path) -> None:
@@ -99,13 +100,6 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def texts_of(path: Path) -> dict[str, str]:
-    """The texts of a checkpoint: its round, marks and sizes."""
-    with safe_open(path, framework="pt") as file:
-        found: dict[str, str] = file.metadata()
-    return found
-
-
 def assert_equal_folders(one: Path, other: Path, done: int = 0, but: tuple[str, ...] = ()) -> None:
     """Asserts that two folders hold the same run to the last bit, and no trace of how it came about.
 
@@ -113,19 +107,18 @@ def assert_equal_folders(one: Path, other: Path, done: int = 0, but: tuple[str, 
         but: settings of how the run is computed that may differ, engine and its workers.
         done: the rounds before the first got more. The best of them may be lost: that of the shorter run was another.
     """
-    lost = (other / "best.safetensors").exists() and not (one / "best.safetensors").exists()
-    assert not lost or int(texts_of(other / "best.safetensors")["round"]) <= done
+    mine, theirs = read_commit(one), read_commit(other)
+    lost = theirs.best is not None and mine.best is None
+    assert not lost or theirs.best.round <= done
     assert_same_run(one, other, best=not lost)
+    assert replace(theirs, best=None) == replace(mine, best=None)
+    assert lost or mine == theirs
     assert but or (one / "config.toml").read_bytes() == (other / "config.toml").read_bytes()
-    for name in ("checkpoint.safetensors", "best.safetensors"):
-        assert (one / name).exists() == (other / name).exists() or lost, name
-        if (one / name).exists():
-            assert texts_of(one / name) == texts_of(other / name)
-    mine, theirs = (json.loads((folder / "summary.json").read_text()) for folder in (one, other))
-    for summary in (mine, theirs):
+    assert read_json(one / RUN, RunLine).marks == read_json(other / RUN, RunLine).marks
+    ours, others = (json.loads((folder / "summary.json").read_text()) for folder in (one, other))
+    for summary in (ours, others):
         del summary["command"]
         if but:
             del summary["config"]["compute"]["engine"], summary["engine"]
-    assert mine == theirs
-    rest = {"best.safetensors"} if lost else set()
-    assert {p.name for p in one.iterdir()} == {p.name for p in other.iterdir()} - rest
+    assert ours == others
+    assert {p.name for p in one.iterdir()} == {p.name for p in other.iterdir()}

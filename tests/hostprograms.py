@@ -24,6 +24,7 @@ from fedkin.deploy.link import LinkSettings
 from fedkin.deploy.machine import free_port
 from fedkin.deploy.submit import submit
 from fedkin.experiment.settings import Settings
+from fedkin.record.files import read_commit
 from fedkin.record.lines import RoundLine
 from fedkin.record.result import Result
 from programs import Program, Running, descendants, last_lines
@@ -168,7 +169,7 @@ def events(folder: Path) -> str:
 
 def server_equals(folder: Path, theirs: Result) -> bool:
     """Whether the server of a run ended with the state of another, bit for bit."""
-    stored = load_file(folder / "checkpoint.safetensors")
+    stored = load_file(folder / "objects" / read_commit(folder).last.server)
     ours = {name.removeprefix("server."): t for name, t in stored.items() if name.startswith("server.")}
     state = theirs.server.state
     return ours.keys() == state.keys() and all(torch.equal(ours[name], t) for name, t in state.items())

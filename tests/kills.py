@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import shutil
 import signal
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -14,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors import safe_open
 
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import Settings
-from fedkin.record.files import LineFiles
-from folders import LINES, assert_same_run
+from folders import assert_same_run
 
 
 class Killed(BaseException):
@@ -43,104 +41,66 @@ def assert_goes_on(folder: Path, uninterrupted: Path, *, best: bool = True) -> N
     assert mine == other
 
 
-def die_before_saving(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
-    """After the round's lines are appended, before its checkpoint is written."""
+class Operations:
+    """What is done to the files of a folder: each opening for writing, renaming, removal, cut, new folder.
+
+    With ``at`` the run ends before this operation, and the last file that was written is cut in half. Later operations
+    fail as well: nothing is tidied up by a process that is gone.
+    """
+
+    now: Operations | None = None
+
+    def __init__(self, folder: Path, at: int | None = None) -> None:
+        self.folder, self.at, self.count = f"{folder}{os.sep}", at, 0
+        self.written: tuple[str, int] | None = None
+
+    def __enter__(self) -> Operations:
+        Operations.now = self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        Operations.now = None
+
+    def see(self, event: str, args: tuple[Any, ...]) -> None:
+        opened = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
+        if not (opened or event in ("os.rename", "os.remove", "os.truncate", "os.mkdir")):
+            return
+        path = os.fspath(args[0]) if isinstance(args[0], (str, Path)) else ""
+        if not path.startswith(self.folder) or path.endswith(".lock"):
+            return
+        self.count += 1
+        if self.at is not None and self.count >= self.at:
+            Operations.now = None
+            if self.count == self.at and self.written is not None and os.path.exists(self.written[0]):
+                file, before = self.written
+                os.truncate(file, (before + os.path.getsize(file)) // 2)
+            Operations.now = self
+            raise Killed
+        if opened:
+            there = "a" in (args[1] or "") and os.path.exists(path)
+            self.written = path, os.path.getsize(path) if there else 0
+        elif event == "os.rename" and self.written is not None and self.written[0] == path:
+            self.written = None
+
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    if Operations.now is not None:
+        Operations.now.see(event, args)
+
+
+sys.addaudithook(_audit)
+
+
+def die_before_committing(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
+    """After the round's objects and lines are written."""
     save = RunFolder.save
 
-    def dying(self: RunFolder, server: Any, *more: Any) -> None:
+    def dying(self: RunFolder, server: Any, *more: Any, **named: Any) -> None:
         if server.round == round:
             raise Killed
-        save(self, server, *more)
+        save(self, server, *more, **named)
 
     monkeypatch.setattr(RunFolder, "save", dying)
-
-
-def die_before_replacing(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
-    """When the new checkpoint is written beside the old one and has not taken its place."""
-    replace, count = os.replace, iter(range(1, 1000))
-
-    def dying(old: Path, new: Path) -> None:
-        if Path(new).name == "checkpoint.safetensors" and next(count) == round:
-            shutil.copy(old, Path(new).with_name(".checkpoint.safetensors.1.new"))  # the tidying up does not happen
-            raise Killed
-        replace(old, new)
-
-    monkeypatch.setattr(os, "replace", dying)
-
-
-def die_between_files(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
-    """When rounds.jsonl has the round's line and clients.jsonl has not."""
-    append = LineFiles.append
-
-    def dying(self: LineFiles, lines: dict[str, Any]) -> None:
-        if lines["rounds"][0].round == round:
-            append(self, {"rounds": lines["rounds"]})
-            raise Killed
-        append(self, lines)
-
-    monkeypatch.setattr(LineFiles, "append", dying)
-
-
-def die_in_a_line(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
-    """When half of the round's line is written, in each of the files."""
-    append = LineFiles.append
-
-    def dying(self: LineFiles, lines: dict[str, Any]) -> None:
-        append(self, lines)
-        if lines["rounds"][0].round == round:
-            for name in (name for name in LINES if lines[name]):
-                path = self._folder / f"{name}.jsonl"
-                path.write_bytes(path.read_bytes()[:-9])
-            raise Killed
-
-    monkeypatch.setattr(LineFiles, "append", dying)
-
-
-def die_before_the_summary(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
-    """When everything is written but summary.json."""
-
-    write = RunFolder.write
-
-    def dying(self: RunFolder, name: str, value: Any) -> None:
-        if name == "summary":
-            raise Killed
-        write(self, name, value)
-
-    monkeypatch.setattr(RunFolder, "write", dying)
-
-
-def die_before_keeping_the_best(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
-    """After the checkpoint of the first best round from this one on, before it is kept as the best."""
-    keep = RunFolder.keep_best
-
-    def dying(self: RunFolder, best: int | None) -> None:
-        if best is not None and best >= round:
-            raise Killed
-        keep(self, best)
-
-    monkeypatch.setattr(RunFolder, "keep_best", dying)
-
-
-def die_before_naming_the_best(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
-    """When the best round's checkpoint has a second name that is not yet the right one."""
-    replace = os.replace
-
-    def dying(old: Path, new: Path) -> None:
-        if Path(new).name == "best.safetensors" and (safe_round(old) or 0) >= round:
-            os.link(old, Path(new).with_name(".best.safetensors.1.new"))  # the tidying up does not happen
-            raise Killed
-        replace(old, new)
-
-    monkeypatch.setattr(os, "replace", dying)
-
-
-def safe_round(path: Path) -> int | None:
-    """The round of a checkpoint."""
-    with safe_open(path, framework="pt") as file:
-        return int(file.metadata()["round"])
-
-
-PLACES = [die_before_saving, die_before_replacing, die_between_files, die_in_a_line, die_before_the_summary]
 
 
 def begin_and_kill(settings: Settings, out: Path, after: float, send: Callable[[int, int], None]) -> None:

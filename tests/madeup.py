@@ -11,7 +11,7 @@ from msgspec.structs import fields, replace
 
 from fedkin.core.refusals import Code, Refused, Stage
 from fedkin.record.files import COMMIT, RUN, LineFiles, write_json
-from fedkin.record.lines import ClientLine, Commit, Figures, RoundLine, RunLine, TimingLine
+from fedkin.record.lines import ClientLine, Commit, Figures, RoundLine, RunLine, Snapshot, TimingLine
 from fedkin.record.result import Result
 
 _FIGURES = {f.name for f in fields(Figures)} - {"notes"}
@@ -75,7 +75,7 @@ def written(folder: Path, run: Result, *, without: tuple[str, ...] = ()) -> Path
     files.append({"timing": [TimingLine(line.round, 0.0) for line in run.rounds]})
     (folder / "config.toml").write_text(tomli_w.dumps(run.config))
     write_json(folder / RUN, run.run)
-    write_json(folder / COMMIT, Commit(run.total, files.marks(), "rounds"))
+    write_json(folder / COMMIT, Commit(Snapshot(run.total, "0" * 40), files=files.marks(), ended="rounds"))
     return folder
 
 

@@ -13,30 +13,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file
 
 import fedkin.experiment.run_folder
 from fedkin.core import RunFolderError
 from fedkin.experiment.run import resume, run_settings
-from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import Settings, toml_of
+from fedkin.record.files import read_commit
 from folders import LINES, assert_same_run, content, lines_in, records, small
 from grouped import tables as run_tables
 from kills import (
-    PLACES,
     Killed,
+    Operations,
     assert_goes_on,
     begin_and_kill,
-    die_before_keeping_the_best,
-    die_before_naming_the_best,
-    die_before_saving,
+    die_before_committing,
     records_until_torn,
-    safe_round,
     wait_for_lines,
 )
 
@@ -53,59 +50,42 @@ def settings_of(name: str, rounds: int = 6, **run: Any) -> Settings:
     return small(name, METHODS.get(name), **run_tables({**HARD, "rounds": rounds, **run}))
 
 
-# ---- killed at one exact place ------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("place", PLACES, ids=lambda f: f.__name__)
-def test_killed_at_one_place(
-    place: Callable[..., None], name: str, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed in round 4 (the round in which a client joins), the run goes on to the same lines and tensors."""
-    settings = settings_of(name)
-    with monkeypatch.context() as patch:
-        place(patch, 4)
-        with pytest.raises(Killed):
-            run_settings(settings, out=tmp_path / "a")
+# ---- killed at every operation on files ---------------------------------------------------------------------------
+@pytest.mark.parametrize("state", ["memory", "file"])
+@pytest.mark.parametrize("name", ["da-pfl", pytest.param("fesem-cam", marks=pytest.mark.thorough)])
+def test_killed_at_every_operation(name: str, state: str, whole: Any, tmp_path: Path) -> None:
+    """A kill at each operation of rounds 3 and 4, in which a client joins, and again in the recovery from
+    it, leaves a folder from which the run goes on to the same lines and tensors, the best round's as well."""
+    settings = settings_of(name, rounds=4, state=state, eval_every=1, late_joiners="1@4", dropout=0.0)
 
-    assert_goes_on(tmp_path / "a", whole(settings))
+    def stop(report: Any, line: Any) -> None:
+        if report.round == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run_settings(settings, out=tmp_path / "a", on_round=stop)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with Operations(tmp_path / "b") as operations:
+        resume(tmp_path / "b")
+    for at in range(1, max(20, operations.count) + 1):
+        place = tmp_path / str(at)
+        shutil.copytree(tmp_path / "a", place)
+        with Operations(place, at), pytest.raises(Killed):
+            resume(place)
+        with Operations(place, 1 + at % 11), suppress(Killed):  # nothing may be left to do
+            resume(place)
+        assert_goes_on(place, whole(settings))
+        shutil.rmtree(place)
 
 
-@pytest.mark.parametrize("place", PLACES[:4], ids=lambda f: f.__name__)
-def test_killed_in_the_first_round(
-    place: Callable[..., None], whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed before there was any checkpoint, the run begins again and gives what it would have given."""
+def test_killed_in_the_first_round(whole: Any, tmp_path: Path) -> None:
+    """Killed before there was any commit, the run begins again and gives what it would have given."""
     settings = settings_of("da-pfl")
-    with monkeypatch.context() as patch:
-        place(patch, 1)
-        with pytest.raises(Killed):
-            run_settings(settings, out=tmp_path / "a")
-
-    assert not (tmp_path / "a" / "checkpoint.safetensors").exists()
-    assert_goes_on(tmp_path / "a", whole(settings))
-
-
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("place", [die_before_keeping_the_best, die_before_naming_the_best], ids=lambda f: f.__name__)
-def test_killed_between_the_checkpoint_and_the_best(
-    place: Callable[..., None], name: str, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The checkpoint of a new best round is there and `best.safetensors` is that of an older one: resuming sees to it
-    first. Before that, the best round can be loaded no less: it is the last."""
-    settings = settings_of(name)
-    with monkeypatch.context() as patch:
-        place(patch, 2)
-        with pytest.raises(Killed):
-            run_settings(settings, out=tmp_path / "a")
-    reached = safe_round(tmp_path / "a" / "checkpoint.safetensors")
-    assert reached >= 2
-    assert RunFolder(tmp_path / "a").best.round() < reached
-
-    with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["fedkin.experiment.execute"], "run_rounds", killed)
-        with pytest.raises(Killed):
-            resume(tmp_path / "a")
-    assert RunFolder(tmp_path / "a").best.round() == reached
-    assert_goes_on(tmp_path / "a", whole(settings))
+    for at in range(8, 40, 3):
+        place = tmp_path / str(at)
+        with Operations(place, at), pytest.raises(Killed):
+            run_settings(settings, out=place)
+        assert_goes_on(place, whole(settings))
 
 
 def test_killed_before_the_first_round(whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,36 +114,6 @@ def test_killed_while_the_config_is_written(tmp_path: Path, monkeypatch: pytest.
     assert not list((tmp_path / "a").glob(".*"))
 
 
-def test_killed_again_while_resuming(whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resume that is itself killed, after each of its first cuts and renamings, can be resumed."""
-    settings = settings_of("pfedcs")
-    with monkeypatch.context() as patch:
-        die_before_saving(patch, 4)
-        with pytest.raises(Killed):
-            run_settings(settings, out=tmp_path / "a")
-    replace, truncate = os.replace, os.truncate
-    for allowed in range(6):
-        left = iter([True] * allowed)
-
-        def dying(old: Path, new: Path, left: Iterator[bool] = left) -> None:
-            if not next(left, False):
-                raise Killed
-            replace(old, new)
-
-        def dying_too(path: Path, size: int, left: Iterator[bool] = left) -> None:
-            if not next(left, False):
-                raise Killed
-            truncate(path, size)
-
-        shutil.copytree(tmp_path / "a", tmp_path / f"again{allowed}")
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "replace", dying)
-            patch.setattr(os, "truncate", dying_too)
-            with pytest.raises(Killed):
-                resume(tmp_path / f"again{allowed}")
-        assert_goes_on(tmp_path / f"again{allowed}", whole(settings))
-
-
 def test_stopped_after_every_round(whole: Any, tmp_path: Path) -> None:
     """A run that is stopped after each single round and resumed each time ends as if it had not been stopped."""
     settings = settings_of("fesem-cam")
@@ -183,7 +133,7 @@ def test_another_number_of_workers_may_go_on(whole: Any, tmp_path: Path, monkeyp
     """Engine and workers are no part of what a run is: another engine goes on to the same end."""
     settings = settings_of("da-pfl")
     with monkeypatch.context() as patch:
-        die_before_saving(patch, 4)
+        die_before_committing(patch, 4)
         with pytest.raises(Killed):
             run_settings(settings, out=tmp_path / "a")
     config = tmp_path / "a" / "config.toml"
@@ -232,22 +182,21 @@ def test_sigkill_of_the_command(whole: Any, tmp_path: Path) -> None:
 def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     """It gives the same result and does not even write the files again."""
     first = run_settings(settings_of("da-pfl"), out=tmp_path / "a")
-    before = {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in (tmp_path / "a").iterdir()}
+    before = {p: (p.stat().st_mtime_ns, p.is_file() and p.read_bytes()) for p in (tmp_path / "a").rglob("*")}
     again = resume(tmp_path / "a")
 
     assert (again.rounds, again.clients, again.relations) == (first.rounds, first.clients, first.relations)
     assert (again.final, again.best, again.summary) == (first.final, first.best, first.summary)
     assert (again.title, again.seed) == (first.title, first.seed)
-    assert {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in (tmp_path / "a").iterdir()} == before
+    assert {p: (p.stat().st_mtime_ns, p.is_file() and p.read_bytes()) for p in (tmp_path / "a").rglob("*")} == before
 
 
-def test_a_checkpoint_is_one_round_ahead_of_nothing(tmp_path: Path) -> None:
-    """After every round the checkpoint is that round's: what a kill loses is at most the round in progress."""
+def test_a_commit_is_one_round_ahead_of_nothing(tmp_path: Path) -> None:
+    """After every round the commit is that round's: what a kill loses is at most the round in progress."""
     seen: list[tuple[int, int]] = []
 
     def look(report: Any, line: dict[str, Any]) -> None:
-        acks = load_file(tmp_path / "a" / "checkpoint.safetensors")["roster.ack"]
-        seen.append((int(acks.max()), len(records(tmp_path / "a", "rounds"))))
+        seen.append((read_commit(tmp_path / "a").round, len(records(tmp_path / "a", "rounds"))))
 
     run_settings(small(), out=tmp_path / "a", on_round=look)
     assert seen == [(1, 1), (2, 2), (3, 3), (4, 4)]

@@ -52,4 +52,4 @@ def test_every_file_is_named(folders: list[Path]) -> None:
     known = {name.rstrip("/") for name in named("Files")}
     found = {path.name for folder in folders for path in folder.iterdir()}
     assert found <= known, found - known
-    assert {"config.toml", "checkpoint.safetensors", "states", "banks", "relations.jsonl"} <= found
+    assert {"config.toml", "commit.json", "objects", "relations.jsonl"} <= found

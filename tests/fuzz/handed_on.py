@@ -202,11 +202,11 @@ HARMS: tuple[Harm, ...] = (
 
 # ---- damage to the folder -----------------------------------------------------------------------------------------
 ADDED = (
-    ".lock", "report.html", "overview.png", "summary.json", "events.jsonl", "rounds.jsonl", "states", "banks", "undo",
-    "banks/undo", "banks/7.bank", "states/0", "extending.json", "commit.json", "run.json", "tracking.json",
+    ".lock", "report.html", "overview.png", "summary.json", "events.jsonl", "rounds.jsonl", "objects",
+    "objects/" + "0" * 40, "commit.json", "run.json", "tracking.json",
     "tuning.json", "table.md", "table.csv", "sweep.csv", "trials.jsonl", "compare.toml", "sweep.toml", "config.toml",
     "clients.json", "failed.txt", "figures", "model", "join.json", ".summary.json.{pid}.new",
-    ".checkpoint.safetensors.{pid}.new", ".report.html.{pid}.new", "x.py",
+    ".commit.json.{pid}.new", ".report.html.{pid}.new", "x.py",
 )  # fmt: skip
 """Names that commands read or write, for something that was not there."""
 

@@ -8,14 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from commandline import Command
 from fedkin.core import errors
 from fedkin.storage import files
 from fedkin.storage.lock import held
-from fedkin.storage.tensors import pack, unpack
-from folders import content
 
 PROGRAM = Path(__file__).parents[1] / "likewindows.py"
 SOURCE = Path(errors.__file__).parents[2]
@@ -63,17 +60,13 @@ def test_a_folder_that_is_being_written_is_refused_there(tmp_path: Path) -> None
     assert not (tmp_path / "a" / "config.toml").exists()
 
 
-def test_models_in_files_of_another_system_are_refused_there(tmp_path: Path, fedkin: Command) -> None:
-    """Such a run, made here, can neither be exported nor go on there, and nothing of it is changed."""
+def test_models_in_files_of_another_system_go_on_there(tmp_path: Path, fedkin: Command) -> None:
+    """Such a run, made here, is exported and goes on there, with the banks in memory, and goes on here again."""
     assert fedkin(f"run da-pfl {SMALL} --state file --out a --quiet").code == 0
-    before = content(Path("a"))
-    for command in ("export a --client 0 --out model", "resume a --rounds 3 --quiet"):
-        done = like_windows(tmp_path, command)
-        assert (done.returncode, content(Path("a"))) == (2, before)
-        assert "the models of this run are kept in files as Linux and macOS can change them" in done.stderr
-    assert not (tmp_path / "model").exists()
-    assert fedkin("resume a --rounds 3 --quiet").code == 0
-    assert len((tmp_path / "a" / "rounds.jsonl").read_text().splitlines()) == 3
+    there = like_windows(tmp_path, "export a --client 0 --out model", "resume a --rounds 3 --quiet")
+    assert there.returncode == 0, there.stderr
+    assert fedkin("resume a --rounds 4 --quiet").code == 0
+    assert len((tmp_path / "a" / "rounds.jsonl").read_text().splitlines()) == 4
 
 
 @pytest.mark.parametrize("command", ["link", "node --data a.csv", "submit a.toml", "status", "keys authority a"])
@@ -126,17 +119,3 @@ def test_modes_of_files_mean_nothing_there(tmp_path: Path, monkeypatch: pytest.M
         assert files.open_to_others(tmp_path / "a") is None
     assert files.make_private(tmp_path) is True  # here they do
     assert files.open_to_others(tmp_path / "a") is not None
-
-
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="this system does not say what is mapped")
-def test_checkpoints_are_not_mapped_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that is mapped into memory cannot be replaced there, and a resumed run replaces its checkpoint."""
-    (tmp_path / "a").write_bytes(pack({"t": torch.arange(3)}, {}))
-    maps = Path("/proc/self/maps")
-    _, here = unpack(tmp_path / "a", "")
-    assert str(tmp_path / "a") in maps.read_text()  # the test sees maps
-    del here
-    monkeypatch.setattr(sys, "platform", "win32")
-    _, there = unpack(tmp_path / "a", "")
-    assert str(tmp_path / "a") not in maps.read_text()
-    assert there["t"].tolist() == [0, 1, 2]

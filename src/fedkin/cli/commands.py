@@ -297,7 +297,7 @@ def _reached(run: Result, target: float) -> str:
 
 def _stopped(folder: Path, new: bool = False) -> int:
     """Print how to continue; ``new``: the folder did not exist before this command."""
-    if new and folder.is_dir() and not (folder / "checkpoint.safetensors").exists():
+    if new and folder.is_dir() and not read_commit(folder).round:
         # another command may have started a run there; what cannot be removed stays
         with contextlib.suppress(FolderBusyError, OSError), writing(folder):
             remove(folder)  # no round is done: there is nothing to continue

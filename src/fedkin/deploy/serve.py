@@ -22,10 +22,10 @@ from fedkin.privacy.budget import require_covered
 from fedkin.record.lines import RoundLine, RunLine
 from fedkin.record.result import Result
 from fedkin.server import RoundReport, Server, asked
+from fedkin.storage.banks import Banks
 from fedkin.storage.files import sync_to_disk
 from fedkin.storage.folders import room
 from fedkin.storage.lock import writing
-from fedkin.storage.row_store import Banks
 from fedkin.version import __version__
 
 log = logging.getLogger("fedkin.deploy")
@@ -68,11 +68,10 @@ def _served(
     table = table_of(settings)
     begun = (folder / "config.toml").exists()
     here = opened(folder, table) if begun else RunFolder.create(folder, tomli_w.dumps(table))
-    here.keeps_best = False  # the clients keep their states
     here.survives_power_failures = True  # rounds take seconds, and clients go on from them
     sync_to_disk(folder / "config.toml")
     members = Members.load(folder)
-    del members.listed[here.checkpoint.clients() :]  # numbered, but not in the checkpoint: they join again
+    del members.listed[here.joined() :]  # numbered, but in no whole round: they join again
     fleet = Fleet(post, settings, members, clock)
     e = Experiment.on_hosts(settings, fleet.gather(), members.run)
     fleet.open(e.net, e.networks)
@@ -85,7 +84,7 @@ def _served(
         role=role_of(e.method),
         command=command or f"fedkin submit {folder / 'config.toml'}",
     )
-    banks = Banks(here.bank_files) if settings.compute.state == "file" else None
+    banks = Banks(folder) if settings.compute.state == "file" else None
 
     def noted(report: RoundReport, line: RoundLine) -> None:
         fleet.note(report)

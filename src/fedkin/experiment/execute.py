@@ -31,7 +31,7 @@ from fedkin.record.lines import ClientLine, Ended, RelationLine, RoundLine, RunL
 from fedkin.record.result import Result
 from fedkin.server import RoundReport, Server, Transport, begin
 from fedkin.server import rounds as run_rounds
-from fedkin.storage.row_store import Banks
+from fedkin.storage.banks import Banks
 from fedkin.storage.toml import differences, read_toml
 
 OnRound = Callable[[RoundReport, RoundLine], None]
@@ -83,7 +83,7 @@ def execute(
         banks: keeps the server's banks in files, those of the folder if there is one; None: in memory.
 
     Raises:
-        RunFolderError: the checkpoint is damaged or of another run.
+        RunFolderError: a file is damaged, or the folder is of another run.
         MethodError: the method broke its contract.
     """
     with kept_by(banks):
@@ -142,18 +142,18 @@ def _executed(
     on_round: OnRound | None,
     banks: Banks | None,
 ) -> Result:
+    about = replace(about, marks=dict(e.marks), about=dict(e.about))
     with _server_code(e, 0):
         server = begin(e.method, e.net, e.plan)
     rounds, clients, relations = list[RoundLine](), list[ClientLine](), list[RelationLine]()
     if folder is not None:
-        folder.banks, folder.about = banks, e.about
-        loaded = folder.load(e.marks)
+        folder.banks = banks
+        loaded = folder.load(e.marks, e.about)
         if loaded is not None:
             server, states = loaded
             transport.restore(states, server.acks)
-        folder.recover()
         rounds = list(folder.rounds())
-    held, counted = best(rounds), total(line.private for line in rounds)
+    counted = total(line.private for line in rounds)
     ended = _end_after(e.plan, rounds)
     described = None if e.settings.privacy.asked else set[int]()
     if folder is not None:
@@ -161,7 +161,6 @@ def _executed(
             described |= {line.client for line in folder.clients() if line.labels}
         if not ended:
             folder.describe(_described(about, people, server.round))
-        folder.keep_best(None if held is None else held.round)
     for report in () if ended else _rounds(e, transport, server):
         spent = {} if e.settings.privacy.noise_multiplier is None else transport.take_spent(counted)
         for i, steps in spent.items():
@@ -176,15 +175,14 @@ def _executed(
             if report.joined:
                 folder.describe(_described(about, people, server.round))
             folder.append(lines, seconds)
-            folder.save(server, transport.states(server.acks), e.marks, ended)
-            if (better := best(rounds)) is not held:
-                held = better
-                folder.keep_best(None if held is None else held.round)
+            held = best(rounds)
+            folder.save(server, transport.states(server.acks), ended, best=None if held is None else held.round)
         else:
             clients += lines.clients
             relations += lines.relations
+            transport.states(server.acks)  # former ones are deleted
             if banks is not None:
-                banks.saved(server.round, server.state)
+                banks.forget(server.state)
         if on_round is not None:
             on_round(report, lines.round)
         if ended:
@@ -233,12 +231,13 @@ def _caveats(e: Experiment, s: Bundle, rounds: Sequence[RoundLine]) -> list[str]
 
 
 def opened(path: Path | str, table: dict[str, Any]) -> RunFolder:
-    """Open the folder of this run.
+    """Open the folder of this run, to go on in it.
 
     Raises:
         RunFolderError: it is none, or one of another run.
     """
     folder = RunFolder.open(path)
+    folder.recover()
     there, here = decisive(read_toml(folder.path / "config.toml")), decisive(table)
     if there != here:
         longer = {**here, "run": {**here["run"], "rounds": there.get("run", {}).get("rounds")}} == there

@@ -6,17 +6,14 @@ Evaluations do not: a run is evaluated in each of its last ten rounds, and by de
 evaluations that the longer run would not make are taken out again; where it would make one that was not made, the
 interval of the shorter run is kept.
 
-What is changed is written down in ``extending.json`` first, so that a kill in between leaves a folder that
-`fedkin.experiment.run.resume` can complete.
+All files that change are replaced together (`fedkin.experiment.run_folder.RunFolder.replace`).
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -27,16 +24,13 @@ from fedkin.core import ConfigError, Method
 from fedkin.core.errors import counted
 from fedkin.experiment.prepare import Experiment, plan_of
 from fedkin.experiment.records import unevaluated, without_outcomes
-from fedkin.experiment.run_folder import EXTENDING, RunFolder, commit_text
+from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import RunSettings, Settings, decisive, digest, method_of, table_of, toml_of
-from fedkin.record.figures import evaluated, stop_round
-from fedkin.record.files import COMMIT, mark_of, read_json, write_json
-from fedkin.record.lines import ClientLine, Commit, Item, Line, Mark, RoundLine
+from fedkin.record.figures import best, evaluated, stop_round
+from fedkin.record.files import RUN, read_json
+from fedkin.record.lines import ClientLine, RoundLine, RunLine
 from fedkin.server import Plan
-from fedkin.storage.checkpoint import about_texts
-from fedkin.storage.files import naming, write_atomic
 from fedkin.storage.lock import writing
-from fedkin.storage.row_store import require_supported
 from fedkin.storage.toml import read_toml
 
 
@@ -55,7 +49,7 @@ def continued(path: Path | str, e: Experiment) -> RunSettings:
     """
     folder, asked = RunFolder.open(path), e.settings.run
     with writing(folder.path):
-        complete(folder)
+        folder.recover()
         there = read_toml(folder.path / "config.toml")
         run = there.get("run", {})
         if "made_by" not in there or not isinstance(rounds := run.get("rounds"), int):
@@ -67,8 +61,7 @@ def continued(path: Path | str, e: Experiment) -> RunSettings:
             return asked
         if rounds == asked.rounds:
             return before
-        if folder.checkpoint.path.exists():  # before anything is changed
-            folder.checkpoint.read({name: mark for name, mark in e.marks.items() if name != "config"}, e.about)
+        folder.require({name: mark for name, mark in e.marks.items() if name != "config"}, e.about)
         return extend(folder, former, asked.rounds, e.method).run
 
 
@@ -81,13 +74,13 @@ def extend(folder: RunFolder, there: Settings, rounds: int, method: Method | Non
 
     Raises:
         ConfigError: the rounds that are done are not the first ones of such a run, or are more.
-        RunFolderError: a file is damaged, or the run's models are in files that this system cannot use.
+        RunFolderError: a file is damaged, or the run is another one.
     """
     if rounds == there.run.rounds:
         return there
-    if folder.bank_files.exists():
-        require_supported(folder.bank_files)
-    done = folder.settle(*_marked(there))
+    folder.recover()
+    folder.require(*_marked(there))
+    done = folder.commit.round
     if rounds < done:
         raise ConfigError(
             f"{folder.path} has {counted(done, 'round')}, more than the {rounds} asked for; give more than {done}"
@@ -113,8 +106,7 @@ def extend(folder: RunFolder, there: Settings, rounds: int, method: Method | Non
             kept = [line if plan.evaluates(line.round) else unevaluated(line) for line in lines]
             _require_going_on(refused, kept, run.stop_after)
             longer = there.but(run=run)
-            _prepare(folder, longer, kept, _Clients(plan))
-            complete(folder)
+            _replace(folder, longer, kept, _Clients(plan))
             return longer
     if not lacking:
         raise ConfigError(
@@ -157,32 +149,25 @@ def _why_not(there: Settings, method: Method) -> str:
     return f"{type(method).__name__} depends on their number ({why})" if why else ""
 
 
-def _prepare(folder: RunFolder, longer: Settings, rounds: Sequence[RoundLine], change: _Clients) -> None:
-    """Write the new lines next to the old ones, and then the record of what is to be done."""
-    kept = (after for line in folder.clients() if (after := change(line)) is not None)
-    files = {"rounds": _rewritten(folder, "rounds", rounds), "clients": _rewritten(folder, "clients", kept)}
-    commit = folder.commit_with(files)
-    marks, about = _marked(longer)
-    write_json(folder.path / EXTENDING, Extension(toml_of(longer), marks["config"], about["config"], commit))
-
-
-class Extension(Item, frozen=True):
-    """What is to be done to a folder whose run gets more rounds.
-
-    Attributes:
-        config: the new config.
-        mark, about: its fingerprint, and what that is of.
-        commit: the commit with the changed lines.
-    """
-
-    config: str
-    mark: str
-    about: str
-    commit: Commit
+def _replace(folder: RunFolder, longer: Settings, rounds: Sequence[RoundLine], change: _Clients) -> None:
+    """Give a folder the files of a longer run."""
+    encoder = msgspec.json.Encoder()
+    clients = [after for line in folder.clients() if (after := change(line)) is not None]
+    files = {
+        "rounds.jsonl": encoder.encode_lines(rounds),
+        "clients.jsonl": encoder.encode_lines(clients),
+        "config.toml": toml_of(longer).encode(),
+    }
+    if (folder.path / RUN).exists():
+        run, (marks, about) = read_json(folder.path / RUN, RunLine), _marked(longer)
+        run = msgspec.structs.replace(run, marks={**run.marks, **marks}, about={**run.about, **about})
+        files[RUN] = encoder.encode(run) + b"\n"
+    held = best(rounds)
+    folder.replace(files, None if held is None else held.round)
 
 
 def _marked(settings: Settings) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the fingerprint of settings in a checkpoint, and what it is of."""
+    """Return the fingerprint of settings, and what it is of."""
     table = table_of(settings)
     return {"config": digest(table)}, {"config": json.dumps(decisive(table), sort_keys=True)}
 
@@ -205,36 +190,3 @@ class _Clients:
         if line.round != self._plan.rounds:
             line = without_outcomes(line)
         return line if line.labels else msgspec.structs.replace(line, labels=self._labels.pop(line.client, ()))
-
-
-def _rewritten(folder: RunFolder, name: str, lines: Iterable[Line]) -> Mark:
-    """Write changed lines next to a file; return their end."""
-    raw = msgspec.json.Encoder().encode_lines(list(lines))
-    with naming(path := _sibling(folder.path / f"{name}.jsonl")):
-        path.write_bytes(raw)
-    return mark_of(raw)
-
-
-def _sibling(path: Path) -> Path:
-    return path.with_name(f".{path.name}.new")  # as half-written files are called, which are removed when runs go on
-
-
-def complete(folder: RunFolder) -> None:
-    """Carry out what `extend` has recorded and what is not done yet.
-
-    Raises:
-        RunFolderError: a file is damaged.
-    """
-    if not (folder.path / EXTENDING).exists():
-        return
-    todo = read_json(folder.path / EXTENDING, Extension)
-    (folder.path / "summary.json").unlink(missing_ok=True)  # until the longer run has its own
-    for path in (folder.path / f"{name}.jsonl" for name in ("rounds", "clients")):
-        with suppress(FileNotFoundError):  # a kill came after this step
-            os.replace(_sibling(path), path)
-    write_atomic(folder.path / "config.toml", todo.config.encode())
-    texts = {"config": todo.mark, **about_texts({"config": todo.about})}
-    folder.checkpoint.relabel({**texts, **commit_text(todo.commit)})
-    folder.best.relabel(texts | (commit_text(todo.commit) if folder.best.round() == todo.commit.round else {}))
-    write_json(folder.path / COMMIT, todo.commit)
-    (folder.path / EXTENDING).unlink()

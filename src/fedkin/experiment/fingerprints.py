@@ -13,7 +13,9 @@ from fedkin.core.grammar import plain
 from fedkin.data import Federation
 from fedkin.experiment.settings import Settings, decisive
 from fedkin.models.start import Model
-from fedkin.storage.checkpoint import SECOND
+
+SECOND = "second network"
+"""Name of the fingerprint of a second network."""
 
 
 def network_mark(net: Net) -> str:

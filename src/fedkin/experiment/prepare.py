@@ -15,7 +15,7 @@ from fedkin.core.errors import nearest
 from fedkin.data import Dataset, Federation
 from fedkin.data.shelf import Shelf
 from fedkin.engines import Job
-from fedkin.experiment.fingerprints import about_of, made_by, network_marks, sizes_of
+from fedkin.experiment.fingerprints import SECOND, about_of, made_by, network_marks, sizes_of
 from fedkin.experiment.settings import Settings, completed, digest, method_of, table_of, title_of
 from fedkin.inspection import require_two_classes
 from fedkin.methods import get_method, get_title
@@ -24,7 +24,6 @@ from fedkin.models.start import Model, factory
 from fedkin.privacy.budget import private_of, require_privacy
 from fedkin.privacy.noise import KeyedReports
 from fedkin.server import Plan
-from fedkin.storage.checkpoint import SECOND
 
 
 class DataShape(Protocol):
@@ -50,7 +49,7 @@ class Experiment:
         plan: what the round loop needs of them.
         title: the method's display name.
         table: all settings, as a run folder has them.
-        marks: fingerprints by which a checkpoint is recognised: of settings, data and networks.
+        marks: fingerprints by which a run is recognised: of settings, data and networks.
         about: what each of them is of, as JSON, for messages.
     """
 

@@ -22,7 +22,7 @@ from fedkin.core.settings import Gradient, Settings
 from fedkin.data import Federation, federation_of
 from fedkin.engines import Engine, choose, gradients, resolved, why_not_compiled
 from fedkin.experiment.execute import OnRound, execute, one_thread, opened
-from fedkin.experiment.extend import complete, continued, extend
+from fedkin.experiment.extend import continued, extend
 from fedkin.experiment.finished import FinishedRun
 from fedkin.experiment.listing import whole_of
 from fedkin.experiment.planned import ALWAYS
@@ -31,14 +31,14 @@ from fedkin.experiment.progress import bar
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import settings_from, sources_of
 from fedkin.models.start import Model
-from fedkin.record.files import RUN
+from fedkin.record.files import RUN, read_commit
 from fedkin.record.lines import RoundLine, RunLine
 from fedkin.record.result import Result
 from fedkin.server import Attack, RoundReport, Simulation, join_rounds, needs
-from fedkin.storage.client_states import States
+from fedkin.storage.banks import SUPPORTED, Banks
 from fedkin.storage.folders import room
 from fedkin.storage.lock import remove, writing
-from fedkin.storage.row_store import SUPPORTED, Banks
+from fedkin.storage.objects import Objects, States
 from fedkin.storage.toml import read_toml
 from fedkin.version import __version__
 
@@ -76,7 +76,7 @@ def run(
         engine: a name, such as ``"loop"`` or ``"workers@n=4"``, or an engine object, such as ``Stacked(...)``.
         title: display name.
         out: run folder to write; None keeps everything in memory.
-        resume: go on in ``out`` from its checkpoint. With another number of ``rounds`` the run there becomes one of so
+        resume: go on in ``out``. With another number of ``rounds`` the run there becomes one of so
             many, to the same result as if it had had them from the start (`fedkin.experiment.extend`).
         on_round: called after each round with its report and its line.
         progress: show a progress bar on standard error where that is a terminal or a notebook.
@@ -90,7 +90,7 @@ def run(
             (`fedkin.server.memory_estimate`), or the method does not merge uploads as the aggregation would have it, or
             must see single ones, or tells more than the privacy options cover.
         ModelError: the network does not fit the data.
-        RunFolderError: ``out`` exists already, or its checkpoint is damaged or of another run, or another process is
+        RunFolderError: ``out`` exists already, or a file is damaged or of another run, or another process is
             writing into it.
         DiskFullError: there is no room left for the files in ``out``.
         ClientError: client code failed.
@@ -184,8 +184,8 @@ def simulate(
                 folder = opened(out, e.table) if resume else RunFolder.create(out, tomli_w.dumps(e.table), sources)
                 if federation.preparation is not None:
                     folder.write("preparation", federation.preparation.to_json())
-            store = States(None if folder is None else folder.states) if in_files else None
-            banks = Banks(None if folder is None else folder.bank_files) if in_files and SUPPORTED else None
+            store = States(Objects() if folder is None else folder.objects) if in_files else None
+            banks = Banks(None if folder is None else folder.path) if in_files and SUPPORTED else None
             simulation = Simulation(
                 session,
                 clients,
@@ -200,7 +200,7 @@ def simulate(
             except Exception as error:
                 passing = any(isinstance(e, (OSError, MemoryError)) for e in (error, error.__cause__))
                 again = resume or passing  # it may go well another time
-                if folder is not None and not again and not folder.checkpoint.path.exists():
+                if folder is not None and not again and not folder.commit.round:
                     remove(folder.path)  # to go on with it would repeat the error
                 raise
             rest = federation, joins, result.server, simulation.states(result.server.acks), result.folder
@@ -217,7 +217,7 @@ def resume(folder: Path | str, on_round: OnRound | None = None, rounds: int | No
             start (`fedkin.experiment.extend`).
 
     Raises:
-        RunFolderError: no run folder, or its checkpoint or lines are damaged or do not belong to its config and data,
+        RunFolderError: no run folder, or its files are damaged or do not belong to its config and data,
             or another process is writing into it.
         ConfigError: its config was made by a program, with a method, model or data that only that program has, or it is
             a run over real hosts; the rounds that are done are not the first ones of such a run; or it belongs to a
@@ -230,7 +230,7 @@ def resume(folder: Path | str, on_round: OnRound | None = None, rounds: int | No
             f"fedkin submit {typed(folder)}"
         )
     with writing(found.path), room(found.path):  # refused before the data are read
-        complete(found)
+        found.recover()
         table = read_toml(found.path / "config.toml")
         if "made_by" in table:
             more = "" if rounds is None else f"rounds={rounds}, "
@@ -261,7 +261,7 @@ def _gradient(asked: Gradient, resumed: Path | str | None) -> Gradient:
     Raises:
         ConfigError: that is not possible on this machine.
     """
-    if resumed is None or not RunFolder(Path(resumed)).checkpoint.path.exists():
+    if resumed is None or not read_commit(Path(resumed)).round:
         return resolved(asked)
     began = RunFolder.gradient(resumed) if asked == "auto" else asked
     if began not in get_args(Gradient):

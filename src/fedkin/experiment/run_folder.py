@@ -1,72 +1,50 @@
-"""A run folder: the config, what each round gave, and the last checkpoint; consistent whenever the run is killed.
+"""A run folder: the config, what each round gave, and the state of the run; consistent whenever the run is killed.
 
-config.toml            the complete config; ``fedkin run config.toml`` makes the run again
-preparation.json       how clients' inputs were made of raw data, where that is known (`fedkin.data.Preparation`)
-*.py                   copies of the files with one's own method or network that the config names
-rounds.jsonl           a line per round: who took part, bytes, and the summary if it was evaluated
-clients.jsonl          a line per evaluated round and client; those of the last round also have a bit for
-                       each test sample (`right`: 1 for correct, in test order, hexadecimal), a digest of the test
-                       part (`test_digest`, the same for two runs on the same split) and one of the logits for it
-                       (`logits_digest`, the same for two models that predict alike)
-relations.jsonl        a line per round: who learned from whom
-timing.jsonl           a line per round: seconds (apart, so that equal runs have equal files)
-checkpoint.safetensors the last whole round: server state, every client's private state, and the bytes of lines so far
-best.safetensors       the same of the round with the highest validation accuracy so far
-states, banks          with state = "file", in place of them: clients' states, and models that the server keeps of each
-summary.json           the final figures, when the run is done, and the bytes of lines
-.lock                  the process that is writing the folder, while it does
+A round is written down in this order: objects (`fedkin.storage.objects`), lines, ``commit.json``, which names them;
+then objects that are no longer named are deleted. `RunFolder.recover` clears what a kill has left.
+The files are listed in docs/run-folder.md.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from torch import Tensor
 
 from fedkin.core import Bundle, RunFolderError
 from fedkin.core.errors import typed
 from fedkin.experiment.records import RoundRecords
-from fedkin.record.files import COMMIT, RUN, LineFiles, Lines, read_commit, read_json, write_json
-from fedkin.record.lines import ClientLine, Commit, Ended, Mark, RoundLine, RunLine, TimingLine
+from fedkin.record.files import COMMIT, RUN, LineFiles, Lines, mark_of, read_commit, read_json, write_json
+from fedkin.record.lines import ClientLine, Commit, Ended, RoundLine, RunLine, Snapshot, TimingLine
 from fedkin.server import Server
-from fedkin.storage.checkpoint import FILES, Checkpoint, banks_of
-from fedkin.storage.client_states import Stored
-from fedkin.storage.files import write_atomic
+from fedkin.storage.banks import Banks, stacked
+from fedkin.storage.files import naming, write_atomic
 from fedkin.storage.folders import require_folder, taken
-from fedkin.storage.row_store import Banks
-
-EXTENDING = "extending.json"
-"""What is to be done to a folder whose run gets more rounds (`fedkin.experiment.extend`), until it is done."""
+from fedkin.storage.objects import Named, Objects
+from fedkin.storage.toml import differences
 
 
 class RunFolder:
     """Writes a run down so that a kill at any moment loses at most the round in progress.
 
-    The lines of a round are appended before its checkpoint replaces the last one; lines of rounds that no checkpoint
-    covers are cut off when the run is resumed.
-
     Attributes:
         lines: the files of lines.
-        banks: keeps the server's banks in files; None: they are part of the checkpoint.
-        about: what the marks of checkpoints stand for, as JSON: tables whose differences a message can name.
-        survives_power_failures: whether lines and checkpoint are forced to the disk after each round, which takes
-            milliseconds.
-        keeps_best: whether the checkpoint of the best round is kept; not where clients' states are elsewhere.
+        objects: the files of states and rows of banks.
+        banks: keeps the server's banks in files; None: they are part of the server's state.
+        commit: what is whole.
+        survives_power_failures: whether everything is forced to the disk in each round, which takes milliseconds.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.lines, self._commit = LineFiles(path), Commit()
-        self.survives_power_failures = False
+        self.lines, self.objects, self.commit = LineFiles(path), Objects(path / "objects"), Commit()
         self.banks: Banks | None = None
-        self.keeps_best = True
-        self.about: Mapping[str, str] = {}
+        self.survives_power_failures = False
 
     @classmethod
     def create(cls, path: Path | str, config: str, sources: Mapping[str, bytes] | None = None) -> RunFolder:
@@ -89,7 +67,9 @@ class RunFolder:
             write_atomic(path / "config.toml", config.encode())
         except OSError as e:
             raise RunFolderError(f"no folder can be made at {path} ({e}); name another with --out") from e
-        return cls(path)
+        made = cls(path)
+        made.recover()
+        return made
 
     @classmethod
     def open(cls, path: Path | str) -> RunFolder:
@@ -130,167 +110,146 @@ class RunFolder:
                            "timing": [seconds]})  # fmt: skip
 
     def recover(self) -> None:
-        """Remove the lines of rounds that no checkpoint covers.
+        """Clear what a kill has left: finish what `replace` began, remove lines and objects that no commit covers.
 
         Raises:
-            RunFolderError: lines of its rounds are missing or changed.
+            RunFolderError: lines of whole rounds are missing or changed.
         """
-        self.lines.cut(self._commit)
-        if self._commit.round and read_commit(self.path) != self._commit:  # a kill came between the two
-            write_json(self.path / COMMIT, self._commit)
+        self.commit = read_commit(self.path)
+        self._finish()
+        self.lines.cut(self.commit)
+        self.objects.look()
+        self.objects.keep(self.commit.names())
 
-    def commit_with(self, files: Mapping[str, Mark]) -> Commit:
-        """Return the commit of a run that goes on, with other files of lines."""
-        return Commit(self._commit.round, {**self._commit.files, **files})
+    def replace(self, files: Mapping[str, bytes], best: int | None) -> None:
+        """Replace files, all or none, for a run that goes on after all.
+
+        Args:
+            files: the new contents, by name.
+            best: the best round by them.
+        """
+        for name, raw in files.items():
+            with naming(path := self._next(name)):
+                path.write_bytes(raw)
+        marks = {name: mark_of(raw) for name, raw in files.items()}
+        self._commit(Commit(self.commit.last, self.commit.best_of(best), {**self.commit.files, **marks}))
+        self._finish()
+        self.lines.cut(self.commit)
+
+    def _finish(self) -> None:
+        for name, mark in self.commit.files.items():
+            if (new := self._next(name)).is_file() and mark_of(new.read_bytes()) == mark:
+                (self.path / "summary.json").unlink(missing_ok=True)  # until the longer run has its own
+                os.replace(new, self.path / name)
+
+    def _next(self, name: str) -> Path:
+        return self.path / f".{name}.new"  # as half-written files are called, which are removed when runs go on
+
+    def _commit(self, commit: Commit) -> None:
+        write_json(self.path / COMMIT, commit, sync=self.survives_power_failures)
+        self.commit = commit
+        self.objects.keep(commit.names())
 
     def rounds(self) -> Iterable[RoundLine]:
-        """Return the lines of the rounds up to the checkpoint."""
-        return Lines(self.path, RoundLine, self._commit, 0)
+        """Return the lines of the whole rounds."""
+        return Lines(self.path, RoundLine, self.commit, 0)
 
     def clients(self) -> Iterable[ClientLine]:
-        """Return the lines of clients up to the checkpoint."""
-        return Lines(self.path, ClientLine, self._commit, sys.maxsize)
+        """Return the lines of clients in the whole rounds."""
+        return Lines(self.path, ClientLine, self.commit, sys.maxsize)
 
-    # ---- checkpoint -------------------------------------------------------------------------------------------
-    @property
-    def checkpoint(self) -> Checkpoint:
-        """That after the last whole round."""
-        return Checkpoint(self.path / "checkpoint.safetensors")
+    # ---- state ------------------------------------------------------------------------------------------------
+    def save(
+        self, server: Server, clients: Mapping[int, Bundle], ended: Ended = "", *, best: int | None = None
+    ) -> None:
+        """Write the state after the server's last round, and commit it with the lines so far.
 
-    @property
-    def best(self) -> Checkpoint:
-        """That after the round with the highest validation accuracy."""
-        return Checkpoint(self.path / "best.safetensors")
-
-    @property
-    def states(self) -> Path:
-        """The folder of clients' states, if they are in files."""
-        return self.path / "states"
-
-    @property
-    def bank_files(self) -> Path:
-        """The folder of the server's banks, if they are in files."""
-        return self.path / "banks"
-
-    def save(self, server: Server, clients: Mapping[int, Bundle], marks: Mapping[str, str], ended: Ended = "") -> None:
-        """Replace the checkpoint by the state after the server's last round; what is in files is only named."""
-        state, sums, banks = (server.state, Bundle(), {}) if self.banks is None else self.banks.split(server.state)
+        Args:
+            server: the server.
+            clients: private states of clients; those in memory are written beside the server's state.
+            ended: why there are no further rounds.
+            best: the best round so far; its state is kept.
+        """
+        objects = self.objects
+        objects.sync = self.survives_power_failures
+        state, banks = (server.state, {}) if self.banks is None else self.banks.split(server.state, objects)
         tensors = {f"server.{name}": t for name, t in state.items()}
-        tensors |= {f"sums.{name}": t for name, t in sums.items()}
         tensors |= {f"described.{name}": t for name, t in server.described.items()}
         tensors |= {"roster.size": server.sizes, "roster.ack": server.acks}
-        if isinstance(clients, Stored):
-            tensors[FILES] = clients.files
+        names = dict[int, str]()
+        if isinstance(clients, Named):
+            names |= clients.names
         else:
             tensors |= {f"client.{i}.{name}": t for i, state in clients.items() for name, t in state.items()}
+        last = Snapshot(server.round, objects.put(tensors), names, banks)
         if self.survives_power_failures:
-            self.lines.sync()  # before the checkpoint that has their marks
-        commit = self._commit = Commit(server.round, self.lines.marks(), ended)
-        self.checkpoint.write(
-            server.round, tensors, marks, about=self.about, banks=banks, more=commit_text(commit),
-            sync=self.survives_power_failures,
-        )  # fmt: skip
-        write_json(self.path / COMMIT, commit, sync=self.survives_power_failures)
-        if isinstance(clients, Stored):
-            clients.saved()
-        if self.banks is not None:
-            self.banks.saved(server.round, server.state)
-        for place, used in ((self.states, isinstance(clients, Stored)), (self.bank_files, self.banks is not None)):
-            if not used and place.exists():  # of a former life of this run
-                shutil.rmtree(place, ignore_errors=True)
+            objects.settle()
+            self.lines.sync()  # before the commit that has their marks
+        self._commit(Commit(last, Commit(last, self.commit.best).best_of(best), self.lines.marks(), ended))
 
-    def keep_best(self, round: int | None) -> None:
-        """Keep the checkpoint as `best` if it is that of this round, else remove a `best` of another round.
-
-        Without a best round (None), and where states or banks are in files, which later rounds overwrite, there is no
-        `best`. To be called after `save` in a round that is better than all before, and with the best round so
-        far when a run is resumed, for a kill may have come in between.
-        """
-        if not self.keeps_best or (round is not None and self.best.round() == round):
-            return
-        if round is None or not self.checkpoint.is_whole_of(round):
-            self.best.path.unlink(missing_ok=True)
-            return
-        self.checkpoint.copy_to(self.best)
-
-    def load(self, marks: Mapping[str, str], *, best: bool = False) -> tuple[Server, Mapping[int, Bundle]] | None:
-        """Return the state that `save` wrote, with files or without, or None if no round was finished.
+    def load(
+        self, marks: Mapping[str, str], about: Mapping[str, str] | None = None, *, best: bool = False
+    ) -> tuple[Server, Mapping[int, Bundle]] | None:
+        """Return the state that `save` wrote, or None if no round was finished.
 
         Args:
-            marks: fingerprints that the checkpoint must have.
-            best: that of the best round instead of the last.
+            marks: fingerprints that the run must have.
+            about: what they are of, as JSON.
+            best: the state after the best round instead of the last; None if it was not kept.
 
         Raises:
-            RunFolderError: the checkpoint is damaged or belongs to another config or other data, or the lines of its
-                rounds are not as they were written.
+            RunFolderError: a file is damaged, or the run is one of another config or other data.
         """
-        file = self.best if best else self.checkpoint
-        if (self.path / EXTENDING).exists():
-            raise RunFolderError(
-                f"{self.path} is about to get more rounds; complete it: fedkin resume {typed(self.path)}"
-            )
-        if not file.path.exists():
+        self.commit = read_commit(self.path)
+        self.require(marks, about or {})
+        snapshot = self.commit.best if best else self.commit.last
+        if snapshot is None:
             return None
-        texts, tensors = file.read(marks, self.about)
-        if not best:
-            self._commit = _commit_in(texts, file.path)
-        sums = {name.split(".", 1)[1]: tensors.pop(name) for name in list(tensors) if name.startswith("sums.")}
-        server, states = self._unpack(tensors, int(texts["round"]))
-        if best:  # it holds everything, and the files of banks are those of the last round
-            return server, states
-        banks = self.banks or Banks(self.bank_files)
-        found = banks.open(server.round, banks_of(texts), sums)
-        server.state |= found if self.banks is not None else found.owned()
-        if self.banks is not None:
-            server.state = self.banks.adopt(server.state, len(server.sizes))
-        return server, states
-
-    def _unpack(self, tensors: Mapping[str, Tensor], round: int) -> tuple[Server, Mapping[int, Bundle]]:
-        state, described, clients = Bundle(), Bundle(), dict[int, Bundle]()
-        for name, t in tensors.items():
+        parts: dict[str, Bundle] = {"server": Bundle(), "described": Bundle(), "roster": Bundle()}
+        clients = dict[int, Bundle]()
+        for name, t in self.objects.get(snapshot.server).items():
             part, rest = name.split(".", 1)
-            if part == "server":
-                state[rest] = t
-            elif part == "described":
-                described[rest] = t
-            elif part == "client":
+            if part == "client":
                 i, rest = rest.split(".", 1)
                 clients.setdefault(int(i), Bundle())[rest] = t
-        server = Server(state, round, tensors["roster.size"], described, tensors["roster.ack"])
-        if FILES in tensors:
-            return server, Stored(self.states, tensors[FILES], server.acks)
-        return server, clients
+            else:
+                parts[part][rest] = t
+        state, roster = parts["server"], parts["roster"]
+        for name, rows in snapshot.banks.items():
+            state[name] = stacked(self.objects, rows) if self.banks is None else self.banks.load(self.objects, rows)
+        if self.banks is not None:
+            state = self.banks.adopt(state, len(roster.size))
+        server = Server(state, snapshot.round, roster.size, parts["described"], roster.ack)
+        return server, clients or Named(self.objects, snapshot.clients)
 
-    def settle(self, marks: Mapping[str, str], about: Mapping[str, str]) -> int:
-        """Remove what no checkpoint covers.
+    def joined(self) -> int:
+        """Return the number of clients that had joined by the last whole round."""
+        last = read_commit(self.path).last
+        return 0 if last is None else len(self.objects.get(last.server)["roster.ack"])
 
-        Args:
-            marks: fingerprints that the checkpoint must have.
-            about: what they are of.
-
-        Returns:
-            the round of the checkpoint, 0 if there is none.
+    def require(self, marks: Mapping[str, str], about: Mapping[str, str]) -> None:
+        """Refuse a run of which a round is whole and whose fingerprints are others.
 
         Raises:
-            RunFolderError: the checkpoint is damaged or of another run, or lines of its rounds are missing or damaged.
+            RunFolderError: it is; the message names the differences.
         """
-        if self.checkpoint.path.exists():
-            texts, _ = self.checkpoint.read(marks, about)
-            self._commit = _commit_in(texts, self.checkpoint.path)
-        self.recover()
-        return self._commit.round
+        if not self.commit.round:
+            return
+        run = read_json(self.path / RUN, RunLine)
+        for name in (name for name, mark in marks.items() if run.marks.get(name) != mark):
+            how = _differ(run.about.get(name), about.get(name))
+            what = (
+                f"the data have changed since this run began, or are others: {how}; restore them"
+                if name == "data"
+                else f"this run was begun with another {name}: {how}; restore it"
+            )
+            raise RunFolderError(f"{self.path}: {what}, or start in another folder")
 
 
-def commit_text(commit: Commit) -> dict[str, str]:
-    """Return a commit as a text of a checkpoint."""
-    return {"commit": msgspec.json.encode(commit).decode()}
-
-
-def _commit_in(texts: Mapping[str, str], path: Path) -> Commit:
-    try:
-        return msgspec.json.decode(texts.get("commit", ""), type=Commit)
-    except ValueError as e:
-        raise RunFolderError(f"{path} is damaged ({e}); restore the folder from a copy") from e
+def _differ(there: str | None, here: str | None) -> str:
+    """Return the differences between two fingerprinted values; None is one without any."""
+    found = differences(json.loads(there or "{}"), json.loads(here or "{}"))
+    return found or "sizes and names are the same, values are not"
 
 
 def _text(name: str) -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,9 +21,7 @@ from fedkin.exporting.card import Chosen
 from fedkin.record.files import read_commit
 from fedkin.record.result import Result
 from fedkin.server import Server, Simulation, join_rounds
-from fedkin.storage.lock import NAME as LOCK
-from fedkin.storage.lock import owner
-from fedkin.storage.row_store import SUPPORTED, Banks
+from fedkin.storage.banks import SUPPORTED, Banks
 from fedkin.storage.toml import read_toml
 
 _TRIES = 5  # to read the files of a run that is being written
@@ -38,7 +33,7 @@ def finished(run: Run) -> FinishedRun:
     """Return the run with its clients. A folder may be of a finished or an interrupted run; it is not changed.
 
     Raises:
-        RunFolderError: not a run folder, no round is done, or its checkpoint is damaged or not of its config and data.
+        RunFolderError: not a run folder, no round is done, or a file is damaged, or it is not of its config and data.
         ConfigError: the folder was written by a program or by a run over real hosts.
     """
     if isinstance(run, Result):
@@ -66,8 +61,7 @@ def _loaded(folder: RunFolder, table: dict[str, object]) -> FinishedRun:
     settings = settings_from(table, str(folder.path / "config.toml"))
     federation = federation_of(settings.data, settings.run.seed)
     e = Experiment.prepare(settings, federation)
-    folder.about = e.about
-    loaded = _checkpoint(folder, e)
+    loaded = _state(folder, e)
     if loaded is None:
         raise RunFolderError(f"no round of {folder.path} is done; continue it: fedkin resume {typed(folder.path)}")
     # what is trained after the end is trained as in the run, if that is possible here
@@ -78,35 +72,36 @@ def _loaded(folder: RunFolder, table: dict[str, object]) -> FinishedRun:
     return FinishedRun(e, job, federation, joins, *loaded, folder.path)
 
 
-def _checkpoint(folder: RunFolder, e: Experiment) -> tuple[Server, Mapping[int, Bundle]] | None:
-    """Return what `RunFolder.load` does; again if the run wrote to its files meanwhile.
+def _state(folder: RunFolder, e: Experiment) -> tuple[Server, Mapping[int, Bundle]] | None:
+    """Return what `RunFolder.load` does; again if the run went on meanwhile, and deleted what was to be read.
 
     Raises:
-        RunFolderError: they are damaged, or written too often to be read.
+        RunFolderError: a file is damaged, or they are written too often to be read.
     """
-    for attempt in range(_TRIES):
-        round = folder.checkpoint.round()
+    for _ in range(_TRIES):
+        commit = read_commit(folder.path)
         try:
-            if folder.bank_files.exists() and SUPPORTED:
-                folder.banks = Banks(_banks_of(folder))
-            return folder.load(e.marks)
-        except RunFolderError as error:
-            busy = folder.checkpoint.round() != round or owner(folder.path / LOCK) is not None
-            if busy and attempt == _TRIES - 1:
-                raise RunFolderError(
-                    f"{folder.path} is being written, faster than it can be read; export it when the run has ended"
-                ) from error
-            if not busy:
+            return _load(folder, e)
+        except RunFolderError:
+            if read_commit(folder.path) == commit:
                 raise
-    raise AssertionError("unreachable: the last attempt returns or raises")
+    raise RunFolderError(
+        f"{folder.path} is being written, faster than it can be read; export it when the run has ended"
+    )
+
+
+def _load(folder: RunFolder, e: Experiment, *, best: bool = False) -> tuple[Server, Mapping[int, Bundle]] | None:
+    last = read_commit(folder.path).last
+    folder.banks = Banks() if SUPPORTED and last is not None and last.banks else None
+    return folder.load(e.marks, e.about, best=best)
 
 
 def at_best(p: FinishedRun) -> tuple[FinishedRun, Chosen]:
     """Return the run as of the round with the highest validation accuracy, and the figures of this round.
 
     Raises:
-        ConfigError: no client has validation samples, or the checkpoint of this round was not kept.
-        RunFolderError: the checkpoint is damaged.
+        ConfigError: no client has validation samples, or the state after this round was not kept.
+        RunFolderError: a file is damaged.
     """
     if p.folder is None:
         raise ConfigError("only a run with a folder keeps its best round: give it one, fedkin.run(..., out='FOLDER')")
@@ -121,34 +116,13 @@ def at_best(p: FinishedRun) -> tuple[FinishedRun, Chosen]:
     chosen = Chosen(found.round, found.figures.validation or 0.0, found.figures.accuracy)
     if found.round == p.server.round:
         return p, chosen
-    if folder.best.round() != found.round:
-        raise ConfigError(f"the best round of {p.folder}, {found.round}, was not kept: {_not_kept(folder)}")
-    loaded = folder.load(p.experiment.marks, best=True)
-    assert loaded is not None  # it has a round
+    loaded = _load(folder, p.experiment, best=True)
+    if loaded is None or loaded[0].round != found.round:
+        raise ConfigError(
+            f"the best round of {p.folder}, {found.round}, was not kept: the run got more rounds later (--rounds); run "
+            f"it again: fedkin run {typed(folder.path / 'config.toml')} --out FOLDER"
+        )
     return replace(p, server=loaded[0], states=loaded[1]), chosen
-
-
-def _not_kept(folder: RunFolder) -> str:
-    """Return the reason, and the remedy."""
-    why = "the run got more rounds later (--rounds); run it again:"
-    if folder.states.exists() or folder.bank_files.exists():
-        why = "models of single clients are in files (state = 'file'), which later rounds overwrite; run it again with"
-        why += " everything in the checkpoint, with equal results:"
-    return f"{why} fedkin run {typed(folder.path / 'config.toml')} --state memory --out FOLDER"
-
-
-def _banks_of(folder: RunFolder) -> Path:
-    """Return a folder where the banks can be opened with write access: links to those of a run that is done, copies of
-    others, since opening them reverts the rows of a round that may be in progress."""
-    place = Path(tempfile.mkdtemp(prefix="fedkin-"))
-    weakref.finalize(folder, shutil.rmtree, place, ignore_errors=True)  # open files stay readable
-    done = bool(read_commit(folder.path).ended)
-    for file in folder.bank_files.iterdir():
-        if done:
-            (place / file.name).symlink_to(file.absolute())
-        else:
-            shutil.copyfile(file, place / file.name)
-    return place
 
 
 @contextmanager

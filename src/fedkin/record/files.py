@@ -67,7 +67,7 @@ class Lines(Sequence[_L]):
     def __init__(self, folder: Path, kind: type[_L], commit: Commit, clients: int) -> None:
         name = _NAMES[kind]
         self.path, self._commit, self._clients = folder / f"{name}.jsonl", commit, clients
-        self._mark = None if name == UNMARKED else commit.files.get(name, mark_of(b""))
+        self._mark = None if name == UNMARKED else commit.files.get(self.path.name, mark_of(b""))
         self._decoder = msgspec.json.Decoder(kind)
         self._kept: Sequence[_L] | None = None
         self._small = name != "relations" and (self._mark is None or self._mark.bytes <= LARGE)
@@ -141,7 +141,7 @@ class LineFiles:
     def marks(self) -> dict[str, Mark]:
         """Return the ends of the files."""
         marked = {name: end for name, end in self._ends.items() if name != UNMARKED}
-        return {name: Mark(size, digest.hexdigest()) for name, (size, digest) in marked.items()}
+        return {f"{name}.jsonl": Mark(size, digest.hexdigest()) for name, (size, digest) in marked.items()}
 
     def cut(self, commit: Commit) -> None:
         """Remove all lines behind the marks of a commit, and what is half written.
@@ -153,7 +153,7 @@ class LineFiles:
         for name in FILES:
             path = self._folder / f"{name}.jsonl"
             raw = path.read_bytes() if path.exists() else b""
-            mark = commit.files.get(name)
+            mark = commit.files.get(path.name)
             end = _end_of(raw, commit.round) if name == UNMARKED else 0 if mark is None else mark.bytes
             digest = _digest(raw[:end])
             if mark is not None and digest.hexdigest() != mark.digest:

@@ -259,6 +259,8 @@ class RunLine(Item, frozen=True):
         names, classes: names of clients and classes by number, where they have names.
         groups: true group of each client, -1 is unknown; empty where none is known.
         notes: caveats of the data and the method.
+        marks: fingerprints of settings, data and networks, by which a run is recognised when it goes on.
+        about: what they are of, as JSON, so that a message can say how two runs differ.
     """
 
     fedkin: str
@@ -274,6 +276,8 @@ class RunLine(Item, frozen=True):
     groups: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     role: str = ""
+    marks: dict[str, str] = {}
+    about: dict[str, str] = {}
 
 
 Line: TypeAlias = RoundLine | ClientLine | RelationLine | TimingLine
@@ -283,27 +287,62 @@ FILES: dict[str, type[Line]] = {
 """The files of lines, ``NAME.jsonl``."""
 
 
-class Mark(Item, frozen=True):
-    """The end of a file at a commit.
+Name: TypeAlias = Annotated[str, Meta(pattern=r"\A[0-9a-f]{40}\Z")]
+"""A digest as 40 hexadecimal digits: SHA-256, shortened, of an object; blake2b of other contents."""
 
-    Attributes:
-        bytes: its size.
-        digest: blake2b of its content up to there, 20 bytes as hexadecimal digits.
-    """
+
+class Mark(Item, frozen=True):
+    """The end of a file at a commit: its size, and the digest of its content up to there."""
 
     bytes: Count
-    digest: Annotated[str, Meta(pattern=r"\A[0-9a-f]{40}\Z")]
+    digest: Name
+
+
+class Snapshot(Item, frozen=True):
+    """The state after a round, by the names of objects.
+
+    Attributes:
+        round: the round.
+        server: what the server keeps, but for the banks named here, and the private states of clients in memory.
+        clients: those that are in files.
+        banks: rows of banks, by the bank's name.
+    """
+
+    round: Annotated[int, Meta(ge=1)]
+    server: Name
+    clients: dict[Count, Name] = {}
+    banks: dict[str, Annotated[tuple[Name, ...], Meta(min_length=1)]] = {}
+
+    def names(self) -> set[str]:
+        """Return the names of all objects."""
+        return {self.server, *self.clients.values()}.union(*self.banks.values())
 
 
 class Commit(Item, frozen=True):
     """``commit.json``: what of a run's folder is whole; it is replaced last, after each round.
 
     Attributes:
-        round: the last whole round.
-        files: the ends of the files of lines, but for the seconds, which differ between equal runs.
+        last: the state after the last whole round; None before the first.
+        best: that after the round with the highest validation accuracy; None if there is none, or it was not kept.
+        files: the ends of the files of lines, but for the seconds, which differ between equal runs; and of other files
+            that are about to be replaced because the run gets more rounds.
         ended: why there are no further rounds: all are done, or ``stop_after`` ended the run; "" while it goes on.
     """
 
-    round: Count = 0
-    files: dict[str, Mark] = {}
+    last: Snapshot | None = None
+    best: Snapshot | None = None
+    files: dict[Annotated[str, Meta(pattern=r"\A[a-z]+\.[a-z]+\Z")], Mark] = {}
     ended: Ended = ""
+
+    @property
+    def round(self) -> int:
+        """The last whole round; 0 before the first."""
+        return 0 if self.last is None else self.last.round
+
+    def best_of(self, round: int | None) -> Snapshot | None:
+        """Return the state after a round, the best so far, if it is here."""
+        return next((s for s in (self.last, self.best) if s is not None and s.round == round), None)
+
+    def names(self) -> set[str]:
+        """Return the names of all objects in use."""
+        return set[str]().union(*(s.names() for s in (self.last, self.best) if s is not None))

@@ -317,7 +317,7 @@ class Result:
         """The content of ``summary.json``, which is for people: nothing reads it."""
         best = None if self.best is None else {"round": self.best.round, **msgspec.to_builtins(self.best.figures)}
         return {
-            **msgspec.to_builtins(self.run),
+            **{k: v for k, v in msgspec.to_builtins(self.run).items() if k not in ("marks", "about")},
             "method": self.table("method").get("name"),
             "rounds": self.total,
             "final": msgspec.to_builtins(self.final),

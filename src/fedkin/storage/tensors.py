@@ -1,15 +1,14 @@
-"""Tensors and texts in one safetensors file with a checksum: checkpoints, states of clients, memories of hosts."""
+"""Tensors and texts in one safetensors file with a checksum: memories of hosts."""
 
 from __future__ import annotations
 
 import json
-import sys
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -29,36 +28,25 @@ def pack(tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> bytes:
     return save(whole, metadata={**texts, "checksum": checksum(whole, texts)})
 
 
-def unpack(path: Path, remedy: str, *, rewritten: bool = False) -> tuple[Texts, dict[str, Tensor]]:
+def unpack(path: Path, remedy: str) -> tuple[Texts, dict[str, Tensor]]:
     """Return the texts and tensors of a file.
 
     Args:
         path: a file with the content of `pack`.
         remedy: remedy for a damaged file, the end of the message.
-        rewritten: the file will be overwritten in place, so it must not stay mapped into memory; on Windows none may,
-            since files that are mapped cannot be replaced.
 
     Raises:
         RunFolderError: the file is missing or damaged.
     """
     try:
-        texts, tensors = _copied(path) if rewritten or sys.platform == "win32" else _mapped(path)
+        raw = path.read_bytes()
+        tensors = load(raw)
+        texts = dict(json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).get("__metadata__", {}))
     except (SafetensorError, OSError, ValueError) as e:
         raise RunFolderError(f"{path} is damaged ({e}); {remedy}") from e
     if texts.pop("checksum", None) != checksum(tensors, texts):
         raise RunFolderError(f"{path} is damaged (its checksum does not fit its content); {remedy}")
     return texts, tensors
-
-
-def _mapped(path: Path) -> tuple[Texts, dict[str, Tensor]]:
-    with safe_open(path, framework="pt") as file:
-        return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
-
-
-def _copied(path: Path) -> tuple[Texts, dict[str, Tensor]]:
-    raw = path.read_bytes()
-    tensors = load(raw)
-    return dict(json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]).get("__metadata__", {})), tensors
 
 
 def own_memory(t: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from commandline import Command
+from fedkin.record.files import read_commit
 from folders import content
 
 
@@ -225,20 +226,20 @@ def test_resuming_what_is_damaged_or_of_another_run(harm: str, fedkin: Command, 
     """A checkpoint that is damaged, or that no longer belongs to the config beside it, and lost lines: exit code 2,
     one line that names the file, and the folder as it was."""
     fedkin(f"run fedper {small} --out a --quiet")
-    checkpoint, config = Path("a/checkpoint.safetensors"), Path("a/config.toml")
-    whole = checkpoint.read_bytes()
+    config, server = Path("a/config.toml"), Path("a/objects", read_commit(Path("a")).last.server)
+    whole = server.read_bytes()
     if harm == "config":
         config.write_text(config.read_text().replace("rounds = 2", "rounds = 3"))
     elif harm == "lines":
         Path("a/rounds.jsonl").write_text("")
     else:
         wrong = {"cut": whole[:-7], "bit": whole[:-9] + bytes([whole[-9] ^ 4]) + whole[-8:], "other file": b"PK\3\4"}
-        checkpoint.write_bytes(wrong.get(harm, b""))
+        server.write_bytes(wrong.get(harm, b""))
     before = content(Path("a"))
     done = fedkin("resume a")
 
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"fedkin: a/{'rounds.jsonl' if harm == 'lines' else 'checkpoint.safetensors'}")
+    assert done.err.startswith(f"fedkin: a{ {'lines': '/rounds.jsonl', 'config': ': '}.get(harm, '/objects') }")
     assert {"config": "another config", "lines": "is not as it was written"}.get(harm, "is damaged") in done.err
     assert done.err.count("\n") == 1
     assert content(Path("a")) == before

@@ -151,7 +151,7 @@ def test_run_writes_everything_and_shows_the_figures(fedkin: Command, small: str
     summary = json.loads(Path("a/summary.json").read_text())
 
     assert (done.code, done.notes) == (0, "")
-    assert {p.name for p in Path("a").iterdir()} == FILES | PAGES | {"best.safetensors"}
+    assert {p.name for p in Path("a").iterdir()} == FILES | PAGES
     assert Path("a/overview.png").read_bytes().startswith(b"\x89PNG")
     assert "DA-PFL, seed 0" in done.out
     assert f"{100 * summary['final']['accuracy']:.1f} %" in done.out
@@ -448,15 +448,15 @@ def test_misuse_by_a_users_file_is_explained(good: str, bad: str, wanted: str, f
 def test_a_full_disk_is_told(fedkin: Command, small: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk ends with exit code 1 and one line: the place, the room that is left, and how to go on."""
 
-    def full(*args: Any) -> None:
-        raise OSError(28, "No space left on device", "a/checkpoint.safetensors")
+    def full(*args: Any, **named: Any) -> None:
+        raise OSError(28, "No space left on device", "a/commit.json")
 
     monkeypatch.setattr("fedkin.experiment.run_folder.RunFolder.save", full)
     done = fedkin(f"run fedavg {small} --out a")
 
     assert (done.code, done.out) == (1, "")
     assert re.fullmatch(
-        r"fedkin: the disk is full: a/checkpoint.safetensors cannot be written, [0-9,.]+ MB are free there; make room, "
+        r"fedkin: the disk is full: a/commit.json cannot be written, [0-9,.]+ MB are free there; make room, "
         r"then continue with: fedkin resume a\n",
         done.err,
     )
@@ -507,10 +507,10 @@ def interrupt(patch: pytest.MonkeyPatch, round: int) -> None:
 
     save = RunFolder.save
 
-    def stopping(self: RunFolder, server: Any, *more: Any) -> None:
+    def stopping(self: RunFolder, server: Any, *more: Any, **named: Any) -> None:
         if server.round == round:
             raise KeyboardInterrupt
-        save(self, server, *more)
+        save(self, server, *more, **named)
 
     patch.setattr(RunFolder, "save", stopping)
 
@@ -552,7 +552,7 @@ def test_stopping_a_resume_before_its_first_round_keeps_the_folder(
 ) -> None:
     """A folder that a resume found without a checkpoint is still there after Ctrl-C."""
     fedkin(f"run fedper {small} --out a --quiet")
-    Path("a/checkpoint.safetensors").unlink()
+    Path("a/commit.json").unlink()
     interrupt(monkeypatch, 1)
     done = fedkin("resume a")
 
@@ -708,7 +708,7 @@ def test_a_stopped_comparison_goes_on(fedkin: Command, small: str, monkeypatch: 
 
         save = RunFolder.save
 
-        def stopping(self: RunFolder, *args: Any) -> None:
+        def stopping(self: RunFolder, *args: Any, **named: Any) -> None:
             if next(count) == 5:
                 raise KeyboardInterrupt
             save(self, *args)

@@ -179,8 +179,13 @@ def test_a_checkpoint_does_not_reach_the_disk_before_its_lines(tmp_path: Path, m
         forced.add((found.st_ino, found.st_size))
 
     def renamed(old: Any, new: Any) -> None:
-        if Path(new).name == "checkpoint.safetensors":
-            there = [Path(old), *Path(new).parent.glob("*.jsonl"), Path(new).parent / "config.toml"]
+        if Path(new).name == "commit.json":
+            there = [
+                Path(old),
+                *(Path(new).parent / "objects").iterdir(),
+                *Path(new).parent.glob("*.jsonl"),
+                Path(new).parent / "config.toml",
+            ]
             checked.extend(path.name for path in there if path.name != "events.jsonl")
             assert [p.name for p in there if at(p) not in forced and p.name != "events.jsonl"] == []
         replace(old, new)

@@ -19,7 +19,7 @@ from fedkin.experiment.settings import Settings
 from folders import assert_equal_folders, records, tensors_in
 from folders import small as settings_of
 from grouped import tables as run_tables
-from kills import Killed, assert_goes_on, die_before_saving
+from kills import Killed, assert_goes_on, die_before_committing
 
 STILL = {"lr": 1e-12}
 """With steps this small no prediction changes: only the first evaluation is a gain."""
@@ -62,7 +62,7 @@ def test_a_killed_run_ends_in_the_same_round(
     """Killed before the checkpoint of its last round, and between that and the summary."""
     settings = still("da-pfl", stop_after=3)
     with monkeypatch.context() as patch:
-        die_before_saving(patch, 4)
+        die_before_committing(patch, 4)
         with pytest.raises(Killed):
             run_settings(settings, out=tmp_path / "a")
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from fedkin.core import ConfigError, MethodError, RunFolderError, Training
 from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.extend import extend
 from fedkin.experiment.run import resume, run_settings
-from fedkin.experiment.run_folder import EXTENDING, RunFolder
+from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import (
     Compute,
     DataSettings,
@@ -31,11 +30,13 @@ from fedkin.experiment.settings import (
     toml_of,
 )
 from fedkin.methods import METHODS, get_method
+from fedkin.record.files import RUN, read_commit, read_json
+from fedkin.record.lines import RunLine
 from fedkin.storage.toml import read_toml
-from folders import assert_equal_folders, content, records, texts_of
+from folders import assert_equal_folders, content, records
 from folders import small as settings_of
 from grouped import tables as run_tables
-from kills import Killed
+from kills import Killed, Operations
 from thorough import thorough_except
 
 HARD = {"dropout": 0.2, "late_joiners": "1@4"}
@@ -153,79 +154,52 @@ def test_the_same_number_of_rounds_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_best_round_is_kept_where_the_long_run_has_it(tmp_path: Path) -> None:
-    """A best round that the long run would not have evaluated is not its best: the file goes, as after any change."""
+    """A best round that the long run would not have evaluated is not its best: its state goes, as after any change."""
     run_settings(run_of("fedavg", 13), out=tmp_path / "a")
     found = RunFolder(tmp_path / "a")
-    assert found.best.round() in range(1, 14)
+    assert read_commit(found.path).best is not None
     extend(found, run_of("fedavg", 13), 24)
     rest = resume(tmp_path / "a")
+    kept = read_commit(found.path).best
     assert rest.best is not None
-    assert RunFolder(tmp_path / "a").best.round() in (rest.best.round, None)
+    assert kept is None or kept.round == rest.best.round
 
 
 # ---- killed in between --------------------------------------------------------------------------------------------
-def test_killed_at_every_step_of_getting_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a kill at each renaming and removal, resuming with or without --rounds ends as the long run does."""
+def test_killed_at_every_operation_of_getting_longer(tmp_path: Path) -> None:
+    """After a kill at each operation, and again in the recovery, the folder is that of the short run or of the long
+    one; made longer again, it ends as the long run does."""
     run_settings(run_of("da-pfl", 13), out=tmp_path / "a")
     run_settings(run_of("da-pfl", 24), out=tmp_path / "long")
-    real = {name: getattr(os, name) for name in ("replace", "unlink")}
-    steps = 0
-    for allowed in range(100):
-        left = iter([True] * allowed)
-        place = tmp_path / f"a{allowed}"
-        shutil.copytree(tmp_path / "a", place)
-        with monkeypatch.context() as patch:
-            for name, do in real.items():
-                patch.setattr(os, name, dying(do, left))
-            try:
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    with Operations(tmp_path / "b") as operations:
+        extend(RunFolder(tmp_path / "b"), run_of("da-pfl", 13), 24)
+    assert operations.count >= 10
+    for at in range(1, operations.count + 1):
+        for again in (1, 2, 3, 5):
+            place = tmp_path / f"{at}-{again}"
+            shutil.copytree(tmp_path / "a", place)
+            with Operations(place, at), pytest.raises(Killed):
                 extend(RunFolder(place), run_of("da-pfl", 13), 24)
-            except Killed:
-                steps += 1
-            else:
-                break
-        begun = (place / EXTENDING).exists()
-        with pytest.raises(RunFolderError, match="fedkin resume") if begun else monkeypatch.context():
-            RunFolder(place).load({})
-        config = read_toml(place / "config.toml")["run"]["rounds"]
-        resume(place, rounds=24 if not begun and config == 13 else [None, 24][allowed % 2])
+            with Operations(place, again), suppress(Killed):
+                RunFolder(place).recover()
+            RunFolder(place).recover()
+            config = read_toml(place / "config.toml")["run"]["rounds"]
+            assert (config == 24) == (not read_commit(place).ended)
+            assert not list(place.glob(".*"))
+        resume(place, rounds=24 if config == 13 else None)
         assert_equal_folders(place, tmp_path / "long")
-    assert steps > 8
-
-
-def dying(do: Any, left: Iterator[bool]) -> Any:
-    """What dies when nothing is left."""
-
-    def step(*args: Any, **more: Any) -> Any:
-        if not next(left, False):
-            raise Killed
-        return do(*args, **more)
-
-    return step
 
 
 def test_a_run_that_gets_longer_is_not_finished(tmp_path: Path, fedkin: Command) -> None:
     """Until the longer run has ended there is no summary, and the report asks for it to be resumed."""
     run_settings(run_of("fedavg", 5), out=tmp_path / "a")
     extend(RunFolder(tmp_path / "a"), run_of("fedavg", 5), 7)
+    assert not (tmp_path / "a" / "summary.json").exists()
     done = fedkin("report a")
     assert done.code == BAD_INPUT
     assert "a is not a finished run" in done.err
     assert "fedkin resume a" in done.err
-
-
-def test_lines_lost_in_between_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the new lines are lost after a kill in between, resuming names the file."""
-    run_settings(run_of("fedavg", 13), out=tmp_path / "a")
-    with monkeypatch.context() as patch:
-        patch.setattr("fedkin.experiment.extend.complete", dying(None, iter([])))
-        with pytest.raises(Killed):
-            resume(tmp_path / "a", rounds=24)
-    (tmp_path / "a" / ".rounds.jsonl.new").unlink()
-    with pytest.raises(RunFolderError, match=r"rounds\.jsonl"):
-        resume(tmp_path / "a")
-    (tmp_path / "a" / EXTENDING).write_text("[]")
-    with pytest.raises(RunFolderError, match=r"extending\.json is damaged"):
-        resume(tmp_path / "a")
 
 
 # ---- refused ------------------------------------------------------------------------------------------------------
@@ -436,17 +410,13 @@ def test_other_data_and_networks_are_told_by_their_sizes(tmp_path: Path) -> None
     """Where data or network are not those of the checkpoint, what differs in size is named."""
     run_settings(run_of("fedavg", 5), out=tmp_path / "a")
     folder = RunFolder(tmp_path / "a")
-    texts = texts_of(folder.checkpoint.path)
-    sizes = json.loads(texts["about.data"])
-    folder.about = {"data": json.dumps({**sizes, "clients": 7})}
+    about = read_json(folder.path / RUN, RunLine).about
+    sizes, network = json.loads(about["data"]), json.loads(about["network"])
     with pytest.raises(
         RunFolderError, match=r"a: the data have changed .*: clients was 6 there and is 7 here; restore them"
     ):
-        folder.load({"data": "other"})
-    folder.about = {"data": texts["about.data"]}
+        folder.load({"data": "other"}, {"data": json.dumps({**sizes, "clients": 7})})
     with pytest.raises(RunFolderError, match=r"others: sizes and names are the same, values are not"):
-        folder.load({"data": "other"})
-    network = json.loads(texts["about.network"])
-    folder.about = {"network": json.dumps({**network, "parameters": 7})}
+        folder.load({"data": "other"}, about)
     with pytest.raises(RunFolderError, match=r"another network: parameters was 650 there and is 7 here"):
-        folder.load({"network": "other"})
+        folder.load({"network": "other"}, {"network": json.dumps({**network, "parameters": 7})})

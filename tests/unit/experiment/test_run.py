@@ -150,7 +150,7 @@ def test_the_folder_holds_what_the_result_holds(tmp_path: Path) -> None:
     result = run_settings(small("da-pfl"), out=tmp_path / "a")
     folder = tmp_path / "a"
 
-    assert {p.name for p in folder.iterdir()} == FILES | {"best.safetensors"}
+    assert {p.name for p in folder.iterdir()} == FILES
     assert records(folder, "rounds") == result.rounds
     assert records(folder, "clients") == result.clients
     assert records(folder, "relations") == result.relations

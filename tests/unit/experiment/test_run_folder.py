@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from fedkin.core import Bundle, RunFolderError
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.models import MODELS
+from fedkin.record.files import read_commit
+from fedkin.record.lines import RunLine
 from fedkin.server import Server
 from fedkin.storage.files import write_atomic
 from folders import content, small
@@ -44,9 +45,10 @@ def some_states() -> dict[int, Bundle]:
 
 
 def saved(path: Path) -> RunFolder:
-    """A folder with a checkpoint of the above."""
+    """A folder with a commit of the above."""
     folder = RunFolder.create(path / "a", "")
-    folder.save(some_server(), some_states(), MARKS)
+    folder.describe(RunLine("", "A", 0, 13, marks=MARKS))
+    folder.save(some_server(), some_states())
     return folder
 
 
@@ -110,7 +112,7 @@ def test_saving_does_not_touch_the_tensors(tmp_path: Path) -> None:
     """The server's own tensors keep their memory and layout."""
     server = some_server()
     before = {n: (t.data_ptr(), t.stride()) for n, t in server.state.items()}
-    RunFolder.create(tmp_path / "a", "").save(server, {}, MARKS)
+    RunFolder.create(tmp_path / "a", "").save(server, {})
 
     assert {n: (t.data_ptr(), t.stride()) for n, t in server.state.items()} == before
 
@@ -122,88 +124,78 @@ def test_no_checkpoint_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mark", MARKS)
 def test_a_checkpoint_of_another_run_is_named(mark: str, tmp_path: Path) -> None:
-    """A checkpoint of another config, of other data or of another network is refused, saying which of them differs."""
+    """A run of another config, of other data or of another network is refused, saying which of them differs."""
     folder = saved(tmp_path)
 
     with pytest.raises(
-        RunFolderError, match="the data have changed" if mark == "data" else f"a run with another {mark}"
+        RunFolderError, match="the data have changed" if mark == "data" else f"begun with another {mark}"
     ):
         folder.load({**MARKS, mark: "other"})
 
 
-def assert_refused(folder: RunFolder, message: str = "damaged") -> None:
-    """Asserts that loading fails with a message that names the file, and changes nothing."""
-    before = content(folder.path)
-    with pytest.raises(RunFolderError, match=message) as caught:
-        folder.load(MARKS)
-    assert str(folder.checkpoint.path) in str(caught.value)
-    assert content(folder.path) == before
-
-
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.9, 0.999])
-def test_a_truncated_checkpoint_is_refused(share: float, tmp_path: Path) -> None:
-    """A file cut off anywhere, an empty one too, is damaged."""
-    folder = saved(tmp_path)
-    whole = folder.checkpoint.path.read_bytes()
-    folder.checkpoint.path.write_bytes(whole[: int(share * len(whole))])
-
-    assert_refused(folder)
+@pytest.mark.parametrize("file", ["commit.json", "run.json", "an object"])
+@pytest.mark.parametrize("harm", ["cut", "bit", "text", "empty", "a folder"])
+def test_resume_tells_of_a_damaged_file(file: str, harm: str, tmp_path: Path) -> None:
+    """resume() of such a run is refused, the file is named, and the folder stays as it was."""
+    run_settings(small("fedper"), out=tmp_path / "a")
+    name = f"objects/{read_commit(tmp_path / 'a').last.server}" if file == "an object" else file
+    path = tmp_path / "a" / name
+    whole = path.read_bytes()
+    if harm == "a folder":
+        path.unlink()
+        path.mkdir()
+    else:
+        bit = whole[:-40] + bytes([whole[-40] ^ 128]) + whole[-39:]
+        path.write_bytes({"cut": whole[:-3], "bit": bit, "text": b"x", "empty": b""}[harm])
+    before = content(tmp_path / "a")
+    with pytest.raises(RunFolderError, match=path.name):
+        resume(tmp_path / "a")
+    assert content(tmp_path / "a") == before
 
 
 def test_one_wrong_bit_anywhere_is_noticed(tmp_path: Path) -> None:
-    """Any single bit that is turned over, in the header or in a tensor, is noticed."""
+    """Any single bit of an object that is turned over."""
     folder = saved(tmp_path)
-    whole = folder.checkpoint.path.read_bytes()
-    rng = random.Random(0)
+    path = folder.objects.folder / folder.commit.last.server
+    whole, rng = path.read_bytes(), random.Random(0)
     for at in range(len(whole)):
         wrong = bytearray(whole)
         wrong[at] ^= 1 << rng.randrange(8)
-        folder.checkpoint.path.write_bytes(wrong)
-        with pytest.raises(RunFolderError, match="damaged"):
+        path.write_bytes(wrong)
+        with pytest.raises(RunFolderError):
             folder.load(MARKS)
-    folder.checkpoint.path.write_bytes(whole)
+    path.write_bytes(whole)
     assert folder.load(MARKS) is not None
 
 
-@pytest.mark.parametrize("text", [b"no tensors", b"\x00" * 64, b"{}", b"\xff" * 4096])
-def test_another_kind_of_file_is_refused(text: bytes, tmp_path: Path) -> None:
-    """A file that is no safetensors file is damaged, whatever it is."""
+@pytest.mark.parametrize(
+    "name", ["/../../others/file", "../../others/file", "/etc/passwd", "x" * 40, "0" * 39, "0" * 40 + "\n", ""]
+)
+def test_a_commit_names_no_other_file(name: str, tmp_path: Path) -> None:
+    """Names of objects are digests, those of other files have no folders; nothing else is read."""
     folder = saved(tmp_path)
-    folder.checkpoint.path.write_bytes(text)
-
-    assert_refused(folder)
-
-
-def test_tensors_that_someone_else_wrote_are_refused(tmp_path: Path) -> None:
-    """A valid safetensors file that fedkin has not written has no checksum that fits."""
-    folder = saved(tmp_path)
-    save_file(load_file(folder.checkpoint.path), folder.checkpoint.path)
-
-    assert_refused(folder, "checksum")
+    last = json.loads((folder.path / "commit.json").read_text())["last"]
+    for wrong in ({"server": name}, {"clients": {"0": name}}, {"banks": {"bank": [name]}}, {"banks": {"bank": []}}):
+        (folder.path / "commit.json").write_text(json.dumps({"last": {**last, **wrong}}))
+        with pytest.raises(RunFolderError):
+            RunFolder(folder.path).recover()
+    (folder.path / "commit.json").write_text(json.dumps({"files": {name: {"bytes": 0, "digest": "0" * 40}}}))
+    with pytest.raises(RunFolderError):
+        RunFolder(folder.path).recover()
 
 
-def test_a_checkpoint_that_is_a_folder_is_refused(tmp_path: Path) -> None:
-    """What cannot be read as a file is told as such."""
-    folder = saved(tmp_path)
-    folder.checkpoint.path.unlink()
-    folder.checkpoint.path.mkdir()
-
-    assert_refused(folder)
-
-
-@pytest.mark.parametrize("harm", ["cut", "bit", "text", "empty"])
-def test_resume_tells_of_a_damaged_checkpoint(harm: str, tmp_path: Path) -> None:
-    """resume() of a run with a damaged checkpoint is refused and leaves the folder as it was."""
-    run_settings(small("fedper"), out=tmp_path / "a")
-    path = tmp_path / "a" / "checkpoint.safetensors"
-    whole = path.read_bytes()
-    wrong = {"cut": whole[:-1], "bit": whole[:-40] + bytes([whole[-40] ^ 16]) + whole[-39:], "text": b"x", "empty": b""}
-    path.write_bytes(wrong[harm])
-    before = content(tmp_path / "a")
-
-    with pytest.raises(RunFolderError, match="is damaged"):
-        resume(tmp_path / "a")
-    assert content(tmp_path / "a") == before
+def test_the_best_round_is_kept(tmp_path: Path) -> None:
+    """And what no commit names is gone."""
+    folder, states = saved(tmp_path), some_states()
+    server = some_server()
+    folder.save(server, states, best=3)
+    first = folder.commit
+    server.round, server.state, states[0] = 4, server.state.but(model=torch.zeros(2)), Bundle(head=torch.zeros(1))
+    folder.save(server, states, best=3)
+    assert folder.commit.best == first.last
+    assert {p.name for p in folder.objects.folder.iterdir()} == first.names() | folder.commit.last.names()
+    folder.save(server, states, best=4)
+    assert {p.name for p in folder.objects.folder.iterdir()} == folder.commit.last.names()
 
 
 def test_resume_tells_of_another_config(tmp_path: Path) -> None:

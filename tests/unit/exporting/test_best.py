@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from commandline import Command
 from fedkin.core import ConfigError, RunFolderError
@@ -17,7 +18,8 @@ from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import settings_from
 from fedkin.exporting import export, export_all, export_global, load_export
 from fedkin.exporting.card import Chosen
-from folders import content, lines_in, records
+from fedkin.record.files import COMMIT, read_commit, write_json
+from folders import content, records
 
 METHODS = ("fedavg", "local", "ditto", "fedavg-ft", "fedbabu", "fedproto", "fedrod", "ifca-cam", "da-pfl", "pfedcs")
 ROUNDS = 8
@@ -103,7 +105,6 @@ def test_a_result_and_the_command(tmp_path: Path, fedkin: Command) -> None:
 def test_the_last_round_may_be_the_best(tmp_path: Path) -> None:
     """Then no other checkpoint is needed: also from a run whose models are in files."""
     run_settings(settings("da-pfl", run={"rounds": 1}, compute={"state": "file"}), out=tmp_path / "run")
-    assert not (tmp_path / "run" / "best.safetensors").exists()
     card = load_export(export(tmp_path / "run", 0, round="best")).card
     assert (card.round, card.chosen.round) == (1, 1)
 
@@ -111,7 +112,7 @@ def test_the_last_round_may_be_the_best(tmp_path: Path) -> None:
 def test_no_validation_samples(tmp_path: Path) -> None:
     """Nothing chooses then, and nothing is kept."""
     run_settings(settings("fedavg", data={"validation": 0.0}), out=tmp_path / "run")
-    assert not (tmp_path / "run" / "best.safetensors").exists()
+    assert read_commit(tmp_path / "run").best is None
     with pytest.raises(ConfigError, match="no client has validation samples; run with --validation"):
         export(tmp_path / "run", 0, round="best")
     assert load_export(export(tmp_path / "run", 0)).card.round == ROUNDS
@@ -120,38 +121,22 @@ def test_no_validation_samples(tmp_path: Path) -> None:
 def test_a_folder_without_its_best_round(tmp_path: Path) -> None:
     """One that has no best round kept can do all but that, and is told what to do; a damaged file is named."""
     run_settings(settings("fedavg"), out=tmp_path / "run")
-    kept = tmp_path / "run" / "best.safetensors"
-    raw = kept.read_bytes()
-    kept.unlink()
-    resume(tmp_path / "run")
+    commit = read_commit(tmp_path / "run")
+    write_json(tmp_path / "run" / COMMIT, replace(commit, best=None))
     with pytest.raises(ConfigError, match=r"was not kept: the run got more rounds later .*run it again: fedkin run"):
         export(tmp_path / "run", 0, round="best")
     assert load_export(export(tmp_path / "run", 0)).card.round == ROUNDS
-    kept.write_bytes(raw[:-40] + bytes(40))
-    with pytest.raises(RunFolderError, match=r"best\.safetensors is damaged"):
+    write_json(tmp_path / "run" / COMMIT, commit)
+    (tmp_path / "run" / "objects" / commit.best.server).write_bytes(b"")
+    with pytest.raises(RunFolderError, match=commit.best.server):
         export(tmp_path / "run", 0, round="best")
 
 
 @pytest.mark.parametrize("name", ["da-pfl", "fedper"])
-def test_models_in_files(name: str, tmp_path: Path, fedkin: Command) -> None:
-    """A bank, private states: they are overwritten, so the best round is not kept; the command that the message names
-    gives it."""
-    run_settings(settings(name, compute={"state": "file"}), out="run")
-    assert not Path("run/best.safetensors").exists()
-    done = fedkin("export run --client 0 --round best")
-    assert done.code == 2
-    assert "are in files (state = 'file')" in done.err.replace("\n", " ")
-    command = done.err.replace("\n", " ").split("with equal results: ")[1].strip()
-    assert fedkin(f"{command.removeprefix('fedkin ').replace('FOLDER', 'again')} --quiet").code == 0
-    assert lines_in(Path("again")) == lines_in(Path("run"))
-    assert fedkin("export again --client 0 --round best --out home").code == 0
-    assert load_export("home").card.round == chosen(Path("run"))
-
-
-def test_files_without_models_of_clients(tmp_path: Path) -> None:
-    """FedAvg keeps nothing of single clients: the checkpoint holds everything wherever the rest would be."""
+def test_models_in_files(name: str, tmp_path: Path) -> None:
+    """A bank, private states: the best round is kept wherever they are."""
     for state in ("file", "memory"):
-        run_settings(settings("fedavg", compute={"state": state}), out=tmp_path / state)
+        run_settings(settings(name, compute={"state": state}), out=tmp_path / state)
     ours, theirs = (weights(export(tmp_path / s, 1, round="best")) for s in ("file", "memory"))
     assert ours == theirs
 
@@ -178,27 +163,15 @@ def test_from_memory_to_files(tmp_path: Path) -> None:
 
 
 def test_the_best_costs_no_second_copy(tmp_path: Path) -> None:
-    """While it is the last, the best checkpoint is the same file; the next round leaves it as it is."""
+    """While it is the last, the best state is the same; the next round leaves it as it is."""
     same = []
 
     def look(report: Any, line: dict[str, Any]) -> None:
-        one, other = (tmp_path / "run" / f"{name}.safetensors" for name in ("checkpoint", "best"))
-        same.append(one.samefile(other))
+        commit = read_commit(tmp_path / "run")
+        same.append(commit.last == commit.best)
 
     run_settings(settings("fedavg"), out=tmp_path / "run", on_round=look)
     figures = [line.figures.validation for line in records(tmp_path / "run", "rounds")]
     assert same == [v > max(figures[:i], default=-1) for i, v in enumerate(figures)]
     assert True in same
     assert False in same
-
-
-def test_where_files_cannot_be_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy, of the same round."""
-
-    def none(*_: object) -> None:
-        raise OSError(95, "Operation not supported")
-
-    monkeypatch.setattr("os.link", none)
-    run_settings(settings("fedavg"), out=tmp_path / "run")
-    assert RunFolder(tmp_path / "run").best.round() == chosen(tmp_path / "run") < ROUNDS
-    assert not list((tmp_path / "run").glob(".*"))

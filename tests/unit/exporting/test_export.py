@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnxruntime
 import pytest
@@ -28,7 +29,8 @@ from fedkin.exporting import export, export_all, export_global, load_export
 from fedkin.exporting.finished import simulation
 from fedkin.methods import METHODS
 from fedkin.models import get_model
-from fedkin.record.lines import ClientLine
+from fedkin.record.files import read_commit
+from fedkin.record.lines import ClientLine, Commit, Mark
 from fedkin.server import asked
 from folders import records
 from thorough import OF_EVERY_KIND, thorough_except
@@ -150,7 +152,12 @@ def test_a_run_that_is_written_meanwhile_is_read_again(tmp_path: Path, monkeypat
     with pytest.raises(RunFolderError, match="row 0 is damaged"):
         export(folder, 1, tmp_path / "a")
     assert len(attempts) == 1
-    monkeypatch.setattr("fedkin.exporting.finished.owner", lambda path: "a process")
+    read = read_commit
+
+    def moved_on(path: Path) -> Commit:
+        return msgspec.structs.replace(read(path), files={f"f{'x' * len(attempts)}.l": Mark(0, "")})
+
+    monkeypatch.setattr("fedkin.exporting.finished.read_commit", moved_on)
     broken(3)
     export(folder, 1, tmp_path / "b")
     assert len(attempts) == 4

@@ -8,7 +8,7 @@ import pytest
 
 from fedkin.core import RunFolderError
 from fedkin.record.files import LineFiles, Lines
-from fedkin.record.lines import Commit, RoundLine, TimingLine
+from fedkin.record.lines import Commit, RoundLine, Snapshot, TimingLine
 from madeup import client_line
 
 
@@ -24,7 +24,7 @@ def commit(tmp_path: Path) -> Commit:
     files = LineFiles(tmp_path)
     for t in (1, 2):
         appended(files, t)
-    return Commit(2, files.marks())
+    return Commit(Snapshot(2, "0" * 40), files=files.marks())
 
 
 def test_what_no_commit_covers_is_removed(commit: Commit, tmp_path: Path) -> None:
@@ -36,13 +36,15 @@ def test_what_no_commit_covers_is_removed(commit: Commit, tmp_path: Path) -> Non
     appended(files, 3)
     with (tmp_path / "clients.jsonl").open("a") as file:
         file.write('{"round": 4, "cli')
-    (tmp_path / ".checkpoint.safetensors.77.new").write_bytes(b"half")
+    (tmp_path / ".commit.json.77.new").write_bytes(b"half")
     again = LineFiles(tmp_path)
     again.cut(commit)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert again.marks() == commit.files
     appended(again, 3)
-    assert [line.round for line in Lines(tmp_path, RoundLine, Commit(3, again.marks()), 2)] == [1, 2, 3]
+    assert [
+        line.round for line in Lines(tmp_path, RoundLine, Commit(Snapshot(3, "0" * 40), files=again.marks()), 2)
+    ] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("raw", [b"", b'{"round":1}\n', b'{"round":1}\n{"round":3}\n'])

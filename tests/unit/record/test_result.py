@@ -11,7 +11,7 @@ from msgspec.structs import replace as line_with
 
 from fedkin.core.errors import ConfigError, RunFolderError
 from fedkin.record.files import COMMIT, Lines, mark_of, read_commit, write_json
-from fedkin.record.lines import ClientLine, Commit, RelationLine, RoundLine, TimingLine
+from fedkin.record.lines import ClientLine, Commit, RelationLine, RoundLine, Snapshot, TimingLine
 from fedkin.record.result import Result, by_title
 from madeup import about, client_line, edit, round_line, rounds, written
 
@@ -80,7 +80,7 @@ def test_lines_that_no_run_writes_are_refused_whatever_their_mark(lines: list[Cl
     """Out of order, twice, of a client that is none of the four: marks are no proof, since anybody can make them."""
     raw = msgspec.json.Encoder().encode_lines(lines)
     (tmp_path / "clients.jsonl").write_bytes(raw)
-    commit = Commit(1, {"clients": mark_of(raw)})
+    commit = Commit(Snapshot(1, "0" * 40), files={"clients.jsonl": mark_of(raw)})
     with pytest.raises(RunFolderError):
         list(Lines(tmp_path, ClientLine, commit, 4))
 

@@ -208,22 +208,19 @@ def test_states_and_models_of_single_clients_are_private(state: str, tmp_path: P
         run_settings(settings_of(state), out=tmp_path / "a")
     finally:
         os.umask(before)
-    private = [tmp_path / "a" / "checkpoint.safetensors"]
-    private += [p for part in ("states", "banks") for p in (tmp_path / "a" / part).rglob("*") if p.is_file()]
-    private += [p for p in [tmp_path / "a" / "best.safetensors"] if p.exists()]
-    folders = [p for part in ("states", "banks") for p in [tmp_path / "a" / part, *(tmp_path / "a" / part).glob("*")]]
-    assert len(private) > (2 if state == "file" else 1)
+    private = list((tmp_path / "a" / "objects").iterdir())
+    assert private
     assert {rights(path) for path in private} == {"600"}
-    assert {rights(path) for path in folders if path.is_dir()} <= {"700"}
+    assert rights(tmp_path / "a" / "objects") == "700"
 
 
 def test_folders_that_were_open_are_closed(tmp_path: Path) -> None:
     """A run that goes on in a folder that others may read takes their rights away."""
     made = small("fedper", run={"rounds": 3}, compute={"state": "file"})
     run_settings(made, out=tmp_path / "a")
-    (tmp_path / "a" / "states").chmod(0o755)
+    (tmp_path / "a" / "objects").chmod(0o755)
     resume(tmp_path / "a", rounds=5)
-    assert rights(tmp_path / "a" / "states") == "700"
+    assert rights(tmp_path / "a" / "objects") == "700"
 
 
 def test_a_client_s_memory_on_a_node_is_private(tmp_path: Path) -> None:

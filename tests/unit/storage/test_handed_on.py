@@ -8,7 +8,6 @@ import os
 import shutil
 import stat
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from fedkin.experiment.compare import compare, comparison_from
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import table_of
 from fedkin.record.files import COMMIT, mark_of, read_commit, write_json
-from fedkin.storage.tensors import pack, unpack
 from folders import content, small
 from owncode import CAUTIOUS
 
@@ -71,81 +69,10 @@ def others(tmp_path: Path) -> Callable[[], object]:
     return seen
 
 
-def note(bank: object, row: object, raw: bytes, round: int) -> bytes:
-    """A file ``undo`` with one note, as it was and as it is written."""
-    head = {"bank": bank, "row": row, "bytes": len(raw), "sum": zlib.crc32(raw)}
-    return json.dumps({"round": round}).encode() + b"\n" + json.dumps(head).encode() + b"\n" + raw
-
-
-@pytest.mark.parametrize("kind", ["finished-memory", "interrupted-memory", "finished-file", "interrupted-file"])
-@pytest.mark.parametrize("bank", ["PLACE/file", "../../others/file", "../../others/0.bank", "0.bank/../../../x", -1, 7])
-def test_undo_names_no_file(
-    kind: str, bank: object, folders: dict[str, Path], others: Callable[[], object], tmp_path: Path, fedkin: Command
-) -> None:
-    """Whatever ``banks/undo`` says is to be restored, no file outside the folder is written or gets another mode."""
-    shutil.copytree(folders[kind], tmp_path / "a")
-    before = others()
-    for command in ("resume a --quiet", "export a --client 0 --out new", "join a --data rows.csv"):
-        (tmp_path / "a" / "banks").mkdir(exist_ok=True)
-        name = bank.replace("PLACE", str(tmp_path / "others")) if isinstance(bank, str) else bank
-        (tmp_path / "a" / "banks" / "undo").write_bytes(note(name, 0, b"x" * 100, 3 if "finished" in kind else 2))
-        fedkin(command)
-        assert others() == before, command
-        assert not (tmp_path / "x").exists()
-
-
-@pytest.mark.parametrize("row", [-1, 6, 10**12, "0", None, 0.5, [0]])
-def test_a_row_of_undo_lies_in_its_bank(row: object, folders: dict[str, Path], tmp_path: Path, fedkin: Command) -> None:
-    """Rows that the bank does not have are not written: it keeps its size and its content."""
-    shutil.copytree(folders["finished-file"], tmp_path / "a")
-    (bank,) = (tmp_path / "a" / "banks").glob("*.bank")
-    before, width = bank.read_bytes(), bank.stat().st_size // 6
-    for name in (bank.name, 0):
-        (bank.parent / "undo").write_bytes(note(name, row, b"x" * width, 3))
-        fedkin("resume a --quiet")
-        assert bank.read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '["../../others/0.bank", "float32", [6, 650]]',
-        '["PLACE/0.bank", "float32", [6, 650]]',
-        '[0, "load", [6, 650]]',
-        '[0, "float32", [6, 1000000000000]]',
-        '[0, "float32", [6, -650]]',
-        '[0, "float32", [-6, 650]]',
-        '[0, "float32", [6]]',
-        '[0, "float32", 6]',
-        '[true, "float32", [6, 650]]',
-        '[[], "float32", [6, 650]]',
-        "{}",
-        "no",
-    ],
-)
-def test_a_checkpoint_names_no_file(
-    text: str, folders: dict[str, Path], others: Callable[[], object], tmp_path: Path, fedkin: Command
-) -> None:
-    """Banks of another place, type or shape are refused in one line, and nothing outside the folder is touched."""
-    shutil.copytree(folders["finished-file"], tmp_path / "a")
-    path = tmp_path / "a" / "checkpoint.safetensors"
-    texts, tensors = unpack(path, "")
-    (name,) = (name for name in texts if name.startswith("bank."))
-    path.write_bytes(pack(tensors, {**texts, name: text.replace("PLACE", str(tmp_path / "others"))}))
-    before = others()
-    for command in ("resume a --quiet", "export a --client 0 --out new"):
-        done = fedkin(command)
-        assert (done.code, done.out) == (BAD_INPUT, ""), done.err
-        assert done.err.startswith("fedkin: ")
-        assert done.err.count("\n") == 1
-        assert others() == before
-
-
 NAMES = (
     ".lock", "rounds.jsonl", "clients.jsonl", "timing.jsonl", "summary.json", "commit.json", "run.json",
-    "checkpoint.safetensors", "config.toml",
-    "report.html", "overview.png", "banks", "banks/0.bank", "banks/undo", "states", "states/0", "states/0/0.0",
-    ".checkpoint.safetensors.PID.new", ".summary.json.PID.new",
+    "config.toml", "report.html", "overview.png", "objects", f"objects/{'0' * 40}", f"objects/.{'0' * 40}.new",
+    ".commit.json.PID.new", ".rounds.jsonl.new", ".summary.json.PID.new",
 )  # fmt: skip
 
 
@@ -193,7 +120,7 @@ def test_a_figure_is_named_after_no_path(
     lines = [json.dumps({**json.loads(line), **added}) + "\n" for line in path.read_text().splitlines()]
     path.write_text("".join(lines))
     commit = read_commit(tmp_path / "a")
-    files = {**commit.files, "clients": mark_of(path.read_bytes())}
+    files = {**commit.files, "clients.jsonl": mark_of(path.read_bytes())}
     write_json(tmp_path / "a" / COMMIT, msgspec.structs.replace(commit, files=files))
     before = others()
     assert fedkin("report a --quiet --figures figures").code == OK

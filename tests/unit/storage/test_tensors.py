@@ -26,36 +26,25 @@ def tensors() -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.parametrize("rewritten", [False, True])
-def test_what_is_packed_is_unpacked(rewritten: bool, tensors: dict[str, torch.Tensor], tmp_path: Path) -> None:
+def test_what_is_packed_is_unpacked(tensors: dict[str, torch.Tensor], tmp_path: Path) -> None:
     """Bit for bit, with types, shapes and texts."""
     file = tmp_path / "file"
     file.write_bytes(pack(tensors, {"round": "3", "é": "\n"}))
-    texts, found = unpack(file, "start anew", rewritten=rewritten)
+    texts, found = unpack(file, "start anew")
     assert texts == {"round": "3", "é": "\n"}
     assert sorted(found) == sorted(tensors)
     assert all(torch.equal(found[n], t) and found[n].dtype == t.dtype for n, t in tensors.items())
 
 
-def test_a_file_that_is_written_over_keeps_no_hold_on_what_was_read(tmp_path: Path) -> None:
-    """With ``rewritten`` the tensors that were read stay as they were."""
-    file = tmp_path / "file"
-    file.write_bytes(pack({"t": torch.zeros(1000)}, {}))
-    _, found = unpack(file, "start anew", rewritten=True)
-    file.write_bytes(pack({"t": torch.ones(1000)}, {}))
-    assert not found["t"].any()
-
-
-@pytest.mark.parametrize("rewritten", [False, True])
 @pytest.mark.parametrize("at", [-1, 40, 0])
-def test_damage_is_found(at: int, rewritten: bool, tensors: dict[str, torch.Tensor], tmp_path: Path) -> None:
+def test_damage_is_found(at: int, tensors: dict[str, torch.Tensor], tmp_path: Path) -> None:
     """A bit of a tensor, of the header, of its length; the message ends with what to do."""
     file = tmp_path / "file"
     raw = bytearray(pack(tensors, {"round": "3"}))
     raw[at] ^= 4
     file.write_bytes(raw)
     with pytest.raises(RunFolderError, match=r"file is damaged \(.*\); start anew$"):
-        unpack(file, "start anew", rewritten=rewritten)
+        unpack(file, "start anew")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
