@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 12
 
-$(STAMP): pyproject.toml constraints.txt lock/cpu.txt lock/base.txt lock/cuda.txt
+$(STAMP): pyproject.toml packages/fedkin-hosts/pyproject.toml constraints.txt lock/cpu.txt lock/base.txt lock/cuda.txt
 	$(PYTHON) -m venv $(VENV)
 ifeq ($(LOCK),yes)
 	@# torch first, as the build without CUDA where the configured index offers it: the other one takes 6 GB
@@ -25,11 +25,11 @@ ifeq ($(LOCK),yes)
 	$(HASHED) lock/base.txt \
 	  || { echo 'lock/ does not fit here, or a package is not what it was: look at the message above. Without hashes: make LOCK=no'; exit 1; }
 	if $(BIN)/python lock/needs_cuda.py; then $(HASHED) lock/cuda.txt; fi
-	$(PIP) --no-deps --no-build-isolation --editable .
+	$(PIP) --no-deps --no-build-isolation --editable . --editable packages/fedkin-hosts
 else
 	@# torch first and by its exact version: on some indexes a range would fetch a build with CUDA, several GB
 	$(PIP) $$(grep '^torch==' constraints.txt)
-	$(PIP) --constraint constraints.txt --editable '.[dev]'
+	$(PIP) --constraint constraints.txt --editable '.[dev]' --editable packages/fedkin-hosts
 endif
 	@touch $@
 

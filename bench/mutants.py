@@ -33,6 +33,7 @@ import sklearn.metrics  # noqa: F401
 import torch
 
 ROOT = Path(__file__).parents[1]
+SOURCES = ("src", "packages/fedkin-hosts/src")
 LIMIT = 900  # seconds for the tests of one mutant; an endless loop counts as killed
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
@@ -97,7 +98,7 @@ def chosen(mutants: Sequence[Mutant], only: str | None, part: str) -> list[Mutan
 
 
 def tried(tests: Sequence[str], source: Path, root: Path) -> tuple[str, str]:
-    """Runs test files against a copy of the source: "killed", "survived" or "broken", and the test or the reason.
+    """Runs test files against a copy of the sources: "killed", "survived" or "broken", and the test or the reason.
 
     In a fork of this process, which has loaded what all tests load: much the larger part of a test file's seconds.
     """
@@ -125,7 +126,7 @@ def _in_fork(tests: Sequence[str], source: Path, root: Path, output: int) -> NoR
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.chdir(root)
-        sys.path.insert(0, str(source))
+        sys.path[:0] = [str(source / place) for place in SOURCES]
         # no bytecode: a cached form of a file changed twice within a second would be taken for the new one
         sys.dont_write_bytecode = True
         status = int(pytest.main(["-x", "-q", "--no-header", "-p", "no:cacheprovider", *tests]))
@@ -155,7 +156,8 @@ def run(mutants: Sequence[Mutant], root: Path) -> int:
     sound: dict[tuple[str, ...], tuple[str, str]] = {}
     counts = {"killed": 0, "survived": 0, "broken": 0, "does not apply": 0, "tests fail without it": 0}
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copytree(root / "src", Path(folder) / "src", ignore=shutil.ignore_patterns("__pycache__"))
+        for place in filter(lambda place: (root / place).exists(), SOURCES):
+            shutil.copytree(root / place, Path(folder) / place, ignore=shutil.ignore_patterns("__pycache__"))
         for mutant in mutants:
             try:
                 changed = mutant.text(root)
@@ -163,10 +165,10 @@ def run(mutants: Sequence[Mutant], root: Path) -> int:
                 outcome, why = "does not apply", str(error)
             else:
                 if mutant.tests not in sound:
-                    sound[mutant.tests] = tried(mutant.tests, Path(folder) / "src", root)
+                    sound[mutant.tests] = tried(mutant.tests, Path(folder), root)
                 copy = Path(folder) / mutant.file
                 copy.write_text(changed, encoding="utf-8")
-                outcome, why = tried(mutant.tests, Path(folder) / "src", root)
+                outcome, why = tried(mutant.tests, Path(folder), root)
                 copy.write_text((root / mutant.file).read_text(encoding="utf-8"), encoding="utf-8")
                 if sound[mutant.tests][0] != "survived":
                     outcome, why = "tests fail without it", sound[mutant.tests][1]

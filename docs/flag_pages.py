@@ -18,15 +18,15 @@ from fedkin.cli.check import CheckFlags
 from fedkin.cli.demo import DemoFlags
 from fedkin.cli.export import ExportFlags, PredictFlags
 from fedkin.cli.flags import FLAG_GROUPS, ResumeFlags, RunsSettings, ShowCompare, ShowRun, ShowSweep, SweepSettings
-from fedkin.cli.hosts import AuthorityFlags, LinkFlags, NodeKeyFlags, ServerFlags, StatusFlags
 from fedkin.cli.inspect import Looking
 from fedkin.cli.join import JoinFlags
-from fedkin.cli.nodes import Submission
 from fedkin.cli.report import ReportFlags
 from fedkin.cli.runs import RunsFlags
 from fedkin.core.method import Method
 from fedkin.core.settings import GROUPS, Settings
-from fedkin.deploy.node import Node
+from fedkin_hosts.commands.hosts import AuthorityFlags, LinkFlags, NodeKeyFlags, ServerFlags, StatusFlags
+from fedkin_hosts.commands.nodes import Submission
+from fedkin_hosts.node import Node
 
 COMMANDS: Mapping[str, tuple[type, ...]] = {
     "run": (ShowRun,),

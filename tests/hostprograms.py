@@ -18,15 +18,15 @@ import msgspec
 import torch
 from safetensors.torch import load_file
 
-from fedkin.deploy import keys
-from fedkin.deploy.control import Control
-from fedkin.deploy.link import LinkSettings
-from fedkin.deploy.machine import free_port
-from fedkin.deploy.submit import submit
 from fedkin.experiment.settings import Settings
 from fedkin.record.files import read_commit
 from fedkin.record.lines import RoundLine
 from fedkin.record.result import Result
+from fedkin_hosts import keys
+from fedkin_hosts.control import Control
+from fedkin_hosts.link import LinkSettings
+from fedkin_hosts.machine import free_port
+from fedkin_hosts.submit import submit
 from programs import Program, Running, descendants, last_lines
 
 FAULTY = Path(__file__).parent / "hosts" / "faulty"

@@ -14,11 +14,6 @@ from typing import Any
 import torch
 
 from fedkin.data import SiteData, federation_of
-from fedkin.deploy.client import ClientService
-from fedkin.deploy.heads import RunSetup
-from fedkin.deploy.joining import Clock
-from fedkin.deploy.serve import serve
-from fedkin.deploy.wire_format import WireMessage, head_bytes, head_of
 from fedkin.engines import Loop
 from fedkin.experiment.execute import execute, one_thread
 from fedkin.experiment.prepare import Experiment
@@ -27,6 +22,11 @@ from fedkin.experiment.settings import Settings, settings_from
 from fedkin.record.lines import RunLine
 from fedkin.record.result import Result
 from fedkin.server import Simulation
+from fedkin_hosts.client import ClientService
+from fedkin_hosts.heads import RunSetup
+from fedkin_hosts.joining import Clock
+from fedkin_hosts.serve import serve
+from fedkin_hosts.wire_format import WireMessage, head_bytes, head_of
 
 Touch = Callable[["Direct", str, WireMessage], WireMessage | str | None]
 """``(post, client, letter) -> its answer``, a code, or None if none ever comes; ``post.ask(client, letter)`` asks."""

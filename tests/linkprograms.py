@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedkin.deploy import keys, machine
+from fedkin_hosts import keys, machine
 from programs import Program, Running, descendants
 
 ECHO = """
 import sys
 from pathlib import Path
-from fedkin.deploy.fleet import FleetNode
+from fedkin_hosts.fleet import FleetNode
 
 link, *files = sys.argv[1:]
 ca, key = map(Path, files) if files else (None, None)

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.core.errors import EngineError
-from fedkin.deploy.gate import Gate
-from fedkin.deploy.link import Link, LinkSettings
 from fedkin.display import printable
 from fedkin.storage.files import for_this_user
+from fedkin_hosts.gate import Gate
+from fedkin_hosts.link import Link, LinkSettings
 
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")  # of a terminal, as Flower writes it into its logs too
 

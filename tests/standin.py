@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 
-from fedkin.deploy.keys import public_key
-from fedkin.deploy.signed import Keyring
+from fedkin_hosts.keys import public_key
+from fedkin_hosts.signed import Keyring
 
 FORBIDDEN = [
     "/", "/v1/control/list-runs", "/v1/runtime/pull", "/v1/fleet", "/v1/fleet/", "/v1/fleetx/a", "/V1/FLEET/a",

@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 
-from fedkin.cli import hosts, nodes
-from fedkin.deploy.node import Node
 from fedkin.experiment.settings import settings_from
+from fedkin_hosts.commands import hosts, nodes
+from fedkin_hosts.node import Node
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ import pytest
 
 import fedkin
 from fedkin.capabilities import Uploads, has
-from fedkin.cli import _COMMANDS, main
+from fedkin.cli import _COMMANDS, _HOSTS, main
 from fedkin.cli.flags import compare_flags, run_flags
 from fedkin.core import errors as core_errors
 from fedkin.core.method import FAMILIES
@@ -138,7 +138,7 @@ def test_the_page_of_flags_is_what_the_code_declares() -> None:
     text = made["page"]({name: make() for name, make in METHODS.items()})
     assert text == (ROOT / "docs" / "reference" / "flags.md").read_text(encoding="utf-8")
     shown = {command.split()[0] for command in made["COMMANDS"]}
-    assert shown | {"list"} == set(_COMMANDS)
+    assert shown | {"list"} == {*_COMMANDS, *_HOSTS}
     for row in (
         "| `batch_size` `--batch-size` | integer | `10` | Samples per mini-batch; ",
         "| `rule` `--rule` | text | `mean` |",
@@ -149,6 +149,7 @@ def test_the_page_of_flags_is_what_the_code_declares() -> None:
         assert f"\n{row}" in text, row
 
 
+PLACES = (ROOT, ROOT / "src" / "fedkin", ROOT / "packages" / "fedkin-hosts" / "src")
 GENERATE = runpy.run_path(str(ROOT / "docs" / "generate.py"))
 
 
@@ -157,9 +158,7 @@ def test_the_map_of_the_code_names_files_that_are_there() -> None:
     page = (ROOT / "docs" / "house.md").read_text(encoding="utf-8").partition("\n## Packages\n")[0]
     paths = [re.findall(r"`([^`]+)`", line.split(" | ")[0]) for line in page.splitlines() if line.startswith("| `")]
     assert len(paths) == 40
-    assert [
-        p for row in paths for p in row if not any((place / p).exists() for place in (ROOT, ROOT / "src" / "fedkin"))
-    ] == []
+    assert [p for row in paths for p in row if not any((place / p).exists() for place in PLACES)] == []
 
 
 def test_the_picture_of_rooms_has_the_imports_of_now() -> None:

@@ -6,7 +6,7 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from fedkin.deploy.node import Node
+from fedkin_hosts.node import Node
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")

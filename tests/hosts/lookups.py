@@ -23,9 +23,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from fedkin.deploy import keys, machine
-from fedkin.deploy.link import LinkSettings
-from fedkin.deploy.submit import submit
+from fedkin_hosts import keys, machine
+from fedkin_hosts.link import LinkSettings
+from fedkin_hosts.submit import submit
 from hosttoys import settings
 from programs import Program, Running, wait_until
 

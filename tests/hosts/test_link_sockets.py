@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 
 from fedkin.core.errors import ConfigError, EngineError
-from fedkin.deploy import keys, machine
+from fedkin_hosts import keys, machine
 from programs import Program, Running, ServedGate
 
 pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 
-from fedkin.deploy.control import Control
-from fedkin.deploy.gate import Gate, client_context, server_context
-from fedkin.deploy.link import LinkSettings
-from fedkin.deploy.machine import answers
-from fedkin.deploy.signed import Keyring
+from fedkin_hosts.control import Control
+from fedkin_hosts.gate import Gate, client_context, server_context
+from fedkin_hosts.link import LinkSettings
+from fedkin_hosts.machine import answers
+from fedkin_hosts.signed import Keyring
 from linkprograms import ECHO, command, gone, node, place_for, statuses, until
 
 pytestmark = pytest.mark.hosts

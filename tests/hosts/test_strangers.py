@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 
-from fedkin.deploy.gate import Limits, client_context
-from fedkin.deploy.link import LinkSettings
+from fedkin_hosts.gate import Limits, client_context
+from fedkin_hosts.link import LinkSettings
 from linkprograms import command, node, place_for, statuses, until
 from programs import Running, descendants
 from standin import signed

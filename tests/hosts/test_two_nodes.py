@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 
-from fedkin.deploy.machine import free_port
+from fedkin_hosts.machine import free_port
 from linkprograms import until
 from programs import Program
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.metadata import entry_points
 
 from fedkin.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, OK
 from fedkin.display import OneLine, printable
@@ -30,13 +31,8 @@ _COMMANDS = {
     "export": "export.export_command",
     "predict": "export.predict_command",
     "join": "join.join_command",
-    "keys": "hosts.keys_command",
-    "link": "hosts.link_command",
-    "status": "hosts.status_command",
-    "node": "nodes.node_command",
-    "submit": "nodes.submit_command",
 }
-"""Command -> the function that runs it, imported when it is needed."""
+"""Command -> the function that runs it, imported when it is needed; `_HOSTS` are those of the package fedkin-hosts."""
 
 _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
 Start    demo                   ten methods on real data in about a minute
@@ -119,11 +115,13 @@ def _commands(name: str) -> Callable[[list[str]], int]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in (n for n, handler in before.items() if callable(handler)):  # one that is ignored stays ignored
         signal.signal(number, _leave)
-    module, function = _COMMANDS[name].split(".")
     try:
         if name in _HOSTS:
-            import_module("fedkin.deploy.machine").require_flower()
-        command: Callable[[list[str]], int] = getattr(import_module(f"fedkin.cli.{module}"), function)
+            (found,) = entry_points(group="fedkin.commands", name=name)
+            command: Callable[[list[str]], int] = found.load()
+        else:
+            module, function = _COMMANDS[name].split(".")
+            command = getattr(import_module(f"fedkin.cli.{module}"), function)
     finally:
         for number in (n for n, handler in before.items() if callable(handler)):
             signal.signal(number, before[number])
@@ -135,13 +133,15 @@ def _refusal(args: list[str]) -> str | None:
     for word in (*args, os.getcwd()):
         if (shown := os.fsencode(word).decode(errors="backslashreplace")) != word:
             return f"{shown} is not UTF-8, and paths stand in files that are; rename the file or folder"
-    if args[0] not in _COMMANDS:
-        meant = get_close_matches(args[0], _COMMANDS, n=1, cutoff=0.5)
+    if args[0] not in (known := (*_COMMANDS, *_HOSTS)):
+        meant = get_close_matches(args[0], known, n=1, cutoff=0.5)
         return f"unknown command {args[0]!r}; " + (
             f"did you mean {meant[0]!r}?" if meant else "fedkin --help shows all"
         )
     if args[0] in _HOSTS and sys.platform == "win32":
         return f"fedkin {args[0]} needs Linux or macOS; on Windows use it in WSL (Windows Subsystem for Linux)"
+    if args[0] in _HOSTS and not entry_points(group="fedkin.commands", name=args[0]):
+        return f"fedkin {args[0]} is for real hosts; install them: pip install fedkin-hosts"
     return None
 
 

@@ -2,7 +2,7 @@
 
 A client of a pool sends for each number x of its upload the whole number ``round(2^34 share x)``, with ``share`` its
 part of the pool's weight. Their sum is 2^34 times the weighted mean. On real hosts masks are added that cancel in the
-sum (`fedkin.deploy.masks`); a simulation adds up the same whole numbers without masks. Whole numbers have one sum, in
+sum (`fedkin_hosts.masks`); a simulation adds up the same whole numbers without masks. Whole numbers have one sum, in
 whatever order, so both give the same bits.
 
 Range: numbers up to 1e8, so that a sum is below ``1e8 * 2^34 + m / 2 < 2^61`` and cannot wrap at 2^63. Precision: an

@@ -14,10 +14,10 @@ from pathlib import Path
 
 
 def install(path: Path) -> None:
-    from fedkin.deploy import client as sites
+    from fedkin_hosts import client as sites
 
     if "FAULT_VERSION" in os.environ:
-        from fedkin.deploy import versions
+        from fedkin_hosts import versions
 
         versions.__version__ = os.environ["FAULT_VERSION"]
     answer = sites.ClientService.answer
@@ -58,8 +58,8 @@ def spoilt(made, what):
     """The answer with something wrong in its first tensor of floating-point numbers."""
     import torch
 
-    from fedkin.deploy.tensors import bundle, wire_message
-    from fedkin.deploy.wire_format import WireMessage
+    from fedkin_hosts.tensors import bundle, wire_message
+    from fedkin_hosts.wire_format import WireMessage
 
     if what == "long side":
         text = json.dumps({"model": {"dtype": "F32", "shape": [0, 2**63], "data_offsets": [0, 0]}}).encode()
@@ -97,7 +97,7 @@ def install_flower(path: Path) -> None:
     from flwr.app import ConfigRecord
     from flwr.supercore.inflatable.inflatable_object import add_header_to_object_body
 
-    from fedkin.deploy import fleet
+    from fedkin_hosts import fleet
 
     real, whole = fleet.to_records, ConfigRecord.deflate
 
@@ -112,7 +112,7 @@ def install_flower(path: Path) -> None:
 
 def install_server(round: int) -> None:
     """In the run's program on the server."""
-    from fedkin.deploy.transport import Fleet
+    from fedkin_hosts.transport import Fleet
 
     real = Fleet.exchange
 
@@ -128,5 +128,5 @@ if "node" in sys.orig_argv and "FAULTS" in os.environ and "fedkin" in sys.orig_a
     install_flower(Path(os.environ["FAULTS"]))
 if any("flwr-serverapp" in word for word in sys.orig_argv) and "FAULT_SERVER" in os.environ:
     install_server(int(os.environ["FAULT_SERVER"]))
-if "fedkin.deploy.worker" in sys.orig_argv and "FAULTS" in os.environ:
+if "fedkin_hosts.worker" in sys.orig_argv and "FAULTS" in os.environ:
     install(Path(os.environ["FAULTS"]))

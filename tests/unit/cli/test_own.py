@@ -12,12 +12,12 @@ import pytest
 
 from commandline import Command
 from fedkin.core import ConfigError
-from fedkin.deploy.allowed_code import Allowed, settings_of
-from fedkin.deploy.submitted import packed
 from fedkin.experiment.compare import Comparison
 from fedkin.experiment.settings import settings_from, sources_of, table_of
 from fedkin.methods import get_title
 from fedkin.storage.toml import read_toml
+from fedkin_hosts.allowed_code import Allowed, settings_of
+from fedkin_hosts.submitted import packed
 from grouped import described
 from owncode import CAUTIOUS
 

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from fedkin.core import Bundle
-from fedkin.deploy.tensors import bundle, wire_message
-from fedkin.deploy.wire_format import WireMessage
 from fedkin.experiment.settings import Settings
+from fedkin_hosts.tensors import bundle, wire_message
+from fedkin_hosts.wire_format import WireMessage
 from hosttoys import Direct, altered, lines, on_hosts, settings, sites
 
-pytest.importorskip("fedkin.deploy.masks", reason="cryptography is not installed (fedkin[flower])")
+pytest.importorskip("fedkin_hosts.masks", reason="cryptography is not installed (fedkin[flower])")
 Lie = Callable[[WireMessage], WireMessage]
 
 

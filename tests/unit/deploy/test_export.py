@@ -14,11 +14,11 @@ import torch
 from fedkin.cli.export import predict_command
 from fedkin.core.refusals import Reason
 from fedkin.data import SiteData
-from fedkin.deploy.allowed_code import Allowed
-from fedkin.deploy.client import ClientService
-from fedkin.deploy.wire_format import WireMessage
 from fedkin.experiment.settings import Settings
 from fedkin.exporting import export_all, folder, load_export
+from fedkin_hosts.allowed_code import Allowed
+from fedkin_hosts.client import ClientService
+from fedkin_hosts.wire_format import WireMessage
 from hosttoys import Direct, on_hosts, same_export, settings, simulated, sites, taken_home
 from owncode import CAUTIOUS
 

@@ -20,18 +20,18 @@ import torch
 
 from fedkin.core import Bundle, ClientError, ConfigError, EngineError, PartitionError
 from fedkin.data import SiteData
-from fedkin.deploy import client as site_module
-from fedkin.deploy import participants
-from fedkin.deploy.client import ClientService
-from fedkin.deploy.messages import Clerk
-from fedkin.deploy.participants import Members
-from fedkin.deploy.privacy_budget import OverBudget
-from fedkin.deploy.table import Unmasked
-from fedkin.deploy.tensors import bundle, wire_message
-from fedkin.deploy.wire_format import WireError, WireMessage, refusal
 from fedkin.experiment.settings import Settings
 from fedkin.privacy.secure_sum import OutOfRange
 from fedkin.server.ledger import OutOfStep
+from fedkin_hosts import client as site_module
+from fedkin_hosts import participants
+from fedkin_hosts.client import ClientService
+from fedkin_hosts.messages import Clerk
+from fedkin_hosts.participants import Members
+from fedkin_hosts.privacy_budget import OverBudget
+from fedkin_hosts.table import Unmasked
+from fedkin_hosts.tensors import bundle, wire_message
+from fedkin_hosts.wire_format import WireError, WireMessage, refusal
 from hosttoys import Direct, crafted, lines, on_hosts, same_server, settings, simulated, sites, traced
 from kills import Killed
 from thorough import thorough_except

@@ -19,9 +19,9 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedkin.core.errors import EngineError
-from fedkin.deploy import fleet
-from fedkin.deploy.flower import from_records, to_records
-from fedkin.deploy.wire_format import WireMessage
+from fedkin_hosts import fleet
+from fedkin_hosts.flower import from_records, to_records
+from fedkin_hosts.wire_format import WireMessage
 from standin import keyring_of
 
 
@@ -227,7 +227,7 @@ def test_a_heartbeat_finds_out_that_the_node_is_unknown(said: list[str], monkeyp
 
 def test_the_key_of_a_node_signs_its_calls(tmp_path: Path) -> None:
     """The gate's keyring knows the node by the headers that Flower's client adds."""
-    from fedkin.deploy import keys
+    from fedkin_hosts import keys
 
     made, sent = keys.make_node_key(tmp_path, "c0"), list[httpx.Request]()
     ca = keys.make_authority(tmp_path / "ca", ["127.0.0.1"]).ca

@@ -23,13 +23,13 @@ from typing import Any
 import pytest
 
 from fedkin.core.errors import ConfigError
-from fedkin.deploy import keys
+from fedkin_hosts import keys
 
 pytest.importorskip("uvicorn", reason="uvicorn comes with fedkin[flower]")
 pytest.importorskip("cryptography", reason="cryptography comes with fedkin[flower]")
 
-from fedkin.deploy.gate import Gate, Limits, client_context, server_context
-from fedkin.deploy.signed import AGE_SECONDS, SKEW_SECONDS, Keyring, Unsigned
+from fedkin_hosts.gate import Gate, Limits, client_context, server_context
+from fedkin_hosts.signed import AGE_SECONDS, SKEW_SECONDS, Keyring, Unsigned
 from programs import ServedGate
 from standin import FORBIDDEN, Everyone, StandIn, keyring_of, signed
 

@@ -10,11 +10,11 @@ import pytest
 
 from fedkin.core import DataError
 from fedkin.core.refusals import Reason
-from fedkin.deploy import heads
-from fedkin.deploy.messages import Clerk, OtherKey, OtherUpload, Reply, attempt
-from fedkin.deploy.participants import Members
-from fedkin.deploy.wire_format import WireError, WireMessage, refusal
-from fedkin.deploy.worker import Duty, Watch
+from fedkin_hosts import heads
+from fedkin_hosts.messages import Clerk, OtherKey, OtherUpload, Reply, attempt
+from fedkin_hosts.participants import Members
+from fedkin_hosts.wire_format import WireError, WireMessage, refusal
+from fedkin_hosts.worker import Duty, Watch
 from hosttoys import Direct, crafted, on_hosts, settings, sites, through_bytes
 
 STAMP = {"format": 1, "client": "c0", "kind": "update", "run": "r", "session": 1, "seq": 1}

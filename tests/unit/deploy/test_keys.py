@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from fedkin.core.errors import ConfigError
-from fedkin.deploy import keys
+from fedkin_hosts import keys
 
 
 def handshake(authority: keys.Authority, name: str, trusted: Path | None = None) -> str | None:

@@ -12,10 +12,10 @@ import pytest
 pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
 
 from fedkin.core.errors import ConfigError, EngineError
-from fedkin.deploy import keys
-from fedkin.deploy.control import Control, RegisteredNode
-from fedkin.deploy.link import Link, LinkSettings
-from fedkin.deploy.machine import listening
+from fedkin_hosts import keys
+from fedkin_hosts.control import Control, RegisteredNode
+from fedkin_hosts.link import Link, LinkSettings
+from fedkin_hosts.machine import listening
 
 
 class Operator(Control):

@@ -13,15 +13,15 @@ import torch
 
 from fedkin.core import Bundle
 from fedkin.data import SiteData
-from fedkin.deploy.client import ClientService
-from fedkin.deploy.messages import Clerk
-from fedkin.deploy.participants import Members
-from fedkin.deploy.privacy_budget import PrivacyLimits
-from fedkin.deploy.tensors import bundle, wire_message
-from fedkin.deploy.wire_format import WireMessage
-from fedkin.deploy.worker import Duty, Watch
 from fedkin.display import OneLine
 from fedkin.experiment.settings import table_of
+from fedkin_hosts.client import ClientService
+from fedkin_hosts.messages import Clerk
+from fedkin_hosts.participants import Members
+from fedkin_hosts.privacy_budget import PrivacyLimits
+from fedkin_hosts.tensors import bundle, wire_message
+from fedkin_hosts.wire_format import WireMessage
+from fedkin_hosts.worker import Duty, Watch
 from hosttoys import Direct, altered, on_hosts, settings, sites, with_setup
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedkin.core.errors import ConfigError
-from fedkin.deploy.machine import locked
+from fedkin_hosts.machine import locked
 
 
 def test_a_folder_is_for_one(tmp_path: Path) -> None:

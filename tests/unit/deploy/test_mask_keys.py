@@ -17,20 +17,20 @@ import torch
 from fedkin.core import Bundle, ConfigError
 from fedkin.core.refusals import Reason
 from fedkin.data import SiteData
-from fedkin.deploy.client import ClientService
-from fedkin.deploy.heads import RunSetup
-from fedkin.deploy.maskkeys import MaskKeys, Signing
-from fedkin.deploy.node import Node, _duty
-from fedkin.deploy.privacy_budget import PrivacyLimits
-from fedkin.deploy.table import MemberTable, Unmasked
-from fedkin.deploy.tensors import bundle, wire_message
-from fedkin.deploy.wire_format import WireMessage
-from fedkin.deploy.worker import Duty, Watch
 from fedkin.experiment.settings import Settings
+from fedkin_hosts.client import ClientService
+from fedkin_hosts.heads import RunSetup
+from fedkin_hosts.maskkeys import MaskKeys, Signing
+from fedkin_hosts.node import Node, _duty
+from fedkin_hosts.privacy_budget import PrivacyLimits
+from fedkin_hosts.table import MemberTable, Unmasked
+from fedkin_hosts.tensors import bundle, wire_message
+from fedkin_hosts.wire_format import WireMessage
+from fedkin_hosts.worker import Duty, Watch
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites
 
-masks = pytest.importorskip("fedkin.deploy.masks", reason="cryptography is not installed (fedkin[flower])")
-from fedkin.deploy import keys  # noqa: E402 - needs cryptography
+masks = pytest.importorskip("fedkin_hosts.masks", reason="cryptography is not installed (fedkin[flower])")
+from fedkin_hosts import keys  # noqa: E402 - needs cryptography
 
 ROOT = Path(__file__).parents[3]
 
@@ -115,8 +115,8 @@ def test_only_masked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_worker_asks_for_masks(tmp_path: Path) -> None:
     """The flag reaches the process that answers messages."""
-    from fedkin.deploy.messages import Clerk
-    from fedkin.deploy.participants import Members
+    from fedkin_hosts.messages import Clerk
+    from fedkin_hosts.participants import Members
 
     watch = Watch(Duty("c0", "digits", str(tmp_path), share=0, only_masked=True))
     try:

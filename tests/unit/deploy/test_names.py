@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fedkin.deploy.wire_format import WireMessage
 from fedkin.experiment.settings import digest, settings_from, table_of
+from fedkin_hosts.wire_format import WireMessage
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites
 
 NAMED = {100: "c0", 101: "c1", 102: "c2"}
@@ -91,7 +91,7 @@ def test_late_hellos_are_said(tmp_path: Path) -> None:
 
 def test_names_are_those_that_the_link_registered(tmp_path: Path) -> None:
     """Flower lists a node with the name under which the link registered its key; a link without keys has no names."""
-    flower = pytest.importorskip("fedkin.deploy.flower", reason="flwr is not installed: pip install 'fedkin[flower]'")
+    flower = pytest.importorskip("fedkin_hosts.flower", reason="flwr is not installed: pip install 'fedkin[flower]'")
 
     class Grid:
         def get_nodes(self) -> list[Any]:

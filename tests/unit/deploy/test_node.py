@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedkin[flower]'")
 
 from fedkin.core import ConfigError
-from fedkin.deploy import fleet
-from fedkin.deploy import node as nodes
-from fedkin.deploy.node import Node, run_node
 from fedkin.storage.files import open_to_others
+from fedkin_hosts import fleet
+from fedkin_hosts import node as nodes
+from fedkin_hosts.node import Node, run_node
 
 
 class Ended(Exception):

@@ -11,13 +11,13 @@ from fedkin.capabilities import Uploads, has
 from fedkin.capabilities.uploads import also_sent
 from fedkin.core import ConfigError
 from fedkin.data import SiteData
-from fedkin.deploy.allowed_code import Allowed
-from fedkin.deploy.client import ClientService
-from fedkin.deploy.privacy_budget import PrivacyLimits
-from fedkin.deploy.tensors import bundle, wire_message
-from fedkin.deploy.wire_format import WireMessage
 from fedkin.methods import METHODS, get_method
 from fedkin.privacy.budget import total
+from fedkin_hosts.allowed_code import Allowed
+from fedkin_hosts.client import ClientService
+from fedkin_hosts.privacy_budget import PrivacyLimits
+from fedkin_hosts.tensors import bundle, wire_message
+from fedkin_hosts.wire_format import WireMessage
 from hosttoys import Direct, lines, on_hosts, settings, simulated, sites
 
 PRIVATE = {"privacy": {"noise_multiplier": 1.0}}

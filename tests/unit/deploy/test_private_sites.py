@@ -16,21 +16,21 @@ import torch
 from fedkin.core import ConfigError, EngineError, RunFolderError
 from fedkin.core.refusals import Reason
 from fedkin.data import Card, SiteData, federation_of
-from fedkin.deploy import privacy_budget as account_module
-from fedkin.deploy import serve as serve_module
-from fedkin.deploy.client import ClientService
-from fedkin.deploy.messages import Clerk
-from fedkin.deploy.node import Node, _duty
-from fedkin.deploy.participants import Members
-from fedkin.deploy.privacy_budget import Account, OverBudget, PrivacyLimits, Used
-from fedkin.deploy.tensors import bundle
-from fedkin.deploy.wire_format import WireMessage
-from fedkin.deploy.worker import Duty, Watch
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.settings import Settings, table_of
 from fedkin.exporting import load_export
 from fedkin.methods import CFIC, DAPFL, FedAvg
 from fedkin.privacy.budget import Privacy, composed, epsilon, total
+from fedkin_hosts import privacy_budget as account_module
+from fedkin_hosts import serve as serve_module
+from fedkin_hosts.client import ClientService
+from fedkin_hosts.messages import Clerk
+from fedkin_hosts.node import Node, _duty
+from fedkin_hosts.participants import Members
+from fedkin_hosts.privacy_budget import Account, OverBudget, PrivacyLimits, Used
+from fedkin_hosts.tensors import bundle
+from fedkin_hosts.wire_format import WireMessage
+from fedkin_hosts.worker import Duty, Watch
 from grouped import tables
 from hosttoys import Direct, lines, on_hosts, settings, simulated, sites, taken_home
 from kills import Killed

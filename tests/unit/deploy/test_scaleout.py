@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 import tyro
 
-from fedkin.cli import nodes
-from fedkin.cli.nodes import Submission
 from fedkin.core import ConfigError, EngineError
 from fedkin.core.refusals import Code
-from fedkin.deploy import actor, scaleout, submitted
-from fedkin.deploy.control import Control
-from fedkin.deploy.machine import free_port
-from fedkin.deploy.serve import serve
-from fedkin.deploy.submitted import Virtual, command, packed, run_submitted, unpacked, virtual
-from fedkin.deploy.wire_format import WireMessage
 from fedkin.experiment.settings import toml_of
 from fedkin.record.result import Result
+from fedkin_hosts import actor, scaleout, submitted
+from fedkin_hosts.commands import nodes
+from fedkin_hosts.commands.nodes import Submission
+from fedkin_hosts.control import Control
+from fedkin_hosts.machine import free_port
+from fedkin_hosts.serve import serve
+from fedkin_hosts.submitted import Virtual, command, packed, run_submitted, unpacked, virtual
+from fedkin_hosts.wire_format import WireMessage
 from hosttoys import Direct, Time, same_server, settings, simulated, sites, through_bytes
 from madeup import about, round_line, written
 

@@ -18,21 +18,21 @@ from hypothesis import strategies as st
 from fedkin.capabilities.sums import sums_suffice
 from fedkin.core import Bundle, ConfigError
 from fedkin.data import SiteData
-from fedkin.deploy.client import ClientService
-from fedkin.deploy.client_memory import ClientStore
-from fedkin.deploy.table import MemberTable, Unmasked
-from fedkin.deploy.tensors import bundle, wire_message
-from fedkin.deploy.wire_format import WireError, WireMessage
 from fedkin.experiment.settings import Settings
 from fedkin.methods import METHODS, get_method
 from fedkin.privacy.secure_sum import SecureGroup, fixed, summed
+from fedkin_hosts.client import ClientService
+from fedkin_hosts.client_memory import ClientStore
+from fedkin_hosts.table import MemberTable, Unmasked
+from fedkin_hosts.tensors import bundle, wire_message
+from fedkin_hosts.wire_format import WireError, WireMessage
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites, traced
 from kills import Killed
 from madeup import changed
 from thorough import thorough_except
 from toys import refused
 
-masks = pytest.importorskip("fedkin.deploy.masks", reason="cryptography is not installed (fedkin[flower])")
+masks = pytest.importorskip("fedkin_hosts.masks", reason="cryptography is not installed (fedkin[flower])")
 OFFERED = [name for name in METHODS if sums_suffice(get_method(name))]
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fedkin.deploy.messages import Clerk
-from fedkin.deploy.participants import Members
-from fedkin.deploy.wire_format import WireMessage
-from fedkin.deploy.worker import Duty, Watch
+from fedkin_hosts.messages import Clerk
+from fedkin_hosts.participants import Members
+from fedkin_hosts.wire_format import WireMessage
+from fedkin_hosts.worker import Duty, Watch
 from hosttoys import settings
 
 

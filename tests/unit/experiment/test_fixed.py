@@ -11,9 +11,9 @@ from torch import nn
 
 import fedkin
 from fedkin.core import RunFolderError
-from fedkin.deploy.allowed_code import Allowed
 from fedkin.engines.stacked import Stacked
 from fedkin.exporting import export, load_export
+from fedkin_hosts.allowed_code import Allowed
 from hosttoys import Direct, on_hosts, same_server, settings, simulated, sites
 
 NETWORK = """

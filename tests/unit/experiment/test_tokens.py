@@ -13,11 +13,11 @@ import fedkin
 from commandline import Command
 from fedkin.core import ConfigError, DataError, ModelError
 from fedkin.data import Dataset, SiteData, add_feature_noise, load
-from fedkin.deploy.allowed_code import Allowed
-from fedkin.deploy.client import ClientService
 from fedkin.engines.stacked import Stacked
 from fedkin.exporting import export, load_export
 from fedkin.exporting.joining import join
+from fedkin_hosts.allowed_code import Allowed
+from fedkin_hosts.client import ClientService
 from hosttoys import Direct, on_hosts, same_server, settings, simulated
 
 NETWORK = """

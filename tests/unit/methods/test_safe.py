@@ -16,11 +16,6 @@ from fedkin.cli.flags import compare_flags
 from fedkin.core import Aggregation, Bundle, Client, ClientData, ConfigError, Method, Samples, Training
 from fedkin.core.refusals import outside
 from fedkin.data import SiteData
-from fedkin.deploy.allowed_code import Allowed, NotAllowed, settings_of
-from fedkin.deploy.client import ClientService
-from fedkin.deploy.privacy_budget import PrivacyLimits
-from fedkin.deploy.tensors import bundle, wire_message
-from fedkin.deploy.wire_format import WireMessage
 from fedkin.engines import Loop, Stacked, Workers
 from fedkin.engines.drive import drive
 from fedkin.experiment.compare import Comparison, compare, comparison_from
@@ -37,6 +32,11 @@ from fedkin.storage.toml import read_toml
 from fedkin.testing.toys import federation as toys
 from fedkin.testing.toys import samples
 from fedkin.testing.trial import Setting, difference, play, tensors
+from fedkin_hosts.allowed_code import Allowed, NotAllowed, settings_of
+from fedkin_hosts.client import ClientService
+from fedkin_hosts.privacy_budget import PrivacyLimits
+from fedkin_hosts.tensors import bundle, wire_message
+from fedkin_hosts.wire_format import WireMessage
 from folders import assert_equal_folders, records, small
 from grouped import described
 from hosttoys import Direct, on_hosts, same_server, settings, simulated, sites, taken_home

@@ -12,9 +12,9 @@ from torch import nn
 from fedkin import Dirichlet, Training, federate, load, methods, run
 from fedkin.core import ConfigError, Net
 from fedkin.core.errors import ModelError
-from fedkin.deploy.submitted import packed
 from fedkin.experiment.settings import Compute, ModelSettings
 from fedkin.models.start import factory
+from fedkin_hosts.submitted import packed
 from grouped import described
 from refusals import refuses
 

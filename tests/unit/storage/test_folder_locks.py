@@ -27,13 +27,13 @@ from fedkin.cli.exit_codes import BAD_INPUT, OK
 from fedkin.core import Training
 from fedkin.core.errors import FolderBusyError
 from fedkin.core.settings import Settings
-from fedkin.deploy import submitted
-from fedkin.deploy.serve import serve
 from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings, toml_of
 from fedkin.experiment.sweep import Sweep, run_sweep
 from fedkin.storage.lock import NAME, held, owner, remove, require_free, writing
+from fedkin_hosts import submitted
+from fedkin_hosts.serve import serve
 from folders import assert_same_run, content, lines_in, small
 from hosttoys import Direct, settings, sites
 

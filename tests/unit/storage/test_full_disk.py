@@ -16,10 +16,10 @@ import pytest
 from commandline import Command
 from fedkin.cli.exit_codes import BAD_INPUT, FAILED, OK
 from fedkin.core.errors import DiskFullError
-from fedkin.deploy.client_memory import ClientStore
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.settings import Settings, toml_of
 from fedkin.experiment.sweep import Sweep, run_sweep
+from fedkin_hosts.client_memory import ClientStore
 from folders import assert_same_run, small
 from hosttoys import Direct, on_hosts, settings, sites
 from kills import assert_goes_on

@@ -1,0 +1,268 @@
+"""Typed heads of messages: the server's requests, the clients' answers, and the strict decoder of both.
+
+A head travels as a JSON object. Every program that reads one decodes it here first: unknown entries, missing entries,
+other types and numbers out of range raise `WireError` with the path of the invalid entry, such as
+``$.pool.members[0][2]``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from fedkin.core.refusals import OfHost
+from fedkin_hosts.wire_format import Count, WireError, WireMessage, convert
+
+Kind = Literal["hello", "describe", "survey", "consult", "update", "evaluate", "keep"]
+Seconds = Annotated[float, Meta(gt=0, le=1e6)]
+Number = Annotated[int, Meta(ge=0, le=2**31)]
+Tensors = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...], Meta(max_length=10_000)]
+LONGEST = 1e6
+"""Maximum seconds that a message may grant a client."""
+MOST_RATES = 64
+"""Sampling rates of private training of one client in a run at most: each takes the server a tenth of a second."""
+
+T = TypeVar("T")
+
+# checked here and not by `Meta(pattern=...)`, with which msgspec 0.22 can crash when a process ends
+# (github.com/msgspec/msgspec/issues/717)
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_SETUP = re.compile(r"[0-9a-f]{32}")
+_KEY = re.compile(r"[0-9a-f]{64}")
+_SIGNATURE = re.compile(r"[A-Za-z0-9+/=]{0,200}")
+
+
+def _require(pattern: re.Pattern[str], text: str | None, entry: str) -> None:
+    """Raise `ValueError`, to which msgspec adds the path, if a text does not match a pattern; None always matches."""
+    if text is not None and not pattern.fullmatch(text):
+        raise ValueError(f"`{entry}` must match {pattern.pattern}, got {text[:80]!r}")
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a message's head that programs along the way read; other entries are ignored.
+
+    Attributes:
+        kind, run, session, seq: identify the message.
+        deadline: seconds within which the message is to be answered.
+    """
+
+    kind: str = ""
+    run: str = ""
+    session: int = 0
+    seq: int = 0
+    deadline: Seconds = 60.0
+
+
+class PoolMember(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A member of a sum: its number, its public key for masks, its weight and, where nodes sign keys, its name and
+    signature."""
+
+    number: Number
+    key: str
+    weight: Annotated[float, Meta(gt=0, lt=2.0**53)]
+    name: Annotated[str, Meta(max_length=64)] = ""
+    signature: str = ""
+
+    def __post_init__(self) -> None:
+        _require(_KEY, self.key, "key")
+        _require(_SIGNATURE, self.signature, "signature")
+
+
+class PoolHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The members of a secure sum."""
+
+    members: Annotated[tuple[PoolMember, ...], Meta(max_length=10_000)]
+
+
+class RunSetup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the clients of a run have in common. It is sent once, and later messages name it.
+
+    Attributes:
+        settings: settings of the run as tables.
+        card: properties that the data of all clients have in common; None before they are known.
+        network: fingerprint of the network; "" before it is known.
+    """
+
+    settings: dict[str, Any]
+    card: dict[str, Any] | None = None
+    network: Annotated[str, Meta(max_length=128)] = ""
+
+    @property
+    def name(self) -> str:
+        """BLAKE2b-128 of its JSON with sorted keys, in 32 hexadecimal digits."""
+        return hashlib.blake2b(msgspec.json.encode(self, order="sorted"), digest_size=16).hexdigest()
+
+
+class RequestHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The head of a message from the server.
+
+    Attributes:
+        format: version of the format of messages.
+        kind: requested step.
+        run: name of the run, by which clients find their memory of it.
+        session: number of the server's start; messages of an earlier session are stale.
+        round: number of the round.
+        client: number of the receiver; -1 before it has one.
+        seq: number of this message.
+        ack: number of the receiver's last upload that was used.
+        deadline: seconds within which the message is to be answered.
+        setup: name of the run's setup.
+        inline: the setup itself; None where the receiver has it.
+        pool: members of a secure sum.
+        tensors: names of the tensors in the body, in order.
+    """
+
+    format: Literal[1]
+    kind: Kind
+    run: str
+    session: Count
+    round: Number
+    client: Annotated[int, Meta(ge=-1, le=2**31)]
+    seq: Count
+    ack: Count
+    deadline: Seconds
+    setup: str
+    inline: RunSetup | None = None
+    pool: PoolHead | None = None
+    tensors: Tensors = ()
+
+    def __post_init__(self) -> None:
+        _require(_NAME, self.run, "run")
+        if self.inline is not None and self.inline.name != self.setup:
+            raise ValueError("`setup` is not the name of `inline`")
+        _require(_SETUP, self.setup, "setup")
+
+
+class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
+    """The entries that all answers have in common.
+
+    Attributes:
+        client: name of the client.
+        kind, run, session, seq: identify the message that is answered.
+        ok: whether the client did what was requested.
+    """
+
+    format: Literal[1]
+    client: str
+    kind: str
+    run: str
+    session: int
+    seq: int
+    ok: bool
+
+
+class Accepted(AnswerHead, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The head of an answer with tensors and nothing else: to ``keep``."""
+
+    tensors: Tensors = ()
+
+
+class Hello(Accepted, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The answer to ``hello``.
+
+    Attributes:
+        versions: versions of the programs that compute.
+        card: description of the client's data; `Card.from_json` decodes it.
+    """
+
+    versions: Annotated[dict[str, Annotated[str, Meta(max_length=64)]], Meta(max_length=20)]
+    card: dict[str, Any]
+
+
+class Description(Accepted, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The answer to ``describe``; in runs with secure aggregation ``public`` is the client's public key for masks and
+    ``signature`` its node's signature of that key, if the node has a key."""
+
+    public: str | None = None
+    signature: str = ""
+
+    def __post_init__(self) -> None:
+        _require(_KEY, self.public, "public")
+        _require(_SIGNATURE, self.signature, "signature")
+
+
+class PrivateStep(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A number of steps of private training at one sampling rate."""
+
+    # no actual rate is smaller, and no run has more steps
+    rate: Annotated[float, Meta(ge=1e-12, le=1)]
+    count: Annotated[int, Meta(ge=0, le=10**9)]
+
+
+class Evaluated(Accepted, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The answer to ``survey`` and ``evaluate``; ``spent`` is all private training of the client in this run."""
+
+    spent: Annotated[tuple[PrivateStep, ...], Meta(max_length=MOST_RATES)] = ()
+
+
+class Updated(Evaluated, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The answer to ``update``; ``training_s`` is the time of local training in seconds by the client's own clock."""
+
+    training_s: Annotated[float, Meta(ge=0, lt=1e9)] = 0.0
+
+
+class Refusal(AnswerHead, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The answer of a client that did not do what was requested.
+
+    Attributes:
+        code: why.
+        have: number of the upload that the client continues from.
+        public, signature: the client's public key for masks, where the server knows another, and its node's signature.
+    """
+
+    code: OfHost
+    have: Count | None = None
+    public: str | None = None
+    signature: str = ""
+
+    def __post_init__(self) -> None:
+        _require(_KEY, self.public, "public")
+        _require(_SIGNATURE, self.signature, "signature")
+
+
+ANSWERS: dict[Kind, type[Accepted]] = {
+    "hello": Hello,
+    "describe": Description,
+    "survey": Evaluated,
+    "consult": Evaluated,
+    "update": Updated,
+    "evaluate": Evaluated,
+    "keep": Accepted,
+}
+"""The type of the head of an answer, by the kind of the message."""
+
+
+def decode(message: WireMessage, kind: type[T]) -> T:
+    """Return the head of a message as one of the types of this file.
+
+    Raises:
+        WireError: the head does not fit the type; the text says where.
+    """
+    return convert(message.head, kind, "its head")
+
+
+def envelope(message: WireMessage) -> Envelope:
+    """Return the part of the head that programs along the message's way need.
+
+    Raises:
+        WireError: an entry has another type.
+    """
+    return decode(message, Envelope)
+
+
+def plain(head: msgspec.Struct) -> dict[str, Any]:
+    """Return a head as plain values; entries equal to their default are left out where the type says so."""
+    found: dict[str, Any] = msgspec.to_builtins(head)
+    return found
+
+
+def code_of(message: WireMessage) -> str | None:
+    """Return the code of a refusal; None for any other message."""
+    try:
+        return decode(message, Refusal).code
+    except WireError:
+        return None

@@ -1,0 +1,95 @@
+"""A simulation in Flower's own simulator, which distributes clients with Ray over processes and machines.
+
+The apps are those of real hosts; only the nodes are simulated. A SuperLink for this run alone is started on this
+machine and ended with it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedkin.core import ConfigError, EngineError
+from fedkin.data import federation_of
+from fedkin.experiment.settings import Settings
+from fedkin_hosts.control import Control
+from fedkin_hosts.machine import answers, environment, free_port, program
+
+_DAY = 86400.0  # deadline in seconds: no client is late in a simulation
+_READY_SECONDS = 60.0
+_LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A run for Flower's simulator.
+
+    Attributes:
+        settings: settings of the run, which waits for all clients.
+        clients: number of nodes to simulate.
+    """
+
+    settings: Settings
+    clients: int
+
+
+def scaled(settings: Settings) -> Scale:
+    """Return a run of ``fedkin run`` for Flower's simulator.
+
+    Raises:
+        ConfigError: Ray is not installed.
+        DataError, ConfigError: the data cannot be read or split.
+    """
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError("Flower's simulator works with Ray, and ray is not installed; pip install 'fedkin[ray]'")
+    _check_cluster(os.environ.get("RAY_ADDRESS", ""))
+    clients = len(federation_of(settings.data, settings.run.seed))
+    waiting = settings.but(min_clients=clients, min_connected=clients, wait_timeout=_DAY, reply_timeout=_DAY)
+    return Scale(waiting, clients)
+
+
+def _check_cluster(address: str) -> None:
+    """Raise `ConfigError` if no program listens there: Ray would try for minutes and only log it."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "/" not in host and not answers(host, int(port)):
+        raise ConfigError(f"no Ray cluster at RAY_ADDRESS={address}; start its head, or unset RAY_ADDRESS")
+
+
+@contextmanager
+def simulating_link() -> Iterator[Control]:
+    """Run a SuperLink that simulates its nodes while the context is open; runs still in progress end with it.
+
+    It listens on this machine only and asks for no password: other users of this machine could submit code to it.
+
+    Raises:
+        EngineError: the SuperLink did not come up.
+    """
+    with tempfile.TemporaryDirectory(prefix="fedkin-") as place:
+        folder, port, end = Path(place), free_port(), time.monotonic() + _READY_SECONDS
+        command = [program("flower-superlink"), "--host", _LOOPBACK, "--port", str(port), "--insecure", "--simulation"]
+        log = folder / "superlink.log"
+        with log.open("wb") as output:
+            superlink = subprocess.Popen(
+                command, env=environment(folder), stdout=output, stderr=output, start_new_session=True
+            )
+        try:
+            while not answers(_LOOPBACK, port):
+                if superlink.poll() is not None or time.monotonic() > end:
+                    raise EngineError(f"Flower's simulator did not start:\n{log.read_text(errors='replace')[-2000:]}")
+                time.sleep(0.1)
+            yield Control(folder, f"{_LOOPBACK}:{port}", None)
+        finally:
+            os.killpg(superlink.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                superlink.wait(10)
+            with suppress(ProcessLookupError):
+                os.killpg(superlink.pid, signal.SIGKILL)
+            superlink.wait()
