@@ -109,7 +109,7 @@ def keys_command(args: list[str]) -> int:
             f"fedkin keys makes an authority, a server's certificate or a node's key, not {args[0]!r}"
             f"{nearest(args[0], kinds)}"
         )
-    from fedkin_hosts import keys  # imported here, as below: --help needs none of the packages of the extra
+    from fedkin_hosts import keys  # imported here, as below: --help does not wait for them
 
     flags = _parse(kinds[args[0]], args[1:], f"fedkin keys {args[0]}")
     if isinstance(flags, NodeKeyFlags):
