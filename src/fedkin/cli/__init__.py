@@ -134,10 +134,8 @@ def _refusal(args: list[str]) -> str | None:
         if (shown := os.fsencode(word).decode(errors="backslashreplace")) != word:
             return f"{shown} is not UTF-8, and paths stand in files that are; rename the file or folder"
     if args[0] not in (known := (*_COMMANDS, *_HOSTS)):
-        meant = get_close_matches(args[0], known, n=1, cutoff=0.5)
-        return f"unknown command {args[0]!r}; " + (
-            f"did you mean {meant[0]!r}?" if meant else "fedkin --help shows all"
-        )
+        near = get_close_matches(args[0], known, n=1, cutoff=0.5)
+        return f"unknown command {args[0]!r}; " + (f"did you mean {near[0]!r}?" if near else "fedkin --help shows all")
     if args[0] in _HOSTS and sys.platform == "win32":
         return f"fedkin {args[0]} needs Linux or macOS; on Windows use it in WSL (Windows Subsystem for Linux)"
     if args[0] in _HOSTS and not entry_points(group="fedkin.commands", name=args[0]):

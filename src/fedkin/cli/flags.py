@@ -182,7 +182,7 @@ def compare_flags(args: list[str]) -> tuple[Comparison, ShowCompare]:
     parts = {"runs": RunsSettings(**_entries(given, RunsSettings)), "show": ShowCompare()}
     does = "Several methods side by side: same data, same start, same clients in each round."
     got, base = _parsed(given.get("base", Settings()), parts, ["", *_one_seed(args)], "fedkin compare M1 M2 ...", does)
-    from fedkin.experiment.compare import Comparison, known, meant
+    from fedkin.experiment.compare import Comparison, known, label_of
     from fedkin.experiment.planned import compared
     from fedkin.methods import get_method, place
     from fedkin.report.publication_tables import require_decimals
@@ -190,10 +190,10 @@ def compare_flags(args: list[str]) -> tuple[Comparison, ShowCompare]:
     require_decimals(got["show"].decimals)
     runs = got["runs"]
     all_names = compared(tuple(map(known, given["methods"])), runs.safe)
-    own = {meant(name, all_names): dict(values) for name, values in given.get("own", {}).items()}
+    own = {label_of(name, all_names): dict(values) for name, values in given.get("own", {}).items()}
     for text in runs.set:
         name, key, value = _one(text)
-        name = meant(name, all_names)
+        name = label_of(name, all_names)
         place(own.setdefault(name, {}), get_method(name), key, value)
     return Comparison(given["methods"], runs.seeds, base, own, runs.baseline, runs.safe, runs.tune), got["show"]
 

@@ -15,7 +15,7 @@ from fedkin.cli.outcome import Outcome, base_of, require_folder_name, write_outc
 from fedkin.cli.watch import watch
 from fedkin.core import RunFolderError
 from fedkin.core.errors import counted, typed
-from fedkin.experiment.compare import known, meant, result_of, run_name
+from fedkin.experiment.compare import known, label_of, result_of, run_name
 from fedkin.experiment.listing import require_run_or_comparison
 from fedkin.experiment.planned import compared
 from fedkin.record.files import read_commit
@@ -103,7 +103,7 @@ def _planned(folder: Path) -> tuple[str, list[Path]]:
     table = read_toml(folder / "compare.toml")  # as it is, since a plan would load user-defined code
     names = compared(tuple(map(known, table["methods"])), bool(table.get("safe")))
     places = [folder / run_name(name, seed) for seed in table.get("seeds", [0]) for name in names]
-    return meant(table.get("baseline", "local"), names), places
+    return label_of(table.get("baseline", "local"), names), places
 
 
 def _so_far(folder: Path, flags: ReportFlags) -> Path:

@@ -83,7 +83,7 @@ class EngineError(FedkinError):
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: the name that was probably meant, or all known names."""
     names = list(known)
-    return meant(name, names) or f"; there are {', '.join(names)}"
+    return similar(name, names) or f"; there are {', '.join(names)}"
 
 
 def counted(count: int, noun: str) -> str:
@@ -104,7 +104,7 @@ def command_line(words: Iterable[object]) -> str:
     return " ".join(map(typed, words))
 
 
-def meant(name: str, known: Iterable[str]) -> str:
+def similar(name: str, known: Iterable[str]) -> str:
     """Return the same, but an empty text if no known name is similar."""
     alike = [n for n in known if abs(len(n) - len(name)) <= 3 or n in name or name in n]  # "hospital" is not "thal"
     close = get_close_matches(name, alike, n=1, cutoff=0.5)

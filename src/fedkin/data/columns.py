@@ -145,10 +145,10 @@ def _lacking(names: Sequence[str], row: Row, columns: Sequence[Input]) -> str:
     those = f"column {names[0]!r}" if len(names) == 1 else f"columns {', '.join(map(repr, names))}"
     given = {str(name).lower().strip(): str(name) for name in row}
     close = [(name, get_close_matches(name.lower(), given, n=1, cutoff=0.8)) for name in names]
-    meant = [f"{given[found[0]]!r} for {name!r}" for name, found in close if found]
+    near = [f"{given[found[0]]!r} for {name!r}" for name, found in close if found]
     return (
         f"no {those}; needed are {', '.join(c.name for c in columns)}, given are {', '.join(map(str, row)) or 'none'}"
-        + (f"; did you write {', '.join(meant)}?" if meant else "")
+        + (f"; did you write {', '.join(near)}?" if near else "")
     )
 
 

@@ -303,8 +303,8 @@ def by_autograd(request: Train, net: Net, w: Tensor, data: Samples, index: Tenso
 def _no_loss(loss: object) -> str:
     if isinstance(loss, Tensor):
         return f"shape {list(loss.shape)}; it must be a scalar: take the mean over the batch"
-    meant = "is `return` missing?" if loss is None else "it must be a tensor with a gradient: leave out .item()"
-    return f"{type(loss).__name__} {loss!r}; {meant}"
+    hint = "is `return` missing?" if loss is None else "it must be a tensor with a gradient: leave out .item()"
+    return f"{type(loss).__name__} {loss!r}; {hint}"
 
 
 def take(x: Tensor, index: Tensor) -> Tensor:

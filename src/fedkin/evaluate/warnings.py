@@ -125,16 +125,16 @@ def cohorts(rounds: Sequence[RoundLine], participation: float) -> list[Warning]:
 
     It then trained less, and sent less, than a method next to it that trains whole cohorts.
     """
-    known, meant, drawn = 0, 0, 0
+    known, asked, drawn = 0, 0, 0
     for line in rounds:
         known += len(line.joined)
-        meant += min(cohort_size(participation, known), known - len(line.absent))
+        asked += min(cohort_size(participation, known), known - len(line.absent))
         drawn += len(line.cohort)
-    if drawn >= SMALLER * meant:
+    if drawn >= SMALLER * asked:
         return []
     n = len(rounds)
     return [Warning("smaller cohorts", f"On average {drawn / n:.1f} different clients trained in a round, where "
-                                       f"participation asks for {meant / n:.1f}: less training and traffic than with "
+                                       f"participation asks for {asked / n:.1f}: less training and traffic than with "
                                        "whole cohorts.")]  # fmt: skip
 
 

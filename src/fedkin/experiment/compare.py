@@ -88,8 +88,8 @@ class Comparison:
                 "method once for every seed: name it once, and more seeds for more runs; with other settings it has "
                 "another name, such as fedprox@mu=0.1"
             )
-        object.__setattr__(self, "own", {meant(name, self.names): values for name, values in self.own.items()})
-        object.__setattr__(self, "baseline", meant(self.baseline, self.names))
+        object.__setattr__(self, "own", {label_of(name, self.names): values for name, values in self.own.items()})
+        object.__setattr__(self, "baseline", label_of(self.baseline, self.names))
         titles = [get_title(name) for name in self.names]
         if twice := [name for name in self.names if titles.count(get_title(name)) > 1]:
             raise ConfigError(f"{' and '.join(twice)} would both be called {get_title(twice[0])}; rename one class")
@@ -242,7 +242,7 @@ def known(name: str) -> str:
     return canonical(CodeRef.read(name).name)
 
 
-def meant(name: str, names: Iterable[str]) -> str:
+def label_of(name: str, names: Iterable[str]) -> str:
     """Return the name of the compared method that a name stands for; user-defined ones go by their class as well."""
     return next((n for n in names if name == CodeRef(n).attribute), known(name))
 

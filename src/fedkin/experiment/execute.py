@@ -109,10 +109,8 @@ def _server_code(e: Experiment, round: int) -> Iterator[None]:
         step = wrong or (frames[0].name if hasattr(Method, frames[0].name) else "a step of the server")
         when = f"in round {round}" if round else "before the first round"
         kind = "" if isinstance(error, MethodError) else f"{type(error).__name__}: "
-        meant = (
-            f"; expected {wrong}({', '.join(inspect.signature(getattr(Method, wrong)).parameters)})" if wrong else ""
-        )
-        raise MethodError(f"{step} of {e.title} failed {when}: {kind}{error}{user_line(error)}{meant}") from error
+        hint = f"; expected {wrong}({', '.join(inspect.signature(getattr(Method, wrong)).parameters)})" if wrong else ""
+        raise MethodError(f"{step} of {e.title} failed {when}: {kind}{error}{user_line(error)}{hint}") from error
 
 
 def _wrong_arguments(error: Exception) -> str:

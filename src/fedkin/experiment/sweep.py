@@ -256,8 +256,8 @@ def _trials(sweep: Sweep, out: Path, federations: dict[int, Federation], on_tria
             kept = (_renamed(v, lambda name: CodeRef(name).portable) for v in known)
             lines = (json.dumps({"number": n, "values": v}) + "\n" for n, v in enumerate(kept))
             write_atomic(out / "trials.jsonl", "".join(lines).encode())
-        told = None if on_trial is None else partial(on_trial, number, sweep.size, values)
-        done.append(_trial(sweep, out, number, values, federations, told))
+        observer = None if on_trial is None else partial(on_trial, number, sweep.size, values)
+        done.append(_trial(sweep, out, number, values, federations, observer))
     return done
 
 
@@ -348,10 +348,10 @@ def _trial(
             federations[seed] = federation_of(sweep.base.data, seed)
         place = out / trial_name(number, seed)
         begun = (place / "config.toml").is_file()
-        told = None if on_line is None else (lambda _, line, seed=seed: on_line(seed, line))
+        observer = None if on_line is None else (lambda _, line, seed=seed: on_line(seed, line))
         try:
             settings = sweep.settings(values, seed)
-            result = run_settings(settings, federation=federations[seed], out=place, resume=begun, on_round=told)
+            result = run_settings(settings, federation=federations[seed], out=place, resume=begun, on_round=observer)
         except (MethodError, ConfigError, ModelError) as e:
             if number == 0 and not isinstance(e, MethodError):  # more likely a mistake in what all trials share
                 raise

@@ -98,8 +98,8 @@ def tune_all(
             if own in known:
                 _require_same(known[own], sweep, folder)
                 continue
-            told = None if on_trial is None else partial(on_trial, name)
-            known[own] = _tuned(sweep, Path(place) / own, federation, told)
+            observer = None if on_trial is None else partial(on_trial, name)
+            known[own] = _tuned(sweep, Path(place) / own, federation, observer)
     found = {name: known[code_of(sweep.base).attribute] for name, sweep in sweeps.items()}
     if folder is not None and list(found.values()) != before:
         write_tuned(folder, list(found.values()))

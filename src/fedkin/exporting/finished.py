@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedkin.core import Bundle, ConfigError, RunFolderError
-from fedkin.core.errors import meant, typed
+from fedkin.core.errors import similar, typed
 from fedkin.core.settings import Gradient
 from fedkin.data import federation_of
 from fedkin.engines import Loop
@@ -155,7 +155,7 @@ def number_of(p: FinishedRun, client: int | str) -> int:
     else:
         called = f", called {', '.join(names[:20])}{' ...' if len(names) > 20 else ''}" if names else ""
         raise ConfigError(
-            f"there is no client {client!r}{meant(text, names)}; the run has clients 0 to {count - 1}{called}"
+            f"there is no client {client!r}{similar(text, names)}; the run has clients 0 to {count - 1}{called}"
         )
     if number >= len(p.server.sizes):
         raise ConfigError(

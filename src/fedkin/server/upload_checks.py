@@ -191,9 +191,9 @@ def false_score(answer: Bundle, form: ScoreForm, size: int | None = None) -> Rea
     Args:
         size: the training samples that the client joined with, as in `false_scores`.
     """
-    told = set(OUTCOMES) if form.outcomes and not set(OUTCOMES).isdisjoint(answer) else set[str]()
-    if set(answer) != form.names | told:
-        return Reason("names", expected=", ".join(sorted(form.names | told)))
+    reported = set(OUTCOMES) if form.outcomes and not set(OUTCOMES).isdisjoint(answer) else set[str]()
+    if set(answer) != form.names | reported:
+        return Reason("names", expected=", ".join(sorted(form.names | reported)))
     for name, (dtype, shape, low, high) in form.tensors.items():
         t = answer[name]
         if t.dtype != dtype or t.shape != shape:
@@ -205,7 +205,7 @@ def false_score(answer: Bundle, form: ScoreForm, size: int | None = None) -> Rea
     told_of = int(answer.counts.sum())
     if size is not None and told_of not in (0, size):
         return Reason("mismatch", "counts", told_of, f"{size} training samples, as at joining")
-    return _false_outcomes(answer) if told else None
+    return _false_outcomes(answer) if reported else None
 
 
 def _false_part(name: str, part: Tensor, most: int) -> Reason | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from fedkin.core.errors import ConfigError, DataError, meant, typed
+from fedkin.core.errors import ConfigError, DataError, similar, typed
 from fedkin.data.checks import Scaling, readable
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
@@ -241,7 +241,7 @@ def _nothing(path: Path, name: str) -> str:
     if not path.exists():
         known = [*SOURCES, *KNOWN]
         around = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = meant(path.name, around if "/" in name else [*known, *around])
+        near = similar(path.name, around if "/" in name else [*known, *around])
         return f"no data called '{name}': neither a built-in name ({listed(known)}) nor a file or folder{near}"
     inside = [p.name for p in sorted(path.iterdir())] if path.is_dir() else [path.name]
     if sheets := [n for n in inside if Path(n).suffix.lower() in _SHEETS and not n.startswith((".", "~"))]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.core.errors import ConfigError, DataError, meant
+from fedkin.core.errors import ConfigError, DataError, similar
 from fedkin.data.checks import optional, readable
 from fedkin.data.columns import text_of
 from fedkin.data.dataset import Dataset, RawSamples, dataset_of
@@ -177,7 +177,7 @@ def _opened(spec: str) -> Any:
     folder = Path(place).expanduser()
     if not folder.exists() and (place.startswith(("/", ".", "~")) or place.endswith("/") or place.count("/") > 1):
         around = [p.name for p in folder.parent.iterdir()] if folder.parent.is_dir() else []
-        raise DataError(f"{spec}: there is no folder {place}{meant(folder.name, around)}")
+        raise DataError(f"{spec}: there is no folder {place}{similar(folder.name, around)}")
     with readable(spec, "a folder of datasets" if folder.exists() else "data of the hub, and is not a folder here"):
         if is_saved(folder):
             return datasets.load_from_disk(str(folder))

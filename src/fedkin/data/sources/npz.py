@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedkin.core.errors import DataError, meant
+from fedkin.core.errors import DataError, similar
 from fedkin.data.arrays import Array, channels_first, decoded, together
 from fedkin.data.checks import readable
 from fedkin.data.dataset import Dataset, RawSamples, dataset_of
@@ -60,7 +60,7 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
     if client is not None and key is None:
         raise DataError(
             f"{path}: no array {' and '.join(repr(client + end) for end in ends)} with the client of each sample"
-            f"{meant(client, arrays.keys() - _NAMED)}; it holds {listed(sorted(arrays))}"
+            f"{similar(client, arrays.keys() - _NAMED)}; it holds {listed(sorted(arrays))}"
         )
     unit, notes = _units(arrays, test is not None)
     scale = arrays.get("scale")

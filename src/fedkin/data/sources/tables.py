@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedkin.core.errors import ConfigError, DataError, meant
+from fedkin.core.errors import ConfigError, DataError, similar
 from fedkin.core.machine import no_collection
 from fedkin.core.samples import Samples
 from fedkin.data.arrays import MAX_CLASSES
@@ -89,7 +89,7 @@ class Table:
         """Return the fields of one column; ``use`` is its purpose, for the message."""
         if name not in self.frame.columns:
             raise DataError(
-                f"{self.name}: no column '{name}' for the {use}{meant(name, self.columns)}; "
+                f"{self.name}: no column '{name}' for the {use}{similar(name, self.columns)}; "
                 f"the columns are {listed(self.columns)}"
             )
         return list(self.frame[name])
