@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import fedkin
+from fedkin.methods import METHODS
 
 SOURCE = Path(fedkin.__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -151,6 +152,18 @@ def test_a_method_is_one_file(path: Path) -> None:
         wanted = ("fedkin.core", "fedkin.capabilities", "fedkin.functional")
         assert all(i.startswith(wanted) for i in imports(path) if i.startswith("fedkin"))
         assert lines_of_code(path) <= 280  # without docstrings; the longest are Safe and Fed-CAM
+
+
+def test_no_file_outside_methods_names_a_method() -> None:
+    """References and the methods of the demonstration are constants of the catalogue; settings have one default."""
+    named = {
+        (name(path), node.value)
+        for path in FILES
+        if not name(path).startswith("methods/")
+        for node in nodes(path)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in METHODS
+    }
+    assert named == {("core/settings.py", "fedavg")}
 
 
 def test_local_sgd_exists_once() -> None:

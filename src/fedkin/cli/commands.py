@@ -31,14 +31,13 @@ from fedkin.experiment.compare import Comparison, as_made, comparison_from, run_
 from fedkin.experiment.compare import compare as run_comparison
 from fedkin.experiment.execute import OnRound
 from fedkin.experiment.listing import whole_of
-from fedkin.experiment.planned import ALWAYS
 from fedkin.experiment.run import resume as resume_run
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.search_space import Values
 from fedkin.experiment.settings import RunSettings, Settings, code_of, completed, settings_from, table_of, title_of
 from fedkin.experiment.trackers import TrackedRuns, Tracking, read_ids, require
 from fedkin.experiment.tuning import trial_place
-from fedkin.methods import get_title
+from fedkin.methods import REFERENCES, get_title
 from fedkin.privacy.budget import sentence
 from fedkin.record.divergence import advice
 from fedkin.record.divergence import sentence as diverged_sentence
@@ -276,7 +275,7 @@ def _advice(result: Result, code: CodeRef | None) -> str:
     if (whole := whole_of(result.folder)) is not None:
         return f"Next to the other runs of {whole}: fedkin resume {typed(whole)}"
     code = code or CodeRef.read(result.table("method")["name"], result.folder)
-    others = listed([get_title(one) for one in ALWAYS if one != code.name])
+    others = listed([get_title(one) for one in REFERENCES if one != code.name])
     return f"Is it worth it? fedkin compare {code.typed} with the same flags adds {others}."
 
 

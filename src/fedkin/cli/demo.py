@@ -12,6 +12,7 @@ from fedkin.cli.options import options
 from fedkin.cli.outcome import new_folder
 from fedkin.core.settings import Settings
 from fedkin.experiment.compare import Comparison
+from fedkin.methods import SHOWN
 
 ROUNDS = 100  # enough for every method to converge
 
@@ -29,14 +30,12 @@ class DemoFlags:
 def demo_command(args: list[str]) -> int:
     """Run ``fedkin demo [flags]``: the four systems, the safe form of one, and their references."""
     flags = options(DemoFlags, args, "fedkin demo")
-    cams = ("ifca-cam", "ifca-cam-eq6", "fesem-cam")
-    methods = ("local", "local-full", "fedavg", "da-pfl", "da-pfl-safe", "cfic", "pfedcs", *cams)
     base = Settings().but(
         data="digits", clients=20, partition="dirichlet@alpha=0.5",
         validation=0.2,  # on which clients of the safe form choose their shares
         model="mlp", epochs=2, batch_size=10, lr=0.05, rounds=ROUNDS, participation=0.5,
     )  # fmt: skip
-    plan = Comparison(methods, base=base)
+    plan = Comparison(SHOWN, base=base)
     if not (flags.quiet or flags.json):
         screen.say(
             "1,797 handwritten digits on 20 clients whose shares of the ten digits differ (Dirichlet 0.5), "

@@ -124,8 +124,8 @@ class RunsSettings:
     set: tuple[str, ...] = ()
     """Fields of single methods: METHOD.FIELD=VALUE, several after one --set. M@FIELD=VALUE as a method is a further
     row with other settings."""
-    baseline: str = "local"
-    """The method that all others are compared with, in differences and verdicts."""
+    baseline: str | None = None
+    """The method that all others are compared with, in differences and verdicts. Default: training alone."""
     safe: bool = False
     """Also compare the safe form of every method (NAME-safe): each client mixes it with a model trained alone."""
     tune: int = 0
@@ -157,7 +157,7 @@ def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
     Raises:
         ConfigError: no method, or a value is out of range.
     """
-    what = _first(args, "run", "fedavg")
+    what = _first(args, "run", Settings().method["name"])
     base = read_settings(read_toml(what), what) if what.endswith(".toml") else Settings().but(method=what)
     got, settings = _parsed(base, {"show": ShowRun()}, args, f"fedkin run {what}", "Train a federation by one method.")
     return settings, got["show"]
@@ -184,7 +184,7 @@ def compare_flags(args: list[str]) -> tuple[Comparison, ShowCompare]:
     got, base = _parsed(given.get("base", Settings()), parts, ["", *_one_seed(args)], "fedkin compare M1 M2 ...", does)
     from fedkin.experiment.compare import Comparison, known, label_of
     from fedkin.experiment.planned import compared
-    from fedkin.methods import get_method, place
+    from fedkin.methods import ALONE, get_method, place
     from fedkin.report.publication_tables import require_decimals
 
     require_decimals(got["show"].decimals)
@@ -195,7 +195,8 @@ def compare_flags(args: list[str]) -> tuple[Comparison, ShowCompare]:
         name, key, value = _one(text)
         name = label_of(name, all_names)
         place(own.setdefault(name, {}), get_method(name), key, value)
-    return Comparison(given["methods"], runs.seeds, base, own, runs.baseline, runs.safe, runs.tune), got["show"]
+    baseline = runs.baseline or ALONE[0]
+    return Comparison(given["methods"], runs.seeds, base, own, baseline, runs.safe, runs.tune), got["show"]
 
 
 def _entries(given: Mapping[str, Any], kind: type) -> dict[str, Any]:

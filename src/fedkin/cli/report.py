@@ -18,6 +18,7 @@ from fedkin.core.errors import counted, typed
 from fedkin.experiment.compare import known, label_of, result_of, run_name
 from fedkin.experiment.listing import require_run_or_comparison
 from fedkin.experiment.planned import compared
+from fedkin.methods import ALONE
 from fedkin.record.files import read_commit
 from fedkin.record.result import Result
 from fedkin.report import export
@@ -103,7 +104,7 @@ def _planned(folder: Path) -> tuple[str, list[Path]]:
     table = read_toml(folder / "compare.toml")  # as it is, since a plan would load user-defined code
     names = compared(tuple(map(known, table["methods"])), bool(table.get("safe")))
     places = [folder / run_name(name, seed) for seed in table.get("seeds", [0]) for name in names]
-    return label_of(table.get("baseline", "local"), names), places
+    return label_of(table.get("baseline", ALONE[0]), names), places
 
 
 def _so_far(folder: Path, flags: ReportFlags) -> Path:

@@ -23,7 +23,7 @@ from fedkin.core.settings import Privacy, RunSettings, Settings, checked, read_s
 from fedkin.data import Dataset, Federation, OnData, federate, federation_of, is_shelf, resolved
 from fedkin.experiment.comparison import ComparisonResult
 from fedkin.experiment.listing import TRIALS
-from fedkin.experiment.planned import ALWAYS, compared
+from fedkin.experiment.planned import compared
 from fedkin.experiment.prepare import require_method, require_validation
 from fedkin.experiment.progress import bar
 from fedkin.experiment.run import run, run_settings
@@ -31,7 +31,7 @@ from fedkin.experiment.settings import completed, table_of
 from fedkin.experiment.sweep import Sweep
 from fedkin.experiment.tuning import OnTuning, tune_all, tuning_sweep
 from fedkin.inspection import require_two_classes
-from fedkin.methods import canonical, get_method, get_title, settings_in
+from fedkin.methods import ALONE, REFERENCES, canonical, get_method, get_title, settings_in
 from fedkin.privacy.budget import reports, require_privacy
 from fedkin.record.lines import RoundLine
 from fedkin.record.result import Result
@@ -54,7 +54,7 @@ class Comparison:
     """Settings of a comparison.
 
     Attributes:
-        methods: names, in the order of the table; the references (`fedkin.experiment.planned.ALWAYS`) are put in front
+        methods: names, in the order of the table; the references (`fedkin.methods.REFERENCES`) are put in front
             if they are missing. User-defined methods are named ``./file.py:Class`` or ``package.module:Class``. A
             method may be compared with several settings: ``fedprox@mu=0.01``, ``fedprox@mu=1``.
         seeds: one run of every method for each.
@@ -72,7 +72,7 @@ class Comparison:
     seeds: tuple[int, ...] = (0,)
     base: Settings = field(default_factory=Settings)
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    baseline: str = "local"
+    baseline: str = ALONE[0]
     safe: bool = False
     tune: int = 0
 
@@ -189,11 +189,11 @@ class Comparison:
 
     def toml(self) -> str:
         """As a file that ``fedkin compare`` takes."""
-        names = [CodeRef(name).portable for name in self.methods or ALWAYS]
+        names = [CodeRef(name).portable for name in self.methods or REFERENCES]
         table: dict[str, Any] = {"methods": names, "seeds": list(self.seeds)}
         table |= {"safe": True} if self.safe else {}
         table |= {"tune": self.tune} if self.tune else {}
-        table |= {"baseline": CodeRef(self.baseline).portable} if self.baseline != "local" else {}
+        table |= {"baseline": CodeRef(self.baseline).portable} if self.baseline != ALONE[0] else {}
         table |= table_of(self.base.but(data=resolved(self.base.data), code=_code_of(self.base)))
         del table["run"]["seed"], table["method"]
         own = {}
@@ -325,7 +325,7 @@ def comparison_parts(table: Mapping[str, Any], where: str) -> dict[str, Any]:
         "methods": tuple(methods),
         "seeds": tuple(seeds),
         "own": own,
-        "baseline": str(table.get("baseline", "local")),
+        "baseline": str(table.get("baseline", ALONE[0])),
         "safe": safe,
         "tune": tune,
         "base": _base_from(groups, where),
@@ -435,7 +435,7 @@ def _titled(methods: Sequence[str | Method] | str | Method) -> dict[str, tuple[s
     """
     several = [methods] if isinstance(methods, (str, Method)) else methods
     asked = [known(method) if isinstance(method, str) else method for method in several]
-    asked = [*(name for name in ALWAYS if name not in asked and get_method(name) not in asked), *asked]
+    asked = [*(name for name in REFERENCES if name not in asked and get_method(name) not in asked), *asked]
     plain = [get_title(m) if isinstance(m, str) else require_method(m).title for m in asked]
     found: dict[str, tuple[str, str | Method]] = {}
     for method, title in zip(asked, plain, strict=True):
@@ -495,7 +495,7 @@ def _runs(
 def as_made(order: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
     """Return runs, name and seed of each, in the order in which they are made: what may fail before references."""
     seeds = [seed for _, seed in order]
-    return sorted(order, key=lambda run: (seeds.index(run[1]), run[0] in ALWAYS))
+    return sorted(order, key=lambda run: (seeds.index(run[1]), run[0] in REFERENCES))
 
 
 def _begin(folder: Path, files: Mapping[str, bytes]) -> None:

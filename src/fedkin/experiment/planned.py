@@ -8,19 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.core import ConfigError
+from fedkin.methods import ALONE, REFERENCES
 from fedkin.storage.toml import read_toml
 from fedkin.user_code.loading import plain_name
 from fedkin.user_code.reference import CodeRef
-
-ALWAYS = ("local", "local-full", "fedavg")
-"""Reference rows that every comparison has."""
 
 
 def compared(methods: Sequence[str], safe: bool) -> tuple[str, ...]:
     """Return the names of all that a comparison runs for each seed, in order, each once.
 
     Args:
-        methods: names that were given; those of `ALWAYS` are put in front if they are missing.
+        methods: names that were given; those of `REFERENCES` are put in front if they are missing.
         safe: whether each is followed by its safe form, which the local references do not have.
 
     Raises:
@@ -29,7 +27,7 @@ def compared(methods: Sequence[str], safe: bool) -> tuple[str, ...]:
     for label in (CodeRef(name).attribute for name in methods):
         if Path(label).name != label:
             raise ConfigError(f"{label!r} cannot name the folder of a run; give the method's name without a path")
-    named = [*(n for n in ALWAYS if n not in methods), *methods]
+    named = [*(n for n in REFERENCES if n not in methods), *methods]
     if safe:
         named = [form for name in named for form in (name, *_safe_forms(name))]
     return tuple(dict.fromkeys(named))
@@ -37,7 +35,7 @@ def compared(methods: Sequence[str], safe: bool) -> tuple[str, ...]:
 
 def _safe_forms(name: str) -> tuple[str, ...]:
     """Return the name of a method's safe form; nothing for a safe form and for the local references."""
-    return () if name in ("local", "local-full") or plain_name(name) != name else (f"{name}-safe",)
+    return () if name in ALONE or plain_name(name) != name else (f"{name}-safe",)
 
 
 def planned_runs(folder: Path) -> int | None:

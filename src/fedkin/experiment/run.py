@@ -25,11 +25,11 @@ from fedkin.experiment.execute import OnRound, execute, one_thread, opened
 from fedkin.experiment.extend import continued, extend
 from fedkin.experiment.finished import FinishedRun
 from fedkin.experiment.listing import whole_of
-from fedkin.experiment.planned import ALWAYS
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.progress import bar
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import settings_from, sources_of
+from fedkin.methods import REFERENCES
 from fedkin.models.start import Model
 from fedkin.record.files import RUN, read_commit
 from fedkin.record.lines import RoundLine, RunLine
@@ -302,7 +302,7 @@ def _undecided(e: Experiment, federation: Federation) -> list[str]:
     """Return a note on a method that decides by validation samples where no client has any; none on references, which
     every comparison has."""
     name = e.table.get("method", {}).get("name")
-    if not needs_of(e.method).validation or name in ALWAYS or bool(federation.sizes()[:, 1].any()):
+    if not needs_of(e.method).validation or name in REFERENCES or bool(federation.sizes()[:, 1].any()):
         return []
     return [
         f"{e.title} decides at each client by its validation samples, and no client has any, so it has nothing to go "

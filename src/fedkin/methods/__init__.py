@@ -61,6 +61,15 @@ from fedkin.user_code.loading import is_import_path, plain_name, without_setting
 from fedkin.user_code.method import own_method
 from fedkin.user_code.reference import CodeRef
 
+ALONE = ("local", "local-full")
+"""Methods whose clients learn from nobody; the first is what others are compared with."""
+
+REFERENCES = (*ALONE, "fedavg")
+"""Rows that every comparison has."""
+
+SHOWN = (*REFERENCES, "da-pfl", "da-pfl-safe", "cfic", "pfedcs", "ifca-cam", "ifca-cam-eq6", "fesem-cam")
+"""Methods of the demonstration: the four systems, the safe form of one, and their references."""
+
 METHODS: dict[str, Callable[[], Method]] = {
     "local": Local,
     "local-full": LocalFull,
