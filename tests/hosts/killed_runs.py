@@ -79,7 +79,7 @@ class Kills:
         """One run from its beginning to its end, with the kills in between."""
         draw, place, before = self._draw, self.folder / f"run{number}", self.done.total()
         longer = draw.random() < 0.3
-        settings = settings_of(family, state, draw.choice(("loop", "loop", "workers")), ROUNDS)
+        settings = settings_of(family, state, draw.choice(("loop", "loop", "workers@n=2")), ROUNDS)
         whole, seconds = self._uninterrupted(family, state, LONGER if longer else ROUNDS)
         self._life("run", draw.random() * seconds, lambda: run_settings(settings, out=place))
         for _ in range(draw.choice((0, 1, 2, 3))):
@@ -129,7 +129,7 @@ def settings_of(family: str, state: str, engine: str, rounds: int) -> Settings:
     name, fields = FAMILIES[family]
     assert get_method(name).family == family
     run = {"dropout": 0.2, "late_joiners": "1@6", "rounds": rounds, "eval_every": 3}
-    compute = {"engine": engine, "workers": 2, "state": state}
+    compute = {"engine": engine, "state": state}
     return small(name, fields, run=run, compute=compute)
 
 
