@@ -7,6 +7,7 @@ import io
 import json
 import re
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,15 @@ def test_help_fits_one_screen(fedkin: Command) -> None:
     assert max(map(len, lines)) <= 80
     shown = [line[9:].split()[0] for line in lines[1:19]]
     assert sorted(shown) == sorted((*_COMMANDS, *_HOSTS))
+
+
+def test_commands_for_hosts_are_entry_points(fedkin: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the package an answer says how to get it."""
+    assert {one.name for one in entry_points(group="fedkin.commands")} == set(_HOSTS)
+    monkeypatch.setattr("fedkin.cli.entry_points", lambda **_: ())
+    done = fedkin("link --help")
+    assert (done.code, done.out) == (BAD_INPUT, "")
+    assert "pip install fedkin-hosts" in done.err
 
 
 @pytest.mark.parametrize("name", thorough_except(METHODS, OF_EVERY_KIND))

@@ -74,7 +74,7 @@ def test_rows_are_given_out_on_boundaries_of_64_bytes() -> None:
 
 
 def test_the_step_size_falls_with_the_rounds() -> None:
-    """lr_decay multiplies once per round after the first: 0.1, 0.05, 0.025; a cosine ends with the job's rounds."""
+    """Steps multiply once per round after the first: 0.1, 0.05, 0.025; a cosine ends with the job's rounds."""
     seen: list[float] = []
 
     def client_update(self: Method, c: Client) -> Work:
