@@ -51,7 +51,7 @@ SERVER = {
     "bytes that travel": ["core.bundle.Bundle.travelling"],
     "lines": ["experiment.execute.lines_of", "record.files.LineFiles.append"],
     "checkpoint": ["experiment.run_folder.RunFolder.save", "server.simulate.Simulation.states"],
-    "best round": ["experiment.execute.best", "experiment.run_folder.RunFolder.keep_best"],
+    "best round": ["experiment.execute.best"],
 }
 WORKER = {
     "waiting for an order": ["engines.worker._Inbox.next"],

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-
 from fedkin.record.figures import GROUPED, METRICS, OTHER_MOMENT, evaluated, span
-from fedkin.record.lines import Figures
+from fedkin.record.files import RUN, read_json
+from fedkin.record.lines import Figures, RunLine
 from fedkin.record.result import Result
 from fedkin.user_code.reference import CodeRef
 from fedkin.version import __version__
@@ -111,8 +110,7 @@ def adoptable(cells: Iterable[Cell], done: Mapping[str, Line]) -> list[tuple[Cel
 
 def _data_mark(folder: Path) -> str:
     """Return the fingerprint of the federation of the run."""
-    with safe_open(folder / "checkpoint.safetensors", framework="pt") as file:
-        return str(file.metadata()["data"])
+    return read_json(folder / RUN, RunLine).marks["data"]
 
 
 def _rounded(figures: Figures | None) -> dict[str, float]:

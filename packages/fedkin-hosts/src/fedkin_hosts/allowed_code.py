@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from fedkin.core import ConfigError
-from fedkin.core.settings import DataSettings
+from fedkin.core.settings import DataSettings, read_settings
 from fedkin.experiment.settings import Settings, settings_from
 from fedkin.user_code.loading import bare_name, is_import_path
 from fedkin.user_code.reference import CodeRef
@@ -170,11 +170,10 @@ def settings_of(
     model = table.get("model")
     if isinstance(model, Mapping) and model.get("init_weights") is not None:
         raise ConfigError(f"{where}: [model] init_weights names a file, which no run can choose on this machine")
-    data = table.get("data")
-    if isinstance(data, Mapping):  # their name is nothing to a client, which must not look for paths on its disk
-        table = {**table, "data": {**data, "data": DataSettings().data}}
-    made = settings_from(table, "the run's settings")
-    return made if isinstance(data, Mapping) and "partition" in data else made.but(partition=None)
+    data = read_settings(table, "the run's settings").data
+    # the name of the run's data is nothing to a client, which must not look for paths on its disk
+    elsewhere = {**table, "data": {**table.get("data", {}), "data": DataSettings().data}}
+    return settings_from(elsewhere, "the run's settings").but(data=data)
 
 
 def _require_same(name: str, code: object) -> None:
