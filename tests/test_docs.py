@@ -129,6 +129,14 @@ def test_pictures_show_bodies_heads_and_what_is_sent_in_some_rounds_only() -> No
     assert [bars.count(f'class="{kind}"') for kind in ("b d", "k d", "b", "k")] == [3, 3, 3, 3]
 
 
+def test_pages_of_methods_name_flags_that_exist() -> None:
+    """Fields of a method are no flags: a page names them NAME@field=value."""
+    flags = set(re.findall(r"--[a-z][a-z-]+", (ROOT / "docs" / "reference" / "flags.md").read_text(encoding="utf-8")))
+    pages = [ROOT / "README.md", *(ROOT / "docs" / "methods").glob("*.md"), *(ROOT / "docs").glob("tutorial*.md")]
+    named = {(p.name, f) for p in pages for f in re.findall(r"(?<![\w-])--[a-z][a-z-]+", p.read_text(encoding="utf-8"))}
+    assert {(page, flag) for page, flag in named if flag not in flags} == set()
+
+
 def test_the_page_of_flags_is_what_the_code_declares() -> None:
     """Every group of settings, every field of a method and every command; `python docs/generate.py` makes it anew."""
     pytest.importorskip(

@@ -15,7 +15,7 @@ from fedkin.cli.flags import read
 from fedkin.cli.outcome import require_folder_name
 from fedkin.core import ConfigError, RunFolderError
 from fedkin.core.errors import counted, typed
-from fedkin.data.image_files import listened
+from fedkin.data.image_files import listening
 from fedkin.experiment.listing import run_folders
 from fedkin.exporting import export, export_all, export_global, load_export
 from fedkin.exporting.model import Predicted, read_card, write_csv
@@ -122,7 +122,7 @@ def predict_command(args: list[str]) -> int:
             f"fedkin export {typed(flags.export)} --client 0"
         )
     model = load_export(flags.export)
-    with screen.err.status("reading") as status, listened(lambda text: status.update(Text(text or "predicting"))):
+    with screen.err.status("reading") as status, listening(lambda text: status.update(Text(text or "predicting"))):
         found = model.predict_file(flags.file, flags.encoding, flags.array)
     if flags.out is not None:
         write_atomic(flags.out, write_csv(found))

@@ -66,10 +66,10 @@ def chosen(text: str, kinds: Mapping[str, type[T]], what: str) -> tuple[str, T]:
     if name not in kinds:
         raise ConfigError(f"unknown {what} {name!r}{nearest(name, kinds)}")
     kind = kinds[name]
-    names = [f.name for f in fields(kind)] if is_dataclass(kind) else list(kind.__struct_fields__)  # type: ignore[attr-defined]
+    names = _names(kind)
     for field in given:
         if field not in names:
-            having = [other for other, of in kinds.items() if field in get_type_hints(of)]
+            having = [other for other, of in kinds.items() if field in _names(of)]
             also = f"; those with {field}: {', '.join(having)}" if having else ""
             raise ConfigError(f"{what} {name!r} has no setting {field}; it has {', '.join(names) or 'none'}{also}")
     return name, converted(given, kind, f"{what} {text!r}")
@@ -110,7 +110,8 @@ def filled(default: T, changes: Mapping[str, object], where: str) -> T:
     Raises:
         ConfigError: a key is unknown, or a value has the wrong type or is out of range.
     """
-    hints, names = _hints(type(default)), [f.name for f in fields(default)]  # type: ignore[arg-type]
+    kind: Any = type(default)
+    hints, names = _hints(kind), _names(kind)
     values: dict[str, object] = {}
     for key, value in changes.items():
         if key not in names:
@@ -138,6 +139,10 @@ def plain(config: Any) -> dict[str, Any]:
         if value is not None:
             found[f.name] = plain(value) if is_dataclass(value) else value
     return found
+
+
+def _names(kind: Any) -> list[str]:
+    return [f.name for f in (fields(kind) if is_dataclass(kind) else msgspec.structs.fields(kind))]
 
 
 @cache

@@ -111,7 +111,7 @@ def _pillow() -> Any:
 
 
 @contextmanager
-def listened(by: Listener) -> Iterator[None]:
+def listening(by: Listener) -> Iterator[None]:
     """Within this context, call ``by`` with what is being read and how much is done, and with "" at the end."""
     token = _listener.set(by)
     try:

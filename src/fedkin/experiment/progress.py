@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.progress import TimeRemainingColumn as Remaining
 
 from fedkin.core.errors import counted
-from fedkin.data.image_files import listened
+from fedkin.data.image_files import listening
 from fedkin.record.lines import STAGES, RoundLine
 from fedkin.report.console import Screen
 
@@ -72,7 +72,7 @@ def bar(total: int, what: str, *, quiet: bool, console: Console | None = None) -
     task = progress.add_task(what, total=total, accuracy="")
     with nullcontext() if console.is_jupyter else progress:
         shown = Bar(progress, task, _in_notebook(progress) if console.is_jupyter else lambda: None)
-        with listened(shown.read):
+        with listening(shown.read):
             yield shown
 
 

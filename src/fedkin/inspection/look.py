@@ -15,7 +15,7 @@ from fedkin.core.settings import DataSettings
 from fedkin.data.checks import PARTS, Indices
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
-from fedkin.data.image_files import listened
+from fedkin.data.image_files import listening
 from fedkin.data.partition import Natural, Partition
 from fedkin.data.shelf import Shelf, is_shelf
 from fedkin.data.sites import fetched, partition_of, reading_of, share_out
@@ -51,7 +51,7 @@ def look(
         on_step: called with what is being done now.
     """
     tell = on_step or (lambda text: None)
-    with listened(tell):
+    with listening(tell):
         return _look(data, how, partition, tell)
 
 

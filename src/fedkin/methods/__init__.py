@@ -62,7 +62,7 @@ from fedkin.user_code.method import own_method
 from fedkin.user_code.reference import CodeRef
 
 ALONE = ("local", "local-full")
-"""Methods whose clients learn from nobody; the first is what others are compared with."""
+"""Methods that train each client alone; comparisons are with the first unless another baseline is named."""
 
 REFERENCES = (*ALONE, "fedavg")
 """Rows that every comparison has."""

@@ -29,7 +29,7 @@ _PIECE = 8 << 20  # bytes written at a time
 
 
 class _File:
-    """An open file without a name, which is gone when it is no longer referenced.
+    """An unnamed temporary file, deleted when it is no longer referenced.
 
     Raises:
         RunFolderError: it cannot be made.
@@ -178,7 +178,7 @@ def _rows_of(objects: Objects, names: Sequence[str], first: Tensor) -> Iterator[
     """Yield the different rows of a bank, each with its name and its numbers.
 
     Raises:
-        RunFolderError: an object is damaged, or is no row of this bank.
+        RunFolderError: an object is damaged, or does not belong to this bank.
     """
     places = dict[str, list[int]]()
     for i, name in enumerate(names):

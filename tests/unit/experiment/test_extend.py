@@ -13,16 +13,12 @@ import pytest
 from commandline import Command
 from fedkin.capabilities.needs import needs_of
 from fedkin.cli.exit_codes import BAD_INPUT, OK
-from fedkin.core import ConfigError, MethodError, RunFolderError, Training
+from fedkin.core import ConfigError, MethodError, RunFolderError
 from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.extend import extend
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import (
-    Compute,
-    DataSettings,
-    ModelSettings,
-    RunSettings,
     Settings,
     method_of,
     settings_from,
@@ -362,16 +358,7 @@ def test_the_command_makes_a_run_longer(tmp_path: Path, fedkin: Command) -> None
 
 def test_only_runs_get_more_rounds(tmp_path: Path, fedkin: Command) -> None:
     """A comparison has many runs, a run over hosts has its data elsewhere: both are refused with what to do."""
-    plan = Comparison(
-        ("fedavg",),
-        base=Settings().but(
-            data=DataSettings("digits", clients=4, samples_per_client=20),
-            model=ModelSettings("linear"),
-            training=Training(steps=1),
-            run=RunSettings(rounds=2),
-            compute=Compute(engine="loop"),
-        ),
-    )
+    plan = Comparison(("fedavg",), base=settings_of("fedavg", run={"rounds": 2}))
     compare(plan, out=tmp_path / "c")
     done = fedkin("resume c --rounds 4")
     assert (done.code, done.err) == (

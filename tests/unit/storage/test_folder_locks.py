@@ -24,12 +24,10 @@ import fedkin.cli.commands
 import fedkin.storage.lock
 from commandline import Command
 from fedkin.cli.exit_codes import BAD_INPUT, OK
-from fedkin.core import Training
 from fedkin.core.errors import FolderBusyError
-from fedkin.core.settings import Settings
 from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.run import resume, run_settings
-from fedkin.experiment.settings import Compute, DataSettings, ModelSettings, RunSettings, toml_of
+from fedkin.experiment.settings import toml_of
 from fedkin.experiment.sweep import Sweep, run_sweep
 from fedkin.storage.lock import NAME, held, owner, remove, require_free, writing
 from fedkin_hosts import submitted
@@ -300,16 +298,7 @@ def test_stopping_a_refused_run_does_not_remove_the_folder_of_another(
 
 def plan_of_two() -> Comparison:
     """A comparison of some milliseconds."""
-    return Comparison(
-        ("fedavg",),
-        base=Settings().but(
-            data=DataSettings("digits", clients=4, samples_per_client=20),
-            model=ModelSettings("linear"),
-            training=Training(steps=1),
-            run=RunSettings(rounds=2),
-            compute=Compute(engine="loop"),
-        ),
-    )
+    return Comparison(("fedavg",), base=small("fedavg", run={"rounds": 2}))
 
 
 def test_a_comparison_locks_its_folder_and_its_runs(tmp_path: Path) -> None:

@@ -20,8 +20,6 @@ from fedkin.experiment.settings import Settings, settings_from
 from fedkin.user_code.loading import bare_name, is_import_path
 from fedkin.user_code.reference import CodeRef
 
-_ENTRIES = (("method", "name"), ("model", "model"))
-
 
 class NotAllowed(ConfigError):
     """A run names code that the node's owner does not allow."""
@@ -146,9 +144,7 @@ def _require_module_file(file: Path, word: str, others: Mapping[str, Path]) -> N
         raise ConfigError(f"--allow-code {word}: a module {file.stem} is installed already; give the file another name")
 
 
-def settings_of(
-    table: Mapping[str, Any], allowed: Allowed | None = None, where: str = "the run's settings"
-) -> Settings:
+def settings_of(table: Mapping[str, Any], allowed: Allowed | None = None) -> Settings:
     """Read the settings of a run that another host sent.
 
     Args:
@@ -160,23 +156,21 @@ def settings_of(
         ConfigError: they name a file (of code, or of initial weights), a setting is unknown, or the source of a method
             differs on this machine.
     """
-    for part, key in _ENTRIES:
-        of = table.get(part)
-        if isinstance(of, Mapping):
-            require_installed(name := str(of.get(key, "")))
-            if is_import_path(name):
-                (allowed or Allowed()).load(name, f"[{part}] {key}")
-                _require_same(name, table.get("code", {}).get(part))
-    model = table.get("model")
-    if isinstance(model, Mapping) and model.get("init_weights") is not None:
+    where = "the run's settings"
+    asked = read_settings(table, where)
+    for part, key, name in (("method", "name", str(asked.method.get("name"))), ("model", "model", asked.model.model)):
+        require_installed(name)
+        if is_import_path(name):
+            (allowed or Allowed()).load(name, f"[{part}] {key}")
+            _require_same(name, asked.code.get(part))
+    if asked.model.init_weights is not None:
         raise ConfigError(f"{where}: [model] init_weights names a file, which no run can choose on this machine")
-    data = read_settings(table, "the run's settings").data
-    # the name of the run's data is nothing to a client, which must not look for paths on its disk
+    # a client uses its own data: it must not look on its disk for a path that the server names
     elsewhere = {**table, "data": {**table.get("data", {}), "data": DataSettings().data}}
-    return settings_from(elsewhere, "the run's settings").but(data=data)
+    return settings_from(elsewhere, where).but(data=asked.data)
 
 
-def _require_same(name: str, code: object) -> None:
+def _require_same(name: str, code: str | None) -> None:
     """Raise `ConfigError` if the sender has another version of a user-defined method or network; ``code`` is the
     fingerprint of the sender's."""
     if code is not None and code != CodeRef(name).fingerprint():
