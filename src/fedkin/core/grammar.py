@@ -16,6 +16,7 @@ NONE = "none"
 """A setting that is not set, where its default is another value."""
 Value: TypeAlias = bool | int | float | str
 T = TypeVar("T")
+_hints = cache(get_type_hints)
 
 
 def value_of(text: str) -> Value:
@@ -143,8 +144,3 @@ def plain(config: Any) -> dict[str, Any]:
 
 def _names(kind: Any) -> list[str]:
     return [f.name for f in (fields(kind) if is_dataclass(kind) else msgspec.structs.fields(kind))]
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
