@@ -315,8 +315,7 @@ class Privacy(Group, frozen=True):
     def __post_init__(self) -> None:
         if 0 < (self.noise_multiplier or 0) < LEAST_NOISE:
             raise ConfigError(
-                f"noise_multiplier must be a number from {LEAST_NOISE:g} to {MOST_NOISE:g}, such as 1.0, or 0 for no "
-                f"noise, got {self.noise_multiplier:g}"
+                f"noise_multiplier must be 0 or {LEAST_NOISE:g} to {MOST_NOISE:g}, got {self.noise_multiplier:g}"
             )
         if self.noise_multiplier is None and (self.max_grad_norm, self.delta) != (1.0, 1e-5):
             raise ConfigError(
