@@ -204,7 +204,7 @@ HARMS: tuple[Harm, ...] = (
 ADDED = (
     ".lock", "report.html", "overview.png", "summary.json", "events.jsonl", "rounds.jsonl", "objects",
     "objects/" + "0" * 40, "commit.json", "run.json", "tracking.json",
-    "tuning.json", "table.md", "table.csv", "sweep.csv", "trials.jsonl", "compare.toml", "sweep.toml", "config.toml",
+    "tuning.json", "table.md", "table.csv", "sweep.csv", "compare.toml", "sweep.toml", "config.toml",
     "clients.json", "failed.txt", "figures", "model", "join.json", ".summary.json.{pid}.new",
     ".commit.json.{pid}.new", ".report.html.{pid}.new", "x.py",
 )  # fmt: skip

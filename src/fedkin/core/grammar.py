@@ -101,7 +101,7 @@ def choices_of(kind: Any) -> str:
 def placed(problem: str) -> tuple[str, list[str]]:
     """Return what msgspec says of a value, and the keys that lead to it."""
     what, _, path = problem.partition(" - at `$")
-    what = what.replace("`object`", "a table")
+    what = what.replace("`object`", "a table").replace("`array`", "a list")
     return what[:1].lower() + what[1:], path.replace("[...]", "").strip("`.").split(".")
 
 

@@ -21,6 +21,7 @@ from fedkin.core.errors import ConfigError, nearest
 from fedkin.core.grammar import choices_of, chosen, placed
 
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
+Natural: TypeAlias = Annotated[int, Meta(ge=0)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
 Part: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
 Positive: TypeAlias = Annotated[float, Meta(gt=0, le=1e300)]
@@ -90,7 +91,7 @@ class Planted(Group, frozen=True):
 class Processes(Group, frozen=True):
     """Parallel processes."""
 
-    n: Annotated[int, Meta(ge=0)] = 0
+    n: Natural = 0
     """Number of processes; 0 for one per core."""
 
 

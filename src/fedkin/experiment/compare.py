@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,23 +11,23 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import tomli_w
 from torch import nn
 
 from fedkin.capabilities.needs import require_optimizer
 from fedkin.capabilities.sums import require_secure
-from fedkin.core import ConfigError, Method, Net, RunFolderError
-from fedkin.core.errors import typed
-from fedkin.core.grammar import filled, plain
-from fedkin.core.settings import Privacy, RunSettings, Settings, checked, read_settings
+from fedkin.core import ConfigError, Method, Net
+from fedkin.core.grammar import converted, filled, plain
+from fedkin.core.settings import Natural, Privacy, RunSettings, Settings, checked, read_settings
 from fedkin.data import Dataset, Federation, OnData, federate, federation_of, is_shelf, resolved
 from fedkin.experiment.comparison import ComparisonResult
-from fedkin.experiment.listing import TRIALS
 from fedkin.experiment.planned import compared
 from fedkin.experiment.prepare import require_method, require_validation
 from fedkin.experiment.progress import bar
 from fedkin.experiment.run import run, run_settings
 from fedkin.experiment.settings import completed, table_of
+from fedkin.experiment.study import Study, seeds_of, study
 from fedkin.experiment.sweep import Sweep
 from fedkin.experiment.tuning import OnTuning, tune_all, tuning_sweep
 from fedkin.inspection import require_two_classes
@@ -37,10 +37,6 @@ from fedkin.record.lines import RoundLine
 from fedkin.record.result import Result
 from fedkin.report.tuning import read_tuned
 from fedkin.server import RoundReport
-from fedkin.storage.files import write_atomic
-from fedkin.storage.folders import room, taken
-from fedkin.storage.lock import NAME as LOCK
-from fedkin.storage.lock import remove, writing
 from fedkin.user_code.loading import plain_name
 from fedkin.user_code.reference import CodeRef, copies
 
@@ -77,74 +73,55 @@ class Comparison:
     tune: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "methods", _listed(self.methods, str, "methods", "names, such as ('ditto', 'fedprox')")
-        )
-        object.__setattr__(self, "seeds", _seeds(self.seeds))
-        object.__setattr__(self, "methods", tuple(map(known, self.methods)))
-        if twice := [name for name in dict.fromkeys(self.methods) if self.methods.count(name) > 1]:
-            raise ConfigError(
-                f"{CodeRef(twice[0]).attribute} is named {self.methods.count(twice[0])} times; a comparison runs each "
-                "method once for every seed: name it once, and more seeds for more runs; with other settings it has "
-                "another name, such as fedprox@mu=0.1"
-            )
-        object.__setattr__(self, "own", {label_of(name, self.names): values for name, values in self.own.items()})
-        object.__setattr__(self, "baseline", label_of(self.baseline, self.names))
-        titles = [get_title(name) for name in self.names]
-        if twice := [name for name in self.names if titles.count(get_title(name)) > 1]:
-            raise ConfigError(f"{' and '.join(twice)} would both be called {get_title(twice[0])}; rename one class")
-        labels = [CodeRef(name).attribute.lower() for name in self.names]  # some file systems know no capitals
-        if twice := [name for name in self.names if labels.count(CodeRef(name).attribute.lower()) > 1]:
-            raise ConfigError(f"runs of {' and '.join(twice)} would lie in one folder; rename one class")
-        self._require_different()
-        for name in self.own:
+        put = partial(object.__setattr__, self)
+        put("methods", tuple(map(known, converted(self.methods, tuple[str, ...], "methods"))))
+        put("seeds", seeds_of(self.seeds))
+        put("own", {label_of(name, self.names): values for name, values in self.own.items()})
+        put("baseline", label_of(self.baseline, self.names))
+        put("base", checked(self.base))
+        for name in (*self.own, self.baseline):
             if name not in self.names:
-                raise ConfigError(f"settings for {name!r}, which is not compared; there are {', '.join(self.names)}")
-        if self.baseline not in self.names:
-            raise ConfigError(
-                f"baseline must be a method that is compared: {', '.join(self.names)}; got {self.baseline!r}"
-            )
-        object.__setattr__(self, "base", checked(self.base))
-        made = self._checked_privacy()
-        if self.base.privacy.metadata_epsilon is not None and all(p.metadata_epsilon is None for p in made):
+                raise ConfigError(f"{name} is not compared; there are {', '.join(self.names)}")
+        self._require_different()
+        self._require_privacy()
+        if converted(self.tune, Natural, "tune"):
+            if not self.base.data.validation > 0:
+                raise ConfigError("tuning chooses on validation data: --validation must be above 0, such as 0.1")
+            if self.base.data.data_seed is None and not is_shelf(self.base.data.data):
+                put("base", self.base.but(data_seed=self.seeds[0]))
+            for name in self.names:
+                self.sweep(name)  # what is wrong with one is found before anything runs
+
+    def _require_different(self) -> None:
+        """Raise `ConfigError` if two methods have one title or one folder, or are one with equal settings, such as
+        mu=1 and mu=1.0."""
+        rows = [*(name for name in self.names if name not in self.methods), *self.methods]
+        # some file systems know no capitals
+        called = {name: (get_title(name), CodeRef(name).attribute.lower(), get_method(name)) for name in rows}
+        for one, other in itertools.combinations(rows, 2):
+            (title, label, method), (second_title, second_label, second) = called[one], called[other]
+            if one != other and (title == second_title or label == second_label):
+                raise ConfigError(f"{one} and {other} would have one title or one folder; rename one class")
+            # where methods are tuned, what a name says is kept, and what it does not say is tuned
+            if one == other or (method == second and not self.tune and not {one, other} & {*self.own}):
+                raise ConfigError(f"{one} and {other} are one method with equal settings; leave one out")
+
+    def _require_privacy(self) -> None:
+        """Raise `ConfigError` if settings do not fit methods; what stands against several is said at once."""
+        wrong = dict[str, None]()
+        reporting = False
+        for name in self.names:
+            try:
+                reporting |= self.settings(name, self.seeds[0]).privacy.metadata_epsilon is not None
+            except ConfigError as error:
+                wrong[str(error)] = None
+        if wrong:
+            raise ConfigError("\n".join(wrong))
+        if self.base.privacy.metadata_epsilon is not None and not reporting:
             raise ConfigError(
                 "metadata_epsilon protects what clients say of themselves, but those of "
                 f"{', '.join(self.names)} say nothing; leave it out"
             )
-        if self.tune < 0:
-            raise ConfigError(f"tune must be a number of trials, or 0, got {self.tune}")
-        if self.tune and not self.base.data.validation > 0:
-            raise ConfigError("tuning chooses on validation data: --validation must be above 0, such as 0.1")
-        if self.tune and self.base.data.data_seed is None and not is_shelf(self.base.data.data):
-            object.__setattr__(self, "base", self.base.but(data_seed=self.seeds[0]))
-        for name in self.names if self.tune else ():
-            self.sweep(name)  # what is wrong with one is found before anything runs
-
-    def _checked_privacy(self) -> list[Privacy]:
-        """Return the privacy settings of each method.
-
-        Raises:
-            ConfigError: settings do not fit; what stands against several methods is said of all of them at once.
-        """
-        made, wrong = [], list[str]()
-        for name in self.names:
-            try:
-                made.append(self.settings(name, self.seeds[0]).privacy)
-            except ConfigError as error:
-                wrong.append(str(error))
-        if wrong:
-            raise ConfigError("\n".join(dict.fromkeys(wrong)))
-        return made
-
-    def _require_different(self) -> None:
-        """Raise `ConfigError` if two names are those of one method with equal settings, such as mu=1 and mu=1.0."""
-        if self.tune:  # what a name says is kept, and what it does not say is tuned
-            return
-        found = [(name, get_method(name)) for name in self.names if name not in self.own]
-        for i, (name, method) in enumerate(found):
-            for other, same in found[:i]:
-                if method == same:
-                    raise ConfigError(f"{other} and {name} are one method with equal settings; leave one out")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -213,24 +190,6 @@ class Comparison:
         return copies([*map(CodeRef, self.names), CodeRef.read(self.base.model.model)])
 
 
-def _seeds(found: object) -> tuple[int, ...]:
-    """Return the seeds, or raise `ConfigError` unless they are whole numbers, one at least, that differ."""
-    seeds: tuple[int, ...] = _listed(found, int, "seeds", "whole numbers, such as (0, 1, 2)")
-    if not seeds:
-        raise ConfigError("a comparison needs at least one seed")
-    if len(set(seeds)) < len(seeds):
-        raise ConfigError(f"seeds must differ, got {list(seeds)}")
-    return seeds
-
-
-def _listed(found: object, kind: type, name: str, of: str) -> tuple[Any, ...]:
-    """Return the values of a field that a program has given, or raise `ConfigError` if they are not of this kind."""
-    values = tuple(found) if isinstance(found, Sequence) and not isinstance(found, str) else None
-    if values is None or not all(type(value) is kind for value in values):
-        raise ConfigError(f"{name} must be a list or tuple of {of}, got {found!r}")
-    return values
-
-
 def _both(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Return two tables of a method's fields as one; the second has precedence, also in a wrapped method's table."""
     inner = {**first.get("inner", {}), **second.get("inner", {})}
@@ -271,15 +230,20 @@ def comparison_from(table: Mapping[str, Any], where: str) -> Comparison:
     return Comparison(**comparison_parts(table, where))
 
 
-def _base_from(table: Mapping[str, Any], where: str) -> Settings:
-    found = read_settings(table, where)
-    CodeRef.read(found.model.model).require_same(found.code.get("model"), f"{where}: [model]")
-    return found.but(code={})
-
-
 def _code_of(base: Settings) -> dict[str, str]:
     model = CodeRef.read(base.model.model)
     return {"model": model.fingerprint()} if model.file is not None else {}
+
+
+class _Entries(msgspec.Struct):
+    """The entries of a comparison's file next to those of `Settings`."""
+
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...] = (0,)
+    baseline: str = ALONE[0]
+    safe: bool = False
+    tune: int = 0
+    method: dict[str, dict[str, Any]] = {}
 
 
 def comparison_parts(table: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -297,38 +261,26 @@ def comparison_parts(table: Mapping[str, Any], where: str) -> dict[str, Any]:
             f"{where} was made by a program with {table['made_by']}, which only that program has; go on there: "
             "fedkin.compare(..., out=FOLDER, resume=True)"
         )
-    methods, seeds = table.get("methods"), table.get("seeds", [0])
-    if not isinstance(methods, list) or not methods or not all(isinstance(m, str) for m in methods):
-        raise ConfigError(f'{where}: methods must be a list of names such as ["da-pfl"], got {methods!r}')
-    if not isinstance(seeds, list) or not all(type(s) is int for s in seeds):
-        raise ConfigError(f"{where}: seeds must be a list of whole numbers such as [0, 1], got {seeds!r}")
-    if isinstance(how := table.get("run", {}), Mapping) and "seed" in how:
+    if not table.get("methods"):
+        raise ConfigError(f'{where}: a comparison needs a list of names, methods = ["da-pfl"]')
+    entries = {name: value for name, value in table.items() if name in _Entries.__struct_fields__}
+    plan: _Entries = converted(entries, _Entries, where)
+    base = read_settings({name: part for name, part in table.items() if name not in entries}, where)
+    if "seed" in table.get("run", {}):
         raise ConfigError(f"{where}: a comparison has seeds = [0, 1], not a seed in [run]")
-    if type(tune := table.get("tune", 0)) is not int:
-        raise ConfigError(f"{where}: tune must be a whole number, got {tune!r}")
-    if not isinstance(safe := table.get("safe", False), bool):
-        raise ConfigError(f"{where}: safe must be true or false, got {safe!r}")
-    own = table.get("method", {})
-    if not isinstance(own, Mapping) or not all(isinstance(v, Mapping) for v in own.values()):
-        raise ConfigError(f"{where}: settings of a method stand in a table such as [method.da-pfl]")
-    for name, values in own.items():
-        if "code" in values:
+    CodeRef.read(base.model.model).require_same(base.code.get("model"), f"{where}: [model]")
+    for name, values in plan.method.items():
+        if (code := values.pop("code", None)) is not None:
             get_title(name)
-            CodeRef(name).require_same(values["code"], f"{where}: [method.{CodeRef(name).attribute}]")
-    own = {name: fields for name, v in own.items() if (fields := {k: x for k, x in v.items() if k != "code"})}
-    groups = {
-        name: part
-        for name, part in table.items()
-        if name not in ("methods", "seeds", "method", "baseline", "safe", "tune")
-    }
+            CodeRef(name).require_same(code, f"{where}: [method.{CodeRef(name).attribute}]")
     return {
-        "methods": tuple(methods),
-        "seeds": tuple(seeds),
-        "own": own,
-        "baseline": str(table.get("baseline", ALONE[0])),
-        "safe": safe,
-        "tune": tune,
-        "base": _base_from(groups, where),
+        "methods": plan.methods,
+        "seeds": plan.seeds,
+        "own": {name: values for name, values in plan.method.items() if values},
+        "baseline": plan.baseline,
+        "safe": plan.safe,
+        "tune": plan.tune,
+        "base": base.but(code={}),
     }
 
 
@@ -373,9 +325,9 @@ def compare(
         plan = dataclasses.replace(federation, **changes)
         order, rounds, execute = plan.runs(), plan.base.run.rounds, partial(_compare_described, plan)
     else:
-        named, seeds = _titled(methods or ()), _seeds((0,) if seeds is None else seeds)
+        named, seeds = _titled(methods or ()), seeds_of((0,) if seeds is None else seeds)
         order, rounds = [(name, seed) for seed in seeds for name in named], settings.get("rounds", RunSettings().rounds)
-        execute = partial(_compare_given, named, seeds, _by_seed(federation))
+        execute = partial(_compare_given, named, order, _by_seed(federation))
     done = 0
     with bar(rounds * len(order), "comparison", quiet=not progress) as shown:
 
@@ -386,45 +338,59 @@ def compare(
             if on_round is not None:
                 on_round(name, seed, report, line)
 
-        folder = None if out is None else Path(out)
-        return execute(folder, partial(_runs, order, folder, resume, each_round), **settings)
+        return execute(None if out is None else Path(out), resume, each_round, **settings)
 
 
 def _compare_described(
     plan: Comparison,
     folder: Path | None,
-    runs: Callable[..., list[Result]],
+    resume: bool,
+    on_round: OnRound,
     *,
     on_data: OnData | None = None,
     on_trial: OnTuning | None = None,
 ) -> ComparisonResult:
-    files = plan.sources()
     data = _by_seed(lambda seed: federation_of(plan.base.data, seed, on_data if seed == plan.seeds[0] else None))
     require_two_classes(data(plan.seeds[0]))  # bad data before anything is written
     if plan.tune:
         require_validation(data(plan.seeds[0]), f"tune = {plan.tune}")
-
-    def begin() -> Make:
+    with study(folder, {**plan.sources(), "compare.toml": plan.toml().encode()}, resume=resume) as held:
         chosen = _chosen(plan, folder, data(plan.seeds[0]), on_trial)
-        return lambda name, seed, **how: run_settings(chosen[name](seed), data(seed), **how)
 
-    return result_of(plan.baseline, runs({**files, "compare.toml": plan.toml().encode()}, begin), folder)
+        def make(name: str, seed: int, **how: Any) -> Result:
+            return run_settings(chosen[name](seed), data(seed), **how)
+
+        runs = _runs(held, plan.runs(), make, on_round)
+    return result_of(plan.baseline, runs, folder)
 
 
 def _compare_given(
     methods: Mapping[str, tuple[str, str | Method]],
-    seeds: Sequence[int],
+    order: Sequence[tuple[str, int]],
     data: Callable[[int], Federation],
     folder: Path | None,
-    runs: Callable[..., list[Result]],
+    resume: bool,
+    on_round: OnRound,
     **settings: Any,
 ) -> ComparisonResult:
     def make(name: str, seed: int, **how: Any) -> Result:
         title, method = methods[name]
         return run(method, data(seed), seed=seed, title=title, progress=False, **how, **settings)
 
-    plan = {"made_by": "data and methods of its own", "methods": list(methods), "seeds": list(seeds)}
-    return ComparisonResult(runs({"compare.toml": tomli_w.dumps(plan).encode()}, lambda: make))
+    seeds = [*dict.fromkeys(seed for _, seed in order)]
+    plan = {"made_by": "data and methods of its own", "methods": list(methods), "seeds": seeds}
+    with study(folder, {"compare.toml": tomli_w.dumps(plan).encode()}, resume=resume) as held:
+        return ComparisonResult(_runs(held, order, make, on_round))
+
+
+def _runs(held: Study, order: Sequence[tuple[str, int]], make: Make, on_round: OnRound) -> list[Result]:
+    """Return runs, name and seed of each in order."""
+    made: dict[tuple[str, int], Result] = {}
+    for name, seed in as_made(order):
+        callback = partial(on_round, name, seed)
+        result = held.run(run_name(name, seed), partial(make, name, seed), on_round=callback)
+        made[name, seed] = dataclasses.replace(result, server=None, finished=None)  # whose models take memory
+    return [made[run] for run in order]
 
 
 def _titled(methods: Sequence[str | Method] | str | Method) -> dict[str, tuple[str, str | Method]]:
@@ -457,60 +423,10 @@ def _by_seed(data: Federation | Dataset | Callable[[int], Federation]) -> Callab
     return lru_cache(maxsize=1)(data) if callable(data) else lambda seed: data
 
 
-def _runs(
-    order: Sequence[tuple[str, int]],
-    folder: Path | None,
-    resume: bool,
-    on_round: OnRound,
-    files: Mapping[str, bytes],
-    begin: Callable[[], Make],
-) -> list[Result]:
-    """Execute runs, name and seed of each in order, in a folder that holds these files, its plan last.
-
-    ``begin`` returns the function that makes a run; it is called once the folder is held.
-    """
-    with contextlib.ExitStack() as to_the_end:
-        if folder is not None:
-            to_the_end.enter_context(writing(folder))
-            to_the_end.enter_context(room(folder))
-        if folder is not None and not resume:
-            _begin(folder, files)
-        try:
-            make = begin()
-
-            made: dict[tuple[str, int], Result] = {}
-            for name, seed in as_made(order):
-                place = None if folder is None else folder / run_name(name, seed)
-                begun = resume and place is not None and (place / "config.toml").is_file()
-                callback = partial(on_round, name, seed)
-                result = make(name, seed, out=place, resume=begun, on_round=callback)
-                made[name, seed] = dataclasses.replace(result, server=None, finished=None)  # whose models take memory
-            return [made[run] for run in order]
-        except Exception:
-            if folder is not None and not resume:
-                _withdraw(folder, set(files))
-            raise
-
-
 def as_made(order: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
     """Return runs, name and seed of each, in the order in which they are made: what may fail before references."""
     seeds = [seed for _, seed in order]
     return sorted(order, key=lambda run: (seeds.index(run[1]), run[0] in REFERENCES))
-
-
-def _begin(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write the files of a new comparison, its plan last.
-
-    Raises:
-        RunFolderError: there is something at this place already, or it cannot be written to.
-    """
-    if taken(folder):
-        raise RunFolderError(f"{folder} exists already; name another with --out, or: fedkin resume {typed(folder)}")
-    try:
-        for file, content in files.items():
-            write_atomic(folder / file, content)
-    except OSError as e:
-        raise RunFolderError(f"no folder can be made at {folder} ({e}); name another with --out") from e
 
 
 def _chosen(
@@ -522,13 +438,6 @@ def _chosen(
     sweeps = {name: plan.sweep(name) for name in plan.names}
     values = tune_all(sweeps, folder, federation, on_trial)
     return {name: partial(sweep.settings, values[name]) for name, sweep in sweeps.items()}
-
-
-def _withdraw(folder: Path, files: set[str]) -> None:
-    """Remove the folder of a comparison in which no run and no trial could begin; it holds these files alone."""
-    begun = any((folder / TRIALS).glob("*/*/config.toml"))
-    if not begun and {p.name for p in folder.iterdir()} - {LOCK, TRIALS} == files:
-        remove(folder)
 
 
 def result_of(baseline: str, runs: Sequence[Result], folder: Path | None) -> ComparisonResult:

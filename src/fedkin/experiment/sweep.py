@@ -1,28 +1,27 @@
 """Many settings of one method; the one that is best on validation data is chosen, and only then is it tested.
 
 A sweep's folder holds ``sweep.toml`` (all that it takes), copies of files with one's own method or network, a run
-folder for every setting and seed, ``trials.jsonl`` (what was tried, in order), and at the end ``sweep.csv``,
-``sweep.md`` and ``chosen.toml``, which ``fedkin run`` takes.
+folder for every setting and seed, and at the end ``sweep.csv``, ``sweep.md`` and ``chosen.toml``, which ``fedkin run``
+takes.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
 import tomli_w
 
 from fedkin.core import ConfigError, MethodError, ModelError, RunFolderError
 from fedkin.core.errors import nearest, typed
-from fedkin.core.grammar import NONE
-from fedkin.core.settings import Settings
+from fedkin.core.grammar import NONE, converted, filled, plain
+from fedkin.core.settings import Natural, Settings, leaf_groups
 from fedkin.data import Federation, federation_of
 from fedkin.evaluate import Spread, spread
 from fedkin.experiment.prepare import require_validation
@@ -39,17 +38,15 @@ from fedkin.experiment.search_space import (
     quasi_random,
     space_from,
 )
-from fedkin.experiment.settings import code_of, decisive, method_of, settings_from, table_of, toml_of
+from fedkin.experiment.settings import code_of, completed, decisive, method_of, settings_from, table_of, toml_of
+from fedkin.experiment.study import Study, seeds_of, study
 from fedkin.inspection import require_two_classes
 from fedkin.record.divergence import sentence
 from fedkin.record.figures import RULE, over, span, spans
-from fedkin.record.lines import FinalFigures, Item, RoundLine
+from fedkin.record.lines import FinalFigures, RoundLine
 from fedkin.report.tables import DASH, Grid, cells, percent, to_markdown
 from fedkin.report.tuning import plain_setting
 from fedkin.storage.files import write_atomic
-from fedkin.storage.folders import room, taken
-from fedkin.storage.lock import NAME as LOCK
-from fedkin.storage.lock import remove, writing
 from fedkin.storage.toml import NETWORK, differences, named, read_toml
 from fedkin.user_code.reference import CodeRef, copies
 
@@ -83,17 +80,17 @@ class Sweep:
             raise ConfigError(
                 'a sweep needs settings to try, such as --grid training.lr=0.01,0.1 or [sweep] "training.lr"'
             )
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ConfigError(f"a sweep needs one or several seeds that differ, got {list(self.seeds)}")
-        if self.trials < 0:
-            raise ConfigError(f"trials must be 0 (a grid) or more, got {self.trials}")
-        if self.sampler not in get_args(Sampler):
-            raise ConfigError(f"sampler must be one of {', '.join(get_args(Sampler))}, got {self.sampler!r}")
-        if self.sampler != "tpe" and not self.trials:
+        object.__setattr__(self, "seeds", seeds_of(self.seeds))
+        if not converted(self.trials, Natural, "trials") and self.sampler != "tpe":
             raise ConfigError(
                 f"sampler = {self.sampler!r} draws trials, and a grid has none; give --trials N, or omit it"
             )
-        self._require_each_once()
+        paths: dict[tuple[str, ...], str] = {}
+        for name in self.space:
+            if (first := paths.setdefault(self._path(name), name)) != name:
+                raise ConfigError(f"{first} and {name} are the same setting; give its values once")
+        if {("training", "epochs"), ("training", "steps")} <= paths.keys():
+            raise ConfigError("a sweep varies training.epochs or training.steps, not both: steps would win over epochs")
         if not self.base.data.validation > 0:
             raise ConfigError("a sweep chooses on validation data: --validation must be above 0, such as 0.1")
         for values in corners(self.space) if self.trials else grid_of(self.space):
@@ -112,20 +109,20 @@ class Sweep:
         Raises:
             ConfigError: a name is unknown or a value does not fit.
         """
-        table = table_of(self.base)
-        # user-defined code where it lies now; tables name the copies next to them
-        table["method"]["name"], table["model"]["model"] = self.base.method["name"], self.base.model.model
-        if {"training.epochs", "training.steps"} <= values.keys():
-            raise ConfigError("a sweep varies training.epochs or training.steps, not both: steps would win over epochs")
-        if "training.epochs" in values:  # otherwise steps would win over them
-            table["training"].pop("steps", None)
-        if NETWORK in values:  # the fingerprint is of the base's network
-            table.get("code", {}).pop("model", None)
+        fields: dict[str, Any] = {}
+        leaves: dict[str, Any] = {"seed": seed}
         for name, value in values.items():
-            place, key = self._place(table, name)
-            place[key] = value
-        table["run"]["seed"] = seed
-        return settings_from(table, "sweep")
+            part, *inner, leaf = self._path(name)
+            place = fields if part == "method" else leaves
+            for step in inner:
+                place = place.setdefault(step, {})
+            place[leaf] = value
+        if "epochs" in leaves:
+            leaves["steps"] = None  # which would win over them
+        if "model" in leaves:
+            leaves["code"] = {k: v for k, v in self.base.code.items() if k != "model"}  # that of the base's network
+        method = plain(filled(method_of(self.base), fields, "sweep: [method]"))
+        return completed(self.base.but(method={"name": self.base.method["name"], **method}, **leaves), "sweep")
 
     def sources(self) -> dict[str, bytes]:
         """Return the files of user-defined code that the sweep's tables name: file name -> content.
@@ -137,47 +134,39 @@ class Sweep:
         own = [CodeRef.read(str(name)) for name in (() if isinstance(networks, Range) else networks)]
         return copies([code_of(self.base), CodeRef.read(self.base.model.model), *own])
 
-    def _require_each_once(self) -> None:
-        """Raise `ConfigError` if two names are of one setting, such as training.batch-size and training.batch_size."""
-        table, found = table_of(self.base), dict[tuple[int, str], str]()
-        for name in self.space:
-            place, key = self._place(table, name)
-            if (first := found.setdefault((id(place), key), name)) != name:
-                raise ConfigError(f"{first} and {name} are the same setting; give its values once")
-
     def start(self) -> Values:
         """Return the values of the base.
 
         Raises:
             ConfigError: a setting that is varied has none.
         """
-        table, found = table_of(self.base), Values()
+        base, found = msgspec.to_builtins(self.base), Values()
         for name in self.space:
-            place, key = self._place(table, name)
-            if place.get(key, NONE) == NONE:
+            value = reduce(lambda table, key: table.get(key), self._path(name), base)
+            if value in (None, NONE):
                 raise ConfigError(
                     f"the sampler sobol begins with the values of the base, and {name} is not set there; set it, or "
                     "choose another sampler"
                 )
-            found[name] = place[key]
+            found[name] = value
         return found
 
-    def _place(self, table: dict[str, Any], name: str) -> tuple[dict[str, Any], str]:
-        part, *inner, key = name.replace("-", "_").split(".") if "." in name else (name, "")
-        if part not in PARTS or not key or name == "run.seed":
+    def _path(self, name: str) -> tuple[str, ...]:
+        """Return the keys that lead to a setting; a wrapped method's fields go by their own names too."""
+        part, *inner, leaf = name.replace("-", "_").split(".") if "." in name else (name, "")
+        if part not in PARTS or name == "run.seed":
             raise ConfigError(
                 f"a sweep varies {', '.join(p + '.SETTING' for p in PARTS)} but not the data and the seed, got {name!r}"
             )
-        place = table[part]
-        method: object = method_of(self.base) if part == "method" and not inner else None
-        while not hasattr(method, key) and hasattr(method, "inner"):
-            # a wrapped method's fields go by their own names, as on the command line
+        if part != "method":
+            known = [each for each, group in leaf_groups().items() if group == part]
+            if leaf not in known or inner:
+                raise ConfigError(f"unknown setting {name}{nearest(leaf, known)}")
+            return part, leaf
+        method: object = None if inner else method_of(self.base)
+        while not hasattr(method, leaf) and hasattr(method, "inner"):
             inner, method = [*inner, "inner"], method.inner
-        for step in inner:
-            if not isinstance(place.get(step), dict):
-                raise ConfigError(f"{name}: there is no {step}{nearest(step, place)}")
-            place = place[step]
-        return place, key
+        return part, *inner, leaf
 
     def table(self) -> dict[str, Any]:
         """As nested tables, from which `sweep_from` reads it."""
@@ -234,85 +223,36 @@ def run_sweep(
     federations = {first: federation_of(sweep.base.data, first) if federation is None else federation}
     require_two_classes(federations[first])
     require_validation(federations[first], "a sweep")
-    with writing(out), room(out):
-        _begin(sweep, out, resume)
-        try:
-            done = _trials(sweep, out, federations, on_trial)
-        except Exception:
-            if not resume:
-                _withdraw(sweep, out)
-            raise
+    if resume:
+        _require_same(sweep, out)
+    files = {**sweep.sources(), "sweep.toml": tomli_w.dumps(sweep.table()).encode()}
+    done: list[Trial] = []
+    with study(out, files, resume=resume) as held:
+        for number in range(sweep.size):
+            values = _values(sweep, done)
+            observer = None if on_trial is None else partial(on_trial, number, sweep.size, values)
+            done.append(_trial(sweep, held, number, values, federations, observer))
         _finish(sweep, out, done)
     return done
 
 
-def _trials(sweep: Sweep, out: Path, federations: dict[int, Federation], on_trial: OnTrial | None) -> list[Trial]:
-    known = [_renamed(values, lambda name: CodeRef.read(name, out).name) for values in tried_values(out)]
-    done: list[Trial] = []
-    for number in range(sweep.size):
-        values = _values(sweep, number, known, done)
-        if number >= len(known):  # before it is run: after a kill the same setting goes on
-            known.append(values)
-            kept = (_renamed(v, lambda name: CodeRef(name).portable) for v in known)
-            lines = (json.dumps({"number": n, "values": v}) + "\n" for n, v in enumerate(kept))
-            write_atomic(out / "trials.jsonl", "".join(lines).encode())
-        observer = None if on_trial is None else partial(on_trial, number, sweep.size, values)
-        done.append(_trial(sweep, out, number, values, federations, observer))
-    return done
-
-
-class _Tried(Item, frozen=True):
-    """A line of ``trials.jsonl``."""
-
-    number: int
-    values: dict[str, bool | int | float | str]
-
-
-def tried_values(out: Path) -> list[Values]:
-    """Return the settings that a sweep has tried, in order.
-
-    Raises:
-        RunFolderError: the file is damaged.
-    """
-    path = out / "trials.jsonl"
-    try:
-        raw = path.read_bytes() if path.exists() else b""
-        lines = msgspec.json.Decoder(_Tried).decode_lines(raw)
-        if [line.number for line in lines] != list(range(len(lines))):
-            raise ValueError("its numbers are not in order")
-    except ValueError as e:
-        raise RunFolderError(f"{path} is damaged ({e}); restore it") from e
-    return [line.values for line in lines]
-
-
-def _values(sweep: Sweep, number: int, known: Sequence[Values], done: list[Trial]) -> Values:
-    """Return the values of a trial: those on disk, those of the grid, or drawn ones."""
+def _values(sweep: Sweep, done: Sequence[Trial]) -> Values:
+    """Return the values of the next trial: those of the grid, or drawn ones, which earlier trials determine."""
     if not sweep.trials:
-        return grid_of(sweep.space)[number]
-    if number < len(known):
-        return known[number]
+        return grid_of(sweep.space)[len(done)]
     if sweep.sampler == "sobol":
-        return quasi_random(sweep.space, number - 1, sweep.seeds[0]) if number else sweep.start()
+        return quasi_random(sweep.space, len(done) - 1, sweep.seeds[0]) if done else sweep.start()
     before = [(t.values, None if t.validation is None else t.validation.mean) for t in done]
     return proposal(sweep.space, before, sweep.seeds[0])
 
 
-def _begin(sweep: Sweep, out: Path, resume: bool) -> None:
-    text = tomli_w.dumps(sweep.table()).encode()
-    if not resume and taken(out):
-        raise RunFolderError(f"{out} exists already; name another with --out, or: fedkin resume {typed(out)}")
-    if resume and _deciding(before := read_toml(out / "sweep.toml")) != _deciding(sweep.table()):
+def _require_same(sweep: Sweep, out: Path) -> None:
+    """Raise `RunFolderError` if a folder holds another sweep."""
+    if _deciding(before := read_toml(out / "sweep.toml")) != _deciding(sweep.table()):
         raise RunFolderError(
             f"{out} holds another sweep: {differences(before, sweep.table())}; resume it as it was begun: "
             f"fedkin resume {typed(out)}"
         )
-    if not resume:
-        try:
-            for file, content in sweep.sources().items():  # before the table that names them
-                write_atomic(out / file, content)
-            write_atomic(out / "sweep.toml", text)
-        except OSError as e:
-            raise RunFolderError(f"no folder can be made at {out} ({e}); name another with --out") from e
 
 
 def _deciding(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -320,21 +260,9 @@ def _deciding(table: Mapping[str, Any]) -> dict[str, Any]:
     return {**decisive({k: v for k, v in portable.items() if k != "sweep"}), "sweep": portable.get("sweep")}
 
 
-def _withdraw(sweep: Sweep, out: Path) -> None:
-    """Remove the folder of a sweep in which no run could begin; it holds only what `_begin` and `_trials` wrote."""
-    own = {"sweep.toml", "trials.jsonl", LOCK, *sweep.sources()}
-    if not any(out.glob("*/config.toml")) and {p.name for p in out.iterdir()} <= own:
-        remove(out)
-
-
-def _renamed(values: Mapping[str, Any], rename: Callable[[str], str]) -> Values:
-    """Return the values of a trial with another name of its network."""
-    return {name: rename(value) if name == NETWORK else value for name, value in values.items()}
-
-
 def _trial(
     sweep: Sweep,
-    out: Path,
+    held: Study,
     number: int,
     values: Values,
     federations: dict[int, Federation],
@@ -346,12 +274,10 @@ def _trial(
     for seed in sweep.seeds:
         if seed not in federations:
             federations[seed] = federation_of(sweep.base.data, seed)
-        place = out / trial_name(number, seed)
-        begun = (place / "config.toml").is_file()
         observer = None if on_line is None else (lambda _, line, seed=seed: on_line(seed, line))
         try:
-            settings = sweep.settings(values, seed)
-            result = run_settings(settings, federation=federations[seed], out=place, resume=begun, on_round=observer)
+            make = partial(run_settings, sweep.settings(values, seed), federation=federations[seed])
+            result = held.run(trial_name(number, seed), make, on_round=observer)
         except (MethodError, ConfigError, ModelError) as e:
             if number == 0 and not isinstance(e, MethodError):  # more likely a mistake in what all trials share
                 raise
@@ -464,21 +390,21 @@ def sweep_from(table: Mapping[str, Any], where: str) -> Sweep:
     Raises:
         ConfigError: an unknown key, or a value of the wrong kind.
     """
-    entries = table.get("sweep", {})
-    if not isinstance(entries, Mapping):
-        raise ConfigError(f"{where}: [sweep] must be a table, got {entries!r}")
-    own = sweep_table_of(entries, where)
-    base = settings_from({n: v for n, v in table.items() if n != "sweep"}, where)
+    base = settings_from({name: part for name, part in table.items() if name != "sweep"}, where)
+    own = sweep_table_of(table.get("sweep", {}), where)
     return Sweep(base, **{**own, "seeds": own["seeds"] or (base.run.seed,)})
 
 
-def sweep_table_of(entries: Mapping[str, Any], where: str) -> dict[str, Any]:
+class _Entries(msgspec.Struct):
+    """The entries of a ``[sweep]`` table next to the search space."""
+
+    seeds: tuple[int, ...] = ()
+    trials: Natural = 0
+    sampler: Sampler = "tpe"
+
+
+def sweep_table_of(entries: object, where: str) -> dict[str, Any]:
     """Read the fields of a sweep but its base from a ``[sweep]`` table; ``seeds`` is empty where it has none."""
-    seeds, trials = entries.get("seeds", []), entries.get("trials", 0)
-    if not isinstance(seeds, list) or not all(type(s) is int for s in seeds):
-        raise ConfigError(f"{where}: [sweep] seeds must be a list of whole numbers such as [0, 1], got {seeds!r}")
-    if type(trials) is not int:
-        raise ConfigError(f"{where}: [sweep] trials must be a whole number, got {trials!r}")
-    tried = {n: v for n, v in entries.items() if n not in ("seeds", "trials", "sampler")}
-    space = space_from(tried, f"{where}: [sweep]")
-    return {"space": space, "seeds": tuple(seeds), "trials": trials, "sampler": entries.get("sampler", "tpe")}
+    table = converted(entries, dict[str, Any], f"{where}: [sweep]")
+    own = msgspec.structs.asdict(converted(table, _Entries, f"{where}: [sweep]"))
+    return {**own, "space": space_from({n: v for n, v in table.items() if n not in own}, f"{where}: [sweep]")}

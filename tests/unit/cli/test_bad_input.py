@@ -73,7 +73,7 @@ CASES: dict[str, tuple[Callable[[], None], str, list[str]]] = {
         "run my.toml",
         ["rounds = 'many'"],
     ),
-    "wrong plan": (text("my.toml", "seeds = [1]"), "compare my.toml", ["my.toml: methods must be a list"]),
+    "wrong plan": (text("my.toml", "seeds = [1]"), "compare my.toml", ["my.toml: a comparison needs a list of names"]),
     # data
     "missing data": (nothing, "run fedavg --data nothing.npz", ["nothing.npz"]),
     "mistyped data": (nothing, "run fedavg --data digitz", ["'digitz'", "digits"]),
@@ -149,7 +149,7 @@ CASES: dict[str, tuple[Callable[[], None], str, list[str]]] = {
     "compare: rounds 0": (nothing, "compare fedper --rounds 0 --out c", ["rounds = 0"]),
     "compare: unknown model": (nothing, "compare fedper --model mlpp --out c", ["'mlpp'"]),
     "compare: alpha 0": (nothing, "compare fedper --partition dirichlet@alpha=0 --out c", ["alpha", "0"]),
-    "compare: tune -1": (nothing, "compare fedper --tune -1 --out c", ["tune must be a number of trials", "-1"]),
+    "compare: tune -1": (nothing, "compare fedper --tune -1 --out c", ["tune: expected", "-1"]),
     "compare: no validation": (
         nothing,
         "compare fedper --tune 2 --validation 0 --out c",

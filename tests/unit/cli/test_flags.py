@@ -156,10 +156,10 @@ def test_flags_win_over_a_file(tmp_path: Path) -> None:
 
 
 REPAIRS = {
-    "--tune 0": ("tune = -1\n", "tune must be a number of trials"),
+    "--tune 0": ("tune = -1\n", "tune: expected"),
     "--validation 0.1": ("tune = 4\n[data]\nvalidation = 0.0\n", "--validation must be above 0"),
-    "--seeds 1 2": ("seeds = [1, 1]\n", "seeds must differ"),
-    "--safe": ('baseline = "ifca-safe"\n', "baseline must be a method that is compared"),
+    "--seeds 1 2": ("seeds = [1, 1]\n", "numbers that differ"),
+    "--safe": ('baseline = "ifca-safe"\n', "ifca-safe is not compared"),
     "--set ifca.clusters=3": ("[method.ifca]\nclusters = 0\n", "clusters of IFCA must be at least"),
 }
 
@@ -209,11 +209,11 @@ def test_one_seed_is_a_list_of_one(flag: str) -> None:
         ("", "needs methods or a config file"),
         ("--rounds 3", "needs methods or a config file"),
         ("da-pflx", "unknown method 'da-pflx'; did you mean 'da-pfl'"),
-        ("da-pfl --seeds 1 1", r"seeds must differ, got \[1, 1\]"),
+        ("da-pfl --seeds 1 1", r"that differ, got \[1, 1\]"),
         ("da-pfl --set lam=3", "--set takes METHOD.FIELD=VALUE.* got 'lam=3'"),
         ("da-pfl --set da-pfl.lamm=3", r"unknown setting lamm; did you mean 'lam'"),
         ("da-pfl --set da-pfl.lam=much", "lam.*got 'much'"),
-        ("da-pfl --set ifca.clusters=3", "settings for 'ifca', which is not compared"),
+        ("da-pfl --set ifca.clusters=3", "ifca is not compared"),
         ("da-pfl --set da-pfl.lam=-1", "lam of DAPFL must be at least 0, got -1"),
         ("missing.toml", r"no config file missing\.toml"),
     ],

@@ -185,14 +185,14 @@ def test_runs_that_would_share_a_folder(fedkin: Command, mine: str, small: str) 
     Path("own/other.py").write_text(METHOD.replace("class Cautious", "class FEDPROX"))
     done = fedkin(f"compare ./own/other.py:FEDPROX fedprox {small} --out c")
     assert done.code == 2
-    assert "would lie in one folder; rename one class" in done.err
+    assert "would have one title or one folder; rename one class" in done.err
     assert not Path("c").exists()
 
 
 def test_one_title_is_one_method(fedkin: Command, mine: str) -> None:
     """Two rows of one name could not be told apart."""
     Path("own/twin.py").write_text(METHOD)
-    with pytest.raises(ConfigError, match="would both be called Cautious; rename one class"):
+    with pytest.raises(ConfigError, match="would have one title or one folder; rename one class"):
         Comparison((mine, "./own/twin.py:Cautious"))
 
 
