@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from fedkin.capabilities import Grouped, RobustMeans, has
-from fedkin.capabilities.means import require_robust
 from fedkin.core import Aggregation, Bundle, Client, ConfigError, Download, Method, Round, Train, Work, to_all
+from fedkin.core.settings import Settings
 from fedkin.methods import CAM, DAPFL, IFCA, METHODS, FedAvg, get_method
-from fedkin.server import Plan
+from fedkin.server.requirements import require
 from fedkin.testing import RULES, RuleBroken, check_method
-from fedkin.testing.trial import Setting, play
 from refusals import refuses
 from toys import Averaging
 
@@ -65,7 +64,7 @@ def test_a_method_is_covered_unless_it_is_listed(name: str) -> None:
         check_method(method, engines=[], rules=["robust"])
         return
     with refuses(ConfigError, "'krum'", type(method).__name__):
-        play(method, Setting(plan=Plan(1, aggregation=Aggregation("krum"))))
+        require(Settings().but(rule="krum"), method)
 
 
 def test_a_wrapper_is_covered_as_far_as_what_it_wraps() -> None:
@@ -91,10 +90,10 @@ def test_a_wrapper_is_covered_as_far_as_what_it_wraps() -> None:
 
         can = (Grouped(_labels),)
 
-    require_robust(CAM(inner=IFCA()), Aggregation("median"))
-    require_robust(CAM(inner=Own()), Aggregation())
+    require(Settings().but(rule="median"), CAM(inner=IFCA()))
+    require(Settings(), CAM(inner=Own()))
     with refuses(ConfigError, "Own"):
-        require_robust(CAM(inner=Own()), Aggregation("median"))
+        require(Settings().but(rule="median"), CAM(inner=Own()))
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedkin.core import Aggregation, ConfigError, Method
-from fedkin.core.capability import Capability, has
+from fedkin.core.capability import Capability
 
 
 @dataclass(frozen=True)
@@ -19,18 +18,3 @@ class RobustMeans(Capability):
     """
 
     alone: bool = False
-
-
-def require_robust(method: Method, aggregation: Aggregation) -> None:
-    """Raise `ConfigError` unless the rule is the mean, or the method and all that it wraps have `RobustMeans`."""
-    if aggregation.rule == "mean":
-        return
-    if has(method, RobustMeans) is None:
-        raise ConfigError(
-            f"the rule {aggregation.rule!r} cannot be used with {type(method).__name__}: its server does not merge "
-            "uploads by means and mixtures alone; use 'mean', or another method (a custom method declares "
-            "it by RobustMeans() in can)"
-        )
-    for value in vars(method).values():
-        if isinstance(value, Method):
-            require_robust(value, aggregation)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedkin.core import ConfigError, Method
+from fedkin.core import Method
 from fedkin.core.capability import Capability, has
-from fedkin.core.settings import Optimizer
 
 
 @dataclass(frozen=True)
@@ -34,15 +33,3 @@ NOTHING = Needs()
 def needs_of(method: Method) -> Needs:
     """Return what a method needs; nothing where it states nothing."""
     return has(method, Needs) or NOTHING
-
-
-def require_optimizer(method: Method, optimizer: Optimizer) -> None:
-    """Raise `ConfigError` unless the method and all that it wraps can train by an optimizer."""
-    if optimizer != "sgd" and (why := needs_of(method).sgd):
-        raise ConfigError(
-            f"{type(method).__name__} cannot train by optimizer = {optimizer!r}: {why}; "
-            'set optimizer = "sgd", or take another method'
-        )
-    for value in vars(method).values():
-        if isinstance(value, Method):
-            require_optimizer(value, optimizer)

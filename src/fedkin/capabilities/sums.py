@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import torch
 
-from fedkin.core import Bundle, ConfigError, Method, Round
+from fedkin.core import Bundle, Method, Round
 from fedkin.core.capability import Capability, has
 
 
@@ -43,19 +43,3 @@ def sums_suffice(method: Method) -> bool:
     """Return whether secure aggregation can be used with the method as it is set."""
     sums = has(method, PrivateSums)
     return sums is not None and not sums.unless
-
-
-def require_secure(method: Method) -> None:
-    """Raise `ConfigError` unless means of uploads are all that the method's server needs, and that of all it wraps."""
-    for value in vars(method).values():
-        if isinstance(value, Method):
-            require_secure(value)
-    sums = has(method, PrivateSums)
-    if sums is None:
-        raise ConfigError(
-            f"secure aggregation cannot be used with {type(method).__name__} as it is set: its server must see "
-            "single uploads, or sends each client tensors of its own; leave it out, or take another method "
-            "(docs/robust-and-private.md has a list; a custom method declares it by PrivateSums() in can)"
-        )
-    if sums.unless:
-        raise ConfigError(f"secure aggregation cannot be used with {type(method).__name__} as it is set: {sums.unless}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Protocol, Self, TypeVar
@@ -30,11 +30,20 @@ class Able(Hashable, Protocol):
 
 
 C = TypeVar("C", bound=Capability)
+T = TypeVar("T", bound=Able)
 
 
 def has(method: Able, kind: type[C]) -> C | None:
     """Return the method's first capability of a kind; None if it has none."""
     return next((one for one in _stated(method) if isinstance(one, kind)), None)
+
+
+def wrapped(method: T) -> Iterator[T]:
+    """Yield all methods that a method wraps, and last itself."""
+    for value in vars(method).values():
+        if hasattr(type(value), "can"):
+            yield from wrapped(value)
+    yield method
 
 
 def _stated(method: Able) -> tuple[Capability, ...]:

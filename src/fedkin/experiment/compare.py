@@ -13,13 +13,10 @@ from typing import Any
 
 import msgspec
 import tomli_w
-from torch import nn
 
-from fedkin.capabilities.needs import require_optimizer
-from fedkin.capabilities.sums import require_secure
-from fedkin.core import ConfigError, Method, Net
+from fedkin.core import ConfigError, Method
 from fedkin.core.grammar import converted, filled, plain
-from fedkin.core.settings import Natural, Privacy, RunSettings, Settings, checked, read_settings
+from fedkin.core.settings import Natural, RunSettings, Settings, checked, read_settings
 from fedkin.data import Dataset, Federation, OnData, federate, federation_of, is_shelf, resolved
 from fedkin.experiment.comparison import ComparisonResult
 from fedkin.experiment.planned import compared
@@ -32,11 +29,11 @@ from fedkin.experiment.sweep import Sweep
 from fedkin.experiment.tuning import OnTuning, tune_all, tuning_sweep
 from fedkin.inspection import require_two_classes
 from fedkin.methods import ALONE, REFERENCES, canonical, get_method, get_title, settings_in
-from fedkin.privacy.budget import reports, require_privacy
 from fedkin.record.lines import RoundLine
 from fedkin.record.result import Result
 from fedkin.report.tuning import read_tuned
 from fedkin.server import RoundReport
+from fedkin.server.requirements import Facts, require
 from fedkin.user_code.loading import plain_name
 from fedkin.user_code.reference import CodeRef, copies
 
@@ -135,11 +132,11 @@ class Comparison:
     def settings(self, name: str, seed: int) -> Settings:
         """Return the settings of one run."""
         method = filled(get_method(name), self.given(name), f"[method.{name}]")
-        if self.base.aggregation.secure:
-            require_secure(method)
-        require_optimizer(method, self.base.training.optimizer)
-        privacy = _privacy_for(self.base.privacy, method)
-        return completed(self.base.but(method={"name": name, **plain(method)}, seed=seed, privacy=privacy))
+        settings = self.base.but(method={"name": name, **plain(method)}, seed=seed)
+        if settings.privacy.metadata_epsilon is not None and not Facts(settings, method).reports:
+            settings = settings.but(metadata_epsilon=None)  # the references, for example, report nothing
+        require(settings, method)
+        return completed(settings)
 
     def sweep(self, name: str) -> Sweep:
         """Return the trials of a method, with the first seed.
@@ -204,21 +201,6 @@ def known(name: str) -> str:
 def label_of(name: str, names: Iterable[str]) -> str:
     """Return the name of the compared method that a name stands for; user-defined ones go by their class as well."""
     return next((n for n in names if name == CodeRef(n).attribute), known(name))
-
-
-def _privacy_for(privacy: Privacy, method: Method) -> Privacy:
-    """Return the options, without noise on class counts where clients report none (the references, for example).
-
-    Raises:
-        ConfigError: the method tells more than the privacy options cover.
-    """
-    if not privacy.asked:
-        return privacy
-    net = Net(lambda: nn.Sequential(nn.Linear(1, 2)), (1,), 2)  # any will do: this is before the data are read
-    if privacy.metadata_epsilon is not None and not reports(method, net):
-        privacy = privacy.but(metadata_epsilon=None)
-    require_privacy(privacy, method, net)
-    return privacy
 
 
 def comparison_from(table: Mapping[str, Any], where: str) -> Comparison:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from msgspec import structs
 from torch import Tensor, nn
 
-from fedkin.capabilities.needs import needs_of, require_optimizer
+from fedkin.capabilities.needs import needs_of
 from fedkin.core import ClientData, ConfigError, Method, Net, Samples
 from fedkin.core.errors import nearest
 from fedkin.data import Dataset, Federation
@@ -21,9 +21,11 @@ from fedkin.inspection import require_two_classes
 from fedkin.methods import get_method, get_title
 from fedkin.models import MODELS
 from fedkin.models.start import Model, factory
-from fedkin.privacy.budget import private_of, require_privacy
+from fedkin.privacy.budget import private_of
+from fedkin.privacy.dp_sgd import require_single_gradients
 from fedkin.privacy.noise import KeyedReports
 from fedkin.server import Plan
+from fedkin.server.requirements import require
 
 
 class DataShape(Protocol):
@@ -77,7 +79,7 @@ class Experiment:
             ModelError: the network does not fit the data.
         """
         s = completed(settings)
-        _require_data(s, federation)
+        require_two_classes(federation)
         start = _Start(s.model.model, s.model.head, s.model.init_weights)
         return cls._here(method_of(s), federation, start, s, title or title_of(s))
 
@@ -102,7 +104,7 @@ class Experiment:
         require_method(method)
         _require_federation(federation)
         s = completed(made_by(method, federation, model, settings))
-        _require_data(s, federation)
+        require_two_classes(federation)
         start = _Start(s.model.model if model is None else model, s.model.head, s.model.init_weights)
         return cls._here(method, federation, start, s, title or method.title)
 
@@ -111,6 +113,7 @@ class Experiment:
         return cls._made(
             method, federation, start, settings, plan_of(settings), len(federation), title=title,
             data=federation.fingerprint(), size=sizes_of(federation), samples=federation.clients[0].train.x[:2],
+            validation=bool(federation.sizes()[:, 1].any()),
         )  # fmt: skip
 
     @classmethod
@@ -147,9 +150,9 @@ class Experiment:
         data: str,
         size: Mapping[str, Any],
         samples: Tensor | None,
+        validation: bool | None = None,
     ) -> Experiment:
-        plan.require(method, clients)
-        require_optimizer(method, settings.training.optimizer)
+        require(settings, method, clients=clients, validation=validation)
         make = factory(start.model, of.shape, of.classes, start.init_weights)
         second = _second(method, of)
         net = Net(
@@ -158,12 +161,9 @@ class Experiment:
         )  # fmt: skip
         if needs_of(method).second is not None:
             _ = net.second  # made now, so that what does not fit is seen before anything is trained
-        if settings.training.batch_size == 1 and net.batchnorm:
-            raise ConfigError(
-                "batch_size = 1: batch normalisation cannot train on batches of one sample; take batches of 2 or more, "
-                "or a network without it"
-            )
-        require_privacy(settings.privacy, method, net)
+        require(settings, method, net)
+        if settings.privacy.noise_multiplier is not None:
+            require_single_gradients(net)
         table = table_of(settings)
         marks = {"config": digest(table), "data": data, **network_marks(net)}
         return cls(method, net, settings, plan, title, table, marks, about_of(table, size, net))
@@ -263,13 +263,6 @@ def _second(method: Method, of: DataShape) -> Callable[[], nn.Module] | None:
             f"out for one of the run's kind; got {name!r}{nearest(name, MODELS)}"
         )
     return factory(name, of.shape, of.classes) if name else None
-
-
-def _require_data(settings: Settings, federation: Federation) -> None:
-    """Raise `DataError` for data of one class, and `ConfigError` for an early end without validation data."""
-    require_two_classes(federation)
-    if settings.run.stop_after is not None:
-        require_validation(federation, f"stop_after = {settings.run.stop_after}")
 
 
 def require_validation(federation: Federation, setting: str) -> None:

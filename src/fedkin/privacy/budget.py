@@ -5,19 +5,15 @@ How much private training spent is counted by Opacus (extra ``dp``), in Rényi d
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import warnings
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from fedkin.capabilities.asks import sends_scores
-from fedkin.capabilities.uploads import also_sent
-from fedkin.core import ConfigError, Method, MethodError, Net
 from fedkin.core.settings import Privacy
-from fedkin.privacy.dp_sgd import Private, require_single_gradients
-from fedkin.privacy.noise import reports_at_joining, require_counts, says
+from fedkin.privacy.dp_sgd import Private
+from fedkin.privacy.noise import reports_at_joining
 
 __all__ = [
     "Privacy",
@@ -27,10 +23,7 @@ __all__ = [
     "epsilon",
     "privacy_summary",
     "private_of",
-    "reports",
     "reports_at_joining",
-    "require_covered",
-    "require_privacy",
     "sentence",
     "total",
     "written",
@@ -48,54 +41,6 @@ def _table(privacy: Privacy) -> dict[str, Any]:
         else {n: getattr(privacy, n) for n in ("noise_multiplier", "max_grad_norm", "delta")}
     )
     return dp if privacy.metadata_epsilon is None else {"metadata_epsilon": privacy.metadata_epsilon, **dp}
-
-
-def require_privacy(privacy: Privacy, method: Method, net: Net) -> None:
-    """Check that the options can keep their guarantees, before anything is trained.
-
-    Raises:
-        ConfigError: clients report more than the options cover, or Opacus is not installed.
-        ModelError: the network cannot be trained privately.
-    """
-    if privacy.metadata_epsilon is not None:
-        if sends_scores(method) == "exact":
-            raise ConfigError(
-                f"metadata_epsilon puts noise on what clients report at joining, but clients of {method.title} "
-                "also send exact figures on their held-out samples; set send_numbers = false in the method, or "
-                "leave metadata_epsilon out"
-            )
-        require_counts(method, net, nothing=sends_scores(method) == "noisy")
-    if privacy.noise_multiplier is None:
-        return
-    require_covered(privacy, method)
-    if importlib.util.find_spec("opacus") is None:
-        raise ConfigError('noise_multiplier needs Opacus, which counts what it spends: pip install "fedkin[dp]"')
-    if privacy.metadata_epsilon is None and (said := _said(method, net)):
-        raise ConfigError(
-            f"clients of {type(method).__name__} say their {', '.join(said)} at joining, which private training "
-            "does not cover; also give metadata_epsilon, such as 1.0"
-        )
-    require_single_gradients(net)
-
-
-def require_covered(privacy: Privacy, method: Method) -> None:
-    """Check what `require_privacy` checks and needs no network.
-
-    Raises:
-        ConfigError: clients of this method report more of their samples than private training covers.
-    """
-    also, name = also_sent(method), type(method).__name__
-    if privacy.noise_multiplier is None or also == "":
-        return
-    if also is None:
-        raise ConfigError(
-            f"{name} does not say what its clients send in addition to trained models, so no epsilon can be "
-            'stated; if it is nothing, say also_sends = "" in the method (docs/robust-and-private.md)'
-        )
-    raise ConfigError(
-        f"noise_multiplier makes the training of {name} private, but its clients also send {also}, which no "
-        "noise covers; take another method (docs/robust-and-private.md has a list) or leave noise_multiplier out"
-    )
 
 
 def private_of(privacy: Privacy, *, secret: bool) -> Private | None:
@@ -122,27 +67,6 @@ def privacy_summary(privacy: Privacy, spent: Mapping[int, Spent]) -> dict[str, A
             "steps": 0 if worst is None else sum(spent[worst].values()),
         }
     return out
-
-
-def reports(method: Method, net: Net) -> bool:
-    """Return whether `metadata_epsilon` puts noise on anything: a report at joining, or a choice."""
-    return reports_at_joining(method, net) or sends_scores(method) == "noisy"
-
-
-def _said(method: Method, net: Net) -> list[str]:
-    """Return what clients report at joining.
-
-    Raises:
-        ConfigError: it does not follow from class counts, so that no option covers it.
-    """
-    try:
-        return says(method, net)
-    except MethodError as e:
-        raise ConfigError(
-            f"noise_multiplier makes the training of {type(method).__name__} private, but what its clients report at "
-            f"joining is not covered by any noise: {e}; take another method (docs/robust-and-private.md has a list) or "
-            "leave noise_multiplier out"
-        ) from e
 
 
 def epsilon(spent: Spent, noise: float, delta: float) -> float:

@@ -217,24 +217,3 @@ def reports_at_joining(method: Method, net: Net) -> bool:
         return bool(says(method, net))
     except MethodError:
         return True
-
-
-def require_counts(method: Method, net: Net, *, nothing: bool = False) -> None:
-    """Check that noise on class counts covers what clients report at joining.
-
-    Args:
-        nothing: clients may report nothing at joining, as they report something later.
-
-    Raises:
-        ConfigError: they report something else, or nothing.
-    """
-    name = type(method).__name__
-    try:
-        said = says(method, net)
-    except MethodError as e:
-        raise ConfigError(f"metadata_epsilon cannot protect clients of {name}: {e}; leave it out") from e
-    if not said and not nothing:
-        raise ConfigError(
-            f"clients of {name} say nothing of their classes at joining, so metadata_epsilon has nothing to protect; "
-            "leave it out (fedkin list methods shows what the server learns)"
-        )

@@ -89,12 +89,7 @@ class _Answers:
 
 
 def begin(method: Method, net: Net, plan: Plan) -> Server:
-    """Return the server before the first round.
-
-    Raises:
-        ConfigError: the plan requires something that the method's server cannot do.
-    """
-    plan.require(method)
+    """Return the server before the first round."""
     server = Server(Bundle())
     server.state = bundled(method, "init", method.init(_Run(method, net, plan, server).at(0, "init", [])))
     return server

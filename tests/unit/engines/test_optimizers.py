@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkin.capabilities.needs import needs_of, require_optimizer
+from fedkin.capabilities.needs import needs_of
 from fedkin.core import Batch, Bundle, ConfigError, Net, Samples, Train, Training
 from fedkin.core.method import Method
 from fedkin.core.seeds import generator
@@ -21,6 +21,7 @@ from fedkin.experiment.compare import Comparison
 from fedkin.experiment.prepare import Experiment
 from fedkin.functional.step_size import accumulated_step
 from fedkin.methods import METHODS, FedFa, Safe, get_method
+from fedkin.server.requirements import require
 from fedkin.testing.toys import CLASSES, WIDTH, network, samples
 from fedkin.testing.trial import Setting, difference, play, tensors
 from folders import small
@@ -144,7 +145,7 @@ def test_methods_with_formulas_for_sgd_are_refused() -> None:
 
     def refused(method: Method) -> bool:
         try:
-            require_optimizer(method, "adam")
+            require(Settings().but(optimizer="adam"), method)
         except ConfigError:
             return True
         return False
@@ -154,7 +155,7 @@ def test_methods_with_formulas_for_sgd_are_refused() -> None:
     }  # fmt: skip
     assert refused(Safe(inner=get_method("scaffold")))
     assert not refused(FedFa(client_momentum=0.0))
-    require_optimizer(get_method("scaffold"), "sgd")
+    require(Settings(), get_method("scaffold"))
     with refuses(ConfigError, "SCAFFOLD", "'adamw'"):
         Comparison(("scaffold",), base=Settings().but(training=Training(optimizer="adamw")))
     with refuses(ConfigError, "SCAFFOLD", "'adam'"):

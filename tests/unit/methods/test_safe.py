@@ -11,7 +11,6 @@ from safetensors.torch import load_file
 
 from fedkin.capabilities.asks import asks
 from fedkin.capabilities.needs import needs_of
-from fedkin.capabilities.sums import require_secure
 from fedkin.cli.flags import compare_flags
 from fedkin.core import Aggregation, Bundle, Client, ClientData, ConfigError, Method, Samples, Training
 from fedkin.core.refusals import outside
@@ -26,8 +25,9 @@ from fedkin.exporting import export_all, load_export
 from fedkin.exporting.joining import join
 from fedkin.functional.safe_share import BOUNDS, GRID, choose_alone, posterior, prior_of
 from fedkin.methods import CAM, IFCA, PFA, FedAvg, FedFomo, FedRoD, Safe, canonical, get_method
-from fedkin.privacy.budget import Privacy, require_covered, require_privacy
+from fedkin.privacy.budget import Privacy
 from fedkin.server import Plan, join_rounds
+from fedkin.server.requirements import require
 from fedkin.storage.toml import read_toml
 from fedkin.testing.toys import federation as toys
 from fedkin.testing.toys import samples
@@ -259,21 +259,23 @@ def test_a_share_that_cannot_be_is_refused(tmp_path: Path) -> None:
 def test_numbers_are_not_sent_where_uploads_are_hidden() -> None:
     """Secure aggregation and both privacy options require send_numbers = false, and then only what the method does."""
     telling, silent = Safe(inner=FedAvg()), Safe(inner=FedAvg(), send_numbers=False)
+    secure, noisy = Settings().but(secure=True), Settings().but(metadata_epsilon=1.0)
+    private = Settings().but(noise_multiplier=1.0)
     with pytest.raises(ConfigError, match="nine numbers about held-out samples; set send_numbers = false"):
-        require_secure(telling)
-    require_secure(silent)
-    with pytest.raises(ConfigError, match="secure aggregation cannot be used with IFCA"):
-        require_secure(Safe(inner=IFCA(), send_numbers=False))
+        require(secure, telling)
+    require(secure, silent)
+    with pytest.raises(ConfigError, match="server of IFCA as it is set"):
+        require(secure, Safe(inner=IFCA(), send_numbers=False))
     with pytest.raises(ConfigError, match=r"nine numbers about held-out samples \(none with send_numbers = false\)"):
-        require_covered(Privacy(noise_multiplier=1.0), telling)
-    require_covered(Privacy(noise_multiplier=1.0), silent)
+        require(private, telling)
+    require(private, silent)
     net = Setting().network()
     with pytest.raises(ConfigError, match="figures on their held-out samples; set send_numbers = false"):
-        require_privacy(Privacy(metadata_epsilon=1.0), Safe(inner=get_method("da-pfl"), mode="sure"), net)
+        require(noisy, Safe(inner=get_method("da-pfl"), mode="sure"), net)
     with pytest.raises(ConfigError, match="say nothing of their classes"):
-        require_privacy(Privacy(metadata_epsilon=1.0), silent, net)
+        require(noisy, silent, net)
     for made in (telling, Safe(inner=get_method("da-pfl")), Safe(inner=get_method("da-pfl"), send_numbers=False)):
-        require_privacy(Privacy(metadata_epsilon=1.0), made, net)
+        require(noisy, made, net)
     plan = Comparison(
         ("fedavg",),
         safe=True,
@@ -415,7 +417,7 @@ def test_a_comparison_with_safe_forms(tmp_path: Path) -> None:
     assert {"FedProx-safe (best)", "Cautious-safe (sure)"} <= set(titles[0])
     assert type(method_of(again.settings(again.names[-1], 0)).inner).__name__ == "Cautious"
     assert again.settings(again.names[-1], 0).method["inner"]["step"] == 0.25
-    with pytest.raises(ConfigError, match="safe must be true or false, got 1"):
+    with pytest.raises(ConfigError, match="safe expected `bool`"):
         comparison_from({"methods": ["fedavg"], "safe": 1}, "x")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,6 +21,7 @@ from fedkin.core import (
     Training,
 )
 from fedkin.core.seeds import generator
+from fedkin.core.settings import Settings
 from fedkin.engines import Engine, Job, Loop, Task, Workers
 from fedkin.methods import CAM, CFIC, DAPFL, METHODS, Oracle
 from fedkin.privacy.noise import (
@@ -31,9 +33,9 @@ from fedkin.privacy.noise import (
     discrete_laplace,
     noisy_choice,
     noisy_counts,
-    require_counts,
     says,
 )
+from fedkin.server.requirements import require
 from refusals import refuses
 from toys import Averaging, federation, mlp
 
@@ -190,15 +192,13 @@ def test_training_sees_the_data_as_they_are() -> None:
 def test_who_says_counts() -> None:
     """Methods that send counts with uploads (FedProto, CReFF), or train by them (FedRoD), are not protected by it."""
 
-    def told(method: Method) -> list[str]:
-        try:
-            require_counts(method, mlp())
-        except ConfigError:
-            return []
-        return says(method, mlp())
-
-    found = {name: told(METHODS[name]()) for name in METHODS}
-    assert {name: said for name, said in found.items() if said} == {"da-pfl": ["counts"], "cfic": ["label"]}
+    found = dict[str, list[str]]()
+    for name in METHODS:
+        with contextlib.suppress(ConfigError):
+            require(Settings().but(metadata_epsilon=1.0), METHODS[name](), mlp())
+            if said_at_joining := says(METHODS[name](), mlp()):
+                found[name] = said_at_joining
+    assert found == {"da-pfl": ["counts"], "cfic": ["label"]}
 
 
 @pytest.mark.parametrize(
@@ -212,4 +212,4 @@ def test_who_says_counts() -> None:
 )
 def test_refusals_name_the_method(method: Method, facts: tuple[str, ...]) -> None:
     with refuses(ConfigError, *facts):
-        require_counts(method, mlp())
+        require(Settings().but(metadata_epsilon=1.0), method, mlp())

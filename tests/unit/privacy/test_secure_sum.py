@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from fedkin.core import Aggregation, Bundle, ConfigError, MethodError
 from fedkin.core.refusals import Reason
 from fedkin.core.rows import weighted_mean
+from fedkin.core.settings import Settings
 from fedkin.methods import FedAvg, FedDyn, FedRep, Oracle, PerFedAvg
 from fedkin.privacy.secure_sum import BITS, LIMIT, OutOfRange, SecureGroup, fixed, summed
 from fedkin.server import Message, Outcome, Plan
+from fedkin.server.requirements import require
 from fedkin.testing.trial import Exchange, Setting, Touch, lose, play
 from refusals import refuses
 from toys import refused
@@ -86,14 +88,15 @@ def test_only_fractions_are_added_up(dtype: torch.dtype) -> None:
 # ---- the plan -----------------------------------------------------------------------------------------------------
 def test_what_contradicts_it() -> None:
     """Rules and oversampling need single uploads; below three there is nothing to hide in."""
-    with refuses(ConfigError, "'median'"):
-        Plan(5, aggregation=Aggregation("median", secure=True))
-    with refuses(ConfigError, "oversampling = 1.3"):
-        Plan(5, aggregation=Aggregation(secure=True), oversampling=1.3)
-    plan = Plan(5, participation=0.1, aggregation=Aggregation(secure=True))
-    plan.require(FedAvg(), 30)
-    with refuses(ConfigError, "participation = 0.1 of 29 clients gives 2"):
-        plan.require(FedAvg(), 29)
+    secure = Settings().but(secure=True, participation=0.1)
+    require(secure, FedAvg(), clients=30)
+    for changes, clients, said in (
+        ({"rule": "median"}, 30, "'median'"),
+        ({"oversampling": 1.3}, 30, "oversampling = 1.3"),
+        ({}, 29, "participation = 0.1 of 29 clients gives 2"),
+    ):
+        with refuses(ConfigError, said):
+            require(secure.but(**changes), FedAvg(), clients=clients)
 
 
 # ---- rounds -------------------------------------------------------------------------------------------------------

@@ -215,7 +215,7 @@ def test_every_client_honest_is_the_run_as_it_was() -> None:
 def test_what_cannot_be_done_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     """A rule for a method it does not cover, a share of nobody, a rule out of range: no folder is left behind."""
     for method, how, message in (
-        (FedProto(), {"rule": "median"}, "the rule 'median' cannot be used with FedProto"),
+        (FedProto(), {"rule": "median"}, "rule = 'median': the server of FedProto"),
         (FedAvg(), {"attack": "scale@fraction=0.05"}, "the attacking fraction 0.05 of 10 clients is none"),
         (FedAvg(), {"rule": "trimmed@fraction=0.5"}, "trimmed"),
     ):

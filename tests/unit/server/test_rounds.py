@@ -24,8 +24,10 @@ from fedkin.core import (
     to_each,
 )
 from fedkin.core.refusals import DIVERGING, outside
+from fedkin.core.settings import Settings
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, PFA, FedAvg, FedPer, FedSoft, FeSEM, PFedCS, get_method
 from fedkin.server import Message, Outcome, Plan, RoundReport, begin, join_rounds, rounds
+from fedkin.server.requirements import require
 from fedkin.server.rounds import chosen
 from fedkin.testing.toys import network, samples
 from fedkin.testing.trial import Exchange, Setting, Touch, lose, play
@@ -76,20 +78,22 @@ def test_rows_of_a_sample_follow_its_ids() -> None:
 
 def test_more_replies_than_clients_are_refused() -> None:
     """All rounds would be computed, and abandoned."""
-    with pytest.raises(ConfigError, match="min_replies = 4 cannot be reached by 3 clients: every round would be"):
-        Plan(5, min_replies=4).require(FedAvg(), 3)
-    Plan(5, min_replies=3).require(FedAvg(), 3)
-    Plan(5, min_replies=4).require(FedAvg())  # on hosts, whose number is not known
+    for one in (FedAvg(), FedSoft()):
+        with pytest.raises(ConfigError, match="min_replies = 4: a round asks 3 of 3 clients, so every round would be"):
+            require(Settings().but(min_replies=4), one, clients=3)
+        require(Settings().but(min_replies=3), one, clients=3)
+        require(Settings().but(min_replies=4), one)  # on hosts, whose number is not known
 
 
 def test_more_replies_than_sampled_clients_are_refused() -> None:
     """Three of ten, four with oversampling; methods that choose clients themselves may ask more."""
-    with pytest.raises(ConfigError, match="min_replies = 5 cannot be reached: a round samples 3 of 10 clients"):
-        Plan(5, min_replies=5, participation=0.3).require(FedAvg(), 10)
-    with pytest.raises(ConfigError, match="a round samples 4 of 10"):
-        Plan(5, min_replies=5, participation=0.3, oversampling=1.3).require(FedAvg(), 10)
-    Plan(5, min_replies=4, participation=0.3, oversampling=1.3).require(FedAvg(), 10)
-    Plan(5, min_replies=5, participation=0.3).require(FedSoft(), 10)
+    plan = Settings().but(min_replies=5, participation=0.3)
+    with pytest.raises(ConfigError, match="min_replies = 5: a round asks 3 of 10 clients"):
+        require(plan, FedAvg(), clients=10)
+    with pytest.raises(ConfigError, match="a round asks 4 of 10"):
+        require(plan.but(oversampling=1.3), FedAvg(), clients=10)
+    require(plan.but(min_replies=4, oversampling=1.3), FedAvg(), clients=10)
+    require(plan, FedSoft(), clients=10)
 
 
 def test_clients_are_evaluated_every_so_many_rounds_and_in_the_last_ten() -> None:

@@ -25,9 +25,10 @@ from fedkin.engines.tasks import Answer
 from fedkin.engines.turns import perform
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.settings import Settings, digest, method_of
-from fedkin.privacy.budget import Privacy, Spent, reports_at_joining, require_covered
+from fedkin.privacy.budget import Privacy, Spent, reports_at_joining
 from fedkin.privacy.secure_sum import OutOfRange, SecureGroup, fixed
 from fedkin.server.ledger import OutOfStep
+from fedkin.server.requirements import require
 from fedkin_hosts.allowed_code import Allowed, NotAllowed, settings_of
 from fedkin_hosts.client_memory import ClientStore, Kept
 from fedkin_hosts.export import sharing_at, take_home
@@ -133,7 +134,7 @@ class ClientService:
     def _hello(self, head: RequestHead, of: WireMessage) -> WireMessage:
         """Report this client's name, its versions, and the card of its data."""
         settings = self._settings(head)
-        require_covered(settings.privacy, method := method_of(settings))
+        require(settings, method := method_of(settings))
         card = self.data.card(sharing_at(settings, self.data))
         self.limits.check_card(card)
         return self._yes(head, versions=versions(method), card=card.to_json())

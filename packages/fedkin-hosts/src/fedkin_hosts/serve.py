@@ -7,17 +7,16 @@ from pathlib import Path
 
 import tomli_w
 
-from fedkin.capabilities.needs import require_optimizer
 from fedkin.capabilities.roles import role_of
 from fedkin.core import ConfigError
 from fedkin.experiment.execute import OnRound, execute, one_thread, opened
-from fedkin.experiment.prepare import Experiment, plan_of
+from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import Settings, method_of, table_of
-from fedkin.privacy.budget import require_covered
 from fedkin.record.lines import RoundLine, RunLine
 from fedkin.record.result import Result
 from fedkin.server import RoundReport, Server, asked
+from fedkin.server.requirements import require
 from fedkin.storage.banks import Banks
 from fedkin.storage.files import sync_to_disk
 from fedkin.storage.folders import room
@@ -57,7 +56,8 @@ def serve(
         RunFolderError: the folder holds something else, or is damaged, or another process is writing into it.
     """
     _only_simulated(settings)
-    _require_possible(settings)
+    held_out = settings.data.validation > 0
+    require(settings, method_of(settings), clients=settings.hosts.min_clients, validation=held_out)
     with writing(folder), room(folder, "fedkin submit"):
         return _served(settings, post, folder, command, on_round, clock)
 
@@ -100,19 +100,6 @@ def _served(
 def _keep(e: Experiment, fleet: Fleet, server: Server) -> None:
     """Have every client that can be reached store the model it predicts with."""
     fleet.note_refused(server.round, asked(e.method, e.net, fleet, e.plan, server, "keep")[1])
-
-
-def _require_possible(settings: Settings) -> None:
-    """Raise `ConfigError` if the method, or the clients' data, do not allow what the settings ask for."""
-    method = method_of(settings)
-    require_covered(settings.privacy, method)
-    plan_of(settings).require(method, settings.hosts.min_clients)
-    require_optimizer(method, settings.training.optimizer)
-    if settings.run.stop_after is not None and not settings.data.validation > 0:
-        raise ConfigError(
-            f"[run] stop_after = {settings.run.stop_after} watches validation accuracy; set [data] validation above 0, "
-            "such as 0.1, or leave stop_after out"
-        )
 
 
 def _only_simulated(settings: Settings) -> None:
