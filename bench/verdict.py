@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtr
 
 from fedkin.evaluate import Counts, clear_clients, difference, harmed_range, marked, seed_effect
-from fedkin.evaluate.intervals import half_width
-from fedkin.evaluate.paired import SEED_EFFECT
+from fedkin.evaluate.paired import SEED_EFFECT, half_width
 
 Floats = NDArray[np.float64]
 LINES = Path(__file__).parent / "results" / "verdict.jsonl"

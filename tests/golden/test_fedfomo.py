@@ -19,7 +19,7 @@ import plain
 from fedkin.capabilities.logs import numbers_of
 from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, Download, Net, Round, Samples, Training
-from fedkin.functional.pair_record import key
+from fedkin.functional.pairs import key
 from fedkin.methods import Local
 from fedkin.methods.fedfomo import FedFomo
 from toys import (

@@ -5,9 +5,9 @@ import torch
 
 from fedkin.capabilities.needs import needs_of
 from fedkin.core import Method, Samples, Train, Training
-from fedkin.core.cohort import cohort_size
 from fedkin.core.refusals import UNUSED
 from fedkin.core.seeds import generator
+from fedkin.core.settings import cohort_size
 from fedkin.engines.loop import batches, sgd
 from fedkin.methods import (
     CAM,

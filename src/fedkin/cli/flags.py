@@ -183,7 +183,7 @@ def compare_flags(args: list[str]) -> tuple[Comparison, ShowCompare]:
     does = "Several methods side by side: same data, same start, same clients in each round."
     got, base = _parsed(given.get("base", Settings()), parts, ["", *_one_seed(args)], "fedkin compare M1 M2 ...", does)
     from fedkin.experiment.compare import Comparison, known, label_of
-    from fedkin.experiment.planned import compared
+    from fedkin.experiment.listing import compared
     from fedkin.methods import ALONE, get_method, place
     from fedkin.report.publication_tables import require_decimals
 

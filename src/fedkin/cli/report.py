@@ -16,8 +16,7 @@ from fedkin.cli.watch import watch
 from fedkin.core import RunFolderError
 from fedkin.core.errors import counted, typed
 from fedkin.experiment.compare import known, label_of, result_of, run_name
-from fedkin.experiment.listing import require_run_or_comparison
-from fedkin.experiment.planned import compared
+from fedkin.experiment.listing import compared, require_run_or_comparison
 from fedkin.methods import ALONE
 from fedkin.record.files import read_commit
 from fedkin.record.result import Result

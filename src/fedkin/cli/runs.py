@@ -16,8 +16,7 @@ from tyro.conf import Positional
 from fedkin.cli import screen
 from fedkin.cli.options import options
 from fedkin.core.errors import typed
-from fedkin.experiment.listing import ListedRun, listed, whole_of
-from fedkin.experiment.planned import planned_runs
+from fedkin.experiment.listing import ListedRun, listed, planned_runs, whole_of
 from fedkin.report.tables import DASH, Grid
 from fedkin.report.templates import page
 from fedkin.storage import lock

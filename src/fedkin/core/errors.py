@@ -17,11 +17,15 @@ A message states what was expected, what was found, with the values, and what to
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable
+import sysconfig
+import traceback
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 
 _QUOTED_ON_WINDOWS = re.compile(r"[^\w:\\/.,=+@-]")  # in its two shells; a file's name has no quotes there
 
@@ -109,3 +113,27 @@ def similar(name: str, known: Iterable[str]) -> str:
     alike = [n for n in known if abs(len(n) - len(name)) <= 3 or n in name or name in n]  # "hospital" is not "thal"
     close = get_close_matches(name, alike, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+_HERE = Path(__file__).parents[1]
+_NOT_USERS = tuple(
+    f"{folder}{os.sep}"
+    for folder in (_HERE, _HERE.resolve(), *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")))
+)
+"""Folders of fedkin, of Python and of installed packages."""
+
+
+def user_frames(error: BaseException) -> Sequence[traceback.FrameSummary]:
+    """Return the frames of an error's traceback that are a user's code, the innermost last.
+
+    Code of fedkin, of Python and of installed packages is not, nor is what has no file.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f for f in frames if not f.filename.startswith(("<", *_NOT_USERS)) and f.lineno is not None]
+
+
+def user_line(error: BaseException) -> str:
+    """Return the innermost line of a user's code, such as " (mine.py, line 31)"; "" if the error did not go through
+    any."""
+    frames = user_frames(error)
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

@@ -19,8 +19,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from fedkin.core.code_lines import user_line
-from fedkin.core.errors import FedkinError, MethodError, ModelError
+from fedkin.core.errors import FedkinError, MethodError, ModelError, user_line
 from fedkin.core.parts import Part, Spans
 from fedkin.core.seeds import key
 

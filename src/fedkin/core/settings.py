@@ -16,7 +16,6 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from fedkin.core.cohort import cohort_size
 from fedkin.core.errors import ConfigError, nearest
 from fedkin.core.grammar import choices_of, chosen, placed
 
@@ -450,3 +449,8 @@ def _located(problem: str, table: Mapping[str, Any]) -> str:
     kind = type(getattr(Settings(), leaf_groups()[name])) if name in leaf_groups() else Settings
     what += choices_of(get_type_hints(kind)[name])
     return f"{''.join(f'[{group}] ' for group in groups)}{name} = {value!r}: {what}"
+
+
+def cohort_size(participation: float, clients: int) -> int:
+    """Return the number of clients that a round should have: ``participation``, in (0, 1], of all, at least 1."""
+    return max(1, math.floor(participation * clients + 1e-9))

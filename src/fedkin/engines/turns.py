@@ -27,7 +27,7 @@ from fedkin.core import (
     Train,
     Work,
 )
-from fedkin.core.code_lines import user_line
+from fedkin.core.errors import user_line
 from fedkin.core.seeds import generator, key
 from fedkin.core.sides import chunked
 from fedkin.engines.drive import check_tensors, drive

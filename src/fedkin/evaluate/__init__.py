@@ -10,14 +10,23 @@
 ``warnings`` caveats to read before trusting the results
 """
 
-from fedkin.evaluate.answers import Changed, changed
 from fedkin.evaluate.choice import Choice, Constant, choose, majority_class
 from fedkin.evaluate.harm import Counts, Harmed, clear_clients, client_p, counts, harmed, harmed_range, most_differing
-from fedkin.evaluate.intervals import interval
-from fedkin.evaluate.marks import marked, not_below
-from fedkin.evaluate.paired import Difference, difference, gain_over, seed_effect
+from fedkin.evaluate.paired import Changed, Difference, changed, difference, gain_over, interval, seed_effect
 from fedkin.evaluate.scores import adjusted_rand, only_class, score, scores
-from fedkin.evaluate.verdict import Against, Conclusion, Spread, against, details, judge, judge_all, spread, verdict
+from fedkin.evaluate.verdict import (
+    Against,
+    Conclusion,
+    Spread,
+    against,
+    details,
+    judge,
+    judge_all,
+    marked,
+    not_below,
+    spread,
+    verdict,
+)
 
 __all__ = [
     "Against",

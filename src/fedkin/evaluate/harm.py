@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkin.core.errors import DataError
-from fedkin.evaluate.answers import Changed
-from fedkin.evaluate.paired import FEWEST
+from fedkin.evaluate.paired import FEWEST, Changed
 
 DELTA = 0.01
 """A client is harmed if its true accuracy is lower than with the reference by more than this (a fraction)."""

@@ -7,13 +7,14 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedkin.core.errors import ConfigError, DataError
-from fedkin.evaluate.intervals import check_level
+from fedkin.record.lines import ClientLine
 
 FEWEST = 6
 """Minimum number of paired figures for an interval: five all have the same sign by chance in 1 of 16 cases."""
@@ -247,3 +248,72 @@ def _error(table: Floats, same: bool, seed_effect: float) -> _Error:
 def _squares(median: float) -> Floats:
     """Return squares of the half-Cauchy's quantiles at the middles of `NODES` equal shares."""
     return (median * np.tan(np.pi / 2 * (np.arange(NODES) + 0.5) / NODES)) ** 2
+
+
+@dataclass(frozen=True, eq=False)
+class Changed:
+    """Changes for the test samples of one client from the reference to a method.
+
+    Attributes:
+        net: by sample, int8 ``[n]``: 1 where only the method is correct, -1 where only the reference is, else 0.
+        digest: digest of the samples.
+        alike: both gave the same logits for every sample; False where they differ or are not known.
+    """
+
+    net: NDArray[np.int8]
+    digest: str
+    alike: bool = False
+
+
+def changed(reference: ClientLine, method: ClientLine) -> Changed | None:
+    """Return the differences sample by sample; None where the two were not tested on the same samples."""
+    if (reference.test_part, reference.n_test) != (method.test_part, method.n_test):
+        return None
+    bits = (np.frombuffer(line.right, np.uint8) for line in (reference, method))
+    a, b = (np.unpackbits(one, count=method.n_test).astype(np.int8) for one in bits)
+    return Changed(b - a, method.test_part, alike="" != reference.logits == method.logits)
+
+
+def interval(correct: int, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Return Wilson's score interval of an accuracy of ``correct`` in ``n`` test samples.
+
+    Valid for small ``n`` and fractions of 0 and 1, where the usual mean ± 1.96 standard errors has width zero (Wilson,
+    "Probable inference, the law of succession, and statistical inference", JASA 1927; recommended by Brown, Cai and
+    DasGupta, "Interval estimation for a binomial proportion", Statistical Science 2001). It treats the samples as
+    independent draws.
+
+    Args:
+        correct: test samples that were predicted correctly.
+        n: test samples.
+        level: probability that such intervals contain the true fraction, in (0, 1).
+
+    Returns:
+        Lower and upper end, fractions in 0..1; (0, 1) where ``n`` is 0.
+
+    Raises:
+        DataError: ``correct`` is not in 0..n.
+        ConfigError: the level is not in (0, 1).
+    """
+    check_level(level)
+    if not 0 <= correct <= n:
+        raise DataError(f"expected 0 <= correct <= n test samples, got correct={correct}, n={n}")
+    if n == 0:
+        return 0.0, 1.0
+    z = NormalDist().inv_cdf(0.5 + level / 2)
+    share, half = correct / n, half_width(correct / n, n, level)
+    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
+    low = 0.0 if correct == 0 else max(0.0, middle - half)  # exact at the ends, where rounding would be visible
+    return low, 1.0 if correct == n else min(1.0, middle + half)
+
+
+def half_width(accuracy: float, n: int, level: float = 0.95) -> float:
+    """Return half the width of Wilson's interval (see `interval`) of an accuracy, a fraction, on ``n`` > 0 samples; it
+    need not be a count over ``n``, as with a mean over rounds."""
+    z = NormalDist().inv_cdf(0.5 + level / 2)
+    return z / (1 + z * z / n) * math.sqrt(accuracy * (1 - accuracy) / n + z * z / (4 * n * n))
+
+
+def check_level(level: float) -> None:
+    """Raise `ConfigError` unless the value is a confidence level."""
+    if not 0 < level < 1:
+        raise ConfigError(f"expected a confidence level in (0, 1), such as 0.95, got {level}")

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedkin.core.cohort import cohort_size
-from fedkin.evaluate.answers import Changed
+from fedkin.core.settings import cohort_size
 from fedkin.evaluate.harm import client_p
+from fedkin.evaluate.paired import Changed
 from fedkin.evaluate.verdict import Against
 from fedkin.record.divergence import diverged, sentence
 from fedkin.record.figures import evaluated

@@ -19,7 +19,7 @@ from fedkin.core.grammar import converted, filled, plain
 from fedkin.core.settings import Natural, RunSettings, Settings, checked, read_settings
 from fedkin.data import Dataset, Federation, OnData, federate, federation_of, is_shelf, resolved
 from fedkin.experiment.comparison import ComparisonResult
-from fedkin.experiment.planned import compared
+from fedkin.experiment.listing import compared
 from fedkin.experiment.prepare import require_method, require_validation
 from fedkin.experiment.progress import bar
 from fedkin.experiment.run import run, run_settings

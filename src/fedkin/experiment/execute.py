@@ -17,8 +17,7 @@ from torch import Tensor
 
 from fedkin.capabilities.logs import caveat_of
 from fedkin.core import Bundle, FedkinError, Method, MethodError, RunFolderError
-from fedkin.core.code_lines import user_frames, user_line
-from fedkin.core.errors import typed
+from fedkin.core.errors import typed, user_frames, user_line
 from fedkin.core.rows import kept_by
 from fedkin.core.settings import RunSettings
 from fedkin.experiment.prepare import Experiment

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from fedkin.core.errors import ConfigError, RunFolderError, counted, typed
-from fedkin.experiment.planned import planned_runs
+from fedkin.methods import ALONE, REFERENCES
 from fedkin.record.result import Result
 from fedkin.storage import lock
 from fedkin.storage.folders import require_folder
+from fedkin.storage.toml import read_toml
+from fedkin.user_code.loading import plain_name
+from fedkin.user_code.reference import CodeRef
 
 TRIALS = "tuning"
 """Folder of a comparison that holds the trials of its methods."""
@@ -178,3 +182,49 @@ def _state(place: Path, run: Result) -> str:
     if (place / "failed.txt").is_file():
         return "failed (failed.txt says why)"
     return "interrupted"
+
+
+def compared(methods: Sequence[str], safe: bool) -> tuple[str, ...]:
+    """Return the names of all that a comparison runs for each seed, in order, each once.
+
+    Args:
+        methods: names that were given; those of `REFERENCES` are put in front if they are missing.
+        safe: whether each is followed by its safe form, which the local references do not have.
+
+    Raises:
+        ConfigError: no folder can be named after a method, since its name is a path.
+    """
+    for label in (CodeRef(name).attribute for name in methods):
+        if Path(label).name != label:
+            raise ConfigError(f"{label!r} cannot name the folder of a run; give the method's name without a path")
+    named = [*(n for n in REFERENCES if n not in methods), *methods]
+    if safe:
+        named = [form for name in named for form in (name, *_safe_forms(name))]
+    return tuple(dict.fromkeys(named))
+
+
+def _safe_forms(name: str) -> tuple[str, ...]:
+    """Return the name of a method's safe form; nothing for a safe form and for the local references."""
+    return () if name in ALONE or plain_name(name) != name else (f"{name}-safe",)
+
+
+def planned_runs(folder: Path) -> int | None:
+    """Return the number of runs in the folder of a comparison or a sweep when it has ended; None if it is neither."""
+    for name, count in (("compare.toml", _of_comparison), ("sweep.toml", _of_sweep)):
+        try:
+            if (folder / name).is_file():
+                return count(read_toml(folder / name))
+        except (ConfigError, TypeError, ValueError, KeyError, AttributeError):  # `fedkin resume` says what is wrong
+            return None
+    return None
+
+
+def _of_comparison(table: Mapping[str, Any]) -> int:
+    return len(compared(table["methods"], bool(table.get("safe"))) * len(table["seeds"]))
+
+
+def _of_sweep(table: Mapping[str, Any]) -> int:
+    entries = dict(table["sweep"])
+    seeds, trials = len(entries.pop("seeds")), int(entries.pop("trials", 0))
+    entries.pop("sampler", None)
+    return seeds * (trials or math.prod(map(len, entries.values())))

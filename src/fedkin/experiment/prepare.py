@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import structs
 from torch import Tensor, nn
 
 from fedkin.capabilities.needs import needs_of
-from fedkin.core import ClientData, ConfigError, Method, Net, Samples
+from fedkin.core import Bundle, ClientData, ConfigError, Method, Net, Samples
 from fedkin.core.errors import nearest
 from fedkin.data import Dataset, Federation
 from fedkin.data.shelf import Shelf
@@ -24,7 +25,7 @@ from fedkin.models.start import Model, factory
 from fedkin.privacy.budget import private_of
 from fedkin.privacy.dp_sgd import require_single_gradients
 from fedkin.privacy.noise import KeyedReports
-from fedkin.server import Plan
+from fedkin.server import Plan, Server
 from fedkin.server.requirements import require
 
 
@@ -283,3 +284,26 @@ def _laid_out(net: Net, shard: ClientData) -> ClientData:
     train, held, tested = (Samples(net.layout(d.x), d.y) for d in parts)
     drift = None if shard.drift is None else (shard.drift[0], _laid_out(net, shard.drift[1]))
     return replace(shard, train=train, validation=held, test=tested, drift=drift)
+
+
+@dataclass(frozen=True, repr=False)
+class FinishedRun:
+    """A run after its last round, all clients with it: what `fedkin.exporting` takes models from.
+
+    Attributes:
+        experiment: what stayed the same.
+        job: the clients' data, and how they train.
+        federation: the data as they were given: names of classes and clients.
+        joins: the round in which each client came.
+        server: the server after the last round.
+        states: every client's private state after it.
+        folder: where the run was written, or None.
+    """
+
+    experiment: Experiment
+    job: Job
+    federation: Federation
+    joins: Sequence[int]
+    server: Server
+    states: Mapping[int, Bundle]
+    folder: Path | None = None

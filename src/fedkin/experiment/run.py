@@ -23,9 +23,8 @@ from fedkin.data import Federation, federation_of
 from fedkin.engines import Engine, choose, gradients, resolved, why_not_compiled
 from fedkin.experiment.execute import OnRound, execute, one_thread, opened
 from fedkin.experiment.extend import continued, extend
-from fedkin.experiment.finished import FinishedRun
 from fedkin.experiment.listing import whole_of
-from fedkin.experiment.prepare import Experiment
+from fedkin.experiment.prepare import Experiment, FinishedRun
 from fedkin.experiment.progress import bar
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import settings_from, sources_of

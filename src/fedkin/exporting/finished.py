@@ -13,8 +13,7 @@ from fedkin.core.settings import Gradient
 from fedkin.data import federation_of
 from fedkin.engines import Loop
 from fedkin.experiment.execute import one_thread
-from fedkin.experiment.finished import FinishedRun
-from fedkin.experiment.prepare import Experiment
+from fedkin.experiment.prepare import Experiment, FinishedRun
 from fedkin.experiment.run_folder import RunFolder
 from fedkin.experiment.settings import settings_from
 from fedkin.exporting.card import Chosen

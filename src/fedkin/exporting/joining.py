@@ -29,7 +29,7 @@ from fedkin.engines import Loop
 from fedkin.evaluate import interval, score
 from fedkin.evaluate.choice import majority_class
 from fedkin.experiment.execute import one_thread
-from fedkin.experiment.finished import FinishedRun
+from fedkin.experiment.prepare import FinishedRun
 from fedkin.exporting.finished import Run, finished, name_of, simulation
 from fedkin.exporting.ranges import of_all, unusual_inputs, unusual_rows
 from fedkin.inspection.duplicates import FEW_INPUTS, hash_rows

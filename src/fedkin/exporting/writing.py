@@ -11,7 +11,7 @@ import torch
 
 from fedkin.core import Bundle, ConfigError
 from fedkin.core.errors import typed
-from fedkin.experiment.finished import FinishedRun
+from fedkin.experiment.prepare import FinishedRun
 from fedkin.exporting.card import Chosen, ExportSource, Taken
 from fedkin.exporting.finished import Run, at_best, finished, name_of, number_of, simulation
 from fedkin.exporting.folder import require_free, write_export

@@ -33,7 +33,7 @@ from fedkin.core import (
     to_each,
 )
 from fedkin.core.rows import grow, put
-from fedkin.functional.damping import moved_by_share
+from fedkin.functional.grouping import moved_by_share
 
 Order: TypeAlias = Literal["simultaneous", "cluster-first", "global-first"]
 Both: TypeAlias = Generator[Train | tuple[Train, ...], Any, tuple[Tensor, Bundle]]

@@ -18,7 +18,7 @@ from fedkin.capabilities.presets import Table
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, in_range, to_all, to_each
 from fedkin.core.refusals import Reason, outside
 from fedkin.core.rows import grow, mix, put
-from fedkin.functional.pair_record import added, key, recalled
+from fedkin.functional.pairs import added, key, recalled
 
 _LARGEST = 1e6  # of a gain: a model that has diverged must not give the client that tried it a number out of bounds
 

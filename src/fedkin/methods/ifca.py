@@ -12,7 +12,7 @@ from fedkin.capabilities import Grouped, RobustMeans, Uploads
 from fedkin.core import Bundle, Client, Download, Method, Round, Train, Work, in_range, robust, to_all
 from fedkin.core.refusals import Reason, outside
 from fedkin.core.rows import grow
-from fedkin.functional.damping import moved_by_share
+from fedkin.functional.grouping import moved_by_share
 
 _REDRAWS = 50  # of the start models at most
 

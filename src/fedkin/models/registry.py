@@ -10,14 +10,14 @@ from typing import Any
 from torch import nn
 
 from fedkin.core.errors import ModelError
-from fedkin.models import papers, plain
-from fedkin.models.resnet import resnet18
+from fedkin.models import build, papers
+from fedkin.models.papers import resnet18
 from fedkin.user_code.loading import find
 
 MODELS: dict[str, Callable[[tuple[int, ...], int], nn.Module]] = {
-    "linear": plain.linear,
-    "mlp": plain.mlp,
-    "small-cnn": plain.small_cnn,
+    "linear": build.linear,
+    "mlp": build.mlp,
+    "small-cnn": build.small_cnn,
     "dapfl-cnn": papers.dapfl_cnn,
     "dapfl-cnn100": papers.dapfl_cnn100,
     "dapfl-mlp": papers.dapfl_mlp,

@@ -51,7 +51,7 @@ class Result:
         folder: the run folder, or None if the run was kept in memory.
         at_best: figures are of the round with the highest validation accuracy, instead of means over the last rounds.
         server: of a run that was made in this process, the server after the last round (`fedkin.server.Server`).
-        finished: of such a simulation, all clients (`fedkin.experiment.finished.FinishedRun`), from which
+        finished: of such a simulation, all clients (`fedkin.experiment.prepare.FinishedRun`), from which
             `fedkin.export` takes models.
     """
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedkin.evaluate.intervals import half_width
+from fedkin.evaluate.paired import half_width
 from fedkin.record.lines import STAGES
 from fedkin.record.result import Result
 from fedkin.report.charts import Datum, chart

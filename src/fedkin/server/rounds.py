@@ -22,8 +22,7 @@ from fedkin.core.refusals import UNUSED, Reason, Refused, Stage
 from fedkin.engines.tasks import Step, outcomes_due
 from fedkin.privacy.secure_sum import MOST, SecureGroup, pooled, require_alike, summed
 from fedkin.server.messages import Message, Outcome, RoundReport, Server, Transport
-from fedkin.server.plan import Plan
-from fedkin.server.shares import limited
+from fedkin.server.plan import Plan, limited
 from fedkin.server.upload_checks import ScoreForm, bundled, false_scores, handed_out, probe, scored, too_large
 
 _STAGES: dict[Step, Stage] = {

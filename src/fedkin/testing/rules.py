@@ -23,10 +23,9 @@ from fedkin.engines import Engine, Job, Loop, Task
 from fedkin.privacy.secure_sum import fixed, pooled, summed
 from fedkin.server import Message, Outcome, Plan, join_rounds
 from fedkin.testing.declaration import check_declaration
-from fedkin.testing.inplace import InPlace
 from fedkin.testing.spy import RuleBroken, Spy, unwritten
 from fedkin.testing.step_values import check_step_value
-from fedkin.testing.toys import KINDS, Kind, federation, others_changed, samples
+from fedkin.testing.toys import KINDS, InPlace, Kind, federation, others_changed, samples
 from fedkin.testing.trial import (
     Exchange,
     Moment,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedkin.core import Aggregation, ConfigError, MethodError, Roster, Round, robust
 from fedkin.core import rows as algebra
-from fedkin.functional.damping import moved_by_share
+from fedkin.functional.grouping import moved_by_share
 from toys import apart, close, draw, vector_net
 
 OTHERS = ("median", "trimmed", "krum", "norm")

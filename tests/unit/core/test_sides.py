@@ -5,7 +5,7 @@ import torch.nn.functional as F
 
 from fedkin.core import Bundle, Client, Roster, Round, Samples
 from fedkin.core.sides import chunked
-from fedkin.functional.damping import moved_by_share
+from fedkin.functional.grouping import moved_by_share
 from fedkin.methods import FedAvg
 from toys import ByHand, blobs, close, copies, federation, logit_net, mlp, vector_net
 

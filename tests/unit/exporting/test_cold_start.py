@@ -12,7 +12,7 @@ import torch
 import fedkin
 from commandline import Command
 from fedkin.core import ConfigError, DataError
-from fedkin.experiment.finished import FinishedRun
+from fedkin.experiment.prepare import FinishedRun
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import settings_from
 from fedkin.exporting.joining import join

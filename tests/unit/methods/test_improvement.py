@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedkin.functional.pair_record import added, key, recalled
+from fedkin.functional.pairs import added, key, recalled
 from fedkin.methods.fedfomo import gains, greedy, shares
 from toys import close
 

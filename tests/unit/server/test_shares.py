@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkin.server.shares import limited
+from fedkin.server.plan import limited
 
 
 @pytest.mark.parametrize(
