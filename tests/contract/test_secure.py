@@ -16,6 +16,7 @@ from fedkin.experiment.compare import Comparison
 from fedkin.methods import CFIC, METHODS, PFA, FedDyn, FedRep, FedRoD, get_method
 from fedkin.privacy.secure_sum import fixed, pooled, summed
 from fedkin.server import Plan
+from fedkin.server.requirements import require
 from fedkin.testing import RuleBroken, check_method
 from fedkin.testing.spy import Spy
 from fedkin.testing.trial import Setting, play
@@ -75,11 +76,11 @@ def test_offered_at_other_settings(name: str) -> None:
 def test_refused_with_a_text(name: str) -> None:
     """Before anything is done: in a run, and in a comparison before its data are read."""
     method = NOT_OFFERED[name]
-    with refuses(ConfigError, "secure aggregation", "single"):
-        play(method, Setting(plan=Plan(1, aggregation=Aggregation(secure=True))))
+    with refuses(ConfigError, "secure = True", "single"):
+        require(Settings().but(secure=True), method)
     if name in METHODS and sends_scores(method) == "none":
-        with refuses(ConfigError, "secure aggregation", "single"):
-            Comparison((name,), base=Settings().but(aggregation=Aggregation(secure=True)))
+        with refuses(ConfigError, "secure = True", "single"):
+            Comparison((name,), base=Settings().but(secure=True))
 
 
 OWN_TENSORS = {"clustered-sampling-size", "feddyn adaptive"}  # each client is sent one of its own to train

@@ -429,7 +429,7 @@ def test_a_false_sum_is_not_used(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "tables", "message"),
     [
-        ("da-pfl", {}, "secure aggregation cannot be used with DAPFL"),
+        ("da-pfl", {}, "the server of DAPFL as it is set"),
         (
             "fedavg",
             {"hosts": {"min_clients": 2}},

@@ -81,7 +81,7 @@ def test_a_killed_run_ends_in_the_same_round(
 def test_it_needs_validation_data(tmp_path: Path) -> None:
     """Before anything is written."""
     settings = settings_of(data={"validation": 0.0}, **run_tables({"stop_after": 5}))
-    with pytest.raises(ConfigError, match=r"stop_after = 5 goes by validation accuracy, .*--validation 0\.1"):
+    with pytest.raises(ConfigError, match=r"stop_after = 5: it goes by validation accuracy, .*--validation 0\.1"):
         run_settings(settings, out=tmp_path / "a")
     assert not (tmp_path / "a").exists()
     with pytest.raises(ConfigError, match="stop_after = 0"):
