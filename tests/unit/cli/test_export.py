@@ -42,7 +42,6 @@ def test_export_then_predict(run: Path, fedkin: Command) -> None:
     x = data_of(run).clients[3].test.x
     np.savez("test.npz", x=x.numpy())
     done = fedkin(f"predict {place} test.npz --out out.csv")
-
     assert done.code == 0, done.err
     assert "all 5 rows are in out.csv" in done.out
     rows = list(csv.DictReader(Path("out.csv").read_text().splitlines()))
@@ -66,7 +65,6 @@ def test_export_then_predict(run: Path, fedkin: Command) -> None:
 def test_all_clients_and_json(run: Path, fedkin: Command) -> None:
     """A folder for each client, a list of cards."""
     done = fedkin("export run --all --json --out home")
-
     assert done.code == 0, done.err
     assert [card["client"] for card in json.loads(done.out)] == [0, 1, 2, 3]
     assert sorted(p.name for p in Path("home").iterdir()) == [f"client-{i}" for i in range(4)]
@@ -111,7 +109,6 @@ def test_bad_input_is_told(command: str, said: str, run: Path, fedkin: Command) 
     np.savez("two.npz", a=np.zeros(2), b=np.zeros(2))
     np.save("object.npy", np.array([{}], dtype=object), allow_pickle=True)
     done = fedkin(command)
-
     assert done.code == 2
     assert said in done.err.replace("\n", " ")
     assert "Traceback" not in done.err
@@ -123,14 +120,6 @@ def test_a_comparison_is_no_run(fedkin: Command, small: str) -> None:
     done = fedkin("export c --client 0")
     assert (done.code, done.out) == (2, "")
     assert "c holds 4 runs; name one of them, such as c/da-pfl-seed0" in done.err.replace("\n", " ")
-
-
-@pytest.mark.parametrize("command", ["export --help", "predict --help"])
-def test_help(command: str, fedkin: Command) -> None:
-    """The flags with their meaning."""
-    done = fedkin(command)
-    assert done.code == 0
-    assert "--out" in done.out
 
 
 def test_the_card_has_the_figures_of_a_constant_answer(fedkin: Command) -> None:

@@ -57,7 +57,6 @@ def test_run_and_again_from_its_folder(fedkin: Command, mine: str, small: str, t
     summary = json.loads(Path("first/summary.json").read_text())
     assert (summary["title"], summary["method"]) == ("Cautious (step=0.25)", "./mine.py:Cautious@step=0.25")
     assert "Cautious" in Path("first/report.html").read_text()
-
     shutil.rmtree("own")
     Path("elsewhere").mkdir()
     shutil.move("first", "elsewhere/moved")
