@@ -14,12 +14,12 @@ import tyro
 from tyro.conf import Positional
 
 from fedkin.cli import screen
-from fedkin.cli.options import options
+from fedkin.cli.flags import options
 from fedkin.core.errors import typed
 from fedkin.experiment.listing import ListedRun, listed, whole_of
 from fedkin.experiment.planned import planned_runs
 from fedkin.report.tables import DASH, Grid
-from fedkin.report.templates import page
+from fedkin.report.wording import page
 from fedkin.storage import lock
 from fedkin.storage.files import write_atomic
 

@@ -14,7 +14,7 @@ from fedkin.record.lines import RelationLine, RoundLine
 from fedkin.report.charts import Datum, chart
 from fedkin.report.figures import Figure, cut_axis, padded, scale, thinned
 from fedkin.report.palette import SLOTS
-from fedkin.report.templates import say
+from fedkin.report.wording import say
 
 MOST_COLUMNS = 120
 """Maximum number of rounds in which cluster membership is shown."""

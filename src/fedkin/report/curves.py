@@ -11,10 +11,8 @@ from fedkin.record.result import Result
 from fedkin.report import figures
 from fedkin.report.charts import Datum, Spec, chart
 from fedkin.report.figures import Figure, Groups, channels, end_labels, percent, prominent, thinned
-from fedkin.report.headline import NAMED, headline, rounds_of
-from fedkin.report.references import ALONE
-from fedkin.report.templates import say
-from fedkin.report.wording import cut, fitted, short_mb, tight
+from fedkin.report.headline import ALONE, NAMED, headline, rounds_of
+from fedkin.report.wording import cut, fitted, say, short_mb
 
 HEIGHT = 316
 """Height of the curves in pixels: the writer spreads their labels for it."""
@@ -228,7 +226,7 @@ def one_over_rounds(run: Result, reference: str, local: float | None, fair: bool
     drawn = [row[key] for row in rows for key in ("value", "low", "high") if key in row]
     low, high = (5 * math.floor(min(drawn) / 5), 5 * math.ceil(max(drawn) / 5)) if drawn else (0, 100)
     high = max(high, low + 5)
-    names = {**{series: tight(series) for series in last}, CONSTANT: "most frequent class"}
+    names = {**{series: series for series in last}, "worst 10 %": "worst 10%", CONSTANT: "most frequent class"}
     ends = [{"series": t, "name": names[t], "short": names[t].removesuffix(" over clients").removesuffix(" class"),
              "text": f"{last[t]:.1f}", "value": last[t], "label": label}
             for t, label in end_labels(last, low, high, ONE_HEIGHT)]  # fmt: skip

@@ -17,8 +17,8 @@ from fedkin.display import printable_parts
 from fedkin.evaluate import Spread, spread
 from fedkin.record.result import Result
 from fedkin.report.charts import Spec
+from fedkin.report.headline import ALONE, COMPARED
 from fedkin.report.palette import SHAPES, SLOTS, slots
-from fedkin.report.references import ALONE, COMPARED
 from fedkin.report.wording import cut
 
 Groups = Mapping[str, Sequence[Result]]

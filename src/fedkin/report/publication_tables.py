@@ -17,8 +17,8 @@ from fedkin.display import printable
 from fedkin.record.figures import over
 from fedkin.report.headline import NAMED, Headline
 from fedkin.report.tables import BOLD, DASH, Grid, Row, cells, figure_cells, figure_columns, short, to_markdown
-from fedkin.report.templates import say
 from fedkin.report.tuning import Tuned, tuning_table
+from fedkin.report.wording import say
 from fedkin.storage.files import write_atomic
 from fedkin.storage.folders import room
 

@@ -18,8 +18,7 @@ import torch
 import fedkin as package
 from commandline import Command, table
 from fedkin import Bundle, Client, Method, Round, Train, Work, to_all
-from fedkin.cli import _COMMANDS, _HOSTS, demo, screen
-from fedkin.cli.exit_codes import BAD_INPUT, DIVERGED
+from fedkin.cli import _COMMANDS, _HOSTS, BAD_INPUT, DIVERGED, commands, screen
 from fedkin.data import PARTITIONS, SOURCES
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import Compute, settings_from
@@ -627,7 +626,7 @@ def test_a_stopped_comparison_goes_on(fedkin: Command, small: str, monkeypatch: 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo with two rounds, in this process."""
-    monkeypatch.setattr(demo, "ROUNDS", 2)
+    monkeypatch.setattr(commands, "DEMO_ROUNDS", 2)
 
 
 def test_demo(short: None, fedkin: Command) -> None:
