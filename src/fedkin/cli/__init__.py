@@ -18,10 +18,10 @@ from fedkin.version import __version__
 OK, FAILED, BAD_INPUT, DIVERGED, INTERRUPTED = 0, 1, 2, 3, 130
 _HOSTS = ("keys", "link", "node", "submit", "status")
 _COMMANDS = {
-    "run": "flags.run_command",
-    "compare": "flags.compare_command",
-    "sweep": "flags.sweep_command",
-    "resume": "flags.resume_command",
+    "run": "train.run_command",
+    "compare": "train.compare_command",
+    "sweep": "train.sweep_command",
+    "resume": "train.resume_command",
     "check": "check.check_command",
     "list": "listing.list_command",
     "inspect": "inspect.inspect_command",

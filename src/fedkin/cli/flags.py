@@ -1,4 +1,4 @@
-"""Flags of commands, from the fields of classes and the texts below them, and the commands that train.
+"""Flags of commands, from the fields of classes and the texts below them.
 
 Flags are read before torch is imported: a typo is answered at once.
 """
@@ -344,7 +344,6 @@ def options(
     Args:
         prog: the command, for the help and for errors.
         description: what the command does; by default the class's docstring.
-        config: of tyro.
     """
     return tyro.cli(
         kind, args=args, prog=prog, description=description, config=config, console_outputs=sys.stderr is not None
@@ -356,43 +355,8 @@ def grouped(parts: Mapping[str, Any], args: list[str], prog: str, description: s
 
     Args:
         parts: name of a group -> an object with the defaults.
-        args: the words of the command line.
-        prog, description: as of `options`.
     """
     made = make_dataclass("flags", [(name, type(part), field(default=part)) for name, part in parts.items()])
     made.__module__ = "builtins"  # else tyro searches this file for the text of each group
     got: Any = options(made, args, prog, description, (tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands))
     return {name: getattr(got, name) for name in parts}
-
-
-# ---- the commands, which import torch when their flags are read
-def run_command(args: list[str]) -> int:
-    """Run ``fedkin run METHOD|FILE.toml [flags]``."""
-    asked = run_flags(args)
-    from fedkin.cli import commands  # after the flags, since this waits for torch
-
-    return commands.run(*asked)
-
-
-def compare_command(args: list[str]) -> int:
-    """Run ``fedkin compare M1 M2 ...|FILE.toml [flags]``."""
-    asked = compare_flags(args)
-    from fedkin.cli import commands
-
-    return commands.compare(*asked)
-
-
-def sweep_command(args: list[str]) -> int:
-    """Run ``fedkin sweep METHOD|FILE.toml --grid training.lr=0.01,0.1 [flags]``."""
-    asked = sweep_flags(args)
-    from fedkin.cli import sweep
-
-    return sweep.run(*asked)
-
-
-def resume_command(args: list[str]) -> int:
-    """Run ``fedkin resume FOLDER [flags]``: a run, a comparison or a sweep."""
-    asked = resume_flags(args)
-    from fedkin.cli import commands
-
-    return commands.resume(*asked)

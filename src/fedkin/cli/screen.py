@@ -36,14 +36,7 @@ class RunLog:
         number: int = 1,
         metric: str = "accuracy",
     ) -> None:
-        """Write the line of a run: method and seed, rounds, the final figure, and seconds since the line before it.
-
-        Args:
-            what: method and seed.
-            run: the run.
-            number: number of the run, from 1.
-            metric: the figure that is written.
-        """
+        """Write the line of a run: method and seed, rounds, the final figure, and seconds since the line before it."""
         if not self._on:
             return
         before, self._since = self._since, time.monotonic()

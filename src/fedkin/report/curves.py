@@ -33,7 +33,6 @@ def over_rounds(groups: Groups, first: Choice | None = None) -> list[Figure]:
     With several seeds the picked method has a band of ± one standard deviation over seeds.
 
     Args:
-        groups: title -> its runs, as from `fedkin.record.result.by_title`.
         first: the headline metric; None: accuracy.
     """
     drawn: list[Figure] = []
@@ -128,7 +127,6 @@ def traffic(groups: Groups, reference: str) -> Figure | None:
     A method that ends no higher than the reference is never above it: a rising curve of the same accuracies would be.
 
     Args:
-        groups: title -> its runs, as from `fedkin.record.result.by_title`.
         reference: the method whose final accuracy is the target; without it only totals are drawn.
     """
     base = groups.get(reference)
@@ -190,8 +188,6 @@ def one_over_rounds(run: Result, reference: str, local: float | None, fair: bool
     """Return the accuracy of one run by round, its worst tenth, and a band of ± one standard deviation over clients.
 
     Args:
-        run: the run.
-        reference: title of the reference.
         local: final accuracy of the reference, a fraction, drawn as a dashed line.
         fair: whether accuracy is the headline metric; else balanced accuracy comes first.
     """

@@ -168,7 +168,6 @@ def end_labels(lasts: Mapping[str, float], low: float, high: float, height: floa
     """Return the lines, the highest first, and the places of their labels on the axis, a line of text apart.
 
     Args:
-        lasts: last value of each line.
         low, high: ends of the axis; height: its length in pixels.
     """
     order = sorted(lasts, key=lambda name: -lasts[name])

@@ -129,9 +129,6 @@ def first_of(groups: Mapping[str, Sequence[Result]]) -> Choice:
 
     Clients with names are the same in all seeds: their test samples are added up. Others are different clients in each
     seed.
-
-    Args:
-        groups: title -> its runs, as from `fedkin.record.result.by_title`.
     """
     runs = [run for seeds in groups.values() for run in seeds]
     found: dict[int, list[Constant]] = {}
@@ -149,7 +146,6 @@ def unlearned(groups: Mapping[str, Sequence[Result]], first: Choice, same: bool 
     metric; with too few figures for an interval, where the mean is.
 
     Args:
-        groups: title -> its runs.
         first: the headline metric; same: whether clients are the same in every seed.
     """
     constants: list[Constant] = []
@@ -203,11 +199,7 @@ def what_alone_is(run: Result, reference: str) -> str:
 
 
 def which_is_which(groups: Mapping[str, Sequence[Result]]) -> str:
-    """Return how often clients train under each kind of training alone; "" unless both were run.
-
-    Args:
-        groups: title -> its runs, as from `fedkin.record.result.by_title`.
-    """
+    """Return how often clients train under each kind of training alone; "" unless both were run."""
     by_role = {runs[0].role: runs for runs in groups.values()}
     if not all(role in by_role for role in ALONE):
         return ""

@@ -117,7 +117,6 @@ def write_inspection(folder: Path | str, found: Found, command: str | None = Non
 
     Args:
         folder: folder to write to; made if it is missing, files of a former inspection are replaced.
-        found: result of ``Inspection.to_json``.
         command: command that repeats the inspection; omitted if None.
     """
     folder = Path(folder)

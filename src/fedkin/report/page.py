@@ -35,8 +35,6 @@ def write_page(folder: Path | str, content: Content, command: str = "") -> Path:
     A run is whole without them, so a warning says what could not be drawn.
 
     Args:
-        folder: folder to write to.
-        content: as from `fedkin.report.content.content_of`.
         command: command that repeats the runs; by default that of the only run, omitted if there is none.
 
     Returns:
@@ -97,10 +95,6 @@ def _overview(content: Content) -> Figure:
 
 def write_files(folder: Path | str, report: Content) -> list[Path]:
     """Write figures and tables into a folder, which is made if it is missing; files of the same names are replaced.
-
-    Args:
-        folder: folder to write to.
-        report: as from :func:`fedkin.report.content.content_of`.
 
     Returns:
         The paths, figures first.

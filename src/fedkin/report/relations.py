@@ -69,7 +69,6 @@ def relations_of(
 
     Args:
         run: the run; of several the first.
-        p: its clients.
         gains: gain by client, a fraction: of many clients only the harmed ones have a label.
         room: maximum number of bytes of the weights over rounds.
         lines: lines of ``relations.jsonl``, passed over several times.
@@ -174,10 +173,8 @@ def places(
     """Return the clients, in the order given, on a circle from the top clockwise, with a gap between groups.
 
     Args:
-        names: names of the clients.
         groups: index of each client's group, -1 for none.
         rings: index of the cluster by the method, where the groups are the true ones.
-        samples: training samples.
         harmed: which clients are harmed: of many clients only these have a label.
     """
     k = len(names)
@@ -243,10 +240,7 @@ def circle_figure(title: str, nodes: Sequence[CirclePlace], pairs: Sequence[Link
     """Return the circle with the strongest links of a method.
 
     Args:
-        title: display name of the method.
-        nodes: the clients.
         pairs: links as from `strongest`; total: the number of all links.
-        arrows: links have a direction.
     """
     every = total <= len(pairs)
     fact = f"{title}: {total} links" if every else f"{title}: each client's strongest links, {len(pairs)} of {total}"

@@ -121,7 +121,6 @@ def comparison_table(rows: Sequence[Row], extra: Headline | None = None) -> Grid
     """Return methods side by side; bold marks differences beyond an interval (see `bold_note`).
 
     Args:
-        rows: as from `comparison_rows`.
         extra: the averaged rounds, the last round alone, runs that diverged and the headline metric, as from
             :func:`fedkin.report.headline.headline`. Default: the caption names the rule, not the rounds, and accuracy
             is the headline.
@@ -216,7 +215,6 @@ def to_rich(grid: Grid, width: int | None = None) -> Table:
     """Return the table for the console; cells are text, never markup.
 
     Args:
-        grid: the table.
         width: characters in a line of the console; where the columns do not fit otherwise, one space separates them
             instead of two, then ± has no spaces, then headings take two lines, then long words such as paths, then "1
             of 9" is 1/9, then figures with ± take two lines. A table that is still wider stays so: print it without

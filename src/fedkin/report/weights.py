@@ -62,10 +62,7 @@ def frames(
     """Return the ``weights`` lines as at most ``most`` frames; None if there are none.
 
     Args:
-        lines: the lines of ``relations.jsonl``.
         order: all clients in the order of the map, ``[K]``.
-        labels: labels of its rows, as from `fedkin.report.figures.along`.
-        rounds: all rounds of the run.
         most: maximum number of frames; more rounds are averaged with their neighbours.
     """
     side, place = len(labels), places(order)
@@ -116,8 +113,6 @@ def weights_figure(found: Frames, fact: str, order_text: str = "") -> Figure:
     """Return a map of the mean over all rounds; the page replaces the data by single rounds.
 
     Args:
-        found: the weights.
-        fact: the title.
         order_text: sentence on the order of the clients.
     """
     labels, count, shared = found.labels, len(found.labels), len(found.order) > len(found.labels)
