@@ -304,16 +304,6 @@ def test_models_on_the_wire(method: Method, down: int, up: int) -> None:
     assert sum(t.numel() for t in got.values()) // net.size == up
 
 
-def test_warm_up_of_the_global_model_is_fedavg() -> None:
-    """IFCA-CAM's warm-up is FedAvg on h alone, and h alone predicts."""
-    shards = federation()
-    ours = run(CAM(IFCA(clusters=2), warmup=2), mlp(), shards, rounds_=2)
-    theirs = run(FedAvg(), mlp(), shards, rounds_=2)
-    assert torch.equal(ours.state.model, theirs.state.model)
-    for a, b in zip(ours.reports, theirs.reports, strict=True):
-        assert all(torch.equal(a.evaluation[i].test, b.evaluation[i].test) for i in range(5))
-
-
 def test_cluster_models_start_apart() -> None:
     """Equal starts would tie for ever; zeros would never move apart: the starts differ from each other and from h."""
     s = ByHand(CAM(IFCA(clusters=3)), mlp(), [federation()[0].train]).server

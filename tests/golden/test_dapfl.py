@@ -16,7 +16,7 @@ from torch import Tensor
 import plain
 from fedkin.capabilities.presets import preset, presets_of
 from fedkin.core import Bundle, Samples, Training
-from fedkin.methods import DAPFL, FedAvg
+from fedkin.methods import DAPFL
 from fedkin.methods.dapfl import affinity
 from toys import (
     ByHand,
@@ -438,15 +438,6 @@ def test_v1_is_ditto() -> None:
         hand.play()
         close(hand.server.model, [w])
         close([float(b.model) for b in hand.kept], own)
-
-
-def test_v1_without_pull_is_local_training() -> None:
-    """lam = 0: the personal branch of Ditto is local training, (0, 6) after a round; the global one is FedAvg."""
-    hand, average = two_quadratics(DAPFL(variant="v1", lam=0.0)), two_quadratics(FedAvg())
-    hand.play()
-    average.play()
-    close([float(b.model) for b in hand.kept], [0.0, 6.0])
-    close(hand.server.model, average.server.model)
 
 
 def test_no_nan_in_round_one_with_a_common_start() -> None:

@@ -77,13 +77,6 @@ def test_the_anchor_is_not_the_freshly_trained_copy() -> None:
         apart(figures(ours), wanted, 0.5)
 
 
-def test_without_pull_a_round_is_local_training() -> None:
-    """lam = 0: 0 and 4, 6, as local training from 0."""
-    hand = two_quadratics(Ditto(lam=0.0))
-    hand.play()
-    close(figures(hand), [1.5, 0.0, 6.0])
-
-
 def test_the_pull_is_the_squared_distance_with_a_gradient() -> None:
     """To the end: argmin 1/2 (v - 8)^2 + lam/2 v^2 = 8/(1 + lam) after one round from the anchor 0. A norm that is not
     squared would give 8 - lam, a detached one 8."""
@@ -145,26 +138,6 @@ def test_the_own_model_never_leaves() -> None:
     up = hand.play()
     assert {n: tuple(t.shape) for n, t in up.items()} == {"model": (5, hand.net.size)}
     assert not any(torch.equal(up.model[i], hand.kept[i].model) for i in range(5))
-
-
-@NETS
-def test_without_pull_every_round_is_local_training(net: Callable[[], Net]) -> None:
-    """lam = 0, three of five clients a round with drop-outs: own models and predictions are those of local training bit
-    for bit in every round, because the own model is trained first and so on the same batches."""
-    shards = federation()
-    kept: list[dict[int, Tensor]] = []
-
-    def look(server, simulation) -> None:
-        kept.append({i: b.model for i, b in simulation.states(server.acks).items() if "model" in b})
-
-    ours = run(Ditto(lam=0.0), net(), shards, rounds_=6, dropout=0.2, each_round=look)
-    mine, kept = kept, []
-    local = run(Local(), net(), shards, rounds_=6, dropout=0.2, each_round=look)
-    for a, b in zip(mine, kept, strict=True):
-        assert a.keys() == b.keys()
-        assert all(torch.equal(a[i], b[i]) for i in a)
-    for x, y in zip(ours.reports, local.reports, strict=True):
-        assert all(torch.equal(x.evaluation[i].test, y.evaluation[i].test) for i in x.evaluation)
 
 
 @NETS

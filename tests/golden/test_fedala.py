@@ -23,7 +23,7 @@ from fedkin.capabilities.views import views_of
 from fedkin.core import Batch, Bundle, ModelError, Net, Samples, Train, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches
-from fedkin.methods import FedALA, FedAvg
+from fedkin.methods import FedALA
 from fedkin.methods.fedala import loss_of_weights
 from toys import ByHand, apart, close, copies, federation, mlp, mlp_with_batchnorm, product_net, run, squares
 
@@ -149,12 +149,6 @@ def test_running_statistics_are_the_global_models() -> None:
         hand = ByHand(FedALA(layers=layers), net, [s.train for s in federation()])
         hand.play()
         assert torch.equal(hand.used(1).model[net.buffers], hand.server.model[net.buffers])
-
-
-def test_the_first_round_is_fedavgs() -> None:
-    """Bit for bit: no client has a model of its own yet."""
-    ours, plain = (run(m, mlp(), federation(), rounds_=1).state.model for m in (FedALA(), FedAvg()))
-    assert torch.equal(ours, plain)
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

@@ -97,19 +97,6 @@ def test_training_is_fedavgs_and_nothing_leaks_back(net: Callable[[], Net], part
 
 
 @NETS
-def test_without_tuning_it_is_fedavg(net: Callable[[], Net]) -> None:
-    """tune_epochs = 0: every client's evaluation in every round is FedAvg's bit for bit."""
-    ours, mine = models(FedAvgFT(tune_epochs=0), net)
-    avg, theirs = models(FedAvg(), net)
-    assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
-    for x, y in zip(ours.reports, avg.reports, strict=True):
-        assert x.evaluation.keys() == y.evaluation.keys()
-        for i, found in x.evaluation.items():
-            assert found.keys() == y.evaluation[i].keys()
-            assert all(torch.equal(found[n], y.evaluation[i][n]) for n in found)
-
-
-@NETS
 def test_the_body_stands_still_while_the_head_is_tuned(net: Callable[[], Net]) -> None:
     """Running statistics included, under momentum and weight decay."""
     training = Training(batch_size=5, lr=0.1, momentum=0.9, weight_decay=0.01)

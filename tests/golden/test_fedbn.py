@@ -131,12 +131,6 @@ def test_norms_are_found_by_their_kind_not_their_name() -> None:
     assert hand.play().shared.shape == (5, net.size - 4 * 10)
 
 
-def test_without_norms_it_is_fedavg() -> None:
-    """Bit for bit, over three rounds."""
-    ours, plain = (run(m, mlp(), federation(), rounds_=3).state for m in (FedBN(), FedAvg()))
-    assert torch.equal(ours.shared, plain.model)
-
-
 @pytest.mark.parametrize(
     ("method", "net", "lacking"),
     [

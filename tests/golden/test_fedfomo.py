@@ -8,7 +8,6 @@ models with the largest entries.
 In the tests the loss is 1/2 |w - (1, 0)|^2 and the models are points of the plane.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -18,7 +17,7 @@ from torch import Tensor
 import plain
 from fedkin.capabilities.logs import numbers_of
 from fedkin.capabilities.views import views_of
-from fedkin.core import Bundle, Download, Net, Round, Samples, Training
+from fedkin.core import Bundle, Download, Round, Samples, Training
 from fedkin.functional.pair_record import key
 from fedkin.methods import Local
 from fedkin.methods.fedfomo import FedFomo
@@ -409,16 +408,6 @@ def test_ids_that_point_at_nobody_are_refused(ids: list[int], ok: bool) -> None:
 
 
 # ---- runs ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm], ids=["plain", "batchnorm"])
-def test_without_others_it_is_local_training(net: Callable[[], Net]) -> None:
-    """peers = 0, or one client, with the trained model kept where validation does not improve: Local bit for bit."""
-    for shards, method in (
-        (federation(), FedFomo(peers=0, fallback="trained")),
-        (federation()[:1], FedFomo(fallback="trained")),
-    ):
-        ours, local = run(method, net(), shards), run(Local(), net(), shards)
-        for i, kept in local.clients.items():
-            assert not kept or torch.equal(ours.clients[i].model, kept.model)
 
 
 def test_it_is_not_local_training() -> None:

@@ -16,8 +16,8 @@ import torch
 
 import plain
 from fedkin.core import Training
-from fedkin.methods import FedAvg, FedOpt
-from toys import ByHand, apart, close, federation, mlp, mlp_with_batchnorm, run, two_quadratics
+from fedkin.methods import FedOpt
+from toys import ByHand, apart, close, federation, mlp_with_batchnorm, two_quadratics
 
 
 def played(method: FedOpt, rounds: int = 2, **changes: bool) -> list[float]:
@@ -97,13 +97,6 @@ def test_running_statistics_are_the_mean(rule) -> None:
     close(hand.server.model[net.buffers], weight @ up.model[:, net.buffers])
     assert hand.server.m.shape == (net.params.stop,)
     assert ("v" in hand.server) == (rule != "momentum")
-
-
-def test_without_momentum_it_is_fedavg() -> None:
-    """FedAvgM with b = 0 and eta = 1 is FedAvg bit for bit, with running statistics as well."""
-    for net in (mlp(), mlp_with_batchnorm()):
-        ours = run(FedOpt(rule="momentum", server_lr=1.0, beta1=0.0), net, federation())
-        assert torch.equal(ours.state.model, run(FedAvg(), net, federation()).state.model)
 
 
 def test_a_step_is_as_long_for_small_changes() -> None:

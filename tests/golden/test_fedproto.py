@@ -207,18 +207,6 @@ def test_figures_are_each_client_s_own() -> None:
     assert differ > 0
 
 
-@pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm], ids=["plain", "batchnorm"])
-def test_lam_0_is_local_training(net: Callable[[], Net]) -> None:
-    """Without the pull every client's model is Local's after every round, bit for bit, and so is what its head
-    predicts."""
-    shards = federation()
-    ours, local = run(FedProto(lam=0.0), net(), shards), run(Local(), net(), shards)
-    assert ours.clients.keys() == local.clients.keys()
-    assert all(torch.equal(b.model, local.clients[i].model) for i, b in ours.clients.items() if b)
-    for a, b in zip(ours.reports, local.reports, strict=True):
-        assert all(torch.equal(a.evaluation[i]["head.test"], b.evaluation[i].test) for i in a.evaluation)
-
-
 def test_no_pull_before_the_first_prototypes() -> None:
     """Round 1 is Local's bit for bit at any lam; round 2 is not."""
     shards = federation()

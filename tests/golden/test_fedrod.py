@@ -256,29 +256,11 @@ def models(
     return out
 
 
-@pytest.mark.parametrize("batchnorm", [False, True])
-@pytest.mark.parametrize("personal", ["own", "hyper"])
-def test_common_model_without_balance_is_fedavg(personal: str, batchnorm: bool) -> None:
-    """gamma = 0: the model on the server is FedAvg's bit for bit, as no personal gradient reaches it."""
-    pairs = zip(models(FedRoD(gamma=0.0, personal=personal), batchnorm), models(FedAvg(), batchnorm), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
-
-
 def test_the_common_model_does_not_depend_on_the_personal_part() -> None:
     """However the personal head is made: bit for bit the same common model, unlike FedAvg's."""
     own = models(FedRoD())
     assert all(torch.equal(a, b) for a, b in zip(own, models(FedRoD(personal="hyper")), strict=True))
     apart(own[-1], models(FedAvg())[-1], 1e-3)
-
-
-def test_even_classes_are_fedavg() -> None:
-    """Equal counts of all classes shift all logits alike: FedAvg up to rounding."""
-    shards = []
-    for i in range(5):
-        d = blobs(12, [1.0, 1, 1], i)
-        even = Samples(d.x, torch.arange(12) % 3)
-        shards.append(ClientData(even, even, even))
-    close(models(FedRoD(), shards=shards)[-1], models(FedAvg(), shards=shards)[-1], 1e-5)
 
 
 def test_predictions_of_an_untrained_personal_head_are_the_generic_ones() -> None:

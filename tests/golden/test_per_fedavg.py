@@ -274,19 +274,6 @@ def test_no_inner_step_is_fedavg_with_the_outer_step() -> None:
     )
 
 
-@pytest.mark.parametrize("order", ["first", "hessian-free"])
-def test_no_inner_step_on_equal_samples_is_fedavg(order: str) -> None:
-    """alpha = 0 on clients whose samples are all alike: every part of a batch has the same gradient; FedAvg with step
-    beta and a plain mean."""
-    shards = []
-    for i, n in enumerate((9, 23, 14, 30, 11)):
-        d = blobs(1, [1.0, 1, 1], i)
-        shards.append(ClientData(Samples(d.x.repeat(n, 1), d.y.repeat(n)), d, d))
-    method = PerFedAvg(order=order, inner_lr=0.0, outer_lr=0.1)
-    a, b = run(method, mlp(), shards), run(FedAvg(), mlp(), shards, uniform=True)
-    close(a.state.model, b.state.model)
-
-
 def test_inner_steps_matter() -> None:
     """alpha, the order and the adaptation each change what comes out; neither FedAvg nor Local comes out by chance."""
     models = [

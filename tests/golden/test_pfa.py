@@ -6,7 +6,7 @@ becomes a zero.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -30,7 +30,6 @@ from toys import (
     draw,
     federation,
     mlp,
-    mlp_with_batchnorm,
     quadratic,
     run,
     seeded,
@@ -204,21 +203,6 @@ def test_groups_are_made_after_half_of_the_rounds() -> None:
     """Six rounds: FedAvg in 1, 2, 3, groups from round 4 on; with after = 1 from round 2 on, with 0 from the first."""
     for after, wanted in ((None, [4, 5, 6]), (1, [2, 3, 4, 5, 6]), (0, [1, 2, 3, 4, 5, 6]), (6, [])):
         assert surveys(run(PFA(after=after), mlp(), federation(), rounds_=6)) == wanted
-
-
-@pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm], ids=["plain", "batchnorm"])
-@pytest.mark.parametrize(("method", "name"), [(PFA(clusters=1), "centres"), (PFA(after=9), "model")])
-def test_one_group_or_none_is_fedavg(method: PFA, name: str, net: Callable[[], Net]) -> None:
-    """G = 1, or no second phase: FedAvg bit for bit, with a late joiner; asking changes nothing. With drop-outs the
-    model is FedAvg's, too (who could not be asked predicts with the common model meanwhile)."""
-    for dropout in (0.0, 0.2):
-        odd = {"joins": [1, 1, 1, 1, 3], "dropout": dropout, "rounds_": 5}
-        a, b = run(method, net(), federation(), **odd), run(FedAvg(), net(), federation(), **odd)
-        assert torch.equal(a.state[name].reshape(-1), b.state.model)
-        for x, y in zip(a.reports, b.reports, strict=True):
-            assert x.cohort == y.cohort
-            asked = [i for i in x.evaluation if not dropout or name == "model" or int(x.clusters[i]) == 0]
-            assert all(torch.equal(x.evaluation[i].test, y.evaluation[i].test) for i in asked)
 
 
 def test_the_first_phase_is_fedavg() -> None:
