@@ -17,6 +17,7 @@ from fedkin import methods as m
 from fedkin.core import Method, Net, Samples, Training
 from fedkin.data import planted_groups
 from fedkin.experiment.settings import Compute
+from fedkin.server import Server
 from toys import (
     ByHand,
     Run,
@@ -93,17 +94,17 @@ def global_models(
     method: Method, name: str, net: Net, how: dict[str, Any], tolerance: float = 0.0, uniform: bool = False
 ) -> tuple[Run, Run]:
     """Runs of a method and of FedAvg, whose models agree after every round."""
-    how, seen = {"shards": SHARDS, **how}, list[list[Tensor]]()
-    runs = []
-    for one, part in ((method, name), (m.FedAvg(), "model")):
-        seen.append([])
-        more = {"uniform": uniform and not runs[:0], **how} if one is not method else how
-        runs.append(
-            run(one, net, each_round=lambda s, _, part=part: seen[-1].append(s.state[part].reshape(-1)), **more)
-        )
-    for x, y in zip(*seen, strict=True):
-        close(x[: net.size], y, tolerance)
-    return runs[0], runs[1]
+    seen: list[Tensor] = []
+
+    def look(server: Server, _: object) -> None:
+        model = server.state.get(name, server.state.get("model"))
+        seen.append(model if model.numel() else server.state.model)  # PFA has no centres in its first phase
+
+    how = {"shards": SHARDS, "each_round": look, **how}
+    ours, average = run(method, net, **how), run(m.FedAvg(), net, **{**how, "uniform": uniform})
+    for x, y in zip(seen[: len(ours.reports)], seen[len(ours.reports) :], strict=True):
+        close(x.reshape(-1)[: net.size], y, tolerance)
+    return ours, average
 
 
 @NETS
