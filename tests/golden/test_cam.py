@@ -9,7 +9,7 @@ authors' package and in Eq. 11. Eq. 13: the pull of FeSEM-CAM,
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -24,9 +24,7 @@ from fedkin.capabilities.asks import asks
 from fedkin.capabilities.groups import labels_of
 from fedkin.capabilities.logs import numbers_of
 from fedkin.capabilities.presets import preset as with_preset
-from fedkin.capabilities.presets import presets_of
 from fedkin.capabilities.views import views_of
-from fedkin.cli.flags import run_flags
 from fedkin.core import (
     Batch,
     Bundle,
@@ -45,7 +43,6 @@ from fedkin.core import (
     to_all,
     to_each,
 )
-from fedkin.experiment.settings import method_of
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, FedAvg, FedPer, FeSEM, get_method, get_title
 from fedkin.methods.cfl import CFL
 from fedkin.methods.fedsoft import FedSoft
@@ -555,50 +552,6 @@ def test_damping_does_not_reach_models_of_the_clients_own(order: str, update: st
 def fedbase(**fields: Any) -> CAM:
     return with_preset(
         CAM, "fedbase-0.10.3-ifca", inner=IFCA(clusters=2, choose_by="accuracy", assign="after"), warmup=0, **fields
-    )
-
-
-TRAINING = {"steps": 10, "batch_size": 32, "lr": 0.001, "momentum": 0.9}
-
-
-@pytest.mark.parametrize(
-    ("preset", "inner", "fields"),
-    [
-        ("paper", IFCA(), ("global", "simultaneous", "damped", "sum")),
-        ("paper", FeSEM(), ("cluster", "simultaneous", "mean", "sum")),
-        (
-            "paper",
-            CFL(),
-            ("global", "simultaneous", "mean", "sum"),
-        ),  # the paper does not wrap it: settings of training alone
-        ("fedbase-0.10.3-ifca", IFCA(), ("global", "cluster-first", "mean", "cluster")),
-        ("fedbase-0.10.3-fesem", FeSEM(), ("cluster", "global-first", "mean", "sum")),
-    ],
-)
-def test_presets(preset: str, inner: Method, fields: tuple[str, ...]) -> None:
-    """What each preset sets of warm-up, order, update and choice, in Python as on the command line; and the paper's
-    recipe."""
-    made = with_preset(CAM, preset, inner=inner)
-    assert (made.warmup_of, made.order, made.update, made.choose_on) == fields
-    assert presets_of(CAM(inner))[preset]["training"] == TRAINING
-    name = {"IFCA": "ifca-cam", "FeSEM": "fesem-cam", "CFL": "cfl-cam"}[type(inner).__name__]
-    settings, _ = run_flags([name, "--preset", preset])
-    assert (method := method_of(settings)) == replace(made, inner=method.inner)  # FeSEM-CAM's pull is not the default's
-    assert {field: getattr(settings.training, field) for field in TRAINING} == TRAINING
-
-
-def test_presets_of_the_other_method_are_refused() -> None:
-    """fedbase's settings of FeSEM-CAM are not those of IFCA-CAM; the command line says whose they are."""
-    with pytest.raises(ConfigError):
-        with_preset(CAM, "fedbase-0.10.3-fesem", inner=IFCA())
-    with pytest.raises(ConfigError, match=r"fedkin run fesem-cam --preset fedbase-0\.10\.3-fesem"):
-        run_flags(["ifca-cam", "--preset", "fedbase-0.10.3-fesem"])
-
-
-def test_changes_win_over_a_preset() -> None:
-    """A field that is given stands."""
-    assert with_preset(CAM, "paper", inner=FeSEM(), update="damped", warmup_of="global") == CAM(
-        FeSEM(), update="damped"
     )
 
 

@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import plain
-from fedkin.capabilities.presets import preset, presets_of
-from fedkin.core import Bundle, ModelError, Net, Samples, Training
+from fedkin.core import ModelError, Net, Samples, Training
 from fedkin.core.seeds import generator
 from fedkin.functional.retraining import (
     as_matrix,
@@ -302,13 +301,6 @@ def test_the_head_must_be_linear() -> None:
     net = Net(lambda: torch.nn.Sequential(torch.nn.Linear(4, 6), Cosine(6, 3, bias=False)), (4,), 3)
     with pytest.raises(ModelError):
         ByHand(QUICK, net, [federation()[0].train])
-
-
-def test_preset() -> None:
-    """The authors' own training; everything else is already the default."""
-    assert preset(CReFF, "code") == CReFF()
-    assert Training(**presets_of(CReFF())["code"]["training"]) == Training(epochs=10, lr=0.1, batch_size=32)
-    assert isinstance(ByHand(CReFF(), mlp(), [federation()[0].train]).server, Bundle)
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

@@ -15,11 +15,8 @@ import torch
 
 import plain
 from fedkin.capabilities.logs import numbers_of
-from fedkin.capabilities.presets import preset as with_preset
-from fedkin.cli.flags import run_flags
-from fedkin.core import Bundle, ConfigError, Method, Net, Training
+from fedkin.core import Bundle, Method, Net, Training
 from fedkin.data import Dirichlet, federate, load
-from fedkin.experiment.settings import method_of
 from fedkin.methods import DAPFL, Local
 from fedkin.methods.fedamp import FedAMP, attention, largest_step
 from fedkin.models.start import factory
@@ -423,27 +420,6 @@ def test_without_attention_it_is_a_pull_to_the_mean_of_the_others(net: Callable[
     b = run(DAPFL(variant="v1-uniform"), net(), federation(), participation=1.0)
     close(a.state.bank, b.state.bank, 1e-5)
     apart(a.state.bank, run(Local(), net(), federation(), participation=1.0).clients[0].model, 1e-3)
-
-
-@pytest.mark.parametrize("preset", ["flgo", "pfllib"])
-def test_presets_run(preset: str) -> None:
-    """Both stay finite; flgo's pull of 1/10^4 is next to none, and grows tenfold every 30 rounds."""
-    method = with_preset(FedAMP, preset, variant="heur" if preset == "flgo" else "distance")
-    result = run(method, mlp(), federation(), rounds_=2)
-    assert bool(torch.isfinite(result.state.bank).all())
-    hand = ByHand(method, mlp(), [s.train for s in federation()])
-    pulls = []
-    for hand.t in (0, 29, 30):
-        pulls.append(float(hand.download([0]).shared.pull))
-    close(pulls, [1e-4, 1e-4, 1e-3] if preset == "flgo" else [1, 1, 1], 1e-9)
-
-
-def test_flgos_preset_is_of_heurfedamp() -> None:
-    """FLGo's method of that name weighs by cosines: the preset is HeurFedAMP's; asked of FedAMP, the error says so."""
-    settings, _ = run_flags(["heur-fedamp", "--preset", "flgo"])
-    assert method_of(settings) == FedAMP(variant="heur", server_step=1e4, step_decay=0.1, decay_every=30)
-    with pytest.raises(ConfigError, match="fedkin run heur-fedamp --preset flgo"):
-        run_flags(["fedamp", "--preset", "flgo"])
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

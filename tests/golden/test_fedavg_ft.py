@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import plain
-from fedkin.capabilities.presets import preset
 from fedkin.core import Bundle, Net, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches
@@ -116,11 +115,6 @@ def test_everybody_tunes_participants_or_not() -> None:
     assert not any(torch.equal(w, hand.server.model) for w in tuned)
     losses = [(hand.client(i).loss(tuned[i]), hand.client(i).loss(hand.server.model)) for i in range(5)]
     assert all(after < before for after, before in losses)
-
-
-def test_preset_of_the_head() -> None:
-    """Ten epochs of the head alone."""
-    assert preset(FedAvgFT, "head") == FedAvgFT(part="head", tune_epochs=10)
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

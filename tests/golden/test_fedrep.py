@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 import plain
-from fedkin.capabilities.presets import preset, presets_of
 from fedkin.capabilities.views import views_of
 from fedkin.core import Batch, Bundle, Net, Samples, Train, Training, head_loss
 from fedkin.core.seeds import generator
@@ -213,14 +212,6 @@ def test_another_method_than_fedper() -> None:
     shards = federation()
     rep, per = run(FedRep(head_epochs=1), mlp(), shards), run(FedPer(), mlp(), shards)
     apart(rep.state.body, per.state.body, 1e-3)
-
-
-@pytest.mark.parametrize("name", presets_of(FedRep()))
-def test_presets(name: str) -> None:
-    """The authors' settings can be made and differ from the defaults in what their program does."""
-    method = preset(FedRep, name)
-    assert (method.head_epochs, method.final_head_epochs, method.first_head) == (10, 10, "average")
-    assert Training(**presets_of(FedRep())[name]["training"]).momentum == 0.5
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

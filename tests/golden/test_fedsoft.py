@@ -14,7 +14,6 @@ from torch import nn
 import plain
 from fedkin.capabilities.asks import asks
 from fedkin.capabilities.groups import labels_of
-from fedkin.capabilities.presets import preset
 from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, Client, Net, Round, Samples, Train, Training
 from fedkin.core.seeds import generator
@@ -394,25 +393,6 @@ def test_identical_clients_and_a_single_one_stay_finite() -> None:
         r = run(FedSoft(clusters=6, tau=1), mlp(), data)
         assert bool(torch.isfinite(r.state.centres).all())
         assert bool(torch.isfinite(r.state.u).all())
-
-
-def test_preset_of_the_authors_program() -> None:
-    """CIFAR-10 and rotated CIFAR-10: two clusters, 15 drawn for each, lam .01, every other round."""
-    m = preset(FedSoft, "code")
-    assert (m.clusters, m.per_cluster, m.lam, m.tau, m.sigma) == (2, 15, 0.01, 2, 1e-4)
-
-
-def test_answers_leave_the_client_as_it_is() -> None:
-    """An answer to the survey changes no state and draws nothing."""
-    hand = table()
-    client = hand.client(0, Bundle(centres=hand.server.centres))
-    before = client.state
-    first, second = (
-        asks(hand.method, "round").answer(hand.method, client).share,
-        asks(hand.method, "round").answer(hand.method, client).share,
-    )
-    assert client.state is before
-    assert torch.equal(first, second)
 
 
 def test_weights_of_the_run_count() -> None:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 import plain
-from fedkin.capabilities.presets import preset
 from fedkin.capabilities.views import views_of
 from fedkin.core import Batch, Bundle, Client, Net, Samples, Train, Training
 from fedkin.core.samples import tally
@@ -284,12 +283,6 @@ def test_inner_steps_matter() -> None:
     for i, a in enumerate(models):
         for b in models[:i]:
             apart(a, b, 1e-3)
-
-
-def test_presets() -> None:
-    """The usual step of 0.001; the PFedCS paper's comparison has one step size for both."""
-    assert preset(PerFedAvg, "pfedcs") == PerFedAvg(inner_lr=0.005, outer_lr=0.005)
-    assert preset(PerFedAvg, "paper") == PerFedAvg(outer_lr=0.001)
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

@@ -22,8 +22,6 @@ from scipy.stats import norm
 from torch import Tensor, nn
 
 import plain
-from fedkin.capabilities.presets import preset as with_preset
-from fedkin.capabilities.presets import presets_of
 from fedkin.capabilities.views import views_of
 from fedkin.core import Batch, Bundle, Client, Net, Train, Training, distillation
 from fedkin.core.seeds import generator
@@ -537,14 +535,6 @@ def test_gram_trick_in_float32_would_lose_the_distance() -> None:
     gram = float(a @ a + b @ b - 2 * (a @ b))
     assert abs(gram - exact) > 0.1 * exact
     assert math.isclose(exact, 5.12e-5, rel_tol=0.05)
-
-
-@pytest.mark.parametrize(("preset", "lr"), [("paper", 0.005), ("paper-resnet18", 0.1)])
-def test_presets_of_the_paper(preset: str, lr: float) -> None:
-    """Batches of 100, five epochs, rho = 1, and one step size for all that is trained."""
-    assert with_preset(PFedCS, preset) == PFedCS(rho=1, teacher_lr=None)
-    assert Training(**presets_of(PFedCS())[preset]["training"]) == Training(epochs=5, batch_size=100, lr=lr)
-    assert presets_of(PFedCS())[preset]["run"] == {"evaluate": "trained"}
 
 
 # ---- another program ------------------------------------------------------------------------------------------------
