@@ -292,7 +292,7 @@ def test_models_on_the_wire(method: Method, down: int, up: int) -> None:
     """Models per client and joint round: FedAvg 1 and 1, IFCA K and 1, IFCA-CAM K + 1 and 2, FeSEM 1 and 1, FeSEM-CAM 2
     and 2."""
     net = mlp()
-    hand = ByHand(method, net, [s.train for s in federation()])
+    hand = ByHand(method, net)
     for _ in range(4):
         hand.play()
     sent = hand.download(range(5)).row(0)
@@ -345,9 +345,7 @@ def test_the_first_clusters_are_means_under_eq_6_as_well() -> None:
 def test_newcomer_warms_up_at_once() -> None:
     """A client that comes after the warm-up of cluster models trains for all its rounds in one."""
     method = CAM(FeSEM(clusters=2), warmup=3, warmup_of="cluster")
-    hand = ByHand(
-        method, mlp(), [s.train for s in federation()], training=Training(steps=4, batch_size=5), present=4, total=10
-    )
+    hand = ByHand(method, training=Training(steps=4, batch_size=5), present=4, total=10)
     for _ in range(4):
         hand.play(range(4))
     hand.join(5)
@@ -364,7 +362,7 @@ def test_a_newcomers_warm_up_is_counted_as_the_training_settings_count() -> None
     in batches of 5 are 18 steps, not 6 steps or 2 epochs."""
     for training, steps in ((Training(steps=4, batch_size=5), 12), (Training(epochs=2, batch_size=5), 18)):
         method = CAM(FeSEM(clusters=2), warmup=3, warmup_of="cluster")
-        hand = ByHand(method, mlp(), [s.train for s in federation()], training=training, present=4)
+        hand = ByHand(method, training=training, present=4)
         for _ in range(3):
             hand.play(range(4))
         hand.join(5)
@@ -421,7 +419,7 @@ def test_clusters_of_models_warmed_up_alone(inner: Method) -> None:
     asks its clients cannot."""
     groups = [0, 1, 0, 1, 0]
     method = CAM(inner, warmup=2, warmup_of="cluster")
-    hand = ByHand(method, mlp(), [s.train for s in federation()], training=Training(batch_size=5, lr=0.1), group=groups)
+    hand = ByHand(method, training=Training(batch_size=5, lr=0.1), group=groups)
     hand.play()
     hand.play()
     assert "own" not in hand.server
@@ -466,7 +464,7 @@ def test_nobody_is_asked_in_the_warm_up_and_only_the_asked_are_sent_the_global_m
     """One round of warm-up: no survey. In the next everybody is asked, as nobody has answered; client 4, who comes
     later, is then the only one to be sent anything."""
     method = CAM(FedSoft(clusters=2, tau=50), warmup=1)
-    hand = ByHand(method, mlp(), [s.train for s in federation()], present=4)
+    hand = ByHand(method, present=4)
     assert asks(hand.method, "round").question(hand.method, hand.server, hand.at("survey", range(4), 1)) is None
     hand.play(range(4))
     assert len(hand.ask(range(4))["inner.share"]) == 4
@@ -495,7 +493,7 @@ def test_draws_reach_the_wrapped_method() -> None:
 def test_sampling_is_uniform_in_the_warm_up_and_the_wrapped_methods_afterwards() -> None:
     """FedAvg's cohort while only h is trained; then FedSoft's draw, with who was drawn for which centre."""
     method = CAM(FedSoft(clusters=2), warmup=1)
-    hand = ByHand(method, mlp(), [s.train for s in federation()], cohort=2)
+    hand = ByHand(method, cohort=2)
     first = method.sample(hand.server, hand.at("sample", range(5), 1))
     assert torch.equal(first, FedAvg().sample(Bundle(), hand.at("sample", range(5), 1)))
     second = method.sample(hand.server, hand.at("sample", range(5), 2))
@@ -703,7 +701,7 @@ class Two(Method):
 
 def test_wrapping_a_method_that_trains_two_models() -> None:
     """Two trainings at once: an error that says what can be wrapped, not a wrong result."""
-    hand = ByHand(CAM(Two(), warmup=0), mlp(), [s.train for s in federation()])
+    hand = ByHand(CAM(Two(), warmup=0))
     with pytest.raises(MethodError):
         hand.play()
 
@@ -738,7 +736,7 @@ class OwnLoss(Method):
 
 def test_wrapping_a_method_with_a_loss_of_its_own() -> None:
     """A loss that does not know of the partner's logits would train f as if it were alone: an error instead."""
-    hand = ByHand(CAM(OwnLoss(), warmup=0), mlp(), [s.train for s in federation()])
+    hand = ByHand(CAM(OwnLoss(), warmup=0))
     with pytest.raises(MethodError, match="head_loss"):
         hand.play()
 

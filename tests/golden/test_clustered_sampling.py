@@ -244,7 +244,7 @@ def test_the_last_update_of_each_client_is_kept() -> None:
 def test_running_statistics_are_averaged_and_no_part_of_an_update() -> None:
     """With batch normalisation the update has as many numbers as there are parameters."""
     net = mlp_with_batchnorm()
-    hand = ByHand(ClusteredSampling(), net, [s.train for s in federation()])
+    hand = ByHand(ClusteredSampling(), net)
     assert hand.server.updates.shape == (5, net.params.stop)
     up = hand.play([0, 3], drawn=Bundle(times=torch.tensor([1, 2]))).model
     close(hand.server.model[net.buffers], (up[0] + 2 * up[1])[net.buffers] / 3)

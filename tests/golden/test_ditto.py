@@ -104,7 +104,7 @@ def test_the_own_model_is_not_overwritten_by_the_download() -> None:
     """A client left out keeps its model bit for bit and goes on from it; a published program loads the new global model
     over every personal one after each round, which leaves one round of training with a pull."""
     net = mlp()
-    hand = ByHand(Ditto(), net, [s.train for s in federation()])
+    hand = ByHand(Ditto(), net)
     hand.play()
     before = [b.model.clone() for b in hand.kept]
     hand.play([0, 3])
@@ -121,7 +121,7 @@ def test_the_own_model_is_not_overwritten_by_the_download() -> None:
 def test_what_is_evaluated() -> None:
     """The client's own model; the global one is a view of its own name, so that their curves do not mix. A client never
     sampled has the common start, in round 1 as in round 100."""
-    hand = ByHand(Ditto(), mlp(), [s.train for s in federation()], training=Training(epochs=3, batch_size=5, lr=0.1))
+    hand = ByHand(Ditto(), training=Training(epochs=3, batch_size=5, lr=0.1))
     up = hand.play([0, 2])
     assert torch.equal(hand.used(2).model, hand.kept[2].model)
     assert torch.equal(hand.used(4).model, hand.net.w0)
@@ -134,7 +134,7 @@ def test_what_is_evaluated() -> None:
 
 def test_the_own_model_never_leaves() -> None:
     """Up goes the copy of the global model, and nothing else."""
-    hand = ByHand(Ditto(), mlp(), [s.train for s in federation()], training=Training(epochs=3, batch_size=5, lr=0.1))
+    hand = ByHand(Ditto(), training=Training(epochs=3, batch_size=5, lr=0.1))
     up = hand.play()
     assert {n: tuple(t.shape) for n, t in up.items()} == {"model": (5, hand.net.size)}
     assert not any(torch.equal(up.model[i], hand.kept[i].model) for i in range(5))
@@ -210,7 +210,7 @@ def test_coupled_steps_and_personal_epochs_exclude_each_other() -> None:
 @pytest.mark.parametrize("coupled", [False, True])
 def test_one_participant(coupled: bool) -> None:
     """m = 1: the global model is that client's copy."""
-    hand = ByHand(Ditto(coupled_steps=coupled), mlp(), [s.train for s in federation()])
+    hand = ByHand(Ditto(coupled_steps=coupled))
     up = hand.play([3])
     assert torch.equal(hand.server.model, up.model[0])
 

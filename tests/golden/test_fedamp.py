@@ -81,11 +81,7 @@ def test_weights_and_mixtures() -> None:
     """w = 0, 1, 3, sigma 1, alpha .5: xi_01 = .5 e^-1 = .18394, xi_02 = .5 e^-9, xi_12 = .5 e^-4 = .00916; the own
     weight is the rest; u_0 = .18394 * 1 + .0000617 * 3 = .18412."""
     hand = uploaded(FedAMP(sigma=1.0, server_step=0.5), LINE)
-    xi = [
-        [0.81599857, 0.18393972, 6.17e-05],
-        [0.18393972, 0.80690246, 0.00915782],
-        [6.17e-05, 0.00915782, 0.99078048],
-    ]
+    xi = [[0.81599857, 0.18393972, 6.17e-05], [0.18393972, 0.80690246, 0.00915782], [6.17e-05, 0.00915782, 0.99078048]]
     close(weights(hand), xi, 1e-8)
     close(mixtures(hand), [0.18412484, 0.83437592, 2.98149925])
 
@@ -273,13 +269,7 @@ def test_too_strong_a_pull_is_held_back_and_logged() -> None:
     close(hand.train(next(hand.method.client_update(client)), client), [0.625])
     hand.play()
     seen = numbers_of(hand.method, hand.server)
-    assert seen == {
-        "sigma": 1.0,
-        "step": 0.01,
-        "guarded": 0.0,
-        "pull": 5.0,
-        "clamped": 1.0,
-    }
+    assert seen == {"sigma": 1.0, "step": 0.01, "guarded": 0.0, "pull": 5.0, "clamped": 1.0}
     gentle = uploaded(FedAMP(sigma=1.0, server_step=0.5), LINE)
     gentle.play()
     assert numbers_of(gentle.method, gentle.server)["clamped"] == 0.0
@@ -290,13 +280,7 @@ def test_a_shortened_step_is_logged_and_the_pull_keeps_the_given_one() -> None:
     hand = uploaded(FedAMP(sigma=1.0, server_step=1.0), [[2.0]] * 3, [2.0] * 3)
     hand.play()
     seen = numbers_of(hand.method, hand.server)
-    assert seen == {
-        "sigma": 1.0,
-        "step": 0.5,
-        "guarded": 1.0,
-        "pull": 1.0,
-        "clamped": 0.0,
-    }
+    assert seen == {"sigma": 1.0, "step": 0.5, "guarded": 1.0, "pull": 1.0, "clamped": 0.0}
 
 
 def test_the_step_decays() -> None:

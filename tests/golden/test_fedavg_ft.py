@@ -99,7 +99,7 @@ def test_training_is_fedavgs_and_nothing_leaks_back(net: Callable[[], Net], part
 def test_the_body_stands_still_while_the_head_is_tuned(net: Callable[[], Net]) -> None:
     """Running statistics included, under momentum and weight decay."""
     training = Training(batch_size=5, lr=0.1, momentum=0.9, weight_decay=0.01)
-    hand = ByHand(FedAvgFT(part="head"), net(), [s.train for s in federation()], training=training)
+    hand = ByHand(FedAvgFT(part="head"), net(), training=training)
     hand.play()
     w = hand.used(2).model
     assert torch.equal(w[hand.net.body], hand.server.model[hand.net.body])
@@ -108,7 +108,7 @@ def test_the_body_stands_still_while_the_head_is_tuned(net: Callable[[], Net]) -
 
 def test_everybody_tunes_participants_or_not() -> None:
     """A client never sampled tunes the global model, too; each on its own data."""
-    hand = ByHand(FedAvgFT(), mlp(), [s.train for s in federation()], training=Training(batch_size=5, lr=0.1))
+    hand = ByHand(FedAvgFT(), training=Training(batch_size=5, lr=0.1))
     hand.play([0])
     tuned = torch.stack([hand.used(i).model for i in range(5)])
     assert len(tuned.unique(dim=0)) == 5

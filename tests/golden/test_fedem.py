@@ -79,7 +79,7 @@ def test_predictions_mix_probabilities_by_the_shares() -> None:
 
 def test_starts_differ_and_so_do_models_after_training() -> None:
     """Models that start equal get equal weights and steps for ever; the first start is the common one."""
-    server = ByHand(FedEM(), mlp(), [s.train for s in federation()]).server
+    server = ByHand(FedEM()).server
     assert len(server.models.unique(dim=0)) == 3
     assert torch.equal(server.models[0], mlp().w0)
     final = run(FedEM(), mlp(), federation()).state.models

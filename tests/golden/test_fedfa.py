@@ -194,9 +194,7 @@ def test_momentum_and_weights_change_a_run() -> None:
 def test_running_statistics_have_no_momentum() -> None:
     """They are averaged with the weights of the parameters; m has no entries for them."""
     net = mlp_with_batchnorm()
-    hand = ByHand(
-        FedFa(eta=5.0), net, [s.train for s in federation()], training=Training(epochs=1, batch_size=5, lr=0.05)
-    )
+    hand = ByHand(FedFa(eta=5.0), net, training=Training(epochs=1, batch_size=5, lr=0.05))
     hand.play()
     up = hand.play()
     p = information_weights(up.accuracy, torch.full((5,), 2), 0.5)

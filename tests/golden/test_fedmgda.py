@@ -80,12 +80,7 @@ CASES = {
 
 @pytest.mark.parametrize(("method", "g", "sizes", "lam", "d", "least"), CASES.values(), ids=CASES.keys())
 def test_direction(
-    method: FedMGDA,
-    g: list[list[float]],
-    sizes: list[int] | None,
-    lam: list[float],
-    d: list[float],
-    least: float,
+    method: FedMGDA, g: list[list[float]], sizes: list[int] | None, lam: list[float], d: list[float], least: float
 ) -> None:
     """One round through the real steps: the direction, lambda*, and min_i <g_i, d>; derivations beside the cases."""
     got = direction(federation_of(method, g, sizes))

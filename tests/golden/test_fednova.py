@@ -94,8 +94,7 @@ def test_server_momentum() -> None:
 def test_running_statistics_are_averaged_as_they_are() -> None:
     """They are no sum of gradients: the server's are the mean of the clients', weighted by samples."""
     net = mlp_with_batchnorm()
-    data = [s.train for s in federation()]
-    hand = ByHand(FedNova(), net, data, training=Training(epochs=2, batch_size=5, lr=0.1))
+    hand = ByHand(FedNova(), net, training=Training(epochs=2, batch_size=5, lr=0.1))
     before = hand.server.model
     up = hand.play([0, 3, 4])
     weight = torch.tensor([9.0, 30.0, 11.0]) / 50

@@ -17,7 +17,7 @@ import torch
 import plain
 from fedkin.core import Training
 from fedkin.methods import FedOpt
-from toys import ByHand, apart, close, federation, mlp_with_batchnorm, two_quadratics
+from toys import ByHand, apart, close, mlp_with_batchnorm, two_quadratics
 
 
 def played(method: FedOpt, rounds: int = 2, **changes: bool) -> list[float]:
@@ -89,8 +89,7 @@ def test_squares_are_of_the_change_and_start_at_tau_squared() -> None:
 def test_running_statistics_are_the_mean(rule) -> None:
     """The optimiser moves parameters alone: a step of its own could make a running variance negative."""
     net = mlp_with_batchnorm()
-    data = [s.train for s in federation()]
-    hand = ByHand(FedOpt(rule=rule), net, data, training=Training(epochs=2, batch_size=5, lr=0.1))
+    hand = ByHand(FedOpt(rule=rule), net, training=Training(epochs=2, batch_size=5, lr=0.1))
     for _ in range(2):
         up = hand.play([0, 3, 4])
     weight = torch.tensor([9.0, 30.0, 11.0]) / 50

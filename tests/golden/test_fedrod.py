@@ -177,7 +177,7 @@ def test_a_client_of_one_class_teaches_the_common_model_nothing() -> None:
 def test_the_personal_head_never_leaves_its_client() -> None:
     """Up and down goes one model; the head stays, and goes on from where it was."""
     net = mlp()
-    hand = ByHand(FedRoD(), net, [s.train for s in federation()])
+    hand = ByHand(FedRoD(), net)
     assert {n: t.numel() for n, t in hand.download([0]).row(0).items()} == {"model": net.size}
     assert {n: tuple(t.shape) for n, t in hand.play().items()} == {"model": (5, net.size)}
     request = next(hand.method.client_update(hand.client(2, hand.download([2]).row(0))))
@@ -193,7 +193,7 @@ def test_server_mean_is_weighted() -> None:
 
 def test_the_personal_head_starts_at_zero() -> None:
     """Whatever model a late joiner is sent."""
-    hand = ByHand(FedRoD(), mlp(), [s.train for s in federation()])
+    hand = ByHand(FedRoD())
     hand.server = hand.server.but(model=hand.net.w0 + 1.0)
     assert not any(bool(hand.used(i).head.any()) for i in range(3))
 
@@ -225,7 +225,7 @@ def test_hypernetwork_learns_from_the_personal_loss_alone() -> None:
 
 def test_hypernetwork_makes_a_head_for_a_newcomer() -> None:
     """A client never seen gets a head of its own class shares at once; it differs from that of another client."""
-    hand = ByHand(FedRoD(personal="hyper"), mlp(), [s.train for s in federation()], training=Training(epochs=3, lr=0.1))
+    hand = ByHand(FedRoD(personal="hyper"), training=Training(epochs=3, lr=0.1))
     for _ in range(3):
         hand.play([0, 1, 2])
     a, b = hand.used(3), hand.used(4)

@@ -13,7 +13,7 @@ import plain
 from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, Training
 from fedkin.methods import LGFedAvg
-from toys import ByHand, close, copies, federation, mlp, mlp_with_batchnorm, product_net, squares
+from toys import ByHand, close, copies, mlp, mlp_with_batchnorm, product_net, squares
 
 BODIES = (1.0, -0.5, 1.0)
 
@@ -67,7 +67,7 @@ def test_second_round_goes_on_from_the_kept_bodies() -> None:
 def test_the_body_never_leaves_its_client() -> None:
     """Up and down go heads only; running statistics stay with the body."""
     net = mlp_with_batchnorm()
-    hand = ByHand(LGFedAvg(), net, [s.train for s in federation()], training=Training(batch_size=5))
+    hand = ByHand(LGFedAvg(), net, training=Training(batch_size=5))
     sent, up = hand.download([0]).row(0), hand.play()
     assert {n: t.numel() for n, t in sent.items()} == {"head": net.head.stop}
     assert {n: tuple(t.shape) for n, t in up.items()} == {"head": (5, net.head.stop)}
@@ -77,7 +77,7 @@ def test_the_body_never_leaves_its_client() -> None:
 
 def test_view_after_training() -> None:
     """ "trained" is the head and the body of the client's last training; before it the same as the model."""
-    hand = ByHand(LGFedAvg(), mlp(), [s.train for s in federation()])
+    hand = ByHand(LGFedAvg())
     first = hand.client(1, hand.download([1]).row(0))
     assert torch.equal(views_of(hand.method, first)["trained"].model, mlp().w0)
     up = hand.play()

@@ -20,20 +20,7 @@ from fedkin.core import Bundle, Net, Samples, Training
 from fedkin.functional.pairs import differences_from
 from fedkin.methods import CAM, FedAvg
 from fedkin.methods.pfa import PFA, channel_shares
-from toys import (
-    ByHand,
-    ClientData,
-    Run,
-    blobs,
-    close,
-    copies,
-    draw,
-    federation,
-    mlp,
-    quadratic,
-    run,
-    seeded,
-)
+from toys import ByHand, ClientData, Run, blobs, close, copies, draw, federation, mlp, quadratic, run, seeded
 
 SPARSITIES = [(0.625, 0.875, 0.125), (0.5, 0.75, 0.25), (0.1, 0.2, 0.9), (0.125, 0.25, 0.875)]
 

@@ -28,19 +28,7 @@ from fedkin.core.seeds import generator
 from fedkin.functional.pairs import differences_from
 from fedkin.methods import PFedCS
 from fedkin.methods.pfedcs import candidates, customised_weights, row_distances, threshold
-from toys import (
-    ByHand,
-    ClientData,
-    apart,
-    blobs,
-    close,
-    copies,
-    federation,
-    mlp,
-    mlp_with_batchnorm,
-    plane_net,
-    run,
-)
+from toys import ByHand, ClientData, apart, blobs, close, copies, federation, mlp, mlp_with_batchnorm, plane_net, run
 
 HEADS = torch.tensor(
     [
@@ -468,7 +456,7 @@ def test_selecting_all_uses_no_threshold() -> None:
 def test_stages_and_what_travels() -> None:
     """beta = 2 of 4: no teacher in round 1, heads collected in round 1 only (round 2 is the last that mixes), and from
     round 3 on bodies alone."""
-    hand = ByHand(PFedCS(beta=2), mlp(), [s.train for s in federation()], total=4)
+    hand = ByHand(PFedCS(beta=2), total=4)
     seen = []
     for _ in range(4):
         sent = hand.download(range(5)).row(0)
@@ -493,7 +481,7 @@ def test_stage_one_is_half_of_the_run_by_default(total: int, last: int) -> None:
 
 def test_pool_of_classifiers() -> None:
     """The newest classifier of each client that has sent one. A client without one gets no teacher."""
-    hand = ByHand(PFedCS(beta=9, select="all"), mlp(), [s.train for s in federation()])
+    hand = ByHand(PFedCS(beta=9, select="all"))
     hand.play([0, 1])
     hand.play([2, 3])
     sent = hand.download([0, 3, 4])
@@ -514,7 +502,7 @@ def test_no_nan_from_a_common_start() -> None:
 def test_two_evaluation_points() -> None:
     """Evaluated is the client's head on the new common body; the view "trained" is its own model after training, before
     any training the same."""
-    hand = ByHand(PFedCS(beta=4), mlp(), [s.train for s in federation()])
+    hand = ByHand(PFedCS(beta=4))
     up = hand.play([0, 2])
     for i, body in ((2, up.body[1]), (4, hand.server.body)):
         client = hand.client(i, hand.method.deliver(hand.server, hand.at("evaluate", [i])).row(0))

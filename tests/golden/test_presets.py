@@ -52,7 +52,7 @@ def test_presets_of_fedamp(preset: str, pulls: list[float]) -> None:
     """Both stay finite; flgo's pull of 1/10^4 is next to none, and grows tenfold every 30 rounds."""
     method = with_preset(m.FedAMP, preset, variant="heur" if preset == "flgo" else "distance")
     assert bool(run(method, mlp(), federation(), rounds_=2).state.bank.isfinite().all())
-    hand, found = ByHand(method, mlp(), [s.train for s in federation()]), []
+    hand, found = ByHand(method), []
     for hand.t in (0, 29, 30):
         found.append(float(hand.download([0]).shared.pull))
     close(found, pulls, 1e-9)

@@ -11,14 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkin.core import (
-    Bundle,
-    Client,
-    ClientError,
-    ConfigError,
-    Method,
-    Training,
-)
+from fedkin.core import Bundle, Client, ClientError, ConfigError, Method, Training
 from fedkin.core.seeds import generator
 from fedkin.engines import Engine, Job, Loop, Task, Workers
 from fedkin.methods import CAM, CFIC, DAPFL, METHODS, Oracle
