@@ -235,15 +235,6 @@ def test_a_comparison_in_which_a_method_diverges(fedkin: Command, small: str, dr
     assert [row["diverged"] for row in rows] == ["", "", "", "1"]
 
 
-def test_without_out_the_folder_has_method_and_time(fedkin: Command, small: str) -> None:
-    """runs/METHOD-TIME, each time another."""
-    for _ in range(2):
-        assert fedkin(f"run local {small} --quiet").code == 0
-    names = [p.name for p in Path("runs").iterdir()]
-    assert len(names) == 2
-    assert all(re.fullmatch(r"local-\d{8}-\d{6}(-\d+)?", name) for name in names)
-
-
 def test_json_is_one_document(fedkin: Command, small: str) -> None:
     """--json prints the summary as one JSON document, and nothing else anywhere."""
     done = fedkin(f"run fedper {small} --seed 3 --out a --json")
@@ -295,28 +286,23 @@ def test_a_comparison_shows_clients_on_request(fedkin: Command, small: str) -> N
     assert "Clients" not in fedkin("resume a").out
 
 
-@pytest.mark.parametrize("command", ["run fedavg", "compare"])
-def test_quiet_prints_nothing(command: str, fedkin: Command, small: str) -> None:
-    """--quiet leaves both outputs empty; the folder is written all the same."""
-    done = fedkin(f"{'compare fedavg' if command == 'compare' else command} {small} --out a --quiet")
-    assert (done.code, done.out, done.err) == (0, "", "")
-    assert Path("a/report.html").exists()
-
-
-def test_a_config_file_is_run_again_byte_for_byte(fedkin: Command, small: str) -> None:
-    """``fedkin run FOLDER/config.toml`` gives the same lines as the run that wrote it."""
-    fedkin(f"run fesem-cam@clusters=2 {small} --dropout 0.3 --seed 2 --out a --quiet")
-    done = fedkin("run a/config.toml --out b --quiet")
-    assert done.code == 0
-    assert lines_in(Path("a")) == lines_in(Path("b"))
-    assert Path("a/config.toml").read_bytes() == Path("b/config.toml").read_bytes()
-
-
-def test_the_command_in_the_summary_works(fedkin: Command, small: str) -> None:
-    """The command that the summary gives for running it again is one that works."""
-    command = json.loads(fedkin(f"run fedavg {small} --out a --json").out)["command"]
-    assert fedkin(f"{command.removeprefix('fedkin ')} --out b --quiet").code == 0
-    assert lines_in(Path("a")) == lines_in(Path("b"))
+def test_a_run_is_made_again(fedkin: Command, small: str) -> None:
+    """By its config, by the command in its summary and by `run_settings`: the same lines byte for byte. Without --out
+    the folder is runs/METHOD-TIME, each time another."""
+    flags = "--dropout 0.3 --seed 2 --partition cluster-classes@groups=2"
+    printed = json.loads(fedkin(f"run fesem-cam@clusters=2 {small} {flags} --out a --json").out)
+    for command in ("run a/config.toml", printed["command"].removeprefix("fedkin ")):
+        done = fedkin(f"{command} --quiet")
+        assert (done.code, done.out, done.err) == (0, "", "")
+    names = [p.name for p in Path("runs").iterdir()]
+    assert len(names) == 2
+    for name in names:
+        assert re.fullmatch(r"fesem-cam@clusters=2-\d{8}-\d{6}(-\d+)?", name)
+        assert lines_in(Path("runs", name)) == lines_in(Path("a"))
+        assert Path("runs", name, "config.toml").read_bytes() == Path("a/config.toml").read_bytes()
+        assert Path("runs", name, "report.html").exists()
+    result = run_settings(settings_from(read_toml("a/config.toml")))
+    assert printed["final"]["accuracy"] == result.final.accuracy
 
 
 @dataclass(frozen=True)
@@ -648,32 +634,6 @@ def test_demo(short: None, fedkin: Command) -> None:
     (folder,) = Path("runs").iterdir()
     assert folder.name.startswith("demo-")
     assert {p.name for p in folder.iterdir()} >= {f"{n}-seed0" for n in ("da-pfl", "fesem-cam")} | PAGES
-
-
-@pytest.mark.thorough
-def test_demo_as_json(short: None, fedkin: Command) -> None:
-    """One JSON document with the runs."""
-    done = fedkin("demo --json")
-    assert (done.code, done.err) == (0, "")
-    assert [run["method"] for run in json.loads(done.out)] == [
-        "local",
-        "local-full",
-        "fedavg",
-        "da-pfl",
-        "da-pfl-safe",
-        "cfic",
-        "pfedcs",
-        "ifca-cam",
-        "ifca-cam-eq6",
-        "fesem-cam",
-    ]
-
-
-def test_a_run_from_flags_is_the_run_of_its_settings(fedkin: Command, small: str) -> None:
-    """What the command wrote is what run_settings gives for the settings in its config."""
-    fedkin(f"run ifca@clusters=2 {small} --partition cluster-classes@groups=2 --out a --quiet")
-    result = run_settings(settings_from(read_toml("a/config.toml")))
-    assert json.loads(Path("a/summary.json").read_text())["final"]["accuracy"] == result.final.accuracy
 
 
 def test_rounds_and_bytes_until_an_accuracy(fedkin: Command, small: str) -> None:
