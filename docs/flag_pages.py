@@ -15,7 +15,7 @@ from typing import Any
 import tyro
 
 from fedkin.cli.check import CheckFlags
-from fedkin.cli.demo import DemoFlags
+from fedkin.cli.commands import DemoFlags
 from fedkin.cli.export import ExportFlags, PredictFlags
 from fedkin.cli.flags import FLAG_GROUPS, ResumeFlags, RunsSettings, ShowCompare, ShowRun, ShowSweep, SweepSettings
 from fedkin.cli.inspect import Looking

@@ -27,3 +27,8 @@ class Done:
 
 Command = Callable[..., Done]
 Kept = Callable[[str, str, Callable[[], object]], Path]
+
+
+def table(text: str) -> list[list[str]]:
+    """Rows of a table ``command | words | more words``, one a line."""
+    return [[cell.strip() for cell in line.split("|")] for line in text.strip().splitlines()]

@@ -218,8 +218,8 @@ class ByHand:
     """
 
     method: Method
-    net: Net
-    data: Sequence[Samples]
+    net: Net = field(default_factory=mlp)
+    data: Sequence[Samples] = field(default_factory=lambda: [shard.train for shard in federation()])
     training: Training = field(default_factory=lambda: Training(batch_size=1000))
     total: int = 10
     loss: Callable[[Net, Tensor, Batch, Bundle], Tensor] | None = None

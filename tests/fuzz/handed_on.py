@@ -32,8 +32,7 @@ from typing import Any
 
 import tomli_w
 
-from fedkin.cli import main
-from fedkin.cli.exit_codes import BAD_INPUT, DIVERGED, OK
+from fedkin.cli import BAD_INPUT, DIVERGED, OK, main
 
 Draw = random.Random
 HERE, NEW = "HERE", "NEW"

@@ -9,7 +9,7 @@ authors' package and in Eq. 11. Eq. 13: the pull of FeSEM-CAM,
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -24,9 +24,7 @@ from fedkin.capabilities.asks import asks
 from fedkin.capabilities.groups import labels_of
 from fedkin.capabilities.logs import numbers_of
 from fedkin.capabilities.presets import preset as with_preset
-from fedkin.capabilities.presets import presets_of
 from fedkin.capabilities.views import views_of
-from fedkin.cli.flags import run_flags
 from fedkin.core import (
     Batch,
     Bundle,
@@ -45,7 +43,6 @@ from fedkin.core import (
     to_all,
     to_each,
 )
-from fedkin.experiment.settings import method_of
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, FedAvg, FedPer, FeSEM, get_method, get_title
 from fedkin.methods.cfl import CFL
 from fedkin.methods.fedsoft import FedSoft
@@ -295,23 +292,13 @@ def test_models_on_the_wire(method: Method, down: int, up: int) -> None:
     """Models per client and joint round: FedAvg 1 and 1, IFCA K and 1, IFCA-CAM K + 1 and 2, FeSEM 1 and 1, FeSEM-CAM 2
     and 2."""
     net = mlp()
-    hand = ByHand(method, net, [s.train for s in federation()])
+    hand = ByHand(method, net)
     for _ in range(4):
         hand.play()
     sent = hand.download(range(5)).row(0)
     assert sum(t.numel() for t in sent.values()) // net.size == down
     got = {n: t[0] for n, t in hand.play().items()}
     assert sum(t.numel() for t in got.values()) // net.size == up
-
-
-def test_warm_up_of_the_global_model_is_fedavg() -> None:
-    """IFCA-CAM's warm-up is FedAvg on h alone, and h alone predicts."""
-    shards = federation()
-    ours = run(CAM(IFCA(clusters=2), warmup=2), mlp(), shards, rounds_=2)
-    theirs = run(FedAvg(), mlp(), shards, rounds_=2)
-    assert torch.equal(ours.state.model, theirs.state.model)
-    for a, b in zip(ours.reports, theirs.reports, strict=True):
-        assert all(torch.equal(a.evaluation[i].test, b.evaluation[i].test) for i in range(5))
 
 
 def test_cluster_models_start_apart() -> None:
@@ -358,9 +345,7 @@ def test_the_first_clusters_are_means_under_eq_6_as_well() -> None:
 def test_newcomer_warms_up_at_once() -> None:
     """A client that comes after the warm-up of cluster models trains for all its rounds in one."""
     method = CAM(FeSEM(clusters=2), warmup=3, warmup_of="cluster")
-    hand = ByHand(
-        method, mlp(), [s.train for s in federation()], training=Training(steps=4, batch_size=5), present=4, total=10
-    )
+    hand = ByHand(method, training=Training(steps=4, batch_size=5), present=4, total=10)
     for _ in range(4):
         hand.play(range(4))
     hand.join(5)
@@ -377,7 +362,7 @@ def test_a_newcomers_warm_up_is_counted_as_the_training_settings_count() -> None
     in batches of 5 are 18 steps, not 6 steps or 2 epochs."""
     for training, steps in ((Training(steps=4, batch_size=5), 12), (Training(epochs=2, batch_size=5), 18)):
         method = CAM(FeSEM(clusters=2), warmup=3, warmup_of="cluster")
-        hand = ByHand(method, mlp(), [s.train for s in federation()], training=training, present=4)
+        hand = ByHand(method, training=training, present=4)
         for _ in range(3):
             hand.play(range(4))
         hand.join(5)
@@ -434,7 +419,7 @@ def test_clusters_of_models_warmed_up_alone(inner: Method) -> None:
     asks its clients cannot."""
     groups = [0, 1, 0, 1, 0]
     method = CAM(inner, warmup=2, warmup_of="cluster")
-    hand = ByHand(method, mlp(), [s.train for s in federation()], training=Training(batch_size=5, lr=0.1), group=groups)
+    hand = ByHand(method, training=Training(batch_size=5, lr=0.1), group=groups)
     hand.play()
     hand.play()
     assert "own" not in hand.server
@@ -479,7 +464,7 @@ def test_nobody_is_asked_in_the_warm_up_and_only_the_asked_are_sent_the_global_m
     """One round of warm-up: no survey. In the next everybody is asked, as nobody has answered; client 4, who comes
     later, is then the only one to be sent anything."""
     method = CAM(FedSoft(clusters=2, tau=50), warmup=1)
-    hand = ByHand(method, mlp(), [s.train for s in federation()], present=4)
+    hand = ByHand(method, present=4)
     assert asks(hand.method, "round").question(hand.method, hand.server, hand.at("survey", range(4), 1)) is None
     hand.play(range(4))
     assert len(hand.ask(range(4))["inner.share"]) == 4
@@ -508,7 +493,7 @@ def test_draws_reach_the_wrapped_method() -> None:
 def test_sampling_is_uniform_in_the_warm_up_and_the_wrapped_methods_afterwards() -> None:
     """FedAvg's cohort while only h is trained; then FedSoft's draw, with who was drawn for which centre."""
     method = CAM(FedSoft(clusters=2), warmup=1)
-    hand = ByHand(method, mlp(), [s.train for s in federation()], cohort=2)
+    hand = ByHand(method, cohort=2)
     first = method.sample(hand.server, hand.at("sample", range(5), 1))
     assert torch.equal(first, FedAvg().sample(Bundle(), hand.at("sample", range(5), 1)))
     second = method.sample(hand.server, hand.at("sample", range(5), 2))
@@ -565,50 +550,6 @@ def test_damping_does_not_reach_models_of_the_clients_own(order: str, update: st
 def fedbase(**fields: Any) -> CAM:
     return with_preset(
         CAM, "fedbase-0.10.3-ifca", inner=IFCA(clusters=2, choose_by="accuracy", assign="after"), warmup=0, **fields
-    )
-
-
-TRAINING = {"steps": 10, "batch_size": 32, "lr": 0.001, "momentum": 0.9}
-
-
-@pytest.mark.parametrize(
-    ("preset", "inner", "fields"),
-    [
-        ("paper", IFCA(), ("global", "simultaneous", "damped", "sum")),
-        ("paper", FeSEM(), ("cluster", "simultaneous", "mean", "sum")),
-        (
-            "paper",
-            CFL(),
-            ("global", "simultaneous", "mean", "sum"),
-        ),  # the paper does not wrap it: settings of training alone
-        ("fedbase-0.10.3-ifca", IFCA(), ("global", "cluster-first", "mean", "cluster")),
-        ("fedbase-0.10.3-fesem", FeSEM(), ("cluster", "global-first", "mean", "sum")),
-    ],
-)
-def test_presets(preset: str, inner: Method, fields: tuple[str, ...]) -> None:
-    """What each preset sets of warm-up, order, update and choice, in Python as on the command line; and the paper's
-    recipe."""
-    made = with_preset(CAM, preset, inner=inner)
-    assert (made.warmup_of, made.order, made.update, made.choose_on) == fields
-    assert presets_of(CAM(inner))[preset]["training"] == TRAINING
-    name = {"IFCA": "ifca-cam", "FeSEM": "fesem-cam", "CFL": "cfl-cam"}[type(inner).__name__]
-    settings, _ = run_flags([name, "--preset", preset])
-    assert (method := method_of(settings)) == replace(made, inner=method.inner)  # FeSEM-CAM's pull is not the default's
-    assert {field: getattr(settings.training, field) for field in TRAINING} == TRAINING
-
-
-def test_presets_of_the_other_method_are_refused() -> None:
-    """fedbase's settings of FeSEM-CAM are not those of IFCA-CAM; the command line says whose they are."""
-    with pytest.raises(ConfigError):
-        with_preset(CAM, "fedbase-0.10.3-fesem", inner=IFCA())
-    with pytest.raises(ConfigError, match=r"fedkin run fesem-cam --preset fedbase-0\.10\.3-fesem"):
-        run_flags(["ifca-cam", "--preset", "fedbase-0.10.3-fesem"])
-
-
-def test_changes_win_over_a_preset() -> None:
-    """A field that is given stands."""
-    assert with_preset(CAM, "paper", inner=FeSEM(), update="damped", warmup_of="global") == CAM(
-        FeSEM(), update="damped"
     )
 
 
@@ -760,7 +701,7 @@ class Two(Method):
 
 def test_wrapping_a_method_that_trains_two_models() -> None:
     """Two trainings at once: an error that says what can be wrapped, not a wrong result."""
-    hand = ByHand(CAM(Two(), warmup=0), mlp(), [s.train for s in federation()])
+    hand = ByHand(CAM(Two(), warmup=0))
     with pytest.raises(MethodError):
         hand.play()
 
@@ -795,7 +736,7 @@ class OwnLoss(Method):
 
 def test_wrapping_a_method_with_a_loss_of_its_own() -> None:
     """A loss that does not know of the partner's logits would train f as if it were alone: an error instead."""
-    hand = ByHand(CAM(OwnLoss(), warmup=0), mlp(), [s.train for s in federation()])
+    hand = ByHand(CAM(OwnLoss(), warmup=0))
     with pytest.raises(MethodError, match="head_loss"):
         hand.play()
 

@@ -13,7 +13,6 @@ import torch
 
 import plain
 from fedkin.capabilities.groups import labels_of
-from fedkin.capabilities.presets import preset, presets_of
 from fedkin.core import Bundle, Round, Samples, Training, stack, uniform_cohort
 from fedkin.methods import CFIC, FedAvg
 from fedkin.methods.cfic import even_cohort, label_feature
@@ -304,12 +303,6 @@ def test_running_statistics_are_averaged_and_take_no_part_in_the_correction() ->
     assert float(s.h[net.params].norm()) > 0.5
     assert not bool(s.h[net.buffers].any())
     close(s.model[net.buffers], (0.25 * rows[0] + 0.75 * rows[1])[net.buffers])
-
-
-def test_preset_of_the_paper() -> None:
-    """Labels come with the first model (Algorithm 1); batches of 64, lr .01, five local iterations (epochs)."""
-    assert preset(CFIC, "paper") == CFIC(register="lazy")
-    assert Training(**presets_of(CFIC())["paper"]["training"]) == Training(epochs=5, batch_size=64, lr=0.01)
 
 
 # ---- joining -------------------------------------------------------------------------------------------------------

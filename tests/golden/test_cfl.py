@@ -5,7 +5,7 @@ pencil. Throughout, "two pairs" are the updates (2, .2), (2, -.2), (-2, .4), (-2
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 
 import pytest
@@ -16,7 +16,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 import plain
 from fedkin.capabilities.groups import labels_of
 from fedkin.capabilities.logs import numbers_of
-from fedkin.core import Bundle, Client, Net, Train, Training
+from fedkin.core import Bundle, Client, Train, Training
 from fedkin.functional.linkage import bipartition, cosines
 from fedkin.methods import CAM, FedAvg
 from fedkin.methods.cfl import CFL
@@ -346,16 +346,6 @@ def test_a_walking_newcomer_does_not_hold_up_its_cluster() -> None:
 
 
 # ---- identities and real rounds ------------------------------------------------------------------------------------
-@pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm], ids=["plain", "batchnorm"])
-@pytest.mark.parametrize("method", [CFL(), CFL(eps2=1e9, after=0), CFL(eps1=0.0, after=0), CFL(gamma=0.99, **NOW)])
-def test_without_a_division_it_is_fedavg(method: CFL, net: Callable[[], Net]) -> None:
-    """Too early, eps2 out of reach, a mean that is never at rest, halves never unlike enough: FedAvg bit for bit, with
-    partial participation, drop-outs and a late joiner."""
-    odd = {"joins": [1, 1, 1, 1, 3], "dropout": 0.2, "rounds_": 5}
-    a, b = run(method, net(), federation(), **odd), run(FedAvg(), net(), federation(), **odd)
-    assert torch.equal(a.state.centres[0], b.state.model)
-    for x, y in zip(a.reports, b.reports, strict=True):
-        assert all(torch.equal(x.evaluation[i].test, y.evaluation[i].test) for i in x.evaluation)
 
 
 def test_divisions_in_real_rounds_change_what_is_learned() -> None:

@@ -244,7 +244,7 @@ def test_the_last_update_of_each_client_is_kept() -> None:
 def test_running_statistics_are_averaged_and_no_part_of_an_update() -> None:
     """With batch normalisation the update has as many numbers as there are parameters."""
     net = mlp_with_batchnorm()
-    hand = ByHand(ClusteredSampling(), net, [s.train for s in federation()])
+    hand = ByHand(ClusteredSampling(), net)
     assert hand.server.updates.shape == (5, net.params.stop)
     up = hand.play([0, 3], drawn=Bundle(times=torch.tensor([1, 2]))).model
     close(hand.server.model[net.buffers], (up[0] + 2 * up[1])[net.buffers] / 3)
@@ -330,16 +330,6 @@ def test_who_answers_shares_the_mean() -> None:
 
 
 # ---- identities ----------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm], ids=["plain", "batchnorm"])
-@pytest.mark.parametrize("by", ["size", "similarity"])
-def test_as_many_slots_as_equal_clients_is_fedavg(by: str, net) -> None:
-    """K = m and equal sizes: every client has one slot of its own, and the model is FedAvg's bit for bit."""
-    shards = federation((12, 12, 12, 12))
-    mine, theirs = (run(m, net(), shards, participation=1.0) for m in (ClusteredSampling(by=by), FedAvg()))
-    assert torch.equal(mine.state.model, theirs.state.model)
-    for a, b in zip(mine.reports, theirs.reports, strict=True):
-        assert a.cohort == b.cohort == [0, 1, 2, 3]
-        assert all(torch.equal(a.evaluation[i].test, b.evaluation[i].test) for i in a.evaluation)
 
 
 @pytest.mark.parametrize("by", ["size", "similarity"])

@@ -14,15 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import plain
-from fedkin.capabilities.presets import preset, presets_of
-from fedkin.core import Bundle, ModelError, Net, Samples, Training
+from fedkin.core import ModelError, Net, Samples, Training
 from fedkin.core.seeds import generator
-from fedkin.functional.retraining import (
-    as_matrix,
-    class_gradients,
-    gradient_distance,
-    with_bias,
-)
+from fedkin.functional.retraining import as_matrix, class_gradients, gradient_distance, with_bias
 from fedkin.methods.creff import CReFF
 from fedkin.methods.fedavg import FedAvg
 from fedkin.server import Plan, begin
@@ -225,7 +219,7 @@ def test_retraining_learns_the_federated_features() -> None:
 def test_the_gradient_is_of_the_model_as_received_in_eval_mode(net: Callable[[], Net]) -> None:
     """Features of w^t under its running statistics, before any training: what autograd gives for the mean cross-entropy
     of a class (all of its samples, where there are fewer than a draw takes)."""
-    hand = ByHand(QUICK, net(), [s.train for s in federation()], training=Training(epochs=2, batch_size=5, lr=0.1))
+    hand = ByHand(QUICK, net(), training=Training(epochs=2, batch_size=5, lr=0.1))
     hand.play()
     sent = hand.server
     up = hand.play()
@@ -276,7 +270,7 @@ def test_the_retrained_classifier_never_enters_the_model(net: Callable[[], Net])
 
 def test_reported_is_the_new_body_with_the_retrained_classifier() -> None:
     """The same for every client, whether it took part or not."""
-    hand = ByHand(QUICK, mlp(), [s.train for s in federation()], training=Training(batch_size=5, lr=0.1))
+    hand = ByHand(QUICK, training=Training(batch_size=5, lr=0.1))
     hand.play([0, 1])
     net, s = hand.net, hand.server
     for i in range(5):
@@ -302,13 +296,6 @@ def test_the_head_must_be_linear() -> None:
     net = Net(lambda: torch.nn.Sequential(torch.nn.Linear(4, 6), Cosine(6, 3, bias=False)), (4,), 3)
     with pytest.raises(ModelError):
         ByHand(QUICK, net, [federation()[0].train])
-
-
-def test_preset() -> None:
-    """The authors' own training; everything else is already the default."""
-    assert preset(CReFF, "code") == CReFF()
-    assert Training(**presets_of(CReFF())["code"]["training"]) == Training(epochs=10, lr=0.1, batch_size=32)
-    assert isinstance(ByHand(CReFF(), mlp(), [federation()[0].train]).server, Bundle)
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

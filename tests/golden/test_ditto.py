@@ -77,13 +77,6 @@ def test_the_anchor_is_not_the_freshly_trained_copy() -> None:
         apart(figures(ours), wanted, 0.5)
 
 
-def test_without_pull_a_round_is_local_training() -> None:
-    """lam = 0: 0 and 4, 6, as local training from 0."""
-    hand = two_quadratics(Ditto(lam=0.0))
-    hand.play()
-    close(figures(hand), [1.5, 0.0, 6.0])
-
-
 def test_the_pull_is_the_squared_distance_with_a_gradient() -> None:
     """To the end: argmin 1/2 (v - 8)^2 + lam/2 v^2 = 8/(1 + lam) after one round from the anchor 0. A norm that is not
     squared would give 8 - lam, a detached one 8."""
@@ -111,7 +104,7 @@ def test_the_own_model_is_not_overwritten_by_the_download() -> None:
     """A client left out keeps its model bit for bit and goes on from it; a published program loads the new global model
     over every personal one after each round, which leaves one round of training with a pull."""
     net = mlp()
-    hand = ByHand(Ditto(), net, [s.train for s in federation()])
+    hand = ByHand(Ditto(), net)
     hand.play()
     before = [b.model.clone() for b in hand.kept]
     hand.play([0, 3])
@@ -128,7 +121,7 @@ def test_the_own_model_is_not_overwritten_by_the_download() -> None:
 def test_what_is_evaluated() -> None:
     """The client's own model; the global one is a view of its own name, so that their curves do not mix. A client never
     sampled has the common start, in round 1 as in round 100."""
-    hand = ByHand(Ditto(), mlp(), [s.train for s in federation()], training=Training(epochs=3, batch_size=5, lr=0.1))
+    hand = ByHand(Ditto(), training=Training(epochs=3, batch_size=5, lr=0.1))
     up = hand.play([0, 2])
     assert torch.equal(hand.used(2).model, hand.kept[2].model)
     assert torch.equal(hand.used(4).model, hand.net.w0)
@@ -141,30 +134,10 @@ def test_what_is_evaluated() -> None:
 
 def test_the_own_model_never_leaves() -> None:
     """Up goes the copy of the global model, and nothing else."""
-    hand = ByHand(Ditto(), mlp(), [s.train for s in federation()], training=Training(epochs=3, batch_size=5, lr=0.1))
+    hand = ByHand(Ditto(), training=Training(epochs=3, batch_size=5, lr=0.1))
     up = hand.play()
     assert {n: tuple(t.shape) for n, t in up.items()} == {"model": (5, hand.net.size)}
     assert not any(torch.equal(up.model[i], hand.kept[i].model) for i in range(5))
-
-
-@NETS
-def test_without_pull_every_round_is_local_training(net: Callable[[], Net]) -> None:
-    """lam = 0, three of five clients a round with drop-outs: own models and predictions are those of local training bit
-    for bit in every round, because the own model is trained first and so on the same batches."""
-    shards = federation()
-    kept: list[dict[int, Tensor]] = []
-
-    def look(server, simulation) -> None:
-        kept.append({i: b.model for i, b in simulation.states(server.acks).items() if "model" in b})
-
-    ours = run(Ditto(lam=0.0), net(), shards, rounds_=6, dropout=0.2, each_round=look)
-    mine, kept = kept, []
-    local = run(Local(), net(), shards, rounds_=6, dropout=0.2, each_round=look)
-    for a, b in zip(mine, kept, strict=True):
-        assert a.keys() == b.keys()
-        assert all(torch.equal(a[i], b[i]) for i in a)
-    for x, y in zip(ours.reports, local.reports, strict=True):
-        assert all(torch.equal(x.evaluation[i].test, y.evaluation[i].test) for i in x.evaluation)
 
 
 @NETS
@@ -237,7 +210,7 @@ def test_coupled_steps_and_personal_epochs_exclude_each_other() -> None:
 @pytest.mark.parametrize("coupled", [False, True])
 def test_one_participant(coupled: bool) -> None:
     """m = 1: the global model is that client's copy."""
-    hand = ByHand(Ditto(coupled_steps=coupled), mlp(), [s.train for s in federation()])
+    hand = ByHand(Ditto(coupled_steps=coupled))
     up = hand.play([3])
     assert torch.equal(hand.server.model, up.model[0])
 

@@ -133,7 +133,7 @@ def test_proximal_term_is_squared() -> None:
 def test_starts_differ_and_the_first_is_the_common_one() -> None:
     """Five independent starts; member 0 has the run's."""
     net = mlp()
-    starts = ByHand(Ensemble(), net, [s.train for s in federation()]).server.models
+    starts = ByHand(Ensemble(), net).server.models
     assert torch.equal(starts[0], net.w0)
     assert len({tuple(w.tolist()) for w in starts}) == 5
 
@@ -250,7 +250,7 @@ def test_everybody_predicts_with_all_members() -> None:
     """Drawn or not, with drop-outs or a late joiner: the newest models of all members."""
     result = run(Ensemble(members=3), mlp(), federation(), dropout=0.4, joins=[1, 1, 1, 1, 3])
     assert all(len(r.evaluation) == (5 if r.round >= 3 else 4) for r in result.reports)
-    hand = ByHand(Ensemble(members=3), mlp(), [s.train for s in federation()])
+    hand = ByHand(Ensemble(members=3))
     hand.play([0])
     assert torch.equal(hand.used(4).models, hand.server.models)
 

@@ -23,7 +23,7 @@ from fedkin.capabilities.views import views_of
 from fedkin.core import Batch, Bundle, ModelError, Net, Samples, Train, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches
-from fedkin.methods import FedALA, FedAvg
+from fedkin.methods import FedALA
 from fedkin.methods.fedala import loss_of_weights
 from toys import ByHand, apart, close, copies, federation, mlp, mlp_with_batchnorm, product_net, run, squares
 
@@ -127,7 +127,7 @@ def test_steps_are_those_of_a_share_of_the_samples() -> None:
 def test_layers_are_layers_not_tensors(layers: int, numbers: int) -> None:
     """One layer is the head's weight and bias, 18 + 3 numbers, not the last tensor; below it is the global model."""
     net = mlp()
-    hand = ByHand(FedALA(layers=layers), net, [s.train for s in federation()], training=Training(lr=0.1, batch_size=5))
+    hand = ByHand(FedALA(layers=layers), net, training=Training(lr=0.1, batch_size=5))
     hand.play()
     hand.play()
     assert all(len(b.mix) == numbers for b in hand.kept)
@@ -139,22 +139,16 @@ def test_layers_are_layers_not_tensors(layers: int, numbers: int) -> None:
 def test_more_layers_than_there_are() -> None:
     """Three of a network of two."""
     with pytest.raises(ModelError):
-        ByHand(FedALA(layers=3), mlp(), [s.train for s in federation()])
+        ByHand(FedALA(layers=3))
 
 
 def test_running_statistics_are_the_global_models() -> None:
     """They are not mixed, and learning the weights leaves them as they are."""
     net = mlp_with_batchnorm()
     for layers in (1, 3):
-        hand = ByHand(FedALA(layers=layers), net, [s.train for s in federation()])
+        hand = ByHand(FedALA(layers=layers), net)
         hand.play()
         assert torch.equal(hand.used(1).model[net.buffers], hand.server.model[net.buffers])
-
-
-def test_the_first_round_is_fedavgs() -> None:
-    """Bit for bit: no client has a model of its own yet."""
-    ours, plain = (run(m, mlp(), federation(), rounds_=1).state.model for m in (FedALA(), FedAvg()))
-    assert torch.equal(ours, plain)
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

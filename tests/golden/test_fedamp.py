@@ -15,11 +15,8 @@ import torch
 
 import plain
 from fedkin.capabilities.logs import numbers_of
-from fedkin.capabilities.presets import preset as with_preset
-from fedkin.cli.flags import run_flags
-from fedkin.core import Bundle, ConfigError, Method, Net, Training
+from fedkin.core import Bundle, Method, Net, Training
 from fedkin.data import Dirichlet, federate, load
-from fedkin.experiment.settings import method_of
 from fedkin.methods import DAPFL, Local
 from fedkin.methods.fedamp import FedAMP, attention, largest_step
 from fedkin.models.start import factory
@@ -84,11 +81,7 @@ def test_weights_and_mixtures() -> None:
     """w = 0, 1, 3, sigma 1, alpha .5: xi_01 = .5 e^-1 = .18394, xi_02 = .5 e^-9, xi_12 = .5 e^-4 = .00916; the own
     weight is the rest; u_0 = .18394 * 1 + .0000617 * 3 = .18412."""
     hand = uploaded(FedAMP(sigma=1.0, server_step=0.5), LINE)
-    xi = [
-        [0.81599857, 0.18393972, 6.17e-05],
-        [0.18393972, 0.80690246, 0.00915782],
-        [6.17e-05, 0.00915782, 0.99078048],
-    ]
+    xi = [[0.81599857, 0.18393972, 6.17e-05], [0.18393972, 0.80690246, 0.00915782], [6.17e-05, 0.00915782, 0.99078048]]
     close(weights(hand), xi, 1e-8)
     close(mixtures(hand), [0.18412484, 0.83437592, 2.98149925])
 
@@ -276,13 +269,7 @@ def test_too_strong_a_pull_is_held_back_and_logged() -> None:
     close(hand.train(next(hand.method.client_update(client)), client), [0.625])
     hand.play()
     seen = numbers_of(hand.method, hand.server)
-    assert seen == {
-        "sigma": 1.0,
-        "step": 0.01,
-        "guarded": 0.0,
-        "pull": 5.0,
-        "clamped": 1.0,
-    }
+    assert seen == {"sigma": 1.0, "step": 0.01, "guarded": 0.0, "pull": 5.0, "clamped": 1.0}
     gentle = uploaded(FedAMP(sigma=1.0, server_step=0.5), LINE)
     gentle.play()
     assert numbers_of(gentle.method, gentle.server)["clamped"] == 0.0
@@ -293,13 +280,7 @@ def test_a_shortened_step_is_logged_and_the_pull_keeps_the_given_one() -> None:
     hand = uploaded(FedAMP(sigma=1.0, server_step=1.0), [[2.0]] * 3, [2.0] * 3)
     hand.play()
     seen = numbers_of(hand.method, hand.server)
-    assert seen == {
-        "sigma": 1.0,
-        "step": 0.5,
-        "guarded": 1.0,
-        "pull": 1.0,
-        "clamped": 0.0,
-    }
+    assert seen == {"sigma": 1.0, "step": 0.5, "guarded": 1.0, "pull": 1.0, "clamped": 0.0}
 
 
 def test_the_step_decays() -> None:
@@ -423,27 +404,6 @@ def test_without_attention_it_is_a_pull_to_the_mean_of_the_others(net: Callable[
     b = run(DAPFL(variant="v1-uniform"), net(), federation(), participation=1.0)
     close(a.state.bank, b.state.bank, 1e-5)
     apart(a.state.bank, run(Local(), net(), federation(), participation=1.0).clients[0].model, 1e-3)
-
-
-@pytest.mark.parametrize("preset", ["flgo", "pfllib"])
-def test_presets_run(preset: str) -> None:
-    """Both stay finite; flgo's pull of 1/10^4 is next to none, and grows tenfold every 30 rounds."""
-    method = with_preset(FedAMP, preset, variant="heur" if preset == "flgo" else "distance")
-    result = run(method, mlp(), federation(), rounds_=2)
-    assert bool(torch.isfinite(result.state.bank).all())
-    hand = ByHand(method, mlp(), [s.train for s in federation()])
-    pulls = []
-    for hand.t in (0, 29, 30):
-        pulls.append(float(hand.download([0]).shared.pull))
-    close(pulls, [1e-4, 1e-4, 1e-3] if preset == "flgo" else [1, 1, 1], 1e-9)
-
-
-def test_flgos_preset_is_of_heurfedamp() -> None:
-    """FLGo's method of that name weighs by cosines: the preset is HeurFedAMP's; asked of FedAMP, the error says so."""
-    settings, _ = run_flags(["heur-fedamp", "--preset", "flgo"])
-    assert method_of(settings) == FedAMP(variant="heur", server_step=1e4, step_decay=0.1, decay_every=30)
-    with pytest.raises(ConfigError, match="fedkin run heur-fedamp --preset flgo"):
-        run_flags(["fedamp", "--preset", "flgo"])
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import plain
-from fedkin.capabilities.presets import preset
 from fedkin.core import Bundle, Net, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches
@@ -97,23 +96,10 @@ def test_training_is_fedavgs_and_nothing_leaks_back(net: Callable[[], Net], part
 
 
 @NETS
-def test_without_tuning_it_is_fedavg(net: Callable[[], Net]) -> None:
-    """tune_epochs = 0: every client's evaluation in every round is FedAvg's bit for bit."""
-    ours, mine = models(FedAvgFT(tune_epochs=0), net)
-    avg, theirs = models(FedAvg(), net)
-    assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
-    for x, y in zip(ours.reports, avg.reports, strict=True):
-        assert x.evaluation.keys() == y.evaluation.keys()
-        for i, found in x.evaluation.items():
-            assert found.keys() == y.evaluation[i].keys()
-            assert all(torch.equal(found[n], y.evaluation[i][n]) for n in found)
-
-
-@NETS
 def test_the_body_stands_still_while_the_head_is_tuned(net: Callable[[], Net]) -> None:
     """Running statistics included, under momentum and weight decay."""
     training = Training(batch_size=5, lr=0.1, momentum=0.9, weight_decay=0.01)
-    hand = ByHand(FedAvgFT(part="head"), net(), [s.train for s in federation()], training=training)
+    hand = ByHand(FedAvgFT(part="head"), net(), training=training)
     hand.play()
     w = hand.used(2).model
     assert torch.equal(w[hand.net.body], hand.server.model[hand.net.body])
@@ -122,18 +108,13 @@ def test_the_body_stands_still_while_the_head_is_tuned(net: Callable[[], Net]) -
 
 def test_everybody_tunes_participants_or_not() -> None:
     """A client never sampled tunes the global model, too; each on its own data."""
-    hand = ByHand(FedAvgFT(), mlp(), [s.train for s in federation()], training=Training(batch_size=5, lr=0.1))
+    hand = ByHand(FedAvgFT(), training=Training(batch_size=5, lr=0.1))
     hand.play([0])
     tuned = torch.stack([hand.used(i).model for i in range(5)])
     assert len(tuned.unique(dim=0)) == 5
     assert not any(torch.equal(w, hand.server.model) for w in tuned)
     losses = [(hand.client(i).loss(tuned[i]), hand.client(i).loss(hand.server.model)) for i in range(5)]
     assert all(after < before for after, before in losses)
-
-
-def test_preset_of_the_head() -> None:
-    """Ten epochs of the head alone."""
-    assert preset(FedAvgFT, "head") == FedAvgFT(part="head", tune_epochs=10)
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

@@ -95,12 +95,7 @@ def test_the_head_never_moves_or_travels(net: Callable[[], Net]) -> None:
     """In a run with momentum and weight decay, up and down go bodies only, and every client's request has the common
     head, bit for bit, also in the last round and for a client never seen."""
     net = net()
-    hand = ByHand(
-        FedBABU(),
-        net,
-        [s.train for s in federation()],
-        training=Training(batch_size=5, momentum=0.9, weight_decay=0.01),
-    )
+    hand = ByHand(FedBABU(), net, training=Training(batch_size=5, momentum=0.9, weight_decay=0.01))
     size = net.size - net.head.stop
     for ids in ([0, 1, 2], [1, 2], [0, 3]):
         assert {n: t.numel() for n, t in hand.download(ids).row(0).items()} == {"body": size}
@@ -133,9 +128,7 @@ def test_fine_tuning_does_not_leak_back(net: Callable[[], Net], part: str) -> No
 @NETS
 def test_the_part_that_is_not_tuned_stands_still(net: Callable[[], Net]) -> None:
     """Tuning the head leaves the body and its running statistics bit for bit, tuning the body leaves the head."""
-    hand = ByHand(
-        FedBABU(), net(), [s.train for s in federation()], training=Training(batch_size=5, lr=0.1, weight_decay=0.01)
-    )
+    hand = ByHand(FedBABU(), net(), training=Training(batch_size=5, lr=0.1, weight_decay=0.01))
     hand.play()
     rest = {"head": hand.net.body, "body": hand.net.head}
     start = views_of(hand.method, hand.client(0, Bundle(hand.server)))["global"].model
@@ -148,7 +141,7 @@ def test_the_part_that_is_not_tuned_stands_still(net: Callable[[], Net]) -> None
 
 def test_step_size_and_epochs_of_fine_tuning() -> None:
     """By default five epochs at a tenth of the run's step size, also in a run that counts steps; otherwise as told."""
-    hand = ByHand(FedBABU(), mlp(), [s.train for s in federation()], training=Training(steps=2, batch_size=5, lr=0.3))
+    hand = ByHand(FedBABU(), training=Training(steps=2, batch_size=5, lr=0.3))
     asked = next(hand.method.personalize(hand.client(1, hand.download([1]).row(0)))).training(hand.training)
     assert (asked.epochs, asked.steps) == (5, None)
     close(asked.lr, 0.03)

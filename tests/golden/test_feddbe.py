@@ -74,7 +74,7 @@ def test_the_common_mean_is_found_in_the_first_round() -> None:
 
 def test_the_first_round_is_the_first_with_an_answer() -> None:
     """Until an answer has come, no mean is sent, so that clients go on to send theirs."""
-    hand = ByHand(FedDBE(), mlp(), [s.train for s in federation()])
+    hand = ByHand(FedDBE())
     assert set(hand.download([0]).row(0)) == {"model"}
     hand.play([2])
     assert set(hand.download([0]).row(0)) == {"model", "mean"}
@@ -128,7 +128,7 @@ def test_without_the_pull_and_without_a_vector_it_is_cross_entropy() -> None:
 def test_running_statistics_are_averaged() -> None:
     """They are the tail of the model, before the client's vector."""
     net = mlp_with_batchnorm()
-    hand = ByHand(FedDBE(), net, [s.train for s in federation()], training=Training(epochs=1, batch_size=5, lr=0.05))
+    hand = ByHand(FedDBE(), net, training=Training(epochs=1, batch_size=5, lr=0.05))
     hand.play([0, 3])
     up = hand.play([0, 3])
     assert up.model.shape == (2, net.size)

@@ -324,7 +324,7 @@ def test_running_statistics_have_no_dual() -> None:
     """g is 0 on running statistics, h has no entries for them, and the server's are the plain mean of the uploads',
     while its weights are not."""
     net = mlp_with_batchnorm()
-    hand = ByHand(FedDyn(), net, [s.train for s in federation()], training=Training(epochs=2, batch_size=5, lr=0.1))
+    hand = ByHand(FedDyn(), net, training=Training(epochs=2, batch_size=5, lr=0.1))
     for _ in range(3):
         up = hand.play([0, 3, 4])
     assert not any(bool(hand.kept[i].g[net.buffers].any()) for i in (0, 3, 4))
@@ -346,9 +346,7 @@ def test_first_round_is_fedprox() -> None:
 
 def test_it_is_not_fedprox_afterwards() -> None:
     """From round 2 on the linear term is there: a client that starts from the same model ends elsewhere."""
-    hand = ByHand(
-        FedDyn(reg=0.3), mlp(), [s.train for s in federation()], training=Training(epochs=2, batch_size=5, lr=0.1)
-    )
+    hand = ByHand(FedDyn(reg=0.3), training=Training(epochs=2, batch_size=5, lr=0.1))
     hand.play()
     request = next(hand.method.client_update(hand.client(0, hand.download([0]).row(0))))
     assert torch.equal(request.linear, -hand.kept[0].g)

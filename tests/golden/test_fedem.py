@@ -20,7 +20,7 @@ import plain
 from fedkin.core import Bundle, Samples, Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches
-from fedkin.methods import FedAvg, FedEM
+from fedkin.methods import FedEM
 from toys import ByHand, apart, close, federation, logit_net, mlp, run
 
 LOG3 = math.log(3)
@@ -79,17 +79,11 @@ def test_predictions_mix_probabilities_by_the_shares() -> None:
 
 def test_starts_differ_and_so_do_models_after_training() -> None:
     """Models that start equal get equal weights and steps for ever; the first start is the common one."""
-    server = ByHand(FedEM(), mlp(), [s.train for s in federation()]).server
+    server = ByHand(FedEM()).server
     assert len(server.models.unique(dim=0)) == 3
     assert torch.equal(server.models[0], mlp().w0)
     final = run(FedEM(), mlp(), federation()).state.models
     assert len(final.unique(dim=0)) == 3
-
-
-def test_with_one_component_it_is_fedavg() -> None:
-    """All weights and shares are 1."""
-    ours, plain = (run(m, mlp(), federation(), rounds_=3).state for m in (FedEM(components=1), FedAvg()))
-    close(ours.models[0], plain.model, 1e-6)
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

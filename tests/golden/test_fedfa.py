@@ -6,14 +6,12 @@ Among the participants: ``a = acc/sum acc``, ``phi = f/sum f`` (f: rounds taken 
 """
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
 
 import plain
-from fedkin.core import Bundle, Net, Samples, Training
-from fedkin.methods.fedavg import FedAvg
+from fedkin.core import Bundle, Samples, Training
 from fedkin.methods.fedfa import FedFa, information_weights
 from toys import (
     ByHand,
@@ -186,16 +184,6 @@ def test_worse_models_weigh_more() -> None:
     assert p[0] < p[1] < p[2]
 
 
-@pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm], ids=["plain", "batchnorm"])
-def test_equal_counts_alone_are_fedavg(net: Callable[[], Net]) -> None:
-    """alpha = 0, everybody there in every round, no momentum anywhere: the plain mean, FedAvg with uniform weights."""
-    method = FedFa(accuracy_share=0.0, eta=0.0, client_momentum=0.0)
-    ours = run(method, net(), federation(), participation=1.0)
-    fedavg = run(FedAvg(), net(), federation(), participation=1.0, uniform=True)
-    close(ours.state.model, fedavg.state.model, 1e-5)
-    assert ours.state.count.tolist() == [4] * 5
-
-
 def test_momentum_and_weights_change_a_run() -> None:
     """Each of the three parts moves the model: client momentum, server momentum, weights."""
     base = run(FedFa(), mlp(), federation()).state.model
@@ -206,9 +194,7 @@ def test_momentum_and_weights_change_a_run() -> None:
 def test_running_statistics_have_no_momentum() -> None:
     """They are averaged with the weights of the parameters; m has no entries for them."""
     net = mlp_with_batchnorm()
-    hand = ByHand(
-        FedFa(eta=5.0), net, [s.train for s in federation()], training=Training(epochs=1, batch_size=5, lr=0.05)
-    )
+    hand = ByHand(FedFa(eta=5.0), net, training=Training(epochs=1, batch_size=5, lr=0.05))
     hand.play()
     up = hand.play()
     p = information_weights(up.accuracy, torch.full((5,), 2), 0.5)

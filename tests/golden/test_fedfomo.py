@@ -8,7 +8,6 @@ models with the largest entries.
 In the tests the loss is 1/2 |w - (1, 0)|^2 and the models are points of the plane.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -18,7 +17,7 @@ from torch import Tensor
 import plain
 from fedkin.capabilities.logs import numbers_of
 from fedkin.capabilities.views import views_of
-from fedkin.core import Bundle, Download, Net, Round, Samples, Training
+from fedkin.core import Bundle, Download, Round, Samples, Training
 from fedkin.functional.pairs import key
 from fedkin.methods import Local
 from fedkin.methods.fedfomo import FedFomo
@@ -254,7 +253,7 @@ def test_only_models_that_were_uploaded_are_sent() -> None:
     has the id -1 and gains nothing. Start models of clients that have not taken part, which a published program sends,
     are never sent."""
     net = mlp()
-    hand = ByHand(FedFomo(epsilon=1.0, epsilon_decay=0.0), net, [s.train for s in federation()])
+    hand = ByHand(FedFomo(epsilon=1.0, epsilon_decay=0.0), net)
     assert hand.download([0, 1]).row(0) == Bundle()
     up = hand.play([1, 3])
     sent = hand.download([0, 1, 3])
@@ -272,7 +271,7 @@ def test_only_models_that_were_uploaded_are_sent() -> None:
 @pytest.mark.parametrize(("pool", "ids"), [("last-round", [2]), ("bank", [0, 1, 2])])
 def test_pool(pool: str, ids: list[int]) -> None:
     """Rounds with {0, 1}, then {2}: client 3 may be sent the last upload, or the newest of all three."""
-    hand = ByHand(FedFomo(pool=pool), mlp(), [s.train for s in federation()])
+    hand = ByHand(FedFomo(pool=pool))
     hand.play([0, 1])
     newest = hand.play([2]).model[0]
     row = hand.download([3]).row(0)
@@ -285,7 +284,7 @@ def test_pool(pool: str, ids: list[int]) -> None:
 def test_traffic_is_a_few_models_down_and_one_up() -> None:
     """M models and ids down, to train and to predict; one model, M ids and M + 1 gains up."""
     net = mlp()
-    hand = ByHand(FedFomo(peers=3), net, [s.train for s in federation()])
+    hand = ByHand(FedFomo(peers=3), net)
     hand.play()
     sent = hand.download([2]).row(0)
     assert {n: tuple(t.shape) for n, t in sent.items()} == {"models": (3, net.size), "ids": (3,)}
@@ -309,7 +308,7 @@ def test_empty_places_do_not_travel() -> None:
 def test_a_newcomer_chooses_among_models_at_once() -> None:
     """A client that comes late has the common start as both of its models: its own gain is 0, others may have some. Its
     row of P is new, the others' are as they were."""
-    hand = ByHand(FedFomo(), mlp(), [s.train for s in federation()], present=4)
+    hand = ByHand(FedFomo(), present=4)
     hand.play([0, 1, 2, 3])
     hand.play([0, 1, 2, 3])
     before = liked(hand)
@@ -383,7 +382,7 @@ def test_views() -> None:
 
 def test_what_is_delivered_for_an_evaluation() -> None:
     """The candidates of the next round and whose they are, never the client's own; nothing before any upload."""
-    hand = ByHand(FedFomo(peers=2), mlp(), [s.train for s in federation()])
+    hand = ByHand(FedFomo(peers=2))
     assert dict(hand.method.deliver(hand.server, hand.at("evaluate", [0, 1])).row(0)) == {}
     hand.play([0, 1, 2])
     at = hand.at("evaluate", [0, 1, 2, 3, 4])
@@ -409,16 +408,6 @@ def test_ids_that_point_at_nobody_are_refused(ids: list[int], ok: bool) -> None:
 
 
 # ---- runs ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm], ids=["plain", "batchnorm"])
-def test_without_others_it_is_local_training(net: Callable[[], Net]) -> None:
-    """peers = 0, or one client, with the trained model kept where validation does not improve: Local bit for bit."""
-    for shards, method in (
-        (federation(), FedFomo(peers=0, fallback="trained")),
-        (federation()[:1], FedFomo(fallback="trained")),
-    ):
-        ours, local = run(method, net(), shards), run(Local(), net(), shards)
-        for i, kept in local.clients.items():
-            assert not kept or torch.equal(ours.clients[i].model, kept.model)
 
 
 def test_it_is_not_local_training() -> None:

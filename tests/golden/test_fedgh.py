@@ -94,7 +94,7 @@ def test_mean_features_are_over_samples() -> None:
 @pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm])
 def test_mean_features_are_of_the_trained_body_in_eval_mode(net: Callable[[], Net]) -> None:
     """What leaves are class means under the final weights and running statistics."""
-    hand = ByHand(FedGH(), net(), [s.train for s in federation()], training=Training(epochs=2, batch_size=5, lr=0.1))
+    hand = ByHand(FedGH(), net(), training=Training(epochs=2, batch_size=5, lr=0.1))
     up = hand.play()
     for i, kept in enumerate(hand.kept):
         z = hand.net.features_and_logits(kept.model, hand.data[i].x)[0]
@@ -105,7 +105,7 @@ def test_mean_features_are_of_the_trained_body_in_eval_mode(net: Callable[[], Ne
 def test_the_header_is_trained() -> None:
     """The authors' program gives its optimiser the clients' network, so its header never moves. Ours does, in every
     round, and lowers the loss on the mean features it was trained on."""
-    hand = ByHand(FedGH(server_lr=0.5), mlp(), [s.train for s in federation()])
+    hand = ByHand(FedGH(server_lr=0.5))
     net = hand.net
     for _ in range(3):
         before = hand.server.head
@@ -138,7 +138,7 @@ def test_the_header_is_not_client_0_s() -> None:
 def test_bodies_are_never_averaged() -> None:
     """Every client trains on from its own body under the header it was sent."""
     asked: list[tuple[int, torch.Tensor]] = []
-    hand = ByHand(FedGH(server_lr=0.5), mlp(), [s.train for s in federation()], training=Training(batch_size=5, lr=0.1))
+    hand = ByHand(FedGH(server_lr=0.5), training=Training(batch_size=5, lr=0.1))
     hand.play()
     bodies, head = [b.model[hand.net.body] for b in hand.kept], hand.server.head
     hand.solve = lambda request, client: (asked.append((client.id, request.start)), request.start.clone())[1]
@@ -151,7 +151,7 @@ def test_bodies_are_never_averaged() -> None:
 def test_delivered_and_trained() -> None:
     """Reported: the client's body with the server's new header; the view "trained" has the header that the client
     trained itself. Who never took part has the common body and the server's header in both."""
-    hand = ByHand(FedGH(server_lr=0.5), mlp(), [s.train for s in federation()], training=Training(batch_size=5, lr=0.1))
+    hand = ByHand(FedGH(server_lr=0.5), training=Training(batch_size=5, lr=0.1))
     hand.play([0, 1])
     net = hand.net
     for i in (0, 1, 2):

@@ -25,7 +25,7 @@ from fedkin.core.rows import squared_distances
 from fedkin.functional.simplex import shortest
 from fedkin.methods import FedPAC
 from fedkin.methods.fedpac import head_weights, label_moments
-from toys import ByHand, close, copies, federation, mlp, mlp_with_batchnorm, plane_net, unusable
+from toys import ByHand, close, copies, mlp_with_batchnorm, plane_net, unusable
 
 ONE = torch.eye(2).flatten()
 
@@ -174,7 +174,7 @@ def test_a_class_without_centroid_is_not_pulled() -> None:
     """As in the first round: the same body with and without the weight of the pull."""
     ends = []
     for lam in (0.0, 9.0):
-        hand = ByHand(FedPAC(lam=lam), mlp(), [s.train for s in federation()], training=Training(batch_size=5, lr=0.1))
+        hand = ByHand(FedPAC(lam=lam), training=Training(batch_size=5, lr=0.1))
         ends.append(hand.play().body)
     assert torch.equal(*ends)
 
@@ -190,7 +190,7 @@ def test_views() -> None:
 def test_running_statistics_are_averaged() -> None:
     """They are the tail of the body, and move while it is trained."""
     net = mlp_with_batchnorm()
-    hand = ByHand(FedPAC(), net, [s.train for s in federation()], training=Training(epochs=1, batch_size=5, lr=0.05))
+    hand = ByHand(FedPAC(), net, training=Training(epochs=1, batch_size=5, lr=0.05))
     before = hand.server.body[net.buffers.start - net.head.stop :]
     up = hand.play([0, 3])
     assert not torch.equal(up.body[0, -len(before) :], before)

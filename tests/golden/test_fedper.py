@@ -87,7 +87,7 @@ def test_first_contact_uses_the_common_head() -> None:
 def test_the_head_never_leaves_its_client() -> None:
     """Up and down go bodies only."""
     net = mlp()
-    hand = ByHand(FedPer(), net, [s.train for s in federation()])
+    hand = ByHand(FedPer(), net)
     sent, up = hand.download([0]).row(0), hand.play()
     assert {n: t.numel() for n, t in sent.items()} == {"body": net.size - net.head.stop}
     assert {n: tuple(t.shape) for n, t in up.items()} == {"body": (5, net.size - net.head.stop)}
@@ -96,7 +96,7 @@ def test_the_head_never_leaves_its_client() -> None:
 def test_view_after_training() -> None:
     """ "trained" is the client's head with the body it trained itself."""
     net = mlp()
-    hand = ByHand(FedPer(), net, [s.train for s in federation()])
+    hand = ByHand(FedPer(), net)
     up = hand.play()
     client = hand.client(1, hand.download([1]).row(0))
     assert torch.equal(views_of(hand.method, client)["trained"].model, torch.cat([hand.kept[1].head, up.body[1]]))

@@ -51,8 +51,7 @@ def two_clients() -> list[Samples]:
 
 
 @pytest.mark.parametrize(
-    ("weighted", "wanted"),
-    [(False, [[3, 0], [0, 3], [1, 1]]), (True, [[2.5, 0], [0, 3.5], [1, 1]])],
+    ("weighted", "wanted"), [(False, [[3, 0], [0, 3], [1, 1]]), (True, [[2.5, 0], [0, 3.5], [1, 1]])]
 )
 def test_prototypes_are_means_over_their_owners(weighted: bool, wanted: list[list[float]]) -> None:
     """Class 0: (2 + 4)/2 = 3 plain, (3 * 2 + 1 * 4)/4 = 2.5 by samples; class 1: 3 and (1 * 2 + 3 * 4)/4 = 3.5; class 2
@@ -115,7 +114,7 @@ def test_the_nearest_prototype_predicts() -> None:
 def test_without_prototypes_the_head_predicts() -> None:
     """No class known: the head's logits, bit for bit; so before the first round."""
     net, x = mlp(), federation()[0].test.x
-    hand = ByHand(FedProto(), net, [s.train for s in federation()])
+    hand = ByHand(FedProto(), net)
     assert torch.equal(hand.method.predict(net, hand.used(0), x), net(net.w0, x))
 
 
@@ -130,7 +129,7 @@ def test_means_are_over_samples() -> None:
 @pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm])
 def test_means_are_of_the_trained_model_in_eval_mode(net: Callable[[], Net]) -> None:
     """What leaves are class means under the final weights and running statistics, not means over passes of training."""
-    hand = ByHand(FedProto(), net(), [s.train for s in federation()], training=Training(epochs=2, batch_size=5, lr=0.1))
+    hand = ByHand(FedProto(), net(), training=Training(epochs=2, batch_size=5, lr=0.1))
     up = hand.play()
     for i, kept in enumerate(hand.kept):
         z = hand.net.features_and_logits(kept.model, hand.data[i].x)[0]
@@ -151,7 +150,7 @@ def test_a_class_that_nobody_sends_keeps_its_prototype() -> None:
 def test_what_leaves_a_client() -> None:
     """No model; and class counts only where they are used as weights."""
     for weighted, dtype in ((False, torch.bool), (True, torch.int64)):
-        hand = ByHand(FedProto(weighted=weighted), mlp(), [s.train for s in federation()])
+        hand = ByHand(FedProto(weighted=weighted))
         up = hand.play()
         assert {n: tuple(t.shape) for n, t in up.items()} == {"means": (5, 3, 6), "weight": (5, 3)}
         assert up.weight.dtype == dtype
@@ -207,18 +206,6 @@ def test_figures_are_each_client_s_own() -> None:
     assert differ > 0
 
 
-@pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm], ids=["plain", "batchnorm"])
-def test_lam_0_is_local_training(net: Callable[[], Net]) -> None:
-    """Without the pull every client's model is Local's after every round, bit for bit, and so is what its head
-    predicts."""
-    shards = federation()
-    ours, local = run(FedProto(lam=0.0), net(), shards), run(Local(), net(), shards)
-    assert ours.clients.keys() == local.clients.keys()
-    assert all(torch.equal(b.model, local.clients[i].model) for i, b in ours.clients.items() if b)
-    for a, b in zip(ours.reports, local.reports, strict=True):
-        assert all(torch.equal(a.evaluation[i]["head.test"], b.evaluation[i].test) for i in a.evaluation)
-
-
 def test_no_pull_before_the_first_prototypes() -> None:
     """Round 1 is Local's bit for bit at any lam; round 2 is not."""
     shards = federation()
@@ -232,7 +219,7 @@ def test_the_pull_brings_features_to_the_prototypes() -> None:
     """With a strong pull the features of the clients lie nearer to their common prototypes than without."""
 
     def spread(lam: float) -> float:
-        hand = ByHand(FedProto(lam=lam), mlp(), [s.train for s in federation()], training=Training(epochs=3, lr=0.1))
+        hand = ByHand(FedProto(lam=lam), training=Training(epochs=3, lr=0.1))
         for _ in range(6):
             hand.play()
         total = 0.0

@@ -46,7 +46,7 @@ def test_pull_has_a_gradient_on_every_layer() -> None:
 
 def test_stragglers_do_part_of_their_epochs() -> None:
     """straggler_fraction = 1, E = 4: every client asks for 1 to 3 epochs, drawn by (seed, round, client)."""
-    hand = ByHand(FedProx(straggler_fraction=1.0), mlp(), [s.train for s in federation()], training=Training(epochs=4))
+    hand = ByHand(FedProx(straggler_fraction=1.0), training=Training(epochs=4))
     asked = set()
     for t in range(1, 9):
         hand.t = t
@@ -62,14 +62,14 @@ def test_stragglers_do_part_of_their_epochs() -> None:
 @pytest.mark.parametrize("training", [Training(epochs=1), Training(steps=3)])
 def test_no_stragglers_without_epochs_to_drop(training: Training) -> None:
     """One epoch, or a run that counts steps: everybody does all the work."""
-    hand = ByHand(FedProx(straggler_fraction=1.0), mlp(), [s.train for s in federation()], training=training)
+    hand = ByHand(FedProx(straggler_fraction=1.0), training=training)
     request = next(hand.method.client_update(hand.client(0, hand.download([0]).row(0))))
     assert request.epochs is None
 
 
 def test_everybody_is_evaluated_with_the_global_model() -> None:
     """The evaluated model is the server's."""
-    hand = ByHand(FedProx(), mlp(), [s.train for s in federation()])
+    hand = ByHand(FedProx())
     hand.play([1])
     assert torch.equal(hand.used(0).model, hand.server.model)
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 import plain
-from fedkin.capabilities.presets import preset, presets_of
 from fedkin.capabilities.views import views_of
 from fedkin.core import Batch, Bundle, Net, Samples, Train, Training, head_loss
 from fedkin.core.seeds import generator
@@ -86,7 +85,7 @@ def test_epochs_asked_for(training: Training) -> None:
     """The head trains for its own number of epochs, also in a run that counts steps; the body as the run, unless
     told."""
     for asked, epochs, steps in ((None, training.epochs, training.steps), (2, 2, None)):
-        hand = ByHand(FedRep(body_epochs=asked), mlp(), [s.train for s in federation()], training=training)
+        hand = ByHand(FedRep(body_epochs=asked), training=training)
         work = hand.method.client_update(hand.client(1, hand.download([1]).row(0)))
         head = next(work)
         assert (head.training(training).epochs, head.training(training).steps) == (10, None)
@@ -99,7 +98,7 @@ def test_what_is_frozen_stands_still(net: Callable[[], Net]) -> None:
     """Under momentum and weight decay: the head is trained on the body as received, the body through the head just
     trained, and neither step moves the other part. One optimiser for both, with gradients set to zero, moves a frozen
     head by momentum and decay."""
-    hand = ByHand(FedRep(head_epochs=3), net(), [s.train for s in federation()], training=HARD)
+    hand = ByHand(FedRep(head_epochs=3), net(), training=HARD)
     hand.play()
     client = hand.client(1, hand.download([1]).row(0))
     work = hand.method.client_update(client)
@@ -136,7 +135,7 @@ def test_training_on_features_is_training_with_a_frozen_body(net: Callable[[], N
 
 def test_only_the_body_leaves() -> None:
     """Up and down goes the body: FL-bench's FedRep sends the whole model and counts it."""
-    hand = ByHand(FedRep(final_head_epochs=2), mlp(), [s.train for s in federation()])
+    hand = ByHand(FedRep(final_head_epochs=2))
     size = hand.net.size - hand.net.head.stop
     assert {n: t.numel() for n, t in hand.download([0]).row(0).items()} == {"body": size}
     assert {n: tuple(t.shape) for n, t in hand.play().items()} == {"body": (5, size)}
@@ -154,7 +153,7 @@ def test_a_client_with_one_class_trains_its_head() -> None:
 
 def test_first_head_is_the_common_one() -> None:
     """A client that comes in round 3 starts with the head of round 0, on the body of round 2."""
-    hand = ByHand(FedRep(), mlp(), [s.train for s in federation()])
+    hand = ByHand(FedRep())
     hand.play([0, 1])
     hand.play([1, 2])
     client = hand.client(4, hand.download([4]).row(0))
@@ -213,14 +212,6 @@ def test_another_method_than_fedper() -> None:
     shards = federation()
     rep, per = run(FedRep(head_epochs=1), mlp(), shards), run(FedPer(), mlp(), shards)
     apart(rep.state.body, per.state.body, 1e-3)
-
-
-@pytest.mark.parametrize("name", presets_of(FedRep()))
-def test_presets(name: str) -> None:
-    """The authors' settings can be made and differ from the defaults in what their program does."""
-    method = preset(FedRep, name)
-    assert (method.head_epochs, method.final_head_epochs, method.first_head) == (10, 10, "average")
-    assert Training(**presets_of(FedRep())[name]["training"]).momentum == 0.5
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

@@ -177,7 +177,7 @@ def test_a_client_of_one_class_teaches_the_common_model_nothing() -> None:
 def test_the_personal_head_never_leaves_its_client() -> None:
     """Up and down goes one model; the head stays, and goes on from where it was."""
     net = mlp()
-    hand = ByHand(FedRoD(), net, [s.train for s in federation()])
+    hand = ByHand(FedRoD(), net)
     assert {n: t.numel() for n, t in hand.download([0]).row(0).items()} == {"model": net.size}
     assert {n: tuple(t.shape) for n, t in hand.play().items()} == {"model": (5, net.size)}
     request = next(hand.method.client_update(hand.client(2, hand.download([2]).row(0))))
@@ -193,7 +193,7 @@ def test_server_mean_is_weighted() -> None:
 
 def test_the_personal_head_starts_at_zero() -> None:
     """Whatever model a late joiner is sent."""
-    hand = ByHand(FedRoD(), mlp(), [s.train for s in federation()])
+    hand = ByHand(FedRoD())
     hand.server = hand.server.but(model=hand.net.w0 + 1.0)
     assert not any(bool(hand.used(i).head.any()) for i in range(3))
 
@@ -225,7 +225,7 @@ def test_hypernetwork_learns_from_the_personal_loss_alone() -> None:
 
 def test_hypernetwork_makes_a_head_for_a_newcomer() -> None:
     """A client never seen gets a head of its own class shares at once; it differs from that of another client."""
-    hand = ByHand(FedRoD(personal="hyper"), mlp(), [s.train for s in federation()], training=Training(epochs=3, lr=0.1))
+    hand = ByHand(FedRoD(personal="hyper"), training=Training(epochs=3, lr=0.1))
     for _ in range(3):
         hand.play([0, 1, 2])
     a, b = hand.used(3), hand.used(4)
@@ -256,29 +256,11 @@ def models(
     return out
 
 
-@pytest.mark.parametrize("batchnorm", [False, True])
-@pytest.mark.parametrize("personal", ["own", "hyper"])
-def test_common_model_without_balance_is_fedavg(personal: str, batchnorm: bool) -> None:
-    """gamma = 0: the model on the server is FedAvg's bit for bit, as no personal gradient reaches it."""
-    pairs = zip(models(FedRoD(gamma=0.0, personal=personal), batchnorm), models(FedAvg(), batchnorm), strict=True)
-    assert all(torch.equal(a, b) for a, b in pairs)
-
-
 def test_the_common_model_does_not_depend_on_the_personal_part() -> None:
     """However the personal head is made: bit for bit the same common model, unlike FedAvg's."""
     own = models(FedRoD())
     assert all(torch.equal(a, b) for a, b in zip(own, models(FedRoD(personal="hyper")), strict=True))
     apart(own[-1], models(FedAvg())[-1], 1e-3)
-
-
-def test_even_classes_are_fedavg() -> None:
-    """Equal counts of all classes shift all logits alike: FedAvg up to rounding."""
-    shards = []
-    for i in range(5):
-        d = blobs(12, [1.0, 1, 1], i)
-        even = Samples(d.x, torch.arange(12) % 3)
-        shards.append(ClientData(even, even, even))
-    close(models(FedRoD(), shards=shards)[-1], models(FedAvg(), shards=shards)[-1], 1e-5)
 
 
 def test_predictions_of_an_untrained_personal_head_are_the_generic_ones() -> None:

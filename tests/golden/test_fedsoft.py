@@ -14,7 +14,6 @@ from torch import nn
 import plain
 from fedkin.capabilities.asks import asks
 from fedkin.capabilities.groups import labels_of
-from fedkin.capabilities.presets import preset
 from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, Client, Net, Round, Samples, Train, Training
 from fedkin.core.seeds import generator
@@ -121,7 +120,7 @@ def test_importance_comes_from_training_samples_alone() -> None:
 
 def test_centres_start_apart() -> None:
     """Equal centres would fit every sample alike, so that all samples fall to the first for ever."""
-    hand = ByHand(FedSoft(clusters=3), mlp(), [s.train for s in federation()])
+    hand = ByHand(FedSoft(clusters=3))
     for i in range(3):
         for j in range(i):
             apart(hand.server.centres[i], hand.server.centres[j], 0.1)
@@ -139,7 +138,7 @@ def asked(hand: ByHand, t: int) -> list[int]:
 
 def test_everybody_is_asked_every_tau_rounds() -> None:
     """tau = 3: rounds 1, 4, 7; in between nobody, since everybody has answered."""
-    hand = ByHand(FedSoft(clusters=2, tau=3), mlp(), [s.train for s in federation()])
+    hand = ByHand(FedSoft(clusters=2, tau=3))
     assert asked(hand, 1) == [0, 1, 2, 3, 4]
     hand.ask()
     assert [asked(hand, t) for t in range(2, 8)] == [[], [], [0, 1, 2, 3, 4], [], [], [0, 1, 2, 3, 4]]
@@ -148,7 +147,7 @@ def test_everybody_is_asked_every_tau_rounds() -> None:
 def test_newcomers_are_asked_when_they_come() -> None:
     """Client 4 comes in round 2, when nobody else is asked. Until it answers all clusters count 1/S and its cluster is
     not known; it gets all centres and nothing else."""
-    hand = ByHand(FedSoft(clusters=2, tau=9), mlp(), [s.train for s in federation()], present=4)
+    hand = ByHand(FedSoft(clusters=2, tau=9), present=4)
     hand.ask()
     hand.t = 1
     hand.join(5)
@@ -168,7 +167,7 @@ def test_newcomers_are_asked_when_they_come() -> None:
 
 def test_who_did_not_answer_is_asked_again() -> None:
     """Only client 1 answered the first survey: the others are asked in the next round, too."""
-    hand = ByHand(FedSoft(clusters=2, tau=9), mlp(), [s.train for s in federation()])
+    hand = ByHand(FedSoft(clusters=2, tau=9))
     hand.ask([1])
     assert asked(hand, 2) == [0, 2, 3, 4]
 
@@ -281,7 +280,7 @@ def test_clients_train_their_own_model() -> None:
 
 def test_first_model() -> None:
     """One random start for all clients, which is neither a centre's nor the run's; the first training starts there."""
-    hand = ByHand(FedSoft(clusters=2), mlp(), [s.train for s in federation()])
+    hand = ByHand(FedSoft(clusters=2))
     first = hand.used(0).model
     assert all(torch.equal(hand.used(i).model, first) for i in range(5))
     for other in (hand.net.w0, *hand.server.centres):
@@ -344,7 +343,7 @@ def test_all_drawn_is_the_plain_mean_and_not_the_mean_by_part() -> None:
 # ---- special cases -------------------------------------------------------------------------------------------------
 def test_one_cluster_is_a_personal_model_near_the_mean() -> None:
     """S = 1: every importance is 1, so v goes by samples, and the pull is FedProx's, towards the one centre."""
-    hand = ByHand(FedSoft(clusters=1, lam=0.3), mlp(), [s.train for s in federation()])
+    hand = ByHand(FedSoft(clusters=1, lam=0.3))
     hand.ask()
     close(hand.server.u, [[1.0]] * 5)
     close(hand.method.importance(hand.server, hand.at("sample", range(5)))[:, 0] * 87, [9.0, 23, 14, 30, 11])
@@ -394,25 +393,6 @@ def test_identical_clients_and_a_single_one_stay_finite() -> None:
         r = run(FedSoft(clusters=6, tau=1), mlp(), data)
         assert bool(torch.isfinite(r.state.centres).all())
         assert bool(torch.isfinite(r.state.u).all())
-
-
-def test_preset_of_the_authors_program() -> None:
-    """CIFAR-10 and rotated CIFAR-10: two clusters, 15 drawn for each, lam .01, every other round."""
-    m = preset(FedSoft, "code")
-    assert (m.clusters, m.per_cluster, m.lam, m.tau, m.sigma) == (2, 15, 0.01, 2, 1e-4)
-
-
-def test_answers_leave_the_client_as_it_is() -> None:
-    """An answer to the survey changes no state and draws nothing."""
-    hand = table()
-    client = hand.client(0, Bundle(centres=hand.server.centres))
-    before = client.state
-    first, second = (
-        asks(hand.method, "round").answer(hand.method, client).share,
-        asks(hand.method, "round").answer(hand.method, client).share,
-    )
-    assert client.state is before
-    assert torch.equal(first, second)
 
 
 def test_weights_of_the_run_count() -> None:

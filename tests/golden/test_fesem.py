@@ -115,7 +115,7 @@ def test_first_round_has_one_common_start() -> None:
     """All centres start equal, so that no differently initialised networks are averaged; the first uploads form the
     groups by k-means++, and with two clear groups these are found."""
     net = mlp()
-    hand = ByHand(FeSEM(clusters=2), net, [s.train for s in federation()])
+    hand = ByHand(FeSEM(clusters=2), net)
     assert all(torch.equal(row, net.w0) for row in hand.server.centres)
     assert all(torch.equal(hand.download([i]).row(0).model, net.w0) for i in range(5))
     flat = ByHand(FeSEM(clusters=2, feature="all"), vector_net(0.0), [copies(0.0, 4)] * 4)

@@ -113,7 +113,6 @@ def test_running_statistics_of_both() -> None:
         hand = ByHand(
             FML(),
             mlp_with_batchnorm(),
-            [s.train for s in federation()],
             training=Training(steps=1, batch_size=5, lr=0.1, weight_decay=decay, decay_biases=False),
         )
         up, tail, start = hand.play([0]), hand.net.buffers, hand.net.w0

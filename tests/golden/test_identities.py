@@ -5,35 +5,49 @@ with and without batch normalisation.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import fedkin
-from fedkin.core import Method, Net, Training
+from fedkin import methods as m
+from fedkin.core import Method, Net, Samples, Training
 from fedkin.data import planted_groups
 from fedkin.experiment.settings import Compute
-from fedkin.methods import (
-    CFIC,
-    DAPFL,
-    IFCA,
-    CReFF,
-    Ditto,
-    Ensemble,
-    FedAvg,
-    FedAvgFT,
-    FedPer,
-    FedProto,
-    FedProx,
-    FedRoD,
-    FeSEM,
-    Local,
-    PFedCS,
+from fedkin.server import Server
+from toys import (
+    ByHand,
+    Run,
+    apart,
+    blobs,
+    close,
+    copies,
+    federation,
+    mlp,
+    mlp_with_batchnorm,
+    quadratic,
+    run,
+    vector_net,
 )
-from toys import ByHand, Run, apart, close, copies, federation, mlp, mlp_with_batchnorm, quadratic, run, vector_net
 
 NETS = pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm], ids=["plain", "batchnorm"])
+SHARDS = federation()
+ONE = {"shards": SHARDS[:1]}
+ALL = {"participation": 1.0}
+LATE = {"joins": [1, 1, 1, 1, 3], "rounds_": 5}
+LOST = {**LATE, "dropout": 0.2}
+EQUAL = {"shards": federation((12, 12, 12, 12)), **ALL}
+GROUPED = {"shards": [replace(s, group=3) for s in SHARDS]}
+APART = {"shards": [replace(s, group=i) for i, s in enumerate(SHARDS)], **ALL}
+UNVALIDATED = {"shards": [replace(s, validation=Samples(s.train.x[:0], s.train.y[:0])) for s in SHARDS], **ALL}
+EVEN = [replace(s, train=Samples(blobs(12, [1.0, 1, 1], i).x, torch.arange(12) % 3)) for i, s in enumerate(SHARDS)]
+COPIES = [replace(s, train=copies(blobs(1, [1.0, 1, 1], i).x[0].tolist(), len(s.train), i % 3))
+          for i, s in enumerate(SHARDS)]  # fmt: skip
+STEPS = {"training": Training(steps=4, batch_size=5, lr=0.1, momentum=0.5)}
+DIVIDES = {"eps1": 1e9, "eps2": 0.0, "after": 0}
 
 
 def same_evaluations(a: Run, b: Run) -> None:
@@ -41,38 +55,153 @@ def same_evaluations(a: Run, b: Run) -> None:
     for x, y in zip(a.reports, b.reports, strict=True):
         assert x.cohort == y.cohort
         assert x.evaluation.keys() == y.evaluation.keys()
-        assert all(torch.equal(x.evaluation[i].test, y.evaluation[i].test) for i in x.evaluation)
+        assert all(torch.equal(x.evaluation[i][n], t) for i, own in y.evaluation.items() for n, t in own.items())
 
 
 @NETS
 @pytest.mark.parametrize(
-    ("method", "name"),
+    ("method", "name", "how"),
     [
-        (FedProx(mu=0.0), "model"),
-        (IFCA(clusters=1), "centres"),
-        (IFCA(clusters=1, average="gradients"), "centres"),
-        (FeSEM(clusters=1), "centres"),
-        (CFIC(beta=0.0, even_sampling=False), "model"),
-        (CFIC(correction=False, even_sampling=False), "model"),
-        (DAPFL(variant="v1", lam=0.3), "model"),
-        (Ensemble(members=1), "models"),
-        (FedAvgFT(tune_epochs=0), "model"),
-        (Ditto(coupled_steps=True), "model"),
-        (CReFF(features=2, crt_epochs=1, matching_steps=1), "model"),
+        (m.FedProx(mu=0.0), "model", {}),
+        (m.FedOpt(rule="momentum", server_lr=1.0, beta1=0.0), "model", {}),
+        (m.MOON(mu=0.0), "model", {}),
+        (m.IFCA(clusters=1), "centres", {}),
+        (m.IFCA(clusters=1, average="gradients"), "centres", {}),
+        (m.FeSEM(clusters=1), "centres", {}),
+        (m.Oracle(), "models", GROUPED),
+        (m.CFIC(beta=0.0, even_sampling=False), "model", {}),
+        (m.CFIC(correction=False, even_sampling=False), "model", {}),
+        # too early, eps2 out of reach, a mean that is never at rest, halves never unlike enough
+        *((m.CFL(**how), "centres", LOST) for how in ({}, {"eps2": 1e9, "after": 0}, {"eps1": 0.0, "after": 0},
+                                                      {"gamma": 0.99, **DIVIDES})),
+        (m.PFA(clusters=1), "centres", LATE),
+        (m.PFA(after=9), "model", LATE),
+        (m.PFA(after=9), "model", LOST),
+        (m.Ensemble(members=1), "models", {}),
+        (m.FedAvgFT(tune_epochs=0), "model", {"dropout": 0.2}),
+        (m.ClusteredSampling(by="size"), "model", EQUAL),  # every client has a slot of its own
+        (m.ClusteredSampling(by="similarity"), "model", EQUAL),
+        (m.CAM(m.IFCA(clusters=2), warmup=2), "model", {"rounds_": 2}),  # the warm-up
+    ],
+)  # fmt: skip
+def test_equal_to_fedavg(method: Method, name: str, how: dict[str, Any], net: Callable[[], Net]) -> None:
+    """The server's model and every client's evaluation are FedAvg's bit for bit after every round."""
+    a, b = global_models(method, name, net(), how)
+    same_evaluations(a, b)
+
+
+def global_models(
+    method: Method, name: str, net: Net, how: dict[str, Any], tolerance: float = 0.0, uniform: bool = False
+) -> tuple[Run, Run]:
+    """Runs of a method and of FedAvg, whose models agree after every round."""
+    seen: list[Tensor] = []
+
+    def look(server: Server, _: object) -> None:
+        model = server.state.get(name, server.state.get("model"))
+        seen.append(model if model.numel() else server.state.model)  # PFA has no centres in its first phase
+
+    how = {"shards": SHARDS, "each_round": look, **how}
+    ours, average = run(method, net, **how), run(m.FedAvg(), net, **{**how, "uniform": uniform})
+    for x, y in zip(seen[: len(ours.reports)], seen[len(ours.reports) :], strict=True):
+        close(x.reshape(-1)[: net.size], y, tolerance)
+    return ours, average
+
+
+@NETS
+@pytest.mark.parametrize(
+    ("method", "name", "how"),
+    [
+        (m.DAPFL(variant="v1", lam=0.3), "model", {}),
+        (m.Ditto(coupled_steps=True), "model", {}),
+        (m.CReFF(features=2, crt_epochs=1, matching_steps=1), "model", {}),
+        (m.FedRoD(gamma=0.0), "model", {}),  # no personal gradient reaches it
+        (m.FedRoD(gamma=0.0, personal="hyper"), "model", {}),
+        (m.KNNPer(), "model", {}),
+        (m.FedALA(), "model", {"rounds_": 1}),  # no client has a model of its own yet
+        (m.PFA(clusters=1), "centres", LOST),  # who could not be asked predicts with the common model meanwhile
+        (m.PFedGraph(lam=0.0), "bank", ONE),
     ],
 )
-def test_equal_to_fedavg(method: Method, name: str, net: Callable[[], Net]) -> None:
-    """FedProx(mu=0), IFCA, FeSEM and PFA with one cluster, CFIC without correction or with beta = 0 under uniform
-    cohorts, CFL that never divides, an ensemble of one, FedRoD whose generic loss knows no prior, and the global models
-    beside those that clients use in Ditto and CReFF: the server's model is FedAvg's bit for bit after every round."""
-    mine: list[torch.Tensor] = []
-    theirs: list[torch.Tensor] = []
-    shards = federation()
-    a = run(method, net(), shards, each_round=lambda s, _: mine.append(s.state[name].reshape(-1)))
-    b = run(FedAvg(), net(), shards, each_round=lambda s, _: theirs.append(s.state.model))
-    assert all(torch.equal(x, y) for x, y in zip(mine, theirs, strict=True))
-    if not isinstance(method, DAPFL | Ditto | FedRoD | CReFF):  # there clients predict with something else
-        same_evaluations(a, b)
+def test_the_global_model_is_fedavgs(method: Method, name: str, how: dict[str, Any], net: Callable[[], Net]) -> None:
+    """Bit for bit after every round, beside what clients predict with."""
+    global_models(method, name, net(), how)
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "how", "uniform", "tolerance", "net"),
+    [
+        *((*row, net) for net in (mlp, mlp_with_batchnorm) for row in (
+            (m.APFL(), "model", {}, False, 1e-5),  # the mixture's loss has no gradient in w
+            (m.FedEM(components=1), "models", {}, False, 1e-6),
+            (m.FedMGDA(eps=0.0, lambda0="samples", normalise=False), "model", {}, False, 1e-5),
+            (m.FedFa(accuracy_share=0.0, eta=0.0, client_momentum=0.0), "model", ALL, True, 1e-5),
+            (m.FedNova(), "model", STEPS, False, 2e-6),  # all take the same number of steps, and the lengths cancel
+        )),
+        (m.FedRoD(), "model", {"shards": EVEN}, False, 1e-5, mlp),  # all logits are shifted alike
+        # every part of a batch has the same gradient
+        *((m.PerFedAvg(order=order, inner_lr=0.0, outer_lr=0.1), "model", {"shards": COPIES}, True, 1e-6, mlp)
+          for order in ("first", "hessian-free")),
+    ],
+)  # fmt: skip
+def test_the_global_model_is_fedavgs_to_rounding(
+    method: Method, name: str, how: dict[str, Any], uniform: bool, tolerance: float, net: Callable[[], Net]
+) -> None:
+    """In sums of another order."""
+    global_models(method, name, net(), how, tolerance, uniform)
+
+
+def test_without_norms_fedbn_is_fedavg() -> None:
+    """Evaluations as well, bit for bit."""
+    same_evaluations(*global_models(m.FedBN(), "shared", mlp(), {}))
+
+
+def trains_alone(method: Method, model: Callable[[Run, int], Tensor], net: Net, how: dict[str, Any]) -> tuple[Run, Run]:
+    """Runs of a method and of local training, after which each client has the same model."""
+    ours, local = (run(one, net, **{"shards": SHARDS, **how}) for one in (method, m.Local()))
+    assert any(local.clients.values())
+    assert all(torch.equal(model(ours, i), kept.model) for i, kept in local.clients.items() if kept)
+    return ours, local
+
+
+@NETS
+@pytest.mark.parametrize(
+    ("method", "how"),
+    [
+        *((m.Ditto(lam=0.0), {"rounds_": n, "dropout": 0.2}) for n in range(1, 7)),  # in every round
+        (m.Ditto(lam=0.0, coupled_steps=True), {}),
+        (m.DAPFL(lam=0.0), {}),
+        (m.FedFomo(peers=0, fallback="trained"), {}),
+        (m.FedFomo(fallback="trained"), ONE),
+        (m.FedProto(lam=0.0), {}),
+    ],
+)
+def test_equal_to_local_training(method: Method, how: dict[str, Any], net: Callable[[], Net]) -> None:
+    """Each client's own model is the one that it trains alone, bit for bit, and so is what it predicts with, of
+    FedProto with its head."""
+    ours, local = trains_alone(method, lambda found, i: found.clients[i].model, net(), how)
+    if isinstance(method, m.FedProto):
+        for x, y in zip(ours.reports, local.reports, strict=True):
+            assert all(torch.equal(x.evaluation[i]["head.test"], own.test) for i, own in y.evaluation.items())
+    elif not (isinstance(method, m.Ditto) and method.coupled_steps):
+        same_evaluations(ours, local)
+
+
+@pytest.mark.parametrize(
+    ("method", "model", "how"),
+    [
+        (m.PFedCS(), lambda found, i: torch.cat([found.clients[i].head, found.state.body]), ONE),
+        (m.PFedCS(select="all"), lambda found, i: torch.cat([found.clients[i].head, found.state.body]), ONE),
+        (m.FedPer(), lambda found, i: torch.cat([found.clients[i].head, found.state.body]), ONE),
+        (m.LGFedAvg(), lambda found, i: torch.cat([found.state.head, found.clients[i].body]), ONE),
+        (m.FeSEM(clusters=5, feature="all"), lambda found, i: found.state.centres[found.state.labels[i]], ALL),
+        (m.Oracle(), lambda found, i: found.state.models[i], APART),
+        (m.LocalFull(), lambda found, i: found.clients[i].chosen, UNVALIDATED),
+    ],
+)
+def test_alone_is_local_training(method: Method, model: Callable[[Run, int], Tensor], how: dict[str, Any]) -> None:
+    """One client, whose own part comes back to it; or a cluster or group for each; or no validation data by which
+    another model than the last could be chosen."""
+    same_evaluations(*trains_alone(method, model, mlp(), how))
 
 
 @NETS
@@ -80,8 +209,8 @@ def test_pfedcs_without_collaboration_is_fedper(net: Callable[[], Net]) -> None:
     """beta = 0 (no stage 1) and select none are FedPer: common body, heads and predictions at both moments, bit for
     bit."""
     shards = federation()
-    per = run(FedPer(), net(), shards)
-    for method in (PFedCS(beta=0), PFedCS(select="none")):
+    per = run(m.FedPer(), net(), shards)
+    for method in (m.PFedCS(beta=0), m.PFedCS(select="none")):
         ours = run(method, net(), shards)
         assert torch.equal(ours.state.body, per.state.body)
         for i, kept in per.clients.items():
@@ -102,7 +231,7 @@ def test_pfedcs_without_collaboration_reports_what_fedper_reports(moment: Any) -
         "seed": 3,
     }
     how |= {"compute": Compute(engine="loop"), "evaluate": moment}
-    ours, per = (fedkin.run(m, data, "mlp", **how) for m in (PFedCS(select="none"), FedPer()))
+    ours, per = (fedkin.run(one, data, "mlp", **how) for one in (m.PFedCS(select="none"), m.FedPer()))
     assert ours.final == per.final
     assert ours.clients == per.clients
     assert all(line.right for line in ours.clients if line.round == 5)
@@ -110,65 +239,24 @@ def test_pfedcs_without_collaboration_reports_what_fedper_reports(moment: Any) -
     assert ours.final.accuracy != ours.final.of(other)
 
 
-@pytest.mark.parametrize("method", [PFedCS(), PFedCS(select="all"), FedPer()])
-def test_alone_is_local_training(method: Method) -> None:
-    """K = 1: the client's own body comes back to it, and PFedCS and FedPer are local training."""
-    shards = federation()[:1]
-    ours, local = run(method, mlp(), shards), run(Local(), mlp(), shards)
-    same_evaluations(ours, local)
-    assert torch.equal(torch.cat([ours.clients[0].head, ours.state.body]), local.clients[0].model)
-
-
-@NETS
-@pytest.mark.parametrize("method", [Ditto(lam=0.0), Ditto(lam=0.0, coupled_steps=True), FedProto(lam=0.0)])
-def test_without_a_pull_is_local_training(method: Method, net: Callable[[], Net]) -> None:
-    """Ditto and FedProto with lam = 0: the model that a client keeps is the one it trains alone, bit for bit in every
-    round under partial participation."""
-    shards = federation()
-    ours, local = run(method, net(), shards), run(Local(), net(), shards)
-    for i, kept in local.clients.items():
-        if kept:
-            assert torch.equal(ours.clients[i].model, kept.model)
-
-
-def test_one_cluster_per_client_is_local_training() -> None:
-    """FeSEM with as many clusters as clients: k-means++ puts each in its own, and everybody trains alone."""
-    shards = federation()
-    ours = run(FeSEM(clusters=5, feature="all"), mlp(), shards, participation=1.0)
-    local = run(Local(), mlp(), shards, participation=1.0)
-    same_evaluations(ours, local)
-    for i, kept in local.clients.items():
-        assert torch.equal(ours.state.centres[ours.state.labels[i]], kept.model)
-
-
-def test_no_pull_is_local_training() -> None:
-    """DA-PFL with lam = 0, and Ditto's personal branch with lam = 0, are local training."""
-    shards = federation()
-    local = run(Local(), mlp(), shards)
-    ours = run(DAPFL(lam=0.0), mlp(), shards)
-    same_evaluations(ours, local)
-    for i, kept in local.clients.items():
-        assert torch.equal(ours.clients[i].get("model", mlp().w0), kept.get("model", mlp().w0))
-
-
 @NETS
 def test_equal_affinities_and_small_sigma_mix_uniformly(net: Callable[[], Net]) -> None:
     """DA-PFL with equal affinities and sigma -> 0: the distance factor is 1 for everybody, so the pull is towards the
     plain mean of the others, from the first round on."""
     shards = federation()
-    a = run(DAPFL(variant="dynamic", sigma=1e-12), net(), shards)
-    b = run(DAPFL(variant="v1-uniform"), net(), shards)
+    a = run(m.DAPFL(variant="dynamic", sigma=1e-12), net(), shards)
+    b = run(m.DAPFL(variant="v1-uniform"), net(), shards)
     close(a.state.bank, b.state.bank)
     for report in a.reports:
-        m = len(report.cohort)
-        wanted = (1 - torch.eye(m, dtype=torch.float64)) / (m - 1)
+        n = len(report.cohort)
+        wanted = (1 - torch.eye(n, dtype=torch.float64)) / (n - 1)
         close(report.weights[:, report.cohort], wanted, 1e-12)
 
 
 def test_cfic_of_one_group_without_memory_is_fedavg_with_a_unit_step() -> None:
     """alpha = 0 and one group: every round ends beta further along FedAvg's own update."""
     shards = federation()
-    hand = ByHand(CFIC(memory=0.0, beta=0.25), mlp(), [shards[i].train for i in (0, 3)])
+    hand = ByHand(m.CFIC(memory=0.0, beta=0.25), mlp(), [shards[i].train for i in (0, 3)])
     hand.server = hand.server.but(label=torch.zeros(2, dtype=torch.int64))
     before = hand.server.model
     up = hand.play()
@@ -179,7 +267,7 @@ def test_cfic_of_one_group_without_memory_is_fedavg_with_a_unit_step() -> None:
 def test_optimisers_do_not_outlive_a_round() -> None:
     """Two rounds of one step with momentum .9 are two plain steps: L = 1/2 (w - 8)^2, steps of .5 from 0: 4, 6."""
     hand = ByHand(
-        Local(),
+        m.Local(),
         vector_net(0.0),
         [copies(8.0, 5)],
         training=Training(steps=1, lr=0.5, momentum=0.9, batch_size=1000),
@@ -188,6 +276,8 @@ def test_optimisers_do_not_outlive_a_round() -> None:
     hand.play()
     hand.play()
     close(hand.kept[0].model, [6.0])
-    once = ByHand(Local(), vector_net(0.0), hand.data, training=Training(steps=2, lr=0.5, momentum=0.9), loss=quadratic)
+    once = ByHand(
+        m.Local(), vector_net(0.0), hand.data, training=Training(steps=2, lr=0.5, momentum=0.9), loss=quadratic
+    )
     once.play()
     apart(once.kept[0].model, [6.0], 1.0)

@@ -12,8 +12,8 @@ import torch
 import plain
 from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, Training
-from fedkin.methods import LGFedAvg, Local
-from toys import ByHand, close, copies, federation, mlp, mlp_with_batchnorm, product_net, run, squares
+from fedkin.methods import LGFedAvg
+from toys import ByHand, close, copies, mlp, mlp_with_batchnorm, product_net, squares
 
 BODIES = (1.0, -0.5, 1.0)
 
@@ -67,7 +67,7 @@ def test_second_round_goes_on_from_the_kept_bodies() -> None:
 def test_the_body_never_leaves_its_client() -> None:
     """Up and down go heads only; running statistics stay with the body."""
     net = mlp_with_batchnorm()
-    hand = ByHand(LGFedAvg(), net, [s.train for s in federation()], training=Training(batch_size=5))
+    hand = ByHand(LGFedAvg(), net, training=Training(batch_size=5))
     sent, up = hand.download([0]).row(0), hand.play()
     assert {n: t.numel() for n, t in sent.items()} == {"head": net.head.stop}
     assert {n: tuple(t.shape) for n, t in up.items()} == {"head": (5, net.head.stop)}
@@ -75,18 +75,9 @@ def test_the_body_never_leaves_its_client() -> None:
     assert not torch.equal(hand.kept[0].body, hand.kept[1].body)
 
 
-def test_alone_is_local_training() -> None:
-    """K = 1: the client's own head comes back to it, bit for bit; in a federation of more it does not."""
-    shards = federation()
-    ours, local = run(LGFedAvg(), mlp(), shards[:1]), run(Local(), mlp(), shards[:1])
-    assert torch.equal(torch.cat([ours.state.head, ours.clients[0].body]), local.clients[0].model)
-    both, each = (run(method, mlp(), shards, participation=1.0) for method in (LGFedAvg(), Local()))
-    assert not torch.equal(both.clients[0].body, each.clients[0].model[mlp().body])
-
-
 def test_view_after_training() -> None:
     """ "trained" is the head and the body of the client's last training; before it the same as the model."""
-    hand = ByHand(LGFedAvg(), mlp(), [s.train for s in federation()])
+    hand = ByHand(LGFedAvg())
     first = hand.client(1, hand.download([1]).row(0))
     assert torch.equal(views_of(hand.method, first)["trained"].model, mlp().w0)
     up = hand.play()

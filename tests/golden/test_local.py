@@ -32,7 +32,7 @@ def test_nothing_travels() -> None:
 
 def test_clients_never_sampled_predict_with_the_common_start() -> None:
     """Before its first round a client holds the common start, and a round of others does not change that."""
-    hand = ByHand(Local(), mlp(), [s.train for s in federation()])
+    hand = ByHand(Local())
     hand.play([0])
     assert torch.equal(hand.used(1).model, hand.net.w0)
     assert not torch.equal(hand.used(0).model, hand.net.w0)

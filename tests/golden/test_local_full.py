@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -93,13 +91,6 @@ def test_every_client_trains_in_every_round() -> None:
     assert [r.answered for r in full.reports] == [[0, 1, 2, 3, 4]] * 4
     assert all(torch.equal(full.clients[i].model, local.clients[i].model) for i in range(5))
     assert [(r.bytes_down, r.bytes_up) for r in full.reports] == [(0, 5 * 8), (0, 0), (0, 0), (0, 0)]
-
-
-def test_without_validation_data_it_is_local_at_full_participation() -> None:
-    """The models that clients predict with are equal as well."""
-    shards = [replace(s, validation=Samples(s.train.x[:0], s.train.y[:0])) for s in federation()]
-    full, local = (run(m, mlp(), shards, participation=1.0) for m in (LocalFull(), Local()))
-    assert all(torch.equal(full.clients[i].chosen, local.clients[i].model) for i in range(5))
 
 
 def test_late_joiners_and_drop_outs_miss_rounds() -> None:

@@ -101,12 +101,6 @@ def test_the_last_model_repels() -> None:
     assert float(F.cosine_similarity(after[None], torch.tensor([[0.6, 0.8]]))) < 0.6
 
 
-def test_without_weight_it_is_fedavg() -> None:
-    """mu = 0: bit for bit, in every round."""
-    ours, average = (run(m, mlp(), federation()) for m in (MOON(mu=0.0), FedAvg()))
-    assert torch.equal(ours.state.model, average.state.model)
-
-
 # ---- written down again --------------------------------------------------------------------------------------------
 def test_an_independent_program_gives_the_same() -> None:
     """The paper's loss in float64, with the quotient of exponentials as it is printed, on five clients of unequal size,

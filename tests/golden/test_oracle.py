@@ -13,9 +13,9 @@ from fedkin.data.partition import PARTITIONS
 from fedkin.data.synthetic import planted_groups
 from fedkin.experiment.run import run as real_run
 from fedkin.experiment.settings import Compute
-from fedkin.methods import FedAvg, Local
+from fedkin.methods import FedAvg
 from fedkin.methods.oracle import Oracle
-from toys import ByHand, ClientData, close, copies, federation, mlp, mlp_with_batchnorm, run, vector_net
+from toys import ByHand, ClientData, close, copies, federation, mlp, run, vector_net
 
 
 def grouped(groups: list[int], sizes: list[int], **kwargs: object) -> ByHand:
@@ -61,28 +61,6 @@ def test_a_group_that_comes_late_starts_from_the_common_start() -> None:
     hand.join(4)
     close([float(hand.download([i]).row(0).model) for i in range(4)], [1.0, 8.0, 5.0, 1.0])
     assert upload(hand, [6.0, 3.0], [2, 3]) == {2: 3.0, 9: 8.0, 4: 6.0}
-
-
-@pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm], ids=["plain", "batchnorm"])
-def test_one_group_is_fedavg(net: object) -> None:
-    """All clients in one group: FedAvg's model after every round and its evaluations, bit for bit."""
-    shards = [ClientData(s.train, s.validation, s.test, group=3) for s in federation()]
-    mine: list[torch.Tensor] = []
-    theirs: list[torch.Tensor] = []
-    a = run(Oracle(), net(), shards, each_round=lambda s, _: mine.append(s.state.models[0]))
-    b = run(FedAvg(), net(), shards, each_round=lambda s, _: theirs.append(s.state.model))
-    assert all(torch.equal(x, y) for x, y in zip(mine, theirs, strict=True))
-    for x, y in zip(a.reports, b.reports, strict=True):
-        assert x.cohort == y.cohort
-        assert all(torch.equal(x.evaluation[i].test, y.evaluation[i].test) for i in range(5))
-
-
-def test_a_group_for_each_client_is_local_training() -> None:
-    """Everybody alone in a group: local training, bit for bit."""
-    shards = [ClientData(s.train, s.validation, s.test, group=i) for i, s in enumerate(federation())]
-    a, b = (run(m, mlp(), shards, participation=1.0) for m in (Oracle(), Local()))
-    for i, kept in b.clients.items():
-        assert torch.equal(a.state.models[i], kept.model)
 
 
 def test_a_group_learns_from_its_own_members_alone() -> None:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 import plain
-from fedkin.capabilities.presets import preset
 from fedkin.capabilities.views import views_of
 from fedkin.core import Batch, Bundle, Client, Net, Samples, Train, Training
 from fedkin.core.samples import tally
@@ -274,19 +273,6 @@ def test_no_inner_step_is_fedavg_with_the_outer_step() -> None:
     )
 
 
-@pytest.mark.parametrize("order", ["first", "hessian-free"])
-def test_no_inner_step_on_equal_samples_is_fedavg(order: str) -> None:
-    """alpha = 0 on clients whose samples are all alike: every part of a batch has the same gradient; FedAvg with step
-    beta and a plain mean."""
-    shards = []
-    for i, n in enumerate((9, 23, 14, 30, 11)):
-        d = blobs(1, [1.0, 1, 1], i)
-        shards.append(ClientData(Samples(d.x.repeat(n, 1), d.y.repeat(n)), d, d))
-    method = PerFedAvg(order=order, inner_lr=0.0, outer_lr=0.1)
-    a, b = run(method, mlp(), shards), run(FedAvg(), mlp(), shards, uniform=True)
-    close(a.state.model, b.state.model)
-
-
 def test_inner_steps_matter() -> None:
     """alpha, the order and the adaptation each change what comes out; neither FedAvg nor Local comes out by chance."""
     models = [
@@ -297,12 +283,6 @@ def test_inner_steps_matter() -> None:
     for i, a in enumerate(models):
         for b in models[:i]:
             apart(a, b, 1e-3)
-
-
-def test_presets() -> None:
-    """The usual step of 0.001; the PFedCS paper's comparison has one step size for both."""
-    assert preset(PerFedAvg, "pfedcs") == PerFedAvg(inner_lr=0.005, outer_lr=0.005)
-    assert preset(PerFedAvg, "paper") == PerFedAvg(outer_lr=0.001)
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

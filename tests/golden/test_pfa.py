@@ -6,7 +6,7 @@ becomes a zero.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -20,21 +20,7 @@ from fedkin.core import Bundle, Net, Samples, Training
 from fedkin.functional.pairs import differences_from
 from fedkin.methods import CAM, FedAvg
 from fedkin.methods.pfa import PFA, channel_shares
-from toys import (
-    ByHand,
-    ClientData,
-    Run,
-    blobs,
-    close,
-    copies,
-    draw,
-    federation,
-    mlp,
-    mlp_with_batchnorm,
-    quadratic,
-    run,
-    seeded,
-)
+from toys import ByHand, ClientData, Run, blobs, close, copies, draw, federation, mlp, quadratic, run, seeded
 
 SPARSITIES = [(0.625, 0.875, 0.125), (0.5, 0.75, 0.25), (0.1, 0.2, 0.9), (0.125, 0.25, 0.875)]
 
@@ -204,21 +190,6 @@ def test_groups_are_made_after_half_of_the_rounds() -> None:
     """Six rounds: FedAvg in 1, 2, 3, groups from round 4 on; with after = 1 from round 2 on, with 0 from the first."""
     for after, wanted in ((None, [4, 5, 6]), (1, [2, 3, 4, 5, 6]), (0, [1, 2, 3, 4, 5, 6]), (6, [])):
         assert surveys(run(PFA(after=after), mlp(), federation(), rounds_=6)) == wanted
-
-
-@pytest.mark.parametrize("net", [mlp, mlp_with_batchnorm], ids=["plain", "batchnorm"])
-@pytest.mark.parametrize(("method", "name"), [(PFA(clusters=1), "centres"), (PFA(after=9), "model")])
-def test_one_group_or_none_is_fedavg(method: PFA, name: str, net: Callable[[], Net]) -> None:
-    """G = 1, or no second phase: FedAvg bit for bit, with a late joiner; asking changes nothing. With drop-outs the
-    model is FedAvg's, too (who could not be asked predicts with the common model meanwhile)."""
-    for dropout in (0.0, 0.2):
-        odd = {"joins": [1, 1, 1, 1, 3], "dropout": dropout, "rounds_": 5}
-        a, b = run(method, net(), federation(), **odd), run(FedAvg(), net(), federation(), **odd)
-        assert torch.equal(a.state[name].reshape(-1), b.state.model)
-        for x, y in zip(a.reports, b.reports, strict=True):
-            assert x.cohort == y.cohort
-            asked = [i for i in x.evaluation if not dropout or name == "model" or int(x.clusters[i]) == 0]
-            assert all(torch.equal(x.evaluation[i].test, y.evaluation[i].test) for i in asked)
 
 
 def test_the_first_phase_is_fedavg() -> None:

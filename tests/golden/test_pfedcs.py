@@ -22,27 +22,13 @@ from scipy.stats import norm
 from torch import Tensor, nn
 
 import plain
-from fedkin.capabilities.presets import preset as with_preset
-from fedkin.capabilities.presets import presets_of
 from fedkin.capabilities.views import views_of
 from fedkin.core import Batch, Bundle, Client, Net, Train, Training, distillation
 from fedkin.core.seeds import generator
 from fedkin.functional.pairs import differences_from
 from fedkin.methods import PFedCS
 from fedkin.methods.pfedcs import candidates, customised_weights, row_distances, threshold
-from toys import (
-    ByHand,
-    ClientData,
-    apart,
-    blobs,
-    close,
-    copies,
-    federation,
-    mlp,
-    mlp_with_batchnorm,
-    plane_net,
-    run,
-)
+from toys import ByHand, ClientData, apart, blobs, close, copies, federation, mlp, mlp_with_batchnorm, plane_net, run
 
 HEADS = torch.tensor(
     [
@@ -470,7 +456,7 @@ def test_selecting_all_uses_no_threshold() -> None:
 def test_stages_and_what_travels() -> None:
     """beta = 2 of 4: no teacher in round 1, heads collected in round 1 only (round 2 is the last that mixes), and from
     round 3 on bodies alone."""
-    hand = ByHand(PFedCS(beta=2), mlp(), [s.train for s in federation()], total=4)
+    hand = ByHand(PFedCS(beta=2), total=4)
     seen = []
     for _ in range(4):
         sent = hand.download(range(5)).row(0)
@@ -495,7 +481,7 @@ def test_stage_one_is_half_of_the_run_by_default(total: int, last: int) -> None:
 
 def test_pool_of_classifiers() -> None:
     """The newest classifier of each client that has sent one. A client without one gets no teacher."""
-    hand = ByHand(PFedCS(beta=9, select="all"), mlp(), [s.train for s in federation()])
+    hand = ByHand(PFedCS(beta=9, select="all"))
     hand.play([0, 1])
     hand.play([2, 3])
     sent = hand.download([0, 3, 4])
@@ -516,7 +502,7 @@ def test_no_nan_from_a_common_start() -> None:
 def test_two_evaluation_points() -> None:
     """Evaluated is the client's head on the new common body; the view "trained" is its own model after training, before
     any training the same."""
-    hand = ByHand(PFedCS(beta=4), mlp(), [s.train for s in federation()])
+    hand = ByHand(PFedCS(beta=4))
     up = hand.play([0, 2])
     for i, body in ((2, up.body[1]), (4, hand.server.body)):
         client = hand.client(i, hand.method.deliver(hand.server, hand.at("evaluate", [i])).row(0))
@@ -537,14 +523,6 @@ def test_gram_trick_in_float32_would_lose_the_distance() -> None:
     gram = float(a @ a + b @ b - 2 * (a @ b))
     assert abs(gram - exact) > 0.1 * exact
     assert math.isclose(exact, 5.12e-5, rel_tol=0.05)
-
-
-@pytest.mark.parametrize(("preset", "lr"), [("paper", 0.005), ("paper-resnet18", 0.1)])
-def test_presets_of_the_paper(preset: str, lr: float) -> None:
-    """Batches of 100, five epochs, rho = 1, and one step size for all that is trained."""
-    assert with_preset(PFedCS, preset) == PFedCS(rho=1, teacher_lr=None)
-    assert Training(**presets_of(PFedCS())[preset]["training"]) == Training(epochs=5, batch_size=100, lr=lr)
-    assert presets_of(PFedCS())[preset]["run"] == {"evaluate": "trained"}
 
 
 # ---- another program ------------------------------------------------------------------------------------------------

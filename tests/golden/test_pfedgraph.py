@@ -161,7 +161,7 @@ def test_clients_predict_with_their_mixed_models() -> None:
 def test_running_statistics() -> None:
     """They are mixed with the weights of the models and take no part in changes, directions and pull."""
     net = mlp_with_batchnorm()
-    hand = ByHand(PFedGraph(), net, [s.train for s in federation()], training=Training(epochs=1, batch_size=5, lr=0.1))
+    hand = ByHand(PFedGraph(), net, training=Training(epochs=1, batch_size=5, lr=0.1))
     up = hand.play()
     weights = PFedGraph().graph((up.model - net.w0)[:, net.params], torch.tensor([9.0, 23, 14, 30, 11]))
     close(hand.server.bank[:, net.buffers], weights @ up.model[:, net.buffers].double(), 1e-5)
@@ -176,7 +176,7 @@ def test_a_direction_is_a_unit_vector_of_the_parameters() -> None:
     """A client that takes part alone is mixed from itself: the direction is its own, of length 1. Normalised together
     with running statistics, variances near 1 among them, its length would fall below 1."""
     net = mlp_with_batchnorm()
-    hand = ByHand(PFedGraph(), net, [s.train for s in federation()], training=Training(epochs=1, batch_size=5, lr=0.1))
+    hand = ByHand(PFedGraph(), net, training=Training(epochs=1, batch_size=5, lr=0.1))
     own = hand.play([1]).model[0, net.params].double()
     close(hand.server.pulls[1], own / own.square().sum().sqrt())
     close(hand.server.pulls[1].double().square().sum(), 1)

@@ -18,7 +18,7 @@ from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, Samples, Train, Training
 from fedkin.engines import drive
 from fedkin.methods import PFedMe
-from toys import ByHand, apart, close, copies, federation, mlp_with_batchnorm, quadratic, vector_net
+from toys import ByHand, apart, close, copies, mlp_with_batchnorm, quadratic, vector_net
 
 TOY: dict[str, Any] = {"lam": 1.0, "inner_steps": 2, "inner_lr": 0.25, "outer_lr": 0.5}
 
@@ -151,8 +151,7 @@ def test_clients_weigh_the_same() -> None:
 def test_running_statistics() -> None:
     """They are those of the personal model; neither the pull nor beta touches them."""
     net = mlp_with_batchnorm()
-    data = [s.train for s in federation()]
-    hand = ByHand(PFedMe(beta=0.5), net, data, training=Training(epochs=1, batch_size=5, lr=0.05))
+    hand = ByHand(PFedMe(beta=0.5), net, training=Training(epochs=1, batch_size=5, lr=0.05))
     up = hand.play([0, 3])
     for row, i in enumerate((0, 3)):
         assert torch.equal(up.model[row, net.buffers], hand.kept[i].model[net.buffers])

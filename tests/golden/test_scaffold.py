@@ -149,8 +149,7 @@ def test_controls_start_at_zero() -> None:
 def test_running_statistics_have_no_control() -> None:
     """Controls are of the parameters alone, running statistics the plain mean of the uploads' whatever eta_g."""
     net = mlp_with_batchnorm()
-    data = [s.train for s in federation()]
-    hand = ByHand(SCAFFOLD(server_lr=0.5), net, data, training=Training(epochs=2, batch_size=5, lr=0.1))
+    hand = ByHand(SCAFFOLD(server_lr=0.5), net, training=Training(epochs=2, batch_size=5, lr=0.1))
     for _ in range(2):
         up = hand.play([0, 3, 4])
     assert hand.server.c.shape == hand.kept[0].c.shape == (net.params.stop,)

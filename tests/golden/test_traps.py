@@ -9,19 +9,7 @@ from fedkin.core.refusals import UNUSED
 from fedkin.core.seeds import generator
 from fedkin.core.settings import cohort_size
 from fedkin.engines.loop import batches, sgd
-from fedkin.methods import (
-    CAM,
-    CFIC,
-    DAPFL,
-    IFCA,
-    METHODS,
-    CReFF,
-    FedAvg,
-    FedProx,
-    FeSEM,
-    Local,
-    PFedCS,
-)
+from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, CReFF, FedAvg, FedProx, FeSEM, Local, PFedCS
 from thorough import OF_EVERY_KIND
 from toys import ClientData, blobs, federation, mlp, mlp_with_batchnorm, run
 
@@ -42,8 +30,7 @@ SEVERAL["creff"] = CReFF(features=6, crt_epochs=4, crt_batch=5, matching_steps=5
 SEVERAL |= {name: make() for name, make in METHODS.items() if name not in SEVERAL}
 IN_TEST = {*OF_EVERY_KIND, "apfl", "fedala", "fedbabu", "fedem", "fedrep", "fesem", "ifca", "moon", "scaffold"}
 EVERY = pytest.mark.parametrize(
-    "method",
-    [pytest.param(m, id=n, marks=() if n in IN_TEST else pytest.mark.thorough) for n, m in SEVERAL.items()],
+    "method", [pytest.param(m, id=n, marks=() if n in IN_TEST else pytest.mark.thorough) for n, m in SEVERAL.items()]
 )
 
 

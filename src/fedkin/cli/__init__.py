@@ -12,10 +12,10 @@ from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
 
-from fedkin.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, OK
 from fedkin.display import OneLine, printable
 from fedkin.version import __version__
 
+OK, FAILED, BAD_INPUT, DIVERGED, INTERRUPTED = 0, 1, 2, 3, 130
 _HOSTS = ("keys", "link", "node", "submit", "status")
 _COMMANDS = {
     "run": "train.run_command",
@@ -25,7 +25,7 @@ _COMMANDS = {
     "check": "check.check_command",
     "list": "listing.list_command",
     "inspect": "inspect.inspect_command",
-    "demo": "demo.demo_command",
+    "demo": "commands.demo_command",
     "report": "report.report_command",
     "runs": "runs.runs_command",
     "export": "export.export_command",

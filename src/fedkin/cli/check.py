@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fedkin.cli import screen
-from fedkin.cli.options import HELP_FLAGS, options
+from fedkin.cli.flags import HELP_FLAGS, options
 from fedkin.core import ConfigError
 from fedkin.core.errors import counted
 from fedkin.methods import get_method, get_title

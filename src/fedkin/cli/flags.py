@@ -1,15 +1,18 @@
-"""Flags of the commands that train, read before torch is imported: a typo is answered at once."""
+"""Flags of commands, from the fields of classes and the texts below them.
+
+Flags are read before torch is imported: a typo is answered at once.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import tyro
 
-from fedkin.cli.options import HELP_FLAGS, grouped, options
 from fedkin.core.errors import ConfigError
 from fedkin.core.grammar import value_of
 from fedkin.core.settings import GROUPS, DataSettings, Settings, checked, read_settings
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Tracker = Literal["tensorboard", "mlflow", "wandb"]
+HELP_FLAGS = ("-h", "--help")
 FLAG_GROUPS = tuple(name for name in GROUPS if name != "hosts")
 """Groups of settings whose leaves are flags; those for real hosts are read from files alone."""
 
@@ -330,3 +334,29 @@ def _one(text: str) -> tuple[str, str, Any]:
     if not (dot and equals and key and name):
         raise ConfigError(f"--set takes METHOD.FIELD=VALUE, for example da-pfl.lam=0.5, got {text!r}")
     return name, key.replace("-", "_"), value_of(value)
+
+
+def options(
+    kind: type[T], args: list[str], prog: str, description: str | None = None, config: tuple[Any, ...] = ()
+) -> T:
+    """Return an instance of a class whose fields are the flags, and the files, of a command.
+
+    Args:
+        prog: the command, for the help and for errors.
+        description: what the command does; by default the class's docstring.
+    """
+    return tyro.cli(
+        kind, args=args, prog=prog, description=description, config=config, console_outputs=sys.stderr is not None
+    )
+
+
+def grouped(parts: Mapping[str, Any], args: list[str], prog: str, description: str) -> dict[str, Any]:
+    """Return groups of settings with flags put in; every field is a flag by its own name.
+
+    Args:
+        parts: name of a group -> an object with the defaults.
+    """
+    made = make_dataclass("flags", [(name, type(part), field(default=part)) for name, part in parts.items()])
+    made.__module__ = "builtins"  # else tyro searches this file for the text of each group
+    got: Any = options(made, args, prog, description, (tyro.conf.OmitArgPrefixes, tyro.conf.AvoidSubcommands))
+    return {name: getattr(got, name) for name in parts}

@@ -14,8 +14,8 @@ from rich.styled import Styled
 from rich.table import Table
 from rich.text import Text
 
-from fedkin.cli import screen
-from fedkin.cli.options import grouped
+from fedkin.cli import BAD_INPUT, OK, screen
+from fedkin.cli.flags import grouped
 from fedkin.cli.outcome import require_folder_name
 from fedkin.core import ConfigError
 from fedkin.core.errors import command_line
@@ -26,7 +26,6 @@ from fedkin.inspection import Finding, Inspection, look
 from fedkin.report import inspection as report
 from fedkin.storage.toml import read_toml
 
-OK, FAULTY = 0, 2
 _SEEN = 12  # maximum lines for the files found
 _COLOURS = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan"}
 
@@ -68,7 +67,7 @@ def inspect_command(args: list[str]) -> int:
         _show(found)
         if page is not None:
             screen.say(f"\n{page}")
-    return OK if found.usable(strict=asked.show.strict) else FAULTY
+    return OK if found.usable(strict=asked.show.strict) else BAD_INPUT
 
 
 @contextmanager

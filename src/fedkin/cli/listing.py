@@ -10,7 +10,7 @@ from fedkin.capabilities import Uploads, has
 from fedkin.capabilities.presets import presets_of
 from fedkin.capabilities.sums import sums_suffice
 from fedkin.cli import screen
-from fedkin.cli.options import HELP_FLAGS
+from fedkin.cli.flags import HELP_FLAGS
 from fedkin.core import ConfigError, Method
 from fedkin.core.method import FAMILIES
 from fedkin.data import KNOWN, PARTITIONS, SOURCES, Partition

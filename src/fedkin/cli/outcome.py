@@ -107,10 +107,6 @@ def tell_clients(data: DataSettings) -> None:
 def tell_findings(data: DataSettings, seed: int) -> OnData:
     """Return a callback that reports the errors and warnings of a quick inspection, as one line on standard error;
     silent for built-in data.
-
-    Args:
-        data: settings of the run's data.
-        seed: the run's seed.
     """
 
     def tell(found: Dataset | Federation, federation: Federation) -> None:

@@ -14,11 +14,11 @@ import tyro
 from tyro.conf import Positional
 
 from fedkin.cli import screen
-from fedkin.cli.options import options
+from fedkin.cli.flags import options
 from fedkin.core.errors import typed
 from fedkin.experiment.listing import ListedRun, listed, planned_runs, whole_of
 from fedkin.report.tables import DASH, Grid
-from fedkin.report.templates import page
+from fedkin.report.wording import page
 from fedkin.storage import lock
 from fedkin.storage.files import write_atomic
 

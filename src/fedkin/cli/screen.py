@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import textwrap
 import time
@@ -14,10 +13,7 @@ from rich.console import Console
 from fedkin.core.errors import counted
 from fedkin.experiment import progress
 from fedkin.record.result import Result
-from fedkin.report.console import Screen
-from fedkin.report.tables import Grid, to_rich
-
-_QUOTED = re.compile(r"(?<!\w)'[^'\n]*'(?!\w)")
+from fedkin.report.tables import Grid, Screen, to_rich
 
 out, err = Screen(), Screen(stderr=True)
 
@@ -40,14 +36,7 @@ class RunLog:
         number: int = 1,
         metric: str = "accuracy",
     ) -> None:
-        """Write the line of a run: method and seed, rounds, the final figure, and seconds since the line before it.
-
-        Args:
-            what: method and seed.
-            run: the run.
-            number: number of the run, from 1.
-            metric: the figure that is written.
-        """
+        """Write the line of a run: method and seed, rounds, the final figure, and seconds since the line before it."""
         if not self._on:
             return
         before, self._since = self._since, time.monotonic()
@@ -93,17 +82,17 @@ def paragraph(text: str, style: str = "") -> None:
     out.print(_wrapped(text, out), soft_wrap=True, style=style)
 
 
-def note(text: str) -> None:
-    """Print sentences on standard error, wrapped between words: paths and names are never broken."""
-    err.print(_wrapped(text, err), soft_wrap=True)
+def note(text: str, command: str = "") -> None:
+    """Print sentences on standard error, wrapped between words, and after them a command, which is never broken."""
+    whole = command.replace(" ", "\0")
+    err.print(_wrapped(f"{text} {whole}" if command else text, err), soft_wrap=True)
 
 
 def _wrapped(text: str, console: Console) -> str:
-    """Return a text with line ends where a word, or a name in a shell's quotes, would go beyond a console's width."""
-    lines = _QUOTED.sub(lambda name: name[0].replace(" ", "\0"), text).split("\n")
-    return "\n".join(
-        textwrap.fill(line, console.width, break_long_words=False, break_on_hyphens=False) for line in lines
-    ).replace("\0", " ")
+    """Return a text with line ends where a word would go beyond a console's width; ``\\0`` is a space within a word."""
+    lines = (textwrap.fill(line, console.width, break_long_words=False, break_on_hyphens=False)
+             for line in text.split("\n"))  # fmt: skip
+    return "\n".join(lines).replace("\0", " ")
 
 
 def write(text: str) -> None:

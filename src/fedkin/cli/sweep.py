@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedkin.cli import screen
+from fedkin.cli import INTERRUPTED, screen
 from fedkin.cli.flags import Shown, ShowSweep
 from fedkin.cli.outcome import chosen_folder, tell_clients
 from fedkin.core.errors import typed
@@ -58,11 +58,11 @@ def play(sweep: Sweep, folder: Path, show: Shown, track: Sequence[str] = (), *, 
             trials = run_sweep(sweep, folder, resume=again, on_trial=on_trial)
             tracked.end()
     except KeyboardInterrupt:
-        there = (folder / "sweep.toml").exists()
-        screen.note(
-            f"stopped; continue with: fedkin resume {typed(folder)}" if there else "stopped before the first round"
-        )
-        return 130
+        if (folder / "sweep.toml").exists():
+            screen.note("stopped; continue with:", f"fedkin resume {typed(folder)}")
+        else:
+            screen.note("stopped before the first round")
+        return INTERRUPTED
     best = chosen(trials)
     if show.json:
         found = [{**dataclasses.asdict(t), "test": None, "chosen": t is best} for t in trials]

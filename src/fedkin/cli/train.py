@@ -8,7 +8,7 @@ from fedkin.cli.flags import compare_flags, resume_flags, run_flags, sweep_flags
 def run_command(args: list[str]) -> int:
     """Run ``fedkin run METHOD|FILE.toml [flags]``."""
     asked = run_flags(args)
-    from fedkin.cli import commands  # after the flags: this waits for torch
+    from fedkin.cli import commands  # after the flags, since this waits for torch
 
     return commands.run(*asked)
 

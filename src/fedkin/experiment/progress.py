@@ -15,7 +15,7 @@ from rich.progress import TimeRemainingColumn as Remaining
 from fedkin.core.errors import counted
 from fedkin.data.image_files import listening
 from fedkin.record.lines import STAGES, RoundLine
-from fedkin.report.console import Screen
+from fedkin.report.tables import Screen
 
 
 class Bar:

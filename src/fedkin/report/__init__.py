@@ -2,12 +2,12 @@
 
 What is known:
 
-``headline``    the headline metric, the averaged rounds, runs that diverged
+``headline``    the headline metric, the averaged rounds, runs that diverged, the kinds of training alone
 ``standings``   a comparison in numbers; a method against a reference, client by client
 ``client_table`` single clients: rows of the table, their details, labels
 ``client_data`` the clients and relations of every run, and their mean over seeds, packed for the page's script
 ``weights``     relations between clients as weights; ``clusters`` as clusters
-``relations``   who learned from whom in a run, as charts and sentences
+``relations``   who learned from whom in a run, as charts and sentences; clients on a circle with links
 ``content``     all of these for a run or a comparison, and the caveats
 
 Charts:
@@ -19,21 +19,17 @@ Charts:
 ``dots``        each client's gain, a row for each method
 ``curves``      accuracy over rounds and at the end, and the traffic
 ``costs``       all clients in order, groups of classes, bytes, seconds, notes on clients
-``circle``      clients on a circle with links
 
 The page:
 
-``references``  the difference between the two kinds of training alone
-``wording``     numbers and short phrases
-``templates``   the templates of pages and sentences in ``templates``
-``page``        the page of a run or a comparison, with the scripts, the style and fixed parts in ``assets``
+``wording``     numbers, short phrases, and the templates of pages and sentences in ``templates``
+``page``        the page of a run or a comparison, with the scripts, the style and fixed parts in ``assets``; charts
+                as SVG and PDF files, tables as CSV files
 
 Other files:
 
-``console``     the console of everything that is printed
-``tables``      comparison, final figures, clients; as rich table, Markdown, text and HTML
+``tables``      comparison, final figures, clients; as rich table, Markdown and HTML; the console
 ``publication_tables`` tables for publications: Markdown, LaTeX, CSV
-``export``      every figure as SVG, every table as CSV
 ``tuning``      how the methods of a comparison were tuned: its file, table and caveats
 
 Nothing is imported here: a run without a report need not wait for the library that draws.

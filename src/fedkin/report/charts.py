@@ -96,8 +96,6 @@ def pdf(spec: Spec, inches: float, plot: int) -> bytes:
     """Return the chart for a paper, as a PDF of a page with the size of the chart.
 
     Args:
-        spec: the chart.
-        inches: width of the page.
         plot: pixels between the ends of the horizontal axis at most, from which the size of the letters follows.
     """
     width = spec.get("width")

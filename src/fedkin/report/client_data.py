@@ -62,7 +62,6 @@ def parts_of(
     """Return a part for every run that the page has room for, and one for the mean over each method's seeds.
 
     Args:
-        groups: title -> its runs, as from `fedkin.record.result.by_title`.
         standings: reference -> method -> the gain of every client.
         same: whether a client number means the same client in all seeds, so that there are means over seeds.
     """

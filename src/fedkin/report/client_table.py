@@ -118,7 +118,6 @@ def table(
 
     Args:
         run: the run, of several seeds one of them: its names and groups are those of all.
-        seeds: clients of each seed.
         gains: reference -> for each seed, gain by client.
         rows: weights of the clients that each learned from, as from `fedkin.report.weights.mean_rows`, of all seeds.
         most: maximum number of accuracies over rounds of all clients together.
@@ -240,7 +239,6 @@ def labels_figure(
     None for folders without them.
 
     Args:
-        p: the clients.
         order: clients in the order of the map, ``[K]``.
         clients: labels of its rows, ``[S]``.
         classes: names of the classes, as far as they have any.

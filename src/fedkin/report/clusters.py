@@ -14,7 +14,7 @@ from fedkin.record.lines import RelationLine, RoundLine
 from fedkin.report.charts import Datum, chart
 from fedkin.report.figures import Figure, cut_axis, padded, scale, thinned
 from fedkin.report.palette import SLOTS
-from fedkin.report.templates import say
+from fedkin.report.wording import say
 
 MOST_COLUMNS = 120
 """Maximum number of rounds in which cluster membership is shown."""
@@ -123,8 +123,6 @@ def together_figure(title: str, matrix: np.ndarray, names: Sequence[str], groups
     """Return the matrix of clients that shared a model, by the share of rounds.
 
     Args:
-        title: display name of the method.
-        matrix: as from `together`.
         names: names of the clients, in the same order; groups: index of each client's group.
     """
     values = [{"client": names[i], "from": names[j], "share": round(float(matrix[i, j]), 3),
@@ -150,8 +148,6 @@ def cluster_figures(
     """Return the cluster of every client in every round (if they are few enough), and the clusters' sizes.
 
     Args:
-        title: display name of the method.
-        membership: the clusters.
         order: clients in the order of the map.
         names: names of the clients, ``[K]``.
         groups: true groups ``[K]``, for the adjusted Rand index.

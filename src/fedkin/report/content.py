@@ -14,10 +14,23 @@ from fedkin.core.settings import DataSettings
 from fedkin.evaluate import Against, Choice, Conclusion, Spread, details, judge_all, spread, verdict
 from fedkin.evaluate import warnings as careful
 from fedkin.record.result import Result, by_title
-from fedkin.report import client_table, costs, curves, dots, references, tables, wording
+from fedkin.report import client_table, costs, curves, dots, tables, wording
 from fedkin.report.client_data import Part, parts_of
 from fedkin.report.figures import Figure, best_first, final_means, prominent, shades, shapes
-from fedkin.report.headline import NAMED, Headline, ended_early, ending, first_of, headline, rounds_of, unlearned
+from fedkin.report.headline import (
+    ALONE,
+    COMPARED,
+    NAMED,
+    Headline,
+    ended_early,
+    ending,
+    first_of,
+    headline,
+    rounds_of,
+    unlearned,
+    what_alone_is,
+    which_is_which,
+)
 from fedkin.report.standings import Row, Standing, comparison_rows, comparisons, same_clients, standing, test_share
 from fedkin.report.tuning import Tuned, tuning_note, tuning_table, tuning_warnings
 
@@ -211,7 +224,7 @@ class Content:
 
     def alone(self, title: str) -> bool:
         """Return whether a method is training alone."""
-        return self.role(title) in references.ALONE
+        return self.role(title) in ALONE
 
     @property
     def average(self) -> str:
@@ -353,9 +366,9 @@ class Content:
     def which_is_which(self) -> str:
         """How often clients train under the kinds of training alone; "" where that needs no words."""
         if self.several:
-            return references.which_is_which(self.runs)
+            return which_is_which(self.runs)
         alone = self.role(self.reference) == "alone" and self.sentences
-        return references.what_alone_is(self.all_runs[0], self.reference) if alone else ""
+        return what_alone_is(self.all_runs[0], self.reference) if alone else ""
 
     @property
     def losing(self) -> list[str]:
@@ -435,7 +448,7 @@ def content_of(
         _require_comparable(one, base)
         roles |= {base.title: base.role}
     reference = reference or next((title for title, role in roles.items() if role == "alone"), "")
-    others = [title for role in references.COMPARED for title in groups if roles[title] == role]
+    others = [title for role in COMPARED for title in groups if roles[title] == role]
     bases = {title: {run.seed: run for run in groups[title]} for title in (reference, *others) if title in groups}
     if base is not None:
         reference, bases = base.title, {base.title: {base.seed: base}}
@@ -522,7 +535,7 @@ def _caveats(
         for reference, methods in compared.items():
             each = list(methods.get(title, {}).values())
             # whatever training alone equals is what collapsed
-            if each and roles[title] not in references.ALONE and all(a.collapsed for a in each):
+            if each and roles[title] not in ALONE and all(a.collapsed for a in each):
                 for w in careful.collapsed(each[0], roles[reference], roles[title] == "safe"):
                     by_text.setdefault((w.kind, w.text), []).append(f"{title} equals {reference} for every client")
         base = next(iter(compared.values()), {}).get(title, {})

@@ -11,10 +11,8 @@ from fedkin.record.result import Result
 from fedkin.report import figures
 from fedkin.report.charts import Datum, Spec, chart
 from fedkin.report.figures import Figure, Groups, channels, end_labels, percent, prominent, thinned
-from fedkin.report.headline import NAMED, headline, rounds_of
-from fedkin.report.references import ALONE
-from fedkin.report.templates import say
-from fedkin.report.wording import cut, fitted, short_mb, tight
+from fedkin.report.headline import ALONE, NAMED, headline, rounds_of
+from fedkin.report.wording import cut, fitted, say, short_mb
 
 HEIGHT = 316
 """Height of the curves in pixels: the writer spreads their labels for it."""
@@ -35,7 +33,6 @@ def over_rounds(groups: Groups, first: Choice | None = None) -> list[Figure]:
     With several seeds the picked method has a band of ± one standard deviation over seeds.
 
     Args:
-        groups: title -> its runs, as from `fedkin.record.result.by_title`.
         first: the headline metric; None: accuracy.
     """
     drawn: list[Figure] = []
@@ -130,7 +127,6 @@ def traffic(groups: Groups, reference: str) -> Figure | None:
     A method that ends no higher than the reference is never above it: a rising curve of the same accuracies would be.
 
     Args:
-        groups: title -> its runs, as from `fedkin.record.result.by_title`.
         reference: the method whose final accuracy is the target; without it only totals are drawn.
     """
     base = groups.get(reference)
@@ -192,8 +188,6 @@ def one_over_rounds(run: Result, reference: str, local: float | None, fair: bool
     """Return the accuracy of one run by round, its worst tenth, and a band of ± one standard deviation over clients.
 
     Args:
-        run: the run.
-        reference: title of the reference.
         local: final accuracy of the reference, a fraction, drawn as a dashed line.
         fair: whether accuracy is the headline metric; else balanced accuracy comes first.
     """
@@ -228,7 +222,7 @@ def one_over_rounds(run: Result, reference: str, local: float | None, fair: bool
     drawn = [row[key] for row in rows for key in ("value", "low", "high") if key in row]
     low, high = (5 * math.floor(min(drawn) / 5), 5 * math.ceil(max(drawn) / 5)) if drawn else (0, 100)
     high = max(high, low + 5)
-    names = {**{series: tight(series) for series in last}, CONSTANT: "most frequent class"}
+    names = {**{series: series for series in last}, "worst 10 %": "worst 10%", CONSTANT: "most frequent class"}
     ends = [{"series": t, "name": names[t], "short": names[t].removesuffix(" over clients").removesuffix(" class"),
              "text": f"{last[t]:.1f}", "value": last[t], "label": label}
             for t, label in end_labels(last, low, high, ONE_HEIGHT)]  # fmt: skip

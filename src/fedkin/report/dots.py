@@ -45,10 +45,6 @@ def gains(
 
     Args:
         order: all methods, best first, including the reference.
-        standings: method -> its standing.
-        reference: title of the reference.
-        roles: role of each method, as from `fedkin.record.result.Result.role`.
-        names: names of the clients, by number.
         first: it is the page's first reference: the figure is "gains".
     """
     every = [one.gain for s in standings.values() for one in s.gains]
@@ -70,14 +66,7 @@ def gains(
 
 
 def accuracies(order: Sequence[str], groups: Groups, roles: Mapping[str, str], names: Sequence[str] = ()) -> Figure:
-    """Return one row per method, one mark per client (and seed) at its final accuracy: of runs without a reference.
-
-    Args:
-        order: all methods, best first.
-        groups: title -> its runs.
-        roles: role of each method.
-        names: names of the clients, by number.
-    """
+    """Return one row per method, one mark per client (and seed) at its final accuracy: of runs without a reference."""
     seeds = {t: [[ClientGain(run.seed, c, a, a, 0, 0) for c, a in run.single().items()] for run in groups[t]]
              for t in order}  # fmt: skip
     seeds = {title: each for title, each in seeds.items() if any(each)}
@@ -107,10 +96,6 @@ def _chart(
     Args:
         methods: title -> the gains by seed, and their mean; None for the reference.
         reference: its title; over: as it is named in a sentence; "" if there is none.
-        roles: role of each method.
-        ends: of the axis, in points.
-        binned: rows have bins instead of dots.
-        names: names of the clients, by number.
     """
     low, high = ends
     most = max((sum(map(len, one[0])) for one in methods.values() if one), default=0)

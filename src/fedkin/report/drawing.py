@@ -21,10 +21,6 @@ _TURN = threading.Lock()  # a call and its answer belong together
 def drawn(function: str, **options: object) -> bytes:
     """Return the result of a function of vl-convert; a text is UTF-8.
 
-    Args:
-        function: its name.
-        options: its arguments, as JSON has them.
-
     Raises:
         EngineError: the library refused the chart or ended its process.
     """

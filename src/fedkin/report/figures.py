@@ -17,8 +17,8 @@ from fedkin.display import printable_parts
 from fedkin.evaluate import Spread, spread
 from fedkin.record.result import Result
 from fedkin.report.charts import Spec
+from fedkin.report.headline import ALONE, COMPARED
 from fedkin.report.palette import SHAPES, SLOTS, slots
-from fedkin.report.references import ALONE, COMPARED
 from fedkin.report.wording import cut
 
 Groups = Mapping[str, Sequence[Result]]
@@ -168,7 +168,6 @@ def end_labels(lasts: Mapping[str, float], low: float, high: float, height: floa
     """Return the lines, the highest first, and the places of their labels on the axis, a line of text apart.
 
     Args:
-        lasts: last value of each line.
         low, high: ends of the axis; height: its length in pixels.
     """
     order = sorted(lasts, key=lambda name: -lasts[name])

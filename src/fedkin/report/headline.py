@@ -1,4 +1,5 @@
-"""What comes first on a page, and what stands next to final figures: metric, rounds, runs that diverged."""
+"""What comes first on a page, what stands next to final figures (metric, rounds, runs that diverged), and what training
+alone is."""
 
 from __future__ import annotations
 
@@ -9,7 +10,12 @@ from fedkin.evaluate import Choice, Constant, Spread, choose, difference, majori
 from fedkin.record.figures import BEST, RULE, span, spans
 from fedkin.record.lines import ClientLine
 from fedkin.record.result import Result
-from fedkin.report.templates import say
+from fedkin.report.wording import say
+
+COMPARED = ("alone", "alone-full", "average")
+"""Roles of the methods that all others are compared with: training alone as often as under any method, training alone
+in every round, one model for all."""
+ALONE = COMPARED[:2]
 
 MARK = "†"
 """Mark next to the accuracy of a method of which a run diverged."""
@@ -123,9 +129,6 @@ def first_of(groups: Mapping[str, Sequence[Result]]) -> Choice:
 
     Clients with names are the same in all seeds: their test samples are added up. Others are different clients in each
     seed.
-
-    Args:
-        groups: title -> its runs, as from `fedkin.record.result.by_title`.
     """
     runs = [run for seeds in groups.values() for run in seeds]
     found: dict[int, list[Constant]] = {}
@@ -143,7 +146,6 @@ def unlearned(groups: Mapping[str, Sequence[Result]], first: Choice, same: bool 
     metric; with too few figures for an interval, where the mean is.
 
     Args:
-        groups: title -> its runs.
         first: the headline metric; same: whether clients are the same in every seed.
     """
     constants: list[Constant] = []
@@ -188,3 +190,22 @@ def _apart(seeds: Mapping[int, Sequence[Constant]]) -> list[Constant]:
     several = len(seeds) > 1
     return [replace(one, client=f"{one.client} of seed {seed}") if several else one
             for seed, constants in seeds.items() for one in constants]  # fmt: skip
+
+
+def what_alone_is(run: Result, reference: str) -> str:
+    """Return how often a client trains alone in a run with the settings of ``run``; "" if in every round."""
+    share = run.table("run").get("participation", 1.0)
+    return "" if share >= 1 else say("what_alone_is", reference, share)
+
+
+def which_is_which(groups: Mapping[str, Sequence[Result]]) -> str:
+    """Return how often clients train under each kind of training alone; "" unless both were run."""
+    by_role = {runs[0].role: runs for runs in groups.values()}
+    if not all(role in by_role for role in ALONE):
+        return ""
+    local, full = (by_role[role] for role in ALONE)
+    how, data = local[0].table("run"), local[0].table("data")
+    rounds = None if ended_early([*local, *full]) else how.get("rounds")  # each run may have its own number
+    return say("which_is_which", local[0].title, full[0].title, how.get("participation", 1.0), rounds,
+               how.get("dropout") or 0, bool(how.get("late_joiners")),
+               bool(data.get("validation", 0.1)))  # fmt: skip

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from markupsafe import Markup
 
 from fedkin.core.errors import counted
-from fedkin.report import charts, templates
+from fedkin.report import charts, wording
 from fedkin.report.figures import different
 from fedkin.report.tables import DASH, Grid
 from fedkin.storage.files import write_atomic
@@ -117,7 +117,6 @@ def write_inspection(folder: Path | str, found: Found, command: str | None = Non
 
     Args:
         folder: folder to write to; made if it is missing, files of a former inspection are replaced.
-        found: result of ``Inspection.to_json``.
         command: command that repeats the inspection; omitted if None.
     """
     folder = Path(folder)
@@ -126,7 +125,7 @@ def write_inspection(folder: Path | str, found: Found, command: str | None = Non
         write_atomic(folder / "labels.svg", charts.svg(labels_chart(found)).encode())
     columns = columns_grid(found) if found["columns"] else None
     drawn = [_svg(found, dark=dark) for dark in (False, True)] if found["clients"] else []
-    page = templates.page("inspection.html", found=found, title=headline(found), facts=facts(found), columns=columns,
+    page = wording.page("inspection.html", found=found, title=headline(found), facts=facts(found), columns=columns,
                           drawn=drawn, grouped=len(found["clients"]) > MOST_CLIENTS, clients=_client_grid(found),
                           command=command)  # fmt: skip
     path = folder / "inspect.html"

@@ -17,8 +17,8 @@ from fedkin.display import printable
 from fedkin.record.figures import over
 from fedkin.report.headline import NAMED, Headline
 from fedkin.report.tables import BOLD, DASH, Grid, Row, cells, figure_cells, figure_columns, short, to_markdown
-from fedkin.report.templates import say
 from fedkin.report.tuning import Tuned, tuning_table
+from fedkin.report.wording import say
 from fedkin.storage.files import write_atomic
 from fedkin.storage.folders import room
 
@@ -65,7 +65,6 @@ def write_tables(
 
     Args:
         text: what stands below the table in Markdown, such as verdicts.
-        extra: as for :func:`fedkin.report.tables.comparison_table`.
     """
     grid = paper_table(rows, decimals, extra)
     comment = "".join(f"{line}\n" for line in origin.lines()).replace("--", "- -")  # "--" is not allowed in a comment
@@ -82,9 +81,7 @@ def paper_table(rows: Sequence[Row], decimals: int = 1, extra: Headline | None =
     title is a caption, the note says what every column is.
 
     Args:
-        rows: as from :func:`fedkin.report.tables.comparison_rows`.
         decimals: decimal places of per cents and points.
-        extra: as for :func:`fedkin.report.tables.comparison_table`.
     """
     extra, reference = extra or Headline(), rows[0].reference
     level = next((row.difference.level for row in rows if row.difference), 0.95)

@@ -130,10 +130,6 @@ def standing(
 
     Args:
         title: the method; reference: title of the reference.
-        runs: the method's runs.
-        compared: seed -> comparison.
-        finding: the joint conclusion.
-        metric: the headline metric.
     """
     each = {run.seed: run for run in runs}
     # clients of different seeds are different tests: each seed gets its part of the level
@@ -214,7 +210,6 @@ def comparison_rows(
     the reference did not run are not part of gain and harm.
 
     Args:
-        groups: title -> its runs.
         reference: title of the method that the others are compared with; by default training alone.
         findings: conclusions from the comparisons with the reference, by title, where known already.
         metric: the headline metric, which gains, intervals, marks and ranks are of.

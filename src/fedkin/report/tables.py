@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rich import box
+from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -16,15 +18,14 @@ from fedkin.evaluate import Choice, spread
 from fedkin.record.figures import GROUPED, over
 from fedkin.record.lines import Figures
 from fedkin.record.result import Result
-from fedkin.report import templates
-from fedkin.report.console import Screen
+from fedkin.report import wording
 from fedkin.report.headline import ACCURACY, NAMED, Headline, majority, rounds_of
 from fedkin.report.standings import Row as Row
 from fedkin.report.standings import comparison_rows as comparison_rows
 from fedkin.report.standings import harmed_range
-from fedkin.report.templates import say
 from fedkin.report.wording import DASH as DASH
 from fedkin.report.wording import percent as percent
+from fedkin.report.wording import say
 from fedkin.report.wording import short as short
 
 NAMES = {
@@ -55,8 +56,35 @@ _MOMENTS = {
     "accuracy_trained": ("trained", "accuracy right after the last local training"),
     "accuracy_delivered": ("delivered", "accuracy as clients would predict now"),
 }
+WIDEST = 100
+"""Columns of output at most, however wide the window is."""
 _NEVER_BROKEN = 14  # characters
 _MOST_CLIENTS = 25
+
+
+class Screen(Console):
+    """A console that shows a fingerprint's ``:AB:`` and brackets as they are, escapes what would drive a terminal, and
+    whose lines are not too long to read."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, emoji=False, markup=False, **options)
+        if self._width is not None or not self.is_terminal:
+            self._width = min(self._width or WIDEST, WIDEST)
+
+    @property  # type: ignore[misc]  # only `width` is ever set
+    def size(self) -> ConsoleDimensions:
+        """Columns and lines; a window may get other ones while a command works."""
+        found = super().size
+        return found if self._width is not None else found._replace(width=min(found.width, WIDEST))
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a text to print; `Text` would drop some control characters without a trace."""
+        return super().render_str(printable(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield what goes to the terminal: rich's own commands, and texts that are none."""
+        for part in super().render(renderable, options):
+            yield part if part.control else part._replace(text=printable(part.text))
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,7 +121,6 @@ def comparison_table(rows: Sequence[Row], extra: Headline | None = None) -> Grid
     """Return methods side by side; bold marks differences beyond an interval (see `bold_note`).
 
     Args:
-        rows: as from `comparison_rows`.
         extra: the averaged rounds, the last round alone, runs that diverged and the headline metric, as from
             :func:`fedkin.report.headline.headline`. Default: the caption names the rule, not the rounds, and accuracy
             is the headline.
@@ -188,7 +215,6 @@ def to_rich(grid: Grid, width: int | None = None) -> Table:
     """Return the table for the console; cells are text, never markup.
 
     Args:
-        grid: the table.
         width: characters in a line of the console; where the columns do not fit otherwise, one space separates them
             instead of two, then ± has no spaces, then headings take two lines, then long words such as paths, then "1
             of 9" is 1/9, then figures with ± take two lines. A table that is still wider stays so: print it without
@@ -288,7 +314,7 @@ def to_markdown(grid: Grid) -> str:
 
 def to_html(grid: Grid) -> str:
     """Return the table as an HTML ``<table>``, every text escaped."""
-    return templates.part("parts.html", "table", grid)
+    return wording.part("parts.html", "table", grid)
 
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedkin.core.errors import RunFolderError, counted, typed
 from fedkin.evaluate import spread
 from fedkin.report.tables import DASH, Grid, percent, short
-from fedkin.report.templates import say
+from fedkin.report.wording import say
 from fedkin.storage.files import write_atomic
 
 FILE = "tuning.json"

@@ -62,10 +62,7 @@ def frames(
     """Return the ``weights`` lines as at most ``most`` frames; None if there are none.
 
     Args:
-        lines: the lines of ``relations.jsonl``.
         order: all clients in the order of the map, ``[K]``.
-        labels: labels of its rows, as from `fedkin.report.figures.along`.
-        rounds: all rounds of the run.
         most: maximum number of frames; more rounds are averaged with their neighbours.
     """
     side, place = len(labels), places(order)
@@ -116,8 +113,6 @@ def weights_figure(found: Frames, fact: str, order_text: str = "") -> Figure:
     """Return a map of the mean over all rounds; the page replaces the data by single rounds.
 
     Args:
-        found: the weights.
-        fact: the title.
         order_text: sentence on the order of the clients.
     """
     labels, count, shared = found.labels, len(found.labels), len(found.order) > len(found.labels)
@@ -175,8 +170,8 @@ def weights_fact(rows: Rows, groups: Sequence[int] | None = None) -> str:
         sizes = {int(g): int((known == g).sum()) for g in np.unique(known[known >= 0])}
         same = sum(w for i, row in zip(rows, others, strict=True) for j, w in row.items() if 0 <= known[i] == known[j])
         pairs = sum(sizes[int(known[i])] - 1 for i in rows if known[i] >= 0) / (len(rows) * (k - 1))
-        return f"{100 * same / total:.0f} % of weight on others is in the own group (chance: {100 * pairs:.0f} %)"
+        return f"{100 * same / total:.0f}% of weight on others is in the own group (chance: {100 * pairs:.0f}%)"
     squares = [sum(w * w for w in row.values()) / sum(row.values()) ** 2 for row in others if row]
     partners = sum(1 / square for square in squares) / len(squares)
     share = sum(own) / (sum(own) + total)
-    return f"a client learns from about {partners:.1f} others; own weight {100 * share:.0f} %"
+    return f"a client learns from about {partners:.1f} others; own weight {100 * share:.0f}%"

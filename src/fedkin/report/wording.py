@@ -1,11 +1,20 @@
-"""Numbers and short phrases of the page: true minus signs, points, lists, ranges over seeds."""
+"""Numbers, short phrases and templates: pages as HTML, in which every value is escaped, and sentences as plain text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from fedkin.core.errors import counted
+from fedkin.display import printable
 from fedkin.evaluate import Spread
+from fedkin.report import palette
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six")
 
@@ -77,11 +86,6 @@ def short_mb(megabytes: float) -> str:
     return "0" if megabytes == 0 else "<1" if megabytes < 1 else f"{megabytes:,.0f}"
 
 
-def tight(text: str) -> str:
-    """Return a sentence with per cent signs next to their numbers, as everywhere on the page."""
-    return re.sub(r"(?<=\d) %", "%", text)
-
-
 def cut(name: str, most: int = 16) -> str:
     """Return a name for a chart, cut in its middle to a maximum number of characters: names often differ at the end."""
     tail = (most - 1) * 2 // 5
@@ -105,3 +109,51 @@ def fitted(name: str, room: float) -> str:
 def _width(character: str) -> float:
     usual = 0.67 if character.isupper() else 0.61
     return next((width for characters, width in _WIDTHS.items() if character in characters), usual)
+
+
+_FILTERS = {"counted": counted, "listed": listed, "points": points, "ranged": ranged,
+            "share": share, "short_mb": short_mb, "signed": signed, "spelled": spelled,
+            "cut": cut, "percent": percent, "short": short}  # fmt: skip
+_HERE = files("fedkin.report")
+
+
+def page(name: str, **values: Any) -> str:
+    """Return a page from ``templates``: printable text, for UTF-8."""
+    return printable(_environment(escaped=True).get_template(name).render(values))
+
+
+def part(name: str, macro: str, *values: Any) -> str:
+    """Return a part of a page: a macro of a template."""
+    return printable(getattr(_environment(escaped=True).get_template(name).module, macro)(*values))
+
+
+def say(name: str, *values: Any, **more: Any) -> str:
+    """Return a sentence from ``templates/sentences.txt``, in one line."""
+    text: str = getattr(_environment(escaped=False).get_template("sentences.txt").module, name)(*values, **more)
+    return re.sub(r"[ \n]+", " ", text).strip()
+
+
+def asset(name: str) -> str:
+    """Return a file of ``assets``: a part of a page that has no values."""
+    return _HERE.joinpath("assets", name).read_text(encoding="utf-8")
+
+
+@cache
+def _environment(*, escaped: bool) -> Environment:
+    # two, since a macro of plain text that is called in a page would count as escaped
+    loader = PackageLoader("fedkin.report")
+    made = Environment(
+        loader=loader, autoescape=escaped, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    made.filters |= {**_FILTERS, "form": _form}
+    made.globals |= {"say": say, "style": _style} | ({"asset": lambda name: Markup(asset(name))} if escaped else {})
+    return made
+
+
+def _form(count: int, one: str = "", several: str = "s") -> str:
+    """Return the form of a word for a number: ``client{{ n | form }}``, ``{{ n | form("is", "are") }}``."""
+    return one if count == 1 else several
+
+
+def _style(*names: str) -> Markup:
+    return Markup(palette.css() + "".join(map(asset, names)).replace("FONT", palette.FONT))

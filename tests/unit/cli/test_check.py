@@ -98,23 +98,6 @@ def test_a_method_that_does_not_run(fedkin: Command) -> None:
     assert "11 were not checked, since runs must hold first." in fedkin(f"check {name}").out
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ("check", "fedkin check needs a method: fedkin check ./mymethod.py:MyMethod"),
-        ("check --json", "fedkin check needs a method"),
-        ("check fedavgg", "did you mean 'fedavg'"),
-        ("check ./none.py:X", "there is no file ./none.py"),
-        ("check fedavg --rules rusn", "unknown rule 'rusn'; did you mean 'runs'"),
-    ],
-)
-def test_bad_input(args: str, message: str, fedkin: Command) -> None:
-    """Exit code 2, and nothing is checked."""
-    done = fedkin(args)
-    assert (done.code, done.out) == (2, "")
-    assert message in done.err
-
-
 def test_quiet(fedkin: Command) -> None:
     """The exit code alone."""
     done = fedkin(f"check {write(CAUTIOUS)} --quiet --rules declared runs")

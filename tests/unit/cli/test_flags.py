@@ -61,7 +61,6 @@ def test_every_common_setting_is_a_flag() -> None:
         "--engine workers@n=3 --gradient autograd --out some/where --quiet --json --per-client"
     )
     settings, show = run_flags(["fedavg", *text.split()])
-
     assert settings.data == DataSettings(
         data="synthetic",
         clients=7,
@@ -124,19 +123,6 @@ def test_a_preset_changes_fields_training_and_run() -> None:
     assert moments == ["trained", "delivered", "delivered", "trained"]
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ("da-pfl --preset codes", "da-pfl has no preset 'codes'; it has paper, code"),
-        ("fedavg --preset code", "fedavg has no preset 'code'; it has none"),
-    ],
-)
-def test_an_unknown_preset_is_named(args: str, message: str) -> None:
-    """With the ones that the method has."""
-    with pytest.raises(ConfigError, match=message):
-        run_flags(args.split())
-
-
 # ---- files and flags ----------------------------------------------------------------------------------------------
 def test_flags_win_over_a_file(tmp_path: Path) -> None:
     """A setting from the file stays unless a flag gives it; what neither gives has its default."""
@@ -146,7 +132,6 @@ def test_flags_win_over_a_file(tmp_path: Path) -> None:
         "[run]\nrounds = 9\nseed = 3\n[training]\nlr = 0.2\n"
     )
     settings = completed(run_flags([str(path), "--rounds", "5", "--epochs", "3"])[0])
-
     assert (settings.method["name"], settings.run) == ("fesem-cam", RunSettings(rounds=5, seed=3))
     assert settings.training == Training(epochs=3, lr=0.2)
     assert settings.method["warmup"] == 2
@@ -179,7 +164,6 @@ def test_compare_takes_methods_seeds_and_settings() -> None:
     """Names first, then flags; --set takes several."""
     text = "da-pfl ifca --seeds 3 4 --rounds 7 --set da-pfl.lam=0.5 ifca.clusters=4 da-pfl.include-self=true --out x"
     plan, show = compare_flags(text.split())
-
     assert plan.methods == ("da-pfl", "ifca")
     assert plan.seeds == (3, 4)
     assert plan.base.run == RunSettings(rounds=7)
@@ -191,7 +175,6 @@ def test_set_reaches_the_method_inside() -> None:
     """Fields of a wrapped method go by their own names; the wrapper's own stay its own."""
     plan, _ = compare_flags(["fesem-cam", "--set", "fesem-cam.clusters=4", "fesem-cam.warmup=2", "fesem-cam.lam=0.5"])
     method = plan.settings("fesem-cam", 0).method
-
     assert plan.own == {"fesem-cam": {"inner": {"clusters": 4, "lam": 0.5}, "warmup": 2}}
     assert (method["inner"]["clusters"], method["inner"]["lam"], method["warmup"]) == (4, 0.5, 2)
 
@@ -203,31 +186,9 @@ def test_one_seed_is_a_list_of_one(flag: str) -> None:
     assert sweep_flags(f"da-pfl --grid training.lr=0.1 {flag}".split())[0].seeds == (3,)
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ("", "needs methods or a config file"),
-        ("--rounds 3", "needs methods or a config file"),
-        ("da-pflx", "unknown method 'da-pflx'; did you mean 'da-pfl'"),
-        ("da-pfl --seeds 1 1", r"that differ, got \[1, 1\]"),
-        ("da-pfl --set lam=3", "--set takes METHOD.FIELD=VALUE.* got 'lam=3'"),
-        ("da-pfl --set da-pfl.lamm=3", r"unknown setting lamm; did you mean 'lam'"),
-        ("da-pfl --set da-pfl.lam=much", "lam.*got 'much'"),
-        ("da-pfl --set ifca.clusters=3", "ifca is not compared"),
-        ("da-pfl --set da-pfl.lam=-1", "lam of DAPFL must be at least 0, got -1"),
-        ("missing.toml", r"no config file missing\.toml"),
-    ],
-)
-def test_what_compare_refuses(args: str, message: str) -> None:
-    """Each with a message that has the value in it."""
-    with pytest.raises(ConfigError, match=message):
-        compare_flags(args.split())
-
-
 def test_data_are_remembered_by_an_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative path is stored absolute, so that a resume works from any folder; a built-in name stays a name."""
     (tmp_path / "mine.csv").write_text("a,y\n1,0\n")
     monkeypatch.chdir(tmp_path)
-
     assert completed(run_flags(["fedavg", "--data", "mine.csv"])[0]).data.data == str(tmp_path / "mine.csv")
     assert completed(run_flags(["fedavg", "--data", "digits"])[0]).data.data == "digits"

@@ -82,23 +82,6 @@ def test_flags_mend_the_data_of_a_file(fedkin: Command) -> None:
     assert fedkin("inspect a.toml --partition dirichlet --clients 4").code == 0
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[method]\nname = 'fedavg'", "a.toml has no table [data]; for the default: fedkin inspect digits"),
-        ("made_by = 'method Mine'\n[data]", "made by a program with method Mine; inspect its data in that program"),
-        ("data = 'digits'", "a.toml: data = 'digits': expected a table"),
-        ("[data]\nclient = 4", "unknown setting [data] client; did you mean 'clients'?"),
-        ("seeds = ['a']\n[data]", "a.toml seed: expected `int`, got 'a'"),
-    ],
-)
-def test_a_file_without_data_is_an_error(text: str, said: str, fedkin: Command) -> None:
-    Path("a.toml").write_text(text)
-    done = fedkin("inspect a.toml")
-    assert (done.code, done.out) == (2, "")
-    assert said in done.err
-
-
 def one_sided(name: str = "wards.csv") -> None:
     """A table of two wards; 23 of 25 patients of one are ill, half of the other."""
     rows = [f"{i * 37 % 101},{i % 5},a,{int(i % 25 > 1)}" for i in range(100)]
@@ -188,25 +171,3 @@ def test_what_cannot_be_read_is_a_finding(command: str, said: str, fedkin: Comma
     done = fedkin(command)
     assert (done.code, done.err) == (2, "")
     assert said in done.out
-
-
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        ("inspect digits --partition dirichle", "did you mean 'dirichlet'?"),
-        ("inspect digits --partition iid@alpha=1", "has no setting alpha"),
-        ("inspect digits --rounds 3", "--rounds"),
-        ("inspect run.toml", "no config file run.toml"),
-    ],
-)
-def test_bad_settings_are_errors(command: str, said: str, fedkin: Command) -> None:
-    done = fedkin(command)
-    assert (done.code, done.out) == (2, "")
-    assert said in done.err
-
-
-def test_help(fedkin: Command) -> None:
-    done = fedkin("inspect --help")
-    assert done.code == 0
-    for flag in ("--data", "--target", "--partition", "--out", "--strict", "--json"):
-        assert flag in done.out

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from commandline import Command
+from commandline import Command, table
 from fedkin.core import ConfigError
 from fedkin.experiment.compare import Comparison
 from fedkin.experiment.settings import settings_from, sources_of, table_of
@@ -57,7 +57,6 @@ def test_run_and_again_from_its_folder(fedkin: Command, mine: str, small: str, t
     summary = json.loads(Path("first/summary.json").read_text())
     assert (summary["title"], summary["method"]) == ("Cautious (step=0.25)", "./mine.py:Cautious@step=0.25")
     assert "Cautious" in Path("first/report.html").read_text()
-
     shutil.rmtree("own")
     Path("elsewhere").mkdir()
     shutil.move("first", "elsewhere/moved")
@@ -210,40 +209,28 @@ def test_own_network_from_a_file(fedkin: Command, small: str) -> None:
 
 
 # ---- errors -------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("change", "name", "message"),
-    [
-        (("", ""), "./own/mine.py:Cautios", "did you mean 'Cautious'?; methods in it: Cautious"),
-        (("", ""), "./own/min.py:Cautious", "own/min.py; did you mean 'mine.py'?"),
-        (("", ""), "./own/mine.py", "./own/mine.py is a file; add the name of the class: ./own/mine.py:MyMethod"),
-        (
-            ("", ""),
-            "./own/mine:Mine",
-            "./own/mine:Mine is not a method: a file's name ends with .py, ./own/mine.py:Mine",
-        ),
-        (("", ""), "./own/mine.py:half", "expected a class that inherits from fedkin.Method, got an object of type"),
-        (("(fedkin.Method)", ""), "./own/mine.py:Cautious", "got the class Cautious; methods in it: none"),
-        (("@dataclass(frozen=True)", ""), "./own/mine.py:Cautious", "write @dataclass(frozen=True) above class Cautio"),
-        (("(frozen=True)", ""), "./own/mine.py:Cautious", "is not a frozen dataclass"),
-        (
-            ("def aggregate", "def agregate"),
-            "./own/mine.py:Cautious",
-            "lacks aggregate; every method has:\n    def agg",
-        ),
-        (("= half()", ""), "./own/mine.py:Cautious", "field step needs a default, such as step: float = 0.5"),
-        (("step: float", "name: float"), "./own/mine.py:Cautious", "a field cannot be called 'name'"),
-        (("import fedkin\n", "import fedkn\n"), "./own/mine.py:Cautious", "failed in line 5: ModuleNotFoundError"),
-        (("def init(", "def init(("), "./own/mine.py:Cautious", "SyntaxError"),
-        (
-            ("\n    step", "\n    x: float = 1 / 0\n    step"),
-            "./own/mine.py:Cautious",
-            "failed in line 13: ZeroDivision",
-        ),
-    ],
-)
-def test_faults(change: tuple[str, str], name: str, message: str, fedkin: Command, mine: str) -> None:
+FAULTS = """
+./own/mine.py:Cautios | | | did you mean 'Cautious'?; methods in it: Cautious
+./own/min.py:Cautious | | | own/min.py; did you mean 'mine.py'?
+./own/mine.py         | | | ./own/mine.py is a file; add the name of the class: ./own/mine.py:MyMethod
+./own/mine:Mine       | | | ./own/mine:Mine is not a method: a file's name ends with .py, ./own/mine.py:Mine
+./own/mine.py:half    | | | expected a class that inherits from fedkin.Method, got an object of type
+./own/mine.py:Cautious | (fedkin.Method) | | got the class Cautious; methods in it: none
+./own/mine.py:Cautious | @dataclass(frozen=True) | | write @dataclass(frozen=True) above class Cautio
+./own/mine.py:Cautious | (frozen=True) | | is not a frozen dataclass
+./own/mine.py:Cautious | def aggregate | def agregate | lacks aggregate; every method has:
+./own/mine.py:Cautious | = half() | | field step needs a default, such as step: float = 0.5
+./own/mine.py:Cautious | step: float | name: float | a field cannot be called 'name'
+./own/mine.py:Cautious | import fedkin | import fedkn | failed in line 5: ModuleNotFoundError
+./own/mine.py:Cautious | def init( | def init(( | SyntaxError
+./own/mine.py:Cautious | step: float | x: float = 1 / 0; step: float | failed in line 13: ZeroDivision
+"""
+
+
+@pytest.mark.parametrize(("name", "good", "bad", "message"), table(FAULTS))
+def test_faults(name: str, good: str, bad: str, message: str, fedkin: Command, mine: str) -> None:
     """Each fault of an own method is named, with what to do."""
-    Path("own/mine.py").write_text(METHOD.replace(*change) if change[0] else METHOD)
+    Path("own/mine.py").write_text(METHOD.replace(good, bad, 1) if good else METHOD)
     done = fedkin(f"run {name}")
     assert done.code == 2
     assert message in done.err

@@ -67,7 +67,6 @@ def test_images(model: Path, fedkin: Command) -> None:
     wanted = load_export(model).probabilities(trained)
     found = [[float(r["probability cat"]), float(r["probability dog"])] for r in rows]
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
-
     (one,) = predicted(fedkin("predict home p/ann/dog/3.png --json").out)
     assert (one["row"], one["label"]) == ("3.png", "dog")
     assert one["probabilities"]["dog"] == pytest.approx(

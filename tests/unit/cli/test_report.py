@@ -49,7 +49,6 @@ def test_the_page_of_a_comparison_is_written_again(fedkin: Command, copy: Path, 
     before = (copy / "report.html").read_text(encoding="utf-8")
     (copy / "report.html").unlink()
     done = fedkin(f"report {copy} --figures {tmp_path / 'f'}")
-
     assert (done.code, done.err) == (0, "")
     after = (copy / "report.html").read_text(encoding="utf-8")
     assert after.split("</h1>")[0].split("<h1>")[1] == before.split("</h1>")[0].split("<h1>")[1]
@@ -92,15 +91,6 @@ def test_figures_of_the_best_round(fedkin: Command, copy: Path) -> None:
     assert gain == pytest.approx(found["IFCA"] - found["Local"])
 
 
-def test_the_best_round_needs_validation_data(fedkin: Command, small: str) -> None:
-    """Said before the first round; a sweep has a rule of its own."""
-    for command in ("run fedavg", "compare fedavg"):
-        done = fedkin(f"{command} {small} --validation 0 --round best --out a")
-        assert (done.code, Path("a").exists()) == (2, False)
-        assert "--round best goes by validation accuracy, and no client has validation data" in done.err
-    assert fedkin(f"sweep fedavg {small} --grid training.lr=0.1,0.2 --round best --out a").code == 2
-
-
 @pytest.mark.thorough
 def test_a_run_shows_its_best_round(fedkin: Command, small: str) -> None:
     """In the first column of its table."""
@@ -113,7 +103,6 @@ def test_a_run_shows_its_best_round(fedkin: Command, small: str) -> None:
 def test_a_run_of_a_comparison_finds_its_local(fedkin: Command, copy: Path) -> None:
     """The page of one of its runs is against the Local beside it."""
     done = fedkin(f"report {copy / 'ifca-seed0'}")
-
     assert (done.code, done.err) == (0, "")
     assert "One run, compared with training alone" in (copy / "ifca-seed0" / "report.html").read_text(encoding="utf-8")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from commandline import Command
-from fedkin.cli.exit_codes import DIVERGED
+from fedkin.cli import DIVERGED
 from fedkin.storage.lock import writing
 from folders import without_end
 from owncode import CAUTIOUS

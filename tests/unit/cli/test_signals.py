@@ -101,7 +101,6 @@ def test_stopped_in_a_round(
     wait_for(lambda: rounds_in(tmp_path / "a") >= 3, process.is_alive)
     (os.killpg if everyone else os.kill)(process.pid, number)
     process.join(timeout=600)
-
     assert process.exitcode == 130
     assert Path("err").read_text() == "stopped; continue with: fedkin resume a\n"
     assert Path("out").read_text() == ""
@@ -121,7 +120,6 @@ def test_stopped_while_packages_load(number: int, tmp_path: Path) -> None:
     wait_for(lambda: "libtorch" in loaded.read_text(), lambda: process.poll() is None)
     os.killpg(process.pid, number)
     out, err = process.communicate(timeout=600)
-
     assert (process.returncode, out) == (130, "")
     assert err.startswith("stopped")
     assert "Traceback" not in err
@@ -169,7 +167,6 @@ def test_ctrl_c_as_people_press_it(tmp_path: Path) -> None:
     wait_for(lambda: rounds_in(tmp_path / "a") >= 3, lambda: process.poll() is None)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=600)
-
     assert (process.returncode, out, err) == (130, "", "stopped; continue with: fedkin resume a\n")
 
 
@@ -181,6 +178,5 @@ def test_a_reader_that_goes_away(args: list[str]) -> None:
     process.stdout.close()
     process.stdout = None
     _, err = process.communicate(timeout=600)
-
     assert err == ""
     assert process.returncode in (0, 1)

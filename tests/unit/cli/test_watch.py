@@ -12,7 +12,7 @@ import pytest
 
 from commandline import Command
 from fedkin.cli import report
-from fedkin.cli.watch import PageServer, watch
+from fedkin.cli.report import PageServer, watch
 from folders import without_end
 
 
@@ -82,6 +82,6 @@ def test_it_is_written_again_with_each_round(tmp_path: Path, monkeypatch: pytest
         if len(looks) == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedkin.cli.watch.time.sleep", sleep)
+    monkeypatch.setattr("fedkin.cli.report.time.sleep", sleep)
     watch(tmp_path, 0, write)
     assert len(written) == 2

@@ -16,7 +16,7 @@ from fedkin.capabilities.presets import preset
 from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, ConfigError, Method, MethodError, Train, Work, finish, to_all, uniform_cohort
 from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, FedAvg, FedProx, FeSEM, PFedCS, Safe, get_method
-from toys import ByHand, federation, mlp
+from toys import ByHand
 
 CLASSES = sorted({type(make()) for make in METHODS.values()}, key=lambda c: c.__name__)
 
@@ -164,7 +164,7 @@ def test_core_and_functional_import_nothing_above_them(room: str) -> None:
 # ---- defaults ------------------------------------------------------------------------------------------------------
 def test_default_cohort() -> None:
     """``r.cohort`` different clients out of those available, ascending, the same for every method."""
-    hand = ByHand(FedAvg(), mlp(), [s.train for s in federation()])
+    hand = ByHand(FedAvg())
     r = hand.at("sample", [0, 2, 3, 4], 1).but(cohort=3)
     cohort = uniform_cohort(r)
     assert torch.equal(cohort, hand.method.sample(hand.server, r))
@@ -196,7 +196,7 @@ class Small(Method):
 
 def test_four_steps_make_a_method() -> None:
     """Defaults: nothing described, nobody grouped, nothing noted; everybody predicts with the received model."""
-    hand = ByHand(Small(), mlp(), [s.train for s in federation()])
+    hand = ByHand(Small())
     hand.play()
     assert hand.method.describe(hand.client(0)) == {}
     assert labels_of(hand.method, hand.server, hand.at("evaluate", [0])) is None

@@ -11,7 +11,7 @@ from toys import ByHand, blobs, close, copies, federation, logit_net, mlp, vecto
 
 
 def client(**kwargs) -> Client:
-    return ByHand(FedAvg(), mlp(), [s.train for s in federation()], **kwargs).client(1)
+    return ByHand(FedAvg(), **kwargs).client(1)
 
 
 def round_(sizes: list[int], ids: list[int], **kwargs) -> Round:
@@ -73,7 +73,7 @@ def test_a_clients_draws_depend_on_seed_round_and_id_only() -> None:
     """The same three numbers, the same draws; any other, others."""
 
     def draws(seed: int, t: int, i: int) -> list[float]:
-        hand = ByHand(FedAvg(), mlp(), [s.train for s in federation()], seed=seed)
+        hand = ByHand(FedAvg(), seed=seed)
         hand.t = t
         return torch.rand(3, generator=hand.client(i).rng).tolist()
 

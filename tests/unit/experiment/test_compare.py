@@ -351,7 +351,9 @@ def test_a_plan_that_cannot_be(changes: dict[str, Any], message: str) -> None:
 
 def test_every_method_that_cannot_be_compared_is_named() -> None:
     """In one message, a line for each."""
-    with pytest.raises(ConfigError, match=r"^optimizer = 'adam': SCAFFOLD cannot.*\noptimizer = 'adam': PFedMe cannot[^\n]*$"):
+    with pytest.raises(
+        ConfigError, match=r"^optimizer = 'adam': SCAFFOLD cannot.*\noptimizer = 'adam': PFedMe cannot[^\n]*$"
+    ):
         plan("scaffold", "ditto", "pfedme", training=Training(optimizer="adam"))
 
 

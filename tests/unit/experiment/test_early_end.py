@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from commandline import Command
-from fedkin.cli.exit_codes import BAD_INPUT, OK
+from fedkin.cli import BAD_INPUT, OK
 from fedkin.core import ConfigError
 from fedkin.experiment.records import without_outcomes
 from fedkin.experiment.run import resume, run_settings

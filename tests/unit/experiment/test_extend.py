@@ -12,7 +12,7 @@ import pytest
 
 from commandline import Command
 from fedkin.capabilities.needs import needs_of
-from fedkin.cli.exit_codes import BAD_INPUT, OK
+from fedkin.cli import BAD_INPUT, OK
 from fedkin.core import ConfigError, MethodError, RunFolderError
 from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.extend import extend

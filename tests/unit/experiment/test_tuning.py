@@ -37,7 +37,7 @@ from fedkin.experiment.tuning import space_of, trial_place, tuning_sweep
 from fedkin.methods import METHODS, get_method
 from fedkin.privacy.budget import Privacy
 from fedkin.record.result import Result
-from fedkin.report.export import write_files
+from fedkin.report.page import write_files
 from fedkin.report.tuning import Tuned, read_tuned, tuning_table, tuning_warnings
 from fedkin.storage.toml import read_toml
 from folders import lines_in, small

@@ -72,12 +72,8 @@ def test_logits_for_any_shape(name: str, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     ("name", "least"),
     [
-        ("small-cnn", 4),
-        ("cam-cnn", 4),
-        ("cfic-cnn", 4),
-        ("dapfl-cnn", 16),
-        ("pfedcs-cnn", 16),
-        ("cam-lenet", 16),
+        *((name, 4) for name in ("small-cnn", "cam-cnn", "cfic-cnn")),
+        *((name, 16) for name in ("dapfl-cnn", "pfedcs-cnn", "cam-lenet")),
         ("cfic-cnn-emnist", 20),
     ],
 )

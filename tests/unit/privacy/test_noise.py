@@ -12,14 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedkin.core import (
-    Bundle,
-    Client,
-    ClientError,
-    ConfigError,
-    Method,
-    Training,
-)
+from fedkin.core import Bundle, Client, ClientError, ConfigError, Method, Training
 from fedkin.core.seeds import generator
 from fedkin.core.settings import Settings
 from fedkin.engines import Engine, Job, Loop, Task, Workers

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from commandline import Command
-from fedkin.cli.exit_codes import BAD_INPUT
+from fedkin.cli import BAD_INPUT
 from fedkin.experiment.run import resume, run_settings
 from folders import LINES, assert_same_run, content
 from folders import small as settings_of

@@ -9,7 +9,7 @@ import pytest
 
 from fedkin.report import charts, dots, wording
 from fedkin.report.content import Content, content_of
-from fedkin.report.templates import part
+from fedkin.report.wording import part
 from madeup import edit
 
 
@@ -123,7 +123,6 @@ def test_numbers_in_words() -> None:
     shown = {name: wording.fitted(name, 8.6) for name in ("IFCA-CAM (Eq. 6)", "Clustered Sampling", "DA-PFL (lam=0.1)")}
     assert list(shown.values()) == ["IFCA-CAM (Eq. 6)", "Clustered…pling", "DA-PFL (l…=0.1)"]
     assert wording.fitted("iiiiiiiiiiiiiiiiiiiiiiiii", 8.6) == "i" * 25
-    assert wording.tight("95 % of 3 %") == "95% of 3%"
 
 
 # ---- caveats

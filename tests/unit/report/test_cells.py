@@ -11,7 +11,7 @@ from fedkin.evaluate import spread
 from fedkin.experiment.sweep import Trial, _csv
 from fedkin.exporting.model import Predicted, write_csv
 from fedkin.report.content import content_of
-from fedkin.report.export import write_files
+from fedkin.report.page import write_files
 from fedkin.report.tables import cells
 
 FORMULAS = ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "=", "-", "-a", "--", "\n=1"]

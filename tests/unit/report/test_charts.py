@@ -14,10 +14,7 @@ from fedkin.report import charts, palette
 SPEC: charts.Spec = {
     "data": {"values": [{"round": 1, "accuracy": 0.5}, {"round": 2, "accuracy": 0.75}]},
     "mark": "line",
-    "encoding": {
-        "x": {"field": "round", "type": "quantitative"},
-        "y": {"field": "accuracy", "type": "quantitative"},
-    },
+    "encoding": {"x": {"field": "round", "type": "quantitative"}, "y": {"field": "accuracy", "type": "quantitative"}},
 }
 
 

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from fedkin.report import charts, circle
+from fedkin.report import charts
 from fedkin.report.client_table import client_table_of
-from fedkin.report.relations import Relations, relations_of
+from fedkin.report.relations import Relations, links, places, relations_of, strongest
 from madeup import edit
 
 
@@ -20,37 +20,37 @@ def relations(run) -> Relations:
 
 def test_clients_stand_on_a_circle_in_the_order_of_their_groups() -> None:
     """From the top, clockwise; the radius is 1; between groups there is a gap."""
-    places = circle.places(list("abcd"), [0, 0, 1, 1])
-    assert [math.hypot(p.x, p.y) for p in places] == pytest.approx([1.0] * 4)
-    assert (places[0].x > 0, places[0].y > 0) == (True, True)
-    near, far = (math.dist((a.x, a.y), (b.x, b.y)) for a, b in ((places[0], places[1]), (places[1], places[2])))
+    nodes = places(list("abcd"), [0, 0, 1, 1])
+    assert [math.hypot(p.x, p.y) for p in nodes] == pytest.approx([1.0] * 4)
+    assert (nodes[0].x > 0, nodes[0].y > 0) == (True, True)
+    near, far = (math.dist((a.x, a.y), (b.x, b.y)) for a, b in ((nodes[0], nodes[1]), (nodes[1], nodes[2])))
     assert far > near
 
 
 def test_of_many_clients_only_harmed_ones_have_a_label() -> None:
     """Of 61 clients the seventh; of 60 all."""
     harmed = [i == 7 for i in range(61)]
-    places = circle.places([str(i) for i in range(61)], [-1] * 61, harmed=harmed)
-    assert [place.name for place in places if place.datum["label"]] == ["7"]
-    assert all(p.datum["label"] for p in circle.places([str(i) for i in range(60)], [-1] * 60))
+    nodes = places([str(i) for i in range(61)], [-1] * 61, harmed=harmed)
+    assert [place.name for place in nodes if place.datum["label"]] == ["7"]
+    assert all(p.datum["label"] for p in places([str(i) for i in range(60)], [-1] * 60))
 
 
 def test_at_most_two_links_a_client_are_drawn() -> None:
     """The strongest teachers of each learner; a pair is one link where both share a model; unknown is no link."""
     weights = np.array([[0.5, 0.3, 0.2, 0.1], [0.1, 0.9, np.nan, 0.0], [0.2, 0.2, 0.2, 0.2], [np.nan] * 4])
-    pairs, total = circle.strongest(weights, mutual=False)
+    pairs, total = strongest(weights, mutual=False)
     assert sorted((i, j) for i, j, _ in pairs) == [(0, 1), (0, 2), (1, 0), (2, 1), (2, 3)]
     assert total == 7
-    pairs, total = circle.strongest(np.array([[1, 0.5, 0], [0.5, 1, 1], [0, 1, 1]]), mutual=True)
+    pairs, total = strongest(np.array([[1, 0.5, 0], [0.5, 1, 1], [0, 1, 1]]), mutual=True)
     assert (pairs, total) == ([(1, 2, 1.0), (0, 1, 0.5)], 2)
 
 
 def test_a_link_runs_from_the_teacher_to_the_learner() -> None:
     """Three points: the teacher's place, one near the middle, the learner's; the arrow points along the end."""
-    places = circle.places(list("abcd"), [0, 0, 1, 1])
-    rows = circle.links([(0, 2, 0.4)], places)
+    nodes = places(list("abcd"), [0, 0, 1, 1])
+    rows = links([(0, 2, 0.4)], nodes)
     assert [(row["x"], row["y"]) for row in rows[::2]] == [
-        (round(places[2].x, 4), round(places[2].y, 4)), (round(places[0].x, 4), round(places[0].y, 4)),
+        (round(nodes[2].x, 4), round(nodes[2].y, 4)), (round(nodes[0].x, 4), round(nodes[0].y, 4)),
     ]  # fmt: skip
     assert math.hypot(rows[1]["x"], rows[1]["y"]) < 0.4
     assert (rows[0]["from"], rows[0]["client"], rows[0]["group"], rows[0]["w"]) == ("c", "a", -1, 0.4)

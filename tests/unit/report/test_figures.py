@@ -190,7 +190,6 @@ def test_every_method_has_its_name_over_bytes(made):
     ends = figure.spec["layer"][0]["data"]["values"]
     low, high = figure.spec["layer"][0]["encoding"]["y"]["scale"]["domain"]
     at = [(high - end["label"]) * figure.spec["height"] / (high - low) for end in ends]
-
     assert sorted(end["name"] for end in ends) == [run.title for run in runs]
     assert [end["value"] for end in ends] == sorted((end["value"] for end in ends), reverse=True)
     assert min(b - a for a, b in pairwise(at)) >= 15.9

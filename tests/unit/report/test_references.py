@@ -6,7 +6,7 @@ import json
 import re
 
 from fedkin.record.result import by_title
-from fedkin.report import references
+from fedkin.report import headline
 from fedkin.report.content import content_of
 from pages import comparison_page, run_page
 
@@ -21,22 +21,22 @@ def pair(made, **how):
 
 def test_what_both_kinds_of_training_alone_are_is_said(made):
     """In which rounds a client trains; at full participation the choice of its model alone differs."""
-    text = references.which_is_which(pair(made, participation=0.2))
+    text = headline.which_is_which(pair(made, participation=0.2))
     assert all(fact in text for fact in ("20 % of the clients", "Under Local (full)", "all 100 rounds"))
-    text = references.which_is_which(pair(made, participation=1.0))
+    text = headline.which_is_which(pair(made, participation=1.0))
     assert "under both every client trains alone in all 100 rounds" in text
     assert "sampled for" not in text
 
 
 def test_nothing_is_said_unless_both_were_run(made):
     """Folders without the settings do say it, without numbers, as do runs that ended early."""
-    assert references.which_is_which(by_title([made("Local"), made("M")])) == ""
-    assert references.which_is_which({}) == ""
+    assert headline.which_is_which(by_title([made("Local"), made("M")])) == ""
+    assert headline.which_is_which({}) == ""
     plain = by_title([made("Local"), made("Local (full)")])
     early = pair(made, participation=1.0)
     object.__setattr__(early["Local (full)"][0], "ended", "early")
     for groups in (plain, early):
-        assert "in all rounds, since all clients take part" in references.which_is_which(groups)
+        assert "in all rounds, since all clients take part" in headline.which_is_which(groups)
 
 
 def test_the_page_of_a_run_says_what_its_local_is(folder):

@@ -37,14 +37,12 @@ def test_one_word_per_number_of_seeds_everywhere(made, tmp_path: Path, seeds: in
     for row in rows[1:]:
         assert report.verdict(row.title, "Local").startswith(f"{row.title}: {words[row.title]} ")
         assert style_of(row.finding) == STYLES[seeds][row.title]
-
     text = "".join(f"- {report.sentence(title, 'Local')}\n" for title in GAINS)
     write_tables(tmp_path, rows, Origin("fedkin compare"), text=text)
     for title, word in words.items():
         assert f"- {title}: {word} " in (tmp_path / "table.md").read_text()
     with (tmp_path / "table.csv").open() as file:
         assert {row["method"]: row["verdict"] for row in csv.DictReader(file)} == {"Local": "", **words}
-
     path = write_page(tmp_path, report)
     result = re.search(r'<section id="result".*?</section>', path.read_text(encoding="utf-8"), re.DOTALL)[0]
     shown = re.findall(r'<tr data-method="(.*?)".*?<td class="hp" data-value="(.*?)"', result, re.DOTALL)

@@ -23,7 +23,7 @@ import pytest
 import fedkin.cli.commands
 import fedkin.storage.lock
 from commandline import Command
-from fedkin.cli.exit_codes import BAD_INPUT, OK
+from fedkin.cli import BAD_INPUT, OK
 from fedkin.core.errors import FolderBusyError
 from fedkin.experiment.compare import Comparison, compare
 from fedkin.experiment.run import resume, run_settings

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from commandline import Command
-from fedkin.cli.exit_codes import BAD_INPUT, FAILED, OK
+from fedkin.cli import BAD_INPUT, FAILED, OK
 from fedkin.core.errors import DiskFullError
 from fedkin.experiment.run import resume, run_settings
 from fedkin.experiment.settings import Settings, toml_of

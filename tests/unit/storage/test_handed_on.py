@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from commandline import Command
-from fedkin.cli.exit_codes import BAD_INPUT, OK
+from fedkin.cli import BAD_INPUT, OK
 from fedkin.experiment.compare import compare, comparison_from
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import table_of

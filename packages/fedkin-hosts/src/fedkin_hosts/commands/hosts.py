@@ -12,7 +12,7 @@ import tyro
 from tyro.conf import Positional, UseAppendAction
 
 from fedkin.cli import screen
-from fedkin.cli.options import options
+from fedkin.cli.flags import options
 from fedkin.core.errors import ConfigError, EngineError, nearest, typed
 from fedkin.report.tables import DASH, Grid
 from fedkin.storage.files import for_this_user

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import tyro
 
-from fedkin.cli import screen
-from fedkin.cli.exit_codes import DIVERGED, OK
-from fedkin.cli.options import options
+from fedkin.cli import DIVERGED, OK, screen
+from fedkin.cli.flags import options
 from fedkin.cli.outcome import chosen_folder
 from fedkin.core import ConfigError, EngineError
 from fedkin.core.errors import command_line, typed
