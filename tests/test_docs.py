@@ -251,7 +251,7 @@ def test_a_written_method_gets_to_a_table(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     check, compare, sweep = commands_in("write-a-method.md")
     short = ["--rounds", "1", "--engine", "loop", "--quiet"]
-    assert main([*check, "--rules", "declared", "runs", "--quiet"]) == 0
+    assert main([*check, "--rules", "declared", "runs"]) == 0
     assert main([*compare, *short, "--seeds", "0", "--clients", "4"]) == 0
     assert "Neighbours & " in Path("runs/neighbours/table.tex").read_text()
     assert main([*sweep, *short, "--clients", "4"]) == 0
@@ -265,7 +265,7 @@ def test_the_template_of_a_method_is_one(tmp_path: Path, monkeypatch: pytest.Mon
     assert set(files) == {"my_method.py", "test_my_method.py"}
     for name, text in files.items():
         Path(name).write_text(text)
-    assert main(["check", "./my_method.py:MyMethod", "--rules", "declared", "runs", "--quiet"]) == 0
+    assert main(["check", "./my_method.py:MyMethod", "--rules", "declared", "runs"]) == 0
     short = ["--clients", "3", "--rounds", "1", "--engine", "loop", "--quiet", "--out", "run"]
     assert main(["run", "./my_method.py:MyMethod@mu=0.1", *short]) == 0
     monkeypatch.syspath_prepend(str(tmp_path))

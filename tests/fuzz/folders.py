@@ -27,7 +27,7 @@ from folders import lines_in, small
 from owncode import CAUTIOUS
 
 RUN: dict[str, Sequence[str]] = {
-    "report": ["report", HERE, "--quiet"],
+    "report": ["report", HERE],
     "report with figures": ["report", HERE, "--quiet", "--figures", NEW],
     "runs": ["runs", HERE],
     "resume": ["resume", HERE, "--quiet"],
@@ -39,7 +39,7 @@ RUN: dict[str, Sequence[str]] = {
     "inspect": ["inspect", HERE, "--out", NEW],
 }
 COMPARISON: dict[str, Sequence[str]] = {
-    "report": ["report", HERE, "--quiet"],
+    "report": ["report", HERE],
     "runs": ["runs", HERE],
     "resume": ["resume", HERE, "--quiet"],
     "export": ["export", HERE],

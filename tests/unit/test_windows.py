@@ -38,7 +38,7 @@ def test_a_run_there_has_the_lines_of_a_run_here(tmp_path: Path, fedkin: Command
         tmp_path,
         f"run fedavg {SMALL} --out there --quiet",
         "resume there --rounds 3 --quiet",
-        "report there --quiet",
+        "report there",
         "export there --client 1 --out model",
         f"compare da-pfl {SMALL} --state file --out more --quiet",
         "runs more",

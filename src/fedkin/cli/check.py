@@ -57,12 +57,12 @@ MEANS = {
         "count in aggregate what arrived (r.ids); a client's state changes with its upload only",
     ),
     "robust": (
-        "if it declares robust: another rule of aggregation works",
-        "merge by r.mean, r.group_mean and r.mix, or omit robust = True",
+        "if it has RobustMeans: another rule of aggregation works",
+        "merge by r.mean, r.group_mean and r.mix, or omit RobustMeans from can",
     ),
     "secure aggregation": (
-        "if it declares it: the means of its pools suffice",
-        "use uploads in means as pools() says only, or omit secure_aggregation = True",
+        "if it has PrivateSums: the means of its pools suffice",
+        "use uploads in means as pools() says only, or omit PrivateSums from can",
     ),
     "distribution": (
         "a row for each receiver, weights sum to 1",
@@ -78,10 +78,6 @@ class CheckFlags:
 
     rules: tuple[str, ...] = ()
     """Only these rules, such as runs resume. Default: all."""
-    check_seed: int = 1
-    """Seed of all random draws of the checks."""
-    quiet: bool = False
-    """Print nothing; the exit code is 0 if all rules hold, 1 if one is broken, 2 for an unknown method or setting."""
     json: bool = False
     """Write the findings as JSON, and nothing else, to standard output."""
 
@@ -102,9 +98,9 @@ def check_command(args: list[str]) -> int:
     level = log.level
     log.setLevel(logging.ERROR)  # its warnings are the remarks
     try:
-        wait = screen.err.status("") if screen.err.is_terminal and not (flags.quiet or flags.json) else nullcontext()
+        wait = screen.err.status("") if screen.err.is_terminal and not flags.json else nullcontext()
         with wait as shown:
-            found = check_each(method, engines=_engines(), rules=rules, seed=flags.check_seed)
+            found = check_each(method, engines=_engines(), rules=rules)
             for number, rule in enumerate(rules, start=1):
                 if shown is not None:
                     shown.update(f"rule {number} of {len(rules)}: {rule}")
@@ -121,7 +117,6 @@ def _show(name: str, findings: list[RuleResult], flags: CheckFlags) -> None:
     lines = [{"rule": f.rule, "asks": MEANS[f.rule][0], **_as_json(f, file)} for f in findings]
     if flags.json:
         screen.write(json.dumps(lines, indent=2))
-    if flags.json or flags.quiet:
         return
     title = get_title(name)
     marks = {"holds": "holds", "broken": "BROKEN", "not checked": "not checked"}

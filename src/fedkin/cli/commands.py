@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fedkin.cli import DIVERGED, INTERRUPTED, OK, screen
-from fedkin.cli.flags import ShowCompare, ShowRun, options
+from fedkin.cli.flags import ShowCompare, Shown, ShowRun, options
 from fedkin.cli.outcome import (
     Outcome,
     base_of,
@@ -82,7 +82,7 @@ def run(asked: Settings, show: ShowRun) -> int:
     return _finish(result, show, tracking, code_of(settings))
 
 
-def resume(folder: Path, rounds: int | None, show: ShowCompare) -> int:
+def resume(folder: Path, rounds: int | None, show: Shown) -> int:
     """Go on with a run, a comparison or a sweep of ``fedkin resume``."""
     require_folder(folder)
     for file, what in (("sweep.toml", "a sweep"), ("compare.toml", "a comparison")):
@@ -92,28 +92,24 @@ def resume(folder: Path, rounds: int | None, show: ShowCompare) -> int:
         return _resume(folder, rounds, show)
 
 
-def _resume(folder: Path, rounds: int | None, show: ShowCompare) -> int:
+def _resume(folder: Path, rounds: int | None, show: Shown) -> int:
     if (folder / "sweep.toml").is_file():
-        if show.at_best:
-            raise ConfigError(f"{folder} is a sweep, which compares means over the last rounds; leave out --round best")
         return resume_sweep(folder, show)
     try:
         if (folder / "compare.toml").is_file():
             plan = comparison_from(read_toml(folder / "compare.toml"), str(folder / "compare.toml"))
-            return _compare(plan, folder, show, again=True)
+            return _compare(plan, folder, ShowCompare(quiet=show.quiet, json=show.json), again=True)
         if not (folder / "config.toml").is_file():
             raise RunFolderError(f"{folder} is not a run folder: it has no config.toml, compare.toml, sweep.toml")
-        return _resume_run(folder, rounds, show)
+        return _resume_run(folder, rounds, ShowRun(quiet=show.quiet, json=show.json))
     except KeyboardInterrupt:
         return _stopped(folder)
 
 
-def _resume_run(folder: Path, rounds: int | None, show: ShowCompare) -> int:
+def _resume_run(folder: Path, rounds: int | None, show: ShowRun) -> int:
     table = read_toml(folder / "config.toml")
     settings = settings_from(table, str(folder / "config.toml")) if "made_by" not in table else None
     before = settings.run if settings else RunSettings()
-    if show.at_best and settings:  # before it trains to the end
-        show.require_data(federation_of(settings.data, before.seed))
     names, quiet = tuple(read_ids(folder)), show.quiet or show.json
     require(names)
     ended = rounds is None and bool(read_commit(folder).ended)
@@ -192,9 +188,9 @@ def _compare(plan: Comparison, folder: Path, show: ShowCompare, *, again: bool =
         )
         runs = [replace(run, at_best=show.at_best) for run in made]
         tracked.end()
-    found = write_outcome(plan.baseline, folder, runs, show.decimals)
+    found = write_outcome(plan.baseline, folder, runs)
     if show.json:
-        screen.write(json.dumps([_summary(run, show) | _tuning(run, found) for run in runs], indent=2))
+        screen.write(json.dumps([_summary(run, show.target_accuracy) | _tuning(run, found) for run in runs], indent=2))
     elif not show.quiet:
         _show_comparison(plan, found, runs, show)
     lost: dict[str, list[str]] = {}
@@ -220,10 +216,6 @@ def _show_comparison(plan: Comparison, found: Outcome, runs: Sequence[Result], s
         for run in runs:
             which = f"{run.title}, seed {run.seed}" if len(plan.seeds) > 1 else run.title
             screen.say(f"{which}: {_reached(run, show.target_accuracy)}")
-    if show.per_client:
-        for run in runs:
-            screen.say(f"\n{run.title}, seed {run.seed}" if len(plan.seeds) > 1 else f"\n{run.title}")
-            screen.table(tables.client_table(run))
     screen.paragraph(f"\nPictures and tables: {found.page}; table.md, table.tex and table.csv are next to it")
 
 
@@ -242,7 +234,7 @@ def _both(shown: OnLine, tracked: OnLine) -> OnRound:
     return on_round
 
 
-def _finish(result: Result, show: ShowRun | ShowCompare, tracking: Tracking, code: CodeRef | None = None) -> int:
+def _finish(result: Result, show: ShowRun, tracking: Tracking, code: CodeRef | None = None) -> int:
     """Write the page and print the results; ``code``: the method as it was named, by default as the folder has it."""
     assert result.folder is not None
     run = replace(Result.finished_in(result.folder), at_best=show.at_best)
@@ -250,7 +242,7 @@ def _finish(result: Result, show: ShowRun | ShowCompare, tracking: Tracking, cod
     page = write_page(result.folder, report)
     tracking.end()
     if show.json:
-        screen.write(json.dumps(_summary(run, show), indent=2))
+        screen.write(json.dumps(_summary(run, show.target_accuracy, by_client=show.per_client), indent=2))
     elif not show.quiet:
         screen.table(report.table)
         screen.say(f"computed by {run.run.engine}")
@@ -280,12 +272,12 @@ def _advice(result: Result, code: CodeRef | None) -> str:
     return f"Is it worth it? fedkin compare {code.typed} with the same flags adds {others}."
 
 
-def _summary(run: Result, show: ShowRun | ShowCompare) -> dict[str, Any]:
-    summary: Mapping[str, Any] = {**run.summary, "folder": str(run.folder)}
-    if show.target_accuracy is not None:
-        found = to_target(run.rounds, show.target_accuracy)
-        summary = {**summary, "reached": None if found is None else {"rounds": found.rounds, "bytes": found.bytes}}
-    return {**summary, "accuracy_by_client": run.by_client} if show.per_client else dict(summary)
+def _summary(run: Result, target: float | None, *, by_client: bool = False) -> dict[str, Any]:
+    summary = {**run.summary, "folder": str(run.folder)}
+    if target is not None:
+        found = to_target(run.rounds, target)
+        summary["reached"] = None if found is None else {"rounds": found.rounds, "bytes": found.bytes}
+    return {**summary, "accuracy_by_client": run.by_client} if by_client else summary
 
 
 def _reached(run: Result, target: float) -> str:
@@ -315,8 +307,6 @@ class DemoFlags:
 
     quiet: bool = False
     """No progress bar and no table."""
-    json: bool = False
-    """Write the summary as JSON, and nothing else, to standard output."""
 
 
 def demo_command(args: list[str]) -> int:
@@ -328,9 +318,9 @@ def demo_command(args: list[str]) -> int:
         model="mlp", epochs=2, batch_size=10, lr=0.05, rounds=DEMO_ROUNDS, participation=0.5,
     )  # fmt: skip
     plan = Comparison(SHOWN, base=base)
-    if not (flags.quiet or flags.json):
+    if not flags.quiet:
         screen.say(
             "1,797 handwritten digits on 20 clients whose shares of the ten digits differ (Dirichlet 0.5), "
             "half of them in each of 100 rounds.\nWhich clients should learn from whom, and did it pay?"
         )
-    return follow_comparison(plan, new_folder("demo"), ShowCompare(**asdict(flags)))
+    return follow_comparison(plan, new_folder("demo"), ShowCompare(quiet=flags.quiet))

@@ -45,8 +45,6 @@ class ExportFlags:
     """The new folder. Default: exports/client-NAME in the run's folder; exports/best/client-NAME with --round best."""
     force: bool = False
     """Replace an older export."""
-    json: bool = False
-    """Write the card as JSON, and nothing else, to standard output; with --all a list of cards."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +63,6 @@ class PredictFlags:
     """Write all rows to this csv file."""
     json: bool = False
     """Write a JSON object per row, a line each, and nothing else, to standard output."""
-    force: bool = False
-    """Replace the csv file."""
 
 
 def export_command(args: list[str]) -> int:
@@ -89,8 +85,7 @@ def _export(run: Path, flags: ExportFlags, asked: int) -> int:
     if flags.all:
         for place in export_all(run, flags.out, round=flags.round, force=flags.force):
             found.append(place)
-            if not flags.json:
-                screen.say(_line(place))
+            screen.say(_line(place))
         if not found:
             raise ConfigError(
                 f"the models of all clients of {run} predict NaN: training diverged; nothing was exported"
@@ -99,10 +94,7 @@ def _export(run: Path, flags: ExportFlags, asked: int) -> int:
         found = [export_global(run, flags.out, round=flags.round, force=flags.force)]
     elif flags.client is not None:
         found = [export(run, flags.client, flags.out, round=flags.round, force=flags.force)]
-    if flags.json:
-        cards = [json.loads((place / "card.json").read_text(encoding="utf-8")) for place in found]
-        screen.write(json.dumps(cards if flags.all else cards[0], indent=2))
-    elif flags.all:
+    if flags.all:
         screen.say(f"\n{counted(len(found), 'model')} in {found[0].parent}")
     else:
         screen.say(_line(found[0]))
@@ -114,8 +106,8 @@ def _export(run: Path, flags: ExportFlags, asked: int) -> int:
 def predict_command(args: list[str]) -> int:
     """Run ``fedkin predict EXPORT FILE``."""
     flags = read(PredictFlags, args, "fedkin predict", "an exported folder and a file: fedkin predict EXPORT FILE")
-    if flags.out is not None and flags.out.exists() and not flags.force:
-        raise ConfigError(f"{flags.out} exists already; choose another file with --out, or replace it with --force")
+    if flags.out is not None and flags.out.exists():
+        raise ConfigError(f"{flags.out} exists already; choose another file with --out, or remove it first")
     if (flags.export / "config.toml").is_file() and not (flags.export / "card.json").is_file():
         raise RunFolderError(
             f"{flags.export} is a run, not an exported model; export a client's model first: "

@@ -61,11 +61,9 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class DetailFlags:
-    """More about single runs."""
+class TargetFlags:
+    """What it takes to reach an accuracy."""
 
-    per_client: bool = False
-    """Show a line per client, in the table and in the JSON."""
     target_accuracy: float | None = None
     """Target accuracy, such as 0.9: report the rounds and bytes needed to reach it."""
 
@@ -93,30 +91,29 @@ class ShowSweep(Show):
 
 
 @dataclass(frozen=True)
-class ShowRun(ShowSweep, DetailFlags, FigureFlags):
+class ShowRun(ShowSweep, TargetFlags, FigureFlags):
     """Output."""
+
+    per_client: bool = False
+    """Show a line per client, in the table and in the JSON."""
 
 
 @dataclass(frozen=True)
-class ShowCompare(Show, DetailFlags, FigureFlags):
+class ShowCompare(Show, TargetFlags, FigureFlags):
     """Output."""
 
-    decimals: int = 1
-    """Decimal places in table.md and table.tex."""
     track: tuple[Tracker, ...] = ()
     """Log every run to experiment trackers, one or several: tensorboard, mlflow, wandb."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResumeFlags(Shown, DetailFlags, FigureFlags):
+class ResumeFlags(Shown):
     """Resume an interrupted run, comparison or sweep, with the same result as without the interruption."""
 
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]
     """The folder that holds it."""
     rounds: int | None = None
     """Of a run, finished or interrupted: give it this number of rounds, as if it had had them from the start."""
-    decimals: int = 1
-    """Of a comparison: decimal places in table.md and table.tex."""
 
 
 @dataclass(frozen=True)
@@ -143,16 +140,12 @@ class SweepSettings:
 
     grid: tuple[str, ...] = ()
     """PART.SETTING=VALUE,VALUE..., several after one --grid, such as training.lr=0.01,0.1 method.mu=0.1,1. All
-    combinations are run, or --trials of them."""
-    space: tuple[str, ...] = ()
-    """Ranges for --trials: training.lr=log:1e-3..1e-1, training.momentum=0..0.9, training.epochs=int:1..5."""
+    combinations are run, or --trials of them, which also takes ranges: training.lr=log:1e-3..1e-1,
+    training.momentum=0..0.9, training.epochs=int:1..5."""
     trials: int = 0
     """Number of settings that are drawn, instead of trying all combinations."""
     seeds: tuple[int, ...] = (0,)
     """Every setting is run with each seed and judged by the mean."""
-    sampler: Literal["tpe", "sobol"] = "tpe"
-    """What draws them: Optuna (tpe), which follows what was found, or a Sobol sequence, which covers the space evenly
-    after the setting itself."""
 
 
 def run_flags(args: list[str]) -> tuple[Settings, ShowRun]:
@@ -189,9 +182,7 @@ def compare_flags(args: list[str]) -> tuple[Comparison, ShowCompare]:
     from fedkin.experiment.compare import Comparison, known, label_of
     from fedkin.experiment.listing import compared
     from fedkin.methods import ALONE, get_method, place
-    from fedkin.report.publication_tables import require_decimals
 
-    require_decimals(got["show"].decimals)
     runs = got["runs"]
     all_names = compared(tuple(map(known, given["methods"])), runs.safe)
     own = {label_of(name, all_names): dict(values) for name, values in given.get("own", {}).items()}
@@ -208,18 +199,14 @@ def _entries(given: Mapping[str, Any], kind: type) -> dict[str, Any]:
     return {f.name: given[f.name] for f in fields(kind) if f.name in given}
 
 
-def resume_flags(args: list[str]) -> tuple[Path, int | None, ShowCompare]:
+def resume_flags(args: list[str]) -> tuple[Path, int | None, Shown]:
     """Return folder, number of rounds and display options of ``fedkin resume FOLDER [flags]``.
 
     Raises:
         ConfigError: a value is out of range.
     """
     got = read(ResumeFlags, args, "fedkin resume", "a folder, such as runs/fedavg-20260131-120000")
-    from fedkin.report.publication_tables import require_decimals
-
-    require_decimals(got.decimals)
-    shown = {f.name: getattr(got, f.name) for kind in (Shown, DetailFlags) for f in fields(kind)}
-    return got.folder, got.rounds, ShowCompare(**shown, round=got.round, decimals=got.decimals)
+    return got.folder, got.rounds, Shown(got.quiet, got.json)
 
 
 def _one_seed(args: list[str]) -> list[str]:
@@ -237,16 +224,17 @@ def sweep_flags(args: list[str]) -> tuple[Sweep, ShowSweep, DataSettings]:
     table = read_toml(what) if what.endswith(".toml") else {"method": {"name": what}}
     entries = table.pop("sweep", {})
     base, own, space = read_settings(table, what), SweepSettings(), dict[str, Any]()
+    sampler: Literal["tpe", "sobol"] = "tpe"
     if entries:
         from fedkin.experiment.sweep import sweep_table_of
 
         found = sweep_table_of(entries, what)
-        space = found.pop("space")
-        own = SweepSettings(**{**found, "seeds": found["seeds"] or (base.run.seed,)})
+        space, sampler = found["space"], found["sampler"]
+        own = SweepSettings((), found["trials"], found["seeds"] or (base.run.seed,))
     does = "Run a method with many settings, of which validation data choose the best."
     got, settings = _parsed(base, {"sweep": own, "show": ShowSweep()}, _one_seed(args), f"fedkin sweep {what}", does)
     asked: dict[str, Any] = {}
-    for text in (*got["sweep"].grid, *got["sweep"].space):
+    for text in got["sweep"].grid:
         name, equals, value = text.partition("=")
         if not equals or not value:
             raise ConfigError(f"--grid takes PART.SETTING=VALUE,VALUE, such as training.lr=0.01,0.1, got {text!r}")
@@ -257,7 +245,7 @@ def sweep_flags(args: list[str]) -> tuple[Sweep, ShowSweep, DataSettings]:
 
     chosen = got["sweep"]
     space = {**space, **space_from(asked, "sweep")}
-    sweep = Sweep(completed(settings), space, chosen.trials, chosen.seeds, chosen.sampler)
+    sweep = Sweep(completed(settings), space, chosen.trials, chosen.seeds, sampler)
     return sweep, got["show"], settings.data
 
 

@@ -51,9 +51,9 @@ def require_folder_name(out: Path, flag: str = "--out") -> Path:
     return out
 
 
-def base_of(run: Result, folder: Path | None = None) -> Result | None:
-    """Return the run that a run is compared with: that of a folder, or the Local of its comparison."""
-    found = folder or (None if run.folder is None else _sibling(run.folder))
+def base_of(run: Result) -> Result | None:
+    """Return the run that a run is compared with: the Local of its comparison; None if it is alone."""
+    found = None if run.folder is None else _sibling(run.folder)
     return None if found is None else replace(Result.finished_in(found), at_best=run.at_best)
 
 
@@ -163,7 +163,7 @@ class Outcome:
     page: Path
 
 
-def write_outcome(baseline: str, folder: Path, runs: Sequence[Result], decimals: int) -> Outcome:
+def write_outcome(baseline: str, folder: Path, runs: Sequence[Result], decimals: int = 1) -> Outcome:
     """Write the tables and the page of a comparison into its folder; ``baseline`` names a method."""
     made = result_of(baseline, runs, folder)
     reference, report = made.reference, made.content

@@ -46,17 +46,12 @@ class ReportFlags(FigureFlags):
     """A run folder, or the folder of a comparison."""
     figures: Path | None = None
     """Also write every figure as SVG and PDF and every table as CSV into this folder."""
-    local: Path | None = None
-    """Of a run: folder of its reference (Local, on the same data and seed), for gains. A run of a comparison finds
-    its own."""
     decimals: int = 1
     """Of a comparison: decimal places in table.md and table.tex."""
     watch: bool = False
     """While runs go on, write the page again whenever a round is done, and show it to browsers of this machine."""
     port: int = 0
     """Port of the page with --watch, such as 8765 for a tunnel; 0 takes a free one."""
-    quiet: bool = False
-    """Print nothing."""
 
     def __post_init__(self) -> None:
         require_decimals(self.decimals)
@@ -83,20 +78,16 @@ def _report(folder: Path, flags: ReportFlags) -> int:
         report, page = found.report, found.page
     else:
         run = _read(folder, flags)
-        report = content_of([run], base=base_of(run, flags.local))
+        report = content_of([run], base=base_of(run))
         page = write_page(folder, report)
-    if not flags.quiet:
-        screen.say(f"Pictures and tables: {page}")
+    screen.say(f"Pictures and tables: {page}")
     if flags.figures is not None:
         paths = write_files(flags.figures, report)
-        if not flags.quiet:
-            screen.say(f"{len(paths)} figures and tables: {flags.figures}")
+        screen.say(f"{len(paths)} figures and tables: {flags.figures}")
     return 0
 
 
 def _comparison(flags: ReportFlags) -> Outcome:
-    if flags.local is not None:
-        raise RunFolderError(f"{flags.folder} is a comparison, which has its own Local; omit --local {flags.local}")
     baseline, places = _planned(flags.folder)
     again = f"fedkin resume {typed(flags.folder)}"
     done = [place for place in places if read_commit(place).ended]
@@ -120,7 +111,7 @@ def _so_far(folder: Path, flags: ReportFlags) -> Path:
     """Write the page of the rounds that are done."""
     if not (folder / "compare.toml").is_file():
         run = replace(Result.open(folder), at_best=flags.at_best)
-        return write_page(folder, content_of([run], base=base_of(run, flags.local)))
+        return write_page(folder, content_of([run], base=base_of(run)))
     baseline, places = _planned(folder)
     begun = (Result.open(place) for place in places if (place / "config.toml").is_file())
     runs = [replace(run, at_best=flags.at_best) for run in begun if run.rounds]

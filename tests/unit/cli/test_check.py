@@ -98,12 +98,6 @@ def test_a_method_that_does_not_run(fedkin: Command) -> None:
     assert "11 were not checked, since runs must hold first." in fedkin(f"check {name}").out
 
 
-def test_quiet(fedkin: Command) -> None:
-    """The exit code alone."""
-    done = fedkin(f"check {write(CAUTIOUS)} --quiet --rules declared runs")
-    assert (done.code, done.out, done.err) == (0, "", "")
-
-
 def test_findings_in_a_program() -> None:
     """One for each rule, as they come."""
     found = list(check_each(get_method("fedavg"), engines=[], rules=["declared", "runs"]))

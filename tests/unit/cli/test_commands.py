@@ -57,8 +57,8 @@ def test_help_fits_one_screen(args: str, fedkin: Command) -> None:
 
 HELP = """
 run     | METHOD | --rounds | --partition | --out | --data
-sweep   | METHOD | --grid | --sampler | --rounds | --seeds
-check   | METHOD | --rules | --check-seed
+sweep   | METHOD | --grid | --trials | --rounds | --seeds
+check   | METHOD | --rules | --json
 list    | methods | papers | partitions | models | data
 compare | M1 | --rounds | --seeds | --set | --partition | --out
 inspect | --data | --target | --partition | --out | --strict | --json
@@ -260,8 +260,7 @@ def test_per_client_on_request(fedkin: Command, small: str) -> None:
 
 
 def test_figures_of_the_best_round_are_all_of_it(fedkin: Command, small: str) -> None:
-    """With --round best also the final ones of the JSON, whose mean over clients is the accuracy; without validation
-    data nothing is trained first."""
+    """With --round best also the final ones of the JSON, whose mean over clients is the accuracy."""
     flags = f"{small} --rounds 8 --lr 5 --json --per-client --round best"
     printed = json.loads(fedkin(f"run fedavg {flags} --out a").out)
     best = printed["best"]["round"]
@@ -269,21 +268,6 @@ def test_figures_of_the_best_round_are_all_of_it(fedkin: Command, small: str) ->
     assert printed["final"]["rounds"] == [best]
     mean = sum(printed["accuracy_by_client"].values()) / 4
     assert mean == pytest.approx(printed["final"]["accuracy"])
-    assert fedkin(f"run fedavg {small} --validation 0 --rounds 2 --out b --quiet").code == 0
-    before = content(Path("b"))
-    done = fedkin("resume b --rounds 14 --round best")
-    assert done.code == BAD_INPUT
-    assert "--round best goes by validation accuracy" in done.err
-    assert content(Path("b")) == before
-
-
-def test_a_comparison_shows_clients_on_request(fedkin: Command, small: str) -> None:
-    """A table for each run, below its name."""
-    shown = fedkin(f"compare fedavg {small} --out a --per-client").out
-    assert len(re.findall(r"^Clients$", shown, re.MULTILINE)) == 3
-    titles = re.findall(r"^(Local|Local \(full\)|FedAvg)$", shown, re.MULTILINE)
-    assert titles == ["Local", "Local (full)", "FedAvg"]
-    assert "Clients" not in fedkin("resume a").out
 
 
 def test_a_run_is_made_again(fedkin: Command, small: str) -> None:
@@ -542,13 +526,14 @@ def test_a_second_verdict_where_local_full_differs(fedkin: Command, small: str) 
 
 
 def test_compare_against_another_method(fedkin: Command, small: str) -> None:
-    """--baseline sets the reference of verdicts and tables, and is kept for resume; --decimals counts digits."""
-    done = fedkin(f"compare da-pfl {small} --baseline fedavg --decimals 3 --out a")
-    grid, again = Path("a/table.md").read_text(), fedkin("resume a --decimals 2")
+    """--baseline sets the reference of verdicts and tables, and is kept for resume; report has --decimals."""
+    done = fedkin(f"compare da-pfl {small} --baseline fedavg --out a")
+    grid, again = Path("a/table.md").read_text(), fedkin("resume a")
     assert (done.code, done.notes, again.code) == (0, "", 0)
     assert "difference to FedAvg" in grid
-    assert re.search(r"\| DA-PFL \| \d+\.\d{3} \|", grid)
-    assert re.search(r"\| DA-PFL \| \d+\.\d{2} \|", Path("a/table.md").read_text())
+    assert fedkin("report a --decimals 2").code == 0
+    for digits, text in ((1, grid), (2, Path("a/table.md").read_text())):
+        assert re.search(rf"\| DA-PFL \| \d+\.\d{{{digits}}} \|", text)
     for out in (done.out, again.out):
         assert re.findall(r"^([A-Z][\w (-]+\)?): .* FedAvg", out, re.MULTILINE) == ["Local", "Local (full)", "DA-PFL"]
     assert read_toml("a/compare.toml")["baseline"] == "fedavg"

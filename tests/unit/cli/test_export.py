@@ -62,11 +62,11 @@ def test_export_then_predict(run: Path, fedkin: Command) -> None:
     assert "test.npz holds no y, but x; name" in fedkin(f"predict {place} test.npz --array y").err
 
 
-def test_all_clients_and_json(run: Path, fedkin: Command) -> None:
-    """A folder for each client, a list of cards."""
-    done = fedkin("export run --all --json --out home")
+def test_all_clients(run: Path, fedkin: Command) -> None:
+    """A folder for each client, with its card."""
+    done = fedkin("export run --all --out home")
     assert done.code == 0, done.err
-    assert [card["client"] for card in json.loads(done.out)] == [0, 1, 2, 3]
+    assert [json.loads(p.read_text())["client"] for p in sorted(Path("home").glob("*/card.json"))] == [0, 1, 2, 3]
     assert sorted(p.name for p in Path("home").iterdir()) == [f"client-{i}" for i in range(4)]
 
 

@@ -52,7 +52,6 @@ run da-plf                          | 'da-plf' | did you mean 'da-pfl'
 run xyz                             | 'xyz' | fesem-cam
 list method                         | 'method' | methods, papers, partitions, models, data
 resume                              | needs a folder
-resume a --decimals 7               | 0 to 6 | got 7
 report a --decimals 7               | 0 to 6 | got 7
 resume nowhere                      | there is no folder nowhere
 check                               | fedkin check needs a method: fedkin check ./mymethod.py:MyMethod
@@ -129,7 +128,6 @@ compare da-pfl --set da-pfl.lam=-1  | lam of DAPFL must be at least 0, got -1
 compare da-pfl --set ifca.clusters=3 | ifca is not compared
 compare fedavg --set fedavg.lam=1   | unknown setting lam
 compare da-pfl --baseline fedprox   | local, local-full, fedavg, da-pfl
-compare da-pfl --decimals 9         | 0 to 6
 compare fedper --rounds 0 --out c   | rounds = 0
 compare fedper --model mlpp --out c | 'mlpp'
 compare fedper --partition dirichlet@alpha=0 --out c | alpha | 0
@@ -140,7 +138,7 @@ compare fedper --clients 4 --out a/b | a/b | --out
 sweep fedprox                       | settings to try
 sweep fedprox --grid lr             | PART.SETTING=VALUE
 sweep fedprox --grid training.lrr=1 | did you mean 'lr'
-sweep fedprox --space training.lr=1..0 --trials 3 | lower end first
+sweep fedprox --grid training.lr=1..0 --trials 3 | lower end first
 inspect digits --partition dirichle | did you mean 'dirichlet'?
 inspect digits --partition iid@alpha=1 | has no setting alpha
 inspect run.toml                    | no config file run.toml

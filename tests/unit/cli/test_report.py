@@ -108,40 +108,17 @@ def test_a_run_of_a_comparison_finds_its_local(fedkin: Command, copy: Path) -> N
 
 
 def test_what_is_no_run_is_refused(fedkin: Command, copy: Path, tmp_path: Path) -> None:
-    """An empty folder, one that holds runs, a comparison without a finished run, a Local given to a comparison: each
-    says what to do."""
+    """An empty folder, one that holds runs, a comparison without a finished run: each says what to do."""
     (tmp_path / "c" / "empty").mkdir()
     assert "is not a run folder" in fedkin(f"report {tmp_path / 'c' / 'empty'}").err
     said = f"{tmp_path} holds 1 run and is none itself; name one of them, such as {copy}, or list them: fedkin runs "
     assert said + str(tmp_path) in fedkin(f"report {tmp_path}").err
     assert f"there is no folder {tmp_path / 'd'}; there are c" in fedkin(f"report {tmp_path / 'd'}").err
-    assert "omit --local" in fedkin(f"report {copy} --local {copy / 'local-seed0'}").err
     for path in copy.glob("*/summary.json"):
         without_end(path.parent)
     done = fedkin(f"report {copy}")
     assert done.code == 2
     assert f"fedkin resume {copy}" in done.err
-
-
-def test_a_reference_of_other_data_seed_or_the_same_method_is_refused(fedkin: Command, small: str) -> None:
-    """Gains over it would compare different clients, or a run with itself."""
-    for name, flags in {
-        "a": "fedavg",
-        "seeded": "local --seed 1",
-        "other": "local --partition dirichlet@alpha=5",
-        "local": "local",
-    }.items():
-        assert fedkin(f"run {flags} {small} --quiet --out {name}").code == 0
-    for other, words in {
-        "seeded": "seeded has seed 1 and the run has seed 0",
-        "other": "other was tested on other samples than the run",
-        "a": "a is a run of FedAvg as well",
-    }.items():
-        done = fedkin(f"report a --local {other}")
-        assert done.code == 2
-        assert words in done.err
-    assert fedkin("report a --local local").code == 0
-    assert "alone" in Path("a/report.html").read_text(encoding="utf-8").split("</h1>")[0]
 
 
 def test_the_page_of_a_run_of_a_comparison_has_its_local(

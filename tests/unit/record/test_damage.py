@@ -42,7 +42,7 @@ def test_changed_lines_are_refused(name: str, harm: str, made: Path, tmp_path: P
     assert HARMS[harm](lines) != lines
     path.write_bytes(b"".join(HARMS[harm](lines)))
     before = content(tmp_path / "b")
-    for command in ("report b --quiet", "resume b --quiet"):
+    for command in ("report b", "resume b --quiet"):
         done = fedkin(command)
         assert (done.code, done.out) == (BAD_INPUT, ""), command
         assert f"b/{name}.jsonl" in done.err

@@ -254,7 +254,7 @@ def test_readers_do_not_wait_for_the_writer(tmp_path: Path, fedkin: Command) -> 
     """While a finished run is being written again, its report can be made and a model exported."""
     run_settings(small(), out="a")
     with holding(tmp_path / "a"):
-        assert fedkin("report a --quiet").code == OK
+        assert fedkin("report a").code == OK
         assert fedkin("export a --client 0 --out model").code == OK
 
 

@@ -127,7 +127,7 @@ def test_a_full_disk_at_the_report_costs_the_report_alone(
         done = fedkin(command, tmp_path / "a")
         assert (done.code, done.out) == (FAILED, "")
         assert re.search(TOLD.replace("resume", "report") + r"\S+/a$", done.err.strip(), re.MULTILINE), done.err
-    assert fedkin("report a --quiet").code == OK
+    assert fedkin("report a").code == OK
     assert_same_run(tmp_path / "a", tmp_path / "all")
 
 

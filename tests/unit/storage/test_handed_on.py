@@ -25,7 +25,7 @@ from folders import content, small
 from owncode import CAUTIOUS
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="links and pipes as Linux and macOS have them")
-READ = ("report a --quiet", "runs a", "export a --client 0 --out new")
+READ = ("report a", "runs a", "export a --client 0 --out new")
 WRITTEN = "resume a --quiet"
 MINE = b"mine, " * 20_000
 
@@ -106,7 +106,7 @@ def test_a_run_folder_may_itself_be_a_link(folders: dict[str, Path], tmp_path: P
     shutil.copytree(folders["interrupted-file"], tmp_path / "disk" / "a")
     (tmp_path / "a").symlink_to(tmp_path / "disk" / "a")
     assert fedkin("resume a --quiet").code == OK
-    assert fedkin("report a --quiet").code == OK
+    assert fedkin("report a").code == OK
     assert (tmp_path / "disk" / "a" / "summary.json").is_file()
 
 
@@ -123,7 +123,7 @@ def test_a_figure_is_named_after_no_path(
     files = {**commit.files, "clients.jsonl": mark_of(path.read_bytes())}
     write_json(tmp_path / "a" / COMMIT, msgspec.structs.replace(commit, files=files))
     before = others()
-    assert fedkin("report a --quiet --figures figures").code == OK
+    assert fedkin("report a --figures figures").code == OK
     assert others() == before
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "figures", "others"]
     assert not [p for p in (tmp_path / "figures").iterdir() if p.is_dir()]
@@ -135,7 +135,7 @@ def test_a_tracker_may_keep_links(folders: dict[str, Path], tmp_path: Path, fedk
     (tmp_path / "a" / "wandb" / "run-1").mkdir(parents=True)
     (tmp_path / "a" / "wandb" / "latest-run").symlink_to("run-1")
     assert fedkin("resume a --quiet").code == OK
-    assert fedkin("report a --quiet").code == OK
+    assert fedkin("report a").code == OK
     shutil.rmtree(tmp_path / "a" / "wandb")
     (tmp_path / "a" / "wandb").symlink_to(tmp_path)
     assert fedkin("resume a --quiet").code == BAD_INPUT
@@ -179,7 +179,7 @@ def test_a_report_runs_no_code(where: str, compared: Path, tmp_path: Path, fedki
         table = "\n".join(line for line in table.splitlines() if not line.startswith("code = "))
     other = {"a module": "theirs:Cautious", "an absolute path": f"{tmp_path}/theirs.py:Cautious"}.get(where)
     (tmp_path / "a" / "compare.toml").write_text(table.replace("./mine.py:Cautious", other) if other else table)
-    for command in ("report a --quiet", "report a/Cautious-seed0 --quiet", "runs a", "runs .", "export a"):
+    for command in ("report a", "report a/Cautious-seed0 --quiet", "runs a", "runs .", "export a"):
         assert fedkin(command).code == (BAD_INPUT if command == "export a" else OK), command
         assert not (tmp_path / "ran").exists(), command
 
@@ -187,10 +187,10 @@ def test_a_report_runs_no_code(where: str, compared: Path, tmp_path: Path, fedki
 def test_a_report_without_code_is_the_report_of_the_comparison(compared: Path, tmp_path: Path, fedkin: Command) -> None:
     """Tables are the same as with the code, which may be missing."""
     shutil.copytree(compared, tmp_path / "a")
-    assert fedkin("report a --quiet").code == OK
+    assert fedkin("report a").code == OK
     tables = {name: (tmp_path / "a" / name).read_bytes() for name in ("table.md", "table.csv", "table.tex")}
     (tmp_path / "a" / "mine.py").unlink()
-    assert fedkin("report a --quiet").code == OK
+    assert fedkin("report a").code == OK
     assert {name: (tmp_path / "a" / name).read_bytes() for name in tables} == tables
 
 
@@ -201,7 +201,7 @@ def test_a_method_is_no_path(name: str, compared: Path, tmp_path: Path, fedkin: 
     table = (tmp_path / "a" / "compare.toml").read_text().replace("./mine.py:Cautious", name)
     (tmp_path / "a" / "compare.toml").write_text(table)
     before = {path for path in tmp_path.rglob("*") if "a" not in path.relative_to(tmp_path).parts[:1]}
-    for command in ("report a --quiet", "resume a --quiet"):
+    for command in ("report a", "resume a --quiet"):
         done = fedkin(command)
         assert (done.code, done.err.count("\n")) == (BAD_INPUT, 1), done.err
     assert {path for path in tmp_path.rglob("*") if "a" not in path.relative_to(tmp_path).parts[:1]} == before
