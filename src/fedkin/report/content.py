@@ -445,7 +445,6 @@ def content_of(
     one = next(iter(groups.values()))[0]
     roles = {title: seeds[0].role for title, seeds in groups.items()}
     if base is not None:
-        _require_comparable(one, base)
         roles |= {base.title: base.role}
     reference = reference or next((title for title, role in roles.items() if role == "alone"), "")
     others = [title for role in COMPARED for title in groups if roles[title] == role]
@@ -467,19 +466,6 @@ def content_of(
     return Content(groups, reference, roles, _figures(groups, standings, reference, roles, first, same, base), parts,
                    compared, findings, standings, first, unlearned(groups, first, same), same, caveats,
                    tuned)  # fmt: skip
-
-
-def _require_comparable(run: Result, base: Result) -> None:
-    where = base.folder or base.title
-    if run.title == base.title:
-        raise RunFolderError(f"{where} is a run of {base.title} as well; name a run of another method")
-    if run.seed != base.seed:
-        raise RunFolderError(
-            f"{where} has seed {base.seed} and the run has seed {run.seed}; gains need the same data and seed"
-        )
-    mine, other = run.test_parts, base.test_parts
-    if (both := mine.keys() & other.keys()) and not any(mine[i] == other[i] for i in both):
-        raise RunFolderError(f"{where} was tested on other samples than the run; gains need the same data and seed")
 
 
 def _figures(

@@ -179,7 +179,7 @@ def test_a_report_runs_no_code(where: str, compared: Path, tmp_path: Path, fedki
         table = "\n".join(line for line in table.splitlines() if not line.startswith("code = "))
     other = {"a module": "theirs:Cautious", "an absolute path": f"{tmp_path}/theirs.py:Cautious"}.get(where)
     (tmp_path / "a" / "compare.toml").write_text(table.replace("./mine.py:Cautious", other) if other else table)
-    for command in ("report a", "report a/Cautious-seed0 --quiet", "runs a", "runs .", "export a"):
+    for command in ("report a", "report a/Cautious-seed0", "runs a", "runs .", "export a"):
         assert fedkin(command).code == (BAD_INPUT if command == "export a" else OK), command
         assert not (tmp_path / "ran").exists(), command
 
