@@ -24,7 +24,7 @@ from fedkin.models.start import factory
 from fedkin.privacy.noise import says
 from fedkin.report.charts import Spec, svg
 from fedkin.server import needs
-from fedkin.testing.payloads import page
+from fedkin.testing.payloads import payloads
 from fedkin.testing.toys import network
 
 CLIENTS = 10_000
@@ -102,11 +102,10 @@ def private() -> str:
 def method(name: str) -> str:
     """What leaves a client and the settings of a method, for its page; the site adds the texts of its fields."""
     found, kind = every()[name], type(every()[name])
-    rows = (HERE / "what-leaves-a-client.md").read_text(encoding="utf-8").partition("## What a client receives")[0]
-    (row,) = (line for line in rows.splitlines() if line.startswith(f"| {found.title} |"))
-    joining, surveys, training, models, learns, sums = (cell.strip() for cell in row.strip("|").split("|")[1:])
+    page = (HERE / "what-leaves-a-client.md").read_text(encoding="utf-8")
+    joining, surveys, training, models, learns, sums = FAMILY_PAGES["cells_of"](page)[found.title]
     parts = {"at joining": joining, "in surveys": surveys, "after training": training}
-    sent = "; ".join(f"{when} {what}" for when, what in parts.items() if what != "nothing") or "nothing"
+    sent = "; ".join(f"{when} {what}" for when, what in parts.items() if what) or "nothing"
     lines = [
         f"{sent[0].upper()}{sent[1:]}: {models} models per round. The server learns {learns}; sums of uploads "
         f"{'suffice' if sums == 'yes' else 'do not suffice'} ([symbols](../what-leaves-a-client.md)).",
@@ -181,10 +180,10 @@ def histograms() -> Spec:
 
 def pages(methods: Mapping[str, Method]) -> dict[str, str]:
     """Return the files that are made whole, by their paths in this folder; all but `choose.svg` and `rooms.svg`."""
-    leaves = page(methods)
-    pictures = FAMILY_PAGES["pictures"](methods, leaves)
+    payloads_of = {name: payloads(method) for name, method in methods.items()}
+    pictures = FAMILY_PAGES["pictures"](methods, payloads_of)
     return {
-        "what-leaves-a-client.md": leaves,
+        "what-leaves-a-client.md": FAMILY_PAGES["leaves"](methods, payloads_of),
         "reference/flags.md": runpy.run_path(str(HERE / "flag_pages.py"))["page"](methods),
         **{f"pictures/{name}": text for name, text in pictures.items()},
     }
