@@ -87,11 +87,11 @@ def private() -> str:
     for method in every().values():
         try:
             reported = says(method, network("mlp"))
-            noise = f"yes: a client reports its {' and '.join(reported)}" if reported else "nothing is reported"
+            noise = f"yes: its {' and '.join(reported)}" if reported else ""
         except MethodError:
-            reported, noise = [], "no: what a client reports does not follow from class counts"
+            reported, noise = [], "no: its report does not follow from class counts"
         if also_sent(method):
-            training = f"no: a client also sends {also_sent(method)}"
+            training = f"no: it sends {also_sent(method)}"
         else:
             training = "yes, with `metadata_epsilon`" if reported else "yes"
         alike.setdefault(f"{training} | {noise}", []).append(method.title)
