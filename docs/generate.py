@@ -70,14 +70,14 @@ def kept() -> str:
         assert found is not None
         sizes = (found.row, found.pair, found.state)
         large = (found.row * CLIENTS, 2 * found.state * CLIENTS, found.pair * CLIENTS**2)
-        cells = [_bytes(n) for n in sizes] + [f"{n / 1e9:.2f} GB" if n >= 5e6 else "-" for n in large]
+        cells = [_bytes(n) for n in sizes] + [f"{n / 1e9:.2f} GB" if n >= 5e6 else "" for n in large]
         alike.setdefault(" | ".join(cells), []).append(method.title)
     rows += [f"| {', '.join(titles)} | {cells} |" for cells, titles in alike.items()]
     return "\n".join(rows)
 
 
 def _bytes(n: int) -> str:
-    return "-" if n == 0 else f"{n / 1000:,.1f} kB" if n >= 1000 else f"{n} bytes"
+    return "" if n == 0 else f"{n / 1000:,.1f} kB" if n >= 1000 else f"{n} bytes"
 
 
 def private() -> str:
@@ -107,8 +107,8 @@ def method(name: str) -> str:
     parts = {"at joining": joining, "in surveys": surveys, "after training": training}
     sent = "; ".join(f"{when} {what}" for when, what in parts.items() if what) or "nothing"
     lines = [
-        f"{sent[0].upper()}{sent[1:]}: {models} models per round. The server learns {learns}; sums of uploads "
-        f"{'suffice' if sums == 'yes' else 'do not suffice'} ([symbols](../what-leaves-a-client.md)).",
+        f"{sent[0].upper()}{sent[1:]}: {models} models per round. The server learns {learns}; sums "
+        f"{'suffice' if sums == 'yes' else 'do not'} ([symbols](../what-leaves-a-client.md)).",
         "## Settings",
     ]
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]

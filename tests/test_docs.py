@@ -162,11 +162,11 @@ def test_the_page_of_flags_is_what_the_code_declares() -> None:
     shown = {command.split()[0] for command in made["COMMANDS"]}
     assert shown | {"list"} == {*_COMMANDS, *_HOSTS}
     for row in (
-        "| `batch_size` `--batch-size` | integer | `10` | Samples per mini-batch; ",
-        "| `rule` `--rule` | text | `mean` |",
-        "| `min_clients` | integer | `1` |",
-        "| `RUN` | path | required |",
-        "| `--global` | yes or no | no |",
+        "| `--batch-size` | integer: `10` | Samples per mini-batch; ",
+        "| `--rule` | text: `mean` |",
+        "| `min_clients` | integer: `1` |",
+        "| `RUN` | path, required |",
+        "| `--global` | yes or no: no |",
     ):
         assert f"\n{row}" in text, row
 
