@@ -155,26 +155,23 @@ def families(methods: Mapping[str, Method]) -> str:
     for family in FAMILIES:
         title = family[0].upper() + family[1:]
         lines += [f"## {title}", "", ABOUT[family], "", f"![{title}: what is shared](pictures/{file_of(family)})", ""]
-        lines += ["| method | name | idea |", "| --- | --- | --- |"]
+        lines += ["| method | idea |", "| --- | --- |"]
         for name, m in methods.items():
             if m.family == family:
-                lines.append(f"| [{m.title}](methods/{name}.md) | `{name}` | {m.summary} |")
+                lines.append(f"| [`{name}`](methods/{name}.md) | {m.summary} |")
         lines.append("")
     return "\n".join(lines)
 
 
 def leaves(methods: Mapping[str, Method], payloads_of: Mapping[str, Payloads]) -> str:
     """Return the page ``what-leaves-a-client.md``: methods with equal rows share one."""
-    sent, received = dict[str, list[str]](), dict[str, list[str]]()
+    rows: dict[str, list[str]] = {}
     for name, m in methods.items():
         found, shown = payloads_of[name], has(m, Uploads)
         sends = [found.cell(way) for way in ("says", "answers", "sends")]
         more = [f"{found.models('sends'):.2f}", shown.reveals if shown else "", "yes" if sums_suffice(m) else "no"]
-        sent.setdefault(" | ".join([*sends, *more]), []).append(m.title)
-        cells = [found.cell(way) for way in ("sent", "asked", "shown", "keeps")]
-        received.setdefault(" | ".join(cells), []).append(m.title)
-    tables = _table(_SENT, sent), _table(_RECEIVED, received)
-    return _INTRODUCTION + "\n## What a client receives and keeps\n\n".join(tables)
+        rows.setdefault(" | ".join([*sends, *more]), []).append(m.title)
+    return _INTRODUCTION + _table(_SENT, rows)
 
 
 def _table(heads: tuple[str, ...], rows: Mapping[str, list[str]]) -> str:
@@ -185,14 +182,9 @@ def _table(heads: tuple[str, ...], rows: Mapping[str, list[str]]) -> str:
 
 
 def cells_of(page: str) -> dict[str, list[str]]:
-    """Return the first row of each method on the page ``what-leaves-a-client.md``: title -> cells."""
-    found = dict[str, list[str]]()
-    for line in page.splitlines():
-        if line.startswith("| "):
-            titles, *cells = (cell.strip() for cell in line.strip("|").split("|"))
-            for title in titles.split(", "):
-                found.setdefault(title, cells)
-    return found
+    """Return the row of each method on the page ``what-leaves-a-client.md``: title -> cells."""
+    rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:2] == "| ")
+    return {title: cells for titles, *cells in rows for title in titles.split(", ")}
 
 
 _SENT = (
@@ -203,12 +195,11 @@ _SENT = (
     "the server learns",
     "sums suffice",
 )
-_RECEIVED = ("receives to train", "receives in a survey", "receives to predict", "keeps")
 _INTRODUCTION = f"""# What leaves a client
 
 This page is made from runs of every method of the catalogue on a small federation ({CLIENTS} clients, three quarters of
 them in each of {ROUNDS} rounds), which a test repeats. An empty cell means nothing. [Methods by family](methods.md) has
-pictures of it.
+pictures of what a client receives and keeps as well.
 
 Symbols: P is the number of parameters of the model, H of its head (the last linear layer), B of its body, C the number
 of classes, d of features before the head, K of clients, n of training samples of a client; other words are settings of

@@ -29,7 +29,7 @@ the printed numbers.
 
 {counts}
 
-**Tables.** A cell is the paper's figure / ours, the mean ± standard deviation over seeds, with the number of seeds in
+**Tables.** A cell is the paper's figure/ours, the mean ± standard deviation over seeds, with the number of seeds in
 brackets where some are missing. – is not printed or not measured, · does not exist for the method, † has a run that
 diverged. Rows that the paper does not print are left out. Runs are those of the paper's protocol, unless a section says
 that they are smaller.
@@ -147,11 +147,11 @@ def _grid(table: Table, scale: Scale, lines: Measured) -> Grid:
         for key in keys:
             metric = table.metrics_of(key)[0]
             ours = shown(lines.get((row.key, key), {}), metric, len(scale.seeds), table.decimals).text
-            ours = ours.replace(" ± ", "±")  # keeps wide tables narrow
+            ours = ours.replace(" ± ", "±")  # wide tables are to stay narrow
             if metric in table.numbers:
                 number = table.numbers[metric].get(row.key, {}).get(key)
                 theirs = "–" if number is None else f"{number[0]:.{digits_of(metric, table.decimals)}f}"
-                ours = f"{theirs} / {ours}"
+                ours = f"{theirs}/{ours}"
             cells.append(ours)
         rows.append(tuple(cells))
     return Grid(table.title, ("", *(table.columns[key].title for key in keys)), tuple(rows), note=_note(table, lines))

@@ -97,10 +97,9 @@ def test_what_a_sixth_of_the_methods_send_is_on_the_page() -> None:
     methods = {name: make() for name, make in list(METHODS.items())[::6]}
     made = FAMILY_PAGES["leaves"](methods, {name: payloads(method) for name, method in methods.items()})
     stored = (ROOT / "docs" / "what-leaves-a-client.md").read_text(encoding="utf-8")
-    for now, then in zip(made.split("\n## "), stored.split("\n## "), strict=True):
-        rows, stored_rows = FAMILY_PAGES["cells_of"](now), FAMILY_PAGES["cells_of"](then)
-        assert set(rows) > {method.title for method in methods.values()}
-        assert {title: stored_rows[title] for title in rows} == rows
+    rows, stored_rows = FAMILY_PAGES["cells_of"](made), FAMILY_PAGES["cells_of"](stored)
+    assert set(rows) > {method.title for method in methods.values()}
+    assert {title: stored_rows[title] for title in rows} == rows
 
 
 @pytest.mark.thorough

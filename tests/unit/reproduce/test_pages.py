@@ -239,21 +239,21 @@ def rows_of(text: str) -> list[list[str]]:
 
 
 def test_a_page_has_the_paper_s_number_before_ours(toy: Paper) -> None:
-    """Rows and columns with a measured cell; a cell is `paper / ours`, with a dash where a number is missing."""
+    """Rows and columns with a measured cell; a cell is `paper/ours`, with a dash where a number is missing."""
     found = lines(toy.tables[0], {"fedavg/few": [0.5, 0.5, 0.5], "fedavg/many": [0.25], "da-pfl/many": [0.5]})
     text = page(toy, found)
     rows = rows_of(text)
     assert rows[0] == ["", "6 clients", "8 clients"]
     assert rows[2:4] == [
-        ["FedAvg", "50.00 / 50.00±0.00", "60.00 / 25.00 (1)"],
-        ["DA-PFL", "70.00 / –", "– / 50.00 (1)"],
+        ["FedAvg", "50.00/50.00±0.00", "60.00/25.00 (1)"],
+        ["DA-PFL", "70.00/–", "–/50.00 (1)"],
     ]
     assert not {"DA-PFL, strong", "DA-PFL, code"} & {row[0] for row in rows}
     assert "All of it." in text
     assert "mean over rounds 4 to 5." in text
     assert "DA-PFL is above FedAvg. **Undecided**" in text
     second = rows[rows.index(["", "forty", "few"]) :]
-    assert second[2] == ["FedAvg", "9 / 5±0", "30.00 / ·"], "the same runs: 40 % in round 5"
+    assert second[2] == ["FedAvg", "9/5±0", "30.00/·"], "the same runs: 40 % in round 5"
     assert rows_of(page(toy, lines(toy.tables[0], {"fedavg/few": [0.5]})))[0] == ["", "6 clients"]
     asked = replace(toy.tables[0], claims=(replace(BETTER, question=True),))
     assert rows_of(page(replace(toy, tables=(asked,)), found)) == [], "an experiment of ours is stated by its answers"
@@ -353,7 +353,7 @@ def test_the_command_lists_names_and_writes_pages(tmp_path: Path, capsys: pytest
     names = [text.split()[-1] for text in capsys.readouterr().out.splitlines()]
     assert names == [f"dapfl/table5/{row}/20-low/{seed}" for seed in (1, 2) for row in ("v2", "da-pfl")]
     assert main([*flags, "table", "dapfl", "--docs", str(tmp_path / "docs")]) == 0
-    assert "56.21 / 50.00 (1)" in (tmp_path / "docs" / "dapfl.md").read_text()
+    assert "56.21/50.00 (1)" in (tmp_path / "docs" / "dapfl.md").read_text()
     assert (tmp_path / "docs" / "papers.md").is_file()
     capsys.readouterr()
     assert main(["config", "dapfl/table5/v2/20-low/2"]) == 0
