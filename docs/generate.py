@@ -27,7 +27,6 @@ from fedkin.server import needs
 from fedkin.testing.payloads import payloads
 from fedkin.testing.toys import network
 
-CLIENTS = 10_000
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))  # for programs of `bench` that import each other
 FAMILY_PAGES = runpy.run_path(str(HERE / "families.py"))
@@ -59,19 +58,14 @@ def navigation() -> str:
 def kept() -> str:
     """The table of what methods keep with many clients of Fed-CAM's LeNet, with default settings; equal ones once."""
     net = Net(factory("cam-lenet", (3, 32, 32), 10), (3, 32, 32), 10)
-    rows = [
-        "| method | server, each client | server, each pair | client | banks, disk | states, disk | pairs, memory |",
-        "| --- | --: | --: | --: | --: | --: | --: |",
-    ]
+    rows = ["| method | server, each client | server, each pair | client |", "| --- | --: | --: | --: |"]
     alike: dict[str, list[str]] = {}
     for method in every().values():
         with one_thread():
             found = needs(method, net, Training())
         assert found is not None
-        sizes = (found.row, found.pair, found.state)
-        large = (found.row * CLIENTS, 2 * found.state * CLIENTS, found.pair * CLIENTS**2)
-        cells = [_bytes(n) for n in sizes] + [f"{n / 1e9:.2f} GB" if n >= 5e6 else "" for n in large]
-        alike.setdefault(" | ".join(cells), []).append(method.title)
+        cells = " | ".join(map(_bytes, (found.row, found.pair, found.state)))
+        alike.setdefault(cells, []).append(method.title)
     rows += [f"| {', '.join(titles)} | {cells} |" for cells, titles in alike.items()]
     return "\n".join(rows)
 
