@@ -99,9 +99,10 @@ def method(name: str) -> str:
     page = (HERE / "what-leaves-a-client.md").read_text(encoding="utf-8")
     joining, surveys, training, models, learns, sums = FAMILY_PAGES["cells_of"](page)[found.title]
     parts = {"at joining": joining, "in surveys": surveys, "after training": training}
-    sent = "; ".join(f"{when} {what}" for when, what in parts.items() if what) or "nothing"
+    said = [f"{when} {what}" for when, what in parts.items() if what]
+    sent = training if len(said) == 1 and training else "; ".join(said) or "nothing"
     lines = [
-        f"{sent[0].upper()}{sent[1:]}: {models} models per round. The server learns {learns}; sums "
+        f"{sent[0].upper()}{sent[1:]}: {models} models a round. The server learns {learns}; sums "
         f"{'suffice' if sums == 'yes' else 'do not'} ([symbols](../what-leaves-a-client.md)).",
         "## Settings",
     ]
