@@ -287,7 +287,7 @@ def known() -> list[dict[str, Any]]:
 
 def _cell(x: dict[str, Any]) -> str:
     harmed, worst = 100 * x["harmed"], round(100 * x["worst"]) + 0  # no -0
-    return f"{round(100 * x['gain'], 1) + 0.0:.1f} / {harmed:.{0 if harmed == 0 or harmed >= 1 else 1}f} / {worst}"
+    return f"{round(100 * x['gain'], 1) + 0.0:.1f}/{harmed:.{0 if harmed == 0 or harmed >= 1 else 1}f}/{worst}"
 
 
 def main() -> None:

@@ -198,7 +198,7 @@ def table() -> str:
 
 def _cell(found: Sequence[dict[str, Any]]) -> str:
     gain, harmed, worst = (100 * sum(x[key] for x in found) / len(found) for key in ("gain", "harmed", "worst"))
-    return f"{round(gain, 1) + 0.0:+.1f} / {harmed:.{0 if harmed == 0 or harmed >= 1 else 1}f} / {round(worst) + 0}"
+    return f"{round(gain, 1) + 0.0:+.1f}/{harmed:.{0 if harmed == 0 or harmed >= 1 else 1}f}/{round(worst) + 0}"
 
 
 def main() -> None:

@@ -227,19 +227,19 @@ def _report(pipe: Connection, case: str, m: int, k: int) -> None:
 
 
 def table() -> str:
-    """Seconds of processor time and memory of the cases that take half a second or more in some pair, and of others."""
+    """Seconds of processor time and memory of the cases that take a second or more in some pair, and of others."""
     lines = [json.loads(text) for text in LINES.read_text().splitlines()]
     found = {(line["case"], line["participants"], line["clients"]): line for line in lines}
-    heads = ["method", *(f"{m:,} of {k:,}" for m, k in PAIRS)]
+    heads = ["s, GB", *(f"{m:,} of {k:,}" for m, k in PAIRS)]
     out = ["| " + " | ".join(heads) + " |", "| --- |" + " --: |" * len(PAIRS)]
     small = []
     for case in CASES:
         each = [found.get((case, m, k)) for m, k in PAIRS]
-        if all(x is not None and "failed" not in x and x["cpu_seconds"] < 0.5 for x in each):
+        if all(x is not None and "failed" not in x and x["cpu_seconds"] < 1 for x in each):
             small.append([x["cpu_seconds"] for x in each if x is not None])
             continue
         out.append(f"| {case} | " + " | ".join(map(_cell, each)) + " |")
-    most = (f"up to {max(column):.2f} s" for column in zip(*small, strict=True))
+    most = (f"up to {max(column):.2f}" for column in zip(*small, strict=True))
     return "\n".join([*out, f"| the other {len(small)} cases | {' | '.join(most)} |"])
 
 
@@ -249,7 +249,7 @@ def _cell(line: dict[str, Any] | None) -> str:
     if "failed" in line:
         return str(line["failed"])
     seconds, gigabytes = line["cpu_seconds"], line["peak_extra_bytes"] / 1e9
-    return f"{seconds:.2f} s, {gigabytes:.2f} GB"
+    return f"{seconds:.2f}, {gigabytes:.2f}"
 
 
 def main() -> None:

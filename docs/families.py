@@ -1,14 +1,13 @@
-"""Writes the list of methods by family, and a picture of each family: what stays at a client, leaves it and comes back.
+"""Writes what clients and server exchange, by runs of each method: the page, the list and a picture of each family."""
 
-Pictures are drawn from the tables of `what-leaves-a-client.md`, which record a run of each method.
-"""
-
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 
+from fedkin.capabilities import Uploads, has
+from fedkin.capabilities.sums import sums_suffice
 from fedkin.core.method import FAMILIES, Method
+from fedkin.testing.payloads import CLIENTS, ROUNDS, Payloads, Way
 
 ABOUT = {
     "no federation": "Clients train alone. These are the references of every comparison.",
@@ -35,7 +34,6 @@ ABOUT = {
 """Family -> what its methods have in common."""
 
 _NAME, _COLUMN, _ROW, _TOP = 186, 216, 32, 56
-_STAYS, _LEAVES, _COMES = range(3)
 _HEADS = ("stays at the client", "leaves the client", "comes from the server")
 _STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#24292f}.h{fill:#57606a}.c{fill:#fff;stroke:#d0d7de}.l{stroke:#d8dee4}"
@@ -47,46 +45,39 @@ _STYLE = (
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor of a cell: its name, its shape, and whether only some messages contain it."""
+    """One tensor of a message: its name, its shape, and whether only some messages contain it."""
 
     name: str
     shape: str
     sometimes: bool
 
 
-def tensors(cell: str) -> list[Tensor]:
-    """Return the tensors of a cell of the tables; numbered models (``model0``, ``model1``) become one stack."""
-    found = re.findall(r"(\()?`([\w.]+)`(?: (\[[^\]]*\]))?", cell)
-    listed = [Tensor(name, shape, bool(bracket)) for bracket, name, shape in found]
-    numbered = [t for t in listed if re.fullmatch(r"model\d", t.name)]
-    return [t for t in listed if t not in numbered] + ([Tensor("models", "[several, P]", True)] if numbered else [])
+def tensors(found: Payloads, *ways: Way) -> list[Tensor]:
+    """Return the tensors of some ways, each once, in some messages only if it is so in every way.
+
+    Numbered models (``model0``, ``model1``) become one stack.
+    """
+    joined: dict[tuple[str, str], bool] = {}
+    for way in ways:
+        for name, shape in found.seen.get(way, {}).items():
+            if name[:-1] == "model" and name[-1].isdigit():
+                name, shape, sometimes = "models", "[several, P]", True
+            else:
+                sometimes = found.times[way, name] < found.messages[way]
+            joined[name, shape] = sometimes and joined.get((name, shape), True)
+    return [Tensor(name, shape, sometimes) for (name, shape), sometimes in joined.items()]
 
 
-def rows_of(page: str) -> dict[str, tuple[list[Tensor], ...]]:
-    """Return, by title of a method, what stays, leaves and comes, from the text of `what-leaves-a-client.md`."""
-    found: dict[str, tuple[list[Tensor], ...]] = {}
-    leaving, reaching = page.split("## What a client receives")
-    sent = {cells[0]: _joined(cells[1:4]) for cells in _cells(leaving)}
-    for title, *received, kept in _cells(reaching):
-        found[title] = (tensors(kept), sent[title], _joined(received))
-    return found
+def columns_of(found: Payloads) -> tuple[list[Tensor], ...]:
+    """Return what stays at a client, leaves it and comes from the server."""
+    return (
+        tensors(found, "keeps"),
+        tensors(found, "says", "answers", "sends"),
+        tensors(found, "sent", "asked", "shown"),
+    )
 
 
-def _cells(text: str) -> list[list[str]]:
-    rows = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")]
-    return rows[2:]
-
-
-def _joined(cells: Iterable[str]) -> list[Tensor]:
-    """Return the tensors of several messages, each once; in some rounds only if it is so in every message."""
-    found: dict[tuple[str, str], Tensor] = {}
-    for t in (t for cell in cells for t in tensors(cell)):
-        earlier = found.get((t.name, t.shape), t)
-        found[t.name, t.shape] = replace(t, sometimes=t.sometimes and earlier.sometimes)
-    return list(found.values())
-
-
-def picture(family: str, methods: Iterable[Method], rows: Mapping[str, tuple[list[Tensor], ...]]) -> str:
+def picture(family: str, methods: Iterable[Method], rows: Mapping[str, Payloads]) -> str:
     """Return the picture of a family as SVG."""
     titles = [m.title for m in methods]
     width, height = _NAME + 3 * _COLUMN + 16, _TOP + _ROW * len(titles) + 10
@@ -102,21 +93,21 @@ def picture(family: str, methods: Iterable[Method], rows: Mapping[str, tuple[lis
         y = _TOP + number * _ROW
         parts.append(f'<line class="l" x1="12" x2="{width - 12}" y1="{y}" y2="{y}"/>')
         parts.append(f'<text x="14" y="{y + 21}">{escape(title)}</text>')
-        for column in (_STAYS, _LEAVES, _COMES):
-            parts += _chips(rows[title][column], _NAME + column * _COLUMN, y + 9)
+        for column, shown in enumerate(columns_of(rows[title])):
+            parts += _chips(shown, _NAME + column * _COLUMN, y + 9)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
 def _legend() -> list[str]:
     parts, x = list[str](), 14
-    for words, mark in (
-        ("body", '<rect class="b" x="{x}" y="11" width="46" height="14"/>'),
-        ("head (classifier)", '<rect class="k" x="{x}" y="11" width="14" height="14"/>'),
-        ("other values", '<rect class="o" x="{x}" y="11" width="30" height="14" rx="7"/>'),
-        ("pale: in some rounds only", '<rect class="b d" x="{x}" y="11" width="24" height="14"/>'),
+    for words, kind, wide, round_ in (
+        ("body", "b", 46, ""),
+        ("head (classifier)", "k", 14, ""),
+        ("other values", "o", 30, ' rx="7"'),
+        ("pale: in some rounds only", "b d", 24, ""),
     ):
-        wide = int(re.findall(r'width="(\d+)"', mark)[0])
-        parts += [mark.format(x=x), f'<text class="h" x="{x + wide + 6}" y="22">{words}</text>']
+        mark = f'<rect class="{kind}" x="{x}" y="11" width="{wide}" height="14"{round_}/>'
+        parts += [mark, f'<text class="h" x="{x + wide + 6}" y="22">{words}</text>']
         x += wide + 30 + 6 * len(words)
     return parts
 
@@ -125,7 +116,7 @@ def _chips(found: Iterable[Tensor], x: int, y: int) -> list[str]:
     """Return the tensors of one cell side by side; a dash for none."""
     parts = []
     for t in found:
-        sides = t.shape.strip("[]").split(", ")
+        sides = t.shape.partition("]")[0].strip("[").split(", ")
         blocks = {"P": (("b", 0, 44), ("k", 46, 14)), "B": (("b", 0, 44),), "H": (("k", 0, 14),)}.get(sides[-1])
         pale, word = " d" if t.sometimes else "", t.name.removeprefix("inner.")
         if blocks is None:
@@ -144,9 +135,9 @@ def _chips(found: Iterable[Tensor], x: int, y: int) -> list[str]:
     return parts or [f'<text class="h" x="{x}" y="{y + 12}">–</text>']
 
 
-def pictures(methods: Mapping[str, Method], page: str) -> dict[str, str]:
+def pictures(methods: Mapping[str, Method], payloads_of: Mapping[str, Payloads]) -> dict[str, str]:
     """Return the pictures by the names of their files."""
-    rows = rows_of(page)
+    rows = {methods[name].title: found for name, found in payloads_of.items()}
     return {
         file_of(family): picture(family, [m for m in methods.values() if m.family == family], rows)
         for family in FAMILIES
@@ -164,9 +155,65 @@ def families(methods: Mapping[str, Method]) -> str:
     for family in FAMILIES:
         title = family[0].upper() + family[1:]
         lines += [f"## {title}", "", ABOUT[family], "", f"![{title}: what is shared](pictures/{file_of(family)})", ""]
-        lines += ["| method | name | idea |", "| --- | --- | --- |"]
+        lines += ["| method | idea |", "| --- | --- |"]
         for name, m in methods.items():
             if m.family == family:
-                lines.append(f"| [{m.title}](methods/{name}.md) | `{name}` | {m.summary} |")
+                lines.append(f"| [`{name}`](methods/{name}.md) | {m.summary} |")
         lines.append("")
     return "\n".join(lines)
+
+
+def leaves(methods: Mapping[str, Method], payloads_of: Mapping[str, Payloads]) -> str:
+    """Return the page ``what-leaves-a-client.md``: methods with equal rows share one."""
+    rows: dict[str, list[str]] = {}
+    for name, m in methods.items():
+        found, shown = payloads_of[name], has(m, Uploads)
+        sends = [found.cell(way) for way in ("says", "answers", "sends")]
+        more = [f"{found.models('sends'):.2f}", shown.reveals if shown else "", "yes" if sums_suffice(m) else "no"]
+        rows.setdefault(" | ".join([*sends, *more]), []).append(m.title)
+    return _INTRODUCTION + _table(_SENT, rows)
+
+
+def _table(heads: tuple[str, ...], rows: Mapping[str, list[str]]) -> str:
+    """Return a table of methods: its heads, and for each row of cells the methods that have it."""
+    lines = [" | ".join(("method", *heads)), " | ".join("---" for _ in range(1 + len(heads)))]
+    lines += [f"{', '.join(titles)} | {cells}" for cells, titles in rows.items()]
+    return "".join(f"| {line} |\n" for line in lines)
+
+
+def cells_of(page: str) -> dict[str, list[str]]:
+    """Return the row of each method on the page ``what-leaves-a-client.md``: title -> cells."""
+    rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:2] == "| ")
+    return {title: cells for titles, *cells in rows for title in titles.split(", ")}
+
+
+_SENT = (
+    "sends at joining",
+    "sends in surveys",
+    "sends after training",
+    "size in models",
+    "the server learns",
+    "sums suffice",
+)
+_INTRODUCTION = f"""# What leaves a client
+
+This page is made from runs of every method of the catalogue on a small federation ({CLIENTS} clients, three quarters of
+them in each of {ROUNDS} rounds), which a test repeats. An empty cell means nothing. [Methods by family](methods.md) has
+pictures of what a client receives and keeps as well.
+
+Symbols: P is the number of parameters of the model, H of its head (the last linear layer), B of its body, C the number
+of classes, d of features before the head, K of clients, n of training samples of a client; other words are settings of
+the method. Tensors in brackets are not in every message. Every client also sends its number of training samples once.
+
+*Size in models* is the average number of values that a participant sends back, as a multiple of one model, without rows
+of zeros. *Sums suffice* means that the server needs only one weighted mean of the uploads, or one for each of fixed
+groups, so that [secure aggregation](robust-and-private.md#secure-aggregation) can hide single uploads from it.
+
+In evaluated rounds a client also sends, of its validation and of its test part, the numbers of samples, predictions and
+correct predictions of each class [3, C], and its class counts [C], its choice of a cluster, and the numbers that the
+method notes on each client. In the last round it sends one bit for each test sample (correct or not), a digest of 16
+bytes of the test part, and one of 8 bytes of its logits. In runs with
+[privacy options](robust-and-private.md#privacy), and where the owner of a host limits reports of counts, neither these
+bits and digests nor exact class counts are sent.
+
+"""

@@ -55,15 +55,13 @@ ALSO = {"run": "all groups", "compare": "all groups", "sweep": "all groups", "in
 
 INTRODUCTION = """# Flags and settings
 
-This page is made by `python docs/generate.py` from the declarations that `fedkin run METHOD --help` shows.
-
 A setting has one name in three places: `--batch-size 32` on the command line, `batch_size = 32` in the table
 `[training]` of a settings file, and `fedkin.run(..., batch_size=32)` in Python. Flags take precedence over a file and
 over a preset. A flag with the value yes or no stands alone, `--binary`, or negated, `--no-binary`. Several values
-follow one flag: `--seeds 0 1 2`.
+follow one flag: `--seeds 0 1 2`. In the tables the default stands behind the values.
 
-Choices with settings of their own are written NAME@FIELD=VALUE,FIELD=VALUE: methods (`fedprox@mu=0.1`; a page for each
-explains its fields, which a file has under `[method]`), partitions, planted groups, schedules, rules, attacks, engines.
+Choices with settings of their own are written NAME@FIELD=VALUE,FIELD=VALUE: [methods](../methods.md)
+(`fedprox@mu=0.1`), partitions, planted groups, schedules, rules, attacks, engines.
 
 ## Groups of settings
 
@@ -111,14 +109,13 @@ def _settings(group: Any, *, flags: bool) -> str:
     texts, hints = texts_of(type(group)), typing.get_type_hints(type(group))
     rows = [
         (
-            f"`{name}`" + (f" `--{name.replace('_', '-')}`" if flags else ""),
-            _values(hints[name]),
-            _default(getattr(group, name)),
+            f"`--{name.replace('_', '-')}`" if flags else f"`{name}`",
+            _value(hints[name], getattr(group, name)),
             texts[name],
         )
         for name in group.__struct_fields__
     ]
-    return _table(("setting", "value", "default", "meaning"), rows)
+    return _table(("flag" if flags else "setting", "value", "meaning"), rows)
 
 
 def _flags(kinds: Iterable[type]) -> str:
@@ -130,9 +127,9 @@ def _flags(kinds: Iterable[type]) -> str:
             extras = getattr(hints[f.name], "__metadata__", ())
             name = next((e.name for e in extras if getattr(e, "name", None)), None) or f.name.replace("_", "-")
             flag = f.name.upper() if _is_positional(extras) else f"--{name}"
-            rows.append((f"`{flag}`", _values(hints[f.name]), _default(_of(f)), texts[f.name]))
+            rows.append((f"`{flag}`", _value(hints[f.name], _of(f)), texts[f.name]))
     rows.sort(key=lambda row: row[0].startswith("`--"))
-    return _table(("flag", "value", "default", "meaning"), rows)
+    return _table(("flag", "value", "meaning"), rows)
 
 
 def _is_positional(extras: Iterable[Any]) -> bool:
@@ -146,16 +143,17 @@ def _of(f: dataclasses.Field[Any]) -> Any:
     return f.default
 
 
-def _default(value: Any) -> str:
-    if value is dataclasses.MISSING:
-        return "required"
-    if value is None or value == ():
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, tuple):
-        return f"`{' '.join(map(str, value))}`"
-    return f"`{value}`"
+def _value(hint: Any, default: Any) -> str:
+    """Return the values that a type allows, and the default where there is one."""
+    values = _values(hint)
+    if default is dataclasses.MISSING:
+        return f"{values}, required"
+    if default is None or default == ():
+        return values
+    if isinstance(default, bool):
+        return f"{values}: {'yes' if default else 'no'}"
+    text = " ".join(map(str, default)) if isinstance(default, tuple) else default
+    return f"{values}: `{text}`"
 
 
 def _values(hint: Any) -> str:

@@ -24,10 +24,9 @@ from fedkin.models.start import factory
 from fedkin.privacy.noise import says
 from fedkin.report.charts import Spec, svg
 from fedkin.server import needs
-from fedkin.testing.payloads import page
+from fedkin.testing.payloads import payloads
 from fedkin.testing.toys import network
 
-CLIENTS = 10_000
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))  # for programs of `bench` that import each other
 FAMILY_PAGES = runpy.run_path(str(HERE / "families.py"))
@@ -59,25 +58,20 @@ def navigation() -> str:
 def kept() -> str:
     """The table of what methods keep with many clients of Fed-CAM's LeNet, with default settings; equal ones once."""
     net = Net(factory("cam-lenet", (3, 32, 32), 10), (3, 32, 32), 10)
-    rows = [
-        "| method | server, each client | server, each pair | client | banks, disk | states, disk | pairs, memory |",
-        "| --- | --: | --: | --: | --: | --: | --: |",
-    ]
+    rows = ["| method | server, each client | server, each pair | client |", "| --- | --: | --: | --: |"]
     alike: dict[str, list[str]] = {}
     for method in every().values():
         with one_thread():
             found = needs(method, net, Training())
         assert found is not None
-        sizes = (found.row, found.pair, found.state)
-        large = (found.row * CLIENTS, 2 * found.state * CLIENTS, found.pair * CLIENTS**2)
-        cells = [_bytes(n) for n in sizes] + [f"{n / 1e9:.2f} GB" if n >= 5e6 else "-" for n in large]
-        alike.setdefault(" | ".join(cells), []).append(method.title)
+        cells = " | ".join(map(_bytes, (found.row, found.pair, found.state)))
+        alike.setdefault(cells, []).append(method.title)
     rows += [f"| {', '.join(titles)} | {cells} |" for cells, titles in alike.items()]
     return "\n".join(rows)
 
 
 def _bytes(n: int) -> str:
-    return "-" if n == 0 else f"{n / 1000:,.1f} kB" if n >= 1000 else f"{n} bytes"
+    return "" if n == 0 else f"{n / 1000:,.1f} kB" if n >= 1000 else f"{n} bytes"
 
 
 def private() -> str:
@@ -87,11 +81,11 @@ def private() -> str:
     for method in every().values():
         try:
             reported = says(method, network("mlp"))
-            noise = f"yes: a client reports its {' and '.join(reported)}" if reported else "nothing is reported"
+            noise = f"yes: its {' and '.join(reported)}" if reported else ""
         except MethodError:
-            reported, noise = [], "no: what a client reports does not follow from class counts"
+            reported, noise = [], "no: its report does not follow from class counts"
         if also_sent(method):
-            training = f"no: a client also sends {also_sent(method)}"
+            training = f"no: it sends {also_sent(method)}"
         else:
             training = "yes, with `metadata_epsilon`" if reported else "yes"
         alike.setdefault(f"{training} | {noise}", []).append(method.title)
@@ -102,14 +96,14 @@ def private() -> str:
 def method(name: str) -> str:
     """What leaves a client and the settings of a method, for its page; the site adds the texts of its fields."""
     found, kind = every()[name], type(every()[name])
-    rows = (HERE / "what-leaves-a-client.md").read_text(encoding="utf-8").partition("## What a client receives")[0]
-    (row,) = (line for line in rows.splitlines() if line.startswith(f"| {found.title} |"))
-    joining, surveys, training, models, learns, sums = (cell.strip() for cell in row.strip("|").split("|")[1:])
+    page = (HERE / "what-leaves-a-client.md").read_text(encoding="utf-8")
+    joining, surveys, training, models, learns, sums = FAMILY_PAGES["cells_of"](page)[found.title]
     parts = {"at joining": joining, "in surveys": surveys, "after training": training}
-    sent = "; ".join(f"{when} {what}" for when, what in parts.items() if what != "nothing") or "nothing"
+    said = [f"{when} {what}" for when, what in parts.items() if what]
+    sent = training if len(said) == 1 and training else "; ".join(said) or "nothing"
     lines = [
-        f"{sent[0].upper()}{sent[1:]}: {models} models per round. The server learns {learns}; sums of uploads "
-        f"{'suffice' if sums == 'yes' else 'do not suffice'} ([symbols](../what-leaves-a-client.md)).",
+        f"{sent[0].upper()}{sent[1:]}: {models} models a round. The server learns {learns}; sums "
+        f"{'suffice' if sums == 'yes' else 'do not'} ([symbols](../what-leaves-a-client.md)).",
         "## Settings",
     ]
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
@@ -181,10 +175,10 @@ def histograms() -> Spec:
 
 def pages(methods: Mapping[str, Method]) -> dict[str, str]:
     """Return the files that are made whole, by their paths in this folder; all but `choose.svg` and `rooms.svg`."""
-    leaves = page(methods)
-    pictures = FAMILY_PAGES["pictures"](methods, leaves)
+    payloads_of = {name: payloads(method) for name, method in methods.items()}
+    pictures = FAMILY_PAGES["pictures"](methods, payloads_of)
     return {
-        "what-leaves-a-client.md": leaves,
+        "what-leaves-a-client.md": FAMILY_PAGES["leaves"](methods, payloads_of),
         "reference/flags.md": runpy.run_path(str(HERE / "flag_pages.py"))["page"](methods),
         **{f"pictures/{name}": text for name, text in pictures.items()},
     }

@@ -21,35 +21,38 @@ DOCS = HERE.parent / "docs" / "results"
 PLACE = re.compile(r"\{([\w-]+)/([\w.-]+)/([\w.-]+)(:printed)?\}")
 """``{TABLE/ROW/COLUMN}`` in a summary: the mean over seeds of the column's first figure; with ``:printed`` at its end
 the number of the paper."""
-LEGEND = (
-    "A cell is the paper's figure / ours, the mean ± standard deviation over seeds, with the number of seeds in "
-    "brackets where some are missing. – is not printed or not measured, · does not exist for the method, † has a run "
-    "that diverged. Verdicts compare clients in pairs, each with the same weight ([rule](papers.md)); brackets hold "
-    "the 95 % interval. Printed deviations and all settings are in `reproduce/{paper}/`, further figures in "
-    "`reproduce/results/{paper}-*.jsonl`."
-)
-COMMANDS = """## Run it again
-
-```sh
-# the next missing cells; --dry lists their names
-python -m reproduce run {paper} --minutes 60
-# the settings of a cell, a file for fedkin run
-python -m reproduce config {table}/ROW/COLUMN/SEED > cell.toml
-# this page
-python -m reproduce table {paper}
-```"""
+LEGEND = "[How to read the tables and verdicts, and how to run them again](papers.md)."
 OVERVIEW = """# Reproduced papers
 
-Each page compares the tables of a paper with our runs of them and decides the paper's claims. A claim **holds** if, in
-every comparison that it makes, the whole 95 % interval of the paired difference over seeds and clients is on the
-claimed side ([method](../compare.md#verdicts)). It **does not hold** if in one comparison the whole interval is on the
-other side, at a level of 95 % for all comparisons of the claim together. Otherwise it is **undecided**, as with a
-single seed. Nothing is tuned towards the printed numbers.
+Each page compares the tables of a paper with our runs of them and decides the paper's claims. Nothing is tuned towards
+the printed numbers.
 
 {counts}
 
-`python -m reproduce` lists the tables and their measured cells, `python -m reproduce run` computes missing cells,
-`python -m reproduce table` writes these pages.
+**Tables.** A cell is the paper's figure/ours, the mean ± standard deviation over seeds, with the number of seeds in
+brackets where some are missing. – is not printed or not measured, · does not exist for the method, † has a run that
+diverged. Rows that the paper does not print are left out. Runs are those of the paper's protocol, unless a section says
+that they are smaller.
+
+**Verdicts.** A claim **holds** if, in every comparison that it makes, the whole 95 % interval of the paired difference
+over seeds and clients is on the claimed side ([method](../compare.md#verdicts)). It **does not hold** if in one
+comparison the whole interval is on the other side, at a level of 95 % for all comparisons of the claim together.
+Otherwise it is **undecided**, as with a single seed. Differences are in points, with the interval in brackets and the
+number of seeds where it is not that of the table; *least* is the comparison that is farthest from the claim. Questions
+without a verdict are ours.
+
+**Files.** `reproduce/PAPER/` has all settings and printed deviations, `reproduce/results/PAPER-*.jsonl` all figures.
+
+```sh
+# the tables and their measured cells
+python -m reproduce
+# the next missing cells; --dry lists their names
+python -m reproduce run dapfl --minutes 60
+# the settings of a cell, a file for fedkin run
+python -m reproduce config dapfl/table1/fedavg/20-low/0 > cell.toml
+# these pages
+python -m reproduce table
+```
 """
 
 
@@ -87,7 +90,7 @@ def scale_of(table: Table, done: Mapping[str, Line]) -> Scale:
 def page(paper: Paper, done: Mapping[str, Line]) -> str:
     """Return the page of one paper."""
     parts = [f"# {paper.title}: the paper's tables, measured", f"{paper.cite}.", summary(paper, done)]
-    parts += ["## Protocol", paper.text.strip(), LEGEND.format(paper=paper.name)]
+    parts += ["## Protocol", f"{paper.text.strip()}\n\n{LEGEND}"]
     there = [table for table in paper.tables if measured(table, scale_of(table, done).name, done)]
     for table in there:
         parts += _section(table, scale_of(table, done), done)
@@ -95,7 +98,6 @@ def page(paper: Paper, done: Mapping[str, Line]) -> str:
     parts += ["## Not measured yet", "\n".join(missing)] if missing else []
     if paper.remarks:
         parts += ["## What does not agree in the paper", "\n".join(f"- {remark}" for remark in paper.remarks)]
-    parts.append(COMMANDS.format(paper=paper.name, table=paper.tables[0].path))
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -129,24 +131,27 @@ def _section(table: Table, scale: Scale, done: Mapping[str, Line]) -> Iterator[s
     yield " ".join([table.text.strip(), f"{scale.text}"]).strip()
     if not table.claims or not all(claim.question for claim in table.claims):  # those of ours state their answers alone
         yield to_markdown(_grid(table, scale, measured(table, scale.name, done))).strip()
-    yield "\n".join(f"- {claim_line(table, verdict(table, claim, scale.name, done))}" for claim in table.claims)
+    lines = (claim_line(table, verdict(table, claim, scale.name, done)) for claim in table.claims)
+    yield "\n".join(f"- {line}" for line in lines if line)
 
 
 def _grid(table: Table, scale: Scale, lines: Measured) -> Grid:
-    """Return the first figure of the rows and columns that have a measured cell."""
+    """Return the first figure of the measured rows and columns; of rows that are printed, where some are."""
     keys = [key for key in table.columns if any(column == key for _, column in lines)]
+    printed = {row for key in keys for row in table.numbers.get(table.metrics_of(key)[0], {})}
     rows = []
     for row in table.rows.values():
-        if not any(key == row.key for key, _ in lines):
+        if not any(key == row.key for key, _ in lines) or (printed and row.key not in printed):
             continue
         cells = [row.title]
         for key in keys:
             metric = table.metrics_of(key)[0]
             ours = shown(lines.get((row.key, key), {}), metric, len(scale.seeds), table.decimals).text
+            ours = ours.replace(" ± ", "±")  # wide tables are to stay narrow
             if metric in table.numbers:
                 number = table.numbers[metric].get(row.key, {}).get(key)
-                printed = "–" if number is None else f"{number[0]:.{digits_of(metric, table.decimals)}f}"
-                ours = f"{printed} / {ours}"
+                theirs = "–" if number is None else f"{number[0]:.{digits_of(metric, table.decimals)}f}"
+                ours = f"{theirs}/{ours}"
             cells.append(ours)
         rows.append(tuple(cells))
     return Grid(table.title, ("", *(table.columns[key].title for key in keys)), tuple(rows), note=_note(table, lines))

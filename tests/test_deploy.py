@@ -1,4 +1,4 @@
-"""docs/deploy.md: its settings are settings, its flags are flags, its links lead somewhere."""
+"""The pages on hosts: settings of the tutorial are settings, flags are flags, links lead somewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedkin_hosts.commands import hosts, nodes
 from fedkin_hosts.node import Node
 
 ROOT = Path(__file__).parents[1]
-TEXT = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+TEXT, TUTORIAL = ((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("deploy", "tutorial-hosts"))
 KINDS: dict[str, Any] = {
     "keys authority": hosts.AuthorityFlags,
     "keys server": hosts.ServerFlags,
@@ -30,21 +30,21 @@ KINDS: dict[str, Any] = {
 
 
 def commands() -> list[str]:
-    """Every command of the page, in blocks and in sentences, on one line each."""
-    flat = TEXT.replace("\\\n", " ")
+    """Every command of both pages, in blocks and in sentences, on one line each."""
+    flat = f"{TEXT}\n{TUTORIAL}".replace("\\\n", " ")
     return re.findall(r"(?:^|`|bin/)(fedkin (?:keys \w+|link|node|submit|status)[^`\n]*)", flat, re.MULTILINE)
 
 
 def test_its_settings_are_settings() -> None:
     """The file of the example is read without complaint; three clients are waited for."""
-    block = re.search(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+    block = re.search(r"```toml[^\n]*\n(.*?)```", TUTORIAL, re.DOTALL)
     assert block is not None
-    settings = settings_from(tomllib.loads(block.group(1)), "docs/deploy.md")
-    assert (settings.method["name"], settings.run.rounds, settings.hosts.min_clients) == ("da-pfl", 10, 3)
+    settings = settings_from(tomllib.loads(block.group(1)), "docs/tutorial-hosts.md")
+    assert (settings.method["name"], settings.run.rounds, settings.hosts.min_clients) == ("pfedcs", 10, 3)
 
 
 def test_its_flags_are_flags() -> None:
-    """No command of the page has a flag that the program does not know; all commands occur."""
+    """No command of the pages has a flag that the program does not know; all commands occur."""
     seen = set()
     for command in commands():
         words = command.split()

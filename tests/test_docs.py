@@ -19,7 +19,7 @@ from fedkin.core import errors as core_errors
 from fedkin.core.method import FAMILIES
 from fedkin.experiment.run import run_settings
 from fedkin.methods import METHODS
-from fedkin.testing.payloads import page
+from fedkin.testing.payloads import Payloads, payloads
 from scripts import run_script
 
 ROOT = Path(__file__).parents[1]
@@ -89,13 +89,17 @@ def test_commands_fit_a_narrow_page() -> None:
     assert wide == []
 
 
+FAMILY_PAGES = runpy.run_path(str(ROOT / "docs" / "families.py"))
+
+
 def test_what_a_sixth_of_the_methods_send_is_on_the_page() -> None:
     """Their rows are those that a run gives now; `make test-all` makes the whole page."""
-    made = page({name: make() for name, make in list(METHODS.items())[::6]})
-    stored = set((ROOT / "docs" / "what-leaves-a-client.md").read_text(encoding="utf-8").splitlines())
-    rows = [line for line in made.splitlines() if line.startswith("|")]
-    assert len(rows) > len(METHODS) / 6
-    assert [row for row in rows if row not in stored] == []
+    methods = {name: make() for name, make in list(METHODS.items())[::6]}
+    made = FAMILY_PAGES["leaves"](methods, {name: payloads(method) for name, method in methods.items()})
+    stored = (ROOT / "docs" / "what-leaves-a-client.md").read_text(encoding="utf-8")
+    rows, stored_rows = FAMILY_PAGES["cells_of"](made), FAMILY_PAGES["cells_of"](stored)
+    assert set(rows) > {method.title for method in methods.values()}
+    assert {title: stored_rows[title] for title in rows} == rows
 
 
 @pytest.mark.thorough
@@ -103,9 +107,10 @@ def test_what_leaves_a_client_is_what_the_code_sends() -> None:
     """The page and the pictures of families are what a run of each method gives now; `python docs/generate.py` makes
     them anew."""
     methods = {name: make() for name, make in METHODS.items()}
-    made = page(methods)
+    payloads_of = {name: payloads(method) for name, method in methods.items()}
+    made = FAMILY_PAGES["leaves"](methods, payloads_of)
     assert made == (ROOT / "docs" / "what-leaves-a-client.md").read_text(encoding="utf-8")
-    pictures = runpy.run_path(str(ROOT / "docs" / "generate.py"))["FAMILY_PAGES"]["pictures"](methods, made)
+    pictures = FAMILY_PAGES["pictures"](methods, payloads_of)
     stored = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "pictures").glob("*.svg")}
     assert pictures == stored
     titles = [m.title for m in methods.values()]
@@ -115,17 +120,25 @@ def test_what_leaves_a_client_is_what_the_code_sends() -> None:
 def test_pictures_show_bodies_heads_and_what_is_sent_in_some_rounds_only() -> None:
     """A body for `[B]`, body and head for `[P]`, thin bars for several models, a named pill for other tensors; pale
     where no message always contains it."""
-    made = runpy.run_path(str(ROOT / "docs" / "families.py"))
-    leaves = "| m | a | b | c |\n| --- | --- | --- | --- |\n| X | `label` int | nothing | `body` [B], (`head` [H]) |\n"
-    received = "(`model0` [P]), (`model1` [P]), `q` [K, P] |  | (`q` [K, P])"
-    reaches = f"| m | a | b | c | d |\n| - | - | - | - | - |\n| X | {received} |  |\n"
-    stays, sent, received = made["rows_of"](f"{leaves}## What a client receives\n{reaches}")["X"]
+    found = Payloads(
+        seen={
+            "says": {"label": "int"},
+            "sends": {"body": "[B]", "head": "[H]"},
+            "sent": {"model0": "[P]", "model1": "[P]", "q": "[K, P]"},
+            "shown": {"q": "[K, P]"},
+        },
+        times={("says", "label"): 2, ("sends", "body"): 2, ("sends", "head"): 1, ("sent", "model0"): 1,
+               ("sent", "model1"): 1, ("sent", "q"): 2, ("shown", "q"): 1},
+        messages={"says": 2, "sends": 2, "sent": 2, "shown": 2},
+    )  # fmt: skip
+    stays, sent, received = FAMILY_PAGES["columns_of"](found)
+    chips = FAMILY_PAGES["_chips"]
     assert [(t.name, t.sometimes) for t in sent] == [("label", False), ("body", False), ("head", True)]
-    assert [(t.name, t.sometimes) for t in received] == [("q", False), ("models", True)]
-    assert made["_chips"](stays, 0, 0) == ['<text class="h" x="0" y="12">–</text>']
-    _, word, body, head = made["_chips"](sent, 0, 0)
+    assert [(t.name, t.sometimes) for t in received] == [("models", True), ("q", False)]
+    assert chips(stays, 0, 0) == ['<text class="h" x="0" y="12">–</text>']
+    _, word, body, head = chips(sent, 0, 0)
     assert (">label<" in word, 'class="b"' in body, 'class="k d"' in head) == (True, True, True)
-    bars = "".join(made["_chips"](received, 0, 0))
+    bars = "".join(chips(received, 0, 0))
     assert [bars.count(f'class="{kind}"') for kind in ("b d", "k d", "b", "k")] == [3, 3, 3, 3]
 
 
@@ -148,11 +161,11 @@ def test_the_page_of_flags_is_what_the_code_declares() -> None:
     shown = {command.split()[0] for command in made["COMMANDS"]}
     assert shown | {"list"} == {*_COMMANDS, *_HOSTS}
     for row in (
-        "| `batch_size` `--batch-size` | integer | `10` | Samples per mini-batch; ",
-        "| `rule` `--rule` | text | `mean` |",
-        "| `min_clients` | integer | `1` |",
-        "| `RUN` | path | required |",
-        "| `--global` | yes or no | no |",
+        "| `--batch-size` | integer: `10` | Samples per mini-batch; ",
+        "| `--rule` | text: `mean` |",
+        "| `min_clients` | integer: `1` |",
+        "| `RUN` | path, required |",
+        "| `--global` | yes or no: no |",
     ):
         assert f"\n{row}" in text, row
 

@@ -239,12 +239,3 @@ def test_figures_are_those_of_the_results() -> None:
     ):
         assert rows[federation, method]["accuracy %"].partition(" ")[0] in said
         assert said in choose
-
-
-def test_the_tutorial_on_hosts_uses_commands_of_the_guide() -> None:
-    """Keys, link and nodes as on the page of real hosts, whose flags are checked; its settings file is complete."""
-    tutorial, guide = ((DOCS / f"{name}.md").read_text(encoding="utf-8") for name in ("tutorial-hosts", "deploy"))
-    found = [line for line in tutorial.splitlines() if re.match(r"fedkin (keys|link|node|submit|status) |  --", line)]
-    assert len(found) == 15
-    missing = [line for line in found if line.replace("runs/hosts", "runs/hospitals") not in guide]
-    assert not missing

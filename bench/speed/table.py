@@ -50,8 +50,12 @@ def page() -> str:
     machines = {_of(line): [x for x in lines if _of(x) == _of(line)] for line in reversed(lines)}
     parts = []
     for (cpu, cores), found in machines.items():
-        rows = []
+        rows, fastest = [], dict[tuple[str, str], Line]()
         for line in _in_order(found, "pair"):
+            key = (line["workload"], line["peer"])
+            if key not in fastest or line["ratio"] < fastest[key]["ratio"]:
+                fastest[key] = line
+        for line in fastest.values():
             mine, theirs = (line["cohort"] / statistics.median(pair[side] for pair in line["pairs"]) for side in (0, 1))
             low, high = line["spread"]
             rows.append(

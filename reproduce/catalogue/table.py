@@ -82,12 +82,11 @@ def figures(federation: str, runs: Sequence[Result]) -> list[dict[str, str]]:
 
 
 def table() -> str:
-    """Return the table of docs/results/catalogue.md: accuracy, and what the safe form gains over Local."""
+    """Return the table of docs/results/catalogue.md: the accuracy of each method on each federation."""
     cells: dict[str, dict[str, str]] = {}
     for row in read(RESULTS):
-        accuracy, gain = row["accuracy %"].split(" ")[0], row["safe: gain"].split(" ")[0]
-        text = f"**{accuracy}**" if row["best"] else accuracy
-        cells.setdefault(row["method"], {})[row["federation"]] = f"{text} / {gain}" if gain else text
+        accuracy = row["accuracy %"].split(" ")[0]
+        cells.setdefault(row["method"], {})[row["federation"]] = f"**{accuracy}**" if row["best"] else accuracy
     lines = [f"| method | {' | '.join(NAMES.values())} |", "| :-- |" + " --: |" * len(NAMES)]
     lines += [f"| {m} | {' | '.join(found.get(name, DASH) for name in NAMES)} |" for m, found in cells.items()]
     return "\n".join(lines)

@@ -46,11 +46,9 @@ def table(default: Path, tuned: Path) -> Grid:
     for row in sorted(after, key=lambda row: now[row.title]):
         title, was = row.title, old[row.title].accuracy
         change = 100 * (row.accuracy.mean - was.mean) if row.accuracy and was else float("nan")
-        rows.append((
-            title, found[title].text, percent(was), str(place[title]), percent(row.accuracy), str(now[title]),
-            f"{change:+.1f}", f"{found[title].seconds:.0f}",
-        ))  # fmt: skip
-    columns = ("method", "chosen", "untuned %", "rank", "tuned %", "rank", "change", "s")
+        figures = percent(was), str(place[title]), percent(row.accuracy), f"{change:+.1f}"
+        rows.append((title, found[title].text, *figures))
+    columns = ("method", "chosen", "untuned %", "rank", "tuned %", "change")
     return Grid("", columns, tuple(rows), words=2)
 
 

@@ -8,7 +8,7 @@ from fedkin.testing.payloads import payloads
 
 @pytest.mark.parametrize(
     ("name", "sends", "models"),
-    [("fedavg", "`model` [P]", 1.0), ("local", "nothing", 0.0), ("fedper", "`body` [B]", None)],
+    [("fedavg", "`model` [P]", 1.0), ("local", "", 0.0), ("fedper", "`body` [B]", None)],
 )
 def test_what_is_sent_back(name: str, sends: str, models: float | None) -> None:
     """FedAvg sends its model, FedPer all but the head, which stays, Local nothing."""

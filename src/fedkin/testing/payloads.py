@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from fedkin.capabilities import Uploads, has
-from fedkin.capabilities.sums import sums_suffice
 from fedkin.core import Bundle, ClientData, Method, Net, Samples, Training
 from fedkin.core.seeds import generator
 from fedkin.engines import Job, Loop
 from fedkin.server import Message, Outcome, Plan, Simulation, begin, rounds
 from fedkin.testing.trial import calm
 
-_CLIENTS, _CLASSES, _INPUTS, _FEATURES, _SAMPLES, _ROUNDS = 8, 7, 11, 13, 40, 12
+CLIENTS, ROUNDS = 8, 12
+_CLASSES, _INPUTS, _FEATURES, _SAMPLES = 7, 11, 13, 40
 _HEAD, _BODY = (_FEATURES + 1) * _CLASSES, (_INPUTS + 1) * _FEATURES
 _SIZES = {
     _HEAD + _BODY: "P",
@@ -28,7 +27,7 @@ _SIZES = {
     _FEATURES + 1: "d+1",
     _FEATURES: "d",
     _CLASSES: "C",
-    _CLIENTS: "K",
+    CLIENTS: "K",
     _SAMPLES: "n",
 }
 """Lengths in the run and their meaning: all different, so that a shape identifies its sides."""
@@ -66,7 +65,7 @@ class Payloads:
         seen = self.seen.get(way, {})
         always = {n for n in seen if self.times[way, n] == self.messages[way]}
         words = [f"`{n}` {seen[n]}".strip() if n in always else f"(`{n}` {seen[n]})" for n in seen]
-        return ", ".join(words) if words else "nothing"
+        return ", ".join(words)
 
     def models(self, way: Way) -> float:
         """Return the average number of values in a message of a way, as a multiple of one model."""
@@ -81,11 +80,11 @@ def payloads(method: Method) -> Payloads:
         _CLASSES,
     )
     letters = {**_own_lengths(method), **_SIZES}
-    seen, plan = Payloads(), Plan(_ROUNDS, participation=0.75)
+    seen, plan = Payloads(), Plan(ROUNDS, participation=0.75)
     with calm(0):
-        shards, training = [_shard(i) for i in range(_CLIENTS)], Training(epochs=1, batch_size=10, lr=0.1)
+        shards, training = [_shard(i) for i in range(CLIENTS)], Training(epochs=1, batch_size=10, lr=0.1)
         session = Loop().start(Job(method, net, training, shards, plan.seed))
-        wire = _Wire(Simulation(session, _CLIENTS), seen, letters)
+        wire = _Wire(Simulation(session, CLIENTS), seen, letters)
         server = begin(method, net, plan)
         for _ in rounds(method, net, training, wire, plan, server):
             pass
@@ -154,72 +153,3 @@ def _shape(t: Tensor, letters: Mapping[int, str]) -> str:
     if t.dim() == 0:
         return "number" if t.is_floating_point() else kind.strip()
     return "[" + ", ".join(letters.get(n, str(n)) for n in t.shape) + "]" + kind
-
-
-def page(methods: Mapping[str, Method]) -> str:
-    """Return the page ``what-leaves-a-client.md`` for these methods."""
-    payloads_of = {name: payloads(method) for name, method in methods.items()}
-    leaves = [
-        (
-            methods[name].title,
-            *(payloads_of[name].cell(way) for way in ("says", "answers", "sends")),
-            f"{payloads_of[name].models('sends'):.2f}",
-            shown.reveals if (shown := has(method, Uploads)) else "",
-            "yes" if sums_suffice(method) else "no",
-        )
-        for name, method in methods.items()
-    ]
-    reaches = [(methods[name].title, *(payloads_of[name].cell(way) for way in _REACHES)) for name in methods]
-    return _INTRODUCTION + _table(_LEAVES_HEADS, leaves) + _BETWEEN + _table(("method", *_REACHES.values()), reaches)
-
-
-def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [list(heads), ["---" for _ in heads], *rows]
-    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
-
-
-_REACHES: dict[Way, str] = {
-    "sent": "receives to train",
-    "asked": "receives in a survey",
-    "shown": "receives to predict",
-    "keeps": "keeps",
-}
-_LEAVES_HEADS = (
-    "method",
-    "sends at joining",
-    "sends in surveys",
-    "sends after training",
-    "size in models",
-    "the server learns",
-    "sums suffice",
-)
-_INTRODUCTION = f"""# What leaves a client
-
-This page is made by `python docs/generate.py`, which runs every method of the catalogue on a small federation
-({_CLIENTS} clients, three quarters of them in each of {_ROUNDS} rounds) and records what server and clients exchange.
-A test repeats the runs and compares. [Methods by family](methods.md) has pictures of it.
-
-Symbols: P is the number of parameters of the model, H of its head (the last linear layer), B of its body, C the number
-of classes, d of features before the head, K of clients, n of training samples of a client; other words are settings of
-the method. Tensors in brackets are not in every message. Every client also sends its number of training samples once.
-Data never leave a client.
-
-*Size in models* is the average number of values that a participant sends back, as a multiple of one model. Rows of
-zeros, such as those of classes that a client lacks, are not transmitted and not counted. *Sums suffice* means that the
-server needs only one weighted mean of the uploads, or one for each of fixed groups, so that
-[secure aggregation](robust-and-private.md#secure-aggregation) can hide single uploads from it. Where the answer is no,
-the server must see the upload of each client, or means that are often over one or two clients.
-
-In evaluated rounds a client also sends, of its validation and of its test part, the numbers of samples, predictions and
-correct predictions of each class [3, C], and its class counts [C], where clients choose a cluster that choice, and the
-numbers that the method notes on each client (the share of a safe form). In the last round it sends one bit for each
-test sample, correct or not in the order of the test part, a digest of 16 bytes of that part, and one of 8 bytes of the
-logits for it, so that two runs can be compared sample by sample. In runs with
-[privacy options](robust-and-private.md#privacy) (`metadata_epsilon`, `noise_multiplier`), and where the owner of a host
-limits reports of counts, neither these bits and digests nor exact class counts are sent.
-
-"""
-_BETWEEN = """
-## What a client receives and keeps
-
-"""
