@@ -24,7 +24,7 @@ from fedkin.data.arrays import channels_first
 from fedkin.data.columns import Row, raw_rows
 from fedkin.data.sources import csv_files
 from fedkin.data.sources.npz import read_array, read_arrays
-from fedkin.data.sources.reading import listed
+from fedkin.data.checks import listed
 from fedkin.data.sources.tables import read_csv
 from fedkin.display import printable
 from fedkin.exporting.card import ExportCard

@@ -18,7 +18,7 @@ from fedkin.data.federation import Federation
 from fedkin.data.image_files import listening
 from fedkin.data.partition import Natural, Partition
 from fedkin.data.shelf import Shelf, is_shelf
-from fedkin.data.sites import fetched, partition_of, reading_of, share_out
+from fedkin.data.sites import fetched, partition_of, share_out
 from fedkin.data.sources import WORDS, kind_of
 from fedkin.data.sources.hub import open_hub
 from fedkin.data.sources.npz import likely_clients_of
@@ -70,7 +70,7 @@ def _look(
         if kind == "federation":
             return _shared(seen, Federation.open(data), [], tell)
         if kind == "hub":
-            seen = replace(seen, seen=open_hub(str(data), reading_of(how)).description())
+            seen = replace(seen, seen=open_hub(str(data), how).description())
         # copies are found at any scale, if it is the same for all clients
         found = fetched(data, how.but(scaling="pooled"))
         if how.scaling != "pooled":

@@ -15,8 +15,8 @@ from fedkin.core.errors import DataError
 from fedkin.data import Card, Column, merge
 from fedkin.data.card import MAX_COLUMNS, misfit
 from fedkin.data.columns import MAX_CATEGORIES
-from fedkin.data.sources.reading import Reading
 from fedkin.data.sources.tables import table_card
+from fedkin.experiment.settings import DataSettings
 from refusals import refuses
 
 EMPTY = Column("x", "empty", True)
@@ -38,7 +38,7 @@ def test_a_card_tells_names_and_texts_only(tmp_path: Path) -> None:
     """Of a column of numbers a card says that it is one and whether fields are empty; no value, no number of rows."""
     path = tmp_path / "t.csv"
     path.write_text("age,ward,ca,sick\n41.5,b,,2\n77,a,?,0\n,b,,10\n")
-    card = table_card([path], Reading(target="sick"), name="t")
+    card = table_card([path], DataSettings(target="sick"), name="t")
     assert card.to_json() == {
         "kind": "table",
         "classes": 3,
@@ -59,12 +59,12 @@ def test_columns_declared_as_texts(tmp_path: Path) -> None:
     """Only columns that the site's operator declares as texts tell their values, as they are written."""
     path = tmp_path / "t.csv"
     path.write_text("code,sick\n10,1.0\n,0\n")
-    card = table_card([path], Reading(target="sick"), name="t", texts=["code", "sick"])
+    card = table_card([path], DataSettings(target="sick"), name="t", texts=["code", "sick"])
     assert card.columns == (Column("code", "text", True, ("", "10")),)
     assert (card.labels, card.numeric) == (("0", "1.0"), False)
     assert merge({"t": card}) == Card("table", 2, ("0", "1"), True, (Column("code", "number", True),), "sick")
     with refuses(DataError, "'cod'", "'code'"):
-        table_card([path], Reading(target="sick"), name="t", texts=["cod"])
+        table_card([path], DataSettings(target="sick"), name="t", texts=["cod"])
 
 
 @pytest.mark.parametrize("card", [TABLE, ARRAY, array(labels=("cat", "dog"))], ids=["table", "array", "named"])

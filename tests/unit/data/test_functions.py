@@ -77,7 +77,7 @@ def one_name():
     return {1: client(0), "1": client(1)}
 
 def one_of_plain_lists():
-    return [[1.0, 2.0], [3.0, 4.0]], [0, 1]
+    return np.ones((80, 3)).tolist(), [0, 1] * 40
 
 def nothing(): return None
 def empty(): return []
@@ -107,6 +107,7 @@ def own(tmp_path: Path) -> str:
         ("plain", None, 250, (3,)),
         ("torch_one", None, 250, (3,)),
         ("torch_two", 2, 500, (3,)),
+        ("one_of_plain_lists", None, 80, (3,)),
         ("pictures", 2, 24, (3, 4, 4)),
         ("dataset", None, 1797, (1, 8, 8)),
     ],
@@ -161,7 +162,6 @@ def test_a_partition_wins(own: str) -> None:
         ("texts_and_numbers", "<U1"),
         ("one_name", "'1'"),
         ("two_unlike", "client 1: 3 inputs"),
-        ("one_of_plain_lists", "a tuple of 2 (list)"),
         ("broken", "ZeroDivisionError"),
         ("needs", "TypeError"),
         ("dataste", "did you mean 'dataset'"),

@@ -12,7 +12,7 @@ import torch
 
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.data import IID, Preparation, federate, federation_of, load
-from fedkin.data.sources import Reading, hub
+from fedkin.data.sources import hub
 from fedkin.experiment.settings import DataSettings
 from fedkin.inspection import inspect
 from refusals import refuses
@@ -157,7 +157,7 @@ def test_what_was_guessed_goes_with_the_data(pictures: str) -> None:
     f = federation_of(DataSettings(data=pictures), 0)
     assert dict(f.preparation.taken) == {"label": "label", "client": "writer_id", "input": "picture"}
     assert Preparation.from_json(json.loads(json.dumps(f.preparation.to_json()))) == f.preparation
-    found = hub.open_hub(pictures, Reading(target="label"))
+    found = hub.open_hub(pictures, DataSettings(target="label"))
     assert found.description() == (
         "split train: 60 rows",
         "split test: 6 rows",

@@ -49,7 +49,7 @@ def test_what_cannot_be_planted_is_refused() -> None:
         plant(plant(digits(), "labels"), "labels")
     with pytest.raises(PartitionError):
         plant(Federation.from_arrays([([[0.0, 1.0]] * 4, [0, 1, 0, 1])]), "rotations", 1)
-    with refuses(ConfigError, "'labels'", "'rotations'", "'mirror'"):
+    with refuses(ConfigError, "labels", "rotations", "'mirror'"):
         plant(digits(), "mirror")  # type: ignore[arg-type]
     assert planted_groups().groups is not None
 

@@ -38,7 +38,6 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     one.save(tmp_path / "f")
     other = fedkin.Federation.open(tmp_path / "f", check=True)
 
-    assert other.describe() == one.describe()
     assert other.fingerprint() == one.fingerprint()
     assert (other.labels, other.client_names, other.classes, other.shape) == (one.labels, one.client_names, 4, (2, 3))
     assert torch.equal(other.groups, one.groups)
@@ -124,7 +123,7 @@ def test_a_folder_that_is_not_whole_is_refused(damage: str, tmp_path: Path) -> N
     else:
         path.write_text("{}" if damage == "other format" else "{")
 
-    with refuses(DataError, name if damage != "no index" else "holds no federation"):
+    with refuses(DataError, name):
         fedkin.Federation.open(tmp_path / "f")
 
 
@@ -150,7 +149,13 @@ def test_an_index_is_decoded_strictly(case: str, tmp_path: Path) -> None:
     federation().save(tmp_path / "f")
     path = tmp_path / "f" / "index.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **INDEX[case]}))
-    with refuses(DataError, tmp_path / "f" if case != "one name twice" else "'a' twice"):
+    counts = {
+        "one name twice": "'a' twice",
+        "too few groups": "[5]",
+        "fewer classes": "4 names",
+        "too few labels": "1 names",
+    }
+    with refuses(DataError, counts.get(case, tmp_path / "f")):
         through(tmp_path / "f")
 
 
@@ -192,7 +197,6 @@ def test_what_is_no_file_is_refused(name: str, what: str, tmp_path: Path) -> Non
 def through(folder: Path) -> None:
     """Opens a federation and reads every part of it."""
     found = fedkin.Federation.open(folder)
-    found.describe()
     for shard in found.clients:
         for part in PARTS:
             samples = getattr(shard, part)

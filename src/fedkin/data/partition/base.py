@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from fedkin.core.errors import ConfigError, PartitionError
+from fedkin.core.errors import PartitionError, counted
 from fedkin.data.checks import Indices, check_range
 from fedkin.data.dataset import Pool
 
+DEFAULT_CLIENTS = 20
 Counts = npt.NDArray[np.int64]
 T = TypeVar("T")
 
@@ -55,9 +56,8 @@ class Drawn(Protocol):
         """Draws after which the partition is given up."""
 
 
-def ranged(default: T, *, least: float | None = None, above: float | None = None, below: float | None = None) -> T:
-    """Return a field of a partition with its default and its range, as of `check_range`."""
-    limits = {"least": least, "above": above, "below": below}
+def ranged(default: T, **limits: float) -> T:
+    """Return a field of a partition with its default and its range: the limits of `check_range`."""
     return field(default=default, metadata=limits)
 
 
@@ -93,14 +93,12 @@ class Partition(ABC):
         """
 
 
-def check_clients(clients: int | None, pool: Pool, name: str) -> int:
-    """Return the number of clients; raise ConfigError or PartitionError unless it is from 1 to that of the samples."""
-    if clients is None:
-        raise ConfigError(f"partition '{name}' needs the number of clients")
-    check_range("clients", clients, least=1)
-    if clients > len(pool):
-        raise PartitionError(f"{clients} clients cannot share the {len(pool)} samples of {pool.name}; ask for fewer")
-    return clients
+def clients_or_default(clients: int | None, pool: Pool) -> int:
+    """Return the number of clients, `DEFAULT_CLIENTS` if none is given; raise unless there is a sample for each."""
+    count = DEFAULT_CLIENTS if clients is None else clients
+    check_range("clients", count, least=1)
+    check_enough(1, count, pool)
+    return count
 
 
 def drawn_until(draw: Callable[[], Counts], clients: int, pool: Pool, how: Drawn) -> Counts:
@@ -120,10 +118,11 @@ def drawn_until(draw: Callable[[], Counts], clients: int, pool: Pool, how: Drawn
 
 def check_enough(min_samples: int, clients: int, pool: Pool) -> None:
     """Raise PartitionError if there are too few samples in all."""
-    if min_samples * clients > len(pool):
+    if (needed := min_samples * clients) > len(pool):
+        lower = "the number of clients" if min_samples == 1 else "min_samples or the number of clients"
         raise PartitionError(
-            f"{clients} clients with at least {min_samples} samples each need {min_samples * clients} samples, "
-            f"{pool.name} has {len(pool)}; lower min_samples or the number of clients"
+            f"{clients} clients with at least {counted(min_samples, 'sample')} each need {needed} samples, {pool.name} "
+            f"has {len(pool)}; lower {lower}"
         )
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from fedkin.core.errors import DataError
-from fedkin.data.checks import check_range
+from fedkin.data.checks import check_range, listed
 from fedkin.data.dataset import Dataset, RawSamples, dataset_of
 from fedkin.data.image_files import read_images
-from fedkin.data.sources.reading import listed
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp"})
 TRAIN, _TEST = ("train", "training"), ("test", "testing")

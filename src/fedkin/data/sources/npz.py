@@ -20,9 +20,8 @@ import numpy as np
 
 from fedkin.core.errors import DataError, similar
 from fedkin.data.arrays import Array, channels_first, decoded, together
-from fedkin.data.checks import readable
+from fedkin.data.checks import listed, readable
 from fedkin.data.dataset import Dataset, RawSamples, dataset_of
-from fedkin.data.sources.reading import listed
 
 _CLIENTS = ("client", "subject", "writer")
 _UNITS = ("unit", "segment")
@@ -63,10 +62,7 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
             f"{similar(client, arrays.keys() - _NAMED)}; it holds {listed(sorted(arrays))}"
         )
     unit, notes = _units(arrays, test is not None)
-    scale = arrays.get("scale")
-    if scale is not None and (scale.size != 1 or scale.dtype.kind not in "iuf"):
-        raise DataError(f"{path}: scale must be one number, got {scale.dtype} of shape {list(scale.shape)}")
-    factor = None if scale is None else float(np.float32(scale.item()))
+    factor = scale_of(arrays, path)
 
     def part(x: Array, y: Array, at: int) -> RawSamples:
         own = None if key is None else arrays[key + ends[at]]
@@ -100,6 +96,14 @@ def _units(arrays: Mapping[str, Array], tests: bool) -> tuple[tuple[Array, ...],
             )
             return (arrays[found],), (note,) if tests else ()
     return (), ()
+
+
+def scale_of(arrays: Mapping[str, Array], path: Path) -> float | None:
+    """Return the factor of fixed-point inputs that a file holds as ``scale``."""
+    if "scale" not in arrays:
+        return None
+    with readable(f"{path}, scale", "one number", "correct it"):
+        return float(np.float32(arrays["scale"].item()))
 
 
 def read_arrays(path: Path, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Array]:
