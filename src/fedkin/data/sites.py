@@ -248,7 +248,7 @@ class SiteData:
             dataset = read_tables(tables, how, name=self.data, card=card)
             check_one_client(dataset.client_names, self.data)
         else:
-            dataset = _as_agreed(self._array(how), card, self.data)
+            dataset = as_agreed(self._array(how), card, self.data)
         natural = _partition(how)
         least = natural.min_samples if isinstance(natural, Natural) else 1
         return site_client(dataset, number, how, min_samples=least)
@@ -258,7 +258,7 @@ class SiteData:
         tables = [] if self.data in SOURCES else csv_files([Path(self.data)])
         partition, names = _partition(how), ("drop", "plant", "feature_noise")
         cannot = [
-            *([f"{self.data}, which is built in"] if self.data in SOURCES else []),
+            *([f"built-in data, {self.data},"] if self.data in SOURCES else []),
             *([] if isinstance(partition, Natural) else [f"partition '{partition.name}'"]),
             *(["scaling 'pooled'"] if tables and how.scaling == "pooled" else []),
             *(name for name in names if getattr(how, name)),
@@ -311,9 +311,9 @@ class _Share:
     preparation: Preparation | None
 
 
-def _as_agreed(dataset: Dataset, card: Card, where: str) -> Dataset:
-    """Return the same samples with the classes that all sites agreed on."""
-    refuse_first(where, _misfits(Card("array", dataset.classes, dataset.labels, inputs=dataset.shape), card))
+def as_agreed(dataset: Dataset, card: Card, where: str, who: str = "all sites agreed on") -> Dataset:
+    """Return the same samples with the classes of a card, which is what ``who`` says."""
+    refuse_first(where, _misfits(Card("array", dataset.classes, dataset.labels, inputs=dataset.shape), card, who))
     known = card.labels or tuple(map(str, range(card.classes)))
     own = dataset.labels or tuple(map(str, range(dataset.classes)))
     new = torch.tensor([known.index(label) for label in own])
@@ -328,14 +328,14 @@ def _as_agreed(dataset: Dataset, card: Card, where: str) -> Dataset:
     )
 
 
-def _misfits(own: Card, agreed: Card) -> Iterator[str]:
-    """Yield in what arrays differ from those that all sites agreed on."""
+def _misfits(own: Card, agreed: Card, who: str) -> Iterator[str]:
+    """Yield in what arrays differ from those that ``who`` says."""
     kinds = [
         f"{card.kind} inputs {list(card.inputs)} with {'numbered' if card.labels is None else 'named'} classes"
         for card in (own, agreed)
     ]
     if kinds[0] != kinds[1]:
-        yield f"{kinds[0]}; all sites agreed on {kinds[1]}"
+        yield f"{kinds[0]}; {who} {kinds[1]}"
     known = agreed.labels or tuple(map(str, range(agreed.classes)))
     if unknown := [label for label in own.labels or map(str, range(own.classes)) if label not in known]:
-        yield f"class {listed(unknown)} is not one of those that all sites agreed on, {listed(known)}"
+        yield f"class {listed(unknown)} is not one of those that {who}, {listed(known)}"

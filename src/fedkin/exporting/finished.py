@@ -11,6 +11,7 @@ from fedkin.core import Bundle, ConfigError, RunFolderError
 from fedkin.core.errors import similar, typed
 from fedkin.core.settings import Gradient
 from fedkin.data import federation_of
+from fedkin.data.checks import listed
 from fedkin.engines import Loop
 from fedkin.experiment.execute import one_thread
 from fedkin.experiment.finished import FinishedRun
@@ -42,22 +43,20 @@ def finished(run: Run) -> FinishedRun:
         finished: FinishedRun = run.finished
         return finished
     folder = RunFolder.open(run)
+    table, why = read_toml(folder.path / "config.toml"), ""
     if (folder.path / "clients.json").exists():
-        raise ConfigError(
-            f"{folder.path} is a run over real hosts: clients' data and states are on their machines, not here. When "
-            "the run ended, each node wrote the same folder with its own model to its own disk: "
-            "clients/CLIENT/RUN/model in the node's --folder"
+        why = (
+            "is a run over real hosts: clients' data and states are on their machines, not here. When the run ended, "
+            "each node wrote the same folder with its own model to its own disk: clients/CLIENT/RUN/model in the "
+            "node's --folder"
         )
-    table = read_toml(folder.path / "config.toml")
-    if "made_by" in table:
-        raise ConfigError(
-            f"{folder.path} was made by a program with {table['made_by']}; export from that program: "
-            f"result = fedkin.run(..., out={str(run)!r}, resume=True), then fedkin.export(result, client=0)"
+    elif "made_by" in table:
+        why = (
+            f"was made by a program with {table['made_by']}; export from that program: result = fedkin.run(..., "
+            f"out={str(run)!r}, resume=True), then fedkin.export(result, client=0)"
         )
-    return _loaded(folder, table)
-
-
-def _loaded(folder: RunFolder, table: dict[str, object]) -> FinishedRun:
+    if why:
+        raise ConfigError(f"{folder.path} {why}")
     settings = settings_from(table, str(folder.path / "config.toml"))
     federation = federation_of(settings.data, settings.run.seed)
     e = Experiment.prepare(settings, federation)
@@ -73,21 +72,15 @@ def _loaded(folder: RunFolder, table: dict[str, object]) -> FinishedRun:
 
 
 def _state(folder: RunFolder, e: Experiment) -> tuple[Server, Mapping[int, Bundle]] | None:
-    """Return what `RunFolder.load` does; again if the run went on meanwhile, and deleted what was to be read.
-
-    Raises:
-        RunFolderError: a file is damaged, or they are written too often to be read.
-    """
-    for _ in range(_TRIES):
+    """Return what `RunFolder.load` does; again if the run went on meanwhile, and deleted what was to be read."""
+    for left in reversed(range(_TRIES)):
         commit = read_commit(folder.path)
         try:
             return _load(folder, e)
         except RunFolderError:
-            if read_commit(folder.path) == commit:
+            if not left or read_commit(folder.path) == commit:
                 raise
-    raise RunFolderError(
-        f"{folder.path} is being written, faster than it can be read; export it when the run has ended"
-    )
+    return None
 
 
 def _load(folder: RunFolder, e: Experiment, *, best: bool = False) -> tuple[Server, Mapping[int, Bundle]] | None:
@@ -144,16 +137,14 @@ def number_of(p: FinishedRun, client: int | str) -> int:
     Raises:
         ConfigError: there is no such client, or it has not joined yet.
     """
-    names, count = p.federation.client_names or (), len(p.federation)
-    text = str(client)
-    if text in names:
-        number = names.index(text)
-    elif f"client {text}" in names:  # its number in the data, of which some clients may be left out
-        number = names.index(f"client {text}")
-    elif text.isdigit() and int(text) < count and not any(name.startswith("client ") for name in names):
+    names, count, text = p.federation.client_names or (), len(p.federation), str(client)
+    known = {name: number for number, name in enumerate(names)}
+    # or its number in the data, of which some clients may be left out
+    number = known.get(text, known.get(f"client {text}", count))
+    if text.isdigit() and number == count and not any(name.startswith("client ") for name in names):
         number = int(text)
-    else:
-        called = f", called {', '.join(names[:20])}{' ...' if len(names) > 20 else ''}" if names else ""
+    if number >= count:
+        called = f", called {listed(names)}" if names else ""
         raise ConfigError(
             f"there is no client {client!r}{similar(text, names)}; the run has clients 0 to {count - 1}{called}"
         )

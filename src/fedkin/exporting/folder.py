@@ -70,12 +70,11 @@ def write_export(origin: ExportSource, taken: Taken, place: Path, *, force: bool
 
 def require_free(place: Path, force: bool) -> None:
     """Raise `RunFolderError` unless an export may be written to this place."""
-    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
+    if not place.exists() or (place.is_dir() and not any(place.iterdir())) or (force and _is_export(place)):
         return
-    if not _is_export(place):
-        raise RunFolderError(f"{place} exists and is not an export; name another folder with --out")
-    if not force:
+    if _is_export(place):
         raise RunFolderError(f"{place} exists already; name another folder with --out, or replace it with --force")
+    raise RunFolderError(f"{place} exists and is not an export; name another folder with --out")
 
 
 def _logits(origin: ExportSource, taken: Taken, x: Tensor) -> Tensor:

@@ -21,8 +21,10 @@ from fedkin.core import Aggregation, Bundle, ConfigError, DataError, Method
 from fedkin.core.samples import ClientData
 from fedkin.data import Card, Federation, load
 from fedkin.data.arrays import array_of
+from fedkin.data.checks import check_range, listed
 from fedkin.data.columns import raw_rows
 from fedkin.data.preparation import Preparation
+from fedkin.data.sites import as_agreed
 from fedkin.data.sources import csv_files
 from fedkin.data.sources.tables import Table, numbered_classes, read_csv
 from fedkin.engines import Loop
@@ -104,8 +106,8 @@ def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5), *, encoding: 
         DataError: data that cannot be read, or do not fit the run's inputs and classes; no test samples.
         ConfigError: invalid numbers of rounds; a run that cannot be continued, see `export`.
     """
-    if not after or min(after) < 0 or max(after) > 10_000:
-        raise ConfigError(f"after must be numbers of rounds from 0 to 10000, such as 0 1 5, got {list(after)}")
+    for rounds_more in after:
+        check_range("after, a number of rounds,", rounds_more, least=0, most=10_000)
     p = finished(run)
     new = newcomer(p, data, encoding)
     shard, where = new.shard, new.where
@@ -303,8 +305,8 @@ def _several(p: FinishedRun, new: JoiningData) -> list[str]:
     if new.rows is None or client not in new.rows.columns:
         return []
     names = sorted(set(new.rows.column(client, "client")))
-    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-    return [f"the column {client} names {len(names)} clients ({shown}): their rows join as one"] if names[1:] else []
+    shown = f"{len(names)} clients ({listed(names, _SHOWN)})"
+    return [f"the column {client} names {shown}: their rows join as one"] if names[1:] else []
 
 
 def _client_column(p: FinishedRun) -> Any:
@@ -360,33 +362,22 @@ def _read(data: str, federation: Federation, encoding: str | None) -> tuple[Any,
         return *_rows(table, made, federation), table
     side = made.size[0] if made is not None and made.size is not None and made.resized else None
     found = load(data, image_size=side, site=True)
-    whole = found.rows(np.arange(len(found) + (0 if found.official_test is None else len(found.official_test))))
-    x = whole.x
+    x = found.rows(np.arange(len(found.all_labels))).x
     if x.ndim == 4 and len(federation.shape) == 3 and (x.shape[1], federation.shape[0]) == (1, 3):
         x = x.expand(-1, 3, -1, -1)  # grey images for a run on coloured ones
-    if labels is None and found.labels is not None:  # the run's classes are numbers: places of names say nothing
-        odd = [label for label in found.labels if not label.isdecimal()]
-        if odd:
-            raise DataError(
-                f"{data}: class {odd[0]!r} has a name, and the run's are the numbers 0 to {federation.classes - 1}; "
-                "give labels as numbers, without names"
-            )
-        labels = tuple(map(str, range(federation.classes)))
-    if labels is None or found.labels is None:
-        if found.classes > federation.classes:
-            raise DataError(f"{data}: has class {found.classes - 1}, the run knows 0 to {federation.classes - 1}")
-        return x, whole.y, None
-    unknown = [label for label in found.labels if label not in labels]
-    if unknown:
-        raise DataError(f"{data}: class {unknown[0]!r} is not one of the run's, {', '.join(labels)}")
-    return x, torch.tensor([labels.index(label) for label in found.labels])[whole.y], None
+    names = labels or tuple(map(str, range(federation.classes)))  # numbers are the places of these
+    card = Card("array", federation.classes, None if found.labels is None else names, inputs=found.shape)
+    agreed = as_agreed(found, card, data, "the run knows")
+    return x, agreed.all_labels, None
 
 
 def _rows(table: Table, made: Preparation, federation: Federation) -> tuple[Any, Any]:
     """Return inputs and classes of a table."""
     if made.per_client:
-        raise ConfigError("the run scales each client's columns by its own values (scaling = 'client'), and a "
-                          "joining client has none yet; run with scaling = 'pooled' to use join")  # fmt: skip
+        raise ConfigError(
+            "the run scales each client's columns by its own values (scaling = 'client'), and a joining client has "
+            "none yet; run with scaling = 'pooled' to use join"
+        )
     labels = federation.labels or tuple(map(str, range(federation.classes)))
     whole = not made.binary and all(label.lstrip("-").isdecimal() for label in labels)
     card = Card("table", federation.classes, labels, whole, target=made.target, binary=made.binary)

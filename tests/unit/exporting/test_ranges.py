@@ -23,6 +23,7 @@ from fedkin.exporting import export, export_global, load_export
 from fedkin.exporting.joining import join
 from fedkin.exporting.ranges import Ranges, Seen, of_all, of_client, unusual_inputs, unusual_rows
 from fedkin.storage.toml import read_toml
+from refusals import refuses
 
 COLUMNS = (
     Input("age", "number", mean=(50.0,), std=(10.0,)),
@@ -310,7 +311,7 @@ def test_arrays_on_another_scale(fedkin: Command) -> None:
     with pytest.warns(UserWarning, match="another scale"):
         model.predict(x)
     assert model.predict(x / 255).shape == (3,)
-    with pytest.raises(DataError, match="does not accept rows of a table"):
+    with refuses(DataError, "rows of a table"):
         model.predict([{"a": 1}])
 
 
@@ -369,7 +370,7 @@ def test_join_by_a_table(hospitals: Done, fedkin: Command) -> None:
     assert low < kept["accuracy"]["0"] < high
     assert len(kept["notes"]) == len(done.err.split("warning: ")) - 1
     Path("short.csv").write_text("age;ill\n30;no\n")
-    with pytest.raises(DataError, match="no columns 'dose', 'sex', 'ward'"):
+    with refuses(DataError, "'dose', 'sex', 'ward'"):
         join("run", "short.csv")
 
 
