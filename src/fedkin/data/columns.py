@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedkin.core.errors import DataError
+from fedkin.data.checks import refuse_first
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
 """Fields of a table, in lower case, that hold no value."""
@@ -73,10 +74,8 @@ def raw_rows(rows: Sequence[Row], columns: Sequence[Input], places: Sequence[str
     where = [f"row {i + 1}" for i in range(len(rows))] if places is None else places
     for place, row in zip(where, rows, strict=True):
         lacking = [c.name for c in columns if c.name not in row]
-        if lacking:  # rows of a file all have the columns of its header
-            raise DataError(
-                f"{place if places is None else place.rpartition(', ')[0]}: {_lacking(lacking, row, columns)}"
-            )
+        file = place if places is None else place.rpartition(", ")[0]  # whose rows all have the columns of its header
+        refuse_first(file, [_lacking(lacking, row, columns)] if lacking else [])
     out = np.empty((len(rows), len(columns)), dtype=np.float64)
     for j, column in enumerate(columns):
         out[:, j] = raw_column([text_of(row[column.name]) for row in rows], column, where)

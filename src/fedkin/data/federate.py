@@ -116,10 +116,6 @@ def site_client(
         number: the client's number in the federation, which keys its draws.
         how: seed, fractions, split and ``samples_per_client``.
         min_samples: as for the partition `Natural`.
-
-    Raises:
-        PartitionError: fewer samples than ``min_samples``, with which the client would have been left out.
-        ConfigError: a setting out of range.
     """
     seed = how.data_seed or 0
     check_fractions(how.test, how.validation, how.samples_per_client)

@@ -59,9 +59,6 @@ class Shelf(Sequence[ClientData]):
     Attributes:
         header: content of ``index.json``.
         sizes: samples per client in train, validation and test, int64 ``[K, 3]``.
-
-    Raises:
-        DataError: the folder is none of these, or not whole.
     """
 
     def __init__(self, folder: Path) -> None:

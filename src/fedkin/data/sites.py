@@ -44,11 +44,7 @@ def seeded(data: DataSettings, seed: int) -> DataSettings:
 
 
 def partition_of(how: DataSettings, found: Dataset) -> Partition:
-    """Return how data are shared out: as set, else by the clients that they bring, else by a Dirichlet distribution.
-
-    Raises:
-        ConfigError: unknown partition, or a setting that it does not have.
-    """
+    """Return how data are shared out: as set, else by the clients that they bring, else by a Dirichlet distribution."""
     if how.partition is None:
         return Dirichlet() if found.client is None else Natural()
     return chosen(how.partition, PARTITIONS, "partition")[1]
@@ -72,10 +68,6 @@ def federation_of(data: DataSettings, seed: int, seen: OnData | None = None) -> 
         data: the settings.
         seed: the run's seed.
         seen: called with what was read and with the federation, before the former is forgotten.
-
-    Raises:
-        DataError, ConfigError: as `load`, `federate`, `add_feature_noise` and `plant`; a setting of the partition for
-            what is partitioned already.
     """
     if is_shelf(data.data):
         _require_only(data, ("data",), f"{data.data} holds a federation")
@@ -189,12 +181,7 @@ class SiteData:
         self._dealt: tuple[DataSettings, _Share] | None = None
 
     def card(self, how: DataSettings) -> Card:
-        """Return the description of this site's data.
-
-        Raises:
-            DataError: the data cannot be used, or hold several clients.
-            ConfigError: the settings ask for what one site cannot do alone.
-        """
+        """Return the description of this site's data."""
         if self._card is None or self._card[0] != how:
             found = self._own_card(how) if self.share is None else self._shared(how).card
             self._card = how, Card.from_json(found.to_json(), self.data)  # as other hosts will
@@ -208,19 +195,11 @@ class SiteData:
             number: this client's number in the run. A share is the client of that number in the simulation, whatever
                 the number here.
             how: the run's settings of data.
-
-        Raises:
-            DataError: the data cannot be used, or do not fit the card.
-            ConfigError: the settings ask for what one site cannot do alone.
         """
         return self._read(card, number, how)[0]
 
     def preparation(self, card: Card, number: int, how: DataSettings) -> Preparation | None:
-        """Return how the inputs of `shard` were made of raw data, for this client; None if that is not known.
-
-        Raises:
-            DataError, ConfigError: as `shard`.
-        """
+        """Return how the inputs of `shard` were made of raw data, for this client; None if that is not known."""
         return self._read(card, number, how)[1]
 
     def name(self, how: DataSettings) -> str:

@@ -31,12 +31,7 @@ Run = Result | Path | str
 
 
 def finished(run: Run) -> FinishedRun:
-    """Return the run with its clients. A folder may be of a finished or an interrupted run; it is not changed.
-
-    Raises:
-        RunFolderError: not a run folder, no round is done, or a file is damaged, or it is not of its config and data.
-        ConfigError: the folder was written by a program or by a run over real hosts.
-    """
+    """Return the run with its clients. A folder may be of a finished or an interrupted run; it is not changed."""
     if isinstance(run, Result):
         if run.finished is None:
             raise ConfigError("this result has no clients: only a result of fedkin.run has")
@@ -90,12 +85,7 @@ def _load(folder: RunFolder, e: Experiment, *, best: bool = False) -> tuple[Serv
 
 
 def at_best(p: FinishedRun) -> tuple[FinishedRun, Chosen]:
-    """Return the run as of the round with the highest validation accuracy, and the figures of this round.
-
-    Raises:
-        ConfigError: no client has validation samples, or the state after this round was not kept.
-        RunFolderError: a file is damaged.
-    """
+    """Return the run as of the round with the highest validation accuracy, and the figures of this round."""
     if p.folder is None:
         raise ConfigError("only a run with a folder keeps its best round: give it one, fedkin.run(..., out='FOLDER')")
     folder = RunFolder.open(p.folder)
@@ -132,11 +122,7 @@ def simulation(p: FinishedRun) -> Iterator[Simulation]:
 
 
 def number_of(p: FinishedRun, client: int | str) -> int:
-    """Return a client's number from its number or its name.
-
-    Raises:
-        ConfigError: there is no such client, or it has not joined yet.
-    """
+    """Return a client's number from its number or its name."""
     names, count, text = p.federation.client_names or (), len(p.federation), str(client)
     known = {name: number for number, name in enumerate(names)}
     # or its number in the data, of which some clients may be left out

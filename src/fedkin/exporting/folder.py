@@ -34,11 +34,6 @@ def write_export(origin: ExportSource, taken: Taken, place: Path, *, force: bool
         taken: the model.
         place: the new folder.
         force: replace an older export in ``place``.
-
-    Raises:
-        RunFolderError: ``place`` holds something else, or an export and not ``force``.
-        ConfigError: a model that predicts NaN.
-        OSError: it could not be written; what was there before is untouched.
     """
     net, method = origin.net, origin.method
     preparation = taken.preparation or Preparation("array", net.shape)

@@ -21,7 +21,7 @@ from fedkin.core import Aggregation, Bundle, ConfigError, DataError, Method
 from fedkin.core.samples import ClientData
 from fedkin.data import Card, Federation, load
 from fedkin.data.arrays import array_of
-from fedkin.data.checks import check_range, listed
+from fedkin.data.checks import check_range, listed, refuse_first
 from fedkin.data.columns import raw_rows
 from fedkin.data.preparation import Preparation
 from fedkin.data.sites import as_agreed
@@ -268,11 +268,7 @@ class JoiningData:
 
 
 def newcomer(p: FinishedRun, data: Source, encoding: str | None = None) -> JoiningData:
-    """Return the joining client's samples, prepared and split as the run's.
-
-    Raises:
-        DataError, ConfigError: as `join`.
-    """
+    """Return the joining client's samples, prepared and split as the run's."""
     federation, how = p.federation, p.experiment.table.get("data", {})
     rows = None
     if isinstance(data, tuple):
@@ -282,8 +278,9 @@ def newcomer(p: FinishedRun, data: Source, encoding: str | None = None) -> Joini
         where = str(data)
         x, y, rows = _read(where, federation, encoding or how.get("encoding"))
     x = x.to(federation.clients[0].train.x.dtype)
-    if tuple(x.shape[1:]) != federation.shape:
-        raise DataError(f"{where}: inputs of shape {list(x.shape[1:])}, the run's are {list(federation.shape)}")
+    shapes = tuple(x.shape[1:]), federation.shape
+    fault = f"inputs of shape {list(shapes[0])}, the run's are {list(shapes[1])}"
+    refuse_first(where, [] if shapes[0] == shapes[1] else [fault])
     labels = federation.labels or tuple(map(str, range(federation.classes)))
     parts = {name: how[name] for name in ("test", "validation") if isinstance(how.get(name), float)}
     made = Federation.from_arrays(

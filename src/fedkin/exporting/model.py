@@ -156,8 +156,8 @@ class Export:
 
     def _run(self, given: dict[str, Array]) -> Probabilities:
         found = run(self._program, given)
-        if np.isnan(found).any():
-            raise DataError("the model gives no number (nan) for these inputs: they are too large, or it has diverged")
+        fault = "gives no number (nan) for these inputs: they are too large, or it has diverged"
+        refuse_first("the model", [fault] if np.isnan(found).any() else [])
         return found
 
     def _faults(self, x: Array) -> Iterator[str]:
@@ -207,11 +207,7 @@ def load_export(folder: Path | str) -> Export:
 
 
 def read_card(place: Path) -> ExportCard:
-    """Return the card of an export.
-
-    Raises:
-        RunFolderError: there is none, or it is damaged.
-    """
+    """Return the card of an export."""
     return _decoded(place / "card.json", ExportCard)
 
 

@@ -95,11 +95,7 @@ class _Predictor(nn.Module):
 def program(
     net: Net, method: Method, bundle: Bundle, preparation: Preparation, labels: Sequence[str], x: Tensor
 ) -> bytes:
-    """Return the program of a model, which gives the probabilities of ``method.predict``; tested at inputs ``x``.
-
-    Raises:
-        ModelError: ONNX cannot express it; the message states the reason.
-    """
+    """Return the program of a model, which gives the probabilities of ``method.predict``; tested at inputs ``x``."""
 
     def logits(x: Tensor) -> Tensor:
         return method.predict(net, bundle, x)
@@ -243,11 +239,7 @@ def _runtime() -> Any:
 
 
 def session(content: bytes) -> Any:
-    """Return a program ready to run, an ``onnxruntime.InferenceSession``.
-
-    Raises:
-        ModelError: it is not valid.
-    """
+    """Return a program ready to run, an ``onnxruntime.InferenceSession``."""
     ort = _runtime()
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -257,11 +249,7 @@ def session(content: bytes) -> Any:
 
 
 def run(program: Any, given: dict[str, Array]) -> npt.NDArray[np.float32]:
-    """Return the probabilities ``[n, C]`` of a program from `session`.
-
-    Raises:
-        ModelError: it fails on these inputs.
-    """
+    """Return the probabilities ``[n, C]`` of a program from `session`."""
     n = len(next(iter(given.values())))
     if n == 0:
         return np.zeros((0, program.get_outputs()[1].shape[1]), dtype=np.float32)

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedkin.core.errors import counted
 from fedkin.data.checks import PARTS, Indices
 from fedkin.data.federation import Federation
-from fedkin.inspection.fields import Fields, Mask
+from fedkin.inspection.columns import Fields, Mask
 from fedkin.inspection.finding import EXAMPLES, Finding, Severity, percent
 
 MOST_VALUES = 2_000_000_000

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedkin.core.errors import FedkinError, counted
+from fedkin.core.errors import DataError, FedkinError, counted
 from fedkin.core.settings import DataSettings
 from fedkin.data.checks import PARTS, Indices
 from fedkin.data.dataset import Dataset
@@ -19,18 +19,27 @@ from fedkin.data.image_files import listening
 from fedkin.data.partition import Natural, Partition
 from fedkin.data.shelf import Shelf, is_shelf
 from fedkin.data.sites import fetched, partition_of, share_out
-from fedkin.data.sources import WORDS, kind_of
+from fedkin.data.sources import WORDS, csv_files, kind_of
 from fedkin.data.sources.hub import open_hub
-from fedkin.data.sources.npz import likely_clients_of
+from fedkin.data.sources.npz import likely_clients_of, read_arrays
 from fedkin.inspection import columns
+from fedkin.inspection.columns import Fields, fields_of
 from fedkin.inspection.duplicates import alike, duplicates, read_rows
-from fedkin.inspection.fields import Fields, fields_of
-from fedkin.inspection.finding import ClientSummary, Finding, Inspection, first, ordered
-from fedkin.inspection.majority import advice_of, one_sided_of, partition_advice, summary_of
-from fedkin.inspection.shares import classes_of, clients_of, parts_of, units_of
-from fedkin.inspection.sources import as_read, first_look, npz_of, refused
+from fedkin.inspection.finding import EXAMPLES, ClientSummary, Finding, Inspection, first, ordered
+from fedkin.inspection.shares import (
+    advice_of,
+    classes_of,
+    clients_of,
+    one_sided_of,
+    partition_advice,
+    parts_of,
+    summary_of,
+    units_of,
+)
 
 Step = Callable[[str], None]
+_LINE = 160  # characters of a line that are shown
+_LINES = 4
 QUICK = 300_000
 """Numbers in all inputs together up to which columns and copies are checked in passing: a tenth of a second."""
 
@@ -71,10 +80,7 @@ def _look(
             return _shared(seen, Federation.open(data), [], tell)
         if kind == "hub":
             seen = replace(seen, seen=open_hub(str(data), how).description())
-        # copies are found at any scale, if it is the same for all clients
-        found = fetched(data, how.but(scaling="pooled"))
-        if how.scaling != "pooled":
-            fetched(data, how)  # would a run be refused?
+        found = fetched(data, how.but(scaling="pooled"))  # copies are found at a scale that all clients share
     except FedkinError as error:
         return replace(seen, findings=(refused("refused", error),))
     if isinstance(found, Federation):
@@ -222,3 +228,62 @@ def _type(x: torch.Tensor) -> str:
 def _of_columns(inputs: Fields | None) -> list[Finding]:
     """Return findings on inputs that give the client or the class away."""
     return [] if inputs is None else [finding for check in columns.CHECKS for finding in check(inputs)]
+
+
+# ---- what lies at a source -------------------------------------------------------------------------------------------
+def first_look(data: str | Path, kind: str) -> tuple[str, ...]:
+    """Return the first lines of a table, the arrays of an npz file, or the names in a folder."""
+    path = Path(data)
+    if kind == "table":
+        paths = csv_files([path])
+        before = (f"{paths[0].name}, the first of {len(paths)} files:",) if len(paths) > 1 else ()
+        more = (f"the others: {first([p.name for p in paths[1:]], 3 * EXAMPLES)}",) if len(paths) > 1 else ()
+        return before + _lines(paths[0]) + more
+    if kind == "npz":
+        try:
+            arrays = read_arrays(npz_of(path))
+        except DataError:  # the reader will report it
+            return ()
+        shapes = {name: " x ".join(map(str, a.shape)) or "one value" for name, a in arrays.items()}
+        return tuple(f"{name}: {a.dtype}, shape {shapes[name]}" for name, a in arrays.items())
+    return _names(path) if path.is_dir() else ()
+
+
+def npz_of(path: Path) -> Path:
+    """Return an npz file, or the first one of a folder."""
+    return path if path.is_file() else min(path.glob("*.npz"))
+
+
+def refused(code: str, error: FedkinError) -> Finding:
+    """Return a reader's message as a finding.
+
+    After its last semicolon stands its advice, or what there is instead.
+    """
+    what, _, advice = str(error).rpartition("; ")
+    if not what or advice.startswith(("it ", "got ", "the columns", "there are", "did you mean")):
+        what, advice = str(error), "correct it and look again"
+    return Finding(code, "error", what, "a run stops here", advice)
+
+
+def as_read(note: str) -> Finding:
+    """Return a reader's note as a finding; after its semicolon stands its advice."""
+    what, _, todo = note.partition("; ")
+    return Finding("as-read", "note", what, "the data were read this way", todo or "correct the data if it is wrong")
+
+
+def _lines(path: Path) -> tuple[str, ...]:
+    """Return the header and first rows as they stand in the file; none of a file that is not text."""
+    if path.suffix.lower() not in (".csv", ".tsv", ".txt"):
+        return ()
+    try:
+        with path.open("rb") as file:
+            lines = [file.readline(4 * _LINE) for _ in range(_LINES)]
+    except OSError:
+        return ()
+    texts = [line.decode("utf-8-sig", errors="backslashreplace").rstrip("\r\n") for line in lines if line]
+    return tuple(t[:_LINE] for t in texts)
+
+
+def _names(folder: Path) -> tuple[str, ...]:
+    names = sorted(p.name + ("/" if p.is_dir() else "") for p in folder.iterdir())
+    return tuple(names[:20]) + ((f"and {len(names) - 20} more",) if len(names) > 20 else ())

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedkin.core.errors import ConfigError, DataError, similar, typed
 from fedkin.core.settings import DataSettings
 from fedkin.data.arrays import array_of, together
-from fedkin.data.checks import Scaling, listed, readable
+from fedkin.data.checks import Scaling, listed, readable, refuse_first
 from fedkin.data.dataset import Dataset, RawSamples, dataset_of
 from fedkin.data.federation import Federation
 from fedkin.data.sources.hub import PREFIX, is_saved, read_hub
@@ -297,8 +297,8 @@ def _arrays(part: Any, where: str) -> tuple[Any, Any]:
     if not _is_pair(part):
         raise DataError(f"{where}: {_EXPECTED}; got {_what(part)}")
     x, y = array_of(part[0], where, "inputs"), array_of(part[1], where, "labels")
-    if not len(x) or len(x) != len(y):
-        raise DataError(f"{where}: {len(x)} inputs and {y.size} labels; expected one label per input, at least one")
+    fault = f"{len(x)} inputs and {y.size} labels; expected one label per input, at least one"
+    refuse_first(where, [] if 0 < len(x) == len(y) else [fault])
     return x, y
 
 

@@ -111,10 +111,6 @@ def read_hub(spec: str, how: DataSettings) -> Dataset:
     Args:
         spec: see above.
         how: ``target`` is the column with the label, ``client`` that with the client.
-
-    Raises:
-        ConfigError: `datasets` is not installed, or a setting does not belong to such data.
-        DataError: nothing there, the hub cannot be reached, or columns that cannot be used.
     """
     found = open_hub(spec, how)
     _log.info(

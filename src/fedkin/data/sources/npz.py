@@ -46,9 +46,6 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
         path: the file.
         client: name of the array with the client of each sample; at a site it need not be there.
         site: the file is one site's, see `class_numbers`.
-
-    Raises:
-        DataError: not an npz file, pickled arrays, unknown names, sizes that differ, labels or values out of range.
     """
     arrays = read_arrays(path)
     pairs, test = _layout(arrays, path)

@@ -137,12 +137,7 @@ def is_known(spec: str) -> bool:
 
 
 def read_known(spec: str) -> Dataset:
-    """Read one of `KNOWN`: ``NAME`` or ``NAME:FOLDER``.
-
-    Raises:
-        DataError: the folder or a file is not there, and the hub cannot be asked; or a file is not one of this data
-            set. The message states what to put where.
-    """
+    """Read one of `KNOWN`: ``NAME`` or ``NAME:FOLDER``."""
     name, colon, place = spec.partition(":")
     known = KNOWN[name]
     folder = Path(place).expanduser() if colon else data_root() / (known.folder or name)

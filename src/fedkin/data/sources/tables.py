@@ -259,11 +259,6 @@ def read_tables(paths: Sequence[Path], how: DataSettings, *, name: str, card: Ca
         name: name of the data set.
         card: the data are one site's, and columns, texts and classes are those that all sites agreed on: a text that
             is not on the card becomes zeros.
-
-    Raises:
-        DataError: unreadable or empty files, columns that differ between files or from the card's or are not there,
-            bad fields, a class that is not on the card.
-        ConfigError: no target.
     """
     return from_table(read_csv(paths, name, how.encoding), how, paths, card=card)
 

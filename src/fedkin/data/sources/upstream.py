@@ -204,9 +204,6 @@ def read_idx_folder(folder: Path, *, site: bool = False) -> Dataset:
     Args:
         folder: where the files are.
         site: they are one site's, see `class_numbers`.
-
-    Raises:
-        DataError: a file is missing or double, not idx, cut short, or images and labels differ in number.
     """
     tests = next((name for name in ("t10k", "test") if any(folder.glob(f"*{name}-*"))), None)
     names = ["train"] if tests is None else ["train", tests]
@@ -228,11 +225,7 @@ def read_idx_folder(folder: Path, *, site: bool = False) -> Dataset:
 
 
 def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
-    """Return one idx file of bytes as an array with that many dimensions.
-
-    Raises:
-        DataError: not an idx file of bytes, another number of dimensions, or not of the size that it states.
-    """
+    """Return one idx file of bytes as an array with that many dimensions."""
     return parse_idx(read_bytes(path), str(path), dimensions)
 
 
