@@ -115,12 +115,9 @@ def numbers(values: Array) -> Tensor:
 
 
 def pixels(values: Array) -> Tensor:
-    """Return images of bytes as float32 ``[n, channels, height, width]`` in 0..1.
+    """Return images of bytes, ``[n, h, w]`` or ``[n, c, h, w]``, as float32 ``[n, channels, height, width]`` in 0..1.
 
     The only place where pixels are scaled: ``value / 255``, nothing else. Papers that use mean 0.5 and standard
     deviation 0.5 differ by a linear map, which a network's first layer takes up.
-
-    Args:
-        values: uint8 ``[n, h, w]`` or ``[n, c, h, w]``; rows of any other shape are scaled as they are.
     """
     return torch.from_numpy((values[:, None] if values.ndim == 3 else values).astype(np.float32)).div_(255)

@@ -64,13 +64,7 @@ class Input:
 
 
 def raw_rows(rows: Sequence[Row], columns: Sequence[Input], places: Sequence[str] | None = None) -> Raw:
-    """Return rows of a table before scaling; see `Raw`.
-
-    Args:
-        rows: the fields by column.
-        columns: the inputs.
-        places: where each row is from, for messages; None: its number, from 1.
-    """
+    """Return rows of a table before scaling, see `Raw`; ``places`` are where each is from, by default its number."""
     where = [f"row {i + 1}" for i in range(len(rows))] if places is None else places
     for place, row in zip(where, rows, strict=True):
         lacking = [c.name for c in columns if c.name not in row]

@@ -160,11 +160,7 @@ class Dataset:
         return tuple(self.x.shape[1:])
 
     def pool(self, split: Literal["pooled", "official"] = "pooled") -> Pool:
-        """Return the labels that a partition sees.
-
-        Args:
-            split: ``pooled`` merges the official test part into the samples; ``official`` keeps it apart.
-        """
+        """Return the labels that a partition sees; ``pooled`` merges the official test part into the samples."""
         test, y = self.official_test, self.y.numpy()
         client = None if self.client is None else self.client.numpy()
         own = None if self.test_client is None else self.test_client.numpy()

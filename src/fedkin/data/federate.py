@@ -109,13 +109,7 @@ def site_client(
 
     They equal, bit for bit, ``clients[number]`` and ``preparation.of(number)`` of ``federate(everything, Natural(),
     ...)`` in a place that has the data of all clients. With ``official`` that holds where every client has an official
-    test part of its own.
-
-    Args:
-        dataset: this client's samples; natural clients in it are not looked at.
-        number: the client's number in the federation, which keys its draws.
-        how: seed, fractions, split and ``samples_per_client``.
-        min_samples: as for the partition `Natural`.
+    test part of its own. Natural clients in the data set are not looked at.
     """
     seed = how.data_seed or 0
     check_fractions(how.test, how.validation, how.samples_per_client)

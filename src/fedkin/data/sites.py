@@ -9,8 +9,9 @@ how_made = site.preparation(merged, number, how)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -64,10 +65,7 @@ def resolved(how: DataSettings) -> DataSettings:
 def federation_of(data: DataSettings, seed: int, seen: OnData | None = None) -> Federation:
     """Read the data and partition them, or open a federation that is partitioned already.
 
-    Args:
-        data: the settings.
-        seed: the run's seed.
-        seen: called with what was read and with the federation, before the former is forgotten.
+    ``seen`` is called with what was read and with the federation, before the former is forgotten.
     """
     if is_shelf(data.data):
         _require_only(data, ("data",), f"{data.data} holds a federation")
@@ -188,13 +186,9 @@ class SiteData:
         return self._card[1]
 
     def shard(self, card: Card, number: int, how: DataSettings) -> ClientData:
-        """Return this site's data in their parts.
+        """Return this site's data in their parts, as client ``number`` of the run, by the card of all sites.
 
-        Args:
-            card: what all sites agreed on, see `merge`.
-            number: this client's number in the run. A share is the client of that number in the simulation, whatever
-                the number here.
-            how: the run's settings of data.
+        A share is the client of that number in the simulation, whatever the number here.
         """
         return self._read(card, number, how)[0]
 
@@ -268,7 +262,7 @@ class SiteData:
                     f"so shares 0 to {len(federation) - 1}"
                 )
             card = Card("array", federation.classes, federation.labels, inputs=federation.shape)
-            made = None if federation.preparation is None else federation.preparation.of(self.share)
+            made = federation.preparation and federation.preparation.of(self.share)
             self._dealt = how, _Share(federation.name, card, federation.clients[self.share], made)
         return self._dealt[1]
 
@@ -280,8 +274,7 @@ class SiteData:
         return own.shard, own.preparation
 
 
-@dataclass(frozen=True)
-class _Share:
+class _Share(NamedTuple):
     """One client's share of a data set, with the name and card of the whole."""
 
     name: str
@@ -302,7 +295,7 @@ def as_agreed(dataset: Dataset, card: Card, where: str, who: str = "all sites ag
         y=new[dataset.y],
         classes=card.classes,
         labels=card.labels,
-        preparation=None if made is None else replace(made, labels=card.labels),
+        preparation=made and replace(made, labels=card.labels),
         official_test=None if test is None else Samples(test.x, new[test.y]),
     )
 

@@ -15,12 +15,7 @@ Parts = tuple[Indices, Indices, Indices]
 
 
 def generator(seed: int, *key: str | int) -> np.random.Generator:
-    """Return a generator keyed by the run's seed and the purpose of the draw.
-
-    Args:
-        seed: the run's seed, any integer.
-        key: the purpose and, where there are several draws of one purpose, their numbers.
-    """
+    """Return a generator keyed by the run's seed and the purpose of the draw, with a number where there are several."""
     text = repr((int(seed), *key)).encode()
     return np.random.default_rng(int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little"))
 

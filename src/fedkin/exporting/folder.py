@@ -27,13 +27,8 @@ log = logging.getLogger("fedkin.export")
 def write_export(origin: ExportSource, taken: Taken, place: Path, *, force: bool = False) -> None:
     """Write one model's folder; when this returns, it is on the disk.
 
-    A model that ONNX cannot express is written as weights only, with a warning.
-
-    Args:
-        origin: run that the model is from.
-        taken: the model.
-        place: the new folder.
-        force: replace an older export in ``place``.
+    A model that ONNX cannot express is written as weights only, with a warning. An older export is replaced by
+    ``force``, and untouched where the new one cannot be written.
     """
     net, method = origin.net, origin.method
     preparation = taken.preparation or Preparation("array", net.shape)

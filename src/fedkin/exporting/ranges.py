@@ -100,9 +100,7 @@ def of_client(shard: ClientData, preparation: Preparation | None) -> Ranges:
 def of_all(federation: Federation, *, exact: bool = False) -> Ranges:
     """Return the ranges of the training parts of all clients together.
 
-    Args:
-        federation: the clients' data.
-        exact: return extremes and all digits, for a comparison that stays on this machine.
+    ``exact`` keeps extremes and all digits, for a comparison that stays on this machine.
     """
     made, n = federation.preparation, int(federation.sizes()[:, 0].sum()) * prod(federation.shape)
     each = [_thinned(shard.train.x.numpy(), n) for shard in federation.clients]
@@ -166,12 +164,8 @@ def unusual_rows(
 ) -> list[str]:
     """Compare rows with the training rows: a sentence per column with other values, with counts.
 
-    Args:
-        rows: the fields by column.
-        raw: the same rows from `fedkin.data.columns.raw_rows`.
-        columns: the inputs.
-        ranges: of the training data; columns that are not in it are compared with their categories only.
-        unused: columns that training data may have and the network does not use: the class, the client.
+    Columns that are not in ``ranges`` are compared with their categories only. ``raw`` are the rows from
+    `fedkin.data.columns.raw_rows`, ``unused`` columns that training data may have and the network does not use.
     """
     found = []
     for values, column in zip(raw.T, columns, strict=True):

@@ -101,9 +101,7 @@ def alike(fields: Fields) -> float:
 def duplicates(rows: HashedSamples, by_chance: float | None = None) -> list[Finding]:
     """Return findings on copies between train and test and between clients, and on those with two labels.
 
-    Args:
-        rows: all samples.
-        by_chance: probability that two inputs are equal without being copies, see `alike`; None: not known.
+    ``by_chance`` is the probability that two inputs are equal without being copies, see `alike`; None: not known.
     """
     few = _coarse(rows, by_chance)
     return [finding for check in (_leaking, _between, _conflicts) for finding in check(rows, few)]

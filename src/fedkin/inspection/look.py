@@ -38,8 +38,7 @@ from fedkin.inspection.shares import (
 )
 
 Step = Callable[[str], None]
-_LINE = 160  # characters of a line that are shown
-_LINES = 4
+_LINE, _LINES = 160, 4  # characters of a line, and lines, that are shown
 QUICK = 300_000
 """Numbers in all inputs together up to which columns and copies are checked in passing: a tenth of a second."""
 
@@ -188,11 +187,7 @@ def glance(found: Dataset | Federation, federation: Federation) -> tuple[Finding
     """Return the findings of an inspection in data that a run has read anyway, errors first: no file is read for it.
 
     Labels and clients; of data of up to `QUICK` numbers columns and copies as well. A federation on disk is not looked
-    at.
-
-    Args:
-        found: the data as they were read; a federation if they were shared out already.
-        federation: the same, shared out.
+    at. ``found`` are the data as they were read, and ``federation`` the same, shared out.
     """
     if isinstance(federation.clients, Shelf):
         return ()

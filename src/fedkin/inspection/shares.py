@@ -27,14 +27,7 @@ _MORE_CLASSES = ("alpha", "classes_per_client")
 def clients_of(
     summaries: tuple[ClientSummary, ...], classes: int, partition: Partition | None = None, split: str = "pooled"
 ) -> Iterator[Finding]:
-    """Yield findings on clients that are too small, lack test samples or classes.
-
-    Args:
-        summaries: the clients.
-        classes: number of classes.
-        partition: the partition by which they came about; None if it is not known.
-        split: as of `Dataset.pool`.
-    """
+    """Yield findings on clients that are too small, lack test samples or classes; ``split`` as of `Dataset.pool`."""
     larger = _larger(partition)
     small = [c for c in summaries if c.train < FEW_TRAIN]
     if small:
@@ -75,12 +68,8 @@ def clients_of(
 def parts_of(counts: Indices, names: tuple[str, ...], clients: tuple[str, ...]) -> Iterator[Finding]:
     """Yield findings on clients whose validation or test part lacks a class that their training part is rich in.
 
-    Parts drawn at random are stratified and lack none; whole recordings, days or given splits can.
-
-    Args:
-        counts: samples per client, part (training, validation, test) and class, ``[K, 3, classes]``.
-        names: names of the classes.
-        clients: names of the clients.
+    Parts drawn at random are stratified and lack none; whole recordings, days or given splits can. ``counts`` are
+    samples per client, part (training, validation, test) and class, ``[K, 3, classes]``.
     """
     size = counts.sum(axis=2, keepdims=True)  # of each part
     for part, name in ((1, "validation"), (2, "test")):
@@ -119,10 +108,7 @@ def _severity(some: int, all_of_them: int) -> Severity:
 def classes_of(samples: Indices, names: tuple[str, ...], clients: tuple[str, ...]) -> Iterator[Finding]:
     """Yield findings on classes: without samples, without training samples, of one client alone, or one class only.
 
-    Args:
-        samples: samples per client, part (training, validation, test) and class, ``[K, 3, classes]``.
-        names: names of the classes.
-        clients: names of the clients.
+    ``samples`` are those per client, part (training, validation, test) and class, ``[K, 3, classes]``.
     """
     counts, (trained, _, tested) = samples.sum(axis=1), samples.sum(axis=0)
     total = counts.sum(axis=0)
@@ -217,13 +203,7 @@ def units_of(dataset: Dataset, partition: Partition, split: str) -> Iterator[Fin
 
 # ---- headline and advice ---------------------------------------------------------------------------------------------
 def summary_of(name: str, parts: Sequence[Indices], classes: Sequence[str]) -> ClientSummary:
-    """Return the summary of one client.
-
-    Args:
-        name: the client's name.
-        parts: samples by class ``[C]`` of its training, validation and test part.
-        classes: names of the classes.
-    """
+    """Return the summary of one client; ``parts`` are samples by class ``[C]`` in training, validation and test."""
     train, validation, test = (int(part.sum()) for part in parts)
     counts = tuple(np.sum(parts, axis=0).tolist())
     most = majority_class(parts[0].tolist())
@@ -262,13 +242,7 @@ def one_sided_of(clients: Sequence[ClientSummary]) -> list[Finding]:
 
 
 def advice_of(clients: Sequence[ClientSummary], classes: Sequence[str], samples: Sequence[int]) -> str:
-    """Return a sentence that names the figure to read, and why.
-
-    Args:
-        clients: the clients.
-        classes: names of the classes.
-        samples: samples of each class, all clients together.
-    """
+    """Return a sentence that names the figure to read, and why; ``samples`` are those of each class in all."""
     chosen, total = choice_of(clients), np.array(samples)
     if not chosen.fair:
         return f"{chosen.sentence} Balanced accuracy comes first in tables and reports."
@@ -284,13 +258,7 @@ def advice_of(clients: Sequence[ClientSummary], classes: Sequence[str], samples:
 
 
 def partition_advice(seen: Inspection, dataset: Dataset, partition: Partition) -> str:
-    """Return a suggestion of the partition to use.
-
-    Args:
-        seen: the inspection so far, with the kind of the source and the clients.
-        dataset: the data.
-        partition: the partition that was given, or the default.
-    """
+    """Return a suggestion of the partition to use, beside the one that was given or is the default."""
     if isinstance(partition, Natural):
         return f"The clients are those of the data ({len(seen.clients):,}): --partition natural is right."
     if dataset.client is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,22 +38,6 @@ class Assignment:
     groups: Tensor | None = None
     names: tuple[str, ...] | None = None
     notes: tuple[str, ...] = ()
-
-
-class Drawn(Protocol):
-    """Settings of a partition by repeated Dirichlet draws."""
-
-    @property
-    def alpha(self) -> float:
-        """Concentration of the draws."""
-
-    @property
-    def min_samples(self) -> int:
-        """Samples that every client has at least."""
-
-    @property
-    def tries(self) -> int:
-        """Draws after which the partition is given up."""
 
 
 def ranged(default: T, **limits: float) -> T:
@@ -101,8 +85,11 @@ def clients_or_default(clients: int | None, pool: Pool) -> int:
     return count
 
 
-def drawn_until(draw: Callable[[], Counts], clients: int, pool: Pool, how: Drawn) -> Counts:
-    """Return the first draw of counts ``[..., K]``, by class or in all, that gives every client enough samples."""
+def drawn_until(draw: Callable[[], Counts], clients: int, pool: Pool, how: Any) -> Counts:
+    """Return the first draw of counts ``[..., K]``, by class or in all, that gives every client enough samples.
+
+    ``how`` is the partition, with ``alpha``, ``min_samples`` and ``tries``.
+    """
     check_enough(how.min_samples, clients, pool)
     for _ in range(how.tries):
         counts = draw()

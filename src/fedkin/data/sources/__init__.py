@@ -266,12 +266,8 @@ def _nothing(paths: Sequence[Path], name: str) -> str:
 
 # ---- data of a function ----------------------------------------------------------------------------------------------
 def read_function(spec: str) -> Dataset | Federation:
-    """Return the result of ``package.module:function`` or ``./file.py:function``, called without arguments.
-
-    Inputs of bytes (uint8) count as pixels and become 0..1; all other numbers keep their values.
-
-    Args:
-        spec: see `fedkin.user_code.loading.find`; it may also name the data themselves.
+    """Return the result of ``package.module:function`` or ``./file.py:function``, called without arguments, or the data
+    that it names. Inputs of bytes (uint8) count as pixels and become 0..1; all other numbers keep their values.
     """
     found = find(spec, DataError)
     if callable(found) and not isinstance(found, Dataset | Federation):

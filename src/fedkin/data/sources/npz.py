@@ -36,16 +36,15 @@ _NAMED = _INPUTS | {y for layout, test in _LAYOUTS for _, y in (*layout, *([test
 """Arrays of inputs and of labels."""
 
 
-def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Dataset:
+def read_npz(
+    path: Path, *, client: str | None = None, site: bool = False, labels: tuple[str, ...] | None = None
+) -> Dataset:
     """Return a data set from one ``.npz`` file.
 
     uint8 inputs count as pixels and become 0..1; three dimensions of pixels, or of square floats, are images of one
     channel; channels may come first or last. Other inputs keep their values and shape; whole numbers are int64.
-
-    Args:
-        path: the file.
-        client: name of the array with the client of each sample; at a site it need not be there.
-        site: the file is one site's, see `class_numbers`.
+    ``client`` names the array with the client of each sample, which at a site need not be there, and ``labels`` the
+    classes, where the file does not.
     """
     arrays = read_arrays(path)
     pairs, test = _layout(arrays, path)
@@ -70,7 +69,7 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
         path.stem,
         part(train[0], train[1], 0),
         None if test is None else part(arrays[test[0]], arrays[test[1]], 1),
-        labels=None if "label_names" not in arrays else tuple(map(str, arrays["label_names"].ravel())),
+        labels=tuple(map(str, arrays["label_names"].ravel())) if "label_names" in arrays else labels,
         prefix=f"{key} ",
         factor=factor,
         site=site,

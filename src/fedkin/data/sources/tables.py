@@ -110,13 +110,7 @@ class Table:
 
 @no_collection()
 def read_csv(paths: Sequence[Path], name: str, encoding: str | None = None) -> Table:
-    """Return the rows of several files. A column that a file lacks is empty there.
-
-    Args:
-        paths: csv or parquet files; see `fedkin.data.sources.csv_files`.
-        name: for messages.
-        encoding: of the text of csv files; None: UTF-8.
-    """
+    """Return the rows of several csv or parquet files. A column that a file lacks is empty there."""
     import pandas  # here: it takes half a second to import, and other data do not need it
 
     texts = set[str]()
@@ -268,10 +262,8 @@ def from_table(
 ) -> Dataset:
     """Do the same as `read_tables`, from rows that have been read.
 
-    Args:
-        table, how, card: as there.
-        paths: where the rows are from; several are one client each.
-        tests: number of the last rows that are the official test part.
+    ``paths`` are where the rows are from, several are one client each; the last ``tests`` rows are the official test
+    part.
     """
     name, client = table.name, how.client_column
     client = client if card is None or client in table.columns else None
@@ -342,9 +334,7 @@ def _notes(table: Table, features: Sequence[str], found: Card) -> tuple[str, ...
 def table_card(paths: Sequence[Path], how: DataSettings, *, name: str, texts: Sequence[str] = ()) -> Card:
     """Return the description of one site's table.
 
-    Args:
-        paths, how, name: as for `read_tables`.
-        texts: columns, perhaps the target, that are described as texts although they could be numbers here.
+    ``texts`` are columns, perhaps the target, that are described as texts although they could be numbers here.
     """
     table = read_csv(paths, name, how.encoding)
     client = how.client_column if how.client_column in table.columns else None

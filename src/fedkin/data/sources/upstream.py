@@ -77,8 +77,8 @@ class Files:
         return found
 
 
-def read_cifar(folder: Path, *, fine: bool) -> Dataset:
-    """Read CIFAR-10, or with ``fine`` CIFAR-100 by its fine labels, in the binary version.
+def read_cifar(folder: Path, *, fine: bool, first: int = 100) -> Dataset:
+    """Read CIFAR-10, or with ``fine`` the ``first`` fine classes of CIFAR-100, in the binary version.
 
     The test file is the test part.
 
@@ -90,15 +90,16 @@ def read_cifar(folder: Path, *, fine: bool) -> Dataset:
     test, names = ("test.bin", "fine_label_names.txt") if fine else ("test_batch.bin", "batches.meta.txt")
     label_bytes, classes = (2, 100) if fine else (1, 10)
     binary = (
-        f". The binary version is needed, cifar-{classes}-binary.tar.gz of {_KRIZ}: that for Python holds "
-        "pickled objects, which are never read"
+        f". The binary version is needed, cifar-{classes}-binary.tar.gz of {_KRIZ}: that for Python holds pickled "
+        "objects, which are never read"
     )
     records = [_records(files.needed(name, binary), f"{folder}: {name}", label_bytes) for name in (*train, test)]
-    x, y = (np.concatenate([record[i] for record in records[:-1]]) for i in range(2))
+    *train_part, test_part = (RawSamples(x[y < first], y[y < first]) for x, y in records)
+    x, y = (np.concatenate([part[i] for part in train_part]) for i in range(2))
     read_names = (files.content(names) or b"").decode("utf-8", "replace").split()
-    labels = tuple(read_names) if len(read_names) == classes else None if fine else _CIFAR10
-    name = "cifar100" if fine else "cifar10"
-    return dataset_of(name, RawSamples(x, y), RawSamples(*records[-1]), classes=classes, labels=labels, packed=True)
+    labels = tuple(read_names[:first]) if len(read_names) == classes else None if fine else _CIFAR10
+    name, classes = "cifar100" if fine else "cifar10", min(classes, first)
+    return dataset_of(name, RawSamples(x, y), test_part, classes=classes, labels=labels, packed=True)
 
 
 def read_emnist(folder: Path, split: str) -> Dataset:
@@ -194,16 +195,11 @@ def is_idx_folder(folder: Path) -> bool:
 
 
 def read_idx_folder(folder: Path, *, site: bool = False) -> Dataset:
-    """Return a set of the MNIST family: float32 ``[1, height, width]`` in 0..1.
+    """Return a set of the MNIST family: float32 ``[1, height, width]`` in 0..1; ``site`` as of `class_numbers`.
 
-    The ``t10k`` files are the official test part.
-
-    Where the folder also holds ``mnist-writers.npz`` (arrays ``train_writer``, ``train_series`` and the same for
-    test), the writers are the natural clients and the two series, employees and high-school students, their groups.
-
-    Args:
-        folder: where the files are.
-        site: they are one site's, see `class_numbers`.
+    The ``t10k`` files are the official test part. Where the folder also holds ``mnist-writers.npz`` (arrays
+    ``train_writer``, ``train_series`` and the same for test), the writers are the natural clients and the two series,
+    employees and high-school students, their groups.
     """
     tests = next((name for name in ("t10k", "test") if any(folder.glob(f"*{name}-*"))), None)
     names = ["train"] if tests is None else ["train", tests]
