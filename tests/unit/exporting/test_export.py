@@ -15,11 +15,11 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import nn
 
 import fedkin
-from fedkin.core import ConfigError, ModelError, RunFolderError
+from fedkin.core import ConfigError, RunFolderError
 from fedkin.core.samples import tally
 from fedkin.data import federation_of
 from fedkin.experiment.run import run_settings
@@ -28,7 +28,6 @@ from fedkin.experiment.settings import settings_from
 from fedkin.exporting import export, export_all, export_global, load_export
 from fedkin.exporting.finished import simulation
 from fedkin.methods import METHODS
-from fedkin.models import get_model
 from fedkin.record.files import read_commit
 from fedkin.record.lines import ClientLine, Commit, Mark
 from fedkin.server import asked
@@ -56,18 +55,6 @@ def settings(name: str, **changes: dict[str, object]):
 
 def reported(folder: Path, client: int) -> ClientLine:
     return [line for line in records(folder, "clients") if line.client == client][-1]
-
-
-def test_a_run_that_started_from_trained_values(tmp_path: Path) -> None:
-    """Its folder alone is enough, if the file of values lies where it lay."""
-    values = {name: torch.full_like(p, 0.01) for name, p in get_model("mlp", (1, 8, 8), 10).state_dict().items()}
-    save_file(values, tmp_path / "start.safetensors")
-    run_settings(settings("local", model={"init_weights": str(tmp_path / "start.safetensors")}), out=tmp_path / "run")
-    card = load_export(export(tmp_path / "run", 2, tmp_path / "own")).card
-    assert card.test.correct == reported(tmp_path / "run", 2).correct
-    (tmp_path / "start.safetensors").unlink()
-    with refuses(ModelError, "there is no weights file"):
-        export(tmp_path / "run", 2, tmp_path / "again")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts the threads of a process as Linux has them")
@@ -358,19 +345,7 @@ def trained(network: object) -> fedkin.Result:
     return fedkin.run(fedkin.methods.FedPer(), federation(), network, training, rounds=2, eval_every=1, compute=compute)
 
 
-class Steps(nn.Module):
-    """An LSTM over the rows of an image."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm, self.head = nn.LSTM(8, 6, batch_first=True), nn.Linear(6, 10)
-
-    def forward(self, x):
-        steps, _ = self.lstm(x.squeeze(1))
-        return self.head(steps[:, -1] + steps.mean(1))
-
-
-@pytest.mark.parametrize("network", [Shifted, Tied, Steps])
+@pytest.mark.parametrize("network", [Shifted, Tied])
 def test_networks_of_ones_own(network: type[nn.Module], tmp_path: Path) -> None:
     """Buffers that are not persistent, weights that several layers share, recurrent layers."""
     result = trained(network)
