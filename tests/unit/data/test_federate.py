@@ -124,15 +124,12 @@ def test_natural_clients_without_names_keep_their_numbers(make_dataset: Make) ->
 @pytest.mark.parametrize(
     "more",
     [
-        {"client_names": ("a", "b"), "client": torch.arange(60) % 3},
-        {"groups": torch.tensor([0, 1]), "client": torch.arange(60) % 3},
-        {"client": torch.arange(60) / 2},
-        {"client": torch.arange(60) - 2},
-        {"unit": torch.arange(60) / 2},
-        {"client": torch.zeros(3, dtype=torch.int64)},
+        {"client_names": ("a", "b"), "client": torch.arange(60) % 3}, {"unit": torch.arange(60) / 2},
+        {"groups": torch.tensor([0, 1]), "client": torch.arange(60) % 3}, {"client": torch.arange(60) / 2},
+        {"client": torch.arange(60) - 2}, {"client": torch.zeros(3, dtype=torch.int64)},
         {"client_names": ("a", "b", "a"), "client": torch.arange(60) % 3},
     ],
-)
+)  # fmt: skip
 def test_ids_that_do_not_fit(make_dataset: Make, more: dict[str, Any]) -> None:
     with refuses(DataError, next(iter(more)).removesuffix("_names")):
         make_dataset(60, **more)

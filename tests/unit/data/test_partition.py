@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,12 +89,7 @@ IMPOSSIBLE: list[tuple[Partition, tuple[int, ...], int | None, type[Exception], 
 
 @pytest.mark.parametrize(("partition", "sizes", "clients", "kind", "facts"), IMPOSSIBLE, ids=repr)
 def test_what_is_impossible_is_refused(
-    partition: Partition,
-    sizes: tuple[int, ...],
-    clients: int | None,
-    kind: type[Exception],
-    facts: str,
-    make_pool: Make,
+    partition: Partition, sizes: tuple[int, ...], clients: int, kind: type[Exception], facts: str, make_pool: Make
 ) -> None:
     with refuses(kind, *facts.split()):
         partition.split(make_pool(*sizes), clients, 0)
@@ -141,17 +137,6 @@ def test_dirichlet_total_sizes_and_skew(make_pool: Make) -> None:
     assert np.median(total.max(axis=1) / 600) > 0.995
     per_class = table(Dirichlet(0.05, min_samples=1).split(pool, 100, 0), pool)
     assert 0.7 < np.median(per_class.max(axis=1) / per_class.sum(axis=1)) < 0.92
-
-
-@pytest.mark.parametrize("balanced", [True, False])
-def test_classes(balanced: bool, make_pool: Make) -> None:
-    """Every client has exactly so many classes, every class an owner; sizes are equal only if balanced."""
-    pool = make_pool(*[600] * 10)
-    counts = table(ClassesPerClient(3, balanced=balanced).split(pool, 20, 0), pool)
-    assert set((counts > 0).sum(axis=1)) == {3}
-    assert (counts > 0).sum(axis=0).tolist() == [6] * 10
-    assert counts.sum() == 6000
-    assert (set(counts.sum(axis=1)) == {300}) is balanced
 
 
 def test_quantity_skew_has_the_moments_of_its_distribution(make_pool: Make) -> None:
@@ -284,23 +269,14 @@ SIZES = [
 ]
 
 
-@pytest.mark.parametrize(("variant", "images", "classes", "clients", "alpha", "sizes", "tests", "own"), SIZES)
-def test_dapfl_sizes(
-    variant: str,
-    images: int,
-    classes: int,
-    clients: int,
-    alpha: float,
-    sizes: tuple[float, ...],
-    tests: float,
-    own: tuple[float, float],
-    make_pool: Make,
-) -> None:
+@pytest.mark.parametrize("case", SIZES, ids=repr)
+def test_dapfl_sizes(case: tuple[Any, ...], make_pool: Make) -> None:
     """The sizes that the authors' code gives (means over 20 draws): samples per client, test samples, classes."""
+    variant, images, classes, clients, alpha, sizes, tests, own = case
     pool = make_pool(*[images] * classes)
     train, test, held = [], [], []
     for seed in range(20):
-        assigned = DAPFLPartition(alpha, variant=variant).split(pool, clients, seed)  # type: ignore[arg-type]
+        assigned = DAPFLPartition(alpha, variant=variant).split(pool, clients, seed)
         n = np.array([len(i) for i in assigned.train])
         train.append([n.min(), np.median(n), n.mean(), n.max()])
         assert assigned.test is not None
