@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from fedkin.core import Bundle, ConfigError, ModelError, Net, RunFolderError
+from fedkin.core import Bundle, ConfigError, DataError, ModelError, Net, RunFolderError
 from fedkin.core.samples import tally
 from fedkin.data.preparation import Preparation
 from fedkin.exporting.card import FORMAT, ExportSource, Taken, card, readme, tested
@@ -43,7 +43,7 @@ def write_export(origin: ExportSource, taken: Taken, place: Path, *, force: bool
     content: bytes | None = None
     try:
         content = program(net, method, taken.bundle, preparation, made.classes, x)
-    except ModelError as e:
+    except (ModelError, DataError) as e:
         made = msgspec.structs.replace(made, weights_only=str(e))
         log.warning("%s is exported as weights only: %s", taken.model, e)
     files: dict[str, bytes] = {

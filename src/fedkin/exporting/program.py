@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from fedkin.core import Bundle, Method, ModelError, Net
+from fedkin.core import Bundle, DataError, FedkinError, Method, ModelError, Net
 from fedkin.data.columns import Raw, unscaled
 from fedkin.data.preparation import Preparation
 from fedkin.exporting.card import ProgramInput
@@ -253,7 +253,7 @@ def run(program: Any, given: dict[str, Array]) -> npt.NDArray[np.float32]:
     n = len(next(iter(given.values())))
     if n == 0:
         return np.zeros((0, program.get_outputs()[1].shape[1]), dtype=np.float32)
-    with _reported("the model fails on these inputs"):
+    with _reported("the model fails on these inputs", DataError):
         parts = [
             program.run([OUTPUTS[1]], {name: values[at : at + CHUNK] for name, values in given.items()})[0]
             for at in range(0, n, CHUNK)
@@ -262,9 +262,9 @@ def run(program: Any, given: dict[str, Array]) -> npt.NDArray[np.float32]:
 
 
 @contextmanager
-def _reported(what: str) -> Iterator[None]:
-    """Turn any error into a `ModelError`; protobuf and onnxruntime have many classes of them."""
+def _reported(what: str, kind: type[FedkinError] = ModelError) -> Iterator[None]:
+    """Turn any error into one of fedkin's; protobuf and onnxruntime have many classes of them."""
     try:
         yield
     except Exception as e:
-        raise ModelError(f"{what} ({type(e).__name__}: {' '.join(str(e).split())[:300]})") from e
+        raise kind(f"{what} ({type(e).__name__}: {' '.join(str(e).split())[:300]})") from e

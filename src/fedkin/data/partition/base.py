@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from fedkin.core.errors import PartitionError, counted
+from fedkin.core.errors import PartitionError
 from fedkin.data.checks import Indices, check_range
 from fedkin.data.dataset import Pool
 
@@ -105,12 +105,12 @@ def drawn_until(draw: Callable[[], Counts], clients: int, pool: Pool, how: Any) 
 
 def check_enough(min_samples: int, clients: int, pool: Pool) -> None:
     """Raise PartitionError if there are too few samples in all."""
-    if (needed := min_samples * clients) > len(pool):
-        lower = "the number of clients" if min_samples == 1 else "min_samples or the number of clients"
-        raise PartitionError(
-            f"{clients} clients with at least {counted(min_samples, 'sample')} each need {needed} samples, {pool.name} "
-            f"has {len(pool)}; lower {lower}"
-        )
+    if min_samples * clients > len(pool):
+        what = f"cannot share the {len(pool)} samples of {pool.name}; lower"
+        if min_samples > 1:
+            needed = f"with at least {min_samples} samples each need {min_samples * clients} samples"
+            what = f"{needed}, {pool.name} has {len(pool)}; lower min_samples or"
+        raise PartitionError(f"{clients} clients {what} the number of clients")
 
 
 def members(pool: Pool) -> list[Indices]:

@@ -241,10 +241,11 @@ class ExtendedDirichlet(Partition):
 
 
 def present_classes(samples: list[Indices], pool: Pool, **wanted: int) -> Indices:
-    """Return the classes that have samples, ``[classes]``; raise ConfigError if a setting asks for more of them."""
+    """Return the classes that have samples, ``[classes]``; raise PartitionError if a setting asks for more of them."""
     present = np.array([c for c, numbers in enumerate(samples) if len(numbers)])
     for name, value in wanted.items():
-        check_range(f"{name}, of the classes of {pool.name},", value, most=len(present))
+        if value > len(present):
+            raise PartitionError(f"{name} is {value}, but {pool.name} has only {len(present)} classes; lower it")
     return present
 
 
@@ -287,7 +288,7 @@ def share_classes(
 # ---- with true groups of clients, as in Fed-CAM (Ma et al., NeurIPS 2023): skewed between, alike within --------------
 # Clients of a group have consecutive numbers; groups differ in size by one client at most.
 def _group_of_client(groups: int, clients: int) -> Indices:
-    check_range(f"groups, for {clients} clients,", groups, most=clients)
+    check_range(f"{groups} groups need as many clients, got {clients}: groups", groups, most=clients)
     sizes = np.full(groups, clients // groups) + (np.arange(groups) < clients % groups)
     return np.repeat(np.arange(groups), sizes)
 

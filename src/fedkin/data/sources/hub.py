@@ -194,11 +194,11 @@ def _splits(found: Any, spec: str) -> tuple[list[tuple[str, Any]], tuple[str, ..
     known = [(name, found[name]) for name in (*_TRAIN, "test") if name in found and len(found[name])]
     if len(found) == 1:
         return known[:1] if known and known[0][0] != "test" else [("train", next(iter(found.values())))], ()
-    if not known or known[0][0] == "test":
-        raise DataError(
-            f"{spec}: expected a split 'train', there are {listed(list(map(str, found)))}; rename them, as by "
-            "DatasetDict(train=d[...], test=d[...]).save_to_disk(...)"
-        )
+    fault = (
+        f"expected a split 'train', there are {listed(list(map(str, found)))}; rename them, as by "
+        "DatasetDict(train=d[...], test=d[...]).save_to_disk(...)"
+    )
+    refuse_first(spec, [fault] if not known or known[0][0] == "test" else [])
     unread = [f"'{name}'" for name, part in found.items() if name not in dict(known) and len(part)]
     what = f"split {unread[0]} is" if len(unread) == 1 else f"splits {', '.join(unread)} are"
     return known, (f"{what} not used: only train, validation and test are read",) if unread else ()

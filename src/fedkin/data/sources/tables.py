@@ -183,13 +183,13 @@ def _decoded(path: Path, content: bytes, encoding: str | None) -> str:
             return text
         at, why = text.index("\0"), "is zero, as in UTF-16"
     except LookupError:
-        at, why = -1, f"there is no encoding {encoding!r}"
+        at, why = -1, f": there is no encoding {encoding!r}"
     except UnicodeDecodeError as error:
         at, why = error.start, f"is not {error.encoding}"
     if at >= 0:
-        why = f"the byte 0x{content[at]:02x} in line {content[:at].count(10) + 1} {why}"
+        why = f", line {content[:at].count(10) + 1}: the byte 0x{content[at]:02x} {why}"
     raise DataError(
-        f"{path}: {why}; save the file as UTF-8 ('CSV UTF-8' in Excel), or name its encoding: --encoding cp1252, or "
+        f"{path}{why}; save the file as UTF-8 ('CSV UTF-8' in Excel), or name its encoding: --encoding cp1252, or "
         "utf-16 (in Python encoding='cp1252')"
     )
 
