@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fedkin.core import Bundle, ConfigError, RunFolderError
 from fedkin.core.errors import similar, typed
 from fedkin.core.settings import Gradient
 from fedkin.data import federation_of
 from fedkin.data.checks import listed
-from fedkin.engines import Loop
+from fedkin.engines import Job, Loop
 from fedkin.experiment.execute import one_thread
 from fedkin.experiment.finished import FinishedRun
 from fedkin.experiment.prepare import Experiment
@@ -111,12 +112,18 @@ def at_best(p: FinishedRun) -> tuple[FinishedRun, Chosen]:
 @contextmanager
 def simulation(p: FinishedRun) -> Iterator[Simulation]:
     """Yield the run's clients as they were after the last round, each computing as in the run."""
+    with clients_of(p.job, joins=list(p.joins)) as found:
+        found.restore(p.states, p.server.acks)
+        yield found
+
+
+@contextmanager
+def clients_of(job: Job, **more: Any) -> Iterator[Simulation]:
+    """Yield the clients of a job, computing one after another; the other arguments are those of `Simulation`."""
     with one_thread():
-        session = Loop().start(p.job)
+        session = Loop().start(job)
         try:
-            found = Simulation(session, len(p.federation), seed=p.job.seed, joins=list(p.joins))
-            found.restore(p.states, p.server.acks)
-            yield found
+            yield Simulation(session, len(job.shards), seed=job.seed, **more)
         finally:
             session.close()
 

@@ -27,16 +27,14 @@ from fedkin.data.preparation import Preparation
 from fedkin.data.sites import as_agreed
 from fedkin.data.sources import csv_files
 from fedkin.data.sources.tables import Table, numbered_classes, read_csv
-from fedkin.engines import Loop
 from fedkin.evaluate import interval, score
 from fedkin.evaluate.choice import majority_class
-from fedkin.experiment.execute import one_thread
 from fedkin.experiment.finished import FinishedRun
-from fedkin.exporting.finished import Run, finished, name_of, simulation
+from fedkin.exporting.finished import Run, clients_of, finished, name_of, simulation
 from fedkin.exporting.ranges import of_all, unusual_inputs, unusual_rows
 from fedkin.inspection.duplicates import FEW_INPUTS, hash_rows
 from fedkin.methods import Local
-from fedkin.server import Plan, Server, Simulation, asked, begin, common, rounds, welcome
+from fedkin.server import Plan, Server, asked, begin, common, rounds, welcome
 
 Source = Path | str | tuple[Any, Any]
 """A file or folder, or arrays ``(x [n, *shape], y [n])`` as the run's inputs."""
@@ -155,24 +153,20 @@ def _joined(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> _Way:
     plan = _alone_in(c.plan, start + last)
     grouped = has(c.method, Grouped) is not None
     weights: Tensor | None = None
-    with one_thread():
-        session = Loop().start(replace(p.job, shards=[*(p.job.shards[i] for i in range(new)), shard]))
-        try:
-            answer = {t: [new] for t in range(start + 1, start + last + 1)}  # all are asked, only this client answers
-            clients = Simulation(session, new + 1, seed=p.job.seed, trace=answer)
-            clients.restore(p.states, p.server.acks)
-            seen, labels = welcome(c.method, c.net, clients, plan, server, None if grouped else [new])
-            found, clusters = {0: seen[new]}, {0: _of(labels, new)}
-            for report in islice(rounds(c.method, c.net, c.settings.training, clients, plan, server), last):
-                if report.weights is not None and weights is None and new in report.cohort:
-                    weights = report.weights[report.cohort.index(new)]
-                at = report.round - start
-                if at in after:
-                    found |= {at: asked(c.method, c.net, clients, plan, server, "evaluate", [new])[0][new]}
-                    chosen = found[at].get("cluster")
-                    clusters[at] = _of(report.clusters, new) if chosen is None else int(chosen)
-        finally:
-            session.close()
+    job = replace(p.job, shards=[*(p.job.shards[i] for i in range(new)), shard])
+    answer = {t: [new] for t in range(start + 1, start + last + 1)}  # all are asked, only this client answers
+    with clients_of(job, trace=answer) as clients:
+        clients.restore(p.states, p.server.acks)
+        seen, labels = welcome(c.method, c.net, clients, plan, server, None if grouped else [new])
+        found, clusters = {0: seen[new]}, {0: _of(labels, new)}
+        for report in islice(rounds(c.method, c.net, c.settings.training, clients, plan, server), last):
+            if report.weights is not None and weights is None and new in report.cohort:
+                weights = report.weights[report.cohort.index(new)]
+            at = report.round - start
+            if at in after:
+                found |= {at: asked(c.method, c.net, clients, plan, server, "evaluate", [new])[0][new]}
+                chosen = found[at].get("cluster")
+                clusters[at] = _of(report.clusters, new) if chosen is None else int(chosen)
     return _Way(found, clusters, labels, weights)
 
 
@@ -191,19 +185,14 @@ def _alone(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> dict[int,
     c = p.experiment
     plan = _alone_in(c.plan, max(1, *after))
     method, found = Local(), dict[int, float]()
-    with one_thread():
-        session = Loop().start(replace(p.job, method=method, shards=[shard]))
-        try:
-            clients = Simulation(session, 1, seed=p.job.seed, joins=[0])
-            server = begin(method, c.net, plan)
-            seen, _ = welcome(method, c.net, clients, plan, server)
-            found[0] = _accuracy(seen[0].test)
-            for report in islice(rounds(method, c.net, c.settings.training, clients, plan, server), max(after)):
-                if report.round in after:
-                    own = asked(method, c.net, clients, plan, server, "evaluate")[0]
-                    found[report.round] = _accuracy(own[0].test)
-        finally:
-            session.close()
+    with clients_of(replace(p.job, method=method, shards=[shard]), joins=[0]) as clients:
+        server = begin(method, c.net, plan)
+        seen, _ = welcome(method, c.net, clients, plan, server)
+        found[0] = _accuracy(seen[0].test)
+        for report in islice(rounds(method, c.net, c.settings.training, clients, plan, server), max(after)):
+            if report.round in after:
+                own = asked(method, c.net, clients, plan, server, "evaluate")[0]
+                found[report.round] = _accuracy(own[0].test)
     return {a: found[a] for a in after}
 
 

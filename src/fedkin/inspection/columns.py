@@ -30,10 +30,8 @@ _ID = re.compile(r"(^|[_\W])(id|uuid|guid|index|idx|key|nr|no|number)$", re.IGNO
 class Field:
     """Column of a table, or of rows of numbers.
 
-    Attributes:
-        name: as in the header.
-        numbers: float64 ``[n]``, NaN where the field is empty; of texts their places among ``texts``.
-        texts: the different texts; empty for a column of numbers.
+    ``numbers``, float64 ``[n]``, are NaN where the field is empty, and of texts their places among ``texts``, which are
+    empty for a column of numbers.
     """
 
     name: str

@@ -28,10 +28,8 @@ _TEST = PARTS.index("test")
 class HashedSamples:
     """Samples of a federation by the hashes of their inputs; all arrays ``[n]``.
 
-    Attributes:
-        group: number of the input: equal inputs have equal numbers.
-        label, client, part, number: class, client, part (in the order of `PARTS`) and number in that part.
-        names: name of each client.
+    ``group`` is the number of the input, equal for equal inputs; ``label``, ``client``, ``part`` (in the order of
+    `PARTS`) and ``number`` in that part say which sample it is; ``names`` are those of the clients.
     """
 
     group: Indices

@@ -48,19 +48,15 @@ def look(
     how: DataSettings,
     *,
     partition: Partition | None = None,
-    on_step: Step | None = None,
+    on_step: Step = lambda text: None,
 ) -> Inspection:
     """Return what is understood of the data, and what looks wrong; bad data are findings, not exceptions.
 
-    Args:
-        data: a name or path as for `load`, or what was read already.
-        how: how they are read and shared out.
-        partition: a program's own, in place of that of ``how``.
-        on_step: called with what is being done now.
+    ``data`` is a name or path as for `load`, or what was read already; a program may have a partition of its own, in
+    place of that of ``how``; ``on_step`` is called with what is being done now.
     """
-    tell = on_step or (lambda text: None)
-    with listening(tell):
-        return _look(data, how, partition, tell)
+    with listening(on_step):
+        return _look(data, how, partition, on_step)
 
 
 def _look(

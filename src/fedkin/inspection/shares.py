@@ -20,8 +20,7 @@ FEW_CLIENTS = 0.1  # up to this share of the clients it is a note: means over al
 EXPECTED = 5.0  # samples of a class that a part should have; drawn at random, it has none in less than 1 % of cases
 
 
-_MORE_CLASSES = ("alpha", "classes_per_client")
-"""Settings of partitions of which larger values give clients more classes."""
+_MORE_CLASSES = ("alpha", "classes_per_client")  # settings of partitions: larger values give clients more classes
 
 
 def clients_of(
@@ -29,8 +28,7 @@ def clients_of(
 ) -> Iterator[Finding]:
     """Yield findings on clients that are too small, lack test samples or classes; ``split`` as of `Dataset.pool`."""
     larger = _larger(partition)
-    small = [c for c in summaries if c.train < FEW_TRAIN]
-    if small:
+    if small := [c for c in summaries if c.train < FEW_TRAIN]:
         shown = [f"{c.name} ({c.train})" for c in sorted(small, key=lambda c: c.train)]
         yield Finding(
             "small-client",
@@ -40,8 +38,7 @@ def clients_of(
             larger,
             clients=tuple(c.name for c in small[:100]),
         )
-    untested = [c.name for c in summaries if not c.test]
-    if untested:
+    if untested := [c.name for c in summaries if not c.test]:
         yield Finding(
             "no-test-sample",
             "warning",
@@ -112,8 +109,7 @@ def classes_of(samples: Indices, names: tuple[str, ...], clients: tuple[str, ...
     """
     counts, (trained, _, tested) = samples.sum(axis=1), samples.sum(axis=0)
     total = counts.sum(axis=0)
-    absent = [names[c] for c in np.flatnonzero(total == 0)]
-    if absent:
+    if absent := [names[c] for c in np.flatnonzero(total == 0)]:
         yield Finding(
             "empty-class",
             "warning",
