@@ -155,14 +155,8 @@ def test_natural_clients_are_never_tested_on_others_samples(make_dataset: Make) 
 
     def made(testers: list[int]) -> Federation:
         test_client = torch.tensor(testers)[torch.arange(20) % len(testers)]
-        data = make_dataset(
-            60,
-            official_test=official(20, 60),
-            client=torch.arange(60) % 3,
-            test_client=test_client,
-            client_names=("a", "b", "c", "d"),
-        )
-        return federate(data, Natural(), split="official")
+        more = {"official_test": official(20, 60), "client": torch.arange(60) % 3, "test_client": test_client}
+        return federate(make_dataset(60, **more, client_names=tuple("abcd")), Natural(), split="official")
 
     some, none = made([0, 2]), made([3])
     assert [numbers(s.test) for s in some.clients] == [list(range(60, 80, 2)), [], list(range(61, 80, 2))]

@@ -326,20 +326,6 @@ def test_arrays(tmp_path: Path) -> None:
     assert one(inspect(path), "refused").severity == "error"
 
 
-def test_a_test_part_that_holds_training_samples(tmp_path: Path) -> None:
-    """Half of the official test part was copied from the training part; without that nothing is said."""
-    rng = np.random.default_rng(0)
-    x, x_test = rng.standard_normal((240, 6)), rng.standard_normal((60, 6))
-    parts = {"x_train": x, "y_train": np.arange(240) % 3, "y_test": np.arange(60) % 3}
-    path = tmp_path / "a.npz"
-    np.savez(path, x_test=x_test, **parts)
-    assert inspect(path, IID(), clients=3, split="official").findings == ()
-    x_test[:30] = x[:30]
-    np.savez(path, x_test=x_test, **parts)
-    finding = one(inspect(path, IID(), clients=3, split="official"), "train-test-leak")
-    assert finding.what.startswith("copies of 30 test samples (50 %) are in a training or validation part")
-
-
 def test_a_class_that_is_only_tested() -> None:
     """All training samples are of classes 0 and 1, the test parts have class 2 as well."""
     rng = np.random.default_rng(0)

@@ -100,16 +100,6 @@ def test_settings_that_contradict_each_other() -> None:
         ClusterClasses(classes_per_client=4)
 
 
-def test_dirichlet_skew_follows_alpha(make_pool: Make) -> None:
-    pool = make_pool(*[600] * 10)
-    tops = []
-    for alpha in (0.1, 1.0, 100.0):
-        counts = table(Dirichlet(alpha, min_samples=1).split(pool, 20, 0), pool)
-        tops.append(np.median(counts.max(axis=1) / counts.sum(axis=1)))
-    assert tops[0] > tops[1] > tops[2]
-    assert tops[2] < 0.15
-
-
 def test_dirichlet_draws_until_it_holds(make_pool: Make) -> None:
     """PFedCS's hardest setting: alpha .01, ten classes, 20 clients. Hundreds of draws are needed."""
     pool = make_pool(*[6000] * 10)

@@ -200,11 +200,6 @@ def test_from_the_command_line_by_a_table(fedkin: Command) -> None:
     assert "global model as it is" in done.out
     told = json.loads(fedkin("join run --data new.csv --after 0 2 --json").out)
     assert told["accuracy"]["0"] == told["global_model"] > 0.6
-    assert "--data PATH" in fedkin("join run").err
-    assert (
-        "there is no client 'nort'; did you mean 'north'?; the run has clients 0 to 1"
-        in fedkin("export run --client nort").err
-    )
     Path("short.csv").write_text("age,ill\n30,no\n")
     for command in ("join run --data short.csv", "predict run/exports/client-north short.csv"):
         done = fedkin(command)
