@@ -269,23 +269,18 @@ def dataset_of(
     ids, found = numbered(np.concatenate(owners)) if owners else (None, ())
     units = [part.unit for part in parts if part.unit is not None]
     unit = numbered(np.concatenate(units))[0] if units else None
+    made = Preparation("array", shape, names, factor=1.0 if factor is None else factor)
+    made = image_preparation(shape, names, resized=resized) if pixels else made
     return Dataset(
-        x=xs[0],
-        y=y[:n],
-        classes=max(classes, int(y.max()) + 1, len(names or ())),
-        name=name,
-        official_test=None if test is None else Samples(xs[1], y[n:]),
-        client=None if ids is None else ids[:n],
+        x=xs[0], y=y[:n], classes=max(classes, int(y.max()) + 1, len(names or ())), name=name,
+        official_test=None if test is None else Samples(xs[1], y[n:]), client=None if ids is None else ids[:n],
         test_client=None if ids is None or test is None else ids[n:],
         client_names=None if ids is None else tuple(client_names or [prefix + own for own in found]),
-        unit=None if unit is None else unit[:n],
-        test_unit=unit[n:] if unit is not None and len(units) > 1 else None,
+        unit=None if unit is None else unit[:n], test_unit=unit[n:] if unit is not None and len(units) > 1 else None,
         labels=names,
-        preparation=image_preparation(shape, names, resized=resized)
-        if pixels
-        else Preparation("array", shape, names, factor=1.0 if factor is None else factor),
+        preparation=made,
         notes=notes,
-    )
+    )  # fmt: skip
 
 
 def inputs_of(values: Array, packed: bool = False) -> Tensor:

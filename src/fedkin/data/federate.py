@@ -80,15 +80,10 @@ def federate(
     for note in notes:
         _log.warning("%s: %s", dataset.name, note)
     return Federation(
-        clients=tuple(shards),
-        classes=dataset.classes,
-        name=f"{dataset.name}, {partition.name}",
-        groups=None if assigned.groups is None else assigned.groups.to(torch.int64),
-        labels=dataset.labels,
-        client_names=assigned.names,
-        preparation=preparation,
-        notes=notes,
-    )
+        clients=tuple(shards), classes=dataset.classes, name=f"{dataset.name}, {partition.name}",
+        groups=None if assigned.groups is None else assigned.groups.to(torch.int64), labels=dataset.labels,
+        client_names=assigned.names, preparation=preparation, notes=notes,
+    )  # fmt: skip
 
 
 def _check_numbers(assigned: Assignment, pool: Pool, name: str) -> None:

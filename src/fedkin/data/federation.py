@@ -123,15 +123,9 @@ class Federation:
         """
         groups = None if self.groups is None else self.groups.tolist()
         shelf.write(
-            folder,
-            self.clients,
-            classes=self.classes,
-            name=self.name,
-            groups=groups,
-            labels=self.labels,
-            client_names=self.client_names,
-            preparation=self.preparation,
-        )
+            folder, self.clients, classes=self.classes, name=self.name, groups=groups, labels=self.labels,
+            client_names=self.client_names, preparation=self.preparation,
+        )  # fmt: skip
 
     @classmethod
     def open(cls, folder: Path | str, *, check: bool = False) -> Federation:
@@ -201,17 +195,13 @@ class Federation:
             index = three_parts(data.y.numpy(), test=test, validation=validation, rng=rng)
             train, held, tested = (Samples(data.x[i], data.y[i]) for i in index)
             shards.append(ClientData(train, held, tested))
+        names = None if labels is None else tuple(labels)
         return cls(
-            clients=tuple(shards),
-            classes=classes,
-            name=name,
+            clients=tuple(shards), classes=classes, name=name, labels=names,
             groups=None if groups is None else torch.as_tensor(groups, dtype=torch.int64),
-            labels=None if labels is None else tuple(labels),
             client_names=None if client_names is None else tuple(client_names),
-            preparation=Preparation("array", tuple(parts[0].x.shape[1:]), None if labels is None else tuple(labels))
-            if parts
-            else None,
-        )
+            preparation=Preparation("array", tuple(parts[0].x.shape[1:]), names) if parts else None,
+        )  # fmt: skip
 
 
 def _samples(x: object, y: Array, where: str, labels: Sequence[str] | None) -> Samples:

@@ -96,15 +96,9 @@ def share_out(found: Dataset | Federation, how: DataSettings, partition: Partiti
     partition = partition or partition_of(how, found)
     try:
         federation = federate(
-            found,
-            partition,
-            clients=how.clients,
-            seed=how.data_seed or 0,
-            test=how.test,
-            validation=how.validation,
-            split=how.split,
-            samples_per_client=how.samples_per_client,
-        )
+            found, partition, clients=how.clients, seed=how.data_seed or 0, test=how.test, validation=how.validation,
+            split=how.split, samples_per_client=how.samples_per_client,
+        )  # fmt: skip
     except PartitionError as error:
         made_up = how.clients is None and how.partition in (None, Dirichlet.name) and found.client is None
         if not made_up:

@@ -60,12 +60,9 @@ def planted_dataset(
         y.append((true + group) % classes if kind == "labels" else true)
     return Dataset(
         x=torch.from_numpy(np.concatenate(x).astype(np.float32).reshape(-1, *shape)),
-        y=torch.from_numpy(np.concatenate(y).astype(np.int64)),
-        classes=classes,
-        name="synthetic",
-        client=torch.arange(clients).repeat_interleave(samples),
-        groups=torch.arange(clients) % groups,
-    )
+        y=torch.from_numpy(np.concatenate(y).astype(np.int64)), classes=classes, name="synthetic",
+        client=torch.arange(clients).repeat_interleave(samples), groups=torch.arange(clients) % groups,
+    )  # fmt: skip
 
 
 def planted_groups(

@@ -115,24 +115,16 @@ def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5), *, encoding: 
     way = _joined(p, shard, rounds_of_own)
     scores = {a: score(way.found[a].test, way.found[a].counts) for a in rounds_of_own}
     return Drill(
-        data=where,
-        title=p.experiment.title,
-        round=p.server.round,
-        train=len(shard.train),
-        validation=len(shard.validation),
-        test=len(shard.test),
-        cluster=way.clusters[0],
-        mates=_mates(p, way.labels),
+        data=where, title=p.experiment.title, round=p.server.round, train=len(shard.train),
+        validation=len(shard.validation), test=len(shard.test), cluster=way.clusters[0], mates=_mates(p, way.labels),
         weights=None if way.weights is None else _told(p, way.weights),
         accuracy={a: s.accuracy or 0.0 for a, s in scores.items()},
         interval={a: interval(s.correct, s.n_test) for a, s in scores.items()},
         macro_f1={a: s.macro_f1 or 0.0 for a, s in scores.items()},
         clusters={a: way.clusters[a] for a in rounds_of_own},
-        local=_alone(p, shard, sorted({*after, p.server.round})),
-        global_model=_global(p, shard),
-        constant=_constant(shard),
-        notes=notes_on(p, new),
-    )
+        local=_alone(p, shard, sorted({*after, p.server.round})), global_model=_global(p, shard),
+        constant=_constant(shard), notes=notes_on(p, new),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

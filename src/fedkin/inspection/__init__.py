@@ -23,15 +23,8 @@ from fedkin.inspection.look import glance, look
 from fedkin.inspection.shares import require_two_classes
 
 __all__ = [
-    "ClientSummary",
-    "ColumnSummary",
-    "Finding",
-    "Inspection",
-    "glance",
-    "inspect",
-    "look",
-    "require_two_classes",
-]
+    "ClientSummary", "ColumnSummary", "Finding", "Inspection", "glance", "inspect", "look", "require_two_classes",
+]  # fmt: skip
 
 
 def inspect(

@@ -101,12 +101,10 @@ def _read(seen: Inspection, dataset: Dataset, how: DataSettings, partition: Part
     tell("looking at the inputs")
     inputs = fields_of(dataset)
     seen = replace(
-        seen,
-        read=len(dataset) + (0 if test is None else len(test)),
-        inputs=_inputs(dataset),
+        seen, read=len(dataset) + (0 if test is None else len(test)), inputs=_inputs(dataset),
         classes=dataset.labels or tuple(map(str, range(dataset.classes))),
         columns=tuple(f.summary() for f in inputs.inputs) if inputs is not None and dataset.table is not None else (),
-    )
+    )  # fmt: skip
     found = [*units_of(dataset, partition, how.split), *_of_columns(inputs)]
     tell("sharing out")
     try:
@@ -148,16 +146,12 @@ def _shared(
     found = [*before, *labels, *duplicates(read_rows(federation, names), by_chance)]
     kind = _type(federation.clients[0].train.x)
     return replace(
-        seen,
-        samples=int(counts.sum()),
+        seen, samples=int(counts.sum()),
         inputs=seen.inputs or f"{' x '.join(map(str, federation.shape))} numbers, {kind}",
-        sharing=seen.sharing or f"{federation.name}, {counted(len(clients), 'client')}",
-        classes=classes,
-        class_samples=tuple(counts.sum(axis=0).tolist()),
-        clients=clients,
-        findings=ordered(found),
+        sharing=seen.sharing or f"{federation.name}, {counted(len(clients), 'client')}", classes=classes,
+        class_samples=tuple(counts.sum(axis=0).tolist()), clients=clients, findings=ordered(found),
         advice=(advice_of(clients, classes, counts.sum(axis=0).tolist()),),
-    )
+    )  # fmt: skip
 
 
 def labels_of(

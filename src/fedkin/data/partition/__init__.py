@@ -24,20 +24,9 @@ from fedkin.data.partition.label import (
 from fedkin.data.partition.natural import Natural
 
 __all__ = [
-    "IID",
-    "PARTITIONS",
-    "Assignment",
-    "ClassesPerClient",
-    "ClusterClasses",
-    "ClusterDirichlet",
-    "DAPFLPartition",
-    "Dirichlet",
-    "DirichletTotal",
-    "ExtendedDirichlet",
-    "Natural",
-    "Partition",
-    "QuantitySkew",
-]
+    "IID", "PARTITIONS", "Assignment", "ClassesPerClient", "ClusterClasses", "ClusterDirichlet", "DAPFLPartition",
+    "Dirichlet", "DirichletTotal", "ExtendedDirichlet", "Natural", "Partition", "QuantitySkew",
+]  # fmt: skip
 
 _KINDS = (
     IID, Dirichlet, DirichletTotal, ClassesPerClient, ExtendedDirichlet, QuantitySkew, ClusterDirichlet, ClusterClasses,

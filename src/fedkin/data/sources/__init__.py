@@ -30,20 +30,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = [
-    "KNOWN",
-    "SOURCES",
-    "absolute",
-    "brings_clients",
-    "csv_files",
-    "load",
-    "read",
-    "read_digits",
-    "read_idx",
-    "read_idx_folder",
-    "read_image_folder",
-    "read_npz",
-    "read_tables",
-]
+    "KNOWN", "SOURCES", "absolute", "brings_clients", "csv_files", "load", "read", "read_digits", "read_idx",
+    "read_idx_folder", "read_image_folder", "read_npz", "read_tables",
+]  # fmt: skip
 
 SOURCES: dict[str, Callable[[], Dataset]] = {"digits": read_digits, "synthetic": planted_dataset}
 """Data that need no file, by name."""

@@ -66,15 +66,10 @@ def read_npz(
 
     train = [together([arrays[names[i]] for names in pairs], str(path)) for i in range(2)]
     return dataset_of(
-        path.stem,
-        part(train[0], train[1], 0),
-        None if test is None else part(arrays[test[0]], arrays[test[1]], 1),
+        path.stem, part(train[0], train[1], 0), None if test is None else part(arrays[test[0]], arrays[test[1]], 1),
         labels=tuple(map(str, arrays["label_names"].ravel())) if "label_names" in arrays else labels,
-        prefix=f"{key} ",
-        factor=factor,
-        site=site,
-        notes=notes,
-    )
+        prefix=f"{key} ", factor=factor, site=site, notes=notes,
+    )  # fmt: skip
 
 
 def _units(arrays: Mapping[str, Array], tests: bool) -> tuple[tuple[Array, ...], tuple[str, ...]]:

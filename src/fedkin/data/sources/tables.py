@@ -276,29 +276,17 @@ def from_table(
     ids, client_names = _clients(table, client, paths)
     columns = [Input(c.name, "text" if c.kind == "text" else "number", c.gaps, c.categories) for c in found.columns]
     rows = Rows(
-        raw=_raw(table, columns),
-        columns=tuple(columns),
-        own=how.scaling == "client",
-        target=found.target,
-        binary=found.binary,
-        labels=found.labels,
-    )
+        raw=_raw(table, columns), columns=tuple(columns), own=how.scaling == "client", target=found.target,
+        binary=found.binary, labels=found.labels,
+    )  # fmt: skip
     x, preparation = _by_all_rows(rows, np.zeros(len(rows.raw)) if ids is None or not rows.own else ids.numpy())
     y, n = numbered_classes(table, found), len(x) - tests
     return Dataset(
-        x=x[:n],
-        y=y[:n],
-        classes=found.classes,
-        name=name,
-        official_test=Samples(x[n:], y[n:]) if tests else None,
-        client=None if ids is None else ids[:n],
-        test_client=None if ids is None or not tests else ids[n:],
-        client_names=client_names,
-        labels=found.labels,
-        preparation=preparation,
-        table=rows,
+        x=x[:n], y=y[:n], classes=found.classes, name=name, official_test=Samples(x[n:], y[n:]) if tests else None,
+        client=None if ids is None else ids[:n], test_client=None if ids is None or not tests else ids[n:],
+        client_names=client_names, labels=found.labels, preparation=preparation, table=rows,
         notes=() if card is not None else _notes(table, features, found),
-    )
+    )  # fmt: skip
 
 
 def _misfits(own: Card, found: Card) -> Iterator[str]:

@@ -94,12 +94,13 @@ def read_cifar(folder: Path, *, fine: bool, first: int = 100) -> Dataset:
         "objects, which are never read"
     )
     records = [_records(files.needed(name, binary), f"{folder}: {name}", label_bytes) for name in (*train, test)]
-    *train_part, test_part = (RawSamples(x[y < first], y[y < first]) for x, y in records)
-    x, y = (np.concatenate([part[i] for part in train_part]) for i in range(2))
+    if first < classes:
+        records = [(x[y < first], y[y < first]) for x, y in records]
+    x, y = (np.concatenate([record[i] for record in records[:-1]]) for i in range(2))
     read_names = (files.content(names) or b"").decode("utf-8", "replace").split()
     labels = tuple(read_names[:first]) if len(read_names) == classes else None if fine else _CIFAR10
     name, classes = "cifar100" if fine else "cifar10", min(classes, first)
-    return dataset_of(name, RawSamples(x, y), test_part, classes=classes, labels=labels, packed=True)
+    return dataset_of(name, RawSamples(x, y), RawSamples(*records[-1]), classes=classes, labels=labels, packed=True)
 
 
 def read_emnist(folder: Path, split: str) -> Dataset:
