@@ -239,7 +239,10 @@ def leaks(fields: Fields) -> Iterator[Finding]:
         )
 
 
-CHECKS = (constant_at_client, client_numbers, codes_of_clients, missing_at_client, ids, leaks)
+def of_columns(fields: Fields | None) -> list[Finding]:
+    """Return findings on inputs that give the client or the class away."""
+    checks = (constant_at_client, client_numbers, codes_of_clients, missing_at_client, ids, leaks)
+    return [] if fields is None else [finding for check in checks for finding in check(fields)]
 
 
 def _tells(f: Field, label: Indices) -> bool:

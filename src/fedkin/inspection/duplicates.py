@@ -188,9 +188,5 @@ def _clients(rows: HashedSamples, mask: Mask) -> tuple[str, ...]:
 
 
 def _severity(share: float, few: bool, limit: float = FEW) -> Severity:
-    """Return the severity of N copies: a note up to ``limit``.
-
-    For test samples the limit is the largest standard error of their accuracy, 0.5 / sqrt(n): a smaller effect is lost
-    in the chance of which samples are tested.
-    """
+    """Return a note up to ``limit``: of test samples the largest standard error of their accuracy, 0.5 / sqrt(n)."""
     return "note" if few or share <= limit else "warning"

@@ -22,8 +22,7 @@ from fedkin.data.sites import fetched, partition_of, share_out
 from fedkin.data.sources import WORDS, csv_files, kind_of
 from fedkin.data.sources.hub import open_hub
 from fedkin.data.sources.npz import likely_clients_of, read_arrays
-from fedkin.inspection import columns
-from fedkin.inspection.columns import Fields, fields_of
+from fedkin.inspection.columns import fields_of, of_columns
 from fedkin.inspection.duplicates import alike, duplicates, read_rows
 from fedkin.inspection.finding import EXAMPLES, ClientSummary, Finding, Inspection, first, ordered
 from fedkin.inspection.shares import (
@@ -105,18 +104,14 @@ def _read(seen: Inspection, dataset: Dataset, how: DataSettings, partition: Part
         classes=dataset.labels or tuple(map(str, range(dataset.classes))),
         columns=tuple(f.summary() for f in inputs.inputs) if inputs is not None and dataset.table is not None else (),
     )  # fmt: skip
-    found = [*units_of(dataset, partition, how.split), *_of_columns(inputs)]
+    found = [*units_of(dataset, partition, how.split), *of_columns(inputs)]
     tell("sharing out")
     try:
         federation = share_out(dataset, how, partition)
     except FedkinError as error:
         counts = tuple(np.bincount(dataset.y.numpy(), minlength=dataset.classes).tolist())
-        return replace(
-            seen,
-            samples=seen.read,
-            class_samples=counts,
-            findings=ordered([*map(as_read, dataset.notes), *found, refused("cannot-be-shared-out", error)]),
-        )
+        faults = ordered([*map(as_read, dataset.notes), *found, refused("cannot-be-shared-out", error)])
+        return replace(seen, samples=seen.read, class_samples=counts, findings=faults)
     notes = federation.notes if isinstance(partition, Natural) else dataset.notes
     apart = "kept apart" if how.split == "official" else "shared out with the rest"
     kept = "" if test is None else f"; the official test part ({counted(len(test), 'sample')}) is {apart}"
@@ -144,7 +139,7 @@ def _shared(
     names = tuple(c.name for c in clients)
     tell("looking for copies")
     found = [*before, *labels, *duplicates(read_rows(federation, names), by_chance)]
-    kind = _type(federation.clients[0].train.x)
+    kind = str(federation.clients[0].train.x.dtype).removeprefix("torch.")
     return replace(
         seen, samples=int(counts.sum()),
         inputs=seen.inputs or f"{' x '.join(map(str, federation.shape))} numbers, {kind}",
@@ -187,7 +182,7 @@ def glance(found: Dataset | Federation, federation: Federation) -> tuple[Finding
     inputs = fields_of(found) if isinstance(found, Dataset) else None
     rows = read_rows(federation, tuple(c.name for c in clients))
     copies = duplicates(rows, None if inputs is None else alike(inputs))
-    return ordered([*_of_columns(inputs), *labels, *copies])
+    return ordered([*of_columns(inputs), *labels, *copies])
 
 
 def _settings(partition: Partition) -> str:
@@ -203,16 +198,8 @@ def _inputs(dataset: Dataset) -> str:
     what = f"images of {shape} (channels x height x width)" if len(dataset.shape) == 3 else f"{shape} numbers"
     scale = 255 if dataset.x.dtype == torch.uint8 else 1  # bytes become 0..1 when they are shared out
     low, high = (float(end) / scale for end in dataset.x.aminmax())
-    return f"{what}, {_type(dataset.x)}, {low:.3g} to {high:.3g}"
-
-
-def _type(x: torch.Tensor) -> str:
-    return "int64" if x.dtype == torch.int64 else "float32"
-
-
-def _of_columns(inputs: Fields | None) -> list[Finding]:
-    """Return findings on inputs that give the client or the class away."""
-    return [] if inputs is None else [finding for check in columns.CHECKS for finding in check(inputs)]
+    kind = "float32" if scale == 255 else str(dataset.x.dtype).removeprefix("torch.")
+    return f"{what}, {kind}, {low:.3g} to {high:.3g}"
 
 
 # ---- what lies at a source -------------------------------------------------------------------------------------------
@@ -221,9 +208,10 @@ def first_look(data: str | Path, kind: str) -> tuple[str, ...]:
     path = Path(data)
     if kind == "table":
         paths = csv_files([path])
-        before = (f"{paths[0].name}, the first of {len(paths)} files:",) if len(paths) > 1 else ()
-        more = (f"the others: {first([p.name for p in paths[1:]], 3 * EXAMPLES)}",) if len(paths) > 1 else ()
-        return before + _lines(paths[0]) + more
+        if len(paths) == 1:
+            return _lines(paths[0])
+        others = first([p.name for p in paths[1:]], 3 * EXAMPLES)
+        return (f"{paths[0].name}, the first of {len(paths)} files:", *_lines(paths[0]), f"the others: {others}")
     if kind == "npz":
         try:
             arrays = read_arrays(npz_of(path))
@@ -231,7 +219,8 @@ def first_look(data: str | Path, kind: str) -> tuple[str, ...]:
             return ()
         shapes = {name: " x ".join(map(str, a.shape)) or "one value" for name, a in arrays.items()}
         return tuple(f"{name}: {a.dtype}, shape {shapes[name]}" for name, a in arrays.items())
-    return _names(path) if path.is_dir() else ()
+    names = sorted(p.name + ("/" if p.is_dir() else "") for p in path.iterdir()) if path.is_dir() else []
+    return tuple(names[:20]) + ((f"and {len(names) - 20} more",) if len(names) > 20 else ())
 
 
 def npz_of(path: Path) -> Path:
@@ -267,8 +256,3 @@ def _lines(path: Path) -> tuple[str, ...]:
         return ()
     texts = [line.decode("utf-8-sig", errors="backslashreplace").rstrip("\r\n") for line in lines if line]
     return tuple(t[:_LINE] for t in texts)
-
-
-def _names(folder: Path) -> tuple[str, ...]:
-    names = sorted(p.name + ("/" if p.is_dir() else "") for p in folder.iterdir())
-    return tuple(names[:20]) + ((f"and {len(names) - 20} more",) if len(names) > 20 else ())

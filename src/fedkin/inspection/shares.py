@@ -20,9 +20,6 @@ FEW_CLIENTS = 0.1  # up to this share of the clients it is a note: means over al
 EXPECTED = 5.0  # samples of a class that a part should have; drawn at random, it has none in less than 1 % of cases
 
 
-_MORE_CLASSES = ("alpha", "classes_per_client")  # settings of partitions: larger values give clients more classes
-
-
 def clients_of(
     summaries: tuple[ClientSummary, ...], classes: int, partition: Partition | None = None, split: str = "pooled"
 ) -> Iterator[Finding]:
@@ -48,7 +45,7 @@ def clients_of(
             clients=tuple(untested[:100]),
         )
     single = [c.name for c in summaries if np.count_nonzero(c.counts) == 1]
-    able = [name for name in _MORE_CLASSES if hasattr(partition, name)]
+    able = [name for name in ("alpha", "classes_per_client") if hasattr(partition, name)]
     more = [f"; a larger {name} of the partition gives clients more classes" for name in able]
     if single and classes > 1:
         yield Finding(
