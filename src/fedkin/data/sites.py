@@ -232,8 +232,8 @@ class SiteData:
         ]
         if cannot:
             raise ConfigError(
-                f"a site takes its own data as they are, and cannot follow {listed(cannot)}, which need all data in "
-                'one place: set partition = "natural" and scaling = "client" in [data], in the simulator too, and '
+                f"a site takes its own data as they are, and cannot follow {listed(cannot)}, since this needs all data "
+                'in one place: set partition = "natural" and scaling = "client" in [data], in the simulator too, and '
                 "leave the others out; or deal out one data set: --share 0, --share 1 and so on"
             )
         return tables

@@ -358,7 +358,9 @@ class ClusterClasses(Partition):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_range("classes_per_client, of classes_per_group,", self.classes_per_client, most=self.classes_per_group)
+        check_range(
+            "classes_per_client, which classes_per_group bounds,", self.classes_per_client, most=self.classes_per_group
+        )
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
         """Share out the samples; the result has true groups. See `Partition.split`."""
