@@ -28,7 +28,7 @@ from owncode import CAUTIOUS
 
 RUN: dict[str, Sequence[str]] = {
     "report": ["report", HERE],
-    "report with figures": ["report", HERE, "--quiet", "--figures", NEW],
+    "report with figures": ["report", HERE, "--figures", NEW],
     "runs": ["runs", HERE],
     "resume": ["resume", HERE, "--quiet"],
     "resume with more rounds": ["resume", HERE, "--quiet", "--rounds", "7"],

@@ -9,7 +9,6 @@ from fedkin.core.samples import ClientData
 from fedkin.data.card import Card, Column, merge
 from fedkin.data.columns import Input
 from fedkin.data.dataset import Dataset, Pool
-from fedkin.data.feature_noise import add_feature_noise
 from fedkin.data.federate import federate, site_client
 from fedkin.data.federation import Federation
 from fedkin.data.partition import (
@@ -27,57 +26,17 @@ from fedkin.data.partition import (
     Partition,
     QuantitySkew,
 )
-from fedkin.data.planting import Drift, plant
 from fedkin.data.preparation import Preparation, Rows
 from fedkin.data.shelf import is_shelf, write
 from fedkin.data.sites import OnData, SiteData, deal, federation_of, fetched, resolved, seeded, share_out
 from fedkin.data.sources import KNOWN, SOURCES, absolute, brings_clients, load
-from fedkin.data.synthetic import planted_dataset, planted_groups
+from fedkin.data.synthetic import Drift, add_feature_noise, plant, planted_dataset, planted_groups
 
 __all__ = [
-    "IID",
-    "KNOWN",
-    "PARTITIONS",
-    "SOURCES",
-    "Assignment",
-    "Card",
-    "ClassesPerClient",
-    "ClientData",
-    "ClusterClasses",
-    "ClusterDirichlet",
-    "Column",
-    "DAPFLPartition",
-    "Dataset",
-    "Dirichlet",
-    "DirichletTotal",
-    "Drift",
-    "ExtendedDirichlet",
-    "Federation",
-    "Input",
-    "Natural",
-    "OnData",
-    "Partition",
-    "Pool",
-    "Preparation",
-    "QuantitySkew",
-    "Rows",
-    "SiteData",
-    "absolute",
-    "add_feature_noise",
-    "brings_clients",
-    "deal",
-    "federate",
-    "federation_of",
-    "fetched",
-    "is_shelf",
-    "load",
-    "merge",
-    "plant",
-    "planted_dataset",
-    "planted_groups",
-    "resolved",
-    "seeded",
-    "share_out",
-    "site_client",
-    "write",
-]
+    "IID", "KNOWN", "PARTITIONS", "SOURCES", "Assignment", "Card", "ClassesPerClient", "ClientData",
+    "ClusterClasses", "ClusterDirichlet", "Column", "DAPFLPartition", "Dataset", "Dirichlet", "DirichletTotal",
+    "Drift", "ExtendedDirichlet", "Federation", "Input", "Natural", "OnData", "Partition", "Pool", "Preparation",
+    "QuantitySkew", "Rows", "SiteData", "absolute", "add_feature_noise", "brings_clients", "deal", "federate",
+    "federation_of", "fetched", "is_shelf", "load", "merge", "plant", "planted_dataset", "planted_groups",
+    "resolved", "seeded", "share_out", "site_client", "write",
+]  # fmt: skip

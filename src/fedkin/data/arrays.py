@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedkin.core.errors import DataError
-from fedkin.data.checks import NAMELESS
+from fedkin.data.checks import NAMELESS, readable
 
 Array = npt.NDArray[np.generic]
 MAX_CLASSES = 1000
@@ -19,10 +19,8 @@ MAX_CLASSES = 1000
 
 def array_of(values: Any, where: str, what: str) -> Array:
     """Return what a program gives as inputs, labels, clients or units (``what``) as an array of numbers or of texts."""
-    try:
+    with readable(f"{where}: {what}", "an array", "give all of them one shape"):
         found = values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{where}: {what} cannot be made an array: {error}") from error
     texts, got = what.startswith(("label", "client", "unit")), f"one of {found.dtype}"
     if found.dtype.kind == "O":
         kinds = sorted({type(value).__name__ for value in found.flat})
@@ -67,13 +65,11 @@ def decoded(values: Array) -> Array:
 
 def together(arrays: Sequence[Array], where: str) -> Array:
     """Return arrays of the same kind as one."""
-    try:
-        if len({(a.dtype.kind in "US", a.ndim > 1 and a.dtype == np.uint8) for a in arrays}) > 1:
-            raise ValueError(f"they are of {' and '.join(sorted({str(a.dtype) for a in arrays}))}")
-        return np.concatenate(arrays)
-    except ValueError as error:
-        shapes = " and ".join(dict.fromkeys(str(list(a.shape)) for a in arrays))
-        raise DataError(f"{where}: arrays of the shapes {shapes} do not go together: {error}") from error
+    kinds = {(a.dtype.kind in "US", a.ndim > 1 and a.dtype == np.uint8, a.shape[1:]) for a in arrays}
+    if len(kinds) > 1:
+        shown = " and ".join(dict.fromkeys(f"{a.dtype} {list(a.shape)}" for a in arrays))
+        raise DataError(f"{where}: arrays of {shown} do not go together; give all of them one type and shape")
+    return np.concatenate([np.atleast_1d(a) for a in arrays])
 
 
 def class_numbers(
@@ -89,20 +85,15 @@ def class_numbers(
     """
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
-    if values.ndim != 1 or values.dtype.kind not in "iufbUS":
-        raise DataError(
-            f"{where}: expected a whole number or a text per sample as labels, got {values.dtype} of shape "
-            f"{list(values.shape)}"
-        )
     if values.dtype.kind in "US":
         return numbered_texts(decoded(values), where, names)
-    numbers = values.astype(np.float64)
+    numbers = values.astype(np.float64) if values.dtype.kind in "iufb" else np.full(values.shape, np.nan)
     most = np.inf if names is not None else max(len(values), MAX_CLASSES if site else 2)
     bad = np.flatnonzero(~((numbers == np.floor(numbers)) & (numbers >= 0) & (numbers < most)))
     if len(bad):
         raise DataError(
-            f"{where}: label {values[bad[0]]} of sample {bad[0]} cannot be a class of {len(values)} samples; number "
-            "the classes 0, 1, 2, ..."
+            f"{where}: label {values.flat[bad[0]]} of sample {bad[0]} cannot be a class of {len(values)} samples; "
+            "number the classes 0, 1, 2, ..."
         )
     return torch.from_numpy(values.astype(np.int64)), None if names is None else tuple(names)
 
@@ -124,12 +115,9 @@ def numbers(values: Array) -> Tensor:
 
 
 def pixels(values: Array) -> Tensor:
-    """Return images of bytes as float32 ``[n, channels, height, width]`` in 0..1.
+    """Return images of bytes, ``[n, h, w]`` or ``[n, c, h, w]``, as float32 ``[n, channels, height, width]`` in 0..1.
 
     The only place where pixels are scaled: ``value / 255``, nothing else. Papers that use mean 0.5 and standard
     deviation 0.5 differ by a linear map, which a network's first layer takes up.
-
-    Args:
-        values: uint8 ``[n, h, w]`` or ``[n, c, h, w]``; rows of any other shape are scaled as they are.
     """
     return torch.from_numpy((values[:, None] if values.ndim == 3 else values).astype(np.float32)).div_(255)

@@ -7,7 +7,7 @@ no numbers of samples. `merge` makes the one card of all sites that each of them
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 import msgspec
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from fedkin.core.errors import DataError, counted
 from fedkin.data.arrays import MAX_CLASSES
-from fedkin.data.checks import listed, readable
+from fedkin.data.checks import listed, readable, refuse_first
 from fedkin.data.columns import MAX_CATEGORIES, convert, whole_labels, whole_numbers
 from fedkin.display import one_line
 
@@ -88,34 +88,29 @@ class Card(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Args:
             found: the parsed value; the caller limits the number of bytes before parsing.
             where: put in front of messages, for example the site's name.
-
-        Raises:
-            DataError: unknown keys, other types, sizes beyond the limits of this file, texts with control characters,
-                names that occur twice.
         """
         with readable(where, "a card", "correct that part of it"):
             card = msgspec.convert(found, cls)
-        labels, names = card.labels or (), [column.name for column in card.columns]
-        texts = [card.target or "", *labels, *names, *(t for column in card.columns for t in column.categories)]
-        if odd := next((text for text in texts if one_line(text) != text), None):
-            raise DataError(f"{where}: {odd!a} holds a control character, such as a line break; remove it")
-        table = bool(names), bool(card.target), not card.inputs
-        if (
-            table != (card.kind == "table",) * 3
-            or (card.kind == "table" and not labels)
-            or len({*names, card.target, ""}) != len(names) + 2
-            or len(set(labels)) != len(labels)
-            or len(labels) not in (0, card.classes)
-        ):
-            raise DataError(
-                f"{where}: a table has columns and a target, arrays have a shape, and all columns and classes differ "
-                "in their names; this card is none of a site"
-            )
+        refuse_first(where, card._faults())
         return card
 
-    def checked(self, where: str = "card") -> Card:
-        """Return the card, if other hosts will accept it."""
-        return Card.from_json(self.to_json(), where)
+    def _faults(self) -> Iterator[str]:
+        labels, names = self.labels or (), [column.name for column in self.columns]
+        texts = [self.target or "", *labels, *names, *(t for column in self.columns for t in column.categories)]
+        if odd := next((text for text in texts if one_line(text) != text), None):
+            yield f"{odd!a} holds a control character, such as a line break; remove it"
+        table = bool(names), bool(self.target), not self.inputs
+        if (
+            table != (self.kind == "table",) * 3
+            or (self.kind == "table" and not labels)
+            or len({*names, self.target, ""}) != len(names) + 2
+            or len(set(labels)) != len(labels)
+            or len(labels) not in (0, self.classes)
+        ):
+            yield (
+                "a table has columns and a target, arrays have a shape, and all columns and classes differ in their "
+                "names; this card is none of a site"
+            )
 
 
 # ---- merging --------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedkin.core.errors import DataError
+from fedkin.data.checks import refuse_first
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
 """Fields of a table, in lower case, that hold no value."""
@@ -63,20 +64,12 @@ class Input:
 
 
 def raw_rows(rows: Sequence[Row], columns: Sequence[Input], places: Sequence[str] | None = None) -> Raw:
-    """Return rows of a table before scaling; see `Raw`.
-
-    Args:
-        rows: the fields by column.
-        columns: the inputs.
-        places: where each row is from, for messages; None: its number, from 1.
-    """
+    """Return rows of a table before scaling, see `Raw`; ``places`` are where each is from, by default its number."""
     where = [f"row {i + 1}" for i in range(len(rows))] if places is None else places
     for place, row in zip(where, rows, strict=True):
         lacking = [c.name for c in columns if c.name not in row]
-        if lacking:  # rows of a file all have the columns of its header
-            raise DataError(
-                f"{place if places is None else place.rpartition(', ')[0]}: {_lacking(lacking, row, columns)}"
-            )
+        file = place if places is None else place.rpartition(", ")[0]  # whose rows all have the columns of its header
+        refuse_first(file, [_lacking(lacking, row, columns)] if lacking else [])
     out = np.empty((len(rows), len(columns)), dtype=np.float64)
     for j, column in enumerate(columns):
         out[:, j] = raw_column([text_of(row[column.name]) for row in rows], column, where)
@@ -95,24 +88,17 @@ def raw_column(texts: Sequence[str], column: Input, places: Sequence[str]) -> Ra
             place_of = {text: named[truth] for text, truth in _TRUTH.items() if truth in named} | place_of
             texts = [t.lower() if t not in place_of else t for t in texts]
         return np.array([place_of.get("" if t.lower() in MISSING else t, -1.0) for t in texts], dtype=np.float64)
-    out = np.empty(len(texts), dtype=np.float64)
-    for i, text in enumerate(texts):
-        try:
-            out[i] = math.nan if text.lower() in MISSING else number_of(_TRUTH.get(text.lower(), text))
-        except ValueError:
-            out[i] = math.inf
-        if math.isinf(out[i]):
-            raise DataError(
-                f"{places[i]}: '{column.name}' is {text!r}; expected a finite number, or nothing where it is not known"
-            )
-    return out
-
-
-def number_of(text: str) -> float:
-    """Return a field as a number, or raise ValueError."""
-    if "_" in text:  # 1_000 is a number to Python alone, and a code elsewhere
-        raise ValueError(f"{text!r} is not a number")
-    return float(text)
+    found = numbers_of(texts)
+    if found is None:
+        found = [(numbers_of([_TRUTH.get(text.lower(), text)]) or [math.inf])[0] for text in texts]
+    numbers = np.array(found, dtype=np.float64)
+    strange = [i for i in np.flatnonzero(~np.isfinite(numbers)).tolist() if texts[i].lower() not in MISSING]
+    if strange:
+        raise DataError(
+            f"{places[strange[0]]}: '{column.name}' is {texts[strange[0]]!r}; expected a finite number, or nothing "
+            "where it is not known"
+        )
+    return numbers
 
 
 def text_of(value: object) -> str:
@@ -287,14 +273,17 @@ def looks_measured(texts: Sequence[str]) -> bool:
 
 
 def numbers_of(texts: Sequence[str]) -> list[float] | None:
-    """Return the texts as numbers, NaN where empty; None if one of them is not a number."""
-    with suppress(ValueError):  # a gap or a text; all that `float` alone reads is read three times as fast
-        if "_" not in "".join(texts):
-            return [*map(float, texts)]
-    try:
-        return [math.nan if t.lower() in MISSING else number_of(t) for t in texts]
-    except ValueError:
+    """Return the texts as numbers, NaN where empty; None if one of them is not a number.
+
+    1_000 is a number to Python alone, and a code elsewhere.
+    """
+    if any("_" in t for t in texts):
         return None
+    with suppress(ValueError):  # a gap or a text; all that `float` alone reads is read three times as fast
+        return [*map(float, texts)]
+    with suppress(ValueError):
+        return [math.nan if t.lower() in MISSING else float(t) for t in texts]
+    return None
 
 
 def whole_labels(texts: Sequence[str]) -> tuple[str, ...]:

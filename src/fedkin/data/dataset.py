@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -13,10 +14,8 @@ from torch import Tensor
 from fedkin.core.errors import ConfigError, DataError, counted
 from fedkin.core.samples import Samples
 from fedkin.data.arrays import Array, array_of, channels_first, class_numbers, numbered, numbers, pixels, together
-from fedkin.data.checks import Indices, check_alike, check_names, check_samples
+from fedkin.data.checks import Indices, faults_of_names, faults_of_samples, refuse_first
 from fedkin.data.preparation import Preparation, Rows, image_preparation
-
-SPLITS = ("pooled", "official")
 
 
 @dataclass(frozen=True)
@@ -98,31 +97,33 @@ class Dataset:
 
     def __post_init__(self) -> None:
         self._take_arrays()
-        check_samples(self.x, self.y, self.classes, self.name, pixels=True)
+        refuse_first(self.name, self._faults())
+
+    def _faults(self) -> Iterator[str]:
+        yield from faults_of_samples(self.x, self.y, self.classes, pixels=True)
         if len(self.y) == 0:
-            raise DataError(f"{self.name}: no samples; expected at least one")
-        tests = 0
-        if (test := self.official_test) is not None:
-            where, tests = f"{self.name}, official test part", len(test)
-            check_samples(test.x, test.y, self.classes, where, pixels=True)
-            check_alike(test.x, self.x, where, "the training part")
-        check_names(self.labels, self.classes, self.name, "classes")
-        check_names(self.client_names, len(self.client_names or ()), self.name, "clients")
+            yield "no samples; expected at least one"
+        test, tests = self.official_test, 0 if self.official_test is None else len(self.official_test)
+        if test is not None:
+            found = faults_of_samples(test.x, test.y, self.classes, self.x, "the training part", pixels=True)
+            yield from (f"official test part: {fault}" for fault in found)
+        yield from faults_of_names(self.labels, self.classes, "classes")
+        yield from faults_of_names(self.client_names, len(self.client_names or ()), "clients")
         marked = 0 if self.unit is None else tests
         for field, of, count in (
             ("client", self.client, len(self)), ("test_client", self.test_client, tests),
             ("unit", self.unit, len(self)), ("test_unit", self.test_unit, marked),
         ):  # fmt: skip
             if of is not None and (of.shape != (count,) or of.dtype != torch.int64 or (of < -1).any()):
-                raise DataError(
-                    f"{self.name}: {field} is {of.dtype} {list(of.shape)}; expected a whole number from 0, or -1 where"
-                    f" it is not known, for each of {count} samples"
+                yield (
+                    f"{field} is {of.dtype} {list(of.shape)}; expected a whole number from 0, or -1 where it is not "
+                    f"known, for each of {count} samples"
                 )
         ids = [int(part.max()) for part in (self.client, self.test_client) if part is not None and len(part)]
         clients = 1 + max(ids, default=-1)
         for name, entries in (("client_names", self.client_names), ("groups", self.groups)):
             if entries is not None and len(entries) < clients:
-                raise DataError(f"{self.name}: {len(entries)} {name} for {counted(clients, 'client')}, numbered from 0")
+                yield f"{len(entries)} {name} for {counted(clients, 'client')}, numbered from 0"
 
     def _take_arrays(self) -> None:
         """Put tensors in the place of arrays, and numbers with their names in that of texts."""
@@ -158,26 +159,33 @@ class Dataset:
         """Shape of one input."""
         return tuple(self.x.shape[1:])
 
-    def pool(self, split: str = "pooled") -> Pool:
-        """Return the labels that a partition sees.
-
-        Args:
-            split: ``pooled`` merges the official test part into the samples; ``official`` keeps it apart.
-        """
-        if split not in SPLITS:
-            raise ConfigError(f"split must be one of {', '.join(SPLITS)}, got '{split}'")
-        test = self.official_test
-        y, client = self.y.numpy(), None if self.client is None else self.client.numpy()
+    def pool(self, split: Literal["pooled", "official"] = "pooled") -> Pool:
+        """Return the labels that a partition sees; ``pooled`` merges the official test part into the samples."""
+        test, y = self.official_test, self.y.numpy()
+        client = None if self.client is None else self.client.numpy()
         own = None if self.test_client is None else self.test_client.numpy()
         if split == "official":
             if test is None:
                 raise ConfigError(f"split 'official' needs an official test part, {self.name} has none; use 'pooled'")
             return Pool(y, self.classes, self.name, client, self.client_names, self.groups, test.y.numpy(), own)
-        if test is not None:
-            y = np.concatenate([y, test.y.numpy()])
-            if client is not None:
-                client = np.concatenate([client, np.full(len(test), -1) if own is None else own])
-        return Pool(y, self.classes, self.name, client, self.client_names, self.groups)
+        if test is not None and client is not None:
+            client = np.concatenate([client, np.full(len(test), -1) if own is None else own])
+        return Pool(self.all_labels.numpy(), self.classes, self.name, client, self.client_names, self.groups)
+
+    @cached_property
+    def all_labels(self) -> Tensor:
+        """Labels of the samples, then those of the official test part."""
+        return self.y if self.official_test is None else torch.cat([self.y, self.official_test.y])
+
+    @property
+    def all_units(self) -> Indices | None:
+        """Units of the same; each sample of an official test part whose units are not known is one of its own."""
+        if self.unit is None or self.official_test is None:
+            return None if self.unit is None else self.unit.numpy()
+        own, test = self.unit.numpy(), self.test_unit
+        return np.concatenate(
+            [own, own.max() + 1 + np.arange(len(self.official_test)) if test is None else test.numpy()]
+        )
 
     def rows(self, index: Indices, preparation: Preparation | None = None) -> Samples:
         """Return the samples with these numbers, copied; numbers from ``n`` on are those of the official test part.
@@ -186,22 +194,15 @@ class Dataset:
             index: int64 ``[m]``.
             preparation: tables: how to scale them, see `Rows.fit`; None: by all rows.
         """
+        picked = torch.from_numpy(np.array(index, dtype=np.int64))
+        y = self.all_labels[picked]
         if self.table is not None and preparation is not None:
-            rows = np.asarray(index, dtype=np.int64)
-            y = self.y if self.official_test is None else torch.cat([self.y, self.official_test.y])
-            return Samples(self.table.scaled(preparation, rows), y[torch.from_numpy(rows)])
-        picked = torch.from_numpy(np.asarray(index, dtype=np.int64).copy())
+            return Samples(self.table.scaled(preparation, picked.numpy()), y)
         n = len(self)
-        own = picked < n
-        x, y = self.x[picked % n], self.y[picked % n]
+        x, own = self.x[picked % n], picked < n
         if self.official_test is not None and not bool(own.all()):
-            x[~own], y[~own] = self.official_test.x[picked[~own] - n], self.official_test.y[picked[~own] - n]
-        return Samples(_scaled(x), y)
-
-
-def _scaled(x: Tensor) -> Tensor:
-    """Return pixels of bytes in 0..1, as `fedkin.data.arrays.pixels` makes them; other inputs as they are."""
-    return x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x
+            x[~own] = self.official_test.x[picked[~own] - n]
+        return Samples(x.to(torch.float32).div_(255) if x.dtype == torch.uint8 else x, y)  # as `arrays.pixels`
 
 
 class RawSamples(NamedTuple):
@@ -268,23 +269,18 @@ def dataset_of(
     ids, found = numbered(np.concatenate(owners)) if owners else (None, ())
     units = [part.unit for part in parts if part.unit is not None]
     unit = numbered(np.concatenate(units))[0] if units else None
+    made = Preparation("array", shape, names, factor=1.0 if factor is None else factor)
+    made = image_preparation(shape, names, resized=resized) if pixels else made
     return Dataset(
-        x=xs[0],
-        y=y[:n],
-        classes=max(classes, int(y.max()) + 1, len(names or ())),
-        name=name,
-        official_test=None if test is None else Samples(xs[1], y[n:]),
-        client=None if ids is None else ids[:n],
+        x=xs[0], y=y[:n], classes=max(classes, int(y.max()) + 1, len(names or ())), name=name,
+        official_test=None if test is None else Samples(xs[1], y[n:]), client=None if ids is None else ids[:n],
         test_client=None if ids is None or test is None else ids[n:],
         client_names=None if ids is None else tuple(client_names or [prefix + own for own in found]),
-        unit=None if unit is None else unit[:n],
-        test_unit=unit[n:] if unit is not None and len(units) > 1 else None,
+        unit=None if unit is None else unit[:n], test_unit=unit[n:] if unit is not None and len(units) > 1 else None,
         labels=names,
-        preparation=image_preparation(shape, names, resized=resized)
-        if pixels
-        else Preparation("array", shape, names, factor=1.0 if factor is None else factor),
+        preparation=made,
         notes=notes,
-    )
+    )  # fmt: skip
 
 
 def inputs_of(values: Array, packed: bool = False) -> Tensor:

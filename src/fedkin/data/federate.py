@@ -10,17 +10,15 @@ import numpy as np
 import torch
 
 from fedkin.core.errors import ConfigError, PartitionError, counted
-from fedkin.data.checks import Indices, check_range
+from fedkin.core.settings import DataSettings
+from fedkin.data.checks import Indices
 from fedkin.data.dataset import Dataset, Pool
-from fedkin.data.draws import generator
 from fedkin.data.federation import ClientData, Federation
 from fedkin.data.partition import Assignment, Dirichlet, Natural, Partition
 from fedkin.data.preparation import Preparation
-from fedkin.data.splitting import check_fractions, three_parts
+from fedkin.data.splitting import Parts, check_fractions, generator, three_parts
 
 _log = logging.getLogger("fedkin.data")
-Parts = tuple[Indices, Indices, Indices]
-"""Numbers of a client's samples for training, validation and testing."""
 
 
 def federate(
@@ -48,7 +46,7 @@ def federate(
         dataset: the samples.
         partition: how to share them out. Default: the clients that the data bring (`Natural`), or without any
             ``Dirichlet(0.5)``.
-        clients: number of clients; None only where the data bring their clients.
+        clients: number of clients; None: 20, or all that the data bring.
         seed: fixes every draw; the global random state is neither used nor changed.
         test: fraction of a client's samples for testing; ignored where test samples come from elsewhere.
         validation: fraction of a client's samples (without separate test samples) for validation.
@@ -60,9 +58,12 @@ def federate(
         PartitionError: impossible with these samples.
         ConfigError: a setting out of range.
     """
-    _require(dataset, Dataset, "expected a fedkin.Dataset, such as fedkin.load('digits') or fedkin.Dataset(x, y)")
-    partition = partition or (Dirichlet() if dataset.client is None else Natural())
-    _require(partition, Partition, "partition must be a Partition, such as fedkin.Dirichlet(alpha=0.5)")
+    partition = partition or (Dirichlet() if getattr(dataset, "client", None) is None else Natural())
+    if not (isinstance(dataset, Dataset) and isinstance(partition, Partition)):
+        raise ConfigError(
+            "expected a fedkin.Dataset, such as fedkin.load('digits'), and a Partition, such as "
+            f"fedkin.Dirichlet(alpha=0.5), got {type(dataset).__name__} and {type(partition).__name__}"
+        )
     check_fractions(test, validation, samples_per_client)
     pool = dataset.pool(split)
     assigned = partition.split(pool, clients, seed)
@@ -79,27 +80,14 @@ def federate(
     for note in notes:
         _log.warning("%s: %s", dataset.name, note)
     return Federation(
-        clients=tuple(shards),
-        classes=dataset.classes,
-        name=f"{dataset.name}, {partition.name}",
-        groups=None if assigned.groups is None else assigned.groups.to(torch.int64),
-        labels=dataset.labels,
-        client_names=assigned.names,
-        preparation=preparation,
-        notes=notes,
-    )
-
-
-def _require(found: object, kind: type, expected: str) -> None:
-    if not isinstance(found, kind):
-        shown = repr(found)
-        got = shown if len(shown) <= 60 else f"an object of type {type(found).__name__}"
-        raise ConfigError(f"{expected}, got {got}")
+        clients=tuple(shards), classes=dataset.classes, name=f"{dataset.name}, {partition.name}",
+        groups=None if assigned.groups is None else assigned.groups.to(torch.int64), labels=dataset.labels,
+        client_names=assigned.names, preparation=preparation, notes=notes,
+    )  # fmt: skip
 
 
 def _check_numbers(assigned: Assignment, pool: Pool, name: str) -> None:
     """Raise `PartitionError` if a client has numbers of samples that the pool does not have."""
-    _require(assigned, Assignment, f"split of the partition {name!r} must return a fedkin.data.partition.Assignment")
     there = len(pool) + (0 if pool.test_y is None else len(pool.test_y))
     for part, end, clients in (("train", len(pool), assigned.train), ("test", there, assigned.test or ())):
         for k, index in enumerate(clients):
@@ -110,44 +98,25 @@ def _check_numbers(assigned: Assignment, pool: Pool, name: str) -> None:
 
 
 def site_client(
-    dataset: Dataset,
-    number: int,
-    *,
-    seed: int = 0,
-    test: float = 0.2,
-    validation: float = 0.1,
-    split: Literal["pooled", "official"] = "pooled",
-    samples_per_client: int | None = None,
-    min_samples: int = 1,
+    dataset: Dataset, number: int, how: DataSettings, *, min_samples: int = 1
 ) -> tuple[ClientData, Preparation | None]:
     """Return the data of the one client whose data are here, and how its inputs were made, if that is known.
 
     They equal, bit for bit, ``clients[number]`` and ``preparation.of(number)`` of ``federate(everything, Natural(),
     ...)`` in a place that has the data of all clients. With ``official`` that holds where every client has an official
-    test part of its own.
-
-    Args:
-        dataset: this client's samples; natural clients in it are not looked at.
-        number: the client's number in the federation, which keys its draws.
-        seed, test, validation, split, samples_per_client: as for `federate`.
-        min_samples: as for the partition `Natural`.
-
-    Raises:
-        PartitionError: fewer samples than ``min_samples``, with which the client would have been left out.
-        ConfigError: a setting out of range.
+    test part of its own. Natural clients in the data set are not looked at.
     """
-    check_fractions(test, validation, samples_per_client)
-    check_range("a client's number", number, least=0)
-    pool = dataset.pool(split)
+    seed = how.data_seed or 0
+    check_fractions(how.test, how.validation, how.samples_per_client)
+    pool = dataset.pool(how.split)
     if len(pool) < min_samples:
         raise PartitionError(
             f"{dataset.name} has {len(pool)} samples, fewer than min_samples, {min_samples}: a simulation would leave "
             "this client out; lower min_samples in [data] or do without this site"
         )
     own = None if pool.test_y is None else np.arange(len(pool), len(pool) + len(pool.test_y))
-    index = _capped(np.arange(len(pool)), samples_per_client, seed, number)
-    dealer = _Dealer(dataset, seed, test, validation)
-    parts = dealer.parts(number, index, own)
+    dealer = _Dealer(dataset, seed, how.test, how.validation)
+    parts = dealer.parts(number, _capped(np.arange(len(pool)), how.samples_per_client, seed, number), own)
     preparation = dealer.prepare([parts])
     return dealer.shard(parts, 0, preparation), preparation
 
@@ -157,7 +126,7 @@ class _Dealer:
 
     def __init__(self, dataset: Dataset, seed: int, test: float, validation: float) -> None:
         self._dataset, self._seed, self._fractions = dataset, seed, (test, validation)
-        self._y, self._unit = _all_labels(dataset), _all_units(dataset)
+        self._y, self._unit = dataset.all_labels.numpy(), dataset.all_units
 
     def parts(self, number: int, index: Indices, tests: Indices | None) -> Parts:
         """Return the train, validation and test samples of client ``number``, who has the samples ``index``.
@@ -199,31 +168,14 @@ class _Dealer:
     def shard(self, parts: Parts, at: int, preparation: Preparation | None) -> ClientData:
         """Return the samples of the client who is number ``at`` among those of the preparation."""
         own = None if preparation is None else preparation.of(at)
-        train_part, validation_part, test_part = (self._dataset.rows(part, own) for part in parts)
-        return ClientData(train_part, validation_part, test_part)
+        train, held, tested = (self._dataset.rows(part, own) for part in parts)
+        return ClientData(train, held, tested)
 
 
 def _capped(index: Indices, most: int | None, seed: int, client: int) -> Indices:
     if most is None or len(index) <= most:
         return index
     return np.sort(generator(seed, "cap", client).choice(index, size=most, replace=False))
-
-
-def _all_labels(dataset: Dataset) -> Indices:
-    own = dataset.y.numpy()
-    return own if dataset.official_test is None else np.concatenate([own, dataset.official_test.y.numpy()])
-
-
-def _all_units(dataset: Dataset) -> Indices | None:
-    """Return the units of all samples; each of an official test part whose units are not known is one of its own."""
-    if dataset.unit is None:
-        return None
-    own = dataset.unit.numpy()
-    if dataset.official_test is None:
-        return own
-    if dataset.test_unit is not None:
-        return np.concatenate([own, dataset.test_unit.numpy()])
-    return np.concatenate([own, own.max() + 1 + np.arange(len(dataset.official_test))])
 
 
 def _official_tests(train: tuple[Indices, ...], pool: Pool, seed: int) -> tuple[Indices, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,10 +15,9 @@ from fedkin.core.errors import DataError, counted
 from fedkin.core.samples import ClientData, Samples
 from fedkin.data import shelf
 from fedkin.data.arrays import Array, array_of, numbered_texts, numbers
-from fedkin.data.checks import PARTS, check_any, check_client_data, check_names, check_samples
-from fedkin.data.draws import generator
+from fedkin.data.checks import PARTS, faults_of_client, faults_of_names, refuse_first
 from fedkin.data.preparation import Preparation
-from fedkin.data.splitting import check_fractions, three_parts
+from fedkin.data.splitting import check_fractions, generator, three_parts
 
 __all__ = ["PARTS", "ClientData", "Federation"]
 
@@ -52,25 +51,25 @@ class Federation:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_any(self.clients, self.name)
-        if not isinstance(self.clients, shelf.Shelf):  # those were checked when they were written
-            for k, shard in enumerate(self.clients):
-                check_client_data(shard, k, self.clients[0].train.x, self.classes, self.name)
-        if self.groups is not None and (self.groups.shape != (len(self),) or self.groups.dtype != torch.int64):
-            raise DataError(
-                f"{self.name}: groups must be int64 [{len(self)}], one per client, "
-                f"got {str(self.groups.dtype).removeprefix('torch.')} {list(self.groups.shape)}"
-            )
+        refuse_first(self.name, self._faults())
         if self.groups is not None and not isinstance(self.clients, shelf.Shelf):
             known = zip(self.clients, self.groups.tolist(), strict=True)
             object.__setattr__(self, "clients", tuple(replace(shard, group=g) for shard, g in known))
-        check_names(self.labels, self.classes, self.name, "classes")
-        check_names(self.client_names, len(self), self.name, "clients")
+
+    def _faults(self) -> Iterator[str]:
+        if not self.clients:
+            yield shelf.NO_CLIENT
+        if not isinstance(self.clients, shelf.Shelf):  # those were checked when they were written
+            for k, shard in enumerate(self.clients):
+                yield from faults_of_client(shard, k, self.clients[0].train.x, self.classes)
+        if self.groups is not None and (self.groups.shape != (len(self),) or self.groups.dtype != torch.int64):
+            got = f"{self.groups.dtype} {list(self.groups.shape)}"
+            yield f"groups must be torch.int64 [{len(self)}], one per client, got {got}"
+        yield from faults_of_names(self.labels, self.classes, "classes")
+        yield from faults_of_names(self.client_names, len(self), "clients")
         if self.preparation is not None and self.preparation.shape != self.shape:
-            raise DataError(
-                f"{self.name}: its preparation gives inputs of shape {list(self.preparation.shape)}, "
-                f"the clients' have {list(self.shape)}"
-            )
+            shapes = list(self.preparation.shape), list(self.shape)
+            yield f"its preparation gives inputs of shape {shapes[0]}, the clients' have {shapes[1]}"
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -124,15 +123,9 @@ class Federation:
         """
         groups = None if self.groups is None else self.groups.tolist()
         shelf.write(
-            folder,
-            self.clients,
-            classes=self.classes,
-            name=self.name,
-            groups=groups,
-            labels=self.labels,
-            client_names=self.client_names,
-            preparation=self.preparation,
-        )
+            folder, self.clients, classes=self.classes, name=self.name, groups=groups, labels=self.labels,
+            client_names=self.client_names, preparation=self.preparation,
+        )  # fmt: skip
 
     @classmethod
     def open(cls, folder: Path | str, *, check: bool = False) -> Federation:
@@ -154,19 +147,6 @@ class Federation:
         where = f"{Path(folder) / shelf.INDEX}: preparation"
         made = None if index.preparation is None else Preparation.from_json(index.preparation, where)
         return cls(found, index.classes, index.name, groups, index.labels, index.client_names, made)
-
-    def describe(self) -> str:
-        """Return four lines on the sizes and classes of the clients."""
-        sizes, own = self.sizes(), (self.counts() > 0).sum(dim=1)
-        lines = [
-            f"{self.name}: {counted(len(self), 'client')}, {counted(self.classes, 'class')}, inputs {list(self.shape)}"
-        ]
-        for part, column in zip(PARTS, sizes.T, strict=True):
-            lines.append(f"  {part:<10} {_range(column)} samples per client, {int(column.sum())} in all")
-        lines.append(f"  {'classes':<10} {_range(own)} per client")
-        if self.groups is not None:
-            lines.append(f"  {'groups':<10} {len(self.groups.unique())} true groups")
-        return "\n".join(lines)
 
     @classmethod
     def from_arrays(
@@ -211,35 +191,26 @@ class Federation:
             classes = 1 + max((int(d.y.max()) for d in parts), default=0)
         shards = []
         for k, data in enumerate(parts):
-            check_samples(data.x, data.y, classes, places[k])
             rng = generator(seed, "split", k)
             index = three_parts(data.y.numpy(), test=test, validation=validation, rng=rng)
             train, held, tested = (Samples(data.x[i], data.y[i]) for i in index)
             shards.append(ClientData(train, held, tested))
+        names = None if labels is None else tuple(labels)
         return cls(
-            clients=tuple(shards),
-            classes=classes,
-            name=name,
+            clients=tuple(shards), classes=classes, name=name, labels=names,
             groups=None if groups is None else torch.as_tensor(groups, dtype=torch.int64),
-            labels=None if labels is None else tuple(labels),
             client_names=None if client_names is None else tuple(client_names),
-            preparation=Preparation("array", tuple(parts[0].x.shape[1:]), None if labels is None else tuple(labels))
-            if parts
-            else None,
-        )
+            preparation=Preparation("array", tuple(parts[0].x.shape[1:]), names) if parts else None,
+        )  # fmt: skip
 
 
 def _samples(x: object, y: Array, where: str, labels: Sequence[str] | None) -> Samples:
+    values = array_of(x, where, "inputs")
     if y.dtype.kind == "U" and labels is not None:
         y = numbered_texts(y, where, labels)[0].numpy()
-    if y.dtype.kind not in "iub" or y.size == 0:
+    if y.dtype.kind not in "iub" or y.size == 0 or values.shape[:1] != y.shape:
         raise DataError(
-            f"{where}: expected at least one sample, labels as whole numbers, got {y.dtype} {list(y.shape)}; drop this "
-            "client or correct it"
+            f"{where}: expected inputs [n, ...] and a label for each, a whole number, got inputs {list(values.shape)} "
+            f"and labels {y.dtype} {list(y.shape)}; drop this client or correct it"
         )
-    return Samples(numbers(array_of(x, where, "inputs")), torch.from_numpy(y.astype(np.int64)))
-
-
-def _range(values: Tensor) -> str:
-    ordered = values.double()
-    return f"{int(ordered.min())} / {ordered.quantile(0.5):g} / {int(ordered.max())} (min / median / max)"
+    return Samples(numbers(values), torch.from_numpy(y.astype(np.int64)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, cast
 
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedkin.core.errors import DataError
 from fedkin.data.arrays import numbers
-from fedkin.data.checks import readable
+from fedkin.data.checks import check_range, readable, refuse_first
 from fedkin.data.columns import Input, Raw, fitted, raw_rows, recoded, scaled
 from fedkin.data.image_files import prepared
 
@@ -59,6 +59,9 @@ class Preparation:
     taken: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
+        refuse_first("preparation", self._faults())
+
+    def _faults(self) -> Iterator[str]:
         shape, numbers = self.shape, [c for c in self.columns if c.kind == "number"]
         if self.kind == "table":
             shape = (sum(column.width for column in self.columns),)
@@ -69,9 +72,9 @@ class Preparation:
         good &= all(0 <= std < math.inf for c in numbers for std in c.std)
         texts = any(c.mean or c.std for c in self.columns if c.kind == "text")
         if self.shape != shape or min(shape, default=0) < 1:
-            raise DataError(f"preparation: its shape is {list(self.shape)}, its columns or images have {list(shape)}")
+            yield f"its shape is {list(self.shape)}, its columns or images have {list(shape)}"
         if texts or not good or len(counts - {0}) != bool(numbers) or len(counts) > 1:
-            raise DataError("preparation: columns of numbers need as many finite means as deviations, texts have none")
+            yield "columns of numbers need as many finite means as deviations, texts have none"
 
     @property
     def per_client(self) -> int:
@@ -80,15 +83,10 @@ class Preparation:
         return own if own > 1 else 0
 
     def of(self, client: int) -> Preparation:
-        """Return the same for one client: with its own statistics, if clients have their own.
-
-        Raises:
-            DataError: no such client.
-        """
+        """Return the same for one client: with its own statistics, if clients have their own."""
         if not self.per_client:
             return self
-        if not 0 <= client < self.per_client:
-            raise DataError(f"preparation: no client {client}; it has statistics of {self.per_client} clients")
+        check_range("client", client, least=0, most=self.per_client - 1)
         columns = tuple(
             replace(c, mean=c.mean[client : client + 1], std=c.std[client : client + 1]) for c in self.columns
         )
@@ -136,10 +134,7 @@ class Preparation:
             DataError: other keys or types than those of `to_json`, or parts that do not fit each other.
         """
         with readable(where, "a preparation"):
-            made = msgspec.convert(found, cls)
-        if made.to_json() != found:
-            raise DataError(f"{where}: expected exactly the keys of a preparation, and finite numbers")
-        return made
+            return msgspec.convert(found, cls)
 
 
 @dataclass(frozen=True)

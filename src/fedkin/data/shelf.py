@@ -26,15 +26,14 @@ from torch import Tensor
 from fedkin.core.errors import DataError
 from fedkin.core.samples import ClientData, Samples
 from fedkin.data.arrays import Array
-from fedkin.data.checks import PARTS, check_any, check_client_data
+from fedkin.data.checks import PARTS, faults_of_client, readable, refuse_first
 from fedkin.data.preparation import Preparation
 from fedkin.storage.files import write_atomic
 
 INDEX = "index.json"
+NO_CLIENT = "a federation needs at least one client, got none"
 _FORMAT: Literal["fedkin federation 1"] = "fedkin federation 1"
 _MOST_CLASSES = 1_000_000  # counts of classes take memory for all of them
-
-
 Inputs = Literal["float32", "int64"]
 
 
@@ -53,12 +52,6 @@ class Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     preparation: Any = None
     inputs: Inputs = "float32"
 
-    def __post_init__(self) -> None:
-        wanted = {"groups": self.clients, "labels": self.classes, "client_names": self.clients}
-        for name, count in wanted.items():
-            if (found := getattr(self, name)) is not None and len(found) != count:
-                raise ValueError(f"expected {count} entries of `{name}`, got {len(found)}")
-
 
 class Shelf(Sequence[ClientData]):
     """Clients of such a folder. Nothing that is read is kept.
@@ -66,9 +59,6 @@ class Shelf(Sequence[ClientData]):
     Attributes:
         header: content of ``index.json``.
         sizes: samples per client in train, validation and test, int64 ``[K, 3]``.
-
-    Raises:
-        DataError: the folder is none of these, or not whole.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -174,7 +164,8 @@ def write(
     if not made and (not folder.is_dir() or any(folder.iterdir())):
         raise DataError(f"{folder} is not empty; name another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    try:
+    with ExitStack() as undo:
+        undo.callback(_emptied, folder, made)
         shape, sizes, inputs = _write_parts(folder, shards, classes, name)
         index = Index(
             _FORMAT, name, len(sizes), classes, shape, "", None if groups is None else tuple(groups),
@@ -184,13 +175,16 @@ def write(
         write_atomic(folder / INDEX, msgspec.json.encode(index))  # to be read back by, as it lies on the disk
         whole = msgspec.structs.replace(index, fingerprint=fingerprint(Shelf(folder), classes))
         write_atomic(folder / INDEX, msgspec.json.encode(whole))
-    except BaseException:
-        for path in folder.iterdir():  # so that the same folder can be named again
-            path.unlink()
-        if made:
-            folder.rmdir()
-        raise
+        undo.pop_all()
     return Shelf(folder)
+
+
+def _emptied(folder: Path, made: bool) -> None:
+    """Remove what was written, so that the same folder can be named again."""
+    for path in folder.iterdir():
+        path.unlink()
+    if made:
+        folder.rmdir()
 
 
 def _write_parts(
@@ -208,14 +202,14 @@ def _write_parts(
             if shard.drift is not None:
                 raise DataError(f"{name}: the data of client {k} drift, which a folder cannot hold; save them without")
             like = shard.train.x[:1].clone() if like is None else like
-            check_client_data(shard, k, like, classes, name)
+            refuse_first(name, faults_of_client(shard, k, like, classes))
             sizes.append([len(getattr(shard, part)) for part in PARTS])
             for part, n in zip(PARTS, sizes[-1], strict=True):
                 data: Samples = getattr(shard, part)
                 files[f"{part}.x"].write(data.x.contiguous().numpy().tobytes())
                 files[f"{part}.y"].write(data.y.contiguous().numpy().astype("<i8", copy=False).tobytes())
                 files[f"{part}.n"].write(np.array([n], dtype="<i8").tobytes())
-    check_any(sizes, name)
+    refuse_first(name, [] if sizes else [NO_CLIENT])
     assert like is not None  # of the first client
     return tuple(like.shape[1:]), sizes, "int64" if like.dtype == torch.int64 else "float32"
 
@@ -235,14 +229,9 @@ def fingerprint(clients: Sequence[ClientData], classes: int) -> str:
 
 
 def _read_index(folder: Path) -> Index:
-    try:
-        if not is_shelf(folder):  # a pipe would be waited for
-            raise FileNotFoundError("it is not a regular file")
-        return msgspec.json.decode((folder / INDEX).read_bytes(), type=Index)
-    except (OSError, ValueError, OverflowError, RecursionError) as e:
-        raise DataError(
-            f"{folder} holds no federation that can be opened ({INDEX}: {str(e)[:300]}); write one by federation.save"
-        ) from e
+    with readable(folder, f"a federation, which has a file {INDEX}", "write one by federation.save"):
+        # a pipe would be waited for
+        return msgspec.json.decode((folder / INDEX).read_bytes() if is_shelf(folder) else b"", type=Index)
 
 
 def _counts(path: Path, clients: int, needed: bool) -> Array:

@@ -8,31 +8,30 @@ how_made = site.preparation(merged, number, how)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
-from fedkin.core.errors import ConfigError, DataError, PartitionError
+from fedkin.core.errors import ConfigError, PartitionError
 from fedkin.core.grammar import chosen
 from fedkin.core.samples import Samples
 from fedkin.core.settings import DataSettings
 from fedkin.data.card import Card
-from fedkin.data.checks import check_one_client, check_scaling
+from fedkin.data.checks import check_one_client, check_range, listed, refuse_first
 from fedkin.data.dataset import Dataset
-from fedkin.data.feature_noise import add_feature_noise
 from fedkin.data.federate import federate, site_client
 from fedkin.data.federation import ClientData, Federation
 from fedkin.data.partition import PARTITIONS, Dirichlet, Natural, Partition
-from fedkin.data.planting import Drift, plant
+from fedkin.data.partition.base import DEFAULT_CLIENTS as DEFAULT_CLIENTS
 from fedkin.data.preparation import Preparation
 from fedkin.data.shelf import is_shelf
-from fedkin.data.sources import SOURCES, Reading, brings_clients, csv_files, read
-from fedkin.data.sources.reading import column_names, listed
+from fedkin.data.sources import SOURCES, brings_clients, csv_files, read
 from fedkin.data.sources.tables import read_tables, table_card
+from fedkin.data.synthetic import Drift, add_feature_noise, plant
 
-DEFAULT_CLIENTS = 20
 # settings that also apply to a federation made elsewhere
 _OF_ALL = ("data", "data_seed", "plant", "feature_noise")
 _FEW = 20  # minimum number of samples of a synthetic client
@@ -46,11 +45,7 @@ def seeded(data: DataSettings, seed: int) -> DataSettings:
 
 
 def partition_of(how: DataSettings, found: Dataset) -> Partition:
-    """Return how data are shared out: as set, else by the clients that they bring, else by a Dirichlet distribution.
-
-    Raises:
-        ConfigError: unknown partition, or a setting that it does not have.
-    """
+    """Return how data are shared out: as set, else by the clients that they bring, else by a Dirichlet distribution."""
     if how.partition is None:
         return Dirichlet() if found.client is None else Natural()
     return chosen(how.partition, PARTITIONS, "partition")[1]
@@ -70,14 +65,7 @@ def resolved(how: DataSettings) -> DataSettings:
 def federation_of(data: DataSettings, seed: int, seen: OnData | None = None) -> Federation:
     """Read the data and partition them, or open a federation that is partitioned already.
 
-    Args:
-        data: the settings.
-        seed: the run's seed.
-        seen: called with what was read and with the federation, before the former is forgotten.
-
-    Raises:
-        DataError, ConfigError: as `load`, `federate`, `add_feature_noise` and `plant`; a setting of the partition for
-            what is partitioned already.
+    ``seen`` is called with what was read and with the federation, before the former is forgotten.
     """
     if is_shelf(data.data):
         _require_only(data, ("data",), f"{data.data} holds a federation")
@@ -90,14 +78,6 @@ def federation_of(data: DataSettings, seed: int, seen: OnData | None = None) -> 
     return federation
 
 
-def reading_of(how: DataSettings, *, site: bool = False) -> Reading:
-    """Return the settings that readers take."""
-    return Reading(
-        how.target, how.client_column, how.binary, column_names(how.drop), how.image_size, how.scaling, site,
-        how.encoding,
-    )  # fmt: skip
-
-
 def deal(data: str | Path, how: DataSettings) -> Federation:
     """Read a data set and share it out; ``how.data`` is not looked at."""
     return share_out(fetched(data, how), how)
@@ -105,7 +85,7 @@ def deal(data: str | Path, how: DataSettings) -> Federation:
 
 def fetched(data: str | Path, how: DataSettings) -> Dataset | Federation:
     """Return the data as read, before they are shared out; a function may give a whole federation. See `deal`."""
-    return read(data, reading_of(how))
+    return read(data, how)
 
 
 def share_out(found: Dataset | Federation, how: DataSettings, partition: Partition | None = None) -> Federation:
@@ -114,23 +94,16 @@ def share_out(found: Dataset | Federation, how: DataSettings, partition: Partiti
         _require_only(how, _OF_ALL, f"{found.name} gives a federation")
         return _skewed(found, how)
     partition = partition or partition_of(how, found)
-    clients = DEFAULT_CLIENTS if how.clients is None and not isinstance(partition, Natural) else how.clients
     try:
         federation = federate(
-            found,
-            partition,
-            clients=clients,
-            seed=how.data_seed or 0,
-            test=how.test,
-            validation=how.validation,
-            split=how.split,
-            samples_per_client=how.samples_per_client,
-        )
+            found, partition, clients=how.clients, seed=how.data_seed or 0, test=how.test, validation=how.validation,
+            split=how.split, samples_per_client=how.samples_per_client,
+        )  # fmt: skip
     except PartitionError as error:
         made_up = how.clients is None and how.partition in (None, Dirichlet.name) and found.client is None
         if not made_up:
             raise
-        raise PartitionError(_unnamed(found, clients or DEFAULT_CLIENTS, str(error))) from error
+        raise PartitionError(_unnamed(found, str(error))) from error
     return _skewed(federation, how)
 
 
@@ -153,15 +126,15 @@ def _skewed(federation: Federation, how: DataSettings) -> Federation:
     return plant(noisy, kind, groups.groups, drift=drift, seed=seed)
 
 
-def _unnamed(found: Dataset, clients: int, why: str) -> str:
+def _unnamed(found: Dataset, why: str) -> str:
     """Return what is wrong with data that name no clients, if the default cannot share them out."""
     few, table = max(2, len(found) // _FEW), found.table is not None
     column = "--client-column COLUMN, or " if table else ""
     return (
-        f"{found.name} does not name its clients, and its {len(found)} samples cannot be dealt to {clients} synthetic "
-        f"clients, which is the default ({why.partition(';')[0]}); name the clients: {column}a folder with one "
-        f"{'file' if table else 'folder'} for each client; or, to try things out, make up fewer: "
-        f"--partition iid --clients {few}"
+        f"{found.name} does not name its clients, and its {len(found)} samples cannot be dealt to {DEFAULT_CLIENTS} "
+        f"synthetic clients, which is the default ({why.partition(';')[0]}); name the clients: {column}a folder with "
+        f"one {'file' if table else 'folder'} for each client; or, to try things out, make up fewer: --partition iid "
+        f"--clients {few}"
     )
 
 
@@ -182,8 +155,6 @@ class SiteData:
             has texts in them: their different values are then on the card.
         dealer: reads and deals out what shares are shares of; one that remembers serves many shares in one process.
 
-    Raises:
-        ConfigError: a negative share, or texts with a share.
     """
 
     def __init__(
@@ -194,50 +165,29 @@ class SiteData:
         texts: Sequence[str] = (),
         dealer: Callable[[str | Path, DataSettings], Federation] = deal,
     ) -> None:
-        if share is not None and share < 0:
-            raise ConfigError(f"share must be at least 0, got {share}")
-        if share is not None and texts:
-            raise ConfigError(
-                "columns to describe as texts are for a site's own table; a share is read with all others"
-            )
+        if share is not None:
+            check_range("share", share, least=0)
         self.data, self.share, self.texts, self._deal = str(data), share, tuple(texts), dealer
         self._card: tuple[DataSettings, Card] | None = None
         self._shard: tuple[tuple[Card, int, DataSettings], ClientData, Preparation | None] | None = None
         self._dealt: tuple[DataSettings, _Share] | None = None
 
     def card(self, how: DataSettings) -> Card:
-        """Return the description of this site's data.
-
-        Raises:
-            DataError: the data cannot be used, or hold several clients.
-            ConfigError: the settings ask for what one site cannot do alone.
-        """
+        """Return the description of this site's data."""
         if self._card is None or self._card[0] != how:
             found = self._own_card(how) if self.share is None else self._shared(how).card
-            self._card = how, found.checked(self.data)
+            self._card = how, Card.from_json(found.to_json(), self.data)  # as other hosts will
         return self._card[1]
 
     def shard(self, card: Card, number: int, how: DataSettings) -> ClientData:
-        """Return this site's data in their parts.
+        """Return this site's data in their parts, as client ``number`` of the run, by the card of all sites.
 
-        Args:
-            card: what all sites agreed on, see `merge`.
-            number: this client's number in the run. A share is the client of that number in the simulation, whatever
-                the number here.
-            how: the run's settings of data.
-
-        Raises:
-            DataError: the data cannot be used, or do not fit the card.
-            ConfigError: the settings ask for what one site cannot do alone.
+        A share is the client of that number in the simulation, whatever the number here.
         """
         return self._read(card, number, how)[0]
 
     def preparation(self, card: Card, number: int, how: DataSettings) -> Preparation | None:
-        """Return how the inputs of `shard` were made of raw data, for this client; None if that is not known.
-
-        Raises:
-            DataError, ConfigError: as `shard`.
-        """
+        """Return how the inputs of `shard` were made of raw data, for this client; None if that is not known."""
         return self._read(card, number, how)[1]
 
     def name(self, how: DataSettings) -> str:
@@ -254,53 +204,42 @@ class SiteData:
     def _own_card(self, how: DataSettings) -> Card:
         tables = self._tables(how)
         if tables:
-            check_scaling(how.scaling, self.data)
-            return table_card(tables, reading_of(how), name=self.data, texts=self.texts)
+            return table_card(tables, how, name=self.data, texts=self.texts)
         if self.texts:
             raise ConfigError(f"columns to describe as texts are for csv tables; {self.data} is not one")
         dataset = self._array(how)
         return Card("array", dataset.classes, dataset.labels, inputs=dataset.shape)
 
     def _own_shard(self, card: Card, number: int, how: DataSettings) -> tuple[ClientData, Preparation | None]:
-        tables = self._tables(how)
-        kind = "table" if tables else "array"
-        if card.kind != kind:
-            raise DataError(f"{self.data}: data of the kind {kind}, all sites agreed on {card.kind}")
-        if tables:
-            dataset = read_tables(tables, reading_of(how), name=self.data, card=card)
+        if tables := self._tables(how):
+            dataset = read_tables(tables, how, name=self.data, card=card)
             check_one_client(dataset.client_names, self.data)
         else:
-            dataset = _as_agreed(self._array(how), card, self.data)
-        return site_client(
-            dataset,
-            number,
-            seed=how.data_seed or 0,
-            test=how.test,
-            validation=how.validation,
-            split=how.split,
-            samples_per_client=how.samples_per_client,
-            min_samples=natural.min_samples if isinstance(natural := _partition(how), Natural) else 1,
-        )
+            dataset = as_agreed(self._array(how), card, self.data)
+        natural = _partition(how)
+        least = natural.min_samples if isinstance(natural, Natural) else 1
+        return site_client(dataset, number, how, min_samples=least)
 
     def _tables(self, how: DataSettings) -> list[Path]:
         """Return this site's csv files, if it has any and the settings can be followed by one site alone."""
-        if self.data in SOURCES:
+        tables = [] if self.data in SOURCES else csv_files([Path(self.data)])
+        partition, names = _partition(how), ("drop", "plant", "feature_noise")
+        cannot = [
+            *([f"built-in data, {self.data},"] if self.data in SOURCES else []),
+            *([] if isinstance(partition, Natural) else [f"partition '{partition.name}'"]),
+            *(["scaling 'pooled'"] if tables and how.scaling == "pooled" else []),
+            *(name for name in names if getattr(how, name)),
+        ]
+        if cannot:
             raise ConfigError(
-                f"{self.data} is built in, not this site's own data; to try things out give every site a share of it: "
-                "--share 0, --share 1 and so on"
+                f"a site takes its own data as they are, and cannot follow {listed(cannot)}, since this needs all data "
+                'in one place: set partition = "natural" and scaling = "client" in [data], in the simulator too, and '
+                "leave the others out; or deal out one data set: --share 0, --share 1 and so on"
             )
-        partition = _partition(how)
-        first = [] if isinstance(partition, Natural) else [f"partition '{partition.name}'"]
-        if what := first + [name for name in ("drop", "plant", "feature_noise") if getattr(how, name)]:
-            raise ConfigError(
-                f"a site takes its own data as they are, and cannot follow {listed(what)}, which need all data in one "
-                'place: set partition = "natural" in [data], in the simulator too, and leave the others out; or deal '
-                "out one data set with --share"
-            )
-        return csv_files([Path(self.data)])
+        return tables
 
     def _array(self, how: DataSettings) -> Dataset:
-        dataset = read(self.data, reading_of(how, site=True))
+        dataset = read(self.data, how, site=True)
         if isinstance(dataset, Federation):
             raise ConfigError(f"{self.data} gives a federation of several clients; a site brings its own data alone")
         check_one_client(dataset.client_names, self.data)
@@ -317,22 +256,19 @@ class SiteData:
                     f"so shares 0 to {len(federation) - 1}"
                 )
             card = Card("array", federation.classes, federation.labels, inputs=federation.shape)
-            made = None if federation.preparation is None else federation.preparation.of(self.share)
+            made = federation.preparation and federation.preparation.of(self.share)
             self._dealt = how, _Share(federation.name, card, federation.clients[self.share], made)
         return self._dealt[1]
 
     def _share_of(self, card: Card, how: DataSettings) -> tuple[ClientData, Preparation | None]:
         own = self._shared(how)
-        if own.card != card:
-            raise DataError(
-                f"{self.data}: inputs {list(own.card.shape)} and {own.card.classes} classes; all sites agreed on "
-                f"{list(card.shape)} and {card.classes}: with --share all of them need the same data set"
-            )
+        both = [f"inputs {list(c.shape)} and {c.classes} classes" for c in (own.card, card)]
+        fault = f"{both[0]}; all sites agreed on {both[1]}: with --share all of them need the same data set"
+        refuse_first(self.data, [] if own.card == card else [fault])
         return own.shard, own.preparation
 
 
-@dataclass(frozen=True)
-class _Share:
+class _Share(NamedTuple):
     """One client's share of a data set, with the name and card of the whole."""
 
     name: str
@@ -341,19 +277,11 @@ class _Share:
     preparation: Preparation | None
 
 
-def _as_agreed(dataset: Dataset, card: Card, where: str) -> Dataset:
-    """Return the same samples with the classes that all sites agreed on."""
-    if dataset.shape != card.inputs or (dataset.labels is None) != (card.labels is None):
-        raise DataError(
-            f"{where}: inputs {list(dataset.shape)} with {'named' if dataset.labels else 'numbered'} classes; all "
-            f"sites agreed on {list(card.inputs)} with {'named' if card.labels else 'numbered'} ones"
-        )
+def as_agreed(dataset: Dataset, card: Card, where: str, who: str = "all sites agreed on") -> Dataset:
+    """Return the same samples with the classes of a card, which is what ``who`` says."""
+    refuse_first(where, _misfits(Card("array", dataset.classes, dataset.labels, inputs=dataset.shape), card, who))
     known = card.labels or tuple(map(str, range(card.classes)))
     own = dataset.labels or tuple(map(str, range(dataset.classes)))
-    if unknown := [label for label in own if label not in known]:
-        raise DataError(
-            f"{where}: class {listed(unknown)} is not one of those that all sites agreed on, {listed(known)}"
-        )
     new = torch.tensor([known.index(label) for label in own])
     test, made = dataset.official_test, dataset.preparation
     return replace(
@@ -361,6 +289,19 @@ def _as_agreed(dataset: Dataset, card: Card, where: str) -> Dataset:
         y=new[dataset.y],
         classes=card.classes,
         labels=card.labels,
-        preparation=None if made is None else replace(made, labels=card.labels),
+        preparation=made and replace(made, labels=card.labels),
         official_test=None if test is None else Samples(test.x, new[test.y]),
     )
+
+
+def _misfits(own: Card, agreed: Card, who: str) -> Iterator[str]:
+    """Yield in what arrays differ from those that ``who`` says."""
+    kinds = [
+        f"{card.kind} inputs {list(card.inputs)} with {'numbered' if card.labels is None else 'named'} classes"
+        for card in (own, agreed)
+    ]
+    if kinds[0] != kinds[1]:
+        yield f"{kinds[0]}; {who} {kinds[1]}"
+    known = agreed.labels or tuple(map(str, range(agreed.classes)))
+    if unknown := [label for label in own.labels or map(str, range(own.classes)) if label not in known]:
+        yield f"class {listed(unknown)} is not one of those that {who}, {listed(known)}"

@@ -1,7 +1,8 @@
-"""Splitting of one client's samples into train, validation and test parts."""
+"""Splitting of one client's samples into train, validation and test parts, and the generators of all draws of data."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 import numpy as np
@@ -10,6 +11,13 @@ import numpy.typing as npt
 from fedkin.data.checks import Indices, check_range
 
 Parts = tuple[Indices, Indices, Indices]
+"""Numbers of a client's samples for training, validation and testing."""
+
+
+def generator(seed: int, *key: str | int) -> np.random.Generator:
+    """Return a generator keyed by the run's seed and the purpose of the draw, with a number where there are several."""
+    text = repr((int(seed), *key)).encode()
+    return np.random.default_rng(int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little"))
 
 
 def check_fractions(test: float, validation: float, samples_per_client: int | None = None) -> None:

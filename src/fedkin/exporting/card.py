@@ -230,10 +230,8 @@ def card(origin: ExportSource, taken: Taken, preparation: Preparation, inputs: l
 def tested(counts: Tensor, evaluated: Tensor | None, trained: Tensor) -> Tested:
     """Return the result of the exported model on the test part.
 
-    Args:
-        counts: its samples, predictions and correct ones by class, `fedkin.core.samples.tally`.
-        evaluated: those of the run's evaluation of the same round, None if there was none.
-        trained: the client's training samples by class ``[C]``, whose most frequent class is a constant answer.
+    ``counts`` are its samples, predictions and correct ones by class, ``evaluated`` those of the run's evaluation of
+    the same round; the most frequent class of the training samples ``trained [C]`` is a constant answer.
     """
     of = score(counts, trained)
     return Tested(

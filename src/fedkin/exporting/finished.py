@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fedkin.core import Bundle, ConfigError, RunFolderError
 from fedkin.core.errors import similar, typed
 from fedkin.core.settings import Gradient
 from fedkin.data import federation_of
-from fedkin.engines import Loop
+from fedkin.data.checks import listed
+from fedkin.engines import Job, Loop
 from fedkin.experiment.execute import one_thread
 from fedkin.experiment.prepare import Experiment, FinishedRun
 from fedkin.experiment.run_folder import RunFolder
@@ -29,34 +31,27 @@ Run = Result | Path | str
 
 
 def finished(run: Run) -> FinishedRun:
-    """Return the run with its clients. A folder may be of a finished or an interrupted run; it is not changed.
-
-    Raises:
-        RunFolderError: not a run folder, no round is done, or a file is damaged, or it is not of its config and data.
-        ConfigError: the folder was written by a program or by a run over real hosts.
-    """
+    """Return the run with its clients. A folder may be of a finished or an interrupted run; it is not changed."""
     if isinstance(run, Result):
         if run.finished is None:
             raise ConfigError("this result has no clients: only a result of fedkin.run has")
         finished: FinishedRun = run.finished
         return finished
     folder = RunFolder.open(run)
+    table, why = read_toml(folder.path / "config.toml"), ""
     if (folder.path / "clients.json").exists():
-        raise ConfigError(
-            f"{folder.path} is a run over real hosts: clients' data and states are on their machines, not here. When "
-            "the run ended, each node wrote the same folder with its own model to its own disk: "
-            "clients/CLIENT/RUN/model in the node's --folder"
+        why = (
+            "is a run over real hosts: clients' data and states are on their machines, not here. When the run ended, "
+            "each node wrote the same folder with its own model to its own disk: clients/CLIENT/RUN/model in the "
+            "node's --folder"
         )
-    table = read_toml(folder.path / "config.toml")
-    if "made_by" in table:
-        raise ConfigError(
-            f"{folder.path} was made by a program with {table['made_by']}; export from that program: "
-            f"result = fedkin.run(..., out={str(run)!r}, resume=True), then fedkin.export(result, client=0)"
+    elif "made_by" in table:
+        why = (
+            f"was made by a program with {table['made_by']}; export from that program: result = fedkin.run(..., "
+            f"out={str(run)!r}, resume=True), then fedkin.export(result, client=0)"
         )
-    return _loaded(folder, table)
-
-
-def _loaded(folder: RunFolder, table: dict[str, object]) -> FinishedRun:
+    if why:
+        raise ConfigError(f"{folder.path} {why}")
     settings = settings_from(table, str(folder.path / "config.toml"))
     federation = federation_of(settings.data, settings.run.seed)
     e = Experiment.prepare(settings, federation)
@@ -72,21 +67,15 @@ def _loaded(folder: RunFolder, table: dict[str, object]) -> FinishedRun:
 
 
 def _state(folder: RunFolder, e: Experiment) -> tuple[Server, Mapping[int, Bundle]] | None:
-    """Return what `RunFolder.load` does; again if the run went on meanwhile, and deleted what was to be read.
-
-    Raises:
-        RunFolderError: a file is damaged, or they are written too often to be read.
-    """
-    for _ in range(_TRIES):
+    """Return what `RunFolder.load` does; again if the run went on meanwhile, and deleted what was to be read."""
+    for left in reversed(range(_TRIES)):
         commit = read_commit(folder.path)
         try:
             return _load(folder, e)
         except RunFolderError:
-            if read_commit(folder.path) == commit:
+            if not left or read_commit(folder.path) == commit:
                 raise
-    raise RunFolderError(
-        f"{folder.path} is being written, faster than it can be read; export it when the run has ended"
-    )
+    return None
 
 
 def _load(folder: RunFolder, e: Experiment, *, best: bool = False) -> tuple[Server, Mapping[int, Bundle]] | None:
@@ -96,12 +85,7 @@ def _load(folder: RunFolder, e: Experiment, *, best: bool = False) -> tuple[Serv
 
 
 def at_best(p: FinishedRun) -> tuple[FinishedRun, Chosen]:
-    """Return the run as of the round with the highest validation accuracy, and the figures of this round.
-
-    Raises:
-        ConfigError: no client has validation samples, or the state after this round was not kept.
-        RunFolderError: a file is damaged.
-    """
+    """Return the run as of the round with the highest validation accuracy, and the figures of this round."""
     if p.folder is None:
         raise ConfigError("only a run with a folder keeps its best round: give it one, fedkin.run(..., out='FOLDER')")
     folder = RunFolder.open(p.folder)
@@ -127,32 +111,32 @@ def at_best(p: FinishedRun) -> tuple[FinishedRun, Chosen]:
 @contextmanager
 def simulation(p: FinishedRun) -> Iterator[Simulation]:
     """Yield the run's clients as they were after the last round, each computing as in the run."""
+    with clients_of(p.job, joins=list(p.joins)) as found:
+        found.restore(p.states, p.server.acks)
+        yield found
+
+
+@contextmanager
+def clients_of(job: Job, **more: Any) -> Iterator[Simulation]:
+    """Yield the clients of a job, computing one after another; the other arguments are those of `Simulation`."""
     with one_thread():
-        session = Loop().start(p.job)
+        session = Loop().start(job)
         try:
-            found = Simulation(session, len(p.federation), seed=p.job.seed, joins=list(p.joins))
-            found.restore(p.states, p.server.acks)
-            yield found
+            yield Simulation(session, len(job.shards), seed=job.seed, **more)
         finally:
             session.close()
 
 
 def number_of(p: FinishedRun, client: int | str) -> int:
-    """Return a client's number from its number or its name.
-
-    Raises:
-        ConfigError: there is no such client, or it has not joined yet.
-    """
-    names, count = p.federation.client_names or (), len(p.federation)
-    text = str(client)
-    if text in names:
-        number = names.index(text)
-    elif f"client {text}" in names:  # its number in the data, of which some clients may be left out
-        number = names.index(f"client {text}")
-    elif text.isdigit() and int(text) < count and not any(name.startswith("client ") for name in names):
+    """Return a client's number from its number or its name."""
+    names, count, text = p.federation.client_names or (), len(p.federation), str(client)
+    known = {name: number for number, name in enumerate(names)}
+    # or its number in the data, of which some clients may be left out
+    number = known.get(text, known.get(f"client {text}", count))
+    if text.isdigit() and number == count and not any(name.startswith("client ") for name in names):
         number = int(text)
-    else:
-        called = f", called {', '.join(names[:20])}{' ...' if len(names) > 20 else ''}" if names else ""
+    if number >= count:
+        called = f", called {listed(names)}" if names else ""
         raise ConfigError(
             f"there is no client {client!r}{similar(text, names)}; the run has clients 0 to {count - 1}{called}"
         )

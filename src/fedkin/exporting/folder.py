@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from fedkin.core import Bundle, ConfigError, ModelError, Net, RunFolderError
+from fedkin.core import Bundle, ConfigError, DataError, ModelError, Net, RunFolderError
 from fedkin.core.samples import tally
 from fedkin.data.preparation import Preparation
 from fedkin.exporting.card import FORMAT, ExportSource, Taken, card, readme, tested
@@ -27,18 +27,8 @@ log = logging.getLogger("fedkin.export")
 def write_export(origin: ExportSource, taken: Taken, place: Path, *, force: bool = False) -> None:
     """Write one model's folder; when this returns, it is on the disk.
 
-    A model that ONNX cannot express is written as weights only, with a warning.
-
-    Args:
-        origin: run that the model is from.
-        taken: the model.
-        place: the new folder.
-        force: replace an older export in ``place``.
-
-    Raises:
-        RunFolderError: ``place`` holds something else, or an export and not ``force``.
-        ConfigError: a model that predicts NaN.
-        OSError: it could not be written; what was there before is untouched.
+    A model that ONNX cannot express is written as weights only, with a warning. An older export is replaced by
+    ``force``, and untouched where the new one cannot be written.
     """
     net, method = origin.net, origin.method
     preparation = taken.preparation or Preparation("array", net.shape)
@@ -53,7 +43,7 @@ def write_export(origin: ExportSource, taken: Taken, place: Path, *, force: bool
     content: bytes | None = None
     try:
         content = program(net, method, taken.bundle, preparation, made.classes, x)
-    except ModelError as e:
+    except (ModelError, DataError) as e:
         made = msgspec.structs.replace(made, weights_only=str(e))
         log.warning("%s is exported as weights only: %s", taken.model, e)
     files: dict[str, bytes] = {
@@ -70,12 +60,11 @@ def write_export(origin: ExportSource, taken: Taken, place: Path, *, force: bool
 
 def require_free(place: Path, force: bool) -> None:
     """Raise `RunFolderError` unless an export may be written to this place."""
-    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
+    if not place.exists() or (place.is_dir() and not any(place.iterdir())) or (force and _is_export(place)):
         return
-    if not _is_export(place):
-        raise RunFolderError(f"{place} exists and is not an export; name another folder with --out")
-    if not force:
+    if _is_export(place):
         raise RunFolderError(f"{place} exists already; name another folder with --out, or replace it with --force")
+    raise RunFolderError(f"{place} exists and is not an export; name another folder with --out")
 
 
 def _logits(origin: ExportSource, taken: Taken, x: Tensor) -> Tensor:

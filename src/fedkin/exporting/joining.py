@@ -21,20 +21,20 @@ from fedkin.core import Aggregation, Bundle, ConfigError, DataError, Method
 from fedkin.core.samples import ClientData
 from fedkin.data import Card, Federation, load
 from fedkin.data.arrays import array_of
+from fedkin.data.checks import check_range, listed, refuse_first
 from fedkin.data.columns import raw_rows
 from fedkin.data.preparation import Preparation
+from fedkin.data.sites import as_agreed
 from fedkin.data.sources import csv_files
 from fedkin.data.sources.tables import Table, numbered_classes, read_csv
-from fedkin.engines import Loop
 from fedkin.evaluate import interval, score
 from fedkin.evaluate.choice import majority_class
-from fedkin.experiment.execute import one_thread
 from fedkin.experiment.prepare import FinishedRun
-from fedkin.exporting.finished import Run, finished, name_of, simulation
+from fedkin.exporting.finished import Run, clients_of, finished, name_of, simulation
 from fedkin.exporting.ranges import of_all, unusual_inputs, unusual_rows
 from fedkin.inspection.duplicates import FEW_INPUTS, hash_rows
 from fedkin.methods import Local
-from fedkin.server import Plan, Server, Simulation, asked, begin, common, rounds, welcome
+from fedkin.server import Plan, Server, asked, begin, common, rounds, welcome
 
 Source = Path | str | tuple[Any, Any]
 """A file or folder, or arrays ``(x [n, *shape], y [n])`` as the run's inputs."""
@@ -104,8 +104,8 @@ def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5), *, encoding: 
         DataError: data that cannot be read, or do not fit the run's inputs and classes; no test samples.
         ConfigError: invalid numbers of rounds; a run that cannot be continued, see `export`.
     """
-    if not after or min(after) < 0 or max(after) > 10_000:
-        raise ConfigError(f"after must be numbers of rounds from 0 to 10000, such as 0 1 5, got {list(after)}")
+    for rounds_more in after:
+        check_range("after, a number of rounds,", rounds_more, least=0, most=10_000)
     p = finished(run)
     new = newcomer(p, data, encoding)
     shard, where = new.shard, new.where
@@ -115,24 +115,16 @@ def join(run: Run, data: Source, after: Sequence[int] = (0, 1, 5), *, encoding: 
     way = _joined(p, shard, rounds_of_own)
     scores = {a: score(way.found[a].test, way.found[a].counts) for a in rounds_of_own}
     return Drill(
-        data=where,
-        title=p.experiment.title,
-        round=p.server.round,
-        train=len(shard.train),
-        validation=len(shard.validation),
-        test=len(shard.test),
-        cluster=way.clusters[0],
-        mates=_mates(p, way.labels),
+        data=where, title=p.experiment.title, round=p.server.round, train=len(shard.train),
+        validation=len(shard.validation), test=len(shard.test), cluster=way.clusters[0], mates=_mates(p, way.labels),
         weights=None if way.weights is None else _told(p, way.weights),
         accuracy={a: s.accuracy or 0.0 for a, s in scores.items()},
         interval={a: interval(s.correct, s.n_test) for a, s in scores.items()},
         macro_f1={a: s.macro_f1 or 0.0 for a, s in scores.items()},
         clusters={a: way.clusters[a] for a in rounds_of_own},
-        local=_alone(p, shard, sorted({*after, p.server.round})),
-        global_model=_global(p, shard),
-        constant=_constant(shard),
-        notes=notes_on(p, new),
-    )
+        local=_alone(p, shard, sorted({*after, p.server.round})), global_model=_global(p, shard),
+        constant=_constant(shard), notes=notes_on(p, new),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -153,24 +145,20 @@ def _joined(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> _Way:
     plan = _alone_in(c.plan, start + last)
     grouped = has(c.method, Grouped) is not None
     weights: Tensor | None = None
-    with one_thread():
-        session = Loop().start(replace(p.job, shards=[*(p.job.shards[i] for i in range(new)), shard]))
-        try:
-            answer = {t: [new] for t in range(start + 1, start + last + 1)}  # all are asked, only this client answers
-            clients = Simulation(session, new + 1, seed=p.job.seed, trace=answer)
-            clients.restore(p.states, p.server.acks)
-            seen, labels = welcome(c.method, c.net, clients, plan, server, None if grouped else [new])
-            found, clusters = {0: seen[new]}, {0: _of(labels, new)}
-            for report in islice(rounds(c.method, c.net, c.settings.training, clients, plan, server), last):
-                if report.weights is not None and weights is None and new in report.cohort:
-                    weights = report.weights[report.cohort.index(new)]
-                at = report.round - start
-                if at in after:
-                    found |= {at: asked(c.method, c.net, clients, plan, server, "evaluate", [new])[0][new]}
-                    chosen = found[at].get("cluster")
-                    clusters[at] = _of(report.clusters, new) if chosen is None else int(chosen)
-        finally:
-            session.close()
+    job = replace(p.job, shards=[*(p.job.shards[i] for i in range(new)), shard])
+    answer = {t: [new] for t in range(start + 1, start + last + 1)}  # all are asked, only this client answers
+    with clients_of(job, trace=answer) as clients:
+        clients.restore(p.states, p.server.acks)
+        seen, labels = welcome(c.method, c.net, clients, plan, server, None if grouped else [new])
+        found, clusters = {0: seen[new]}, {0: _of(labels, new)}
+        for report in islice(rounds(c.method, c.net, c.settings.training, clients, plan, server), last):
+            if report.weights is not None and weights is None and new in report.cohort:
+                weights = report.weights[report.cohort.index(new)]
+            at = report.round - start
+            if at in after:
+                found |= {at: asked(c.method, c.net, clients, plan, server, "evaluate", [new])[0][new]}
+                chosen = found[at].get("cluster")
+                clusters[at] = _of(report.clusters, new) if chosen is None else int(chosen)
     return _Way(found, clusters, labels, weights)
 
 
@@ -189,19 +177,14 @@ def _alone(p: FinishedRun, shard: ClientData, after: Sequence[int]) -> dict[int,
     c = p.experiment
     plan = _alone_in(c.plan, max(1, *after))
     method, found = Local(), dict[int, float]()
-    with one_thread():
-        session = Loop().start(replace(p.job, method=method, shards=[shard]))
-        try:
-            clients = Simulation(session, 1, seed=p.job.seed, joins=[0])
-            server = begin(method, c.net, plan)
-            seen, _ = welcome(method, c.net, clients, plan, server)
-            found[0] = _accuracy(seen[0].test)
-            for report in islice(rounds(method, c.net, c.settings.training, clients, plan, server), max(after)):
-                if report.round in after:
-                    own = asked(method, c.net, clients, plan, server, "evaluate")[0]
-                    found[report.round] = _accuracy(own[0].test)
-        finally:
-            session.close()
+    with clients_of(replace(p.job, method=method, shards=[shard]), joins=[0]) as clients:
+        server = begin(method, c.net, plan)
+        seen, _ = welcome(method, c.net, clients, plan, server)
+        found[0] = _accuracy(seen[0].test)
+        for report in islice(rounds(method, c.net, c.settings.training, clients, plan, server), max(after)):
+            if report.round in after:
+                own = asked(method, c.net, clients, plan, server, "evaluate")[0]
+                found[report.round] = _accuracy(own[0].test)
     return {a: found[a] for a in after}
 
 
@@ -266,11 +249,7 @@ class JoiningData:
 
 
 def newcomer(p: FinishedRun, data: Source, encoding: str | None = None) -> JoiningData:
-    """Return the joining client's samples, prepared and split as the run's.
-
-    Raises:
-        DataError, ConfigError: as `join`.
-    """
+    """Return the joining client's samples, prepared and split as the run's."""
     federation, how = p.federation, p.experiment.table.get("data", {})
     rows = None
     if isinstance(data, tuple):
@@ -280,8 +259,9 @@ def newcomer(p: FinishedRun, data: Source, encoding: str | None = None) -> Joini
         where = str(data)
         x, y, rows = _read(where, federation, encoding or how.get("encoding"))
     x = x.to(federation.clients[0].train.x.dtype)
-    if tuple(x.shape[1:]) != federation.shape:
-        raise DataError(f"{where}: inputs of shape {list(x.shape[1:])}, the run's are {list(federation.shape)}")
+    shapes = tuple(x.shape[1:]), federation.shape
+    fault = f"inputs of shape {list(shapes[0])}, the run's are {list(shapes[1])}"
+    refuse_first(where, [] if shapes[0] == shapes[1] else [fault])
     labels = federation.labels or tuple(map(str, range(federation.classes)))
     parts = {name: how[name] for name in ("test", "validation") if isinstance(how.get(name), float)}
     made = Federation.from_arrays(
@@ -303,8 +283,8 @@ def _several(p: FinishedRun, new: JoiningData) -> list[str]:
     if new.rows is None or client not in new.rows.columns:
         return []
     names = sorted(set(new.rows.column(client, "client")))
-    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-    return [f"the column {client} names {len(names)} clients ({shown}): their rows join as one"] if names[1:] else []
+    shown = f"{len(names)} clients ({listed(names, _SHOWN)})"
+    return [f"the column {client} names {shown}: their rows join as one"] if names[1:] else []
 
 
 def _client_column(p: FinishedRun) -> Any:
@@ -360,33 +340,22 @@ def _read(data: str, federation: Federation, encoding: str | None) -> tuple[Any,
         return *_rows(table, made, federation), table
     side = made.size[0] if made is not None and made.size is not None and made.resized else None
     found = load(data, image_size=side, site=True)
-    whole = found.rows(np.arange(len(found) + (0 if found.official_test is None else len(found.official_test))))
-    x = whole.x
+    x = found.rows(np.arange(len(found.all_labels))).x
     if x.ndim == 4 and len(federation.shape) == 3 and (x.shape[1], federation.shape[0]) == (1, 3):
         x = x.expand(-1, 3, -1, -1)  # grey images for a run on coloured ones
-    if labels is None and found.labels is not None:  # the run's classes are numbers: places of names say nothing
-        odd = [label for label in found.labels if not label.isdecimal()]
-        if odd:
-            raise DataError(
-                f"{data}: class {odd[0]!r} has a name, and the run's are the numbers 0 to {federation.classes - 1}; "
-                "give labels as numbers, without names"
-            )
-        labels = tuple(map(str, range(federation.classes)))
-    if labels is None or found.labels is None:
-        if found.classes > federation.classes:
-            raise DataError(f"{data}: has class {found.classes - 1}, the run knows 0 to {federation.classes - 1}")
-        return x, whole.y, None
-    unknown = [label for label in found.labels if label not in labels]
-    if unknown:
-        raise DataError(f"{data}: class {unknown[0]!r} is not one of the run's, {', '.join(labels)}")
-    return x, torch.tensor([labels.index(label) for label in found.labels])[whole.y], None
+    names = labels or tuple(map(str, range(federation.classes)))  # numbers are the places of these
+    card = Card("array", federation.classes, None if found.labels is None else names, inputs=found.shape)
+    agreed = as_agreed(found, card, data, "the run knows")
+    return x, agreed.all_labels, None
 
 
 def _rows(table: Table, made: Preparation, federation: Federation) -> tuple[Any, Any]:
     """Return inputs and classes of a table."""
     if made.per_client:
-        raise ConfigError("the run scales each client's columns by its own values (scaling = 'client'), and a "
-                          "joining client has none yet; run with scaling = 'pooled' to use join")  # fmt: skip
+        raise ConfigError(
+            "the run scales each client's columns by its own values (scaling = 'client'), and a joining client has "
+            "none yet; run with scaling = 'pooled' to use join"
+        )
     labels = federation.labels or tuple(map(str, range(federation.classes)))
     whole = not made.binary and all(label.lstrip("-").isdecimal() for label in labels)
     card = Card("table", federation.classes, labels, whole, target=made.target, binary=made.binary)

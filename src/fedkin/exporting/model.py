@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import csv
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import StringIO
 from math import prod
@@ -21,10 +22,10 @@ import numpy.typing as npt
 
 from fedkin.core import DataError, ModelError, RunFolderError
 from fedkin.data.arrays import channels_first
+from fedkin.data.checks import listed, refuse_first
 from fedkin.data.columns import Row, raw_rows
 from fedkin.data.sources import csv_files
-from fedkin.data.sources.npz import read_array, read_arrays
-from fedkin.data.sources.reading import listed
+from fedkin.data.sources.npz import read_array, read_arrays, scale_of
 from fedkin.data.sources.tables import read_csv
 from fedkin.display import printable
 from fedkin.exporting.card import ExportCard
@@ -33,7 +34,7 @@ from fedkin.exporting.ranges import Ranges, unusual_inputs, unusual_rows
 from fedkin.report.tables import cells
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
-_LARGEST = 64 << 20  # bytes of a card
+_LARGEST = 2 << 30  # bytes of a file, as ONNX limits them
 _MOST = 10**8  # numbers of one input
 Array = npt.NDArray[Any]
 Probabilities = npt.NDArray[np.float32]
@@ -115,13 +116,12 @@ class Export:
             DataError: the model does not accept this kind of file, a column or an array is missing, an image has
                 another size.
         """
-        path = Path(path)
-        if not path.exists():
-            raise DataError(f"no file {path}")
-        kind = "image" if path.is_dir() or path.suffix.lower() in _IMAGES else "table" if csv_files([path]) else "array"
-        readable = path.suffix.lower() in ((".npz", ".npy") if array is None else (".npz",))
-        if not readable if kind == "array" else kind != self.card.preparation.kind:
-            raise DataError(f"{path}: cannot be read by this model; {self._takes()}")
+        path, own = Path(path), self.card.preparation.kind
+        suffix = path.suffix.lower()
+        kind = "image" if path.is_dir() or suffix in _IMAGES else "array" if suffix in (".npz", ".npy") else "table"
+        if not path.exists() or (kind != own and kind != "array") or (array is not None and suffix != ".npz"):
+            what = f"{path} cannot be read by this model" if path.exists() else f"no file {path}"
+            raise DataError(f"{what}; {self._takes()}")
         rows: Sequence[str] = ()
         if kind == "table":
             table = read_csv(csv_files([path]), path.name, encoding)
@@ -148,25 +148,26 @@ class Export:
         made, shape = self.card.preparation, self.card.preparation.shape
         if x.shape[1:] != shape and (first := channels_first(x)).shape[1:] == shape:
             x = first
-        if x.dtype.kind not in "iufb" or x.shape[1:] != shape:
-            raise DataError(f"expected numbers [n, {', '.join(map(str, shape))}], got {x.dtype} {list(x.shape)}")
         if scale is not None or (made.kind != "table" and made.factor != 1 and x.dtype.kind in "iu"):
             x = x.astype(np.float32) * np.float32(scale or made.factor)
-        if not np.isfinite(x).all():
-            raise DataError("the inputs hold values that are not finite (nan or infinity); fill or drop them")
-        if self.card.dtype == "int64" and (x != x.astype(np.int64)).any():
-            raise DataError("the inputs hold fractions; this model takes whole numbers, such as numbers of words")
+        refuse_first("the inputs", self._faults(x))
         x = x.astype(self.card.dtype)
         return self._run(feed(made, x)), unusual_inputs(x, self.ranges)
 
     def _run(self, given: dict[str, Array]) -> Probabilities:
-        try:
-            found = run(self._program, given)
-        except ModelError as e:
-            raise DataError(f"the model {e}") from e
-        if np.isnan(found).any():
-            raise DataError("the model gives no number (nan) for these inputs: they are too large, or it has diverged")
+        found = run(self._program, given)
+        fault = "gives no number (nan) for these inputs: they are too large, or it has diverged"
+        refuse_first("the model", [fault] if np.isnan(found).any() else [])
         return found
+
+    def _faults(self, x: Array) -> Iterator[str]:
+        shape = self.card.preparation.shape
+        if x.dtype.kind not in "iufb" or x.shape[1:] != shape:
+            yield f"expected numbers [n, {', '.join(map(str, shape))}], got {x.dtype} {list(x.shape)}"
+        if not np.isfinite(x).all():
+            yield "they hold values that are not finite (nan or infinity); fill or drop them"
+        if self.card.dtype == "int64" and (x != x.astype(np.int64)).any():
+            yield "they hold fractions; this model takes whole numbers, such as numbers of words"
 
     def _takes(self) -> str:
         shape = ", ".join(map(str, self.card.preparation.shape))
@@ -196,23 +197,17 @@ def load_export(folder: Path | str) -> Export:
             f"{card.network.name} in Python"
         )
     file = place / "model.onnx"
-    content = _content(file, 2 << 30)
-    try:
+    with _undamaged(file):
+        content = file.read_bytes()
         require_harmless(content)
         program = session(content)
         model = Export(card, program, _decoded(r, Ranges) if (r := place / "ranges.json").exists() else None)
         _require_fitting(model, program)
-    except (ModelError, DataError) as e:
-        raise RunFolderError(f"{file}: {e}; export the model again") from e
     return model
 
 
 def read_card(place: Path) -> ExportCard:
-    """Return the card of an export.
-
-    Raises:
-        RunFolderError: there is none, or it is damaged.
-    """
+    """Return the card of an export."""
     return _decoded(place / "card.json", ExportCard)
 
 
@@ -228,21 +223,20 @@ def _require_fitting(model: Export, program: Any) -> None:
     run(program, feed(card.preparation, np.zeros((1, *shape), card.dtype)))
 
 
-def _content(file: Path, largest: int) -> bytes:
-    """Return the bytes of a file, and not of a pipe or a device, up to a size."""
-    if not file.is_file():
-        raise RunFolderError(f"{file.parent} is not an exported model: it has no file {file.name}")
-    if file.stat().st_size > largest:
-        raise RunFolderError(f"{file} is larger than {largest} bytes; export the model again")
-    return file.read_bytes()
-
-
 def _decoded(file: Path, kind: type[S]) -> S:
-    content = _content(file, _LARGEST)
+    with _undamaged(file):
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+
+
+@contextmanager
+def _undamaged(file: Path) -> Iterator[None]:
+    """Turn errors of reading a file of an export into a `RunFolderError`; no pipe or device is waited for."""
     try:
-        return msgspec.json.decode(content, type=kind)
-    except (ValueError, OverflowError, RecursionError, DataError) as e:
-        raise RunFolderError(f"{file} is damaged ({str(e)[:300]}); export the model again") from e
+        if not file.is_file() or file.stat().st_size > _LARGEST:
+            raise FileNotFoundError(f"it is no file of at most {_LARGEST:,} bytes")
+        yield
+    except (OSError, ValueError, OverflowError, RecursionError, ModelError, DataError) as e:
+        raise RunFolderError(f"{file} is missing or damaged ({str(e)[:300]}); export the model again") from e
 
 
 def write_csv(found: Predicted) -> bytes:
@@ -283,7 +277,4 @@ def _array(path: Path, name: str | None) -> tuple[Array, float | None]:
             f"{path} holds {missing}{listed(list(found)) or 'nothing'}; name the array with the inputs, such as "
             f"--array {such}"
         )
-    scale = found.get("scale")
-    if scale is not None and (scale.size != 1 or scale.dtype.kind not in "iuf"):
-        raise DataError(f"{path}: scale must be one number, got {scale.dtype} of shape {list(scale.shape)}")
-    return found[name], None if scale is None else float(scale.item())
+    return found[name], scale_of(found, path)

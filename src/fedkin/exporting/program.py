@@ -10,7 +10,8 @@ import io
 import logging
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from fedkin.core import Bundle, Method, ModelError, Net
+from fedkin.core import Bundle, DataError, FedkinError, Method, ModelError, Net
 from fedkin.data.columns import Raw, unscaled
 from fedkin.data.preparation import Preparation
 from fedkin.exporting.card import ProgramInput
@@ -94,12 +95,7 @@ class _Predictor(nn.Module):
 def program(
     net: Net, method: Method, bundle: Bundle, preparation: Preparation, labels: Sequence[str], x: Tensor
 ) -> bytes:
-    """Return the program of a model, which gives the probabilities of ``method.predict``; tested at inputs ``x``.
-
-    Raises:
-        ModelError: ONNX cannot express it; the message states the reason.
-    """
-    import onnx
+    """Return the program of a model, which gives the probabilities of ``method.predict``; tested at inputs ``x``."""
 
     def logits(x: Tensor) -> Tensor:
         return method.predict(net, bundle, x)
@@ -107,25 +103,17 @@ def program(
     try:
         with torch.no_grad():
             _require_one_way(logits, net.inputs(2).contiguous())
-            content = _traced(net, _Predictor(preparation, logits))
-        model = onnx.load_model_from_string(content)
-        _name(model, inputs_of(preparation, str(net.dtype).removeprefix("torch.")), labels)
-        onnx.checker.check_model(model)
-        content = model.SerializeToString()
-        made = session(content)
-        for part in (net.inputs(1), net.inputs(5), *x.split(256)):
-            if preparation.kind == "table":  # with values that this preparation gives: those of columns have few digits
-                part = preparation.scaled(unscaled(part.numpy(), preparation.columns))
-            with torch.no_grad():
+            with _reported("ONNX cannot express it"):  # tracing and checking of anybody's network may raise anything
+                inputs = inputs_of(preparation, str(net.dtype).removeprefix("torch."))
+                content = _named(_traced(net, _Predictor(preparation, logits)), inputs, labels)
+            made = session(content)
+            for part in (net.inputs(1), net.inputs(5), *x.split(256)):
+                if preparation.kind == "table":  # with values that it gives: those of columns have few digits
+                    part = preparation.scaled(unscaled(part.numpy(), preparation.columns))
                 _require_same(made, preparation, part.contiguous().numpy(), logits(part).softmax(1))
-    except ModelError:
-        raise
-    except Exception as e:  # tracing and checking of a network of anybody's code may raise anything
-        text = str(e).strip().splitlines() or [""]
-        raise ModelError(f"ONNX cannot express it ({type(e).__name__}: {text[0][:200]})") from e
     finally:
         net.release()
-    return bytes(content)
+    return content
 
 
 def _require_same(made: Any, preparation: Preparation, x: Array, wanted: Tensor) -> None:
@@ -176,10 +164,12 @@ def _traced(net: Net, predictor: _Predictor) -> bytes:
     return bytes(file.getvalue())
 
 
-def _name(model: Any, inputs: Sequence[ProgramInput], labels: Sequence[str]) -> None:
-    """Give a traced program its inputs by name, texts as they are, and the names of the classes."""
+def _named(content: bytes, inputs: Sequence[ProgramInput], labels: Sequence[str]) -> bytes:
+    """Return a traced program with its inputs by name, texts as they are, and the names of the classes."""
+    import onnx
     from onnx import TensorProto, helper
 
+    model = onnx.load_model_from_string(content)
     types = {"float": TensorProto.FLOAT, "double": TensorProto.DOUBLE, "int64": TensorProto.INT64}
     types["string"] = TensorProto.STRING
     graph = model.graph
@@ -203,6 +193,8 @@ def _name(model: Any, inputs: Sequence[ProgramInput], labels: Sequence[str]) -> 
         del field[:]
         field.extend(values)
     model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString())
 
 
 def _copied(message: Any) -> Any:
@@ -220,10 +212,8 @@ def require_harmless(content: bytes) -> None:
     """
     import onnx
 
-    try:
+    with _reported("is not an ONNX program"):
         model = onnx.load_model_from_string(content)
-    except Exception as e:  # of protobuf, whose classes depend on its build
-        raise ModelError(f"is not an ONNX program ({e})") from e
     tensors = [*model.graph.initializer, *(t for s in model.graph.sparse_initializer for t in (s.values, s.indices))]
     attributes = [a for node in model.graph.node for a in node.attribute]
     for a in attributes:
@@ -249,40 +239,32 @@ def _runtime() -> Any:
 
 
 def session(content: bytes) -> Any:
-    """Return a program ready to run, an ``onnxruntime.InferenceSession``.
-
-    Raises:
-        ModelError: it is not valid.
-    """
+    """Return a program ready to run, an ``onnxruntime.InferenceSession``."""
     ort = _runtime()
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.add_session_config_entry("session.use_env_allocators", "1")
-    try:
+    with _reported("cannot be loaded"):
         return ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    except Exception as e:  # onnxruntime has a class per status code
-        raise ModelError(f"cannot be loaded ({_line(e)})") from e
 
 
 def run(program: Any, given: dict[str, Array]) -> npt.NDArray[np.float32]:
-    """Return the probabilities ``[n, C]`` of a program from `session`.
-
-    Raises:
-        ModelError: it fails on these inputs.
-    """
+    """Return the probabilities ``[n, C]`` of a program from `session`."""
     n = len(next(iter(given.values())))
     if n == 0:
         return np.zeros((0, program.get_outputs()[1].shape[1]), dtype=np.float32)
-    try:
+    with _reported("the model fails on these inputs", DataError):
         parts = [
             program.run([OUTPUTS[1]], {name: values[at : at + CHUNK] for name, values in given.items()})[0]
             for at in range(0, n, CHUNK)
         ]
-    except Exception as e:  # onnxruntime has a class per status code
-        raise ModelError(f"fails on these inputs ({_line(e)})") from e
     return np.concatenate(parts)
 
 
-def _line(error: Exception) -> str:
-    """Return an error's text as one short line."""
-    return " ".join(str(error).split())[:300]
+@contextmanager
+def _reported(what: str, kind: type[FedkinError] = ModelError) -> Iterator[None]:
+    """Turn any error into one of fedkin's; protobuf and onnxruntime have many classes of them."""
+    try:
+        yield
+    except Exception as e:
+        raise kind(f"{what} ({type(e).__name__}: {' '.join(str(e).split())[:300]})") from e

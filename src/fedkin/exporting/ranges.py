@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from fedkin.core.samples import ClientData
 from fedkin.data import Federation
+from fedkin.data.checks import listed
 from fedkin.data.columns import Input, Raw, Row, digits, text_of, unscaled
 from fedkin.data.preparation import Preparation
 
@@ -100,9 +101,7 @@ def of_client(shard: ClientData, preparation: Preparation | None) -> Ranges:
 def of_all(federation: Federation, *, exact: bool = False) -> Ranges:
     """Return the ranges of the training parts of all clients together.
 
-    Args:
-        federation: the clients' data.
-        exact: return extremes and all digits, for a comparison that stays on this machine.
+    ``exact`` keeps extremes and all digits, for a comparison that stays on this machine.
     """
     made, n = federation.preparation, int(federation.sizes()[:, 0].sum()) * prod(federation.shape)
     each = [_thinned(shard.train.x.numpy(), n) for shard in federation.clients]
@@ -166,12 +165,8 @@ def unusual_rows(
 ) -> list[str]:
     """Compare rows with the training rows: a sentence per column with other values, with counts.
 
-    Args:
-        rows: the fields by column.
-        raw: the same rows from `fedkin.data.columns.raw_rows`.
-        columns: the inputs.
-        ranges: of the training data; columns that are not in it are compared with their categories only.
-        unused: columns that training data may have and the network does not use: the class, the client.
+    Columns that are not in ``ranges`` are compared with their categories only. ``raw`` are the rows from
+    `fedkin.data.columns.raw_rows`, ``unused`` columns that training data may have and the network does not use.
     """
     found = []
     for values, column in zip(raw.T, columns, strict=True):
@@ -185,7 +180,7 @@ def unusual_rows(
     new = list(dict.fromkeys(name for row in rows for name in row if name not in known))
     if new:
         these = "this column" if len(new) == 1 else "these columns"
-        found.append(f"not looked at, since the model does not know {these}: {_listed(new, 10)}")
+        found.append(f"not looked at, since the model does not know {these}: {listed(new, 10)}")
     return found
 
 
@@ -244,11 +239,11 @@ def _texts(texts: Sequence[str], values: Raw, column: Input, of: Seen | None) ->
         usual = {_folded(text): text for text in known}
         alike = [f"{t!r} is {usual[_folded(t)]!r}" for t in sorted(odd) if _folded(t) in usual]
         found.append(
-            f"{_quoted(odd)} in {len(new)} of {n} rows; training had {_listed([c or 'nothing' for c in known], 8)}. "
+            f"{_quoted(odd)} in {len(new)} of {n} rows; training had {listed([c or 'nothing' for c in known], 8)}. "
             "Such a field carries no information for the model"
         )
         if alike:
-            found[-1] += f"; {_listed(alike, _SHOWN)} but for capitals or the form of its letters (Unicode): write it "
+            found[-1] += f"; {listed(alike, _SHOWN)} but for capitals or the form of its letters (Unicode): write it "
             found[-1] += "in the same way"
     if of is not None and of.texts is not None:
         others = [known[int(i)] for i in values if i >= 0 and known[int(i)] not in of.texts]
@@ -262,7 +257,7 @@ def _folded(text: str) -> str:
 
 
 def _quoted(texts: Iterable[str]) -> str:
-    return _listed([repr(t) if t else "nothing" for t in sorted(set(texts))], _SHOWN)
+    return listed([repr(t) if t else "nothing" for t in sorted(set(texts))], _SHOWN)
 
 
 def _some(values: Raw) -> str:
@@ -274,8 +269,3 @@ def _some(values: Raw) -> str:
 
 def _short(value: float) -> str:
     return f"{value:.6g}" if abs(value) < 1e6 and not float(value).is_integer() else f"{value:.15g}"
-
-
-def _listed(names: Sequence[str], limit: int) -> str:
-    rest = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {rest} more" if rest > 0 else "")

@@ -4,10 +4,8 @@ found = fedkin.inspect("hospitals/", target="outcome")
 print([f.what for f in found.of("warning")])
 
 ``finding``     Finding and Inspection: the results
-``sources``     what kind of source it is, and its first lines
-``fields``      columns as values; ``columns`` what gives clients or classes away
-``majority``    the most frequent class of each client, and advice
-``shares``      clients and classes; ``duplicates`` samples that occur more than once
+``columns``     columns as values, and what gives clients or classes away
+``shares``      clients and classes, and advice; ``duplicates`` samples that occur more than once
 ``look``        all of it, in order; and what can be found in passing, before a run
 """
 
@@ -25,15 +23,8 @@ from fedkin.inspection.look import glance, look
 from fedkin.inspection.shares import require_two_classes
 
 __all__ = [
-    "ClientSummary",
-    "ColumnSummary",
-    "Finding",
-    "Inspection",
-    "glance",
-    "inspect",
-    "look",
-    "require_two_classes",
-]
+    "ClientSummary", "ColumnSummary", "Finding", "Inspection", "glance", "inspect", "look", "require_two_classes",
+]  # fmt: skip
 
 
 def inspect(

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedkin.core.errors import counted
 from fedkin.data.checks import PARTS, Indices
 from fedkin.data.federation import Federation
-from fedkin.inspection.fields import Fields, Mask
+from fedkin.inspection.columns import Fields, Mask
 from fedkin.inspection.finding import EXAMPLES, Finding, Severity, percent
 
 MOST_VALUES = 2_000_000_000
@@ -28,10 +28,8 @@ _TEST = PARTS.index("test")
 class HashedSamples:
     """Samples of a federation by the hashes of their inputs; all arrays ``[n]``.
 
-    Attributes:
-        group: number of the input: equal inputs have equal numbers.
-        label, client, part, number: class, client, part (in the order of `PARTS`) and number in that part.
-        names: name of each client.
+    ``group`` is the number of the input, equal for equal inputs; ``label``, ``client``, ``part`` (in the order of
+    `PARTS`) and ``number`` in that part say which sample it is; ``names`` are those of the clients.
     """
 
     group: Indices
@@ -101,9 +99,7 @@ def alike(fields: Fields) -> float:
 def duplicates(rows: HashedSamples, by_chance: float | None = None) -> list[Finding]:
     """Return findings on copies between train and test and between clients, and on those with two labels.
 
-    Args:
-        rows: all samples.
-        by_chance: probability that two inputs are equal without being copies, see `alike`; None: not known.
+    ``by_chance`` is the probability that two inputs are equal without being copies, see `alike`; None: not known.
     """
     few = _coarse(rows, by_chance)
     return [finding for check in (_leaking, _between, _conflicts) for finding in check(rows, few)]
@@ -192,9 +188,5 @@ def _clients(rows: HashedSamples, mask: Mask) -> tuple[str, ...]:
 
 
 def _severity(share: float, few: bool, limit: float = FEW) -> Severity:
-    """Return the severity of N copies: a note up to ``limit``.
-
-    For test samples the limit is the largest standard error of their accuracy, 0.5 / sqrt(n): a smaller effect is lost
-    in the chance of which samples are tested.
-    """
+    """Return a note up to ``limit``: of test samples the largest standard error of their accuracy, 0.5 / sqrt(n)."""
     return "note" if few or share <= limit else "warning"

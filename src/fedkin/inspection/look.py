@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedkin.core.errors import FedkinError, counted
+from fedkin.core.errors import DataError, FedkinError, counted
 from fedkin.core.settings import DataSettings
 from fedkin.data.checks import PARTS, Indices
 from fedkin.data.dataset import Dataset
@@ -18,19 +18,26 @@ from fedkin.data.federation import Federation
 from fedkin.data.image_files import listening
 from fedkin.data.partition import Natural, Partition
 from fedkin.data.shelf import Shelf, is_shelf
-from fedkin.data.sites import fetched, partition_of, reading_of, share_out
-from fedkin.data.sources import WORDS, kind_of
+from fedkin.data.sites import fetched, partition_of, share_out
+from fedkin.data.sources import WORDS, csv_files, kind_of
 from fedkin.data.sources.hub import open_hub
-from fedkin.data.sources.npz import likely_clients_of
-from fedkin.inspection import columns
+from fedkin.data.sources.npz import likely_clients_of, read_arrays
+from fedkin.inspection.columns import fields_of, of_columns
 from fedkin.inspection.duplicates import alike, duplicates, read_rows
-from fedkin.inspection.fields import Fields, fields_of
-from fedkin.inspection.finding import ClientSummary, Finding, Inspection, first, ordered
-from fedkin.inspection.majority import advice_of, one_sided_of, partition_advice, summary_of
-from fedkin.inspection.shares import classes_of, clients_of, parts_of, units_of
-from fedkin.inspection.sources import as_read, first_look, npz_of, refused
+from fedkin.inspection.finding import EXAMPLES, ClientSummary, Finding, Inspection, first, ordered
+from fedkin.inspection.shares import (
+    advice_of,
+    classes_of,
+    clients_of,
+    one_sided_of,
+    partition_advice,
+    parts_of,
+    summary_of,
+    units_of,
+)
 
 Step = Callable[[str], None]
+_LINE, _LINES = 160, 4  # characters of a line, and lines, that are shown
 QUICK = 300_000
 """Numbers in all inputs together up to which columns and copies are checked in passing: a tenth of a second."""
 
@@ -40,19 +47,15 @@ def look(
     how: DataSettings,
     *,
     partition: Partition | None = None,
-    on_step: Step | None = None,
+    on_step: Step = lambda text: None,
 ) -> Inspection:
     """Return what is understood of the data, and what looks wrong; bad data are findings, not exceptions.
 
-    Args:
-        data: a name or path as for `load`, or what was read already.
-        how: how they are read and shared out.
-        partition: a program's own, in place of that of ``how``.
-        on_step: called with what is being done now.
+    ``data`` is a name or path as for `load`, or what was read already; a program may have a partition of its own, in
+    place of that of ``how``; ``on_step`` is called with what is being done now.
     """
-    tell = on_step or (lambda text: None)
-    with listening(tell):
-        return _look(data, how, partition, tell)
+    with listening(on_step):
+        return _look(data, how, partition, on_step)
 
 
 def _look(
@@ -70,11 +73,8 @@ def _look(
         if kind == "federation":
             return _shared(seen, Federation.open(data), [], tell)
         if kind == "hub":
-            seen = replace(seen, seen=open_hub(str(data), reading_of(how)).description())
-        # copies are found at any scale, if it is the same for all clients
-        found = fetched(data, how.but(scaling="pooled"))
-        if how.scaling != "pooled":
-            fetched(data, how)  # would a run be refused?
+            seen = replace(seen, seen=open_hub(str(data), how).description())
+        found = fetched(data, how.but(scaling="pooled"))  # copies are found at a scale that all clients share
     except FedkinError as error:
         return replace(seen, findings=(refused("refused", error),))
     if isinstance(found, Federation):
@@ -100,24 +100,18 @@ def _read(seen: Inspection, dataset: Dataset, how: DataSettings, partition: Part
     tell("looking at the inputs")
     inputs = fields_of(dataset)
     seen = replace(
-        seen,
-        read=len(dataset) + (0 if test is None else len(test)),
-        inputs=_inputs(dataset),
+        seen, read=len(dataset) + (0 if test is None else len(test)), inputs=_inputs(dataset),
         classes=dataset.labels or tuple(map(str, range(dataset.classes))),
         columns=tuple(f.summary() for f in inputs.inputs) if inputs is not None and dataset.table is not None else (),
-    )
-    found = [*units_of(dataset, partition, how.split), *_of_columns(inputs)]
+    )  # fmt: skip
+    found = [*units_of(dataset, partition, how.split), *of_columns(inputs)]
     tell("sharing out")
     try:
         federation = share_out(dataset, how, partition)
     except FedkinError as error:
         counts = tuple(np.bincount(dataset.y.numpy(), minlength=dataset.classes).tolist())
-        return replace(
-            seen,
-            samples=seen.read,
-            class_samples=counts,
-            findings=ordered([*map(as_read, dataset.notes), *found, refused("cannot-be-shared-out", error)]),
-        )
+        faults = ordered([*map(as_read, dataset.notes), *found, refused("cannot-be-shared-out", error)])
+        return replace(seen, samples=seen.read, class_samples=counts, findings=faults)
     notes = federation.notes if isinstance(partition, Natural) else dataset.notes
     apart = "kept apart" if how.split == "official" else "shared out with the rest"
     kept = "" if test is None else f"; the official test part ({counted(len(test), 'sample')}) is {apart}"
@@ -145,18 +139,14 @@ def _shared(
     names = tuple(c.name for c in clients)
     tell("looking for copies")
     found = [*before, *labels, *duplicates(read_rows(federation, names), by_chance)]
-    kind = _type(federation.clients[0].train.x)
+    kind = str(federation.clients[0].train.x.dtype).removeprefix("torch.")
     return replace(
-        seen,
-        samples=int(counts.sum()),
+        seen, samples=int(counts.sum()),
         inputs=seen.inputs or f"{' x '.join(map(str, federation.shape))} numbers, {kind}",
-        sharing=seen.sharing or f"{federation.name}, {counted(len(clients), 'client')}",
-        classes=classes,
-        class_samples=tuple(counts.sum(axis=0).tolist()),
-        clients=clients,
-        findings=ordered(found),
+        sharing=seen.sharing or f"{federation.name}, {counted(len(clients), 'client')}", classes=classes,
+        class_samples=tuple(counts.sum(axis=0).tolist()), clients=clients, findings=ordered(found),
         advice=(advice_of(clients, classes, counts.sum(axis=0).tolist()),),
-    )
+    )  # fmt: skip
 
 
 def labels_of(
@@ -182,11 +172,7 @@ def glance(found: Dataset | Federation, federation: Federation) -> tuple[Finding
     """Return the findings of an inspection in data that a run has read anyway, errors first: no file is read for it.
 
     Labels and clients; of data of up to `QUICK` numbers columns and copies as well. A federation on disk is not looked
-    at.
-
-    Args:
-        found: the data as they were read; a federation if they were shared out already.
-        federation: the same, shared out.
+    at. ``found`` are the data as they were read, and ``federation`` the same, shared out.
     """
     if isinstance(federation.clients, Shelf):
         return ()
@@ -196,7 +182,7 @@ def glance(found: Dataset | Federation, federation: Federation) -> tuple[Finding
     inputs = fields_of(found) if isinstance(found, Dataset) else None
     rows = read_rows(federation, tuple(c.name for c in clients))
     copies = duplicates(rows, None if inputs is None else alike(inputs))
-    return ordered([*_of_columns(inputs), *labels, *copies])
+    return ordered([*of_columns(inputs), *labels, *copies])
 
 
 def _settings(partition: Partition) -> str:
@@ -212,13 +198,61 @@ def _inputs(dataset: Dataset) -> str:
     what = f"images of {shape} (channels x height x width)" if len(dataset.shape) == 3 else f"{shape} numbers"
     scale = 255 if dataset.x.dtype == torch.uint8 else 1  # bytes become 0..1 when they are shared out
     low, high = (float(end) / scale for end in dataset.x.aminmax())
-    return f"{what}, {_type(dataset.x)}, {low:.3g} to {high:.3g}"
+    kind = "float32" if scale == 255 else str(dataset.x.dtype).removeprefix("torch.")
+    return f"{what}, {kind}, {low:.3g} to {high:.3g}"
 
 
-def _type(x: torch.Tensor) -> str:
-    return "int64" if x.dtype == torch.int64 else "float32"
+# ---- what lies at a source -------------------------------------------------------------------------------------------
+def first_look(data: str | Path, kind: str) -> tuple[str, ...]:
+    """Return the first lines of a table, the arrays of an npz file, or the names in a folder."""
+    path = Path(data)
+    if kind == "table":
+        paths = csv_files([path])
+        if len(paths) == 1:
+            return _lines(paths[0])
+        others = first([p.name for p in paths[1:]], 3 * EXAMPLES)
+        return (f"{paths[0].name}, the first of {len(paths)} files:", *_lines(paths[0]), f"the others: {others}")
+    if kind == "npz":
+        try:
+            arrays = read_arrays(npz_of(path))
+        except DataError:  # the reader will report it
+            return ()
+        shapes = {name: " x ".join(map(str, a.shape)) or "one value" for name, a in arrays.items()}
+        return tuple(f"{name}: {a.dtype}, shape {shapes[name]}" for name, a in arrays.items())
+    names = sorted(p.name + ("/" if p.is_dir() else "") for p in path.iterdir()) if path.is_dir() else []
+    return tuple(names[:20]) + ((f"and {len(names) - 20} more",) if len(names) > 20 else ())
 
 
-def _of_columns(inputs: Fields | None) -> list[Finding]:
-    """Return findings on inputs that give the client or the class away."""
-    return [] if inputs is None else [finding for check in columns.CHECKS for finding in check(inputs)]
+def npz_of(path: Path) -> Path:
+    """Return an npz file, or the first one of a folder."""
+    return path if path.is_file() else min(path.glob("*.npz"))
+
+
+def refused(code: str, error: FedkinError) -> Finding:
+    """Return a reader's message as a finding.
+
+    After its last semicolon stands its advice, or what there is instead.
+    """
+    what, _, advice = str(error).rpartition("; ")
+    if not what or advice.startswith(("it ", "got ", "the columns", "there are", "did you mean")):
+        what, advice = str(error), "correct it and look again"
+    return Finding(code, "error", what, "a run stops here", advice)
+
+
+def as_read(note: str) -> Finding:
+    """Return a reader's note as a finding; after its semicolon stands its advice."""
+    what, _, todo = note.partition("; ")
+    return Finding("as-read", "note", what, "the data were read this way", todo or "correct the data if it is wrong")
+
+
+def _lines(path: Path) -> tuple[str, ...]:
+    """Return the header and first rows as they stand in the file; none of a file that is not text."""
+    if path.suffix.lower() not in (".csv", ".tsv", ".txt"):
+        return ()
+    try:
+        with path.open("rb") as file:
+            lines = [file.readline(4 * _LINE) for _ in range(_LINES)]
+    except OSError:
+        return ()
+    texts = [line.decode("utf-8-sig", errors="backslashreplace").rstrip("\r\n") for line in lines if line]
+    return tuple(t[:_LINE] for t in texts)

@@ -1,8 +1,8 @@
-"""Clients and classes of a federation, and findings on them."""
+"""Clients and classes of a federation: findings on them, the headline metric, and advice on both."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -10,32 +10,22 @@ from fedkin.core.errors import DataError, counted
 from fedkin.data.checks import Indices
 from fedkin.data.dataset import Dataset
 from fedkin.data.federation import Federation
-from fedkin.data.partition import PARTITIONS, Natural, Partition
-from fedkin.inspection.finding import EXAMPLES, ClientSummary, Finding, Severity, first
+from fedkin.data.partition import PARTITIONS, Dirichlet, Natural, Partition
+from fedkin.data.sources import WORDS
+from fedkin.evaluate.choice import ONE_SIDED, Choice, Constant, choose, majority_class
+from fedkin.inspection.finding import EXAMPLES, ClientSummary, Finding, Inspection, Severity, first, percent
 
 FEW_TRAIN = 10  # training samples below which a client is small
 FEW_CLIENTS = 0.1  # up to this share of the clients it is a note: means over all clients hardly change
 EXPECTED = 5.0  # samples of a class that a part should have; drawn at random, it has none in less than 1 % of cases
 
 
-_MORE_CLASSES = ("alpha", "classes_per_client")
-"""Settings of partitions of which larger values give clients more classes."""
-
-
 def clients_of(
     summaries: tuple[ClientSummary, ...], classes: int, partition: Partition | None = None, split: str = "pooled"
 ) -> Iterator[Finding]:
-    """Yield findings on clients that are too small, lack test samples or classes.
-
-    Args:
-        summaries: the clients.
-        classes: number of classes.
-        partition: the partition by which they came about; None if it is not known.
-        split: as of `Dataset.pool`.
-    """
+    """Yield findings on clients that are too small, lack test samples or classes; ``split`` as of `Dataset.pool`."""
     larger = _larger(partition)
-    small = [c for c in summaries if c.train < FEW_TRAIN]
-    if small:
+    if small := [c for c in summaries if c.train < FEW_TRAIN]:
         shown = [f"{c.name} ({c.train})" for c in sorted(small, key=lambda c: c.train)]
         yield Finding(
             "small-client",
@@ -45,8 +35,7 @@ def clients_of(
             larger,
             clients=tuple(c.name for c in small[:100]),
         )
-    untested = [c.name for c in summaries if not c.test]
-    if untested:
+    if untested := [c.name for c in summaries if not c.test]:
         yield Finding(
             "no-test-sample",
             "warning",
@@ -56,7 +45,7 @@ def clients_of(
             clients=tuple(untested[:100]),
         )
     single = [c.name for c in summaries if np.count_nonzero(c.counts) == 1]
-    able = [name for name in _MORE_CLASSES if hasattr(partition, name)]
+    able = [name for name in ("alpha", "classes_per_client") if hasattr(partition, name)]
     more = [f"; a larger {name} of the partition gives clients more classes" for name in able]
     if single and classes > 1:
         yield Finding(
@@ -73,12 +62,8 @@ def clients_of(
 def parts_of(counts: Indices, names: tuple[str, ...], clients: tuple[str, ...]) -> Iterator[Finding]:
     """Yield findings on clients whose validation or test part lacks a class that their training part is rich in.
 
-    Parts drawn at random are stratified and lack none; whole recordings, days or given splits can.
-
-    Args:
-        counts: samples per client, part (training, validation, test) and class, ``[K, 3, classes]``.
-        names: names of the classes.
-        clients: names of the clients.
+    Parts drawn at random are stratified and lack none; whole recordings, days or given splits can. ``counts`` are
+    samples per client, part (training, validation, test) and class, ``[K, 3, classes]``.
     """
     size = counts.sum(axis=2, keepdims=True)  # of each part
     for part, name in ((1, "validation"), (2, "test")):
@@ -117,15 +102,11 @@ def _severity(some: int, all_of_them: int) -> Severity:
 def classes_of(samples: Indices, names: tuple[str, ...], clients: tuple[str, ...]) -> Iterator[Finding]:
     """Yield findings on classes: without samples, without training samples, of one client alone, or one class only.
 
-    Args:
-        samples: samples per client, part (training, validation, test) and class, ``[K, 3, classes]``.
-        names: names of the classes.
-        clients: names of the clients.
+    ``samples`` are those per client, part (training, validation, test) and class, ``[K, 3, classes]``.
     """
     counts, (trained, _, tested) = samples.sum(axis=1), samples.sum(axis=0)
     total = counts.sum(axis=0)
-    absent = [names[c] for c in np.flatnonzero(total == 0)]
-    if absent:
+    if absent := [names[c] for c in np.flatnonzero(total == 0)]:
         yield Finding(
             "empty-class",
             "warning",
@@ -211,3 +192,78 @@ def units_of(dataset: Dataset, partition: Partition, split: str) -> Iterator[Fin
             "both parts are dealt out together, so samples of a unit may be trained on and tested on",
             "give them as well (unit_test), or keep that part apart: --split official",
         )
+
+
+# ---- headline and advice ---------------------------------------------------------------------------------------------
+def summary_of(name: str, parts: Sequence[Indices], classes: Sequence[str]) -> ClientSummary:
+    """Return the summary of one client; ``parts`` are samples by class ``[C]`` in training, validation and test."""
+    train, validation, test = (int(part.sum()) for part in parts)
+    counts = tuple(np.sum(parts, axis=0).tolist())
+    most = majority_class(parts[0].tolist())
+    if most is None:
+        return ClientSummary(name, train, validation, test, counts)
+    share = float(parts[2][most] / test) if test else None
+    return ClientSummary(name, train, validation, test, counts, classes[most], float(parts[0][most] / train), share)
+
+
+def choice_of(clients: Sequence[ClientSummary]) -> Choice:
+    """Return which figure a report on these clients shows first, and the clients that decide it."""
+    return choose(
+        Constant(c.name, c.majority, round(c.majority_test * c.test), c.test)
+        for c in clients
+        if c.majority_test is not None
+    )
+
+
+def one_sided_of(clients: Sequence[ClientSummary]) -> list[Finding]:
+    """Return findings on clients where nearly all test samples are of one class."""
+    chosen = choice_of(clients)
+    if not chosen.one_sided:
+        return []
+    named = first([f"{c.client} ({c.answer}: {percent(c.accuracy)})" for c in chosen.one_sided])
+    return [
+        Finding(
+            "one-sided-client",
+            "note" if chosen.fair else "warning",
+            f"{counted(len(chosen.one_sided), 'client')} with {percent(ONE_SIDED)} of the test samples or more, but "
+            f"not all, of one class: {named}",
+            "a model that always predicts this class has a high accuracy there, though it learned nothing",
+            "read balanced accuracy of these clients" if chosen.fair else "read balanced accuracy before accuracy",
+            clients=tuple(c.client for c in chosen.one_sided[:100]),
+        )
+    ]
+
+
+def advice_of(clients: Sequence[ClientSummary], classes: Sequence[str], samples: Sequence[int]) -> str:
+    """Return a sentence that names the figure to read, and why; ``samples`` are those of each class in all."""
+    chosen, total = choice_of(clients), np.array(samples)
+    if not chosen.fair:
+        return f"{chosen.sentence} Balanced accuracy comes first in tables and reports."
+    most = int(total.max()) / max(1, int(total.sum()))
+    guess = f"always predicting {classes[int(total.argmax())]} is right in {percent(most)}"
+    if most > 1.5 / max(1, int((total > 0).sum())):
+        return (
+            f"Classes are uneven ({guess}): read balanced accuracy and the worst tenth of clients next to accuracy, "
+            "mean over clients."
+        )
+    exceptions = f", but for {counted(len(chosen.one_sided), 'client')}" if chosen.one_sided else ""
+    return f"Classes are about even ({guess}): accuracy, mean over clients, is a fair headline{exceptions}."
+
+
+def partition_advice(seen: Inspection, dataset: Dataset, partition: Partition) -> str:
+    """Return a suggestion of the partition to use, beside the one that was given or is the default."""
+    if isinstance(partition, Natural):
+        return f"The clients are those of the data ({len(seen.clients):,}): --partition natural is right."
+    if dataset.client is not None:
+        return "The data bring clients of their own: --partition natural keeps them."
+    ways = {
+        WORDS["table"]: "; --client-column COLUMN, or one file for each client, names them",
+        WORDS["hub"]: "; --client-column COLUMN names them",
+        WORDS["npz"]: "; --client-column ARRAY, an array with the client of each sample, names them",
+        WORDS["images"]: "; one folder for each client names them",
+    }
+    flags, effect = f"--partition {partition.name}", "makes up clients"
+    if isinstance(partition, Dirichlet):
+        flags += f"@alpha={partition.alpha:g}"
+        effect += " whose classes differ, a smaller alpha makes them differ more"
+    return f"The data name no clients{ways.get(seen.kind, '')}. To try things out, {flags} {effect}."

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from statistics import mean
 
-from fedkin.core.errors import ConfigError, RunFolderError, counted
+from fedkin.core.errors import ConfigError, counted
 from fedkin.core.settings import DataSettings
 from fedkin.evaluate import Against, Choice, Conclusion, Spread, details, judge_all, spread, verdict
 from fedkin.evaluate import warnings as careful
@@ -437,7 +437,7 @@ def content_of(
 
     Raises:
         ConfigError: no run was given.
-        RunFolderError: two runs have the same title and seed, or ``base`` does not fit the run.
+        RunFolderError: two runs have the same title and seed.
     """
     groups = by_title(runs)
     if not groups:

@@ -29,17 +29,11 @@ def same(a: Dataset, b: Dataset) -> bool:
 @pytest.mark.parametrize(
     ("x", "y"),
     [
-        (X, Y),
-        (X.tolist(), Y.tolist()),
-        (X.astype(np.float32), Y.astype(np.int8)),
-        (X, Y.astype(bool)),
-        (X, Y.astype(float)),
-        (X, Y[:, None]),
-        (torch.tensor(X).float(), Y),
-        (X, torch.tensor(Y)),
+        (X, Y), (X.tolist(), Y.tolist()), (X.astype(np.float32), Y.astype(np.int8)), (X, Y.astype(bool)),
+        (X, Y.astype(float)), (X, Y[:, None]), (torch.tensor(X).float(), Y), (X, torch.tensor(Y)),
     ],
     ids=["arrays", "lists", "narrow", "truth", "floats", "a column", "x a tensor", "y a tensor"],
-)
+)  # fmt: skip
 def test_a_data_set_of_arrays_is_that_of_tensors(x: Any, y: Any) -> None:
     """float32 inputs, int64 labels, and the number of classes that the labels show."""
     expected = Dataset(torch.tensor(X).float(), torch.tensor(Y), 2)
@@ -75,23 +69,12 @@ def test_texts_are_classes_and_clients() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"y": Y[:-1]},
-        {"client": WARD[:-2]},
-        {"client": [0]},
-        {"unit": np.arange(61)},
-        {"client": np.full(60, 1.5)},
-        {"y": X[:, 0]},
-        {"y": [None] * 60},
-        {"x": X.astype(str)},
-        {"x": X[:, 0]},
-        {"x": np.where(X > 2, np.nan, X)},
-        {"x": [[1, 2], [3]]},
-        {"x": [], "y": []},
-        {"y": NAMES, "labels": ("ill", "sick")},
-        {"groups": ["a", "b"]},
+        {"y": Y[:-1]}, {"client": WARD[:-2]}, {"client": [0]}, {"unit": np.arange(61)}, {"client": np.full(60, 1.5)},
+        {"y": X[:, 0]}, {"y": [None] * 60}, {"x": X.astype(str)}, {"x": X[:, 0]}, {"x": np.where(X > 2, np.nan, X)},
+        {"x": [[1, 2], [3]]}, {"x": [], "y": []}, {"y": NAMES, "labels": ("ill", "sick")}, {"groups": ["a", "b"]},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_what_does_not_fit_is_named(changes: dict[str, Any]) -> None:
     with pytest.raises(DataError) as caught:
         Dataset(**{"x": X, "y": Y, "name": "wards", **changes})

@@ -101,7 +101,7 @@ def test_a_column_that_a_file_lacks_is_empty_there(tmp_path: Path) -> None:
 
 def test_target_is_needed(table: Path) -> None:
     """Without a target the columns are listed; a wrong one is answered with the nearest."""
-    for given in ({}, {"target": "ward", "client": "ward"}, {"target": "sick", "scaling": "client"}):
+    for given in ({}, {"target": "ward", "client": "ward"}):
         with refuses(ConfigError, "client"):
             load(table, **given)  # type: ignore[arg-type]
     with refuses(DataError, "'sik'", "'sick'"):
@@ -214,7 +214,7 @@ def test_two_files_of_one_name_are_no_two_clients(table: Path, tmp_path: Path) -
     parquet = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow, the extra 'parquet'")
     csv = pytest.importorskip("pyarrow.csv")
     parquet.write_table(csv.read_csv(table), tmp_path / "patients.parquet")
-    with refuses(DataError, "patients.csv", "patients.parquet", "'patients'"):
+    with refuses(DataError, "'patients' twice"):
         load(tmp_path, target="sick")
 
 

@@ -12,7 +12,7 @@ import torch
 
 from fedkin.core.errors import ConfigError, DataError
 from fedkin.data import IID, Preparation, federate, federation_of, load
-from fedkin.data.sources import Reading, hub
+from fedkin.data.sources import hub
 from fedkin.experiment.settings import DataSettings
 from fedkin.inspection import inspect
 from refusals import refuses
@@ -77,12 +77,8 @@ def test_a_table_keeps_its_test_part(tmp_path: Path) -> None:
     """The split test is the official test part, as of images; what is scaled by is found on training rows alone."""
 
     def part(n: int, shift: float) -> Any:
-        rows = {
-            "age": [shift + i for i in range(n)],
-            "site": ["a", "b"] * (n // 2),
-            "label": [i // 2 % 2 for i in range(n)],
-        }
-        return datasets.Dataset.from_dict(rows)
+        ages, labels = [shift + i for i in range(n)], [i // 2 % 2 for i in range(n)]
+        return datasets.Dataset.from_dict({"age": ages, "site": ["a", "b"] * (n // 2), "label": labels})
 
     datasets.DatasetDict({"test": part(20, 1000.0), "train": part(80, 0.0)}).save_to_disk(str(tmp_path / "d"))
     d = load(f"hf:{tmp_path}/d")
@@ -137,13 +133,10 @@ def test_a_missing_class_of_a_table(tmp_path: Path) -> None:
 
 def test_classes_in_other_columns_are_texts(tmp_path: Path) -> None:
     """A column of wards with names is one of texts, and -1 is a missing value."""
-    kinds = datasets.Features(
-        {
-            "age": datasets.Value("int64"),
-            "ward": datasets.ClassLabel(names=["icu", "er", "onc"]),
-            "label": datasets.ClassLabel(names=["no", "yes"]),
-        }
-    )
+    kinds = {
+        name: datasets.ClassLabel(names=n) for name, n in (("ward", ["icu", "er", "onc"]), ("label", ["no", "yes"]))
+    }
+    kinds = datasets.Features({"age": datasets.Value("int64"), **kinds})
     told = {"age": [30, 40, 50, 60], "ward": [2, 0, -1, 2], "label": [0, 1, 0, 1]}
     datasets.Dataset.from_dict(told, features=kinds).save_to_disk(str(tmp_path / "a"))
     d = load(f"hf:{tmp_path / 'a'}", target="label")
@@ -157,7 +150,7 @@ def test_what_was_guessed_goes_with_the_data(pictures: str) -> None:
     f = federation_of(DataSettings(data=pictures), 0)
     assert dict(f.preparation.taken) == {"label": "label", "client": "writer_id", "input": "picture"}
     assert Preparation.from_json(json.loads(json.dumps(f.preparation.to_json()))) == f.preparation
-    found = hub.open_hub(pictures, Reading(target="label"))
+    found = hub.open_hub(pictures, DataSettings(target="label"))
     assert found.description() == (
         "split train: 60 rows",
         "split test: 6 rows",

@@ -95,16 +95,16 @@ def test_train_and_test(tmp_path: Path) -> None:
 
 
 def test_clients_without_a_flag(tmp_path: Path) -> None:
-    """Folders of clients above those of the classes are the federation's clients."""
-    for client in ("a", "b"):
+    """Folders of clients above those of the classes are the federation's clients, in the order of their numbers."""
+    for client in ("ann 10", "ann 2"):
         for kind, value in (("cat", 0), ("dog", 255)):
             for i in range(8):
                 save(tmp_path / client / kind / f"{i}.png", value)
     settings = DataSettings(data=str(tmp_path))
     assert resolved(settings).partition == "natural"
     f = federation_of(settings, 0)
-    assert (len(f), f.client_names, f.labels) == (2, ("a", "b"), ("cat", "dog"))
-    made = f.preparation.apply([tmp_path / "a" / "dog" / "1.png"])
+    assert (len(f), f.client_names, f.labels) == (2, ("ann 2", "ann 10"), ("cat", "dog"))
+    made = f.preparation.apply([tmp_path / "ann 2" / "dog" / "1.png"])
     assert (tuple(made.shape), made.unique().tolist()) == ((1, 1, 2, 3), [1.0])
 
 

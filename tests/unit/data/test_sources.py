@@ -55,5 +55,5 @@ def test_options_of_other_readers(tmp_path: Path) -> None:
         with refuses(ConfigError, f"takes no {next(iter(setting))}"):
             load(data, **setting)
     for none in (["digits", "synthetic"], []):
-        with pytest.raises(ConfigError):
+        with pytest.raises(DataError):
             load(none)

@@ -17,6 +17,7 @@ import fedkin
 from commandline import Command
 from fedkin.core import DataError, RunFolderError
 from fedkin.exporting import export, load_export
+from refusals import refuses
 
 
 @pytest.fixture(scope="module")
@@ -129,9 +130,8 @@ def test_a_damaged_or_hostile_folder_is_refused(case: str, home: Path) -> None:
     """One message that names the file, and no memory taken."""
     damage, said = CASES[case]
     damage(home)
-    with pytest.raises(RunFolderError, match=said) as caught:
+    with refuses(RunFolderError, said, home):
         load_export(home)
-    assert str(home) in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["card.json", "model.onnx", "ranges.json"])
@@ -146,7 +146,7 @@ def test_what_is_no_file_is_not_read(name: str, what: str, home: Path) -> None:
         (home / name).mkdir()
     else:
         (home / name).symlink_to(what)
-    with pytest.raises(RunFolderError, match=name):
+    with refuses(RunFolderError, name):
         load_export(home)
 
 
@@ -154,7 +154,7 @@ def test_what_is_no_file_is_not_read(name: str, what: str, home: Path) -> None:
 def test_a_file_of_a_terabyte_is_not_read(name: str, home: Path) -> None:
     """It takes no place on the disk."""
     os.truncate(home / name, 10**12)
-    with pytest.raises(RunFolderError, match="larger than"):
+    with refuses(RunFolderError, name):
         load_export(home)
 
 

@@ -2,7 +2,7 @@
 
 iid, dirichlet, dirichlet-total, classes,
 extended-dirichlet, quantity                 by label or quantity     label.py
-cluster-dirichlet, cluster-classes           with true groups         clustered.py
+cluster-dirichlet, cluster-classes           with true groups         label.py
 natural                                      as the data came         natural.py
 dapfl                                        one paper's protocol     dapfl.py
 """
@@ -10,11 +10,12 @@ dapfl                                        one paper's protocol     dapfl.py
 from __future__ import annotations
 
 from fedkin.data.partition.base import Assignment, Partition
-from fedkin.data.partition.clustered import ClusterClasses, ClusterDirichlet
 from fedkin.data.partition.dapfl import DAPFLPartition
 from fedkin.data.partition.label import (
     IID,
     ClassesPerClient,
+    ClusterClasses,
+    ClusterDirichlet,
     Dirichlet,
     DirichletTotal,
     ExtendedDirichlet,
@@ -23,20 +24,9 @@ from fedkin.data.partition.label import (
 from fedkin.data.partition.natural import Natural
 
 __all__ = [
-    "IID",
-    "PARTITIONS",
-    "Assignment",
-    "ClassesPerClient",
-    "ClusterClasses",
-    "ClusterDirichlet",
-    "DAPFLPartition",
-    "Dirichlet",
-    "DirichletTotal",
-    "ExtendedDirichlet",
-    "Natural",
-    "Partition",
-    "QuantitySkew",
-]
+    "IID", "PARTITIONS", "Assignment", "ClassesPerClient", "ClusterClasses", "ClusterDirichlet", "DAPFLPartition",
+    "Dirichlet", "DirichletTotal", "ExtendedDirichlet", "Natural", "Partition", "QuantitySkew",
+]  # fmt: skip
 
 _KINDS = (
     IID, Dirichlet, DirichletTotal, ClassesPerClient, ExtendedDirichlet, QuantitySkew, ClusterDirichlet, ClusterClasses,

@@ -5,16 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from fedkin.core.errors import ConfigError, PartitionError
+from fedkin.core.errors import PartitionError
 from fedkin.data.checks import Indices, check_range
 from fedkin.data.dataset import Pool
 
+DEFAULT_CLIENTS = 20
 Counts = npt.NDArray[np.int64]
 T = TypeVar("T")
 
@@ -39,25 +40,8 @@ class Assignment:
     notes: tuple[str, ...] = ()
 
 
-class Drawn(Protocol):
-    """Settings of a partition by repeated Dirichlet draws."""
-
-    @property
-    def alpha(self) -> float:
-        """Concentration of the draws."""
-
-    @property
-    def min_samples(self) -> int:
-        """Samples that every client has at least."""
-
-    @property
-    def tries(self) -> int:
-        """Draws after which the partition is given up."""
-
-
-def ranged(default: T, *, least: float | None = None, above: float | None = None, below: float | None = None) -> T:
-    """Return a field of a partition with its default and its range, as of `check_range`."""
-    limits = {"least": least, "above": above, "below": below}
+def ranged(default: T, **limits: float) -> T:
+    """Return a field of a partition with its default and its range: the limits of `check_range`."""
     return field(default=default, metadata=limits)
 
 
@@ -93,18 +77,19 @@ class Partition(ABC):
         """
 
 
-def check_clients(clients: int | None, pool: Pool, name: str) -> int:
-    """Return the number of clients; raise ConfigError or PartitionError unless it is from 1 to that of the samples."""
-    if clients is None:
-        raise ConfigError(f"partition '{name}' needs the number of clients")
-    check_range("clients", clients, least=1)
-    if clients > len(pool):
-        raise PartitionError(f"{clients} clients cannot share the {len(pool)} samples of {pool.name}; ask for fewer")
-    return clients
+def clients_or_default(clients: int | None, pool: Pool) -> int:
+    """Return the number of clients, `DEFAULT_CLIENTS` if none is given; raise unless there is a sample for each."""
+    count = DEFAULT_CLIENTS if clients is None else clients
+    check_range("clients", count, least=1)
+    check_enough(1, count, pool)
+    return count
 
 
-def drawn_until(draw: Callable[[], Counts], clients: int, pool: Pool, how: Drawn) -> Counts:
-    """Return the first draw of counts ``[..., K]``, by class or in all, that gives every client enough samples."""
+def drawn_until(draw: Callable[[], Counts], clients: int, pool: Pool, how: Any) -> Counts:
+    """Return the first draw of counts ``[..., K]``, by class or in all, that gives every client enough samples.
+
+    ``how`` is the partition, with ``alpha``, ``min_samples`` and ``tries``.
+    """
     check_enough(how.min_samples, clients, pool)
     for _ in range(how.tries):
         counts = draw()
@@ -121,10 +106,11 @@ def drawn_until(draw: Callable[[], Counts], clients: int, pool: Pool, how: Drawn
 def check_enough(min_samples: int, clients: int, pool: Pool) -> None:
     """Raise PartitionError if there are too few samples in all."""
     if min_samples * clients > len(pool):
-        raise PartitionError(
-            f"{clients} clients with at least {min_samples} samples each need {min_samples * clients} samples, "
-            f"{pool.name} has {len(pool)}; lower min_samples or the number of clients"
-        )
+        what = f"cannot share the {len(pool)} samples of {pool.name}; lower"
+        if min_samples > 1:
+            needed = f"with at least {min_samples} samples each need {min_samples * clients} samples"
+            what = f"{needed}, {pool.name} has {len(pool)}; lower min_samples or"
+        raise PartitionError(f"{clients} clients {what} the number of clients")
 
 
 def members(pool: Pool) -> list[Indices]:

@@ -12,11 +12,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedkin.core.errors import ConfigError
 from fedkin.data.checks import Indices
 from fedkin.data.dataset import Pool
-from fedkin.data.draws import generator
-from fedkin.data.partition.base import Assignment, Counts, Partition, check_clients, ranged
+from fedkin.data.partition.base import Assignment, Counts, Partition, clients_or_default, ranged
+from fedkin.data.splitting import generator
 
 HELD_OUT = 1 / 6
 """Part of each class kept for testing where the source has no test part: CIFAR's own proportion, 10,000 of 60,000."""
@@ -39,18 +38,13 @@ class DAPFLPartition(Partition):
     total: int | None = ranged(None, least=1)
     """Samples per class over all clients before the floor; unset: the authors' 30 to 60 per client."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.variant not in ("cifar", "femnist"):
-            raise ConfigError(f"variant must be 'cifar' or 'femnist', got '{self.variant}'")
-
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
         """Share out the samples; the result has its own test samples. See `Partition.split`.
 
         ``cifar`` draws them from the official test part, or, where that is merged or missing, from a sixth of each
         class that is held out first. ``femnist`` shares out pooled samples and ignores an official test part.
         """
-        k = check_clients(clients, pool, self.name)
+        k = clients_or_default(clients, pool)
         rng = generator(seed, "partition", self.name, self.variant)
         total = self.total or self._usual_total(pool.classes, k)
         drawn = (rng.dirichlet(np.full(k, self.alpha), size=pool.classes).T * total).astype(np.int64)

@@ -1,22 +1,24 @@
-"""Partitions by label or by quantity, without groups."""
+"""Partitions by label or by quantity, with and without true groups of clients."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fedkin.core.errors import PartitionError
-from fedkin.data.checks import Indices
+from fedkin.data.checks import Indices, check_range
 from fedkin.data.dataset import Pool
-from fedkin.data.draws import generator
 from fedkin.data.partition.base import (
     Assignment,
     Counts,
     Partition,
-    check_clients,
+    check_enough,
+    clients_or_default,
     cut,
     deal,
     drawn_until,
@@ -24,8 +26,10 @@ from fedkin.data.partition.base import (
     members,
     ranged,
 )  # fmt: skip
+from fedkin.data.splitting import generator
 
 Floats = npt.NDArray[np.float64]
+_TRIES_FOR_DISTINCT = 100
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class IID(Partition):
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
         """Share out the samples; see `Partition.split`."""
-        k = check_clients(clients, pool, self.name)
+        k = clients_or_default(clients, pool)
         order = generator(seed, "partition", self.name).permutation(len(pool))
         return Assignment(train=tuple(np.sort(share) for share in np.array_split(order, k)))
 
@@ -58,7 +62,7 @@ class Dirichlet(Partition):
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
         """Share out the samples; see `Partition.split`."""
-        k = check_clients(clients, pool, self.name)
+        k = clients_or_default(clients, pool)
         rng, samples = generator(seed, "partition", self.name), members(pool)
         counts = drawn_until(lambda: self._draw(samples, k, rng), k, pool, self)
         return Assignment(train=deal(samples, counts, rng))
@@ -99,7 +103,7 @@ class QuantitySkew(Partition):
         where alpha is called beta and is 0.5 or 0.1. As in their program, q is drawn again until every client has
         enough samples, there 10.
         """
-        k = check_clients(clients, pool, self.name)
+        k = clients_or_default(clients, pool)
         rng = generator(seed, "partition", self.name)
         sizes = drawn_until(lambda: cut(len(pool), rng.dirichlet(np.full(k, self.alpha))), k, pool, self)
         return Assignment(train=deal([np.arange(len(pool))], sizes[None], rng))
@@ -123,7 +127,7 @@ class DirichletTotal(Partition):
         Source: FLGo, on which CFIC's experiments seem to have run: an inference from its models and defaults, which are
         those of the paper; the paper does not name it.
         """
-        k = check_clients(clients, pool, self.name)
+        k = clients_or_default(clients, pool)
         rng, samples = generator(seed, "partition", self.name), members(pool)
         stock = np.array([len(numbers) for numbers in samples])
         p = stock / stock.sum()
@@ -170,7 +174,7 @@ class ClassesPerClient(Partition):
 
     def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
         """Share out the samples; see `Partition.split`."""
-        k = check_clients(clients, pool, self.name)
+        k = clients_or_default(clients, pool)
         samples = members(pool)
         present = present_classes(samples, pool, classes_per_client=self.classes_per_client)
         rng = generator(seed, "partition", self.name)
@@ -206,7 +210,7 @@ class ExtendedDirichlet(Partition):
         give it; this is done here as well, so every sample is used. It also gives no further classes to a client with
         its equal share of all samples. The paper does not mention that, and it is not done here.
         """
-        k = check_clients(clients, pool, self.name)
+        k = clients_or_default(clients, pool)
         samples = members(pool)
         present = present_classes(samples, pool, classes_per_client=self.classes_per_client)
         rng = generator(seed, "partition", self.name)
@@ -218,20 +222,15 @@ class ExtendedDirichlet(Partition):
     def _allocated(self, classes: int, clients: int, pool: Pool, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
         """Return the classes of each client, ``[classes, K]``: ``classes_per_client`` each, every class used."""
         each = self.classes_per_client
-        if each * clients < classes:
-            raise PartitionError(
-                f"{clients} clients with {each} classes each cannot hold all {classes} classes of {pool.name}; raise "
-                "classes_per_client or clients, or use partition 'classes', which leaves classes out"
-            )
         least = max(1, each * clients // classes // 5)
-        for _ in range(self.tries):
+        for _ in range(self.tries if each * clients >= classes else 0):
             owned = rng.random((classes, clients)).argsort(axis=0) < each
             if owned.sum(axis=1).min() >= least:
                 return owned
         raise PartitionError(
             f"{each} random classes for each of {clients} clients left one of the {classes} classes of {pool.name} "
             f"with fewer than {least} clients in {self.tries} tries; raise classes_per_client, clients or tries, or "
-            "use partition 'classes', which uses all classes equally often"
+            "use partition 'classes', which uses classes equally often or leaves some out"
         )
 
     def _draw(self, held: list[tuple[Indices, Indices]], clients: int, rng: np.random.Generator) -> Counts:
@@ -284,3 +283,107 @@ def share_classes(
         weight = np.ones(len(owners)) if balanced else rng.uniform(0.1, 1, len(owners))
         counts[c, owners] = 1 + largest_remainder(len(numbers) - len(owners), weight / weight.sum())
     return counts
+
+
+# ---- with true groups of clients, as in Fed-CAM (Ma et al., NeurIPS 2023): skewed between, alike within --------------
+# Clients of a group have consecutive numbers; groups differ in size by one client at most.
+def _group_of_client(groups: int, clients: int) -> Indices:
+    check_range(f"{groups} groups need as many clients, got {clients}: groups", groups, most=clients)
+    sizes = np.full(groups, clients // groups) + (np.arange(groups) < clients % groups)
+    return np.repeat(np.arange(groups), sizes)
+
+
+@dataclass(frozen=True)
+class ClusterDirichlet(Partition):
+    """Classes shared out to groups by Dirichlet(alpha_between), inside a group by Dirichlet(alpha_within)."""
+
+    name: ClassVar[str] = "cluster-dirichlet"
+
+    groups: int = ranged(5, least=1)
+    """Number of true groups."""
+    alpha_between: float = ranged(0.1, above=0)
+    """Concentration over groups: small, so that groups differ."""
+    alpha_within: float = ranged(10.0, above=0)
+    """Concentration over the clients of a group: large, so that they are similar."""
+    min_samples: int = ranged(10, least=1)
+    """Minimum number of samples per client; the draw is repeated until every client has it."""
+    min_group: float = ranged(0.3, least=0, below=1)
+    """Every group holds at least this fraction of an equal share of the samples (Fed-CAM's code: 0.3)."""
+    tries: int = ranged(1000, least=1)
+    """Draws before giving up."""
+
+    def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
+        """Share out the samples; the result has true groups. See `Partition.split`."""
+        k = clients_or_default(clients, pool)
+        check_enough(self.min_samples, k, pool)
+        group = _group_of_client(self.groups, k)
+        rng, samples = generator(seed, "partition", self.name), members(pool)
+        sizes = np.array([len(numbers) for numbers in samples])
+        small = 0
+        for _ in range(self.tries):
+            between = cut(sizes, rng.dirichlet(np.full(self.groups, self.alpha_between), size=len(sizes)))
+            small = int(between.sum(axis=0).min())
+            if small < self.min_group * len(pool) / self.groups:
+                continue
+            counts = self._within(between, group, rng)
+            small = int(counts.sum(axis=0).min())
+            if small >= self.min_samples:
+                return Assignment(train=deal(samples, counts, rng), groups=torch.from_numpy(group))
+        raise PartitionError(
+            f"{self.groups} groups by Dirichlet({self.alpha_between:g}) of at least {self.min_group:g} of an equal "
+            f"share, with clients of at least {self.min_samples} samples, did not come up in {self.tries} tries (the "
+            f"last gave {small}); lower groups, min_group or min_samples, or raise alpha_between or alpha_within"
+        )
+
+    def _within(self, between: Counts, group: Indices, rng: np.random.Generator) -> Counts:
+        counts = np.zeros((len(between), len(group)), dtype=np.int64)
+        for g in range(self.groups):
+            own = np.flatnonzero(group == g)
+            counts[:, own] = cut(between[:, g], rng.dirichlet(np.full(len(own), self.alpha_within), size=len(between)))
+        return counts
+
+
+@dataclass(frozen=True)
+class ClusterClasses(Partition):
+    """A few classes per group, of which each client of the group holds some; equal shares of a class."""
+
+    name: ClassVar[str] = "cluster-classes"
+
+    groups: int = ranged(5, least=1)
+    """Number of true groups."""
+    classes_per_group: int = 3
+    """Classes of a group, drawn at random; sets differ between groups where possible."""
+    classes_per_client: int = ranged(2, least=1)
+    """Classes of a client, drawn from its group's."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_range(
+            "classes_per_client, which classes_per_group bounds,", self.classes_per_client, most=self.classes_per_group
+        )
+
+    def split(self, pool: Pool, clients: int | None, seed: int) -> Assignment:
+        """Share out the samples; the result has true groups. See `Partition.split`."""
+        k = clients_or_default(clients, pool)
+        group, samples = _group_of_client(self.groups, k), members(pool)
+        present = present_classes(samples, pool, classes_per_group=self.classes_per_group)
+        rng = generator(seed, "partition", self.name)
+        of_group = self._sets(len(present), rng)
+        owned = np.zeros((pool.classes, k), dtype=bool)
+        for g in range(self.groups):
+            allowed = np.repeat(of_group[:, g, None], int((group == g).sum()), axis=1)
+            owned[np.ix_(present, np.flatnonzero(group == g))] = hand_out(allowed, self.classes_per_client, rng)
+        counts = share_classes(samples, owned, True, pool, rng)
+        return Assignment(train=deal(samples, counts, rng), groups=torch.from_numpy(group))
+
+    def _sets(self, classes: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
+        """Return the classes of each group, ``[classes, groups]``: all classes used when possible, sets distinct."""
+        everything = np.ones((classes, self.groups), dtype=bool)
+        sets = hand_out(everything, self.classes_per_group, rng)
+        if math.comb(classes, self.classes_per_group) < self.groups:
+            return sets
+        for _ in range(_TRIES_FOR_DISTINCT):
+            if len(np.unique(sets, axis=1).T) == self.groups:
+                break
+            sets = hand_out(everything, self.classes_per_group, rng)
+        return sets

@@ -12,8 +12,8 @@ import torch
 from fedkin.core.errors import PartitionError, counted
 from fedkin.data.checks import Indices, check_range, is_nameless, listed
 from fedkin.data.dataset import Pool
-from fedkin.data.draws import generator
 from fedkin.data.partition.base import Assignment, Partition, ranged
+from fedkin.data.splitting import generator
 
 _SHOWN = 5
 

@@ -3,44 +3,36 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from fedkin.core.errors import ConfigError, DataError, similar, typed
-from fedkin.data.checks import Scaling, readable
-from fedkin.data.dataset import Dataset
+from fedkin.core.settings import DataSettings
+from fedkin.data.arrays import array_of, together
+from fedkin.data.checks import Scaling, listed, readable, refuse_first
+from fedkin.data.dataset import Dataset, RawSamples, dataset_of
 from fedkin.data.federation import Federation
-from fedkin.data.sources.functions import read_function
 from fedkin.data.sources.hub import PREFIX, is_saved, read_hub
 from fedkin.data.sources.images import has_client_folders, is_image_folder, read_image_folder
 from fedkin.data.sources.npz import read_npz
 from fedkin.data.sources.papers import BY_CLIENT, KNOWN, is_known, read_digits, read_known
-from fedkin.data.sources.reading import Reading, listed, stem
-from fedkin.data.sources.tables import PARQUET, from_table, of_frame, read_tables
+from fedkin.data.sources.tables import PARQUET, from_table, named, of_frame, read_tables, refuse_unused, stem
 from fedkin.data.sources.upstream import is_idx_folder, read_idx, read_idx_folder
 from fedkin.data.synthetic import planted_dataset
-from fedkin.user_code.loading import is_import_path
+from fedkin.user_code.loading import find, is_import_path
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = [
-    "KNOWN",
-    "SOURCES",
-    "Reading",
-    "absolute",
-    "brings_clients",
-    "csv_files",
-    "load",
-    "read",
-    "read_digits",
-    "read_idx",
-    "read_idx_folder",
-    "read_image_folder",
-    "read_npz",
-    "read_tables",
-]
+    "KNOWN", "SOURCES", "absolute", "brings_clients", "csv_files", "load", "read", "read_digits", "read_idx",
+    "read_idx_folder", "read_image_folder", "read_npz", "read_tables",
+]  # fmt: skip
 
 SOURCES: dict[str, Callable[[], Dataset]] = {"digits": read_digits, "synthetic": planted_dataset}
 """Data that need no file, by name."""
@@ -59,11 +51,16 @@ WORDS: dict[str, str] = {
     "unknown": "nothing that can be read",
 }
 _TAKEN: dict[str, tuple[str, ...]] = {
-    "table": ("target", "client", "binary", "drop", "scaling", "encoding"),
-    "npz": ("client", "image_size"),
+    "table": ("target", "client_column", "binary", "drop", "scaling", "encoding"),
+    "npz": ("client_column", "image_size"),
     "images": ("image_size",),
 }
-"""Settings that each kind of source takes, by the names of `Reading`."""
+"""Settings that each kind of source takes; one in the format of Hugging Face has a rule of its own."""
+_EXPECTED = (
+    "expected a fedkin Dataset or Federation, a list with one (x, y) per client (arrays or tensors), a mapping from "
+    "client to (x, y), a list of torch Datasets, one per client, or without clients one (x, y) or one torch Dataset of "
+    "(input, label)"
+)
 _TABLES = frozenset({".csv", ".tsv", *PARQUET})
 _ALONE = frozenset({".txt", ".zip"})  # in a folder of such files only: others come with a read-me or a backup
 _SHEETS = frozenset({".xls", ".xlsx", ".xlsm", ".ods"})
@@ -103,25 +100,26 @@ def load(
         DataError: nothing there, or it cannot be used as data.
         ConfigError: an option is missing or does not belong to this kind of data; a function gave a whole federation.
     """
-    how = Reading(target, client, binary, tuple(drop), image_size, scaling, site, encoding)
-    found = from_table(of_frame(spec), how) if hasattr(spec, "itertuples") else read(spec, how)
+    how = DataSettings(
+        target=target, client_column=client, binary=binary, drop=named(drop) or None, image_size=image_size,
+        scaling=scaling, encoding=encoding,
+    )  # fmt: skip
+    found = from_table(of_frame(spec), how) if hasattr(spec, "itertuples") else read(spec, how, site=site)
     if isinstance(found, Federation):
         raise ConfigError(f"{spec} gives a federation, which is shared out already; fedkin.run takes it as it is")
     return found
 
 
-def read(spec: str | Path | Sequence[str | Path], how: Reading) -> Dataset | Federation:
+def read(spec: str | Path | Sequence[str | Path], how: DataSettings, *, site: bool = False) -> Dataset | Federation:
     """Do the same as `load`; a function's federation is returned as it is."""
     paths = [Path(spec)] if isinstance(spec, (str, Path)) else [Path(p) for p in spec]
-    if not paths or (len(paths) > 1 and not csv_files(paths)):
-        shown = listed([str(p) for p in paths]) or "none"
-        raise ConfigError(f"expected a name or a path, or the paths of several csv or parquet files, got {shown}")
-    first, name = paths[0], spec if isinstance(spec, str) else str(paths[0])
-    kind = "table" if len(paths) > 1 else kind_of(spec if isinstance(spec, str) else first)
+    name = spec if isinstance(spec, str) else listed(list(map(str, paths)))
+    kind = kind_of(spec) if isinstance(spec, (str, Path)) else "table" if paths and csv_files(paths) else "unknown"
     if kind == "unknown":
-        raise DataError(_nothing(first, name))
-    if kind != "hub" and (unused := [setting for setting in how.given if setting not in _TAKEN.get(kind, ())]):
-        raise ConfigError(f"{name} is {WORDS[kind]}, which takes no {' and no '.join(unused)}")
+        raise DataError(_nothing(paths, name))
+    first = paths[0]
+    if kind != "hub":
+        refuse_unused(how, _TAKEN.get(kind, ()), f"{name} is {WORDS[kind]}")
     if kind == "function":
         return read_function(name)
     if kind == "hub":
@@ -134,13 +132,10 @@ def read(spec: str | Path | Sequence[str | Path], how: Reading) -> Dataset | Fed
         title = stem(first.resolve()) if len(paths) == 1 else first.resolve().parent.name
         return read_tables(csv_files(paths), how, name=title)
     if kind == "npz":
-        inside = sorted(first.glob("*.npz")) if first.is_dir() else [first]
-        if len(inside) > 1:
-            raise DataError(f"{first}: npz files {listed([p.name for p in inside])}; name the one to read")
-        return read_npz(inside[0], client=how.client, site=how.site)
+        return read_npz(min(first.glob("*.npz")) if first.is_dir() else first, client=how.client_column, site=site)
     if kind == "images":
         return read_image_folder(first, side=how.image_size)
-    return read_idx_folder(first, site=how.site)
+    return read_idx_folder(first, site=site)
 
 
 def kind_of(spec: str | Path) -> Kind:
@@ -159,7 +154,7 @@ def kind_of(spec: str | Path) -> Kind:
         return "idx"
     if path.exists() and csv_files([path]):
         return "table"
-    if path.suffix.lower() == ".npz" if path.is_file() else any(path.glob("*.npz")):
+    if path.suffix.lower() == ".npz" if path.is_file() else len([*path.glob("*.npz")]) == 1:
         return "npz"
     return "images" if path.is_dir() and is_image_folder(path) else "unknown"
 
@@ -205,7 +200,7 @@ def csv_files(paths: Sequence[Path]) -> list[Path]:
         return []
     for path in paths:
         if not path.is_file():
-            raise DataError(_nothing(path, str(path)))
+            raise DataError(_nothing([path], str(path)))
     return [file for path in paths for file in (_members(path) if _ending(path) == ".zip" else [path])]
 
 
@@ -236,8 +231,11 @@ def _members(archive: Path) -> list[Path]:
     return [p for p in _tables(inside) if p.suffix.lower() in (".csv", ".tsv", ".txt")]
 
 
-def _nothing(path: Path, name: str) -> str:
-    """Return why a path cannot be read as data."""
+def _nothing(paths: Sequence[Path], name: str) -> str:
+    """Return why paths cannot be read as data."""
+    if len(paths) != 1:
+        return f"expected a name or a path, or the paths of several csv or parquet files, got {name or 'none'}"
+    path = paths[0]
     if not path.exists():
         known = [*SOURCES, *KNOWN]
         around = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -249,6 +247,80 @@ def _nothing(path: Path, name: str) -> str:
     if is_saved(path):
         return f"{path}: a folder in the format of Hugging Face; name it --data {typed(PREFIX + name)}"
     return (
-        f"{path}: expected a .csv, .parquet or .npz file, or a folder of such files, of idx files or of folders "
-        f"of images; {'the folder' if path.is_dir() else 'it'} holds {listed(inside, 5) or 'nothing'}"
+        f"{path}: expected a .csv, .parquet or .npz file, or a folder of csv or parquet files, with one npz file, of "
+        "idx files or of folders of images; "
+        f"{'the folder' if path.is_dir() else 'it'} holds {listed(inside, 5) or 'nothing'}"
     )
+
+
+# ---- data of a function ----------------------------------------------------------------------------------------------
+def read_function(spec: str) -> Dataset | Federation:
+    """Return the result of ``package.module:function`` or ``./file.py:function``, called without arguments, or the data
+    that it names. Inputs of bytes (uint8) count as pixels and become 0..1; all other numbers keep their values.
+    """
+    found = find(spec, DataError)
+    if callable(found) and not isinstance(found, Dataset | Federation):
+        with readable(spec, "data", "correct the function"):
+            found = found()
+    if isinstance(found, Dataset | Federation):
+        return found
+    names, parts = None, [found]
+    if isinstance(found, dict) and found:
+        names, parts = tuple(map(str, found)), list(found.values())
+    elif _is_list_of_clients(found):
+        names, parts = tuple(f"client {k}" for k in range(len(found))), list(found)
+    parts = [_arrays(part, f"{spec}, {names[k]}" if names else spec) for k, part in enumerate(parts)]
+    x, y = (together([part[i] for part in parts], spec) for i in range(2))
+    client = None if names is None else np.repeat(np.arange(len(parts)), [len(x) for x, _ in parts])
+    return dataset_of(spec.rpartition("/")[2], RawSamples(x, y, client), client_names=names)
+
+
+def _arrays(part: Any, where: str) -> tuple[Any, Any]:
+    """Return the inputs and labels of one client, as many of one as of the other."""
+    if isinstance(part, torch.utils.data.Dataset):
+        part = _samples(part, where)
+    if not _is_pair(part):
+        raise DataError(f"{where}: {_EXPECTED}; got {_what(part)}")
+    x, y = array_of(part[0], where, "inputs"), array_of(part[1], where, "labels")
+    fault = f"{len(x)} inputs and {y.size} labels; expected one label per input, at least one"
+    refuse_first(where, [] if 0 < len(x) == len(y) else [fault])
+    return x, y
+
+
+def _samples(data: Any, where: str) -> list[Any]:
+    """Return inputs and labels of a torch Dataset, one after another."""
+    with readable(where, "a torch Dataset with a length and pairs (input, label), inputs of one shape", "correct it"):
+        pairs = [(np.asarray(x), np.asarray(y)) for x, y in (data[i] for i in range(len(data)))]
+        return [np.stack(arrays) for arrays in zip(*pairs, strict=True)]
+
+
+def _is_pair(part: Any) -> bool:
+    """Return whether this is ``(x, y)`` of one client, rather than a list of two clients."""
+    return (
+        isinstance(part, list | tuple)
+        and len(part) == 2
+        and not any(isinstance(p, torch.utils.data.Dataset) or _is_pair_of_arrays(p) for p in part)
+    )
+
+
+def _is_list_of_clients(found: Any) -> bool:
+    of_parts = isinstance(found, list | tuple) and len(found) > 0 and not _is_pair_of_arrays(found)
+    return of_parts and (not _is_pair(found) or all(_is_client(part) for part in found))
+
+
+def _is_client(part: Any) -> bool:
+    """Return whether this is ``(x, y)`` with many values each, rather than the inputs or the labels of two samples."""
+    return _is_pair(part) and all(isinstance(p, Sized) and not isinstance(p, str) for p in part)
+
+
+def _is_pair_of_arrays(part: Any) -> bool:
+    return isinstance(part, tuple) and len(part) == 2 and all(isinstance(p, Tensor | np.ndarray) for p in part)
+
+
+def _what(thing: object) -> str:
+    if isinstance(thing, list | tuple):
+        inside = sorted({type(one).__name__ for one in thing})
+        return f"a {type(thing).__name__} of {len(thing)} ({', '.join(inside) or 'empty'})"
+    if isinstance(thing, Tensor | np.ndarray):
+        return f"an array of shape {list(thing.shape)}"
+    return f"an object of type {type(thing).__name__}"

@@ -5,20 +5,20 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedkin.core.errors import ConfigError, DataError, similar
-from fedkin.data.checks import optional, readable
+from fedkin.core.errors import ConfigError, DataError, similar, typed
+from fedkin.core.settings import DataSettings
+from fedkin.data.checks import listed, optional, readable, refuse_first
 from fedkin.data.columns import text_of
 from fedkin.data.dataset import Dataset, RawSamples, dataset_of
 from fedkin.data.image_files import images_of
-from fedkin.data.sources.reading import Reading, drop_flag, listed
-from fedkin.data.sources.tables import Table, from_table
+from fedkin.data.sources.tables import Table, from_table, named, names_in, refuse_unused
 
 PREFIX = "hf:"
 _LABELS = ("label", "labels", "fine_label", "target", "y", "class", "character")
@@ -79,26 +79,29 @@ class Opened:
         return (*sizes, *self.notes, *named, *(() if self.client else ("client: none (--client-column names one)",)))
 
 
-def open_hub(spec: str, how: Reading) -> Opened:
+def open_hub(spec: str, how: DataSettings) -> Opened:
     """Return what `read_hub` would read, without reading it; errors as there."""
     splits, notes = _splits(_opened(spec), spec)
     first = splits[0][1]
-    columns = [c for c in first.column_names if c not in how.drop]
-    target = _column(how.target, "label", columns, _labelled(first), spec)
-    client = _column(how.client, "client", columns, _CLIENTS, spec)
-    if target is None or client == target:
-        what = "which column is the label?" if target is None else f"'{target}' is taken for the label and the client;"
-        raise DataError(f"{spec}: {what} name another with --target or --client-column; there are {listed(columns)}")
+    columns = [c for c in first.column_names if c not in names_in(how.drop)]
+    target = how.target or next((name for name in _labelled(first) if name in columns), None)
+    client = how.client_column or next((name for name in _CLIENTS if name in columns), None)
+    if target is None or target not in columns or client == target or client not in (None, *columns):
+        roles = f"the label is column {target!r}, the client {client!r}"
+        raise DataError(
+            f"{spec}: {roles}; name two columns with --target and --client-column: there are {listed(columns)}"
+        )
     kinds = {name: type(first.features[name]).__name__ for name in columns if name not in (target, client)}
     inputs = next((name for wanted in (_IMAGES, _LISTS) for name, kind in kinds.items() if kind in wanted), None)
-    asked = {"label": how.target, "client": how.client, "input": None}
+    asked = {"label": how.target, "client": how.client_column, "input": None}
     guessed = tuple(role for role, name in asked.items() if name is None)
     found = Opened(spec, splits, target, client, inputs, guessed, notes)
-    _check_splits(found, [target, *([client] if client else []), *([inputs] if inputs else kinds)])
+    needed = [target, *([client] if client else []), *([inputs] if inputs else kinds)]
+    refuse_first(spec, _faults(found, needed))
     return found
 
 
-def read_hub(spec: str, how: Reading) -> Dataset:
+def read_hub(spec: str, how: DataSettings) -> Dataset:
     """Read ``hf:NAME``, ``hf:NAME@CONFIG`` or ``hf:FOLDER``: a folder of `save_to_disk`, or files of `datasets`.
 
     The split ``test`` is the official test part; ``train`` and ``validation`` are shared out. A column of images is the
@@ -108,24 +111,19 @@ def read_hub(spec: str, how: Reading) -> Dataset:
     Args:
         spec: see above.
         how: ``target`` is the column with the label, ``client`` that with the client.
-
-    Raises:
-        ConfigError: `datasets` is not installed, or a setting does not belong to such data.
-        DataError: nothing there, the hub cannot be reached, or columns that cannot be used.
     """
     found = open_hub(spec, how)
     _log.info(
         "%s: label '%s', client '%s', input '%s'",
         spec, found.target, found.client or "none", found.inputs or "all other columns",
     )  # fmt: skip
-    taken = ("target", "client", "drop", *(("image_size",) if _has_images(found) else ()))
-    if unused := [s for s in how.given if s not in (taken if found.inputs else ("binary", "scaling", *taken))]:
-        what = "a table" if found.inputs is None else f"whole inputs, '{found.inputs}'"
-        raise ConfigError(f"{spec} holds {what}, which takes no {' and no '.join(unused)}")
+    taken = ("target", "client_column", "drop", *(("image_size",) if _has_images(found) else ()))
+    what = "a table" if found.inputs is None else f"whole inputs, '{found.inputs}'"
+    refuse_unused(how, taken if found.inputs else ("binary", "scaling", *taken), f"{spec} holds {what}")
     if found.inputs is not None:
         made = _samples(found, how.image_size)
     else:
-        made = from_table(table_of(found), replace(how, target=found.target, client=found.client), tests=found.tests)
+        made = from_table(table_of(found), how.but(target=found.target, client_column=found.client), tests=found.tests)
     preparation = made.preparation and replace(made.preparation, taken=found.taken)
     table = made.table and replace(made.table, taken=found.taken)
     return replace(made, table=table, preparation=preparation, notes=(*found.notes, *made.notes))
@@ -164,7 +162,7 @@ def from_hub(name: str, inputs: str, target: str, client: str | None) -> tuple[D
     try:
         if not any(map(os.environ.get, settings)):  # else this machine's name service does not decide
             socket.getaddrinfo("huggingface.co", 443)  # `datasets` tries for most of a minute before it gives up
-        return read_hub(f"{PREFIX}{name}", Reading(target=target, client=client)), ""
+        return read_hub(f"{PREFIX}{name}", DataSettings(target=target, client_column=client)), ""
     except OSError:
         return None, "the Hugging Face hub cannot be reached from here"
     except (ConfigError, DataError) as error:
@@ -196,11 +194,11 @@ def _splits(found: Any, spec: str) -> tuple[list[tuple[str, Any]], tuple[str, ..
     known = [(name, found[name]) for name in (*_TRAIN, "test") if name in found and len(found[name])]
     if len(found) == 1:
         return known[:1] if known and known[0][0] != "test" else [("train", next(iter(found.values())))], ()
-    if not known or known[0][0] == "test":
-        raise DataError(
-            f"{spec}: expected a split 'train', there are {listed(list(map(str, found)))}; rename them, as by "
-            "DatasetDict(train=d[...], test=d[...]).save_to_disk(...)"
-        )
+    fault = (
+        f"expected a split 'train', there are {listed(list(map(str, found)))}; rename them, as by "
+        "DatasetDict(train=d[...], test=d[...]).save_to_disk(...)"
+    )
+    refuse_first(spec, [fault] if not known or known[0][0] == "test" else [])
     unread = [f"'{name}'" for name, part in found.items() if name not in dict(known) and len(part)]
     what = f"split {unread[0]} is" if len(unread) == 1 else f"splits {', '.join(unread)} are"
     return known, (f"{what} not used: only train, validation and test are read",) if unread else ()
@@ -212,22 +210,16 @@ def _labelled(data: Any) -> Sequence[str]:
     return sorted(found, key=lambda name: _LABELS.index(name) if name in _LABELS else len(_LABELS)) or _LABELS
 
 
-def _column(asked: str | None, what: str, columns: list[str], usual: Sequence[str], spec: str) -> str | None:
-    if asked is not None and asked not in columns:
-        raise DataError(f"{spec}: no column '{asked}' for the {what}; the columns are {listed(columns)}")
-    return asked or next((name for name in usual if name in columns), None)
-
-
-def _check_splits(found: Opened, needed: list[str]) -> None:
-    """Raise DataError if a split lacks one of these columns or names its classes in another way than the first."""
+def _faults(found: Opened, needed: list[str]) -> Iterator[str]:
+    """Yield which split lacks one of these columns, or names its classes in another way than the first."""
     for split, part in found.splits:
         lacking = [column for column in needed if column not in part.column_names]
         if lacking or getattr(part.features[found.target], "names", None) != found.classes:
             what = f"no column '{lacking[0]}'" if lacking else f"other names of the classes of '{found.target}'"
-            advice = f"leave it out: {drop_flag(lacking[:1])}" if lacking else "Dataset.align_labels_with_mapping"
-            raise DataError(
-                f"{found.spec}: split '{split}' has {what}, unlike '{found.splits[0][0]}'; make them alike, or {advice}"
+            advice = (
+                f"leave it out: --drop {typed(named(lacking[:1]))}" if lacking else "Dataset.align_labels_with_mapping"
             )
+            yield f"split '{split}' has {what}, unlike '{found.splits[0][0]}'; make them alike, or {advice}"
 
 
 def _has_images(found: Opened) -> bool:

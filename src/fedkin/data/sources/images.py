@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from fedkin.core.errors import DataError
-from fedkin.data.checks import check_range
+from fedkin.data.checks import check_range, listed
 from fedkin.data.dataset import Dataset, RawSamples, dataset_of
 from fedkin.data.image_files import read_images
-from fedkin.data.sources.reading import listed
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp"})
 TRAIN, _TEST = ("train", "training"), ("test", "testing")
@@ -45,11 +44,6 @@ def read_image_folder(root: Path, *, side: int | None = None) -> Dataset:
     Args:
         root: the folder.
         side: resize every image to this height and width in pixels; None: all must have the same size.
-
-    Raises:
-        ConfigError: Pillow is not installed, or a side below 1.
-        DataError: no images, images outside the folders of classes, images of different sizes without ``side``, a file
-            that is not an image.
     """
     if side is not None:
         check_range("image_size", side, least=1)

@@ -20,9 +20,8 @@ import numpy as np
 
 from fedkin.core.errors import DataError, similar
 from fedkin.data.arrays import Array, channels_first, decoded, together
-from fedkin.data.checks import readable
+from fedkin.data.checks import listed, readable
 from fedkin.data.dataset import Dataset, RawSamples, dataset_of
-from fedkin.data.sources.reading import listed
 
 _CLIENTS = ("client", "subject", "writer")
 _UNITS = ("unit", "segment")
@@ -37,19 +36,15 @@ _NAMED = _INPUTS | {y for layout, test in _LAYOUTS for _, y in (*layout, *([test
 """Arrays of inputs and of labels."""
 
 
-def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Dataset:
+def read_npz(
+    path: Path, *, client: str | None = None, site: bool = False, labels: tuple[str, ...] | None = None
+) -> Dataset:
     """Return a data set from one ``.npz`` file.
 
     uint8 inputs count as pixels and become 0..1; three dimensions of pixels, or of square floats, are images of one
     channel; channels may come first or last. Other inputs keep their values and shape; whole numbers are int64.
-
-    Args:
-        path: the file.
-        client: name of the array with the client of each sample; at a site it need not be there.
-        site: the file is one site's, see `class_numbers`.
-
-    Raises:
-        DataError: not an npz file, pickled arrays, unknown names, sizes that differ, labels or values out of range.
+    ``client`` names the array with the client of each sample, which at a site need not be there, and ``labels`` the
+    classes, where the file does not.
     """
     arrays = read_arrays(path)
     pairs, test = _layout(arrays, path)
@@ -63,10 +58,7 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
             f"{similar(client, arrays.keys() - _NAMED)}; it holds {listed(sorted(arrays))}"
         )
     unit, notes = _units(arrays, test is not None)
-    scale = arrays.get("scale")
-    if scale is not None and (scale.size != 1 or scale.dtype.kind not in "iuf"):
-        raise DataError(f"{path}: scale must be one number, got {scale.dtype} of shape {list(scale.shape)}")
-    factor = None if scale is None else float(np.float32(scale.item()))
+    factor = scale_of(arrays, path)
 
     def part(x: Array, y: Array, at: int) -> RawSamples:
         own = None if key is None else arrays[key + ends[at]]
@@ -74,15 +66,10 @@ def read_npz(path: Path, *, client: str | None = None, site: bool = False) -> Da
 
     train = [together([arrays[names[i]] for names in pairs], str(path)) for i in range(2)]
     return dataset_of(
-        path.stem,
-        part(train[0], train[1], 0),
-        None if test is None else part(arrays[test[0]], arrays[test[1]], 1),
-        labels=None if "label_names" not in arrays else tuple(map(str, arrays["label_names"].ravel())),
-        prefix=f"{key} ",
-        factor=factor,
-        site=site,
-        notes=notes,
-    )
+        path.stem, part(train[0], train[1], 0), None if test is None else part(arrays[test[0]], arrays[test[1]], 1),
+        labels=tuple(map(str, arrays["label_names"].ravel())) if "label_names" in arrays else labels,
+        prefix=f"{key} ", factor=factor, site=site, notes=notes,
+    )  # fmt: skip
 
 
 def _units(arrays: Mapping[str, Array], tests: bool) -> tuple[tuple[Array, ...], tuple[str, ...]]:
@@ -100,6 +87,14 @@ def _units(arrays: Mapping[str, Array], tests: bool) -> tuple[tuple[Array, ...],
             )
             return (arrays[found],), (note,) if tests else ()
     return (), ()
+
+
+def scale_of(arrays: Mapping[str, Array], path: Path) -> float | None:
+    """Return the factor of fixed-point inputs that a file holds as ``scale``."""
+    if "scale" not in arrays:
+        return None
+    with readable(f"{path}, scale", "one number", "correct it"):
+        return float(np.float32(arrays["scale"].item()))
 
 
 def read_arrays(path: Path, wanted: Callable[[str], bool] = lambda name: True) -> dict[str, Array]:

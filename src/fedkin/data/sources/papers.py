@@ -64,25 +64,8 @@ def _mnist(folder: Path) -> Dataset:
     return read_idx_folder(Files(folder).folder_of("train-images-idx3-ubyte", "train-images.idx3-ubyte"))
 
 
-def _first20(folder: Path) -> Dataset:
-    """Return the fine classes 0 to 19 of CIFAR-100."""
-    whole = read_cifar(folder, fine=True)
-    own, test = whole.y < 20, whole.official_test
-    assert test is not None  # as `read_cifar` makes it
-    labels = None if whole.labels is None else whole.labels[:20]
-    made = whole.preparation and replace(whole.preparation, labels=labels)
-    kept = replace(test, x=test.x[test.y < 20], y=test.y[test.y < 20])
-    x, y = whole.x[own], whole.y[own]
-    return replace(whole, x=x, y=y, classes=20, official_test=kept, labels=labels, preparation=made)
-
-
 def _medmnist(name: str, labels: tuple[str, ...]) -> Callable[[Path], Dataset]:
-    def read(folder: Path) -> Dataset:
-        found = read_npz(Files(folder).folder_of(f"{name}.npz") / f"{name}.npz")
-        made = found.preparation and replace(found.preparation, labels=labels)
-        return replace(found, classes=len(labels), labels=labels, preparation=made)
-
-    return read
+    return lambda folder: read_npz(Files(folder).folder_of(f"{name}.npz") / f"{name}.npz", labels=labels)
 
 
 _IDX = "train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte (plain or .gz)"
@@ -110,7 +93,8 @@ KNOWN: dict[str, Known] = {
         _KRIZ, hub=("uoft-cs/cifar10", "img", "label", None)),
     "cifar100": Known("60,000 colour images, 32 x 32, 100 classes", lambda folder: read_cifar(folder, fine=True),
         _CIFAR100, _KRIZ, hub=("uoft-cs/cifar100", "img", "fine_label", None)),
-    "cifar100-first20": Known("the fine classes 0 to 19 of CIFAR-100", _first20, _CIFAR100, _KRIZ, folder="cifar100"),
+    "cifar100-first20": Known("the fine classes 0 to 19 of CIFAR-100",
+        lambda folder: read_cifar(folder, fine=True, first=20), _CIFAR100, _KRIZ, folder="cifar100"),
     "svhn": Known("99,289 house numbers in colour, 32 x 32, 10 classes", read_svhn,
         "train_32x32.mat and test_32x32.mat", "http://ufldl.stanford.edu/housenumbers"),
     "femnist": Known("handwritten digits and letters by writer, 28 x 28, 62 classes (LEAF)", read_leaf,
@@ -137,12 +121,7 @@ def is_known(spec: str) -> bool:
 
 
 def read_known(spec: str) -> Dataset:
-    """Read one of `KNOWN`: ``NAME`` or ``NAME:FOLDER``.
-
-    Raises:
-        DataError: the folder or a file is not there, and the hub cannot be asked; or a file is not one of this data
-            set. The message states what to put where.
-    """
+    """Read one of `KNOWN`: ``NAME`` or ``NAME:FOLDER``."""
     name, colon, place = spec.partition(":")
     known = KNOWN[name]
     folder = Path(place).expanduser() if colon else data_root() / (known.folder or name)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import re
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,12 +17,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedkin.core.errors import ConfigError, DataError, similar
+from fedkin.core.errors import ConfigError, DataError, similar, typed
 from fedkin.core.machine import no_collection
 from fedkin.core.samples import Samples
+from fedkin.core.settings import DataSettings
 from fedkin.data.arrays import MAX_CLASSES
 from fedkin.data.card import Card, Column
-from fedkin.data.checks import NAMELESS, check_one_client, check_scaling, optional, readable
+from fedkin.data.checks import NAMELESS, check_one_client, listed, optional, readable, refuse_first
 from fedkin.data.columns import (
     MAX_CATEGORIES,
     MISSING,
@@ -31,6 +34,7 @@ from fedkin.data.columns import (
     convert,
     looks_measured,
     numbers_of,
+    raw_column,
     text_of,
     whole_label,
     whole_labels,
@@ -38,7 +42,6 @@ from fedkin.data.columns import (
 )  # fmt: skip
 from fedkin.data.dataset import Dataset
 from fedkin.data.preparation import Preparation, Rows
-from fedkin.data.sources.reading import Reading, drop_flag, listed, read_bytes, stem
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -85,19 +88,18 @@ class Table:
         shown = listed([f"{column} ({listed(names, 3)})" for column, names in self.lacking.items()])
         return f"columns that some files lack count as missing there: {shown}" if shown else ""
 
-    def column(self, name: str, use: str) -> list[str]:
-        """Return the fields of one column; ``use`` is its purpose, for the message."""
-        if name not in self.frame.columns:
-            raise DataError(
-                f"{self.name}: no column '{name}' for the {use}{similar(name, self.columns)}; "
-                f"the columns are {listed(self.columns)}"
-            )
+    def column(self, name: str, use: str = "inputs") -> list[str]:
+        """Return the fields of one column; ``use`` is its purpose. Class and client are needed in all files."""
+        if name not in self.columns or (name in self.lacking and use in ("target", "client")):
+            where = f"{self.lacking[name][0] if name in self.lacking else self.name}: no column '{name}' for the {use}"
+            there = self.differences if name in self.lacking else f"the columns are {listed(self.columns)}"
+            raise DataError(f"{where}{'' if name in self.lacking else similar(name, self.columns)}; {there}")
         return list(self.frame[name])
 
     def converted(self, name: str) -> Conversion:
         """Return what a column is read as."""
         if name not in self._converted:
-            texts = self.column(name, "inputs")
+            texts = self.column(name)
             self._converted[name] = Conversion(None) if name in self.texts else convert(texts, name, self.places)
         return self._converted[name]
 
@@ -108,17 +110,9 @@ class Table:
 
 @no_collection()
 def read_csv(paths: Sequence[Path], name: str, encoding: str | None = None) -> Table:
-    """Return the rows of several files. A column that a file lacks is empty there.
-
-    Args:
-        paths: csv or parquet files; see `fedkin.data.sources.csv_files`.
-        name: for messages.
-        encoding: of the text of csv files; None: UTF-8.
-    """
+    """Return the rows of several csv or parquet files. A column that a file lacks is empty there."""
     import pandas  # here: it takes half a second to import, and other data do not need it
 
-    if encoding is not None and all(path.suffix.lower() in PARQUET for path in paths):
-        raise ConfigError(f"{name}: encoding is for csv files; a parquet file states how its texts are stored")
     texts = set[str]()
     parts = [_parquet(p, texts) if p.suffix.lower() in PARQUET else _csv(p, encoding) for p in paths]
     for path, part in zip(paths, parts, strict=True):
@@ -162,19 +156,20 @@ def _csv(path: Path, encoding: str | None) -> DataFrame:
     first = next((line for line in text.splitlines() if line.strip()), "")
     delimiter = max(",;\t", key=re.sub(r'"[^"]*"', "", first).count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    rows, places, start = list[list[str]](), list[str](), 1
+    rows, places, start, fault = list[list[str]](), list[str](), 1, ""
     try:
         for row in reader:
             if rows and row and len(row) != len(rows[0]):
-                raise DataError(f"{path}, line {reader.line_num}: {len(row)} fields, the header has {len(rows[0])}")
+                fault = f", line {reader.line_num}: {len(row)} fields, the header has {len(rows[0])}"
+                break
             if row:
                 rows.append([field.strip() for field in row])
                 places.append(f"{path.name}, line {reader.line_num}")
             start = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(
-            f"{path}: the row that begins in line {start} cannot be read ({error}); close or remove a quote in it"
-        ) from error
+        fault = f": the row that begins in line {start} cannot be read ({error}); close or remove a quote in it"
+    if fault:
+        raise DataError(f"{path}{fault}")
     if delimiter == ";":
         rows[1:] = [[_DECIMAL.sub(r"\1.\2", field) for field in row] for row in rows[1:]]
     return DataFrame(rows[1:], columns=rows[0] if rows else [], index=places[1:], dtype=object)
@@ -184,22 +179,62 @@ def _decoded(path: Path, content: bytes, encoding: str | None) -> str:
     """Return the text of a file."""
     try:
         text = content.decode(encoding or "utf-8").removeprefix("\ufeff")
-    except LookupError as error:
-        raise DataError(f"{path}: unknown encoding {encoding!r}; common ones are utf-8, cp1252, utf-16") from error
-    except UnicodeDecodeError as error:
-        at, why = error.start, f"is not {error.encoding}"
-    else:
         if encoding is not None or "\0" not in text:
             return text
         at, why = text.index("\0"), "is zero, as in UTF-16"
-    line = content[:at].count(b"\n") + 1
+    except LookupError:
+        at, why = -1, f": there is no encoding {encoding!r}"
+    except UnicodeDecodeError as error:
+        at, why = error.start, f"is not {error.encoding}"
+    if at >= 0:
+        why = f", line {content[:at].count(10) + 1}: the byte 0x{content[at]:02x} {why}"
     raise DataError(
-        f"{path}, line {line}: the byte 0x{content[at]:02x} {why}; save the file as UTF-8 ('CSV UTF-8' in Excel), or "
-        "name its encoding: --encoding cp1252, or utf-16 (in Python encoding='cp1252')"
+        f"{path}{why}; save the file as UTF-8 ('CSV UTF-8' in Excel), or name its encoding: --encoding cp1252, or "
+        "utf-16 (in Python encoding='cp1252')"
     )
 
 
-def read_tables(paths: Sequence[Path], how: Reading, *, name: str, card: Card | None = None) -> Dataset:
+def read_bytes(path: Path) -> bytes:
+    """Read a file's content, decompressed when its name ends in ``.gz`` or it lies in a zip file.
+
+    ``archive.zip/wards/north.csv`` is a file in an archive.
+    """
+    with readable(path, "a whole file"):
+        archive = next((p for p in path.parents if p.suffix.lower() == ".zip" and p.is_file()), None)
+        if archive is not None:
+            with zipfile.ZipFile(archive) as members:
+                return members.read(path.relative_to(archive).as_posix())
+        content = path.read_bytes()
+        return gzip.decompress(content) if path.suffix.lower() == ".gz" else content
+
+
+def stem(path: Path) -> str:
+    """Return a file's name without its ending, also where that is double, as ``.csv.gz``."""
+    return Path(path.stem).stem if path.suffix.lower() == ".gz" else path.stem
+
+
+def refuse_unused(how: DataSettings, taken: Sequence[str], what: str) -> None:
+    """Raise ConfigError if settings of reading are given that a source, ``what``, does not take."""
+    names = ("target", "client_column", "binary", "drop", "image_size", "scaling", "encoding")
+    given = [name for name in names if getattr(how, name) != getattr(DataSettings(), name)]
+    if unused := [name.removesuffix("_column") for name in given if name not in taken]:
+        raise ConfigError(f"{what}, which takes no {' and no '.join(unused)}")
+
+
+def names_in(text: str | None) -> tuple[str, ...]:
+    """Return the columns that a text names, with commas between them; a name with a comma is in double quotes."""
+    rows = csv.reader(io.StringIO(text or ""), skipinitialspace=True)
+    return tuple(name.strip() for row in rows for name in row if name.strip())
+
+
+def named(columns: Sequence[str]) -> str:
+    """Return the text that names these columns: the inverse of `names_in`."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(columns)
+    return line.getvalue()
+
+
+def read_tables(paths: Sequence[Path], how: DataSettings, *, name: str, card: Card | None = None) -> Dataset:
     """Return tables as float32 ``[features]`` inputs.
 
     Columns of numbers, as `fedkin.data.columns.convert` finds them, are standardised (mean 0, standard deviation
@@ -218,76 +253,56 @@ def read_tables(paths: Sequence[Path], how: Reading, *, name: str, card: Card | 
         name: name of the data set.
         card: the data are one site's, and columns, texts and classes are those that all sites agreed on: a text that
             is not on the card becomes zeros.
-
-    Raises:
-        DataError: unreadable or empty files, columns that differ between files or from the card's or are not there,
-            bad fields, a class that is not on the card.
-        ConfigError: no target; ``pooled`` with a card; ``client`` where the data are not of several clients.
     """
-    if card is not None:
-        check_scaling(how.scaling, name)
     return from_table(read_csv(paths, name, how.encoding), how, paths, card=card)
 
 
 def from_table(
-    table: Table, how: Reading, paths: Sequence[Path] = (), *, card: Card | None = None, tests: int = 0
+    table: Table, how: DataSettings, paths: Sequence[Path] = (), *, card: Card | None = None, tests: int = 0
 ) -> Dataset:
     """Do the same as `read_tables`, from rows that have been read.
 
-    Args:
-        table, how, card: as there.
-        paths: where the rows are from; several are one client each.
-        tests: number of the last rows that are the official test part.
+    ``paths`` are where the rows are from, several are one client each; the last ``tests`` rows are the official test
+    part.
     """
-    name, client = table.name, how.client if card is None or how.client in table.columns else None
-    features = _features(table, how.target, client, how.drop)
+    name, client = table.name, how.client_column
+    client = client if card is None or client in table.columns else None
+    features = _features(table, how.target, client, names_in(how.drop))
     texts = [] if card is None else [column.name for column in card.columns if column.kind == "text"]
     texts += [] if card is None or card.numeric else [how.target or ""]
     own = card_of(table, features, how.target or "", how.binary, texts)
     found = own if card is None else card
-    kinds = {column.name: column.kind for column in found.columns}
-    differ = [c.name for c in own.columns if c.kind == "text" and kinds.get(c.name) == "number"]
-    if (own.target, own.binary) != (found.target, found.binary) or set(features) != kinds.keys() or differ:
-        lacking, more = [c for c in kinds if c not in features], [c for c in features if c not in kinds]
-        raise DataError(
-            f"{name}: its table is not what all sites agreed on, target {found.target!r} (binary: {found.binary}) and "
-            f"{listed([*kinds])}; it lacks {listed(lacking) or 'none'}, has also {listed(more) or 'none'}, and texts "
-            f"instead of numbers in {listed(differ) or 'none'}"
-        )
-    if empty := [column.name for column in found.columns if column.kind == "empty"]:
-        raise DataError(f"{name}: column '{empty[0]}' is empty in every row; drop it")
+    refuse_first(name, _misfits(own, found))
     ids, client_names = _clients(table, client, paths)
-    if how.scaling == "client" and ids is None and card is None:
-        raise ConfigError(
-            f"{name}: scaling 'client' needs data that come with clients: one file per client or a column that "
-            "names the client; here it would be the same as 'pooled'"
-        )
+    columns = [Input(c.name, "text" if c.kind == "text" else "number", c.gaps, c.categories) for c in found.columns]
     rows = Rows(
-        raw=_raw(table, found),
-        columns=tuple(
-            Input(c.name, "text" if c.kind == "text" else "number", c.gaps, c.categories) for c in found.columns
-        ),
-        own=how.scaling == "client",
-        target=found.target,
-        binary=found.binary,
-        labels=found.labels,
-    )
+        raw=_raw(table, columns), columns=tuple(columns), own=how.scaling == "client", target=found.target,
+        binary=found.binary, labels=found.labels,
+    )  # fmt: skip
     x, preparation = _by_all_rows(rows, np.zeros(len(rows.raw)) if ids is None or not rows.own else ids.numpy())
     y, n = numbered_classes(table, found), len(x) - tests
     return Dataset(
-        x=x[:n],
-        y=y[:n],
-        classes=found.classes,
-        name=name,
-        official_test=Samples(x[n:], y[n:]) if tests else None,
-        client=None if ids is None else ids[:n],
-        test_client=None if ids is None or not tests else ids[n:],
-        client_names=client_names,
-        labels=found.labels,
-        preparation=preparation,
-        table=rows,
+        x=x[:n], y=y[:n], classes=found.classes, name=name, official_test=Samples(x[n:], y[n:]) if tests else None,
+        client=None if ids is None else ids[:n], test_client=None if ids is None or not tests else ids[n:],
+        client_names=client_names, labels=found.labels, preparation=preparation, table=rows,
         notes=() if card is not None else _notes(table, features, found),
-    )
+    )  # fmt: skip
+
+
+def _misfits(own: Card, found: Card) -> Iterator[str]:
+    """Yield why the columns of a table cannot be inputs, or are not what all sites agreed on."""
+    kinds, features = {c.name: c.kind for c in found.columns}, [c.name for c in own.columns]
+    differ = [c.name for c in own.columns if c.kind == "text" and kinds.get(c.name) == "number"]
+    if (own.target, own.binary) != (found.target, found.binary) or set(features) != kinds.keys() or differ:
+        lacking, more = [c for c in kinds if c not in features], [c for c in features if c not in kinds]
+        yield (
+            f"its table is not what all sites agreed on, target {found.target!r} (binary: {found.binary}) and "
+            f"{listed([*kinds])}; it lacks {listed(lacking) or 'none'}, has also {listed(more) or 'none'}, and texts "
+            f"instead of numbers in {listed(differ) or 'none'}"
+        )
+    if not features:
+        yield f"no column is left as input next to '{own.target}'; there is nothing else, or all others are dropped"
+    yield from (f"column '{c.name}' is empty in every row; drop it" for c in found.columns if c.kind == "empty")
 
 
 def _notes(table: Table, features: Sequence[str], found: Card) -> tuple[str, ...]:
@@ -304,15 +319,13 @@ def _notes(table: Table, features: Sequence[str], found: Card) -> tuple[str, ...
     return tuple(filter(None, notes))
 
 
-def table_card(paths: Sequence[Path], how: Reading, *, name: str, texts: Sequence[str] = ()) -> Card:
+def table_card(paths: Sequence[Path], how: DataSettings, *, name: str, texts: Sequence[str] = ()) -> Card:
     """Return the description of one site's table.
 
-    Args:
-        paths, how, name: as for `read_tables`.
-        texts: columns, perhaps the target, that are described as texts although they could be numbers here.
+    ``texts`` are columns, perhaps the target, that are described as texts although they could be numbers here.
     """
     table = read_csv(paths, name, how.encoding)
-    client = how.client if how.client in table.columns else None
+    client = how.client_column if how.client_column in table.columns else None
     features = _features(table, how.target, client, ())
     check_one_client(_clients(table, client, paths)[1], name)
     for column in texts:
@@ -334,16 +347,12 @@ def _features(table: Table, target: str | None, client: str | None, drop: Sequen
             f"{table.name}: a table needs target, the column with the class (--target), and another column for client "
             f"(--client-column) if any, got {target!r} and {client!r}; it has {listed(table.columns)}"
         )
-    for column, use in [(target, "target"), *([(client, "client")] if client else []), *((d, "drop") for d in drop)]:
-        table.column(column, use if use != "drop" else "columns to drop")
-        if column in table.lacking and use != "drop":
-            raise DataError(f"{table.lacking[column][0]}: no column '{column}' for the {use}; {table.differences}")
-    features = [c for c in table.columns if c not in {target, client, *drop}]
-    if not features:
-        raise DataError(
-            f"{table.name}: no column is left as input next to '{target}'; columns are {listed(table.columns)}"
-        )
-    return features
+    table.column(target, "target")
+    if client:
+        table.column(client, "client")
+    for column in drop:
+        table.column(column, "columns to drop")
+    return [c for c in table.columns if c not in {target, client, *drop}]
 
 
 def _labels(table: Table, target: str, binary: bool, as_texts: bool) -> tuple[tuple[str, ...], bool]:
@@ -351,19 +360,16 @@ def _labels(table: Table, target: str, binary: bool, as_texts: bool) -> tuple[tu
     fields = table.column(target, "target")
     numeric = not as_texts and target not in table.texts and whole_numbers(fields)
     found = numbers_of(fields)
-    if binary and found is None and not any(f.lower() in MISSING for f in fields):
-        raise DataError(
-            f"{table.name}: binary needs a target of numbers, '{target}' holds texts such as "
-            f"{_strange(table, target)}, which are classes as they are; leave binary out, or correct them"
-        )
     bad = np.array([f.lower() in MISSING for f in fields])
-    if found is not None and (binary or not (numeric or as_texts or table.converted(target).numbers is None)):
+    if binary and found is None:
+        bad |= [numbers_of([f]) is None for f in fields]
+    elif found is not None and (binary or not (numeric or as_texts or table.converted(target).numbers is None)):
         bad |= ~np.isfinite(found) | (not binary and np.floor(found) != found)
     if bad.any():
         at = int(np.argmax(bad))
+        todo = "with binary give numbers alone" if binary else "fedkin classifies: give whole numbers or texts"
         raise DataError(
-            f"{table.places[at]}: {fields[at]!r} in the target '{target}' is not a class; fedkin classifies: give "
-            "whole numbers or texts, or remove the row"
+            f"{table.places[at]}: {fields[at]!r} in the target '{target}' is not a class; {todo}, or remove the row"
         )
     if binary:
         return binary_labels(target), False
@@ -408,16 +414,12 @@ def _clients(table: Table, client: str | None, paths: Sequence[Path]) -> tuple[T
         return ids, tuple(name or NAMELESS for name in names)
     if len(paths) < 2:
         return None, None
-    first = dict[str, Path]()
-    for path in paths:
-        if (other := first.setdefault(stem(path), path)) is not path:  # as a file and what it was converted to
-            raise DataError(f"{other} and {path} would be two clients called {stem(path)!r}; rename or remove one")
-    return torch.tensor(table.files, dtype=torch.int64), tuple(first)
+    return torch.tensor(table.files, dtype=torch.int64), tuple(map(stem, paths))
 
 
 def _column(table: Table, name: str, as_text: bool) -> Column:
     """Return what a column holds."""
-    fields = table.column(name, "inputs")
+    fields = table.column(name)
     empty = [f.lower() in MISSING for f in fields]
     if all(empty):
         return Column(name, "empty", gaps=True)
@@ -427,7 +429,7 @@ def _column(table: Table, name: str, as_text: bool) -> Column:
     if len(categories) > MAX_CATEGORIES:
         raise DataError(
             f"{table.name}: column '{name}' holds {len(categories)} different texts, at most {MAX_CATEGORIES} can "
-            f"become inputs; {_advice(table, name, categories)}, or leave the column out: {drop_flag([name])}"
+            f"become inputs; {_advice(table, name, categories)}, or leave the column out: --drop {typed(named([name]))}"
         )
     return Column(name, "text", any(empty), tuple(categories))
 
@@ -444,26 +446,19 @@ def _advice(table: Table, name: str, texts: Sequence[str]) -> str:
 
 def _strange(table: Table, name: str) -> str | None:
     """Return the first field that is not a number, with its place."""
-    fields = zip(table.column(name, "inputs"), table.places, strict=True)
+    fields = zip(table.column(name), table.places, strict=True)
     return next((f"'{t}' ({p})" for t, p in fields if t.lower() not in MISSING and numbers_of([t]) is None), None)
 
 
-def _raw(table: Table, card: Card) -> Raw:
+def _raw(table: Table, columns: Sequence[Input]) -> Raw:
     """Return all rows before scaling, ``[n, columns]``; see `Raw`."""
-    raw = np.empty((len(table.frame), len(card.columns)), dtype=np.float64)
-    for j, column in enumerate(card.columns):
-        fields, values = table.column(column.name, "inputs"), table.converted(column.name)
-        if column.kind == "text":
-            place_of = {category: i for i, category in enumerate(column.categories)}
-            raw[:, j] = [place_of.get("" if f.lower() in MISSING else f, -1) for f in fields]
-            continue
-        none = MISSING | {fields[i].lower() for i in values.odd}
-        raw[:, j] = np.nan if values.numbers is None else values.numbers  # None: the column is empty here
-        if odd := [i for i in np.flatnonzero(~np.isfinite(raw[:, j])) if fields[i].lower() not in none]:
-            raise DataError(
-                f"{table.places[odd[0]]}: '{column.name}' is {fields[odd[0]]}; give a finite number or leave the field "
-                "empty"
-            )
+    raw = np.empty((len(table.frame), len(columns)), dtype=np.float64)
+    for j, column in enumerate(columns):
+        texts = table.column(column.name)
+        if column.kind == "number":  # a text among numbers counts as missing
+            for i in table.converted(column.name).odd:
+                texts[i] = ""
+        raw[:, j] = raw_column(texts, column, table.places)
     return raw
 
 

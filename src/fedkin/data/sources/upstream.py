@@ -21,11 +21,11 @@ import torch
 
 from fedkin.core.errors import DataError
 from fedkin.data.arrays import numbered
-from fedkin.data.checks import readable
+from fedkin.data.checks import listed, readable
 from fedkin.data.dataset import Dataset, RawSamples, dataset_of
 from fedkin.data.image_files import read_images
 from fedkin.data.sources.npz import read_arrays
-from fedkin.data.sources.reading import listed, read_bytes
+from fedkin.data.sources.tables import read_bytes
 
 Bytes = npt.NDArray[np.uint8]
 T = TypeVar("T")
@@ -61,25 +61,24 @@ class Files:
         packed = (_from_archive(archive, name) for archive in self.archives)
         return next((content for content in packed if content is not None), None)
 
-    def needed(self, name: str) -> bytes:
-        """Do the same as `content`; raise DataError if the file is nowhere."""
-        return self._there(self.content(name), name)
+    def needed(self, name: str, more: str = "") -> bytes:
+        """Do the same as `content`; raise DataError if the file is nowhere, with what ``more`` there is to know."""
+        return self._there(self.content(name), name, more)
 
-    def _there(self, found: T | None, name: str) -> T:
+    def _there(self, found: T | None, name: str, more: str = "") -> T:
         if found is None:
-            raise DataError(self.missing(name))
+            inside = sorted(p.name for p in self.folder.iterdir())
+            arrays = next((f", or give {self.folder / n} as the data" for n in inside if n.endswith(".npz")), "")
+            held = listed(inside, limit=5) or "nothing"
+            raise DataError(
+                f"{self.folder}: no file {name}, the folder holds {held}; put it there as its makers publish it{arrays}"
+                f"{more}"
+            )
         return found
 
-    def missing(self, name: str) -> str:
-        """Return the message about a file that was not found, with what the folder holds and what can be done."""
-        inside = sorted(p.name for p in self.folder.iterdir())
-        arrays = next((f", or give {self.folder / n} as the data" for n in inside if n.endswith(".npz")), "")
-        held = listed(inside, limit=5) or "nothing"
-        return f"{self.folder}: no file {name}, the folder holds {held}; put it there as its makers publish it{arrays}"
 
-
-def read_cifar(folder: Path, *, fine: bool) -> Dataset:
-    """Read CIFAR-10, or with ``fine`` CIFAR-100 by its fine labels, in the binary version.
+def read_cifar(folder: Path, *, fine: bool, first: int = 100) -> Dataset:
+    """Read CIFAR-10, or with ``fine`` the ``first`` fine classes of CIFAR-100, in the binary version.
 
     The test file is the test part.
 
@@ -90,20 +89,17 @@ def read_cifar(folder: Path, *, fine: bool) -> Dataset:
     train = ["train.bin"] if fine else [f"data_batch_{i}.bin" for i in range(1, 6)]
     test, names = ("test.bin", "fine_label_names.txt") if fine else ("test_batch.bin", "batches.meta.txt")
     label_bytes, classes = (2, 100) if fine else (1, 10)
-    parts = [files.content(name) for name in (*train, test)]
-    lacking = [name for name, part in zip((*train, test), parts, strict=True) if part is None]
-    if lacking:
-        here = "cifar-100" if fine else "cifar-10"
-        raise DataError(
-            f"{files.missing(lacking[0])}. The binary version is needed, {here}-binary.tar.gz of {_KRIZ}: that for "
-            "Python holds pickled objects, which are never read"
-        )
-    records = [_records(part or b"", f"{folder}: {name}", label_bytes)
-               for name, part in zip((*train, test), parts, strict=True)]  # fmt: skip
+    binary = (
+        f". The binary version is needed, cifar-{classes}-binary.tar.gz of {_KRIZ}: that for Python holds pickled "
+        "objects, which are never read"
+    )
+    records = [_records(files.needed(name, binary), f"{folder}: {name}", label_bytes) for name in (*train, test)]
+    if first < classes:
+        records = [(x[y < first], y[y < first]) for x, y in records]
     x, y = (np.concatenate([record[i] for record in records[:-1]]) for i in range(2))
     read_names = (files.content(names) or b"").decode("utf-8", "replace").split()
-    labels = tuple(read_names) if len(read_names) == classes else None if fine else _CIFAR10
-    name = "cifar100" if fine else "cifar10"
+    labels = tuple(read_names[:first]) if len(read_names) == classes else None if fine else _CIFAR10
+    name, classes = "cifar100" if fine else "cifar10", min(classes, first)
     return dataset_of(name, RawSamples(x, y), RawSamples(*records[-1]), classes=classes, labels=labels, packed=True)
 
 
@@ -167,10 +163,8 @@ def _words(root: Path, wnids: list[str]) -> tuple[str, ...]:
 
 
 def _records(raw: bytes, where: str, label_bytes: int) -> tuple[Bytes, Bytes]:
-    width = label_bytes + 3072
-    if not raw or len(raw) % width:
-        raise DataError(f"{where}: {len(raw)} bytes are not records of {width}; it is cut short or another file")
-    table = np.frombuffer(raw, dtype=np.uint8).reshape(-1, width)
+    with readable(where, f"records of {label_bytes + 3072} bytes", "it is cut short or another file"):
+        table = np.frombuffer(raw, dtype=np.uint8).reshape(-1, label_bytes + 3072)
     return table[:, label_bytes:].reshape(-1, 3, 32, 32), table[:, label_bytes - 1]
 
 
@@ -202,19 +196,11 @@ def is_idx_folder(folder: Path) -> bool:
 
 
 def read_idx_folder(folder: Path, *, site: bool = False) -> Dataset:
-    """Return a set of the MNIST family: float32 ``[1, height, width]`` in 0..1.
+    """Return a set of the MNIST family: float32 ``[1, height, width]`` in 0..1; ``site`` as of `class_numbers`.
 
-    The ``t10k`` files are the official test part.
-
-    Where the folder also holds ``mnist-writers.npz`` (arrays ``train_writer``, ``train_series`` and the same for
-    test), the writers are the natural clients and the two series, employees and high-school students, their groups.
-
-    Args:
-        folder: where the files are.
-        site: they are one site's, see `class_numbers`.
-
-    Raises:
-        DataError: a file is missing or double, not idx, cut short, or images and labels differ in number.
+    The ``t10k`` files are the official test part. Where the folder also holds ``mnist-writers.npz`` (arrays
+    ``train_writer``, ``train_series`` and the same for test), the writers are the natural clients and the two series,
+    employees and high-school students, their groups.
     """
     tests = next((name for name in ("t10k", "test") if any(folder.glob(f"*{name}-*"))), None)
     names = ["train"] if tests is None else ["train", tests]
@@ -222,13 +208,13 @@ def read_idx_folder(folder: Path, *, site: bool = False) -> Dataset:
     path = folder / WRITERS
     stored = read_arrays(path) if path.is_file() else {}
     keys = [f"{name}_{what}" for what in ("writer", "series") for name in ("train", "test")[: len(parts)]]
-    if stored and not all(key in stored for key in keys):
-        raise DataError(f"{path}: expected the arrays {listed(keys)}; it holds {listed(sorted(stored))}")
+    with readable(path, f"the arrays {listed(keys)}", "write all of them"):
+        numbers = [stored[key] for key in keys] if stored else []
     train, *test = (RawSamples(x, y, stored.get(key)) for (x, y), key in zip(parts, keys, strict=False))
     found = dataset_of(folder.resolve().name, train, *test, prefix="writer ", site=site)
     if not stored:
         return found
-    series = numbered(np.concatenate([stored[key] for key in keys[len(parts) :]]))[0]
+    series = numbered(np.concatenate(numbers[len(parts) :]))[0]
     ids = torch.cat([part for part in (found.client, found.test_client) if part is not None])
     groups = torch.zeros(len(found.client_names or ()), dtype=torch.int64)
     groups[ids] = series
@@ -236,11 +222,7 @@ def read_idx_folder(folder: Path, *, site: bool = False) -> Dataset:
 
 
 def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
-    """Return one idx file of bytes as an array with that many dimensions.
-
-    Raises:
-        DataError: not an idx file of bytes, another number of dimensions, or not of the size that it states.
-    """
+    """Return one idx file of bytes as an array with that many dimensions."""
     return parse_idx(read_bytes(path), str(path), dimensions)
 
 

@@ -1,14 +1,82 @@
-"""Noise on the inputs of clients, more at each next one."""
+"""True groups planted into a federation, and noise on the inputs of clients."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from fedkin.core import ConfigError
-from fedkin.data import Federation, SiteData, add_feature_noise, federation_of, plant, seeded
+from fedkin.core import ConfigError, PartitionError
+from fedkin.data import (
+    IID,
+    Federation,
+    SiteData,
+    add_feature_noise,
+    federate,
+    federation_of,
+    load,
+    plant,
+    planted_groups,
+    seeded,
+)  # fmt: skip
 from fedkin.data.checks import PARTS
 from fedkin.experiment.settings import DataSettings
 from refusals import refuses
+
+
+def digits(clients: int = 6) -> Federation:
+    return federate(load("digits"), IID(), clients=clients, samples_per_client=20)
+
+
+def test_labels_are_renumbered_by_group() -> None:
+    """Group g = k mod 4 calls class c by (c + g) mod 10; the inputs stay."""
+    plain = digits()
+    f = plant(plain, "labels", 4)
+    assert f.groups.tolist() == [0, 1, 2, 3, 0, 1]
+    for k, (old, new) in enumerate(zip(plain.clients, f.clients, strict=True)):
+        assert new.group == k % 4
+        for part in ("train", "validation", "test"):
+            a, b = getattr(old, part), getattr(new, part)
+            assert torch.equal(b.x, a.x)
+            assert torch.equal(b.y, (a.y + k % 4) % 10)
+
+
+def test_images_are_turned_by_quarters() -> None:
+    """Group 1 turned once more is group 2; four quarters are none; the labels stay."""
+    plain = digits()
+    f = plant(plain, "rotations", 4)
+    for k, (old, new) in enumerate(zip(plain.clients, f.clients, strict=True)):
+        back = new.train.x
+        for _ in range((4 - k % 4) % 4):
+            back = torch.rot90(back, 1, (-2, -1))
+        assert torch.equal(back, old.train.x)
+        assert torch.equal(new.train.y, old.train.y)
+    assert not torch.equal(f.clients[1].train.x, plain.clients[1].train.x)
+
+
+def test_what_cannot_be_planted_is_refused() -> None:
+    """Too many groups, groups twice, inputs that are no images, an unknown kind."""
+    with refuses(ConfigError, "1..4", "5"):
+        plant(digits(), "rotations", 5)
+    with refuses(ConfigError, "1..3", "4"):
+        plant(digits(3), "labels", 4)
+    with pytest.raises(PartitionError):
+        plant(plant(digits(), "labels"), "labels")
+    with pytest.raises(PartitionError):
+        plant(Federation.from_arrays([([[0.0, 1.0]] * 4, [0, 1, 0, 1])]), "rotations", 1)
+    with refuses(ConfigError, "labels", "rotations", "'mirror'"):
+        plant(digits(), "mirror")  # type: ignore[arg-type]
+    assert planted_groups().groups is not None
+
+
+def test_a_run_can_plant() -> None:
+    """``plant`` and ``groups`` of the data settings; four groups unless said."""
+    settings = DataSettings(data="digits", partition="iid", clients=8, plant="rotations", samples_per_client=20)
+    f = federation_of(settings, 0)
+    assert f.groups.max() == 3
+    fewer = DataSettings(data="digits", partition="iid", clients=8, plant="labels@groups=2", samples_per_client=20)
+    g = federation_of(fewer, 0).groups
+    assert g.max() == 1
 
 
 def zeros(clients: int = 3, fill: float = 0.0) -> Federation:
@@ -61,11 +129,12 @@ def test_a_run_can_have_noise_on_any_partition() -> None:
     assert both.fingerprint() == plant(noisy, "labels").fingerprint()
 
 
-def test_noise_is_not_for_data_of_a_site() -> None:
+def test_noise_is_not_for_data_of_a_site(tmp_path: Path) -> None:
     """A site of its own takes its data as they are; a share of a data set is that of the simulation."""
     how = seeded(DataSettings(partition="natural", feature_noise=0.1), 0)
-    with pytest.raises(ConfigError):
-        SiteData("hospital.csv").card(how)
+    (tmp_path / "hospital.csv").write_text("x,y\n1,0\n2,1\n")
+    with refuses(ConfigError, "feature_noise"):
+        SiteData(tmp_path / "hospital.csv").card(how)
     settings = DataSettings(data="digits", partition="iid", clients=4, feature_noise=0.1)
     site, how = SiteData("digits", share=2), seeded(settings, 0)
     assert torch.equal(site.shard(site.card(how), 0, how).train.x, federation_of(settings, 0).clients[2].train.x)
