@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedkin.cli import DIVERGED, INTERRUPTED, OK, screen
-from fedkin.cli.flags import ShowCompare, ShowRun, options
+from fedkin.cli.flags import ShowCompare, Shown, ShowRun, options
 from fedkin.cli.outcome import (
     Outcome,
     base_of,
@@ -310,13 +310,8 @@ def _stopped(folder: Path, new: bool = False) -> int:
 
 # ---- demo
 @dataclass(frozen=True)
-class DemoFlags:
+class DemoFlags(Shown):
     """Compare ten methods on handwritten digits, in about a minute. Other data and settings: fedkin compare."""
-
-    quiet: bool = False
-    """No progress bar and no table."""
-    json: bool = False
-    """Write the summary as JSON, and nothing else, to standard output."""
 
 
 def demo_command(args: list[str]) -> int:
