@@ -9,8 +9,10 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
+from typing import Any
 
 from fedkin.display import OneLine, printable
 from fedkin.version import __version__
@@ -18,10 +20,10 @@ from fedkin.version import __version__
 OK, FAILED, BAD_INPUT, DIVERGED, INTERRUPTED = 0, 1, 2, 3, 130
 _HOSTS = ("keys", "link", "node", "submit", "status")
 _COMMANDS = {
-    "run": "train.run_command",
-    "compare": "train.compare_command",
-    "sweep": "train.sweep_command",
-    "resume": "train.resume_command",
+    "run": "flags.run_flags commands.run",
+    "compare": "flags.compare_flags commands.compare",
+    "sweep": "flags.sweep_flags sweep.run",
+    "resume": "flags.resume_flags commands.resume",
     "check": "check.check_command",
     "list": "listing.list_command",
     "inspect": "inspect.inspect_command",
@@ -32,7 +34,8 @@ _COMMANDS = {
     "predict": "export.predict_command",
     "join": "join.join_command",
 }
-"""Command -> the function that runs it, imported when it is needed; `_HOSTS` are those of the package fedkin-hosts."""
+"""Command -> the function that runs it, imported when it is needed; of commands that train, the one that reads flags
+comes first, so that a typo is answered before torch is imported. `_HOSTS` are those of the package fedkin-hosts."""
 
 _HELP = f"""fedkin {__version__}: federated learning where clients' data differ
 Start    demo                   ten methods on real data in about a minute
@@ -120,12 +123,24 @@ def _commands(name: str) -> Callable[[list[str]], int]:
             (found,) = entry_points(group="fedkin.commands", name=name)
             command: Callable[[list[str]], int] = found.load()
         else:
-            module, function = _COMMANDS[name].split(".")
-            command = getattr(import_module(f"fedkin.cli.{module}"), function)
+            first, *then = _COMMANDS[name].split()
+            command = _found(first) if not then else partial(_after_flags, _found(first), then[0])
     finally:
         for number in (n for n, handler in before.items() if callable(handler)):
             signal.signal(number, before[number])
     return command
+
+
+def _after_flags(read: Callable[[list[str]], tuple[Any, ...]], place: str, args: list[str]) -> int:
+    asked = read(args)  # before what follows, which imports torch
+    code: int = _found(place)(*asked)
+    return code
+
+
+def _found(place: str) -> Callable[..., Any]:
+    module, function = place.split(".")
+    found: Callable[..., Any] = getattr(import_module(f"fedkin.cli.{module}"), function)
+    return found
 
 
 def _refusal(args: list[str]) -> str | None:

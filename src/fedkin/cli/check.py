@@ -41,10 +41,7 @@ MEANS = {
         "stopped after any round, it ends the same",
         "keep everything in the bundles: the server's state, and c.state",
     ),
-    "own data": (
-        "a client's answers depend on its own data alone",
-        "keep nothing of clients in globals",
-    ),
+    "own data": ("a client's answers depend on its own data alone", "keep nothing of clients in globals"),
     "odd federations": (
         "drop-outs, late joiners, one client, one sample, one class",
         "ask r.ids, r.roster and len(c.data); expect neither all clients nor all classes",

@@ -29,13 +29,7 @@ class RunLog:
     def __init__(self, *, quiet: bool, runs: int = 1) -> None:
         self._on, self._runs, self._since = not (quiet or live()), runs, time.monotonic()
 
-    def finished(
-        self,
-        what: str,
-        run: Result,
-        number: int = 1,
-        metric: str = "accuracy",
-    ) -> None:
+    def finished(self, what: str, run: Result, number: int = 1, metric: str = "accuracy") -> None:
         """Write the line of a run: method and seed, rounds, the final figure, and seconds since the line before it."""
         if not self._on:
             return

@@ -112,7 +112,7 @@ def proposal(space: Space, before: Sequence[tuple[Values, float | None]], seed: 
         import optuna
     except ImportError as e:
         raise ConfigError(
-            '--trials needs Optuna: pip install "fedkin[optuna]"; or, in a file, [sweep] sampler = "sobol", which does not'
+            '--trials needs Optuna: pip install "fedkin[optuna]"; or, in a file, [sweep] sampler = "sobol"'
         ) from e
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     ways: dict[str, Any] = {n: _distribution(optuna.distributions, v) for n, v in space.items()}

@@ -139,11 +139,7 @@ def together_figure(title: str, matrix: np.ndarray, names: Sequence[str], groups
 
 
 def cluster_figures(
-    title: str,
-    membership: Clusters,
-    order: Sequence[int],
-    names: Sequence[str],
-    groups: Sequence[int] | None = None,
+    title: str, membership: Clusters, order: Sequence[int], names: Sequence[str], groups: Sequence[int] | None = None
 ) -> list[Figure]:
     """Return the cluster of every client in every round (if they are few enough), and the clusters' sizes.
 

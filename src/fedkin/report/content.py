@@ -442,7 +442,6 @@ def content_of(
     groups = by_title(runs)
     if not groups:
         raise ConfigError("a comparison needs at least one run, got none")
-    one = next(iter(groups.values()))[0]
     roles = {title: seeds[0].role for title, seeds in groups.items()}
     if base is not None:
         roles |= {base.title: base.role}

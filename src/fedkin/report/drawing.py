@@ -51,10 +51,7 @@ def drawn(function: str, **options: object) -> bytes:
 @cache
 def _child() -> subprocess.Popen[bytes]:
     child = subprocess.Popen(
-        [sys.executable, "-P", __file__],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        [sys.executable, "-P", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     atexit.register(_end, child)
     return child

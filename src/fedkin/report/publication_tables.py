@@ -54,12 +54,7 @@ def require_decimals(decimals: int) -> None:
 
 
 def write_tables(
-    folder: Path,
-    rows: Sequence[Row],
-    origin: Origin,
-    decimals: int = 1,
-    text: str = "",
-    extra: Headline | None = None,
+    folder: Path, rows: Sequence[Row], origin: Origin, decimals: int = 1, text: str = "", extra: Headline | None = None
 ) -> None:
     """Write ``table.md``, ``table.tex`` and ``table.csv`` into a folder, each whole or not at all.
 
