@@ -80,16 +80,6 @@ def test_what_becomes_of_mutants(project: Path) -> None:
     assert (project / "src" / "toy" / "__init__.py").read_text() == before
 
 
-@pytest.mark.thorough
-def test_all_killed_is_success(project: Path) -> None:
-    """Exit status 0, and every mutant starts from the source as it is: after the first one, half is right again."""
-    listed(project, ("x / 2", "x / 4"), ("x / 2", "x // 3"), ("def half", "def whole"))
-    status, lines = outcome(project, "--part", "1/2")
-    assert (status, lines[-1]) == (1, "1 killed, 1 broken")
-    status, lines = outcome(project, "--part", "2/2")
-    assert (status, lines[-1]) == (0, "1 killed")
-
-
 def test_a_part_is_every_nth(mutants: ModuleType) -> None:
     """Seven mutants in three parts: 1, 4, 7; 2, 5; 3, 6. --only takes a list or the end of a path."""
     all_ = [mutants.Mutant("a", f"src/{n}.py", "x", "y", ("t",)) for n in "abcdefg"]

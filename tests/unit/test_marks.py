@@ -43,11 +43,6 @@ def test_without_an_interval_a_method_is_kept() -> None:
     assert marked(MEANS, {"b": 0.001, "c": None, "d": 0.001}) == {"a", "b", "c"}
 
 
-def test_equals_at_the_top_are_both_marked() -> None:
-    """Whichever of the two the others are compared with."""
-    assert marked({"a": 0.9, "b": 0.9, "c": 0.1}, {"b": 0.5, "c": 0.0}) == {"a", "b"}
-
-
 @given(
     st.dictionaries(
         st.text(max_size=3), st.tuples(st.floats(0, 1), st.none() | st.floats(0, 1)), min_size=1, max_size=25

@@ -56,10 +56,7 @@ def test_no_gain_needs_no_test_part() -> None:
 
 def test_clients_that_never_took_part_or_were_refused_and_rounds_that_were_lost() -> None:
     """Client 2 is nowhere; 1 is refused in one of its two rounds; round 2 is abandoned."""
-    both = [
-        round_line(1, answered=(0, 1)),
-        round_line(2, answered=(0,), refused={1: "not-finite"}, abandoned=True),
-    ]
+    both = [round_line(1, answered=(0, 1)), round_line(2, answered=(0,), refused={1: "not-finite"}, abandoned=True)]
     never, refused, lost = careful.participation(both, 3, ("a", "b", "c"))
     assert "no training: client c." in never.text
     assert "client b " in refused.text
@@ -103,11 +100,6 @@ def test_cohorts_that_are_smaller_than_participation_asks_for() -> None:
     assert careful.cohorts([], 0.5) == []
 
 
-def test_many_names_are_cut() -> None:
-    (found,) = careful.participation([round_line(1)], 100)
-    assert "clients 0, 1, 2, 3, 4, 5, 6, 7 and 92 more" in found.text
-
-
 def test_accuracy_that_still_rises() -> None:
     """Ten rounds, two a fifth: two points more than in the fifth before is said, none is not, too few rounds is not."""
     assert kinds(careful.course(rounds(*[0.5] * 6, 0.50, 0.50, 0.52, 0.52))) == ["rising"]
@@ -135,11 +127,6 @@ def test_one_cluster_for_nearly_everybody() -> None:
     assert careful.clusters([]) == []
 
 
-def test_one_seed_ranks_nothing() -> None:
-    assert kinds(careful.seeds(1)) == ["one seed"]
-    assert careful.seeds(3) == []
-
-
 @pytest.mark.parametrize("bits", [0b00000000, 0b11110000, 0b11111111])
 def test_equal_answers_are_no_collapse_where_logits_differ_or_are_not_known(bits: int) -> None:
     """None, half or all of the samples are right under both: only equal logits of every client are a collapse."""
@@ -157,13 +144,6 @@ def test_equal_answers_are_no_collapse_where_logits_differ_or_are_not_known(bits
     assert said(clients("", ""), clients("", "")) == said(clients("aa", ""), clients("aa", "")) == []
     elsewhere = {i: answers(one[i].right, 8, "other samples", one[i].logits) for i in one}
     assert said(one, elsewhere) == []
-
-
-def test_a_collapse_to_another_reference_is_no_training_alone() -> None:
-    """Only Local and FedAvg have a meaning of their own."""
-    one = {0: answers(b"\xf0", 8, "x", "aa")}
-    (found,) = careful.collapsed(against({0: 0.5}, {0: 0.5}, answers=(one, one)), "", safe=False)
-    assert found.text == "the two do the same. Check its settings."
 
 
 @pytest.mark.parametrize(

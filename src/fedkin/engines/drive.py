@@ -82,11 +82,7 @@ def named(wrong: object) -> str:
 
 
 def _advance(
-    i: int,
-    work: Work,
-    got: object,
-    waiting: dict[int, Train | tuple[Train, ...]],
-    done: dict[int, Bundle],
+    i: int, work: Work, got: object, waiting: dict[int, Train | tuple[Train, ...]], done: dict[int, Bundle]
 ) -> None:
     try:
         waiting[i] = work.send(got)

@@ -179,13 +179,7 @@ class Graphs:
             self._place.recorded, self._pool = 0, None
 
     def _recorded(
-        self,
-        made: Recording,
-        steps: Steps,
-        rows: StackRows,
-        batches: SegmentBatches,
-        lr: float | Tensor,
-        which: slice,
+        self, made: Recording, steps: Steps, rows: StackRows, batches: SegmentBatches, lr: float | Tensor, which: slice
     ) -> bool:
         """Record some steps, and take them one by one; return False, with none taken, if they cannot be recorded."""
         length, before = which.stop - which.start, self._place.generators()

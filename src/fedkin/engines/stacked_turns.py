@@ -64,12 +64,7 @@ class DeviceTurn(Turn):
     def parts(self) -> list[tuple[str, Samples]]:
         """Return the client's data by the name of the part, as the program and its evaluation see them."""
         c, shard = self.client, self.shard
-        return [
-            ("train", c.data),
-            ("validation", c.validation),
-            ("validation", shard.validation),
-            ("test", shard.test),
-        ]
+        return [("train", c.data), ("validation", c.validation), ("validation", shard.validation), ("test", shard.test)]
 
 
 def naming(turn: Turn) -> Work:

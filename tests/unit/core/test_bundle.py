@@ -15,16 +15,6 @@ def test_tensors_are_attributes() -> None:
     assert not hasattr(b, "head")
 
 
-def test_but_gives_a_changed_copy() -> None:
-    """Replaced and added names; the bundle itself stays."""
-    b = Bundle(a=torch.zeros(1))
-    c = b.but(a=torch.ones(1), b=torch.ones(2))
-    assert float(b.a) == 0.0
-    assert float(c.a) == 1.0
-    assert list(b) == ["a"]
-    assert isinstance(c, Bundle)
-
-
 def test_an_attribute_is_no_way_to_change_one() -> None:
     """It would be a value beside the tensors, which is neither sent nor kept."""
     bundle = Bundle(a=torch.ones(1))
@@ -39,13 +29,6 @@ def test_only_tensors_are_sent() -> None:
         to_all(model=torch.ones(2), mu=0.1)  # type: ignore[arg-type]
     with pytest.raises(MethodError, match=r"^to_each: 'k' is a list; it must be a tensor$"):
         to_each(k=[1, 2])  # type: ignore[arg-type]
-
-
-def test_only_keeps_the_named() -> None:
-    """The tensors of these names, the same objects."""
-    b = Bundle(a=torch.zeros(1), b=torch.ones(1))
-    assert set(b.only(["b"])) == {"b"}
-    assert b.only(["b"]).b is b.b
 
 
 def test_owned_shares_no_memory() -> None:
@@ -64,13 +47,6 @@ def test_prefixes_wrap_and_unwrap() -> None:
     assert wrapped.inside("inner").keys() == b.keys()
     assert wrapped.inside("inner").model is b.model
     assert Bundle(model=b.model).inside("inner") == {}
-
-
-def test_bytes_are_those_of_the_numbers() -> None:
-    """Ten float32, two int64 and one bool: 40 + 16 + 1."""
-    b = Bundle(a=torch.zeros(10), b=torch.zeros(2, dtype=torch.int64), c=torch.tensor(True))
-    assert b.nbytes == 57
-    assert Bundle().nbytes == 0
 
 
 def test_everybody_gets_shared_tensors_and_its_own_row() -> None:
@@ -105,11 +81,6 @@ def test_downloads_under_a_prefix() -> None:
     assert set(sent.row(0)) == {"x.m"}
     assert set(sent.row(1)) == {"x.m", "x.a"}
     assert sent.weights is w
-
-
-def test_weights_are_never_sent() -> None:
-    """Whom a row was mixed from is on record, not in anybody's bundle."""
-    assert set(to_each(weights=torch.eye(2), a=torch.zeros(2)).row(0)) == {"a"}
 
 
 def test_stack_orders_by_client() -> None:

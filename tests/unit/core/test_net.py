@@ -78,16 +78,6 @@ def test_batchnorm_in_training_updates_the_tail_as_a_module_would() -> None:
     assert not torch.equal(w[net.buffers], net.w0[net.buffers])
 
 
-def test_outside_training_a_network_is_in_eval_mode() -> None:
-    """Running statistics are used and not changed, also right after a training view was called."""
-    net, data = mlp_with_batchnorm(), blobs(11, [1.0, 1, 1], 0)
-    w = net.w0
-    before = net(w, data.x)
-    net.training()(net.w0, data.x)
-    assert torch.equal(net(w, data.x), before)
-    assert torch.equal(w, net.w0)
-
-
 def test_partner_inside_a_loss_stands_still() -> None:
     """``frozen`` in a training view: eval mode, no gradient, no written statistics; the view goes on in train mode."""
     net, data = mlp_with_batchnorm(), blobs(11, [1.0, 1, 1], 0)
@@ -335,12 +325,6 @@ def test_a_head_that_shares_parameters_is_refused() -> None:
         Net(TiedHead, (3,), 2)
 
 
-def test_a_second_network_of_the_same_kind_has_the_named_head() -> None:
-    """No layer of it is linear, so that it could not be found otherwise."""
-    net = Net(lambda: nn.Sequential(nn.Conv1d(1, 2, 4), nn.Flatten()), (1, 4), 2, head="0")
-    assert net.second.head_name == "0"
-
-
 def test_a_head_with_places_cannot_be_applied_alone() -> None:
     """Its outputs per sample are not one row of logits; nor has the network a linear layer to compare."""
     net = Net(lambda: nn.Sequential(nn.Conv1d(1, 2, 4), nn.Flatten()), (1, 4), 2, head="0")
@@ -441,10 +425,7 @@ def wrapped(norm: nn.Module) -> Callable[[], nn.Module]:
     [
         (wrapped(nn.BatchNorm1d(6, track_running_stats=False)), "'1' normalises by the statistics of the samples"),
         (lambda: nn.Sequential(nn.LazyLinear(6), nn.Linear(6, 3)), "'0.weight' has no shape yet"),
-        (
-            lambda: nn.Sequential(nn.Linear(4, 6), weight_norm(nn.Linear(6, 3))),
-            "weight of the head '1' is computed",
-        ),
+        (lambda: nn.Sequential(nn.Linear(4, 6), weight_norm(nn.Linear(6, 3))), "weight of the head '1' is computed"),
         (lambda: nn.Linear(4, 3), "a single layer, which has no name; wrap it"),
         (lambda: nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 7)), "the last one, '1', has 7"),
         (lambda: nn.Sequential(nn.Flatten()), "the number of classes, to serve as the head"),
@@ -494,13 +475,3 @@ def test_a_network_that_draws_when_it_predicts_is_refused() -> None:
     with pytest.raises(ModelError, match=r"draws random numbers when it predicts.*training=self\.training"):
         Net(lambda: Drops(always=True), (4,), 3)
     Net(lambda: Drops(always=False), (4,), 3)
-
-
-def test_instance_norm_and_a_parametrized_body_are_taken() -> None:
-    """Their outputs for a sample depend on no other sample."""
-    net = Net(lambda: nn.Sequential(weight_norm(nn.Linear(4, 6)), nn.ReLU(), nn.Linear(6, 3)), (4,), 3)
-    assert net.head_name == "2"
-    images = Net(
-        lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2), nn.Flatten(), nn.Linear(8, 3)), (1, 4, 4), 3
-    )
-    assert not images.batchnorm

@@ -88,12 +88,6 @@ def test_a_network_of_numbers_is_given_floats(make: Callable[[], nn.Module]) -> 
     assert torch.equal(net(net.w0, net.layout(WORDS)), net(net.w0, WORDS.float()))
 
 
-def test_data_of_floats_stay_floats() -> None:
-    """Also where they hold indices, which the network makes whole itself."""
-    net = Net(Long, (4,), 3, samples=WORDS.float())
-    assert (net.dtype, net.layout(WORDS.float()).dtype) == (torch.float32, torch.float32)
-
-
 def test_the_data_are_not_changed() -> None:
     """A network that works in place is refused before it has touched a sample."""
 
@@ -214,9 +208,3 @@ def test_too_few_rows_of_an_embedding() -> None:
     net = Net(lambda: Words(10), (4,), 3, samples=WORDS)
     with pytest.raises(ModelError, match=r"at least 12 \+ 1"):
         net(net.w0, WORDS + 3)
-
-
-def test_of_two_faults_the_telling_one() -> None:
-    """A layer of floats with another width: its shapes, and not that it takes no whole numbers."""
-    with pytest.raises(ModelError, match="mat1 and mat2 shapes cannot be multiplied"):
-        Net(lambda: nn.Sequential(nn.Linear(9, 3), nn.Linear(3, 3)), (4,), 3, samples=WORDS)

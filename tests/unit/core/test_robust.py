@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedkin.core import Aggregation, ConfigError, MethodError, Roster, Round, robust
-from fedkin.core import rows as algebra
 from fedkin.functional.damping import moved_by_share
 from toys import apart, close, draw, vector_net
 
@@ -108,11 +107,6 @@ def test_a_row_that_is_cut_leaves_nothing_however_large() -> None:
     """Ten rows, one of 1e8: what rounding leaves of its weight of 0.1 must not reach the mean of the others."""
     close(of(Aggregation("trimmed@fraction=0.1"), [1.0] * 9 + [1e8]), 1.0, 0)
     close(of(Aggregation("trimmed@fraction=0.3"), [1.0] * 7 + [1e8, -1e8, 1e8]), 1.0, 0)
-
-
-def test_the_widest_cut_leaves_the_median() -> None:
-    """A share just below a half keeps a sliver around the middle."""
-    close(of(ruled("trimmed", 0.5 - 1e-12), [1.0, 2, 3, 50, 60]), 3.0, 1e-3)
 
 
 # ---- Krum ---------------------------------------------------------------------------------------------------------
@@ -257,39 +251,7 @@ def test_groups_are_merged_each_by_itself(kind: Any) -> None:
     assert torch.equal(got[[1, 3]], otherwise[[1, 3]])
 
 
-@EVERY
-@pytest.mark.parametrize("block", [1, 60, 999])
-def test_the_width_of_blocks_changes_nothing(kind: Any, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns are worked on in blocks, to bound memory."""
-    rows, w = draw(9, 23), torch.rand(2, 9, generator=torch.Generator().manual_seed(1))
-    whole = robust.mix(ruled(kind, 0.3), w, rows)
-    monkeypatch.setattr(algebra, "_BLOCK", block)
-    close(robust.mix(ruled(kind, 0.3), w, rows), whole, 1e-7)
-
-
-@EVERY
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_shapes_and_types_stay(kind: Any, dtype: torch.dtype) -> None:
-    """Rows of any shape come back as one of them, in their own type."""
-    rows = draw(6, 2, 3).to(dtype)
-    got = robust.mean(Aggregation(kind), rows, torch.ones(6))
-    assert (got.shape, got.dtype) == ((2, 3), dtype)
-    close(got.flatten(), robust.mean(Aggregation(kind), rows.flatten(1), torch.ones(6)), 0)
-
-
 # ---- the mean -----------------------------------------------------------------------------------------------------
-def test_the_mean_is_what_it_was_bit_for_bit() -> None:
-    """`Rule()` is the algebra of rows and nothing else, negative weights included."""
-    rows, w, otherwise = draw(5, 4, 3), torch.tensor([3, 1, 4, 1, 5]), draw(3, 12, seed=1)
-    flat, group, mixed = rows.flatten(1), torch.tensor([0, 2, 0, 2, 2]), draw(2, 5, seed=4)
-    assert torch.equal(robust.mean(Aggregation(), rows, w), algebra.weighted_mean(rows, w))
-    assert torch.equal(
-        robust.group_mean(Aggregation(), flat, w, group, otherwise), algebra.group_mean(flat, w, group, otherwise)
-    )
-    assert bool((mixed < 0).any())
-    assert torch.equal(robust.mix(Aggregation(), mixed, flat), algebra.mix(mixed, flat))
-
-
 @EVERY
 def test_negative_weights_are_refused_by_name(kind: Any) -> None:
     """No rule but the mean says what they should mean."""

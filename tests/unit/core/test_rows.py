@@ -119,14 +119,6 @@ def test_group_mean_keeps_empty_groups() -> None:
     assert torch.equal(got[[1, 3]], otherwise[[1, 3]])
 
 
-def test_group_mean_of_nobody() -> None:
-    """No group has members: a copy of ``otherwise``."""
-    otherwise = draw(2, 3)
-    got = group_mean(draw(1, 3), torch.zeros(1), torch.tensor([0]), otherwise)
-    assert torch.equal(got, otherwise)
-    assert got is not otherwise
-
-
 def test_distances_of_close_models() -> None:
     """A large common part plus noise of 1e-3: the centred Gram formula agrees with differences to 1e-6; the uncentred
     one in float32 would not have a digit right."""
@@ -147,11 +139,6 @@ def test_distances_are_symmetric_with_a_zero_diagonal() -> None:
     assert not bool(d.diagonal().any())
     assert float(d.min()) >= 0
     close(d[0, 3], 0.0, 1e-12)
-
-
-def test_distance_of_one_model() -> None:
-    """A single row is at distance 0 from itself."""
-    assert squared_distances(draw(1, 5)).tolist() == [[0.0]]
 
 
 def test_put_replaces_rows_in_a_copy() -> None:
@@ -192,20 +179,6 @@ def test_a_block_without_weight_is_not_read() -> None:
     weights, rows = torch.zeros(1, 600), torch.ones(600, 3)
     weights[0, 5], rows[256:512] = 1.0, torch.nan
     assert mix(weights, rows).tolist() == [[1.0, 1.0, 1.0]]
-
-
-def test_up_to_a_block_nothing_has_changed() -> None:
-    """256 rows are summed by one product for each block of columns, as fewer are."""
-    weights, rows = draw(2, 256).double(), draw(256, 5000, seed=1)
-    wanted = torch.cat([weights @ rows[:, b].double() for b in algebra.blocks(rows)], 1).float()
-    assert torch.equal(mix(weights, rows), wanted)
-    assert [b.stop - b.start for b in algebra.blocks(rows)] == [4096, 904]
-
-
-def test_blocks_of_many_rows_stay_wide() -> None:
-    """A bank of 100,000 rows is read 256 columns at a time, not 10, so that pages of its file are used as a whole."""
-    spans = list(algebra.blocks(torch.empty(100_000, 1).expand(-1, 600)))
-    assert [s.stop - s.start for s in spans] == [256, 256, 88]
 
 
 def test_a_keeper_is_asked_first() -> None:

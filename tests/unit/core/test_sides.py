@@ -3,11 +3,11 @@
 import torch
 import torch.nn.functional as F
 
-from fedkin.core import Bundle, Client, Roster, Round, Samples
+from fedkin.core import Bundle, Client, Roster, Round
 from fedkin.core.sides import chunked
 from fedkin.functional.damping import moved_by_share
 from fedkin.methods import FedAvg
-from toys import ByHand, blobs, close, copies, federation, logit_net, mlp, vector_net
+from toys import ByHand, blobs, close, federation, logit_net, mlp, vector_net
 
 
 def client(**kwargs) -> Client:
@@ -28,12 +28,6 @@ def test_measures_on_its_own_training_data() -> None:
     close(c.accuracy(c.w0), (logits.argmax(1) == c.data.y).double().mean())
     assert c.counts().tolist() == [int((c.data.y == k).sum()) for k in range(3)]
     assert int(c.counts().sum()) == 23
-
-
-def test_counts_have_an_entry_for_absent_classes() -> None:
-    """C numbers, also for classes the client has not got."""
-    c = ByHand(FedAvg(), mlp(), [Samples(torch.zeros(2, 4), torch.tensor([1, 1]))]).client(0)
-    assert c.counts().tolist() == [0, 2, 0]
 
 
 def test_inside_sees_only_what_is_under_its_prefix() -> None:
@@ -123,9 +117,3 @@ def test_a_round_among_some_keeps_their_rows() -> None:
     assert some.ids.tolist() == [2, 8]
     assert some.drawn.times.tolist() == [20, 80]
     assert r.among(r.ids[:0]).drawn.times.tolist() == []
-
-
-def test_roster_counts_clients() -> None:
-    """len is K."""
-    assert len(Roster(torch.tensor([4, 5, 6]))) == 3
-    assert copies(1.0, 4).counts(1).tolist() == [4]

@@ -55,12 +55,6 @@ def test_a_part_is_a_slice_or_a_mask_of_the_whole_vector() -> None:
             BASE.but(only=wrong)
 
 
-def test_a_number_of_networks_is_at_least_one() -> None:
-    """The error has the value."""
-    with pytest.raises(MethodError, match="models must be at least 1, got 0"):
-        BASE.but(models=0)
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -161,11 +155,6 @@ def test_losses_that_may_differ_cannot_be_stacked(one: Any, other: Any) -> None:
     assert stackable(BASE.but(loss=one), BASE.but(loss=one))
 
 
-def test_other_parts_cannot_be_stacked() -> None:
-    """``only`` of other borders."""
-    assert not stackable(BASE.but(only=slice(0, 2)), BASE.but(only=slice(0, 3)))
-
-
 def test_beside_adds_one_row_of_logits_per_sample() -> None:
     """The partner's logits ride along as ``offset``; what else rides stays, and the request itself is unchanged."""
     request = Train(torch.zeros(2), per_sample=Bundle(z=torch.ones(3, 1)))
@@ -225,11 +214,3 @@ def test_step_sizes_by_the_round() -> None:
     found = [cosine.in_round(t, 4).lr for t in range(8)]
     assert found == pytest.approx([0.8, *wanted, *wanted[-1:] * 3])
     assert Training().in_round(9, 10) == Training()
-
-
-def test_losses_see_the_rows_of_their_batch() -> None:
-    """Two toy losses used all over the tests: 1/2 |w - a|^2 and 1/2 (net(x) - y)^2."""
-    batch = Batch(torch.tensor([[3.0], [3.0]]), torch.tensor([1, 1]))
-    net = logit_net(1)
-    close(quadratic(net, torch.tensor([1.0]), batch, Bundle()), 2.0)
-    close(squares(net, torch.tensor([1.0]), batch, Bundle()), 2.0)

@@ -22,9 +22,7 @@ from fedkin.core.settings import Gradient
 from fedkin.engines import Engine, Job, Loop, Task, Workers
 from fedkin.engines.passes import CompiledPasses, RememberingClient, compiled_passes, evaluating
 from fedkin.engines.steps import layers_of
-from fedkin.methods import CAM, IFCA, METHODS, FedAvg
-from fedkin.methods.pfa import sparsity
-from fedkin.models.start import factory
+from fedkin.methods import CAM, IFCA, FedAvg
 from fedkin.privacy.dp_sgd import Private
 from fedkin.testing.toys import federation, network
 
@@ -106,18 +104,6 @@ def layers(net: Net) -> Any:
     found = layers_of(net)
     assert not isinstance(found, str)
     return found
-
-
-@pytest.mark.parametrize("name", ["mlp", "small-cnn", "dapfl-cnn"])
-def test_the_catalogues_networks(name: str) -> None:
-    shape = (3, 32, 32) if name != "mlp" else (1, 28, 28)
-    make = factory(name, shape, CLASSES)
-    net, x = Net(make, shape, CLASSES), data_for(shape, 11).x
-    found = passes(net)(net.w0, net.layout(x), features=True)
-    assert found[1] is not None
-    z, logits = exact(make, net, net.w0, x)
-    assert near(found[0], logits)
-    assert near(found[1], z)
 
 
 # ---- numbers that are none ------------------------------------------------------------------------------------------
@@ -288,18 +274,6 @@ def test_a_mode_sees_every_layer(mode: Callable[[], Any], counted: Counted) -> N
     assert asked == []
 
 
-def test_transforms_of_torch_func(counted: Counted) -> None:
-    """Inside them tensors have no memory that a program could read."""
-    net, w, asked = counted
-    x, rows = data_for((6,)).x, torch.stack([w, 2 * w])
-    with torch.no_grad():
-        many = torch.func.vmap(lambda v: net(v, x))(rows)
-        assert asked == []
-        assert torch.allclose(many[1], net(rows[1], x), atol=1e-6)
-    grad = torch.func.grad(lambda v: net(v, x).sum())(w)
-    assert float(grad.abs().max()) > 0
-
-
 def test_other_tensors_are_left_to_the_module(counted: Counted) -> None:
     """Other types and lengths, which the module takes or refuses by itself; the vector of two models is too long."""
     net, w, asked = counted
@@ -325,13 +299,6 @@ def test_a_head_that_is_not_the_last_layer_has_its_features_from_the_module() ->
         assert torch.equal(z, x)
         assert torch.equal(logits, reference(net.w0, x))
         assert near(view(net.w0, x), logits)
-
-
-def test_pfa_still_counts_the_zeros_of_the_last_relu() -> None:
-    net, x = Net(MAKE, SHAPE, CLASSES), data_for(SHAPE).x
-    view = net.evaluated_by(passes(net))
-    assert torch.equal(sparsity(view, net.w0, x), sparsity(net, net.w0, x))
-    assert sparsity(view, net.w0, x).shape == (17,)
 
 
 # ---- what a client remembers ----------------------------------------------------------------------------------------
@@ -411,27 +378,3 @@ def test_few_large_models_are_remembered(counted: Counted, monkeypatch: pytest.M
     assert len(asked) == 3
     c.logits(models[0])
     assert len(asked) == 4
-
-
-@pytest.mark.parametrize("name", ["ifca-cam", "fedproto", "pfa"])
-def test_methods_answer_alike_by_programs_and_modules(name: str) -> None:
-    """A round of training and an evaluation, in which a method asks for losses, features, partners' logits."""
-    import fedkin
-
-    def run(gradient: Gradient) -> Any:
-        shards = tuple(replace(s, group=i % 2) for i, s in enumerate(shards_of((6,), 4)))
-        fed = fedkin.Federation(shards, CLASSES, name="toy")
-        how = fedkin.Compute(engine="loop", gradient=gradient)
-        return fedkin.run(METHODS[name](), fed, SMALL, fedkin.Training(lr=0.1), rounds=3, eval_every=1, compute=how)
-
-    by_program, by_module = run("compiled"), run("explicit")
-    for key, expected in by_module.server.state.items():
-        assert torch.allclose(by_program.server.state[key].double(), expected.double(), atol=1e-5), key
-
-
-def test_memory_is_given_back() -> None:
-    net = Net(SMALL, (6,), CLASSES)
-    run = program(net)
-    for _ in range(3):
-        run.forward(net.w0, data_for((6,)).x)
-    assert len(run._free) == 1

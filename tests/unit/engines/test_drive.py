@@ -31,11 +31,6 @@ def trains(times: int, start: float) -> Work:
     return Bundle(model=w)
 
 
-def test_a_program_is_sent_what_was_trained() -> None:
-    """Each request is carried out and its result sent back in: three doublings of 1 are 8."""
-    assert drive(trains(3, 1.0), double).model == 8
-
-
 def test_a_bundle_is_a_finished_program() -> None:
     """A step that needs no training may return its bundle instead of being a generator."""
     b = Bundle(model=one(7.0))

@@ -90,16 +90,6 @@ def test_the_catalogues_networks_are_written_out(name: str) -> None:
     agree(net, Train(net.w0), data_for(shape, 20), Training(steps=12, batch_size=8, lr=0.02, momentum=0.9))
 
 
-def test_neither_start_nor_data_are_written_to() -> None:
-    """A network that begins with a ReLU works in place on its own copy of a batch."""
-    net = Net(lambda: nn.Sequential(nn.ReLU(), nn.Linear(6, CLASSES)), (6,), CLASSES)
-    data, start = data_for((6,)), net.w0
-    before = (data.x.clone(), start.clone())
-    agree(net, Train(start), data, Training(steps=6, batch_size=12, lr=0.1))
-    assert torch.equal(data.x, before[0])
-    assert torch.equal(start, before[1])
-
-
 class Forward(nn.Module):
     """A network with a forward pass of its own."""
 

@@ -95,12 +95,7 @@ def test_answers_of_another_form_are_written_to_no_place() -> None:
     arena.learn("evaluate", [layout_of(one)])
     rows = arena.rows("evaluate", 4)
     both = Bundle(a=torch.tensor([[1, 2, 3], [4, 5, 6]]), b=torch.tensor([0.5, 2.5]))
-    for other in (
-        Bundle(c=both.a, b=both.b),
-        both.but(a=both.a[:, :2]),
-        both.but(b=both.b.double()),
-        Bundle(a=both.a),
-    ):
+    for other in (Bundle(c=both.a, b=both.b), both.but(a=both.a[:, :2]), both.but(b=both.b.double()), Bundle(a=both.a)):
         assert not arena.fill_rows(rows.columns, [0, 1], other)
     assert arena.fill_rows(rows.columns, [3, 1], both)
     assert rows.read(3).a.tolist() == [1, 2, 3]

@@ -96,20 +96,6 @@ def test_torch_s_optimizers_give_the_same(optimizer: Optimizer, decay_biases: bo
     torch.testing.assert_close(w, NET.flatten(module), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
-def test_what_stands_still_keeps_its_bits(optimizer: Optimizer) -> None:
-    training = Training(steps=4, batch_size=4, lr=0.1, optimizer=optimizer, weight_decay=0.1)
-    request = Train(NET.fresh(1), only=ENDS, center=torch.ones(NET.size), mu=1.0, linear=torch.ones(NET.size))
-    w = sgd(request, samples(0, 0, "train", 9), NET, training, generator(0))
-    assert torch.equal(w[~ENDS], request.start[~ENDS])
-    assert not bool((w[ENDS] == request.start[ENDS]).any())
-    norm = network("norm without dropout")
-    one, data = Training(steps=1, batch_size=8, lr=0.1), samples(0, 0, "train", 8)
-    plain = sgd(Train(norm.w0), data, norm, one, generator(0))
-    pulled = sgd(Train(norm.w0, optimizer=optimizer, weight_decay=0.5), data, norm, one, generator(0))
-    assert torch.equal(plain[norm.buffers], pulled[norm.buffers])
-
-
 # ---- engines ------------------------------------------------------------------------------------------------------
 ADAPTIVE = Training(
     epochs=2, batch_size=4, lr=0.01, optimizer="adamw", weight_decay=0.1, decay_biases=False, clip=1, schedule="cosine"

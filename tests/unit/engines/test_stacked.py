@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 import fedkin.engines.stacked as module
 import fedkin.engines.stacked_device as device
-import fedkin.engines.stacked_eval as evaluation
 from fedkin.core import (
     Batch,
     Bundle,
@@ -45,9 +44,8 @@ from fedkin.engines.stacked_eval import DeviceCopies, JointPasses
 from fedkin.engines.stacked_graph import Graphs
 from fedkin.engines.stacked_scores import CommonScores
 from fedkin.engines.stacked_turns import naming
-from fedkin.methods import CAM, CFIC, FedAvg, FedFomo, FeSEM, get_method
+from fedkin.methods import CAM, FedAvg, FedFomo, FeSEM, get_method
 from fedkin.privacy.dp_sgd import Private
-from fedkin.privacy.noise import KeyedReports
 from fedkin.testing.toys import CLASSES, WIDTH, ClientData, federation, network, samples
 from refusals import refuses
 from toys import method
@@ -115,8 +113,6 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 # ---- what shares a stack ------------------------------------------------------------------------------------------
-
-
 def softened(net: Net, w: Tensor, batch: Any, aux: Bundle, by: float) -> Tensor:
     """A loss with a setting, which a method gives to it by `functools.partial`."""
     return F.cross_entropy(net(w, batch.x) / by, batch.y)
@@ -151,15 +147,6 @@ def test_requests_of_one_kind_share_a_stack(m: Method, sent: Any, sizes: list[in
     assert sorted(stacks) == sizes
 
 
-def test_requests_that_share_batches_meet_them_in_a_stack(stacks: list[int]) -> None:
-    """`batches=0` is the first request's batches: equal requests then give equal vectors."""
-    j = job(asks(lambda c: Train(c.w0), lambda c: Train(c.w0, batches=0), lambda c: Train(c.w0)))
-    got, _ = answered(j, tasks(j))
-    assert stacks == [18]
-    assert torch.equal(got[0].reply.models[0], got[0].reply.models[1])
-    assert not torch.equal(got[0].reply.models[0], got[0].reply.models[2])
-
-
 @pytest.mark.parametrize("step", ["describe", "update", "evaluate", "keep"])
 @pytest.mark.parametrize("name", ["fedavg-ft", "ifca", "fedfomo", "fedproto", "creff"])
 def test_every_step_answers_as_the_loop(name: str, step: Any) -> None:
@@ -187,27 +174,12 @@ def test_clients_without_training_data_keep_what_they_were_sent() -> None:
         assert torch.equal(got[0].reply.model, j.net.w0)
 
 
-def test_noise_on_what_clients_say_is_the_loops() -> None:
-    """With `metadata_epsilon` clients know their noisy counts only, here too."""
-    j = job(CFIC(feature="dominant"), count_noise=KeyedReports(0.5, 3).counts)
-    assert agree(j, tasks(j, "describe"), exactly=True) == []
-
-
 def test_programs_are_run_some_at_a_time(monkeypatch: pytest.MonkeyPatch, stacks: list[int]) -> None:
     """Where only two clients' programs are under way at a time, stacks have two rows; the answers stay."""
     monkeypatch.setattr(module, "_PROGRAMS", 2)
     j = job(FedAvg())
     assert agree(j, tasks(j, model=j.net.w0)) == []
     assert stacks == [2, 2, 2]
-
-
-@pytest.mark.parametrize(("gib", "programs"), [(0, 12), (8, 12), (128, 97), (2048, 256)])
-def test_more_programs_are_run_at_a_time_where_the_host_has_memory(
-    monkeypatch: pytest.MonkeyPatch, gib: int, programs: int
-) -> None:
-    """Of ResNet-18 with 11 million parameters: a quarter of the memory, 4 GiB at least, also where none is known."""
-    monkeypatch.setattr(module, "memory", lambda: gib << 30)
-    assert module._at_once(11_000_000) == programs
 
 
 def test_answers_of_one_stack_lie_side_by_side_and_states_alone() -> None:
@@ -233,14 +205,6 @@ def test_answers_of_one_stack_lie_side_by_side_and_states_alone() -> None:
     assert len({t.data_ptr() for t in rows}) == 6
 
 
-def test_time_in_training_is_shared_by_steps() -> None:
-    """A client of 12 samples takes three steps of four, one of 5 two: half as long again."""
-    j = job(method(), shards=[federation()[i] for i in (0, 1)])
-    got, _ = answered(j, tasks(j))
-    assert got[0].training_s == pytest.approx(1.5 * got[1].training_s)
-    assert got[0].training_s > 0
-
-
 def test_torchs_own_generator_is_left_as_it_was() -> None:
     """Dropout draws from a generator that is set and put back; what was in it changes nothing."""
     net = Net(lambda: nn.Sequential(nn.Linear(WIDTH, 9), nn.Dropout(0.5), nn.Linear(9, CLASSES)), (WIDTH,), CLASSES)
@@ -258,8 +222,6 @@ def test_torchs_own_generator_is_left_as_it_was() -> None:
 
 
 # ---- what does not share a stack ----------------------------------------------------------------------------------
-
-
 def recurrent(kind: type[nn.RNNBase]) -> Net:
     class Reads(nn.Module):
         def __init__(self) -> None:
@@ -376,8 +338,6 @@ def test_private_training_is_the_loops(stacks: list[int]) -> None:
 
 
 # ---- errors -------------------------------------------------------------------------------------------------------
-
-
 def bad_loss(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
     raise ValueError("no such loss")
 
@@ -462,8 +422,6 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], kind: type[
 
 
 # ---- memory -------------------------------------------------------------------------------------------------------
-
-
 def test_stacks_have_no_more_requests_than_asked_for(stacks: list[int]) -> None:
     """Six clients with at most four in a stack: three and three, the larger clients first."""
     j = job(FedAvg())
@@ -506,16 +464,6 @@ def test_a_stack_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) ->
         assert len(list(session.map(tasks(j, model=j.net.w0)))) == 6
     assert seen == [6, 3, 1, 1, 1, 1, 1, 1] + [1] * 6
     assert session.notes == []
-
-
-def test_a_network_holds_no_stack_between_rounds() -> None:
-    """What the last pass put into the module is let go: nothing of a stack's memory stays taken."""
-    j = job(get_method("fedproto"))
-    known = torch.zeros(3, dtype=torch.bool)
-    answered(j, tasks(j, prototypes=torch.zeros(3, 7), known=known))
-    inside = [t for m in j.net._module.modules() for t in m._parameters.values() if t is not None]
-    assert {t.untyped_storage().data_ptr() for t in inside} == {j.net._w0.untyped_storage().data_ptr()}
-    assert j.net._seen == []
 
 
 def test_a_client_that_does_not_fit_alone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -572,8 +520,6 @@ def test_a_library_without_memory_halves_the_stack() -> None:
 
 
 # ---- the device ---------------------------------------------------------------------------------------------------
-
-
 class Elsewhere(Place):
     """A device with a memory of its own: moving there makes a copy."""
 
@@ -725,17 +671,6 @@ def test_clients_of_one_cluster_are_evaluated_in_one_pass(predictions: list[int]
     assert sum(predictions) == 6 * 4 + 5 * 3
 
 
-def test_samples_are_joined_up_to_a_limit(monkeypatch: pytest.MonkeyPatch, predictions: list[int]) -> None:
-    """With at most 10 samples, which the last part may exceed; the model moves once all the same."""
-    monkeypatch.setattr(evaluation, "_TOGETHER", 10)
-    j = job(FedAvg())
-    session, ups = elsewhere(j)
-    list(session.map(tasks(j, "evaluate", model=j.net.w0)))
-    assert sum(predictions) == 6 * 4 + 5 * 3
-    assert all(10 <= n < 14 for n in predictions[:-1])
-    assert ups.count(j.net.size) == 1
-
-
 def test_a_tensor_that_changes_moves_again() -> None:
     """The device's copy is of the values at the time; another tensor at the same address is another one."""
     place = elsewhere_place()
@@ -746,16 +681,6 @@ def test_a_tensor_that_changes_moves_again() -> None:
     assert torch.equal(copies.bundle(Bundle(w=w)).w, w)
     assert not torch.equal(first, w)
     assert place.ups == [9, 9]
-
-
-def test_copies_take_a_share_of_the_memory() -> None:
-    """Of models of 400 bytes two fit into 1,000: the one that was not used for longest moves again."""
-    place = Elsewhere("cpu", evaluation._SHARE * 1000 / 2**30, False)
-    place.ups = []
-    copies, models = DeviceCopies(place), [torch.zeros(100) for _ in range(3)]
-    for i, count in ((0, 1), (1, 2), (0, 2), (2, 3), (0, 3), (1, 4)):
-        copies.bundle(Bundle(w=models[i]))
-        assert len(place.ups) == count
 
 
 def test_samples_are_kept_by_client_and_part() -> None:
@@ -905,27 +830,6 @@ def test_memory_that_only_a_cycle_holds_is_given_back(monkeypatch: pytest.Monkey
     del held
     place.forget()
     assert there == [False]
-
-
-@pytest.mark.parametrize("products", [False, True])
-def test_images_are_the_loops(products: bool) -> None:
-    """A convolution with group norm, held channels last on the host."""
-    net = Net(
-        lambda: nn.Sequential(
-            nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3)
-        ),
-        (2, 6, 6),
-        3,
-    )
-
-    def part(i: int, n: int) -> Samples:
-        x = torch.randn(n, 2, 6, 6, generator=generator(i, n))
-        return Samples(net.layout(x), torch.randint(0, 3, (n,), generator=generator(i, n)))
-
-    j = job(FedAvg(), net=net, shards=[ClientData(part(i, 9 + i), part(i, 3), part(i, 5)) for i in range(3)])
-    engine = Stacked("cpu", products=products)
-    assert agree(j, tasks(j, model=net.w0), engine) == []
-    assert agree(j, tasks(j, "evaluate", model=net.w0), engine) == []
 
 
 class Ordered(nn.Sequential):

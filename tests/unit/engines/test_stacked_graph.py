@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -221,16 +221,6 @@ def test_few_recordings_are_made_for_a_stack_whose_clients_finish_one_after_anot
     assert len(recorded) == 5
 
 
-def test_one_recording_is_good_for_every_strength_of_the_proximal_term(recorded: Made) -> None:
-    """A strength that changes from round to round, and one for each client."""
-    graphs = Graphs(Place("cpu", 0.0, False), pytest.fail)
-    for mu in ((0.3, 0.3), (0.1, 0.1), (0.2, 0.5)):
-        one = asked((8, 8), Training(steps=8, batch_size=4), center=NET.w0)
-        equal([replace(a, request=a.request.but(mu=m)) for a, m in zip(one, mu, strict=True)], graphs)
-    assert kept(graphs) == {2: [4, 8]}
-    assert recorded == [1, 2]
-
-
 def test_dropout_draws_the_same_whenever_a_step_is_recorded(recorded: Made) -> None:
     """Of stacks of three and of two rows: to the bit what the steps give, in every round."""
     net = Net(lambda: nn.Sequential(nn.Linear(6, 7), nn.Dropout(0.5), nn.Linear(7, 3)), (6,), 3)
@@ -399,31 +389,3 @@ def test_a_cuda_graph_gives_what_the_steps_give(request_: dict[str, Any], settin
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
     assert said == []
     assert any(graphs._kept.values())
-
-
-def reads(net: Net, w: Any, batch: Any, aux: Bundle) -> Any:
-    """Cross-entropy that waits for the device."""
-    return nn.functional.cross_entropy(net(w, batch.x), batch.y) * torch.ones(1, device=batch.y.device).item()
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU, this machine has none")
-def test_training_goes_on_where_a_gpu_refuses_to_record() -> None:
-    place, said = Place("cuda", 0.0, False), list[str]()
-    graphs = Graphs(place, said.append)
-    one = [
-        replace(a, request=a.request.but(loss=reads, per_sample=Bundle())) for a in asked((8, 8), Training(steps=40))
-    ]
-    net = Net(lambda: nn.Sequential(nn.Linear(6, 7), nn.Dropout(0.5), nn.Linear(7, 3)), (6,), 3)
-    data = [samples(0, i, "train", 40) for i in range(2)]
-    two = [StackRequest(Train(net.w0), d, Training(batch_size=4), Draws(1, ("update", 1, 0, 0))) for d in data]
-    with place.at_work():
-        found, after = train(one, NET, place, graphs), train(two, net, place, graphs)
-        for a, b in zip((*found, *after), (*train(one, NET, place), *train(two, net, place)), strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-    assert len(said) == 1
-    assert graphs.played == 0
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_reserved()
-    torch.empty(1 << 28, device=place.device)
-    torch.cuda.empty_cache()
-    assert torch.cuda.memory_reserved() == before

@@ -235,8 +235,6 @@ def test_dropout_draws_by_client_and_by_seed() -> None:
 
 
 # ---- kinds --------------------------------------------------------------------------------------------------------
-
-
 def kind(training: Training = TRAININGS["plain"], **changes: Any) -> object:
     return asked([Train(NET.w0, **changes)], clients((9,)), training)[0].kind()
 
@@ -276,8 +274,6 @@ def test_steps_that_compute_the_same_have_one_key() -> None:
 
 
 # ---- where tensors are --------------------------------------------------------------------------------------------
-
-
 class OneDevice(TorchDispatchMode):
     """No operation may mix devices; moving is what copies are for, and a number may come from the host."""
 
@@ -316,8 +312,6 @@ def test_every_tensor_of_a_step_is_on_the_device(request_: str, training: str, m
 
 
 # ---- memory -------------------------------------------------------------------------------------------------------
-
-
 def test_a_row_is_estimated_to_take_at_least_its_vectors_data_and_activations() -> None:
     """1,000 samples of 6 floats, a hidden layer of 7 kept for 100 samples, and a few vectors of 73 floats."""
     data = clients((1000,))

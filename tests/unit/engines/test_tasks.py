@@ -12,14 +12,13 @@ from torch import Tensor, nn
 
 from fedkin.capabilities import Needs, Views
 from fedkin.core import Bundle, Client, ClientError, ConfigError, Method, Net, Samples, Train, Training, Work
-from fedkin.core.seeds import generator
 from fedkin.core.settings import Moment
-from fedkin.engines import Answer, Job, Loop, Task
+from fedkin.engines import Answer, Job, Task
 from fedkin.engines.loop import sgd
 from fedkin.engines.scoring import predicted
 from fedkin.engines.turns import perform
 from fedkin.server.upload_checks import scored
-from fedkin.testing.toys import ClientData, federation, network
+from fedkin.testing.toys import federation, network
 from refusals import refuses
 from toys import method
 
@@ -37,8 +36,6 @@ def step(j: Job, kind: Any = "update", client: int = 0, round: int = 1, **given:
 
 
 # ---- what client code sees ----------------------------------------------------------------------------------------
-
-
 def test_a_client_sees_its_own_data_and_nothing_else() -> None:
     """Id, round, both parts of its data, what it was sent and what it kept."""
     seen: list[Client] = []
@@ -92,26 +89,7 @@ def test_the_step_size_falls_with_the_rounds() -> None:
     assert seen[3:] == pytest.approx([0.1, 0.05])
 
 
-def test_images_come_channels_last_where_the_network_likes_it() -> None:
-    """Data are laid out as the network is fastest on, in training and outside it."""
-    net = Net(lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 3)), (2, 4, 4), 3)
-    images = Samples(torch.randn(4, 2, 4, 4, generator=generator(0)), torch.tensor([0, 1, 2, 0]))
-    layouts: list[bool] = []
-
-    def client_update(self: Method, c: Client) -> Work:
-        layouts.append(c.data.x.is_contiguous(memory_format=torch.channels_last))
-        w = yield Train(c.w0)
-        return Bundle(model=w)
-
-    assert net.channels_last
-    j = job(method(client_update=client_update), net=net, shards=[ClientData(images, images, images)])
-    step(j)
-    assert layouts == [True]
-
-
 # ---- draws --------------------------------------------------------------------------------------------------------
-
-
 def test_batches_depend_on_seed_round_client_and_request_only() -> None:
     """The same task gives the same vector whatever ran before, as does a request for the batches of an earlier one."""
 
@@ -142,15 +120,7 @@ def test_dropout_is_keyed_and_leaves_the_global_generator_alone() -> None:
     assert torch.equal(after, torch.rand(1))
 
 
-def test_time_in_training_is_counted() -> None:
-    """Seconds of all requests of a step together, and none where nothing was trained."""
-    assert step(job(method())).training_s > 0
-    assert step(job(method()), "describe").training_s == 0
-
-
 # ---- errors -------------------------------------------------------------------------------------------------------
-
-
 def failing(kind: type[Exception]) -> Callable[..., Any]:
     def fails(*args: Any) -> Any:
         raise kind("the reason")
@@ -211,8 +181,6 @@ def test_rows_for_the_loss_fit_the_training_samples(surplus: int) -> None:
 
 
 # ---- answers ------------------------------------------------------------------------------------------------------
-
-
 def test_a_client_says_its_size_and_what_the_method_asks() -> None:
     """``describe`` always comes with the number of training samples, as int64."""
     said = step(job(method(describe=lambda self, c: Bundle(counts=c.counts()))), "describe", client=2).reply
@@ -309,14 +277,6 @@ def test_the_digest_of_logits_is_of_finite_ones_of_the_test_part() -> None:
     assert len({tuple(one) for one in (first, found[1], found[5], [0] * 8)}) == 4
 
 
-def test_a_client_without_test_samples_has_no_outcomes() -> None:
-    none = Samples(torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64))
-    j = job(method(), shards=[replace(federation()[0], test=none)], outcomes=1)
-    found = step(j, "evaluate").reply
-    assert (found.right.tolist(), found.test.sum()) == ([], 0)
-    assert found.logits_digest.tolist() == [0] * 8
-
-
 def test_the_digest_says_which_samples_in_which_order() -> None:
     """Equal content gives an equal digest, in other memory, too; another order, label, input or shape another one."""
     data = Samples(torch.arange(48.0).view(3, 2, 2, 4), torch.tensor([2, 0, 1]))
@@ -383,11 +343,3 @@ def test_the_moment_that_is_scored() -> None:
     without = [dict(step(job(method(), evaluate=moment), "evaluate").reply) for moment in ("delivered", "trained")]
     assert without[0].keys() == without[1].keys()
     assert all(torch.equal(t, without[1][n]) for n, t in without[0].items())
-
-
-def test_the_loop_answers_in_the_order_it_was_asked() -> None:
-    session = Loop().start(job(method()))
-    tasks = [Task("describe", i, 1, Bundle(), Bundle()) for i in (3, 0, 5)]
-    assert [a.client for a in session.map(tasks)] == [3, 0, 5]
-    session.close()
-    session.close()

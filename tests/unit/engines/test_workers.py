@@ -36,7 +36,7 @@ from fedkin.core import (
 )
 from fedkin.core.machine import cores
 from fedkin.engines import Answer, Job, Loop, Task, Workers
-from fedkin.engines.orders import TOKEN_BYTES, OrderToken
+from fedkin.engines.orders import TOKEN_BYTES
 from fedkin.engines.workers import WorkersSession
 from fedkin.testing.toys import federation, network
 from refusals import refuses
@@ -129,8 +129,6 @@ def equal(a: dict[int, Answer], b: dict[int, Answer]) -> bool:
 
 
 # ---- answers ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("number", [1, 2, 3, 9])
 def test_any_number_of_processes_answers_like_the_loop(number: int) -> None:
     """Same replies and states bit for bit, several times over; more processes than clients are not started."""
@@ -186,26 +184,6 @@ def test_answers_of_changing_form_find_their_way() -> None:
             assert equal(by_client(session.map(asked)), by_client(Loop().start(j).map(asked)))
 
 
-def test_quick_answers_are_sent_together() -> None:
-    """The parent wakes for a batch of answers, not for each: 600 tasks of some microseconds in far fewer."""
-    j = job(asks(lambda c: Bundle(id=torch.tensor(c.id))), shards=federation() * 100)
-    session = Workers(2).start(j)
-    received, count = session._receive, 0
-
-    def counted(*given: Any) -> Any:
-        nonlocal count
-        count += 1
-        return received(*given)
-
-    session._receive = counted  # type: ignore[method-assign]
-    try:
-        answers = by_client(session.map([Task("update", i, 1, Bundle(), Bundle()) for i in range(600)]))
-    finally:
-        session.close()
-    assert [int(answers[i].reply.id) for i in range(600)] == list(range(600))
-    assert count < 300
-
-
 def test_more_tasks_than_the_queue_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest follows as answers come: neither does a write block, nor is one so long that it may come in parts."""
     j = job(asks(lambda c: Bundle(id=torch.tensor(c.id))), shards=federation() * 400)
@@ -251,22 +229,6 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return found
 
 
-def test_orders_of_one_model_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No words for what clients have in common, and a worker is not woken in the middle of writing."""
-    j = job(asks(lambda c: Bundle(sum=c.received.model.sum() + c.id)))
-    with closing(Workers(2).start(j)) as session:
-        tokens = written(monkeypatch)
-        for t in (1, 2):
-            model = j.net.w0 + t
-            asked = [Task("update", i, t, Bundle(model=model), Bundle()) for i in range(6)]
-            assert equal(by_client(session.map(asked)), by_client(Loop().start(j).map(asked)))
-    assert [len(one) for one in tokens] == [6 * TOKEN_BYTES] * 2
-    orders = [OrderToken.of(one[at : at + TOKEN_BYTES]) for one in tokens for at in range(0, len(one), TOKEN_BYTES)]
-    assert all(order.size == 0 for order in orders)
-    assert [order.map for order in orders] == [1] * 6 + [2] * 6
-    assert sorted(order.row for order in orders) == [-1] * 6 + [0, 1, 2, 3, 4, 5]  # places when the form is known
-
-
 @pytest.mark.parametrize("heading", [1 << 16, 4], ids=["heading", "too long for one"])
 def test_tasks_of_one_map_may_differ_in_all(heading: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some are sent what the first is, under the same names or others, in another order or with more."""
@@ -283,14 +245,7 @@ def test_tasks_of_one_map_may_differ_in_all(heading: int, monkeypatch: pytest.Mo
     type(m).can = (Asks("round", lambda self, s, r: None, answer, lambda self, s, r, up: s),)  # type: ignore[method-assign,assignment]
     j = job(m)
     a, b, alone = torch.ones(40), torch.arange(30.0), torch.full((5,), 7.0)
-    sent = [
-        Bundle(a=a, b=b),
-        Bundle(b=b, a=a),
-        Bundle(a=a, b=b, more=alone),
-        Bundle(a=b, b=a),
-        Bundle(a=a),
-        Bundle(),
-    ]
+    sent = [Bundle(a=a, b=b), Bundle(b=b, a=a), Bundle(a=a, b=b, more=alone), Bundle(a=b, b=a), Bundle(a=a), Bundle()]
     with closing(Workers(2).start(j)) as session:
         for first in range(6):
             order = [*range(first, 6), *range(first)]
@@ -345,8 +300,6 @@ def test_zero_means_as_many_as_cores() -> None:
 
 
 # ---- errors -------------------------------------------------------------------------------------------------------
-
-
 def test_an_exception_in_a_client_names_step_client_and_round() -> None:
     """The `ClientError` of a worker is the one that the loop raises."""
 
@@ -419,17 +372,6 @@ def test_after_an_error_the_session_is_over() -> None:
 
 
 # ---- the end ------------------------------------------------------------------------------------------------------
-
-
-def test_closing_ends_all_processes_and_may_be_done_twice() -> None:
-    session = Workers(3).start(job(method()))
-    started = pids(session)
-    assert not any(gone(pid) for pid in started)
-    session.close()
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in started)
-    session.close()
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_a_signal_while_a_worker_starts(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C reaches processes whose handlers are still the command's: these never run there."""

@@ -22,12 +22,6 @@ def test_the_next_fork_on_the_way() -> None:
     assert [at(2, 2), at(3, 3), at(4, 4)] == [-1, -1, -1]
 
 
-def test_no_division_no_fork() -> None:
-    none = torch.empty(0, dtype=torch.int64)
-    assert fork(none, torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)).tolist() == [-1, -1, -1]
-    assert fork(SPLITS, none, none).tolist() == []
-
-
 def test_clusters_within_reach() -> None:
     """From the root all five; past division 0: {0, 3} or {1, 2, 4}; at home only one's own."""
     assert within_reach(SPLITS, 0, 0) == [0, 1, 2, 3, 4]

@@ -24,12 +24,6 @@ def test_first_argmin_takes_the_first_of_ties() -> None:
     assert first_argmin(torch.tensor([[2.0, 1.0, 1.0], [0.0, 0.0, 0.0], [3.0, 2.0, 1.0]])).tolist() == [1, 0, 2]
 
 
-def test_nearest_centroid() -> None:
-    """By squared distance, ties to the first: (1, 1) is as far from (0, 0) as from (2, 2)."""
-    points = torch.tensor([[0.1, 0.0], [1.0, 1.0], [5.0, 5.0]])
-    assert nearest(points, torch.tensor([[0.0, 0.0], [2.0, 2.0]])).tolist() == [0, 0, 1]
-
-
 def test_nearest_of_far_away_points() -> None:
     """Around 4096 a float32 Gram formula loses the difference of 1/64 that decides here."""
     points = torch.full((1, 8), 4096.0)
@@ -92,14 +86,6 @@ def test_of_several_candidates_the_one_that_lowers_the_potential_most(monkeypatc
         assert starts.flatten().tolist() == [0.0, wanted]
 
 
-def test_of_equally_good_candidates_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """-3 and 3 around the first start 0 leave 9 each: whichever was drawn first is taken."""
-    points = torch.tensor([[0.0], [-3.0], [3.0]])
-    for draws, wanted in (([1, 2], -3.0), ([2, 1], 3.0)):
-        drawn_in_turn(monkeypatch, [0], draws)
-        assert kmeans_plus_plus(points, torch.ones(3), 2, seeded(0)).flatten().tolist() == [0.0, wanted]
-
-
 @pytest.mark.parametrize(("k", "candidates"), [(2, 2), (3, 3), (7, 3), (8, 4), (20, 4), (21, 5)])
 def test_number_of_candidates(k: int, candidates: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """2 + floor(ln K) for every start but the first: ln 3 = 1.10, ln 7 = 1.95, ln 8 = 2.08, ln 20 = 2.996,
@@ -156,12 +142,6 @@ def test_two_clear_groups(group) -> None:
     near = [False, True, False, True, False, True, False]
     assert group(d).tolist() == near
     assert group(0.4 * d + 0.1).tolist() == near
-
-
-def test_mixture_of_normals_with_a_wide_and_a_narrow_component() -> None:
-    """The narrow near group keeps its members though the far one is wide; variances never reach 0."""
-    d = torch.tensor([0.0, 0.0, 0.0, 0.5, 0.7, 1.0])
-    assert two_gaussians(d).tolist() == [True, True, True, False, False, False]
 
 
 def pairs_of(points: list[float]) -> torch.Tensor:

@@ -23,12 +23,6 @@ def distances(m: int, seed: int) -> torch.Tensor:
     return (d + d.T).fill_diagonal_(0)
 
 
-def circle(*degrees: float) -> torch.Tensor:
-    """Unit vectors at these angles."""
-    a = torch.tensor(degrees, dtype=torch.float64).deg2rad()
-    return torch.stack([a.cos(), a.sin()], 1)
-
-
 @settings(max_examples=60, deadline=None)
 @given(m=st.integers(1, 14), groups=st.integers(1, 6), kind=st.sampled_from(LINKAGES), seed=st.integers(0, 10**6))
 def test_the_same_groups_as_scipy(m: int, groups: int, kind: str, seed: int) -> None:
@@ -141,16 +135,3 @@ def test_cosine_of_parallel_rows_is_one() -> None:
     rows = torch.tensor([[1.0, 1.0], [1.0, 1.0], [3.0, 3.0], [0.1, 0.1]])
     close(cosines(rows), torch.ones(4, 4), 0)
     assert float(cosines(torch.tensor([[1.0, 0.0], [1.0, 1e-5]]))[0, 1]) < 1
-
-
-def test_linkages_differ() -> None:
-    """Unit vectors at 0, 20, 40, 60, 90 degrees. Single: neighbours join at 20 degrees, the one at 90 is left, 30 from
-    the nearest. Complete: {0, 20} and {40, 60}; 90 joins {40, 60} at 50 before these pairs join at 60, so that 20 and
-    40 are parted, though only 20 from each other."""
-    alike = cosines(circle(0, 20, 40, 60, 90))
-    second, across = bipartition(alike, "single")
-    assert second.tolist() == [False, False, False, False, True]
-    close(across, math.cos(math.radians(30)))
-    second, across = bipartition(alike, "complete")
-    assert second.tolist() == [False, False, True, True, True]
-    close(across, math.cos(math.radians(20)))

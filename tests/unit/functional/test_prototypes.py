@@ -27,20 +27,6 @@ def test_average_is_over_owners_only(m: int, classes: int, d: int, seed: int) ->
     close(class_average(rows[order], weight[order], old), found, 1e-5)
 
 
-def test_average_owns_its_memory() -> None:
-    old = torch.zeros(2, 3)
-    found = class_average(torch.ones(1, 2, 3), torch.tensor([[True, False]]), old)
-    assert found.tolist() == [[1, 1, 1], [0, 0, 0]]
-    assert found.data_ptr() != old.data_ptr()
-    assert not bool(old.any())
-
-
-def test_average_of_matrices() -> None:
-    """Rows may have any shape."""
-    rows = torch.arange(8.0).view(2, 1, 2, 2)
-    close(class_average(rows, torch.tensor([[1], [3]]), torch.zeros(1, 2, 2)), [[[3, 4], [5, 6]]])
-
-
 def test_near_prototypes_far_from_the_origin_are_told_apart() -> None:
     """At 4096 in every one of 512 numbers a Gram matrix in float32 does not see a difference of .01; differences do."""
     a = torch.full((1, 512), 4096.0)

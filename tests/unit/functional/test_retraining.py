@@ -25,7 +25,7 @@ from fedkin.functional.retraining import (
     with_bias,
 )
 from refusals import refuses
-from toys import apart, close, mlp, plane_net, seeded
+from toys import close, mlp, plane_net, seeded
 
 
 def problem(n: int, classes: int, columns: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -114,16 +114,6 @@ def test_fit_is_sgd(n: int, batch: int, epochs: int, seed: int) -> None:
     assert torch.equal(v, start)
 
 
-def test_fit_shuffles_by_its_generator() -> None:
-    """The same generator, the same result; another order, another one; full batches do not depend on it."""
-    v, x, y = problem(20, 3, 4, 0)
-    one = fit(v, x, y, lr=0.5, batch=3, epochs=2, rng=seeded(1))
-    assert torch.equal(one, fit(v, x, y, lr=0.5, batch=3, epochs=2, rng=seeded(1)))
-    apart(one, fit(v, x, y, lr=0.5, batch=3, epochs=2, rng=seeded(2)), 1e-4)
-    whole = [fit(v, x, y, lr=0.5, batch=20, epochs=2, rng=seeded(seed)) for seed in (1, 2)]
-    close(*whole, 1e-5)
-
-
 # ---- gradients --------------------------------------------------------------------------------------------------
 @settings(max_examples=20, deadline=None)
 @given(n=st.integers(1, 9), classes=st.integers(1, 4), seed=st.integers(0, 99))
@@ -153,17 +143,6 @@ def test_shares_of_draws(y: list[int], repeats: int, most: int) -> None:
             times = mine * repeats * most
             close(times, times.round(), 1e-9)
             assert float(times.round().max()) <= repeats
-
-
-def test_the_mean_over_draws_is_a_weighted_sum() -> None:
-    """Ten draws of 4 out of 12, one gradient each, averaged: the same as one sum with the draws' shares."""
-    v, x, _ = problem(12, 3, 4, 5)
-    y = torch.ones(12, dtype=torch.int64)
-    generator, total = seeded(8), torch.zeros(3, 4, dtype=torch.float64)
-    for _ in range(10):
-        pick = torch.randperm(12, generator=generator)[:4]
-        total += class_gradients(v, x[pick], y[pick], torch.full((4,), 0.25, dtype=torch.float64))[1].double() / 10
-    close(class_gradients(v, x, y, drawn_shares(y, 10, 4, seeded(8)))[1], total, 1e-6)
 
 
 # ---- matching ---------------------------------------------------------------------------------------------------

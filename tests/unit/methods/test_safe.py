@@ -371,8 +371,6 @@ def test_who_says_that_it_reads_validation_data_does(method: Method) -> None:
 
 
 # ---- names and settings --------------------------------------------------------------------------------------------
-
-
 def test_names() -> None:
     """Any method's name with the suffix, however it is written; Fed-CAM's as well."""
     assert get_method("DA-PFL-safe") == Safe(inner=get_method("da-pfl"))

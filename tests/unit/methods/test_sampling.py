@@ -61,21 +61,6 @@ def test_tables_by_similarity_are_unbiased(sizes: list[int], slots: int, seed: i
     steadier(table, sizes)
 
 
-@MANY
-@given(sizes=sizes_of_clients, slots=st.integers(1, 30), seed=seeds)
-def test_tables_of_other_groups_are_unbiased(sizes: list[int], slots: int, seed: int) -> None:
-    """Groups of any make, even single clients, give rows and columns that add up."""
-    n = torch.tensor(sizes)
-    rest, order = left_over(n, slots).tolist(), torch.randperm(len(sizes), generator=seeded(seed)).tolist()
-    label, weight = [0] * len(sizes), [0]
-    for i in order:
-        if weight[-1] + rest[i] > sum(sizes) or i % 3 == 0:
-            weight.append(0)
-        weight[-1] += rest[i]
-        label[i] = len(weight) - 1
-    unbiased(table_by_group(n, slots, torch.tensor(label), seeded(seed)), sizes, slots)
-
-
 @pytest.mark.parametrize(
     ("sizes", "table"),
     [
@@ -97,11 +82,6 @@ def test_equal_sizes_are_taken_in_order() -> None:
     assert table.tolist() == [[0, 10, 6, 0], [6, 0, 4, 6]]
 
 
-def test_what_is_left_over() -> None:
-    """m n_i mod M: 3 slots, n = (7, 1, 2): 21 = 2 * 10 + 1, 3, 6."""
-    assert left_over(torch.tensor([7, 1, 2]), 3).tolist() == [1, 3, 6]
-
-
 def test_divided_groups_come_in_any_order_of_their_clients() -> None:
     """Groups {0 1}, {2 3}, {4 5}, two slots with room for one more client each: which of 0 and 1 goes where is drawn,
     the two other groups stay whole."""
@@ -121,12 +101,6 @@ def test_slots_are_drawn_by_their_rows() -> None:
         share = torch.bincount(drawn[:, j], minlength=4) / len(drawn)
         assert not bool(share[row == 0].any())
         close((share - row).abs() / (row * (1 - row) / len(drawn)).sqrt().clamp(min=1e-9), torch.zeros(4), 4.0)
-
-
-def test_slots_are_drawn_independently() -> None:
-    """Two equal slots of two equal clients: both are the same client in half of the draws."""
-    drawn = draw_slots(torch.tensor([[5, 5], [5, 5]]).repeat(10_000, 1), seeded(0)).view(-1, 2)
-    close((drawn[:, 0] == drawn[:, 1]).double().mean(), 0.5, 0.02)
 
 
 # ---- how unlike updates are ----------------------------------------------------------------------------------------

@@ -59,14 +59,6 @@ def test_the_same_message_again_gives_the_same_answer() -> None:
     assert ledger.pending == state(2.0)
 
 
-def test_rounds_without_a_message_change_nothing() -> None:
-    """A client that is not chosen for long goes on from its last used upload: pending until then, not lost."""
-    ledger = Ledger()
-    answered(ledger, seq=1, ack=0)
-    assert ledger.state(1) == state(1.0)
-    assert answered(ledger, seq=40, ack=1) == 20
-
-
 def test_looking_at_the_state_changes_nothing() -> None:
     """`state` says what the server believes, before and after the acknowledgement, without settling."""
     ledger = Ledger()

@@ -87,13 +87,3 @@ def test_a_run_that_cannot_fit_ends_before_it_starts(
             out=tmp_path / "a",
         )
     assert not (tmp_path / "a").exists()
-
-
-def test_a_method_that_made_up_clients_make_no_sense_to() -> None:
-    """The run decides."""
-
-    class Odd:
-        def describe(self, c: Any) -> Any:
-            raise ZeroDivisionError
-
-    assert needs(Odd(), network("mlp"), Training()) is None  # type: ignore[arg-type]

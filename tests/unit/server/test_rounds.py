@@ -24,7 +24,7 @@ from fedkin.core import (
     to_each,
 )
 from fedkin.core.refusals import DIVERGING, outside
-from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, PFA, FedAvg, FedPer, FedSoft, FeSEM, PFedCS, get_method
+from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, PFA, FedAvg, FedPer, FedSoft, FeSEM, get_method
 from fedkin.server import Message, Outcome, Plan, RoundReport, begin, join_rounds, rounds
 from fedkin.server.rounds import chosen
 from fedkin.testing.toys import network, samples
@@ -72,8 +72,6 @@ def test_rows_of_a_sample_follow_its_ids() -> None:
 
 
 # ---- the plan -----------------------------------------------------------------------------------------------------
-
-
 def test_more_replies_than_clients_are_refused() -> None:
     """All rounds would be computed, and abandoned."""
     with pytest.raises(ConfigError, match="min_replies = 4 cannot be reached by 3 clients: every round would be"):
@@ -99,12 +97,6 @@ def test_clients_are_evaluated_every_so_many_rounds_and_in_the_last_ten() -> Non
     assert [t for t in range(1, 5) if Plan(rounds=4, eval_every=100).evaluates(t)] == [1, 2, 3, 4]
 
 
-def test_a_round_that_is_not_evaluated_has_an_empty_evaluation() -> None:
-    """The loop asks the plan."""
-    found = reports(FedAvg(), plan={"rounds": 14, "eval_every": 3, "participation": 0.2})
-    assert [r.round for r in found if not r.evaluation] == [1, 2, 4]
-
-
 @pytest.mark.parametrize(("participation", "size"), [(1.0, 6), (0.7, 4), (0.5, 3), (1 / 3, 2), (0.1, 1), (0.01, 1)])
 def test_cohorts_have_the_share_asked_for_and_at_least_one(participation: float, size: int) -> None:
     """Rounded down, except for what is a whole number up to rounding (a third of six is two)."""
@@ -122,8 +114,6 @@ def test_cohorts_are_the_same_for_every_method_of_a_seed() -> None:
 
 
 # ---- bytes --------------------------------------------------------------------------------------------------------
-
-
 def test_bytes_are_those_of_the_numbers_sent() -> None:
     """FedAvg: a model down and one up for each of four clients; in round 1 also six sizes of eight bytes."""
     first, *rest = reports(FedAvg())
@@ -170,19 +160,7 @@ def test_lost_answers_are_not_counted_and_refused_ones_are() -> None:
     assert (bad.bytes_down, bad.bytes_up) == (16 * P, 16 * P)
 
 
-def test_classifiers_travel_only_while_they_are_needed() -> None:
-    """PFedCS: in stage 2 bodies alone go up and down."""
-    net = network("mlp")
-    head = net.head.stop
-    found = reports(PFedCS(beta=1), plan={"participation": 1.0})
-    body = 6 * 4 * (P - head)
-    assert [r.bytes_up for r in found] == [body + 6 * 8, body, body]
-    assert [r.bytes_down for r in found] == [body] * 3
-
-
 # ---- refusals -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("change", "code"),
     [
@@ -267,13 +245,6 @@ def test_names_that_clients_choose_do_not_make_a_run_diverged() -> None:
     assert "nan" not in str(r.refused)
 
 
-def test_the_bound_is_the_plans() -> None:
-    """A plan that allows less refuses more."""
-    (r,) = reports(FedAvg(), plan={"rounds": 1, "bound": 1e-3})
-    assert len(r.refused) == 4
-    assert r.answered == []
-
-
 def test_a_round_in_which_all_are_refused_changes_nothing() -> None:
     """`aggregate` is not called, nobody is acknowledged, the next round starts from the same state."""
     trial = play(FedAvg(), Setting(plan=Plan(2, bound=1e-3)))
@@ -302,8 +273,6 @@ def test_uploads_come_to_aggregate_in_ascending_order() -> None:
 
 
 # ---- a method that breaks its contract ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("steps", "message"),
     [
@@ -337,8 +306,6 @@ def test_the_server_side_of_a_method_is_checked(steps: dict[str, Any], message: 
 
 
 # ---- nobody there -------------------------------------------------------------------------------------------------
-
-
 class Nobody:
     """A transport to which nobody has come yet."""
 
@@ -368,8 +335,6 @@ def test_rounds_pass_while_nobody_is_there(name: str) -> None:
 
 
 # ---- reports ------------------------------------------------------------------------------------------------------
-
-
 def test_what_is_missing_is_told() -> None:
     """Ids and reasons of those who did not answer; the server acknowledges only the others."""
     cohort = reports(FedAvg())[1].cohort
@@ -449,22 +414,6 @@ def test_a_cluster_beyond_the_last_is_the_methods_fault() -> None:
         reports(wrong)
 
 
-def test_weights_and_notes_are_passed_on() -> None:
-    """Who learned from whom is a row per client of the cohort; numbers about the state come by name."""
-    for r in reports(DAPFL()):
-        assert r.weights is not None
-        assert r.weights.shape == (4, 6)
-    assert all("correction_to_step" in r.notes for r in reports(METHODS["cfic"]()))
-
-
-def test_times_are_those_of_the_round_and_its_parts() -> None:
-    """Server and exchange are within the round; the evaluation is counted beside it."""
-    for r in reports(FedAvg()):
-        s = r.seconds
-        assert min(s.values()) >= 0
-        assert s["server"] + s["exchange"] == pytest.approx(s["round"], abs=1e-3)
-
-
 def test_a_run_goes_on_from_a_server_in_the_middle() -> None:
     """Rounds that were done are not done again; a finished run has none left."""
     trial = play(FedAvg(), Setting(plan=Plan(4, 0.7)), stop=2)
@@ -472,23 +421,6 @@ def test_a_run_goes_on_from_a_server_in_the_middle() -> None:
     rest = play(FedAvg(), Setting(plan=Plan(4, 0.7)), since=trial.moments[-1])
     assert [r.round for r in rest.reports] == [3, 4]
     assert play(FedAvg(), Setting(plan=Plan(4, 0.7)), since=rest.moments[-1]).reports == []
-
-
-def test_means_may_weigh_all_clients_the_same() -> None:
-    """A plan with uniform means gives another model than one that weighs by samples."""
-    weighted = play(FedAvg(), Setting(plan=Plan(1)))
-    uniform = play(FedAvg(), Setting(plan=Plan(1, weighting="uniform")))
-    up = torch.stack([weighted.uploads[0][i].model for i in range(6)]).double()
-    torch.testing.assert_close(uniform.server.state.model, up.mean(0).float())
-    size = weighted.server.sizes.double()
-    torch.testing.assert_close(weighted.server.state.model, ((size / size.sum()) @ up).float())
-
-
-def test_to_all_reaches_newcomers_in_their_first_round() -> None:
-    """Somebody who joins in round 3 can be chosen in round 3 and is sent what the others are."""
-    method = variant(sample=lambda self, s, r: r.ids, distribute=lambda self, s, r: to_all(model=s.model))
-    found = reports(method, joins=join_rounds(6, "2@3"))
-    assert [r.answered for r in found] == [[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3, 4, 5]]
 
 
 @pytest.mark.parametrize("bad", [999, -1])

@@ -12,7 +12,7 @@ from fedkin.core import Bundle, ConfigError, Method, Training
 from fedkin.core.refusals import Reason
 from fedkin.engines import Job, Loop
 from fedkin.methods import DAPFL, FedAvg, Local
-from fedkin.server import Message, Plan, Simulation, begin, join_rounds, rounds
+from fedkin.server import Message, Plan, Simulation, join_rounds
 from fedkin.testing.toys import federation, network
 from fedkin.testing.trial import Setting, play
 
@@ -27,8 +27,6 @@ def message(round: int, ack: int = 0, step: Any = "update") -> Message:
 
 
 # ---- who comes when -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "rounds_"),
     [
@@ -87,14 +85,6 @@ def test_what_clients_say_can_be_changed_on_its_way_out() -> None:
 
 
 # ---- who answers --------------------------------------------------------------------------------------------------
-
-
-def test_without_dropout_everybody_answers() -> None:
-    """No draw is made at all."""
-    answers, missing = simulation().exchange({i: message(1) for i in range(6)})
-    assert (sorted(answers), missing) == ([0, 1, 2, 3, 4, 5], {})
-
-
 def test_drop_outs_depend_on_seed_round_and_client_and_not_on_the_method() -> None:
     """Two methods lose the same clients in the same rounds; another seed loses others; about the share asked for."""
 
@@ -133,8 +123,6 @@ def test_drop_outs_are_not_asked_when_evaluated() -> None:
 
 
 # ---- what is kept -------------------------------------------------------------------------------------------------
-
-
 def test_states_are_those_that_the_server_has_used() -> None:
     """Before the acknowledgement a client's state is the old one, after it the new one."""
     s = simulation()
@@ -159,34 +147,6 @@ def test_an_evaluation_changes_no_state() -> None:
     assert before[0].test[0].sum() == after[0].test[0].sum() == 4
 
 
-def test_restored_clients_go_on_from_their_states() -> None:
-    """Put back and looked at again, states are equal."""
-    s = simulation()
-    s.exchange({i: message(1) for i in range(6)})
-    acks = torch.ones(6, dtype=torch.int64)
-    stored = {i: b.owned() for i, b in s.states(acks).items()}
-    fresh = simulation()
-    fresh.restore(stored, acks)
-    assert all(torch.equal(fresh.states(acks)[i].model, b.model) for i, b in stored.items())
-    fresh.exchange({0: message(2, ack=1)})
-    s.exchange({0: message(2, ack=1)})
-    acks[0] = 2
-    assert torch.equal(fresh.states(acks)[0].model, s.states(acks)[0].model)
-    assert not torch.equal(s.states(acks)[0].model, stored[0].model)
-
-
-def test_seconds_of_training_are_those_of_the_last_round() -> None:
-    """An evaluation after the round, in which nothing was trained, does not overwrite them; a silent round is 0."""
-    net, training = network("mlp"), Training(epochs=1, batch_size=4, lr=0.1)
-    method, plan = FedAvg(), Plan(rounds=2)
-    s = simulation(method)
-    server = begin(method, net, plan)
-    for _ in rounds(method, net, training, s, plan, server):
-        assert s.training_s > 0
-    s.exchange({})
-    assert s.training_s == 0
-
-
 def test_uploads_and_states_of_different_clients_share_no_memory() -> None:
     """Even where a method's clients all return the very tensor that they were sent."""
 
@@ -206,8 +166,6 @@ def test_uploads_and_states_of_different_clients_share_no_memory() -> None:
 
 
 # ---- many clients -------------------------------------------------------------------------------------------------
-
-
 def test_answers_of_former_rounds_are_not_kept() -> None:
     """A message may come twice in its round and gets the same answer; after it the answer would only take room."""
     s = simulation()

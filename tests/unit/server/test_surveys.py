@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
 from fedkin.capabilities import Asks
-from fedkin.core import Bundle, Client, Download, Method, MethodError, Round, to_all, to_each
+from fedkin.core import Bundle, Client, Download, Method, Round, to_all, to_each
 from fedkin.core.refusals import Reason
 from fedkin.methods import FedAvg
-from fedkin.server import Plan, join_rounds
+from fedkin.server import Plan
 from fedkin.testing.toys import network
 from fedkin.testing.trial import Setting, TrialRun, lose, play
 from toys import refused
@@ -149,12 +148,6 @@ def test_a_bad_answer_is_refused_for_that_client_alone() -> None:
     assert not refused(t.reports[1], "update")
 
 
-def test_a_newcomer_can_be_asked_at_once() -> None:
-    """The survey comes after joining."""
-    t = trial(variant(), joins=join_rounds(6, "2@2"))
-    assert said(t, 2) == [0, 10, 20, 30, 40, 50]
-
-
 def test_what_was_drawn_reaches_the_later_steps_in_the_order_of_ids() -> None:
     """ids 4, 1, 3 with rows 40, 10, 30: distribute sees 1, 3, 4 with 10, 30, 40; aggregate those that answered."""
     seen: dict[str, list[list[float]]] = {"distribute": [], "aggregate": [], "deliver": []}
@@ -185,10 +178,3 @@ def test_what_was_drawn_reaches_the_later_steps_in_the_order_of_ids() -> None:
     assert seen["aggregate"][1] == [1, 4, 10, 40, 1, 1, 4, 4]
     assert all(row == [0, 1, 2, 3, 4, 5] for row in seen["deliver"])
     assert t.reports[0].cohort == [1, 3, 4]
-
-
-def test_a_client_drawn_twice_is_an_error() -> None:
-    """How often a client was drawn is a row beside the ids, not an id given twice."""
-    twice = variant(sample=lambda self, s, r: Bundle(ids=torch.tensor([1, 1]), times=torch.tensor([1, 1])))
-    with pytest.raises(MethodError, match=r"sample of Asking gave \[1, 1\], which must be distinct clients"):
-        trial(twice)

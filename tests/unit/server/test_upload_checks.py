@@ -244,15 +244,6 @@ def test_half_of_the_outcomes_is_refused() -> None:
     assert false_score(PLAIN.but(right=SCORE.right), LAST) == Reason("names", expected=expected)
 
 
-def test_a_probe_writes_nothing() -> None:
-    """What a client was sent is as before."""
-    net = network("mlp")
-    received = Bundle(model=net.w0)
-    probe(METHODS["fedavg"](), net, Training(), received)
-    assert torch.equal(received.model, net.w0)
-    assert received.model._version == 0
-
-
 # ---- uploads that are too long -------------------------------------------------------------------------------------
 def uploads(*lengths: float) -> dict[int, Bundle]:
     """Uploads of these lengths, of two tensors of floating-point numbers and a whole number that is none of it."""

@@ -119,10 +119,7 @@ class StepWriter:
         moves = (a["first"] <= i) & (c.number(i) <= a["last"])
         plain = a["has_momentum"].is_(0)
         keep = tuple(terms.keep_of(c, self.rates, a[name]) for name in ("decay", "decay_biases"))
-        return [
-            ("w", (keep[0], keep[1]), moves & plain),
-            ("v", (a["momentum"], a["momentum"]), moves & self.momentum),
-        ]
+        return [("w", (keep[0], keep[1]), moves & plain), ("v", (a["momentum"], a["momentum"]), moves & self.momentum)]
 
     # ---- what no batch changes --------------------------------------------------------------------------------
     def _terms(self) -> None:
