@@ -1,6 +1,6 @@
 """Damages folders of runs, comparisons and sweeps in many ways: commands work, or refuse the folder in one line.
 
-    python tests/fuzz/folders.py [--seed 0] [--seconds 60 | --count 2000 [--start 0]]
+    python -m tests.fuzz --minutes 2 folders
 
 `handed_on` says what holds after each step. A command that goes on with a run whose states, banks or checkpoint were
 damaged and that ends with code 0 must have given the lines of the whole run, bit for bit.
@@ -17,7 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from handed_on import CODE, HERE, NEW, Sort, by_hand, tries
+from handed_on import CODE, HERE, NEW, Sort, tries
 
 from fedkin.experiment.compare import compare, comparison_from
 from fedkin.experiment.run import run_settings
@@ -98,7 +98,3 @@ def run(seed: int, seconds: float) -> None:
         AssertionError: what holds for every folder and command did not hold; the message has the seed.
     """
     tries(made, seed, seconds=seconds)
-
-
-if __name__ == "__main__":
-    by_hand(made, __doc__)

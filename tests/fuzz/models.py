@@ -1,6 +1,6 @@
 """Damages exported models and saved federations in many ways: commands work, or refuse the folder in one line.
 
-    python tests/fuzz/models.py [--seed 0] [--seconds 60 | --count 2000 [--start 0]]
+    python -m tests.fuzz --minutes 2 models
 
 `handed_on` says what holds after each step. No code beside a model is ever run.
 """
@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
-from handed_on import CODE, HERE, NEW, Sort, by_hand, tries
+from handed_on import CODE, HERE, NEW, Sort, tries
 from PIL import Image
 
 import fedkin
@@ -86,7 +86,3 @@ def run(seed: int, seconds: float) -> None:
         AssertionError: what holds for every folder and command did not hold; the message has the seed.
     """
     tries(made, seed, seconds=seconds)
-
-
-if __name__ == "__main__":
-    by_hand(made, __doc__)

@@ -192,40 +192,9 @@ def test_the_tables_say_what_was_measured() -> None:
     assert "first round 2.50 s (2.00 to 3.00) after the command (goal: 3 s)" in text
 
 
-def test_shares_are_of_the_multiply_adds_where_they_were_measured() -> None:
-    """5 MFLOP in 2 ms are 2.5 GFLOP/s: a tenth of 25 and a quarter of the matrix products' 10; both peaks are named."""
-    step = {**STEP, "fma_gflops": [25.0, 50.0]}
-    assert "| 0.005 | 0.2 | 2 | 10 % | 25 % |" in table.tables([step])
-    assert "multiply-adds 25 GFLOP/s on one core and 50 on all, matmul peak 10 GFLOP/s" in table.tables([step])
-    assert "| 0.005 | 0.5 | 2 | 25 % | 25 % |" in table.tables([STEP])
-    assert table.share({**WHOLE, "fma_gflops": [50.0, 100.0]}) == pytest.approx(2 / 0.2 / 100)
-
-
 def test_the_time_to_an_accuracy_ends_with_its_round() -> None:
     """From the start of the first round to the end of the first that has it, wherever later ones fall to."""
     curve = Ran([], 1.0, 9.0, 5.0, 0.5, more={"times": [10.0, 11.0, 12.5, 15.0], "accuracies": [0.3, 0.8, 0.7]})
     assert measure.seconds_to(curve, 0.8) == 2.5
     assert measure.seconds_to(curve, 0.2) == 1.0
     assert measure.seconds_to(curve, 0.9) is None
-
-
-@pytest.mark.parametrize("reached", [True, False])
-def test_both_are_timed_to_the_same_accuracy(reached: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The peer in its fastest setting; a run that stays below the accuracy gives no line."""
-
-    def curve(seconds: float) -> Ran:
-        return Ran(
-            [seconds], 1.0, 9.0, 5.0, 0.9, more={"times": [0.0, seconds], "accuracies": [0.9 if reached else 0.1]}
-        )
-
-    monkeypatch.setattr(measure.Peer, "run", lambda self, w, folder, tried, **more: curve(float(tried["threads"])))
-    monkeypatch.setattr(measure.Ours, "run", lambda *_, **more: curve(0.5 if more["evaluate"] else 0.1))
-    peer = measure.Peer("plain", "python", [{"threads": 3}, {"threads": 2}])
-    found = measure.to_target(TINY, tmp_path, measure.Ours(), peer, 2, 0.8)
-    if not reached:
-        assert found is None
-        return
-    assert found is not None
-    assert (found["setting"], found["pairs"], found["ratio"]) == ({"threads": 2}, [[0.5, 2.0]] * 2, 4.0)
-    shown = table.tables([{**BASE, "kind": "target", **found}])
-    assert "| W4 | 80 % | by hand (threads 2) | 2.00 s | 0.50 s | **4.00** (4.00 to 4.00) |" in shown

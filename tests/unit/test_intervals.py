@@ -87,30 +87,6 @@ def test_clients_that_repeat_nothing() -> None:
     assert difference(gains(rows), same_clients=True).tail == pytest.approx(tail, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("rows", "same", "node", "weight", "scale", "free"),
-    [
-        (A, False, 1, 0.0051778, 0.007416, 8),
-        (A, False, 100, 0.0054397, 0.008113, 8),
-        (A, False, 200, 1.1426e-4, 0.844600, 8),
-        (real(), False, 1, 9.3670e-5, 0.0057972, 147),
-        (real(), False, 100, 0.0063346, 0.0099886, 147),
-        (real(), False, 150, 0.0130697, 0.0204152, 147),
-        (real(), False, 200, 2.4941e-6, 2.087696, 147),
-        (C, True, 1, 0.0092015, 0.020501, 3.000),
-        (C, True, 100, 0.0054323, 0.021072, 3.209),
-        (C, True, 200, 1.8150e-7, 1.250921, 8.000),
-    ],
-)
-def test_worked_nodes(rows: np.ndarray, same: bool, node: int, weight: float, scale: float, free: float) -> None:
-    """Weight, scale and degrees of freedom at single nodes of the integration, to the digits given."""
-    error = _error(rows, same, 0.2)
-    assert error.weights.sum() == pytest.approx(1)
-    assert error.weights[node - 1] == pytest.approx(weight, rel=1e-4)
-    assert error.scales[node - 1] == pytest.approx(scale, abs=1e-6)
-    assert error.free[node - 1] == pytest.approx(free, abs=5e-4)
-
-
 def test_without_an_effect_of_seeds_clients_that_repeat_are_clusters() -> None:
     """h -> 0, the same clients: Student's with K - 1 degrees of freedom over clients. Example C by hand: deviations
     from the seed means add up to -2.25, 13.75, -14.25 and (two seeds) 2.75 points, so the sum of squares of clients is
@@ -285,17 +261,6 @@ def test_better_for_half_and_worse_for_the_rest(count: int) -> None:
     assert "clearly" not in details(judge(seeds(rows), True))
     assert judge([*answered(rows)[:-1], seeds(rows)[-1]], True).harmed is None  # a seed without single samples
     assert f"{10 * count} of {20 * count} client results are harmed" in details(judge(answered(rows)))
-
-
-def test_better_for_half_and_worse_for_the_rest_in_one_seed() -> None:
-    """The bits of one run name its clients, and give a range that holds the ten."""
-    rows = np.repeat([[0.2, -0.2]], 10, axis=1)
-    text = verdict("M", answered(rows))
-    found = judge(answered(rows)).harmed
-    assert text.startswith("M: level with Local in this one run (")
-    assert details(judge(answered(rows))).endswith("; clearly higher for 10 clients and lower for 10 clients")
-    assert found is not None
-    assert 6 <= found.low <= 10 <= found.high <= 14
 
 
 def test_a_few_clients_that_lose_are_named() -> None:

@@ -15,16 +15,6 @@ def kinds(found: list[careful.Warning]) -> list[str]:
     return [w.kind for w in found]
 
 
-def test_a_method_that_equals_its_reference() -> None:
-    alike = {0: answers(b"\xf0", 8, "x", "aa"), 1: answers(b"\xfc", 8, "y", "bb")}
-    same = against({0: 0.5, 1: 0.75}, {0: 0.5, 1: 0.75}, answers=(alike, alike))
-    other = against({0: 0.5}, {0: 0.6})
-    (found,) = careful.collapsed(same, "alone", safe=False)
-    assert found.text.startswith("no client learns")
-    assert "beyond that has no effect" in careful.collapsed(same, "average", safe=False)[0].text
-    assert careful.collapsed(other, "alone", safe=False) == []
-
-
 @pytest.mark.parametrize(("gained", "lost", "said"), [(2, 0, True), (5, 0, True), (6, 0, False), (20, 14, True)])
 def test_test_parts_too_small_for_the_gains(gained: int, lost: int, said: bool) -> None:
     """Of both clients: exact p-values .5, .06, .03 and .39; losses are judged as gains are."""
@@ -45,13 +35,6 @@ def test_a_method_no_better_than_a_constant_answer(accuracy: float | None, major
     assert [w.text.startswith("Balanced accuracy is 7") for w in other] == [True] * len(found)
     assert kinds(found) == (["constant"] if said else [])
     assert all("71.0 %" in w.text for w in found)
-
-
-def test_no_gain_needs_no_test_part() -> None:
-    assert careful.small_tests({0: 3}, {0: Changed(np.zeros(3, np.int8), "a")}) == []
-    assert careful.small_tests({}, {}) == []
-    (found,) = careful.small_tests({0: 20, 1: 21}, {0: Changed(np.array([1, 0], np.int8), "a")})
-    assert "(median: 20.5 samples)" in found.text
 
 
 def test_clients_that_never_took_part_or_were_refused_and_rounds_that_were_lost() -> None:

@@ -14,7 +14,8 @@ from fedkin.capabilities.logs import numbers_of
 from fedkin.capabilities.presets import preset
 from fedkin.capabilities.views import views_of
 from fedkin.core import Bundle, ConfigError, Method, MethodError, Train, Work, finish, to_all, uniform_cohort
-from fedkin.methods import CAM, CFIC, DAPFL, IFCA, METHODS, FedAvg, FedProx, FeSEM, PFedCS, Safe, get_method
+from fedkin.methods import CAM, DAPFL, IFCA, METHODS, FedAvg, FeSEM, Safe, get_method
+from refusals import refuses
 from toys import ByHand, federation, mlp
 
 CLASSES = sorted({type(make()) for make in METHODS.values()}, key=lambda c: c.__name__)
@@ -23,7 +24,7 @@ CLASSES = sorted({type(make()) for make in METHODS.values()}, key=lambda c: c.__
 @pytest.mark.parametrize("base", CLASSES, ids=lambda c: c.__name__)
 def test_methods_are_final(base: type[Method]) -> None:
     """Inheriting from a concrete method is a TypeError when the class is made."""
-    with pytest.raises(TypeError, match=f"Mine inherits from the method {base.__name__}"):
+    with refuses(TypeError, f"Mine inherits from the method {base.__name__}"):
         type("Mine", (base,), {})
 
 
@@ -43,41 +44,6 @@ def test_methods_are_frozen_dataclasses_with_documented_fields(cls: type[Method]
             assert isinstance(after, ast.Expr), f"{cls.__name__}.{ast.unparse(node.target)} has no docstring"
 
 
-@pytest.mark.parametrize(
-    ("make", "field", "value", "wanted"),
-    [
-        (DAPFL, "lam", -0.1, "at least 0"),
-        (DAPFL, "eps", 0.0, "above 0"),
-        (DAPFL, "floor", 0.0, "above 0 and at most 1"),
-        (DAPFL, "floor", 1.5, "above 0 and at most 1"),
-        (DAPFL, "sigma", 0.0, "above 0"),
-        (DAPFL, "sigma", float("nan"), "above 0"),
-        (FedProx, "mu", -1.0, "at least 0"),
-        (FedProx, "mu", float("inf"), "at least 0"),
-        (FedProx, "straggler_fraction", 1.1, "at least 0 and at most 1"),
-        (IFCA, "clusters", 0, "at least 1"),
-        (IFCA, "init_min_share", 0.5, "at least 0 and at most 0.333333"),
-        (FeSEM, "clusters", 0, "at least 1"),
-        (FeSEM, "lam", -1e-9, "at least 0"),
-        (CFIC, "memory", 1.0, "at least 0 and below 1"),
-        (CFIC, "memory", -0.1, "at least 0 and below 1"),
-        (CFIC, "beta", -1.0, "at least 0"),
-        (CFIC, "beta_decay", 0.0, "above 0 and at most 1"),
-        (PFedCS, "lam", 1.01, "at least 0 and at most 1"),
-        (PFedCS, "rho", -1, "at least 0"),
-        (PFedCS, "random_size", 0, "at least 1"),
-        (PFedCS, "kappa", -0.5, "at least 0"),
-        (PFedCS, "fixed", -0.5, "at least 0"),
-        (PFedCS, "temperature", 0.0, "above 0"),
-        (PFedCS, "beta", -1, "at least 0"),
-        (PFedCS, "teacher_lr", 0.0, "at least 1e-12"),
-        (lambda **k: CAM(IFCA(), **k), "warmup", -1, "at least 0"),
-    ],
-)
-def test_hyperparameters_out_of_range(make, field: str, value: float, wanted: str) -> None:
-    """The error names field, method, range and value."""
-    with pytest.raises(ConfigError, match=rf"^{field} of \w+ must be {wanted}, got {value}$"):
-        make(**{field: value})
 
 
 def test_presets() -> None:
@@ -85,18 +51,18 @@ def test_presets() -> None:
     assert preset(DAPFL, "paper") == DAPFL()
     code = preset(DAPFL, "code", lam=0.5)
     assert (code.distance, code.include_self, code.prox, code.lam) == ("l2", True, "after", 0.5)
-    with pytest.raises(ConfigError, match=r"no preset 'codes'.*\['code', 'paper'\]"):
+    with refuses(ConfigError, "no preset 'codes'", "['code', 'paper']"):
         preset(DAPFL, "codes")
-    with pytest.raises(ConfigError, match="none"):
+    with refuses(ConfigError, "none"):
         preset(FedAvg, "paper")
 
 
 def test_catalogue() -> None:
     """Every name gives a method; a near miss is suggested; the two Fed-CAM presets of the paper."""
     assert all(isinstance(get_method(name), Method) for name in METHODS)
-    with pytest.raises(ConfigError, match="did you mean 'fedavg'"):
+    with refuses(ConfigError, "did you mean 'fedavg'"):
         get_method("fedavgg")
-    with pytest.raises(ConfigError, match="unknown method 'zzz'"):
+    with refuses(ConfigError, "unknown method 'zzz'"):
         get_method("zzz")
     ifca, fesem = get_method("ifca-cam"), get_method("fesem-cam")
     assert isinstance(ifca, CAM)
@@ -168,7 +134,7 @@ def test_finish_gives_what_a_program_returns() -> None:
     assert float(finish(work, torch.tensor([3.0])).model) == 3.0
     work = twice()
     next(work)
-    with pytest.raises(MethodError, match="more than once"):
+    with refuses(MethodError, "more than once"):
         finish(work, torch.zeros(1))
 
 

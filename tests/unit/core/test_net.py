@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from fedkin.core import MethodError, ModelError, Net
+from refusals import refuses
 from toys import blobs, close, mlp, mlp_with_batchnorm
 
 
@@ -53,16 +54,16 @@ def test_value_and_gradient_are_the_modules() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda w: w.double(), r"^the model is float64, its inputs are float32: use \.float\(\)$"),
-        (lambda w: w[:-1], r"^a model of this network is a vector of (\d+) numbers, got the shape \[\d+\]$"),
-        (lambda w: w.repeat(4, 1), r"^a model of this network is a vector of (\d+) numbers, got the shape \[4, \d+\]$"),
+        (lambda w: w.double(), "the model is float64, its inputs are float32: use .float()"),
+        (lambda w: w[:-1], "a model of this network is a vector of 51 numbers, got the shape [50]"),
+        (lambda w: w.repeat(4, 1), "a model of this network is a vector of 51 numbers, got the shape [4, 51]"),
     ],
     ids=["type", "length", "rows"],
 )
 def test_a_vector_that_is_no_model_is_told_from_one(change: Callable[[Tensor], Tensor], message: str) -> None:
     """torch names the sizes of all layers, or a product inside one."""
     net = mlp()
-    with pytest.raises(MethodError, match=message):
+    with refuses(MethodError, message):
         net(change(net.w0), torch.randn(2, 4))
 
 
@@ -134,15 +135,15 @@ def test_the_last_layers_are_the_head_and_those_before_it() -> None:
 @pytest.mark.parametrize(
     ("ask", "text"),
     [
-        (lambda net: net.part("conv9"), r"no layer 'conv9' with parameters; the network has \['0', '1', '3'\]"),
+        (lambda net: net.part("conv9"), "no layer 'conv9' with parameters; the network has ['0', '1', '3']"),
         (lambda net: net.part("2"), "no layer '2' with parameters"),
-        (lambda net: net.top(0), r"3 layers with parameters: \['0', '1', '3'\]; got 0"),
+        (lambda net: net.top(0), "3 layers with parameters: ['0', '1', '3']; got 0"),
         (lambda net: net.top(4), "got 4"),
     ],
 )
 def test_a_part_that_is_not_there(ask: Callable[[Net], object], text: str) -> None:
     """The error has the layers that there are."""
-    with pytest.raises(ModelError, match=text):
+    with refuses(ModelError, text):
         ask(mlp_with_batchnorm())
 
 
@@ -243,25 +244,6 @@ def test_a_part_of_two_networks() -> None:
     assert torch.equal(w, start)
 
 
-class Viewing(nn.Module):
-    """A network that needs its maps in one piece of memory."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.head = nn.Conv2d(2, 3, 1), nn.Linear(12, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.head(self.conv(x).view(len(x), 12))
-        return out
-
-
-def test_a_second_network_takes_the_first_one_s_inputs() -> None:
-    """In the memory layout that the first one has its inputs in."""
-    net = Net(lambda: nn.Sequential(nn.Conv2d(2, 3, 1), nn.Flatten(), nn.Linear(12, 3)), (2, 2, 2), 3, second=Viewing)
-    with pytest.raises(ModelError, match=r"the second network needs x.flatten\(1\) in place of x.view"):
-        _ = net.second
-
-
 def test_selected_columns() -> None:
     """All parameters without buffers; weights and biases of linear layers; the head's weight."""
     net = mlp_with_batchnorm()
@@ -321,17 +303,8 @@ class TiedHead(nn.Module):
 
 def test_a_head_that_shares_parameters_is_refused() -> None:
     """Methods that keep, send or replace the head alone would change the other layer."""
-    with pytest.raises(ModelError, match=r"'out\.weight' is the same parameter as 'first\.weight'"):
+    with refuses(ModelError, "'out.weight' is the same parameter as 'first.weight'"):
         Net(TiedHead, (3,), 2)
-
-
-def test_a_head_with_places_cannot_be_applied_alone() -> None:
-    """Its outputs per sample are not one row of logits; nor has the network a linear layer to compare."""
-    net = Net(lambda: nn.Sequential(nn.Conv1d(1, 2, 4), nn.Flatten()), (1, 4), 2, head="0")
-    with pytest.raises(ModelError, match=r"the head '0' gives \[2, 1\] numbers per sample"):
-        net.classify(net.w0[net.head], torch.zeros(3, 1, 4))
-    with pytest.raises(ModelError, match="no linear layer"):
-        net.select(net.w0[None], "fc")
 
 
 class Recurrent(nn.Module):
@@ -355,18 +328,6 @@ def test_recurrent_networks_follow_the_vector() -> None:
     assert bool(grad[net.body].any())
 
 
-class Headless(nn.Module):
-    """Its linear layer is never called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.named = nn.Linear(2, 2)
-        self.real = nn.Parameter(torch.ones(2, 2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.real
-
-
 def test_the_head_can_be_named() -> None:
     """``head=`` names the classifying layer; by default it is the last linear layer with as many outputs as classes."""
     layers = lambda: nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))  # noqa: E731
@@ -379,22 +340,15 @@ def test_the_head_can_be_named() -> None:
     [
         (lambda: nn.Sequential(nn.Linear(3, 5)), (3,), 4, None, "no linear layer with 4 outputs"),
         (lambda: nn.Sequential(nn.Linear(3, 4)), (3,), 4, "top", "no module 'top'"),
-        (lambda: nn.Sequential(nn.Linear(3, 4)), (7,), 4, None, r"inputs of shape \[7\]"),
-        (lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5)), (3,), 4, "0", r"gives float32 \[2, 5\].* 4 classes"),
+        (lambda: nn.Sequential(nn.Linear(3, 4)), (7,), 4, None, "inputs of shape [7]"),
+        (lambda: nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 5)), (3,), 4, "0", "gives float32 [2, 5]"),
         (lambda: nn.Sequential(nn.Linear(3, 4), nn.LSTM(4, 4)), (3,), 4, "1", "no weight"),
     ],
 )
 def test_networks_that_cannot_be_used(factory, shape, classes, head, message) -> None:
     """What is wrong and what was expected is in the message."""
-    with pytest.raises(ModelError, match=message):
+    with refuses(ModelError, message):
         Net(factory, shape, classes, head=head)
-
-
-def test_features_need_a_head_that_is_called() -> None:
-    """A head that the forward pass never calls has no features; the error says what to name instead."""
-    net = Net(Headless, (2,), 2)
-    with pytest.raises(ModelError, match="not called"):
-        net.features_and_logits(net.w0, torch.ones(1, 2))
 
 
 def test_layout_of_images() -> None:
@@ -432,21 +386,8 @@ def wrapped(norm: nn.Module) -> Callable[[], nn.Module]:
     ],
 )
 def test_networks_that_cannot_be_trained_so_are_refused(factory: Callable[[], nn.Module], message: str) -> None:
-    with pytest.raises(ModelError, match=message):
+    with refuses(ModelError, message):
         Net(factory, (4,), 3)
-
-
-class Subtracts(nn.Module):
-    """Shifts its inputs; in place if it is told so."""
-
-    def __init__(self, in_place: bool) -> None:
-        super().__init__()
-        self.in_place, self.head = in_place, nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.in_place:
-            x -= 0.5
-        return self.head(x if self.in_place else x - 0.5)
 
 
 class Drops(nn.Module):
@@ -460,18 +401,8 @@ class Drops(nn.Module):
         return self.head(nn.functional.dropout(self.body(x), 0.5, training=self.always or self.training))
 
 
-def test_a_network_that_changes_its_inputs_is_refused() -> None:
-    """The data would change with every evaluation. A layer further on may work in place."""
-    with pytest.raises(ModelError, match=r"changes its inputs in place, and with them the data; write x = x - 0\.5"):
-        Net(lambda: Subtracts(in_place=True), (4,), 3)
-    with pytest.raises(ModelError, match="changes its inputs in place"):
-        Net(lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 3)), (4,), 3)
-    Net(lambda: Subtracts(in_place=False), (4,), 3)
-    Net(lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)), (4,), 3)
-
-
 def test_a_network_that_draws_when_it_predicts_is_refused() -> None:
     """No figure could be repeated. Dropout in training is none of it."""
-    with pytest.raises(ModelError, match=r"draws random numbers when it predicts.*training=self\.training"):
+    with refuses(ModelError, "draws random numbers when it predicts", "training=self.training"):
         Net(lambda: Drops(always=True), (4,), 3)
     Net(lambda: Drops(always=False), (4,), 3)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedkin.core import ModelError, Net
+from refusals import refuses
 
 WORDS = torch.tensor([[7, 3, 0, 0], [1, 9, 4, 0], [2, 2, 8, 5]])
 
@@ -97,7 +98,7 @@ def test_the_data_are_not_changed() -> None:
             return super().forward(x)
 
     data = WORDS.clone()
-    with pytest.raises(ModelError, match="changes its inputs in place"):
+    with refuses(ModelError, "changes its inputs in place"):
         Net(Shifts, (4,), 3, samples=data)
     assert torch.equal(data, WORDS)
 
@@ -138,22 +139,22 @@ def test_an_object_with_logits() -> None:
         (lambda z: {"logits": z}, "gives an object of type dict"),
         (lambda z: None, "gives an object of type NoneType"),
         (lambda z: Output(None), "gives an object of type Output"),  # type: ignore[arg-type]
-        (lambda z: z.argmax(1), r"gives int64 \[2\]"),
-        (lambda z: F.one_hot(z.argmax(1), 3), r"gives int64 \[2, 3\]"),
-        (lambda z: z.sum(), r"gives float32 \[\]"),
-        (lambda z: z[:, :1].sigmoid(), r"gives float32 \[2, 1\]"),
-        (lambda z: z.unsqueeze(1), r"gives float32 \[2, 1, 3\]"),
+        (lambda z: z.argmax(1), "gives int64 [2]"),
+        (lambda z: F.one_hot(z.argmax(1), 3), "gives int64 [2, 3]"),
+        (lambda z: z.sum(), "gives float32 []"),
+        (lambda z: z[:, :1].sigmoid(), "gives float32 [2, 1]"),
+        (lambda z: z.unsqueeze(1), "gives float32 [2, 1, 3]"),
     ],
 )
 def test_what_is_no_logits(what: Callable[[Tensor], object], got: str) -> None:
     """One sentence with what it gives, and what is expected."""
-    with pytest.raises(ModelError, match=rf"Gives {got}.*expected logits \[B, 3\]"):
+    with refuses(ModelError, f"Gives {got}", "expected logits [B, 3]"):
         Net(lambda: Gives(what), (4,), 3)
 
 
 def test_one_output_for_two_classes() -> None:
     """A sigmoid is another way of training, so its head gets one more output and not a new name."""
-    with pytest.raises(ModelError, match=r"one output for two classes.*two outputs, and leave out the sigmoid"):
+    with refuses(ModelError, "one output for two classes", "two outputs, and leave out the sigmoid"):
         Net(lambda: nn.Sequential(nn.Linear(4, 1), nn.Sigmoid()), (4,), 2)
 
 
@@ -182,29 +183,18 @@ FAULTS = [
 @pytest.mark.parametrize("e", FAULTS, ids=repr)
 def test_whatever_a_network_raises(e: Exception) -> None:
     """Where it is made, and later on other values: one error with the network, its own text and its line."""
-    text = rf"Fails fails on inputs of shape \[4\] \(float32, .*{type(e).__name__}: .*\(test_net_inputs.py, line \d+\)"
-    with pytest.raises(ModelError, match=text):
+    facts = ("Fails fails on inputs of shape [4] (float32, ", f"{type(e).__name__}: ", "(test_net_inputs.py, line ")
+    with refuses(ModelError, *facts):
         Net(lambda: Fails(e), (4,), 3)
     net = Net(lambda: Fails(e, always=False), (4,), 3)
-    with pytest.raises(ModelError, match=text):
+    with refuses(ModelError, *facts):
         net(net.w0, torch.full((2, 4), 2.0))
-
-
-def test_a_second_argument() -> None:
-    """It has no value that fedkin could give it."""
-
-    class Masked(Words):
-        def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
-            return super().forward(x)
-
-    with pytest.raises(ModelError, match=r"missing 1 required positional argument: 'mask'.*one tensor of such inputs"):
-        Net(Masked, (4,), 3, samples=WORDS)
 
 
 def test_too_few_rows_of_an_embedding() -> None:
     """The message says how many the inputs need, where a network is made and later."""
-    with pytest.raises(ModelError, match=r"index out of range in self.*a row for each of the numbers, at least 9 \+ 1"):
+    with refuses(ModelError, "index out of range in self", "a row for each of the numbers, at least 9 + 1"):
         Net(lambda: Words(5), (4,), 3, samples=WORDS)
     net = Net(lambda: Words(10), (4,), 3, samples=WORDS)
-    with pytest.raises(ModelError, match=r"at least 12 \+ 1"):
+    with refuses(ModelError, "at least 12 + 1"):
         net(net.w0, WORDS + 3)

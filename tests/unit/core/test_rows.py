@@ -11,6 +11,7 @@ import torch
 from fedkin.core import MethodError
 from fedkin.core import rows as algebra
 from fedkin.core.rows import group_mean, grow, mix, put, squared_distances, weighted_mean
+from refusals import refuses
 from toys import close, draw, squares_apart
 
 
@@ -87,18 +88,18 @@ def test_means_of_whole_numbers_have_fractions(kind: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ([0.0, 0.0], r"weights of 0 or more, not all 0; got \[0, 0\]"),
-        ([2.0, -1.0], r"weights of 0 or more, not all 0; got \[2, -1\]"),
-        ([1.0, float("nan")], r"got \[1, nan\]"),
-        ([1.0, float("inf")], r"got \[1, inf\]"),
-        ([1.0], r"a mean of 2 rows needs as many weights, got the shape \[1\]"),
+        ([0.0, 0.0], "weights of 0 or more, not all 0; got [0, 0]"),
+        ([2.0, -1.0], "weights of 0 or more, not all 0; got [2, -1]"),
+        ([1.0, float("nan")], "got [1, nan]"),
+        ([1.0, float("inf")], "got [1, inf]"),
+        ([1.0], "a mean of 2 rows needs as many weights, got the shape [1]"),
     ],
 )
 def test_a_mean_needs_weights(weights: list[float], message: str) -> None:
     """Weights of 0 alone gave NaN, which looked like training that diverged."""
-    with pytest.raises(MethodError, match=message):
+    with refuses(MethodError, message):
         weighted_mean(torch.ones(2, 3), torch.tensor(weights))
-    with pytest.raises(MethodError, match=r"got \[\]"):
+    with refuses(MethodError, "got []"):
         weighted_mean(torch.ones(0, 3), torch.ones(0))
 
 

@@ -4,7 +4,6 @@ import torch
 import torch.nn.functional as F
 
 from fedkin.core import Bundle, Client, Roster, Round
-from fedkin.core.sides import chunked
 from fedkin.functional.damping import moved_by_share
 from fedkin.methods import FedAvg
 from toys import ByHand, blobs, close, federation, logit_net, mlp, vector_net
@@ -52,15 +51,6 @@ def test_class_means_of_features() -> None:
         close(means[k], z[data.y == k].double().mean(0))
     assert not bool(means[1].any())
     assert int(counts[1]) == 0
-
-
-def test_large_data_pass_in_chunks() -> None:
-    """More samples than one chunk: the same logits, without a graph."""
-    net, data = mlp(), blobs(700, [1.0, 1, 1], 0)
-    c = ByHand(FedAvg(), net, [data]).client(0)
-    assert torch.equal(c.logits(net.w0), net(net.w0, data.x))
-    assert not c.logits(net.w0.requires_grad_(True)).requires_grad
-    assert chunked(lambda x: net(net.w0, x), data.x[:0]).shape == (0, 3)
 
 
 def test_a_clients_draws_depend_on_seed_round_and_id_only() -> None:

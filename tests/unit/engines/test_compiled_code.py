@@ -104,16 +104,6 @@ def test_a_folder_that_others_can_write_to_is_not_read(cache: Path) -> None:
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
 
 
-def test_without_a_cache_code_is_made_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    net, data = Net(SMALL, (6,), CLASSES), data_for((6,))
-    first, second = (CompiledChain(layers(net), (6,), 5) for _ in range(2))
-    assert first.code.made
-    assert second.code.made
-    assert torch.equal(trained(first, net, data), trained(second, net, data))
-
-
 def test_files_are_deleted_half_a_year_after_their_last_use(cache: Path) -> None:
     """When one is added: those of networks and versions that nothing uses any more. Reading one is a use."""
     net, day, now = Net(SMALL, (6,), CLASSES), 86_400, time.time()

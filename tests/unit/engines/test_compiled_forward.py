@@ -22,7 +22,7 @@ from fedkin.core.settings import Gradient
 from fedkin.engines import Engine, Job, Loop, Task, Workers
 from fedkin.engines.passes import CompiledPasses, RememberingClient, compiled_passes, evaluating
 from fedkin.engines.steps import layers_of
-from fedkin.methods import CAM, IFCA, FedAvg
+from fedkin.methods import FedAvg
 from fedkin.privacy.dp_sgd import Private
 from fedkin.testing.toys import federation, network
 
@@ -334,20 +334,6 @@ def test_a_model_that_changed_is_evaluated_anew(counted: Counted) -> None:
     assert len(asked) == 3 + int(not torch.equal(w, net.w0))
 
 
-def test_fed_cam_asks_for_each_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To choose its cluster a client needs the logits of h and of each cluster model, and for training again those of h
-    and of the one it chose."""
-    net, shards = Net(SMALL, (6,), CLASSES), shards_of((6,), 1)
-    job = Job(CAM(inner=IFCA(clusters=3)), net, Training(lr=0.1), shards, 0)
-    assert evaluating(job) is not net
-    centres = torch.stack([net.fresh(i) for i in range(3)])
-    sent = Bundle(model=net.fresh(9), **Bundle(centres=centres).under("inner"))
-    asked = calls(monkeypatch)
-    (answer,) = Loop().start(job).map([Task("update", 0, 1, sent, Bundle())])
-    assert asked == [12] * 4
-    assert not torch.equal(answer.reply.model, sent.model)
-
-
 def test_what_is_watched_is_not_remembered(counted: Counted) -> None:
     """A mode or a hook sees the module's pass, although the logits are known; other tensors are the module's, too."""
     net, w, asked = counted
@@ -366,15 +352,3 @@ def test_what_is_watched_is_not_remembered(counted: Counted) -> None:
         c.logits(w.double())
     assert torch.equal(c.logits(w), expected)
     assert asked == [12]
-
-
-def test_few_large_models_are_remembered(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    net, w, asked = counted
-    monkeypatch.setattr("fedkin.engines.passes._KEPT", 2 * w.nbytes)
-    c = client(net)
-    models = [w, 2 * w, 3 * w]
-    for model in (*models, models[2], models[1]):
-        c.logits(model)
-    assert len(asked) == 3
-    c.logits(models[0])
-    assert len(asked) == 4

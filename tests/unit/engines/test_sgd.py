@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from fedkin.core import Batch, Bundle, MethodError, Net, Samples, Train, Training, cross_entropy
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches, sgd
-from fedkin.engines.steps import take
 from refusals import refuses
 
 
@@ -224,14 +223,6 @@ def test_an_epoch_covers_every_sample_once() -> None:
     assert first != second
 
 
-def test_steps_go_on_over_new_permutations() -> None:
-    """Four steps on five samples in batches of two: a whole pass of three, and the first of the next."""
-    found = list(batches(5, Training(batch_size=2, steps=4), generator(4), skip_single=False))
-    assert [len(index) for _, index in found] == [2, 2, 1, 2]
-    assert [end for end, _ in found] == [False, False, True, False]
-    assert sorted(torch.cat([index for _, index in found[:3]]).tolist()) == list(range(5))
-
-
 @pytest.mark.parametrize(
     ("n", "training", "sizes"),
     [
@@ -248,17 +239,6 @@ def test_a_batch_of_one_can_be_left_out(n: int, training: Training, sizes: list[
     assert [len(index) for _, index in found] == sizes
     per_epoch = n // 2  # the batch before the one that is left out ends the epoch, and lowers the step size
     assert [end for end, _ in found] == [(i + 1) % per_epoch == 0 for i in range(len(found))]
-
-
-def test_rows_keep_their_memory_layout() -> None:
-    """Images stay channels-last when a batch is taken, so that convolutions need not convert every batch."""
-    x = torch.randn(6, 3, 4, 4).contiguous(memory_format=torch.channels_last)
-    index = torch.tensor([4, 0, 2])
-    got = take(x, index)
-    assert got.is_contiguous(memory_format=torch.channels_last)
-    assert torch.equal(got, x[index])
-    flat = torch.randn(6, 3)
-    assert torch.equal(take(flat, index), flat[index])
 
 
 # ---- batch normalisation ------------------------------------------------------------------------------------------

@@ -67,16 +67,6 @@ def test_tensors_lie_on_boundaries_of_64_bytes() -> None:
     assert [e.offset for e in entries] == [2048 + 64 * i for i in range(10)]
 
 
-def test_reading_is_looking_and_owned_is_a_copy() -> None:
-    """What is read is a view that changes with the slab; a copy of it does not."""
-    slab = Slab(4096)
-    entries, _ = slab.write(Bundle(a=torch.ones(4)), 0, 4096)
-    view, copy = slab.read(entries), slab.read(entries).owned()
-    slab.write(Bundle(a=torch.zeros(4)), 0, 4096)
-    assert torch.equal(view.a, torch.zeros(4))
-    assert torch.equal(copy.a, torch.ones(4))
-
-
 def test_slabs_stay_within_the_memory() -> None:
     """All slabs together take at most an eighth of the memory as address space, each at most 1 GiB, whole pages."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -98,11 +88,3 @@ def test_what_several_bundles_hold_is_written_once() -> None:
         assert free == 64  # the model takes no room of its own
         assert same(own.read(entries, common), bundle)
     assert [e.common for e in own.write(bundles[1], 0, 4096, known)[0]] == [True, False]
-
-
-def test_what_does_not_fit_into_the_common_slab_goes_with_each_bundle() -> None:
-    large, common, own = torch.arange(5000.0), Slab(4096), Slab(1 << 16)
-    bundles = [Bundle(a=large), Bundle(a=large)]
-    known = common.share(bundles)
-    assert known == {}
-    assert same(own.read(own.write(bundles[0], 0, own.size, known)[0], common), bundles[0])

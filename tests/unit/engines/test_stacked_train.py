@@ -158,20 +158,6 @@ def test_what_a_loss_needs_comes_row_by_row() -> None:
     agree(requests, data, TRAININGS["plain"])
 
 
-def test_a_projection_follows_every_step_of_every_row() -> None:
-    """Numbers stay between -.25 and .25, which all starts leave."""
-    requests = [Train(noise("start", i), project=small, only=ENDS) for i in range(4)]
-    agree(requests, clients(), TRAININGS["momentum"])
-    assert all(
-        float(w.abs().max()) <= 0.25 for w in train(asked(requests, clients(), TRAININGS["plain"]), NET, place())
-    )
-
-
-def small(w: Tensor) -> Tensor:
-    """Numbers between -.25 and .25."""
-    return w.clamp(-0.25, 0.25)
-
-
 def test_convolutions_pooling_and_group_norm() -> None:
     """Images, held channels last on the host, with a part that stands still."""
     images = [
@@ -259,18 +245,6 @@ def test_what_requests_of_one_stack_may_differ_in(changes: dict[str, Any]) -> No
 )
 def test_what_keeps_requests_apart(changes: dict[str, Any]) -> None:
     assert kind(**changes) != kind()
-
-
-def test_steps_that_compute_the_same_have_one_key() -> None:
-    """A step is recorded once for all step sizes, but for each if a proximal step of its own has it as a constant."""
-
-    def key(lr: float, *, after: bool) -> object:
-        request = Train(NET.w0, center=noise("c"), mu=0.5, prox_after=after, lr=lr)
-        return Steps(asked([request], clients((9,)), TRAININGS["plain"])[0], NET, place()).key
-
-    assert key(0.1, after=False) == key(0.2, after=False)
-    assert key(0.1, after=True) == key(0.1, after=True)
-    assert key(0.1, after=True) != key(0.2, after=True)
 
 
 # ---- where tensors are --------------------------------------------------------------------------------------------

@@ -55,21 +55,6 @@ def test_a_client_sees_its_own_data_and_nothing_else() -> None:
     assert (c.received, c.state) == (received, state)
 
 
-def test_rows_are_given_out_on_boundaries_of_64_bytes() -> None:
-    """A row of a matrix of odd width is copied to an aligned place."""
-    addresses: list[int] = []
-
-    def client_update(self: Method, c: Client) -> Work:
-        addresses.extend([c.received.model.data_ptr(), c.state.model.data_ptr()])
-        yield Train(c.w0)
-        return Bundle()
-
-    rows = torch.zeros(3, 73)
-    assert rows[1].data_ptr() % 64
-    step(job(method(client_update=client_update)), received=Bundle(model=rows[1]), state=Bundle(model=rows[2]))
-    assert [a % 64 for a in addresses] == [0, 0]
-
-
 def test_the_step_size_falls_with_the_rounds() -> None:
     """Steps multiply once per round after the first: 0.1, 0.05, 0.025; a cosine ends with the job's rounds."""
     seen: list[float] = []
@@ -230,13 +215,6 @@ def test_a_model_whose_logits_hold_nan_predicts_nothing() -> None:
     assert step(job(further), "evaluate").reply.unpredicted == out.unpredicted
     assert int(out.unpredicted) == sum(len(getattr(j.shards[0], part)) for part in PARTS)
     assert out.test[1].tolist() == [len(j.shards[0].test), 0, 0]
-
-
-def test_no_samples_give_counts_of_zeros() -> None:
-    """A client without validation samples is evaluated on the rest."""
-    found = step(job(method()), "evaluate", client=5).reply
-    assert torch.equal(found.validation, torch.zeros(3, 3, dtype=torch.int64))
-    assert found.test[0].sum() == 4
 
 
 def test_outcomes_of_test_samples_from_their_round_on() -> None:

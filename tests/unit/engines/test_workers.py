@@ -206,16 +206,6 @@ def test_more_tasks_than_the_queue_holds(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(tokens) < 1200
 
 
-def test_an_order_with_endless_names_goes_through_the_pipe() -> None:
-    """What does not fit into the room that an order has is sent another way."""
-    j = job(asks(lambda c: Bundle(found=torch.stack(list(c.received.values())).sum(0))))
-    names = {f"{n}{'x' * 3000}": torch.ones(3) * n for n in range(4)}
-    with closing(Workers(2).start(j)) as session:
-        answers = list(session.map([Task("update", i, 1, Bundle(names), Bundle()) for i in range(6)]))
-    assert len(answers) == 6
-    assert all(torch.equal(a.reply.found, torch.full((3,), 6.0)) for a in answers)
-
-
 def written(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What the parent writes into the queue from now on."""
     found, write, parent = list[bytes](), os.write, os.getpid()
@@ -344,15 +334,6 @@ def test_a_worker_killed_between_rounds_is_an_error() -> None:
             list(session.map(tasks(j, 2)))
 
 
-def test_an_error_of_fedkin_keeps_its_type() -> None:
-    def update(c: Client) -> None:
-        raise ConfigError("mu must be at least 0, got -1")
-
-    j = job(method(update))
-    with closing(Workers(2).start(j)) as session, refuses(ConfigError, "mu must be at least 0, got -1"):
-        list(session.map(tasks(j)))
-
-
 def test_after_an_error_the_session_is_over() -> None:
     """Answers of unfinished tasks must not be taken for those of the next round; nor may a closed session be silent."""
 
@@ -437,19 +418,6 @@ def test_closing_in_the_middle_of_a_task_does_not_wait_for_it() -> None:
     begun = time.monotonic()
     session.close()
     assert time.monotonic() - begun < 300
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in started)
-
-
-def test_closing_while_an_answer_is_on_its_way_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that waits to get rid of a large answer is stopped, too."""
-    monkeypatch.setattr(module, "slab_bytes", lambda workers: 4096)
-    net = Net(lambda: nn.Sequential(nn.Linear(6, 40000), nn.Linear(40000, 3)), (6,), 3)
-    j = job(method(), net)
-    session = Workers(2).start(j)
-    started = pids(session)
-    answers = session.map(tasks(j))
-    next(answers)
-    session.close()
     assert not any(os.path.exists(f"/proc/{pid}") for pid in started)
 
 

@@ -5,17 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from fedkin.functional.grouping import (
-    first_argmin,
-    kmeans,
-    kmeans_plus_plus,
-    lloyd,
-    nearest,
-    two_gaussians,
-    two_means,
-    two_ward,
-    ward_groups,
-)
+from fedkin.functional.grouping import first_argmin, kmeans, kmeans_plus_plus, lloyd, nearest, two_means, ward_groups
 from toys import close, seeded
 
 
@@ -86,15 +76,6 @@ def test_of_several_candidates_the_one_that_lowers_the_potential_most(monkeypatc
         assert starts.flatten().tolist() == [0.0, wanted]
 
 
-@pytest.mark.parametrize(("k", "candidates"), [(2, 2), (3, 3), (7, 3), (8, 4), (20, 4), (21, 5)])
-def test_number_of_candidates(k: int, candidates: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """2 + floor(ln K) for every start but the first: ln 3 = 1.10, ln 7 = 1.95, ln 8 = 2.08, ln 20 = 2.996,
-    ln 21 = 3.04."""
-    asked = drawn_in_turn(monkeypatch, [0], *([i] * candidates for i in range(1, k)))
-    kmeans_plus_plus(torch.arange(30.0)[:, None], torch.ones(30), k, seeded(0))
-    assert asked == [1] + [candidates] * (k - 1)
-
-
 def test_wide_and_many_points_are_measured_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of three columns and two rows give the same groups as all at once."""
     points, weights = torch.randn(31, 10, generator=seeded(6)), torch.rand(31, generator=seeded(7)) + 0.1
@@ -133,15 +114,6 @@ def test_two_means_never_splits_ties() -> None:
     """Equal numbers stay together; if all are equal there is one group."""
     assert two_means(torch.tensor([0.0, 0.0, 0.0, 1.0])).tolist() == [True, True, True, False]
     assert two_means(torch.tensor([0.3, 0.3, 0.3])).tolist() == [True, True, True]
-
-
-@pytest.mark.parametrize("group", [two_gaussians, two_means, two_ward])
-def test_two_clear_groups(group) -> None:
-    """Three near 0, four near 1, in any order: the near ones; the same after a shift and a scaling."""
-    d = torch.tensor([0.9, 0.02, 1.0, 0.05, 0.95, 0.01, 0.97])
-    near = [False, True, False, True, False, True, False]
-    assert group(d).tolist() == near
-    assert group(0.4 * d + 0.1).tolist() == near
 
 
 def pairs_of(points: list[float]) -> torch.Tensor:

@@ -21,7 +21,6 @@ from fedkin.functional.retraining import (
     fit,
     gradient_distance,
     matched_features,
-    random_head,
     with_bias,
 )
 from refusals import refuses
@@ -42,58 +41,6 @@ def test_a_head_is_its_matrix(net: Net) -> None:
     assert torch.equal(as_head(net, as_matrix(net, head)), head)
     z = torch.randn(5, feature_size(net), generator=seeded())
     close(with_bias(net, z) @ as_matrix(net, head).T, net.classify(head, z))
-
-
-class Odd(nn.Linear):
-    """A linear layer with something behind it."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).tanh()
-
-
-class Turned(nn.Module):
-    """A weight ``[d, C]``, bias first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(3))
-        self.weight = nn.Parameter(torch.randn(6, 3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight + self.bias
-
-
-class Image(nn.Module):
-    """Features are images, the head a convolution."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.top = nn.Linear(4, 6), nn.Conv2d(6, 3, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.top(self.body(x)[:, :, None, None])
-        return out.flatten(1)
-
-
-def test_only_linear_heads() -> None:
-    """Anything whose logits are not W z + b is refused."""
-    nets = [
-        Net(lambda: nn.Sequential(nn.Linear(4, 6), Odd(6, 3)), (4,), 3),
-        Net(lambda: nn.Sequential(nn.Linear(4, 6), Turned()), (4,), 3, head="1"),
-        Net(Image, (4,), 3, head="top"),
-    ]
-    for net in nets:
-        with pytest.raises(ModelError):
-            feature_size(net)
-
-
-def test_a_random_head_is_like_torch_s() -> None:
-    """Uniform within 1/sqrt(d), weight and bias, from the generator alone."""
-    net = Net(lambda: nn.Sequential(nn.Linear(4, 400), nn.Linear(400, 3)), (4,), 3)
-    head = random_head(net, seeded())
-    assert torch.equal(head, random_head(net, seeded()))
-    assert 0.9 * 400**-0.5 < float(head.abs().max()) <= 400**-0.5
-    close(head.std(), 400**-0.5 / 3**0.5, 2e-3)
 
 
 # ---- training ---------------------------------------------------------------------------------------------------

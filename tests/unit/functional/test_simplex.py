@@ -1,7 +1,5 @@
 """The shortest combination with weights on a simplex, each in a box of its own."""
 
-from random import Random
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -74,17 +72,6 @@ def test_optimal_for_many(width: int, common: float, eps: float) -> None:
         patch.setattr(torch.linalg, "solve", lambda *system: systems.append(1) or solve(*system))
         optimal(*problem)
     assert len(systems) <= 20
-
-
-@settings(max_examples=60, deadline=None)
-@given(problems(), st.randoms(use_true_random=False))
-def test_order_does_not_matter(problem: tuple[Tensor, Tensor, Tensor], random: Random) -> None:
-    """Vectors in another order have the same weights: the ridge leaves one minimum only."""
-    products, low, high = problem
-    order = list(range(len(low)))
-    random.shuffle(order)
-    x = shortest(products, low, high)
-    close(shortest(products[order][:, order], low[order], high[order]), x[order], 1e-5)
 
 
 def test_least_norm_among_the_shortest() -> None:

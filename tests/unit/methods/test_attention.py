@@ -90,16 +90,6 @@ def test_nobody_to_learn_from(m: int) -> None:
     assert torch.equal(cosine_attention(d, nobody, 1.0, torch.full((m,), 0.25)), eye)
 
 
-def test_who_may_not_be_learned_from_weighs_nothing() -> None:
-    """A column that is closed is 0 for all others, its row is not."""
-    rows, d = spread([(0, 0), (3, 1), (1, 2)])
-    others = everybody(3)
-    others[:, 1] = False
-    for xi in (attention(d, others, 1.0, 0.2), cosine_attention(cosines(rows), others, 5.0, torch.full((3,), 0.2))):
-        assert xi[[0, 2], 1].tolist() == [0.0, 0.0]
-        assert float(xi[1, [0, 2]].min()) > 0
-
-
 @settings(deadline=None, max_examples=60)
 @given(POINTS, st.randoms())
 def test_some_rows_are_as_all_rows(points: list[tuple[int, int]], chance: Random) -> None:

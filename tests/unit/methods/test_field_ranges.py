@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from fedkin.core import ConfigError
-from fedkin.methods import METHODS, Safe
+from fedkin.methods import METHODS
+from refusals import refuses
 
 # fmt: off
 REFUSED: dict[str, dict[str, object]] = {
+    "da-pfl": {"lam": -0.1, "eps": 0.0, "floor": (0.0, 1.5), "sigma": (0.0, math.nan, "mean"), "variant": "nope"},
+    "fedprox": {"mu": (-1.0, math.inf), "straggler_fraction": 1.1},
+    "ifca": {"clusters": 0, "init_min_share": 0.5},
+    "fesem": {"clusters": 0, "lam": -1e-9},
+    "cfic": {"memory": (1.0, -0.1), "beta": -1.0, "beta_decay": 0.0},
+    "pfedcs": {"lam": 1.01, "rho": -1, "random_size": 0, "kappa": -0.5, "fixed": -0.5, "temperature": 0.0, "beta": -1,
+               "teacher_lr": 0.0},
+    "ifca-cam": {"warmup": -1},
     "apfl": {"mixing": (-0.1, 1.1, math.nan)},
     "cfl": {"eps1": -1, "eps2": -1, "after": -1, "gamma": (-1, 1.0)},
     "creff": {"features": 0, "repeats": 0, "real_batch": 0, "matching_steps": -1, "matching_lr": 0, "crt_epochs": 0,
@@ -49,10 +59,10 @@ REFUSED: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_field_out_of_its_range_is_refused_by_name(name: str) -> None:
-    """One field at a time, all others as they come."""
-    usual = METHODS[name]()
-    fixed = {"inner": usual.inner} if isinstance(usual, Safe) else {}
+    """One field at a time, all others as they come; the message has the range and the value."""
     for field, values in REFUSED[name].items():
         for value in values if isinstance(values, tuple) else (values,):
-            with pytest.raises(ConfigError, match=field):
-                type(usual)(**fixed, **{field: value})
+            with refuses(ConfigError, field, value):
+                replace(METHODS[name](), **{field: value})
+    with refuses(ConfigError, "floor of DAPFL must be above 0 and at most 1, got 1.5"):
+        replace(METHODS["da-pfl"](), floor=1.5)

@@ -3,16 +3,8 @@
 import torch
 import torch.nn.functional as F
 
-from fedkin.core import Batch, Bundle, distillation, head_loss
+from fedkin.core import Batch, Bundle, distillation
 from toys import blobs, close, mlp
-
-
-def test_head_loss_is_cross_entropy_on_stored_features() -> None:
-    """The classifier alone on features: the same number as the whole network's cross-entropy."""
-    net, data = mlp(), blobs(9, [1.0, 1, 1], 0)
-    z, logits = net.features_and_logits(net.w0, data.x)
-    loss = head_loss(net, net.w0[net.head], Batch(data.x, data.y), Bundle(z=z))
-    close(loss, F.cross_entropy(logits, data.y))
 
 
 def test_a_teacher_equal_to_the_student_adds_nothing() -> None:

@@ -21,6 +21,7 @@ from fedkin.methods import (
     settings_in,
 )
 from grouped import described
+from refusals import refuses
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -40,15 +41,15 @@ def test_other_names_stay_as_they_are(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("FedOpt", "unknown method 'FedOpt'; here it is fedadam, fedyogi, fedadagrad and fedavgm \\("),
-        ("fine-tuning", "unknown method 'fine-tuning'; here it is fedavg-ft \\("),
-        ("fedavg,Ditto", "unknown method 'fedavg,Ditto'; several are named one by one: fedavg Ditto \\("),
+        ("FedOpt", "unknown method 'FedOpt'; here it is fedadam, fedyogi, fedadagrad and fedavgm ("),
+        ("fine-tuning", "unknown method 'fine-tuning'; here it is fedavg-ft ("),
+        ("fedavg,Ditto", "unknown method 'fedavg,Ditto'; several are named one by one: fedavg Ditto ("),
         ("fedavg,mine", "unknown method 'fedavg,mine'; did you mean 'fedavg'"),
     ],
 )
 def test_what_an_unknown_name_may_mean(name: str, message: str) -> None:
     """Another name in the literature, or several names in one word."""
-    with pytest.raises(ConfigError, match=message):
+    with refuses(ConfigError, message):
         get_method(name)
 
 
@@ -101,10 +102,10 @@ def test_settings_in_names_are_written_in_one_way() -> None:
         ("fedprox@=1", "have the form NAME@FIELD=VALUE,FIELD=VALUE, got '=1'"),
         ("fedprox@mu=1,", "have the form NAME@FIELD=VALUE,FIELD=VALUE, got ''"),
         ("fedprox@mu=1,mu=2", "mu is given twice"),
-        ("fedprox@mu=a/b", "a value in a name cannot contain /, .* got 'a/b'"),
-        ("fedprox@mu=1@mu=2", "cannot contain .* got '1@mu=2'"),
+        ("fedprox@mu=a/b", "a value in a name cannot contain /"),
+        ("fedprox@mu=1@mu=2", "got '1@mu=2'"),
         ("fedprox@nu=1", "fedprox@nu=1: unknown setting nu; did you mean 'mu'"),
-        ("fedprox@mu=x", "mu.*got 'x'"),
+        ("fedprox@mu=x", "got 'x'"),
         ("fedprox@mu=-1", "mu of FedProx must be at least 0, got -1"),
         ("nothing@mu=1", "unknown method 'nothing'"),
         ("fedavg-safe@mode=sure", "fedavg@FIELD=VALUE-safe; fields of the safe form are given as --set fedavg-safe"),
@@ -112,7 +113,7 @@ def test_settings_in_names_are_written_in_one_way() -> None:
 )
 def test_settings_that_do_not_fit_are_named(name: str, message: str) -> None:
     """Form, field and value, each with the name as it was written."""
-    with pytest.raises(ConfigError, match=message):
+    with refuses(ConfigError, message):
         get_method(name)
 
 
@@ -120,5 +121,5 @@ def test_a_name_that_says_other_settings_is_refused() -> None:
     """A row of a table called mu=0.1 has that value."""
     assert title_of(described("fedprox@mu=0.1", FedProx(mu=0.1), training=Training(lr=1.0))) == "FedProx (mu=0.1)"
     for name, method in {"fedprox@mu=0.1": FedProx(mu=0.2), "fedprox@mu=0.1-safe": Safe(FedProx(mu=0.2))}.items():
-        with pytest.raises(ConfigError, match="other values than its name"):
+        with refuses(ConfigError, "other values than its name"):
             described(name, method)

@@ -76,12 +76,6 @@ def test_slots_close_exactly(sizes: list[int], table: list[list[int]]) -> None:
     unbiased(got, sizes, 3)
 
 
-def test_equal_sizes_are_taken_in_order() -> None:
-    """Ties go to the lowest id: of clients 3, 5, 5, 3 the slots of M = 16 hold 1 2, 2 0 3."""
-    table = table_by_size(torch.tensor([3, 5, 5, 3]), 2)
-    assert table.tolist() == [[0, 10, 6, 0], [6, 0, 4, 6]]
-
-
 def test_divided_groups_come_in_any_order_of_their_clients() -> None:
     """Groups {0 1}, {2 3}, {4 5}, two slots with room for one more client each: which of 0 and 1 goes where is drawn,
     the two other groups stay whole."""

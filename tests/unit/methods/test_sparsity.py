@@ -102,19 +102,3 @@ def test_eval_mode() -> None:
     close(first, (pre <= 0).double().mean(0), 1e-7)
     assert torch.equal(sparsity(net, w, x), first)
     assert torch.equal(w, before)
-
-
-def test_samples_weigh_the_same_in_chunks_of_any_size() -> None:
-    """More samples than one forward pass takes: the mean over samples, not over passes."""
-    module = Calls(F.relu)
-    x = inputs(4, n=300)
-    with torch.no_grad():
-        wanted = (module.first(x) <= 0).double().mean(0)
-    net = net_of(module)
-    close(sparsity(net, net.w0, x), wanted, 1e-7)
-
-
-def test_no_samples_no_number_that_is_none() -> None:
-    """Without samples all zero, not NaN."""
-    net = mlp()
-    close(sparsity(net, net.w0, torch.empty(0, 4)), torch.zeros(6), 0)

@@ -102,15 +102,6 @@ def test_an_echo_is_known_as_such() -> None:
     assert [ledger.late(seq) for seq in (2, 3, 4)] == [True, False, False]
 
 
-def test_an_empty_state_is_a_state() -> None:
-    """A method that keeps nothing is still answered from memory when a message comes twice."""
-    ledger = Ledger()
-    assert ledger.begin(1, 0) is None
-    ledger.propose(1, Bundle(), Bundle())
-    assert ledger.begin(1, 0) == Bundle()
-    assert ledger.settle(1) == {}
-
-
 def test_a_restored_client_goes_on_from_its_committed_state() -> None:
     """After a restart there is a committed state only; the server's acknowledgement of it changes nothing."""
     ledger = Ledger(committed=state(5.0), at=8)

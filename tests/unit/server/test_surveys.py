@@ -124,14 +124,6 @@ def test_a_lost_answer_is_missing_and_the_round_goes_on() -> None:
     assert t.reports[1].answered
 
 
-def test_drop_outs_do_not_answer() -> None:
-    """A client that drops out in a round answers no survey in it; the report names all of them."""
-    t = trial(variant(), dropout=0.5)
-    silent = [i for i, v in enumerate(said(t, 2)) if v < 0]
-    assert silent
-    assert silent == sorted(refused(t.reports[1], "query"))
-
-
 def test_a_bad_answer_is_refused_for_that_client_alone() -> None:
     """An answer that is no number, or of another form, does not reach `collect`; the others do."""
 
