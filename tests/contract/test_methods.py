@@ -65,17 +65,11 @@ ON_ENGINES = ("same result", "resume", "odd federations")
 ON_PROCESSES = ("da-pfl", "ifca-cam")
 """Rows of a bank; a survey, and several requests with partners."""
 
-ALIKE = (
-    "clustered-sampling-size", "fedadagrad", "fedala", "fedavgm", "fedbabu", "fedbn", "feddbe", "fedpac", "fedper",
-    "fedprox", "fedprox-ensemble", "fedyogi", "fesem-cam", "fml", "heur-fedamp", "ifca", "ifca-cam-eq6", "lg-fedavg",
-    "local-full", "moon", "pacfl", "pfedgraph", "pfedme",
-)  # fmt: skip
-"""Methods of which another one of the same class, or a close relative, is checked in full: FedRep for FedBABU, FedBN,
-FedPAC, FedPer and LG-FedAvg, PFA for PACFL, APFL for FML and FedALA, FedProto for FedDBE, FedAvg for FedProx and MOON,
-DA-PFL for pFedGraph, Per-FedAvg for pFedMe, IFCA-CAM for IFCA. `make test` checks these briefly."""
+IN_FULL = ("cfl", "da-pfl", "fedavg", "fedavg-safe", "fedfomo", "fedproto", "ifca-cam", "local", "pfedcs")
+"""Methods of which `make test` checks every rule, one of each kind of message and state. It checks all others briefly."""
 
 VARIANTS: dict[str, Method] = {
-    **{name: METHODS[name]() for name in ALIKE},
+    **{name: light(name) for name in METHODS if name not in IN_FULL},
     "fedavg after training": FedAvg(after_training=True),
     "fedprox stragglers": FedProx(straggler_fraction=0.5),
     "fedper independent heads": FedPer(independent_heads=True),
@@ -136,7 +130,6 @@ VARIANTS: dict[str, Method] = {
     "fedgh minibatch": FedGH(server_batch=4),
     "fedgh fixed header": FedGH(server_lr=0.0),
     "fedgh clip": FedGH(clip=0.1),
-    "creff": CReFF(),  # in full: above it runs with fewer passes
     "creff no matching": CReFF(matching_steps=0, crt_epochs=5),
     "creff one sample": CReFF(repeats=1, real_batch=1, crt_epochs=5),
     "clustered sampling condensed": ClusteredSampling(linkage_input="condensed"),
@@ -151,7 +144,6 @@ VARIANTS: dict[str, Method] = {
     "pfedgraph strong pull": PFedGraph(lam=1.0),
     "feddbe no pull": FedDBE(kappa=0.0),
     "pfedme one inner step": PFedMe(inner_steps=1, beta=0.5),
-    "pfedme": PFedMe(),  # in full: above it runs with fewer inner steps
     "moon strong": MOON(mu=10.0, temperature=0.1),
     "fednova momentum": FedNova(server_momentum=0.5),
     "fedopt adam alone": FedOpt(beta1=0.0, server_lr=0.001),
@@ -174,10 +166,6 @@ VARIANTS: dict[str, Method] = {
     "pfa kmeans": PFA(after=1, grouping="kmeans", channels=3),
     "pfa many": PFA(clusters=9, after=1),
     "pacfl spans": PACFL(measure="smallest", vectors=1, threshold=40, linkage="complete"),
-    "fedala": FedALA(),  # in full: above with fewer passes
-    "fedavg-ft": FedAvgFT(),  # in full: above with fewer passes
-    "fedavg-ensemble": Ensemble(),  # in full: above with fewer models
-    "fedem": FedEM(),  # in full: above with fewer models
     "fedamp first": FedAMP(sigma="first"),
     "fedamp guarded": FedAMP(sigma=0.1, server_step=10.0),
     "fedamp clamped": FedAMP(sigma=1.0, server_step=0.001),
@@ -193,7 +181,6 @@ VARIANTS: dict[str, Method] = {
     "fedsoft more clusters than clients": FedSoft(clusters=8, tau=1),
     "fedsoft no selection": FedSoft(selection=False, tau=3),
     "fedsoft code": preset(FedSoft, "code"),
-    "oracle": Oracle(),
     "ifca accuracy": IFCA(choose_by="accuracy"),
     "ifca after": IFCA(clusters=2, assign="after"),
     "cam oracle": CAM(inner=Oracle()),
@@ -225,14 +212,10 @@ VARIANTS: dict[str, Method] = {
     "safe cam": Safe(inner=CAM(inner=IFCA(), warmup=1)),
 }
 
-LEFT_OUT = {"cam cluster first damped", "creff", "fedala", "fedavg-ensemble", "fedavg-ft", "fedem"}
-"""What lighter forms stand for, or pairs of settings of which each is checked; `make test-all` checks them, too."""
-
-
 AT_OTHER_SEEDS: dict[str, Method] = {"fesem-cam": CAM(inner=FeSEM()), "pfedcs": PFedCS(beta=4)}
 
 
-@pytest.mark.parametrize("name", thorough_except(METHODS, METHODS.keys() - set(ALIKE)))
+@pytest.mark.parametrize("name", thorough_except(METHODS, IN_FULL))
 def test_a_method_keeps_every_rule_on_the_reference_engine(name: str) -> None:
     """Each method of the catalogue, as it comes, keeps all rules where clients run one after another."""
     check_method(light(name), engines=[], rules=[rule for rule in RULES if rule != "robust"])
@@ -253,7 +236,7 @@ def test_the_rules_on_engines_hold_for_processes(name: str, workers: int) -> Non
     check_method(METHODS[name](), engines=[Workers(workers)], rules=ON_ENGINES)
 
 
-@pytest.mark.parametrize("name", thorough_except(VARIANTS, VARIANTS.keys() - LEFT_OUT))
+@pytest.mark.parametrize("name", VARIANTS)
 def test_a_method_keeps_the_rules_at_other_settings(name: str) -> None:
     """Settings that change what is sent, kept or computed keep the rules that they can break by themselves."""
     check_briefly(VARIANTS[name])

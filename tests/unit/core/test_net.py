@@ -105,7 +105,7 @@ def test_only_a_part_has_a_gradient(part: str) -> None:
 
 
 def test_a_part_is_named_by_layers_or_kinds() -> None:
-    """A mask of the parameters and running statistics inside modules; a block stands for all that is in it."""
+    """A mask of parameters and running statistics inside modules; the last layers are the head and those before it."""
     net = mlp_with_batchnorm()  # [3.weight 18, 3.bias 3, 0.weight 24, 0.bias 6, 1.weight 6, 1.bias 6, 1.running 6 + 6]
     numbers = torch.arange(net.size)
     assert numbers[net.part("0")].tolist() == list(range(21, 51))
@@ -118,10 +118,6 @@ def test_a_part_is_named_by_layers_or_kinds() -> None:
     nested = Net(lambda: nn.Sequential(nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)), nn.Linear(3, 2)), (4,), 2)
     assert torch.equal(nested.part("0"), ~nested.part("1"))
     assert numbers[: nested.size][nested.norms].tolist() == list(range(23, 29))
-
-
-def test_the_last_layers_are_the_head_and_those_before_it() -> None:
-    """In the order of registration; the head is last wherever it is registered."""
     net = mlp_with_batchnorm()
     assert torch.equal(net.top(1), net.part("3"))
     assert torch.equal(net.top(2), net.part("1", "3"))
@@ -172,8 +168,8 @@ def test_statistics_of_a_norm_without_weights_move_in_training() -> None:
     assert not bool((w[net.buffers] == net.w0[net.buffers]).any())
 
 
-def test_features_feed_the_head() -> None:
-    """The features are the head's input; classifying them with the vector's head gives the logits."""
+def test_features_and_start_vectors() -> None:
+    """Features are the head's input; a vector is named tensors and back, buffers included."""
     net, data = mlp(), blobs(7, [1.0, 1, 1], 0)
     z, logits = net.features_and_logits(net.w0, data.x)
     assert z.shape == (7, 6)
@@ -181,6 +177,14 @@ def test_features_feed_the_head() -> None:
     other = torch.zeros(21)
     assert not bool(net.classify(other, z).any())
     assert torch.equal(net(net.w0, data.x), logits)
+    net = mlp_with_batchnorm()
+    w = torch.randn(net.size)
+    module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3))
+    named = net.unflatten(w)
+    module.load_state_dict(named, strict=False)
+    assert torch.equal(net.flatten(module), w)
+    named["3.bias"].zero_()
+    assert bool(w[18:21].any())
 
 
 def test_starts() -> None:
@@ -200,21 +204,8 @@ def test_starts() -> None:
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_flatten_and_unflatten_are_inverse() -> None:
-    """A vector to named tensors and back, buffers included."""
-    net = mlp_with_batchnorm()
-    w = torch.randn(net.size)
-    module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3))
-    named = net.unflatten(w)
-    module.load_state_dict(named, strict=False)
-    assert torch.equal(net.flatten(module), w)
-    named["3.bias"].zero_()
-    assert bool(w[18:21].any())
-
-
 def test_a_second_network() -> None:
-    """By default of the first one's kind, with a start of its own; one for all views, and in train mode where these
-    are."""
+    """Of the first one's kind, with a start of its own; a part of both says what of it moves."""
     net, data = mlp_with_batchnorm(), blobs(11, [1.0, 1, 1], 0)
     view = net.training()
     assert net.networks == (net,)
@@ -228,10 +219,6 @@ def test_a_second_network() -> None:
     assert torch.equal(w, net.second.w0)
     view.second(w, data.x)
     assert not torch.equal(w[net.buffers], net.second.w0[net.buffers])
-
-
-def test_a_part_of_two_networks() -> None:
-    """What moves of the second is what a part holds behind the first; elsewhere its layers run in evaluation mode."""
     net, data = mlp_with_batchnorm(), blobs(11, [1.0, 1, 1], 0)
     start, size = net.second.w0, net.size
     both = torch.ones(2 * size, dtype=torch.bool)
@@ -244,17 +231,13 @@ def test_a_part_of_two_networks() -> None:
     assert torch.equal(w, start)
 
 
-def test_selected_columns() -> None:
-    """All parameters without buffers; weights and biases of linear layers; the head's weight."""
+def test_matrices_and_columns_are_selected() -> None:
+    """All parameters, the head's weight, linear layers; weight decay touches weights with two dimensions."""
     net = mlp_with_batchnorm()
     rows = torch.stack([net.w0, net.fresh(1)])
     assert torch.equal(net.select(rows, "all"), rows[:, net.params])
     assert torch.equal(net.select(rows, "head"), rows[:, net.head_weight])
     assert net.select(rows, "fc").shape == (2, 24 + 6 + 18 + 3)  # without the 12 of batch normalisation
-
-
-def test_matrices_mark_what_weight_decay_may_touch() -> None:
-    """1 at weights with two dimensions, 0 at biases, norms and buffers; 1 for parameters beyond the network's."""
     net = mlp_with_batchnorm()
     mask = net.matrices(net.size)
     assert int(mask.sum()) == 18 + 24

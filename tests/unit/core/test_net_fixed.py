@@ -94,17 +94,13 @@ def test_a_fixed_part_is_in_evaluation_mode() -> None:
     assert not alone.statistics
 
 
-def test_starts_share_what_is_fixed() -> None:
-    """Other random starts are other trained parts; the second network has constants of its own."""
+def test_what_is_fixed_is_in_no_start_and_no_part() -> None:
+    """Random starts share constants, the second network has its own; layers are counted without fixed ones."""
     net = Net(Adapted, (4,), 3, seed=2)
     assert len(net.fresh(1)) == net.size == 2 * 4 + 6 * 2 + 6 * 3 + 3
     assert not torch.equal(net.second.fixed["base.weight"], net.fixed["base.weight"])
     again = Net(Adapted, (4,), 3, seed=2)
     assert torch.equal(again.fixed["base.weight"], net.fixed["base.weight"])
-
-
-def test_parts_are_of_what_is_trained() -> None:
-    """Layers are counted and named without fixed ones."""
     net = Net(backbone, (4,), 3)
     assert int(net.top(1).sum()) == 5 * 3 + 3
     with refuses(ModelError, "the network has ['2', '3', '4']"):
@@ -112,14 +108,10 @@ def test_parts_are_of_what_is_trained() -> None:
     assert not net.norms[net.head].any()
 
 
-def test_a_fixed_head_is_refused() -> None:
-    """Methods that treat heads on their own would have nothing to send."""
+def test_a_fixed_head_is_refused_and_a_frozen_module_is_trained() -> None:
+    """A head that is fixed leaves nothing to send; of a module without any gradient all is trained."""
     with refuses(ModelError, "the head's '1.weight' is not trained"):
         Net(lambda: nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3).requires_grad_(False)), (4,), 3)
-
-
-def test_a_module_that_predicted() -> None:
-    """Nothing of it requires a gradient: all of it is trained."""
     net = Net(lambda: backbone(fixed=True).requires_grad_(False), (4,), 3)
     assert not net.fixed
     assert torch.equal(net.w0, Net(lambda: backbone(fixed=False), (4,), 3).w0)

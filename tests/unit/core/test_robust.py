@@ -96,10 +96,16 @@ def test_trimmed_mean_by_hand(share: float, values: list[float], weights: list[f
     close(of(ruled("trimmed", share), values, weights), wanted, 1e-6)
 
 
-def test_a_row_that_is_cut_leaves_nothing_however_large() -> None:
-    """Ten rows, one of 1e8: what rounding leaves of its weight of 0.1 must not reach the mean of the others."""
+def test_rows_far_away_cost_nobody_digits() -> None:
+    """A row that is cut leaves nothing; huge rows do not blur distances; a difference is shortened as a whole."""
     close(of(Aggregation("trimmed@fraction=0.1"), [1.0] * 9 + [1e8]), 1.0, 0)
     close(of(Aggregation("trimmed@fraction=0.3"), [1.0] * 7 + [1e8, -1e8, 1e8]), 1.0, 0)
+    rows = torch.cat([draw(8, 50) * 1e-3, draw(1, 50) * 1e-3 + 9, torch.full((2, 50), 1e8)])
+    got = robust.mean(Aggregation("krum@fraction=0.28"), rows, torch.ones(11))  # f = 3
+    close(got, rows[:8].double().mean(0), 1e-7)
+    rows = torch.tensor([[0.0, 5], [0, -5], [5, 0], [-5, 0], [30, 40], [0, 0], [0, 0]])
+    # median 0, lengths 5, 5, 5, 5, 50, 0, 0
+    close(robust.mean(Aggregation("norm"), rows, torch.ones(7)), [3 / 7, 4 / 7], 1e-6)
 
 
 # ---- Krum ---------------------------------------------------------------------------------------------------------
@@ -130,13 +136,6 @@ def test_krum_by_hand(share: float, values: list[float], weights: list[float] | 
     close(of(ruled("krum", share), values, weights), wanted, 1e-6)
 
 
-def test_krum_measures_honest_rows_exactly_beside_huge_ones() -> None:
-    """Two rows of 1e8 cost the digits of nobody's distance: among the others, the one at 9 is the third that goes."""
-    rows = torch.cat([draw(8, 50) * 1e-3, draw(1, 50) * 1e-3 + 9, torch.full((2, 50), 1e8)])
-    got = robust.mean(Aggregation("krum@fraction=0.28"), rows, torch.ones(11))  # f = 3
-    close(got, rows[:8].double().mean(0), 1e-7)
-
-
 # ---- norm bound ---------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("factor", "values", "weights", "wanted"),
@@ -156,13 +155,6 @@ def test_krum_measures_honest_rows_exactly_beside_huge_ones() -> None:
 def test_norm_bound_by_hand(factor: float, values: list[float], weights: list[float] | None, wanted: float) -> None:
     """Differences to the median are shortened to the factor times their median length, then averaged."""
     close(of(Aggregation(f"norm@bound={factor}"), values, weights), wanted, 1e-6)
-
-
-def test_a_difference_keeps_its_direction() -> None:
-    """(30, 40) around 0 with median length 5 becomes (3, 4): it is shortened as a whole, not by coordinates."""
-    rows = torch.tensor([[0.0, 5], [0, -5], [5, 0], [-5, 0], [30, 40], [0, 0], [0, 0]])
-    # median 0, lengths 5, 5, 5, 5, 50, 0, 0
-    close(robust.mean(Aggregation("norm"), rows, torch.ones(7)), [3 / 7, 4 / 7], 1e-6)
 
 
 # ---- what all promise ---------------------------------------------------------------------------------------------
@@ -262,23 +254,15 @@ def test_settings_out_of_range_are_named(rule: str) -> None:
 
 
 # ---- in a round ---------------------------------------------------------------------------------------------------
-def test_a_round_merges_by_its_rule() -> None:
-    """Values 0, 1, 2, 30 of sizes 1, 1, 1, 2: mean 63/5, median 2; uniform 33/4 and 1.5."""
+def test_a_round_merges_and_mixes_by_its_rule() -> None:
+    """By sizes, uniformly or by weights of a method's own; mixtures by each client's weights."""
     rows = column(0, 1, 2, 30)
     for uniform, wanted in ((False, (63 / 5, 2.0)), (True, (33 / 4, 1.5))):
         for rule, value in zip((Aggregation(), Aggregation("median")), wanted, strict=True):
             close(round_([1, 1, 1, 2], aggregation=rule, uniform=uniform).mean(rows), [value])
-
-
-def test_a_round_takes_weights_instead_of_sizes() -> None:
-    """Weights that a method has worked out itself: 0, 1, 2 weighing 1, 1, 2 have the mean 5/4 and the median 1.5."""
     rows, w = column(0, 1, 2), torch.tensor([1, 1, 2])
     close(round_([7, 1, 1]).mean(rows, w), [1.25])
     close(round_([7, 1, 1], aggregation=Aggregation("median")).mean(rows, w), [1.5])
-
-
-def test_a_round_mixes_by_its_rule() -> None:
-    """For each client the weighted median by its own weights: 1 by (1, 1, 1), 9 by (1, 1, 3)."""
     rows, w = column(0, 1, 9), torch.tensor([[1.0, 1, 1], [1, 1, 3]]) / torch.tensor([[3.0], [5]])
     close(round_([1, 1, 1]).mix(w, rows), [[10 / 3], [28 / 5]])
     close(round_([1, 1, 1], aggregation=Aggregation("median")).mix(w, rows), [[1], [9]])

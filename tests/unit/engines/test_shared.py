@@ -40,17 +40,14 @@ def test_empty_tensors_survive(shape: tuple[int, ...]) -> None:
     assert free == 64
 
 
-def test_what_does_not_fit_goes_as_bytes_and_the_rest_in_the_slab() -> None:
-    """A tensor larger than the room left is sent raw; a smaller one after it still finds its place."""
+def test_what_does_not_fit_goes_as_bytes() -> None:
+    """A tensor larger than the room left is sent raw, a smaller one after it finds its place; exactly full is full."""
     slab = Slab(4096)
     bundle = Bundle(small=torch.ones(8), large=torch.arange(5000), last=torch.zeros(3))
     entries, free = slab.write(bundle, 0, 4096)
     assert [e.raw is None for e in entries] == [True, False, True]
     assert free == 128
     assert same(slab.read(entries), bundle)
-
-
-def test_exactly_full_is_full() -> None:
     slab = Slab(4096)
     entries, free = slab.write(Bundle(a=torch.ones(1024)), 0, 4096)
     assert (entries[0].raw, free) == (None, 4096)

@@ -284,8 +284,8 @@ def two_networks(net: Net, v: Tensor, batch: Batch, aux: Bundle) -> Tensor:
     return F.cross_entropy(net(v[: net.size], batch.x) + net(v[net.size :], batch.x), batch.y)
 
 
-def test_two_networks_with_running_statistics_in_one_vector_are_trained_client_by_client(stacks: list[int]) -> None:
-    """The loop's bits, and a sentence that says so, once in a session."""
+def test_what_torch_cannot_stack_is_trained_client_by_client(stacks: list[int]) -> None:
+    """Two networks with statistics in one vector; statistics that depend on a count: the loop's bits, one sentence."""
     j = job(asks(lambda c: Train(torch.cat([c.w0, c.w0 + 0.1]), loss=two_networks)), net=normalised())
     session = CPU.start(j)
     for _ in range(2):
@@ -295,13 +295,12 @@ def test_two_networks_with_running_statistics_in_one_vector_are_trained_client_b
     assert stacks == []
     wanted, _ = answered(j, tasks(j), Loop())
     assert all(torch.equal(got[i].reply.models, wanted[i].reply.models) for i in got)
-
-
-def test_statistics_that_depend_on_a_count_are_trained_client_by_client(stacks: list[int]) -> None:
-    """Means over all batches that a module has seen: the count is the module's, not the client's."""
     j = job(FedAvg(), net=normalised(momentum=None, layers=3))
     (note,) = answered(j, tasks(j, model=j.net.w0))[1]
     assert "count of batches (1.running_mean, 1.running_var and 4 more)" in note
+    assert stacks == []
+    j = job(FedAvg(), private=Private(1.0))
+    assert len(agree(j, tasks(j, model=j.net.w0), exactly=True)) == 1
     assert stacks == []
 
 
@@ -328,13 +327,6 @@ def test_a_loss_that_looks_at_values_is_trained_client_by_client(
     assert session.notes[0].startswith("by_value on this network is trained client by client")
     assert [r.getMessage() for r in caplog.records] == [f"stacked engine: {session.notes[0]}"]
     assert agree(j, tasks(j), exactly=True) == session.notes
-
-
-def test_private_training_is_the_loops(stacks: list[int]) -> None:
-    """Clipped gradients of single samples with noise: the same bits and the same count of what was spent."""
-    j = job(FedAvg(), private=Private(1.0))
-    assert len(agree(j, tasks(j, model=j.net.w0), exactly=True)) == 1
-    assert stacks == []
 
 
 # ---- errors -------------------------------------------------------------------------------------------------------
@@ -422,15 +414,12 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], kind: type[
 
 
 # ---- memory -------------------------------------------------------------------------------------------------------
-def test_stacks_have_no_more_requests_than_asked_for(stacks: list[int]) -> None:
-    """Six clients with at most four in a stack: three and three, the larger clients first."""
+def test_stacks_are_as_large_as_allowed(stacks: list[int]) -> None:
+    """At most four in a stack: three and three. A row takes some thousand bytes: 16 KiB hold some of six, 8 bytes
+    one."""
     j = job(FedAvg())
     assert agree(j, tasks(j, model=j.net.w0), Stacked("cpu", clients=4)) == []
     assert stacks == [3, 3]
-
-
-def test_stacks_are_as_large_as_the_memory_allows(stacks: list[int]) -> None:
-    """A row takes some thousand bytes here; 16 KiB hold some of the six, 8 bytes one."""
     j = job(FedAvg())
     assert agree(j, tasks(j, model=j.net.w0), Stacked("cpu", memory=16 / 2**20)) == []
     assert sum(stacks) == 6
@@ -456,7 +445,7 @@ def short_of_memory(monkeypatch: pytest.MonkeyPatch, fails: Callable[[list[int]]
 
 
 def test_a_stack_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the estimate was too low the device says so: six fail, three fail, ones are trained; this is remembered."""
+    """Six fail, three fail, ones are trained, and this is remembered; a client that does not fit alone is an error."""
     seen = short_of_memory(monkeypatch, lambda seen: seen[-1] > 2)
     j = job(FedAvg())
     session = CPU.start(j)
@@ -464,9 +453,6 @@ def test_a_stack_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) ->
         assert len(list(session.map(tasks(j, model=j.net.w0)))) == 6
     assert seen == [6, 3, 1, 1, 1, 1, 1, 1] + [1] * 6
     assert session.notes == []
-
-
-def test_a_client_that_does_not_fit_alone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     short_of_memory(monkeypatch, lambda seen: True)
     with refuses(EngineError, "memory of cpu", "smaller batch"):
         answered(job(FedAvg()), tasks(job(FedAvg()), model=network("mlp").w0))
@@ -647,7 +633,8 @@ def test_what_predictions_were_made_with_stays_until_they_are_taken() -> None:
 
 
 def test_clients_of_one_model_are_evaluated_in_one_pass(predictions: list[int]) -> None:
-    """Six clients of 4 test samples, and 3 for validation of all but one."""
+    """Six clients of 4 test samples, and 3 for validation of all but one; of IFCA's a pass for each cluster that
+    was chosen."""
     j = job(FedAvg())
     session, ups = elsewhere(j)
     model = j.net.w0
@@ -660,10 +647,6 @@ def test_clients_of_one_model_are_evaluated_in_one_pass(predictions: list[int]) 
     list(session.map(tasks(j, "evaluate", model=model)))
     assert ups.count(j.net.size) == 1
     assert len(session._copies._kept) == 1
-
-
-def test_clients_of_one_cluster_are_evaluated_in_one_pass(predictions: list[int]) -> None:
-    """IFCA's clients choose among three models: a pass for each that was chosen, though each names its cluster."""
     j = job(get_method("ifca"))
     got, _ = answered(j, tasks(j, "evaluate", centres=torch.stack([j.net.fresh(i) for i in range(3)])))
     chosen = {int(a.reply.cluster) for a in got.values()}
@@ -684,7 +667,7 @@ def test_a_tensor_that_changes_moves_again() -> None:
 
 
 def test_samples_are_kept_by_client_and_part() -> None:
-    """Other tensors of the same part move no more; samples without a name are not kept, nor are names beyond a turn."""
+    """Other tensors of a part move no more, nor are names kept beyond a turn, or data beyond the room."""
     place = elsewhere_place()
     first, again = samples(0, 0, "train", 9), samples(0, 0, "train", 9)
     for data in (first, again):
@@ -696,10 +679,6 @@ def test_samples_are_kept_by_client_and_part() -> None:
     for _ in range(2):
         place.data.of(again)
     assert place.ups.count(9 * WIDTH) == 3
-
-
-def test_no_more_data_are_kept_than_there_is_room_for() -> None:
-    """Two of three clients' data fit: the third's move every time."""
     place, room = elsewhere_place(), 2 * 9 * (WIDTH * 4 + 8)
     place.data = DeviceData(place.up, room + 1)
     parts = [samples(0, i, "train", 9) for i in range(3)]

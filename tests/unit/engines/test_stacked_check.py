@@ -72,16 +72,14 @@ def test_steps_that_magnify_rounding_set_the_scale(wrong: int, passed: bool) -> 
     assert not passes(played, stepped, by(1.0))
 
 
-def test_what_moves_nothing_never_passes() -> None:
+def test_how_far_a_recording_may_be() -> None:
+    """What moves nothing never passes; a tenth of the distance is rounding with tf32, half is not."""
+
     def anywhere(given: StackRows) -> None:
         given.w.normal_()
 
     stepped, _ = stepped_and_played(0)
     assert not passes(rows(START.clone()), stepped, anywhere)
-
-
-def test_factors_of_ten_bits_have_their_own_scale() -> None:
-    """A tenth of the distance moved is rounding with tf32, and half of it is not."""
     moved = START + 1.0
     assert passes(rows(moved + 0.1), rows(moved), by(1.0), tf32=True)
     assert not passes(rows(moved + 0.1), rows(moved), by(1.0))

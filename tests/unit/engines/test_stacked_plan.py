@@ -52,20 +52,12 @@ def test_every_client_meets_the_loops_batches_in_their_order(seed: int) -> None:
         assert got[i] == wanted
 
 
-def test_equal_clients_step_together_all_the_way() -> None:
-    """Three clients of 40 samples, two epochs of four batches: one segment of eight steps of the first three rows."""
+def test_who_steps_with_whom() -> None:
+    """Equal clients all the way; last batches of one size together; of equally many steps the smallest batch first."""
     (s,) = plan(drawn([40, 40, 40], Training(epochs=2, batch_size=10)), 10, decays=False).segments
     assert (s.rows, s.m, s.size, s.steps) == (slice(0, 3), 3, 10, 8)
-
-
-def test_short_last_batches_of_one_size_are_taken_together() -> None:
-    """13, 23 and 33 samples: each has a last batch of 3, and they wait for one another before it."""
     p = plan(drawn([13, 23, 33], Training(batch_size=10)), 10, decays=False)
     assert [(s.m, s.size) for s in p.segments] == [(3, 10), (2, 10), (1, 10), (3, 3)]
-
-
-def test_of_clients_with_equally_many_steps_left_the_smallest_batch_goes_first() -> None:
-    """13 and 20 samples, two epochs: after a common batch of 10 the first takes its 3, then both take 10 again."""
     p = plan(drawn([13, 20], Training(epochs=2, batch_size=10)), 10, decays=False)
     assert [(s.m, s.size) for s in p.segments[:3]] == [(2, 10), (1, 3), (2, 10)]
 

@@ -184,7 +184,7 @@ def test_an_empty_part_or_no_data_leave_the_start_as_it_is() -> None:
 
 
 def test_what_is_the_same_for_many_moves_once() -> None:
-    """Three rows of one tensor and a fourth: two move, and each row can be written to by itself."""
+    """Three rows of one tensor and a fourth: two move; two views of one memory are two."""
     moved: list[int] = []
 
     class Watched(Place):
@@ -198,9 +198,6 @@ def test_what_is_the_same_for_many_moves_once() -> None:
     assert torch.equal(rows, torch.stack([a, b, a, a, a]))
     rows[0] += 1
     assert torch.equal(rows[2], a)
-
-
-def test_rows_that_look_at_one_memory_in_two_ways_are_not_taken_for_one() -> None:
     m = noise("m", size=9).view(3, 3)
     assert torch.equal(place().rows([m, m.T]), torch.stack([m, m.T]))
 
@@ -286,8 +283,8 @@ def test_every_tensor_of_a_step_is_on_the_device(request_: str, training: str, m
 
 
 # ---- memory -------------------------------------------------------------------------------------------------------
-def test_a_row_is_estimated_to_take_at_least_its_vectors_data_and_activations() -> None:
-    """1,000 samples of 6 floats, a hidden layer of 7 kept for 100 samples, and a few vectors of 73 floats."""
+def test_what_a_row_takes() -> None:
+    """Vectors, data, activations; Adam's moments; unfolded inputs where convolutions are products."""
     data = clients((1000,))
     one = asked([Train(NET.w0)], data, Training(batch_size=100))[0]
     found = bytes_of(one, NET, place())
@@ -297,10 +294,6 @@ def test_a_row_is_estimated_to_take_at_least_its_vectors_data_and_activations() 
     assert bytes_of(whole, NET, place(), longest=1000) < 1e6 < bytes_of(whole, NET, place())
     by_adam = bytes_of(asked([Train(NET.w0, optimizer="adam")], data, Training(batch_size=100))[0], NET, place())
     assert by_adam >= found + 2 * 4 * NET.size
-
-
-def test_unfolded_inputs_count_where_convolutions_are_products() -> None:
-    """Each of 2 x 6 x 6 numbers is kept for up to 9 positions of a kernel: 18 x 16 for each of 100 samples."""
     data = Samples(torch.zeros(100, 2, 6, 6), torch.zeros(100, dtype=torch.int64))
     one = asked([Train(CONV.w0)], [data], Training(batch_size=100))[0]
     assert bytes_of(one, CONV, place(), products=True) >= bytes_of(one, CONV, place()) + 100 * 18 * 16 * 4

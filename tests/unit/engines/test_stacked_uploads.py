@@ -110,15 +110,12 @@ def test_uploads_come_down_only_where_single_ones_are_looked_at(means_only: bool
     assert all(torch.equal(got[i].model, wanted[i].model) for i in range(6))
 
 
-def test_predictions_that_train_do_so_on_the_host() -> None:
-    """FedAvg with fine-tuning sends what it trained; the model that it predicts with is looked at in evaluations."""
+def test_vectors_that_are_looked_at_are_on_the_host() -> None:
+    """What clients keep, and what a prediction trains."""
     j, engine = job(METHODS["fedavg-ft"]()), Staying()
     asked = [Task("evaluate", i, 1, Bundle(model=j.net.w0), Bundle()) for i in range(6)]
     list(engine.start(j).map(asked))
     assert 6 * 73 in engine.downs
-
-
-def test_what_clients_keep_is_on_the_host() -> None:
     j = job(FedAvg(after_training=True))
     with Moves():
         found = list(

@@ -75,8 +75,8 @@ def test_the_step_size_falls_with_the_rounds() -> None:
 
 
 # ---- draws --------------------------------------------------------------------------------------------------------
-def test_batches_depend_on_seed_round_client_and_request_only() -> None:
-    """The same task gives the same vector whatever ran before, as does a request for the batches of an earlier one."""
+def test_draws_are_keyed() -> None:
+    """By seed, round, client and request; dropout leaves torch's generator alone."""
 
     def client_update(self: Method, c: Client) -> Work:
         a, b, again = yield (Train(c.w0), Train(c.w0), Train(c.w0, batches=0))
@@ -91,10 +91,6 @@ def test_batches_depend_on_seed_round_client_and_request_only() -> None:
     assert not torch.equal(step(j, round=2).reply.a, first.a)
     assert not torch.equal(step(j, client=1).reply.a, first.a)
     assert not torch.equal(step(replace(j, seed=2)).reply.a, first.a)
-
-
-def test_dropout_is_keyed_and_leaves_the_global_generator_alone() -> None:
-    """Noise inside a network comes from the run's seed, not from torch's generator, which is as before afterwards."""
     j = job(method(), net=network("norm"))
     torch.manual_seed(1)
     first, after = step(j).reply.model, torch.rand(1)
@@ -166,16 +162,12 @@ def test_rows_for_the_loss_fit_the_training_samples(surplus: int) -> None:
 
 
 # ---- answers ------------------------------------------------------------------------------------------------------
-def test_a_client_says_its_size_and_what_the_method_asks() -> None:
-    """``describe`` always comes with the number of training samples, as int64."""
+def test_a_client_says_its_size_and_its_class_counts() -> None:
+    """``describe`` comes with the number of samples; a model that always says 1 is right about class 1."""
     said = step(job(method(describe=lambda self, c: Bundle(counts=c.counts()))), "describe", client=2).reply
     assert said.size.dtype == torch.int64
     assert said.size == 9
     assert said.counts.tolist() == [9, 0, 0]
-
-
-def test_evaluations_count_samples_predictions_and_correct_ones_by_class() -> None:
-    """A model that always says 1 is right about the samples of class 1."""
 
     def always_one(self: Method, net: Net, b: Bundle, x: Tensor) -> Tensor:
         return nn.functional.one_hot(torch.ones(len(x), dtype=torch.int64), 3).float()

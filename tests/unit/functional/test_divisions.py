@@ -14,16 +14,11 @@ def at(label: int, passed: int, splits: torch.Tensor = SPLITS) -> int:
     return int(fork(splits, torch.tensor([label]), torch.tensor([passed])))
 
 
-def test_the_next_fork_on_the_way() -> None:
-    """From the root: division 0; on its first side (cluster 0 after 1 division): 2; on its second: 1, and there, on the
-    side that kept the number: 3. Clusters that were not divided again: none."""
+def test_the_tree_of_divisions() -> None:
+    """Forks on the way from the root; clusters that are within reach."""
     assert [at(0, 0), at(0, 1), at(0, 3)] == [0, 2, -1]
     assert [at(1, 1), at(1, 2), at(1, 4)] == [1, 3, -1]
     assert [at(2, 2), at(3, 3), at(4, 4)] == [-1, -1, -1]
-
-
-def test_clusters_within_reach() -> None:
-    """From the root all five; past division 0: {0, 3} or {1, 2, 4}; at home only one's own."""
     assert within_reach(SPLITS, 0, 0) == [0, 1, 2, 3, 4]
     assert within_reach(SPLITS, 0, 1) == [0, 3]
     assert within_reach(SPLITS, 1, 1) == [1, 2, 4]

@@ -9,29 +9,22 @@ from fedkin.functional.grouping import first_argmin, kmeans, kmeans_plus_plus, l
 from toys import close, seeded
 
 
-def test_first_argmin_takes_the_first_of_ties() -> None:
-    """Equal least values: the lowest index."""
+def test_the_nearest_is_the_first_of_ties() -> None:
+    """The lowest index; around 4096 a float32 Gram formula loses the difference of 1/64 that decides here."""
     assert first_argmin(torch.tensor([[2.0, 1.0, 1.0], [0.0, 0.0, 0.0], [3.0, 2.0, 1.0]])).tolist() == [1, 0, 2]
-
-
-def test_nearest_of_far_away_points() -> None:
-    """Around 4096 a float32 Gram formula loses the difference of 1/64 that decides here."""
     points = torch.full((1, 8), 4096.0)
     centroids = torch.stack([points[0] + 2**-6, points[0] + 2**-7])
     assert nearest(points, centroids).tolist() == [1]
 
 
-def test_kmeans_plus_plus_chooses_distinct_points() -> None:
-    """A point already chosen has distance 0 and is never drawn again; fewer distinct points make fewer starts."""
+def test_starts_are_distinct_points_with_weight() -> None:
+    """A chosen point is never drawn again, nor one of weight 0; fewer distinct points make fewer starts."""
     points = torch.tensor([[0.0], [0.0], [5.0], [5.0], [9.0]])
     for seed in range(20):
         starts = kmeans_plus_plus(points, torch.ones(5), 3, seeded(seed))
         assert sorted(starts.flatten().tolist()) == [0.0, 5.0, 9.0]
     assert kmeans_plus_plus(points[:4], torch.ones(4), 3, seeded(0)).shape == (2, 1)
     assert kmeans_plus_plus(points[:2], torch.ones(2), 3, seeded(0)).shape == (1, 1)
-
-
-def test_kmeans_plus_plus_never_starts_where_the_weight_is_zero() -> None:
     points, weights = torch.tensor([[0.0], [1.0], [100.0]]), torch.tensor([1.0, 1.0, 0.0])
     for seed in range(20):
         assert 100.0 not in kmeans_plus_plus(points, weights, 2, seeded(seed)).flatten().tolist()
@@ -131,20 +124,13 @@ def test_highest_nodes_that_are_light_enough(most: int, groups: list[int]) -> No
     assert ward_groups(pairs, torch.ones(5, dtype=torch.int64), most).tolist() == groups
 
 
-def test_a_heavy_point_is_a_group_and_spoils_only_its_own() -> None:
-    """The same points, the one at 13 weighs 7 of at most 4: it is alone, its neighbours stay together."""
+def test_the_cut_goes_by_weight() -> None:
+    """A heavy point is alone and spoils only its own group; two tight pairs of which one is heavy; one point and
+    two."""
     weights = torch.tensor([1, 1, 1, 1, 7])
     assert ward_groups(pairs_of([0.0, 9.0, 1.0, 9.5, 13.0]), weights, 4).tolist() == [0, 1, 0, 1, 2]
-
-
-def test_the_cut_goes_by_weight_and_not_by_height() -> None:
-    """Two tight pairs of which one is heavy: the light one is joined, the heavy one is not."""
     weights = torch.tensor([1, 1, 3, 3])
     assert ward_groups(pairs_of([0.0, 2.0, 10.0, 10.1]), weights, 4).tolist() == [0, 0, 1, 2]
-
-
-def test_one_point_and_two() -> None:
-    """No dendrogram for one point; two points are one group if they may be."""
     assert ward_groups(pairs_of([3.0]), torch.tensor([9]), 1).tolist() == [0]
     assert ward_groups(pairs_of([3.0, 4.0]), torch.tensor([2, 2]), 4).tolist() == [0, 0]
     assert ward_groups(pairs_of([3.0, 4.0]), torch.tensor([2, 2]), 3).tolist() == [0, 1]

@@ -27,17 +27,13 @@ def test_average_is_over_owners_only(m: int, classes: int, d: int, seed: int) ->
     close(class_average(rows[order], weight[order], old), found, 1e-5)
 
 
-def test_near_prototypes_far_from_the_origin_are_told_apart() -> None:
-    """At 4096 in every one of 512 numbers a Gram matrix in float32 does not see a difference of .01; differences do."""
+def test_the_nearest_prototype() -> None:
+    """Far from the origin differences decide, not a Gram matrix; unknown classes are never nearest."""
     a = torch.full((1, 512), 4096.0)
     prototypes = torch.cat([a + 0.02, a + 0.01])
     found = nearness(a, prototypes, torch.tensor([True, True]))
     assert int(found.argmax()) == 1
     close(found, -(prototypes - a).double().square().sum(1)[None], 1e-4)
-
-
-def test_unknown_classes_are_never_nearest() -> None:
-    """Minus infinity, also at distance 0; no samples, no rows."""
     found = nearness(torch.zeros(1, 2), torch.tensor([[0.0, 0.0], [9.0, 9.0]]), torch.tensor([False, True]))
     assert found.tolist() == [[-torch.inf, -162.0]]
     assert nearness(torch.zeros(0, 2), torch.zeros(3, 2), torch.ones(3, dtype=torch.bool)).shape == (0, 3)

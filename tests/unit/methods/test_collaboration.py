@@ -121,17 +121,12 @@ def _mixture(s: Bundle, pool: Tensor, k: int, sizes: Tensor, t: int, method: PFe
 
 
 # ---- by hand -------------------------------------------------------------------------------------------------------
-def test_row_distances_are_relative_and_exactly_zero_for_equals() -> None:
-    """Squared distances 0, 1, 4 divided by 4; an equal classifier is at exactly 0, far from the origin too."""
+def test_distances_of_rows() -> None:
+    """Relative to the largest, exactly 0 for equals; nearly equal ones leave somebody."""
     heads = torch.tensor([[0.0], [1.0], [2.0]]) + 4096
     close(row_distances(heads, torch.tensor([0]))[0], [0, 0.25, 1])
     same = torch.randn(1, 50).expand(3, -1) * 1e4
     assert row_distances(same, torch.tensor([1]))[0].tolist() == [0, 0, 0]
-
-
-def test_nearly_equal_distances_leave_somebody() -> None:
-    """Others at .9999, 1, 1 (closer than the mixture's least standard deviation, 1e-3): both components of a mixture of
-    normals coincide and the larger takes everybody; that makes all of them candidates, as at equal distances."""
     d = torch.tensor([0.9999, 1.0, 1.0], dtype=torch.float64)
     assert not bool(two_gaussians(d).any())
     assert candidates(d, "gmm").tolist() == [True, True, True]

@@ -98,27 +98,19 @@ def test_slots_are_drawn_by_their_rows() -> None:
 
 
 # ---- how unlike updates are ----------------------------------------------------------------------------------------
-def test_angles() -> None:
-    """Parallel 0, orthogonal pi/2, opposite pi, and 0 from and to a client without an update."""
+def test_how_unlike_updates_are() -> None:
+    """Angles of parallel, orthogonal, opposite and empty updates; squared l2, plain l1; never NaN."""
     updates = torch.tensor([[1.0, 2.0], [2.0, 4.0], [-2.0, 1.0], [0.0, 0.0], [0.0, 0.0], [-3.0, -6.0]])
     half = math.pi / 2
     wanted = torch.zeros(6, 6, dtype=torch.float64)
     wanted[2, :2] = wanted[:2, 2] = wanted[2, 5] = wanted[5, 2] = half
     wanted[5, :2] = wanted[:2, 5] = math.pi
     close(unlikeness(updates, "angle"), wanted)
-
-
-def test_parallel_updates_are_never_nan() -> None:
-    """2,000 pairs v, c v: the cosine is rounded to more than 1 now and then, the angle is a number near 0 each time."""
+    rows = torch.tensor([[0.0, 0.0], [3.0, -4.0], [3.0, 0.0]])
+    close(unlikeness(rows, "l2"), [[0, 25, 9], [25, 0, 16], [9, 16, 0]])
+    close(unlikeness(rows, "l1"), [[0, 7, 3], [7, 0, 4], [3, 4, 0]])
     rows = torch.randn(2000, 1, 40, generator=seeded(5)) * torch.tensor([[1.0], [3.7]])
     raw = torch.nn.functional.cosine_similarity(rows[:, 0], rows[:, 1])
     assert bool((raw > 1).any())
     angles = torch.stack([unlikeness(pair, "angle") for pair in rows])
     close(angles, torch.zeros(2000, 2, 2), 1e-3)
-
-
-def test_l2_is_squared_and_l1_is_not() -> None:
-    """(0, 0), (3, -4), (3, 0): squared distances 25, 9, 16; sums of differences 7, 3, 4; zeros are no exception."""
-    rows = torch.tensor([[0.0, 0.0], [3.0, -4.0], [3.0, 0.0]])
-    close(unlikeness(rows, "l2"), [[0, 25, 9], [25, 0, 16], [9, 16, 0]])
-    close(unlikeness(rows, "l1"), [[0, 7, 3], [7, 0, 4], [3, 4, 0]])
