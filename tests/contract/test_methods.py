@@ -66,7 +66,7 @@ ON_PROCESSES = ("da-pfl", "ifca-cam")
 """Rows of a bank; a survey, and several requests with partners."""
 
 IN_FULL = ("cfl", "da-pfl", "fedavg", "fedavg-safe", "fedfomo", "fedproto", "ifca-cam", "local", "pfedcs")
-"""Methods of which `make test` checks every rule, one of each kind of message and state. It checks all others briefly."""
+"""Methods of which `make test` checks every rule, one of each kind; it checks all others briefly."""
 
 VARIANTS: dict[str, Method] = {
     **{name: light(name) for name in METHODS if name not in IN_FULL},

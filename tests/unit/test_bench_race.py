@@ -27,22 +27,6 @@ def data(official: bool) -> fedkin.Dataset:
     return fedkin.Dataset(x, y, 10, "images", official_test=tested)
 
 
-@pytest.mark.parametrize("official", [True, False])
-def test_every_client_has_its_own_samples(official: bool) -> None:
-    """Four clients train on five samples each and share the test part; no sample is used twice."""
-    dealt = race.dealt(data(official), 4, 5, 3)
-    trained, tested = (
-        sorted(round(1000 * float(v)) for c in dealt.clients for v in part(c).x[:, 0, 0, 0])
-        for part in (lambda c: c.train, lambda c: c.test)
-    )
-    assert [len(c.train) for c in dealt.clients] == [5] * 4
-    assert [len(c.test) for c in dealt.clients] == [3] * 4
-    assert len(set(trained)) == 20
-    assert trained != list(range(20))  # random ones
-    assert len(set(tested)) == 12
-    assert (tested == list(range(12))) if official else not set(tested) & set(trained)
-
-
 def test_a_line_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds by part, the accuracy, what computed them, and the machine."""
     asked: list[Any] = []

@@ -7,19 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from bench.speed import __main__ as command
-from bench.speed import federation, flops, measure, table
+from bench.speed import flops, measure, table
 from bench.speed.drive import Ran
 from bench.speed.workloads import WORKLOADS, Workload
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import fedkin
-from fedkin.core import Net
 from fedkin.core.machine import cores
 from fedkin.models.registry import get_model
 
@@ -64,36 +62,6 @@ def test_overhead_is_what_is_not_training() -> None:
 
 
 # ---- the same for all programs --------------------------------------------------------------------------------------
-def test_data_and_first_weights_are_a_functions_of_the_seed(tmp_path: Path) -> None:
-    """Two folders of one seed are equal, another seed's differ; weights are those that a fedkin run starts from."""
-    for place, seed in (("a", 0), ("b", 0), ("c", 1)):
-        (tmp_path / place).mkdir()
-        federation.write(TINY, tmp_path / place, seed)
-    a, b, c = (np.load(tmp_path / place / "train_x.npy") for place in "abc")
-    assert a.shape == (3, 6, 1, 4, 4)
-    assert np.array_equal(a, b)
-    assert not np.array_equal(a, c)
-    start = np.load(tmp_path / "a" / "start.npz")
-    net = Net(lambda: get_model("mlp", TINY.shape, 3), TINY.shape, 3, seed=0)
-    for name, values in net.unflatten(net.w0).items():
-        assert np.array_equal(start[name], values.numpy())
-
-
-@pytest.mark.thorough
-def test_a_peer_computes_what_we_compute(tmp_path: Path) -> None:
-    """With one batch per client no order of samples matters: after three rounds FedAvg by hand has our accuracy to the
-    last sample, and it is not that of the start. Both give one timed round, between the first and the last."""
-    federation.write(TINY, tmp_path)
-    mine = measure.Ours().run(TINY, tmp_path)
-    theirs = measure.plain().run(TINY, tmp_path, {"threads": 1})
-    untrained = measure.plain().run(replace(TINY, lr=1e-9), tmp_path, {"threads": 1})
-    assert mine.accuracy == theirs.accuracy != untrained.accuracy
-    assert len(mine.round_s) == len(theirs.round_s) == 1
-    assert theirs.loss is not None
-    assert untrained.loss is not None
-    assert theirs.loss < untrained.loss
-
-
 def test_the_fastest_setting_of_a_peer_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is tried once, the pairs use the best; ratios are the peer's seconds over ours, pair by pair."""
     seconds = {1: 4.0, 2: 3.0, 3: 5.0}

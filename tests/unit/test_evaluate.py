@@ -61,15 +61,12 @@ def of_matrix(client, test, validation, counts, **limits):
     return scores(1, [client], tallied(test)[None], held[None], counts[None], **limits)[0]
 
 
-def test_a_tally_counts_samples_predictions_and_correct_ones():
-    """Three samples of class 0, one taken for class 2, and one of class 1."""
+def test_a_tally_counts_by_class():
+    """Three samples of class 0, one taken for 2, one of class 1; the only class predicted by all clients with
+    samples."""
     found = tally(torch.tensor([0, 0, 0, 1]), torch.tensor([0, 0, 2, 1]), 3)
     assert found.tolist() == [[3, 1, 0], [2, 1, 1], [2, 1, 0]]
     assert found.dtype == torch.int64
-
-
-def test_the_only_class_that_is_predicted():
-    """Of all clients with samples; none where two clients are each given another one, or nobody is tested."""
     parts = torch.stack([tallied(torch.tensor(m)) for m in ([[0, 2], [0, 1]], [[0, 0], [0, 0]], [[1, 0], [1, 0]])])
     assert only_class(parts[:2]) == 1
     assert only_class(parts[2:]) == 0
@@ -165,17 +162,12 @@ def test_worst_decile_is_the_mean_of_the_worst_ceil_tenth(clients, worst):
     assert summary.worst_decile == pytest.approx(sum(range(worst)) / worst / 100)
 
 
-def test_balanced_and_majority_are_means_over_clients():
-    """Balanced 1/2 and 3/4; the constant answer is right in 9 of 10 and 1 of 2: .7, not the pooled 10/12. A client
-    whose counts are not known is left out of the latter."""
+def test_a_constant_answer_is_a_mean_over_clients():
+    """Its share of the test part, and balanced by the classes that were tested; unknown counts are left out."""
     scores = [client(9, 10, balanced=0.5, majority=9), client(1, 2, balanced=0.75, majority=1)]
     assert summarise(scores).balanced == pytest.approx(0.625)
     assert summarise(scores).majority == pytest.approx(0.7)
     assert summarise([*scores, client(1, 2)]).majority == pytest.approx(0.7)
-
-
-def test_a_constant_answer_is_right_for_one_class_of_a_test_part():
-    """Balanced, it has a half where there are two classes, all of one, and nothing where its class was not tested."""
     scores = [client(1, 4, majority=n, test_classes=k) for n, k in ((3, 2), (4, 1), (0, 2))]
     assert summarise(scores).majority_balanced == pytest.approx(0.5)
     assert summarise([*scores, client(1, 2)]).majority_balanced == pytest.approx(0.5), "counts are not known"
@@ -184,15 +176,11 @@ def test_a_constant_answer_is_right_for_one_class_of_a_test_part():
     assert of_matrix(0, test, None, torch.tensor([5, 7, 1])).test_classes == 2
 
 
-def test_class_groups_are_pooled_over_clients():
-    """Few 1/2 and 3/8 pool to 4/10, not to the mean .4375; groups without samples are None."""
+def test_summaries_of_clients():
+    """Class groups are pooled; clients without test samples are left out of figures of the test part and counted."""
     summary = summarise([client(1, 2, few=(1, 2)), client(3, 8, few=(3, 8))])
     assert summary.few == pytest.approx(0.4)
     assert summary.medium is summary.many is summary.unseen is None
-
-
-def test_clients_without_test_samples_are_left_out_and_counted():
-    """One of two clients has no test part: the mean is the other's, its validation still counts."""
     summary = summarise([client(0, 0, 0.2), client(1, 2, 0.6)])
     assert (summary.clients, summary.untested) == (1, 1)
     assert (summary.accuracy, summary.std) == (0.5, 0.0)
@@ -233,16 +221,11 @@ def test_the_window_is_the_last_fifth_at_most_ten_rounds(total: int, wanted: lis
 
 
 def test_the_window_holds_evaluated_rounds_only():
-    """Of 100 rounds evaluated at 5, 10, ...: 85, 90, 95, 100, not 80. The run's last round counts, evaluated or not:
-    after 100 rounds of which 1 to 60 were evaluated, the last of them stands alone."""
+    """The last fifth of the run: 85 to 100 of 100; the mean over 11 and 12 where 13 was not evaluated."""
     assert window(range(5, 101, 5), 100) == [85, 90, 95, 100]
     assert window(range(1, 61), 100) == [60]
     assert window([3, 3, 2], 3) == [3]
     assert window([], 7) == []
-
-
-def test_final_is_the_mean_over_the_window():
-    """Accuracies .01 ... .12 of 13 rounds, the last without an evaluation: 5 t > 52 holds for 11 and 12."""
     lines = rounds(*(i / 100 for i in range(1, 13)))
     result = final([*lines, round_line(13, evaluated=False)])
     assert result.accuracy == pytest.approx(0.115)
@@ -292,15 +275,11 @@ def test_other_clients_are_missing_in_other_rounds(told: dict[str, object]):
     assert final(lines, 9, lambda: own).accuracy == pytest.approx(0.2), "none is known to be missing in round 9"
 
 
-def test_the_best_round_is_chosen_on_validation_although_test_says_otherwise():
-    """Test is highest in round 3, validation in round 2: round 2 is chosen and its test accuracy reported."""
+def test_the_best_round_is_chosen_on_validation():
+    """Test is highest in round 3, validation in round 2; without validation there is none."""
     result = best(rounds(0.5, 0.6, 0.9, validation=[0.1, 0.8, 0.7]))
     assert result is not None
     assert (result.round, result.accuracy, result.figures.validation) == (2, 0.6, 0.8)
-
-
-def test_without_validation_there_is_no_best_round():
-    """The test part never stands in for a missing validation part."""
     assert best(rounds(0.5, 0.9)) is None
 
 
@@ -339,19 +318,13 @@ def test_cost_to_a_target_counts_all_rounds():
     assert to_target(lines, 0.8) is None
 
 
-def test_a_clients_final_figure_is_over_its_own_rounds_in_the_window():
-    """Of 10 rounds 9 and 10 count: client 0 has both, client 1 only round 9 of them, client 2 was last there in round 7
-    and keeps that figure, client 3 never had test samples."""
+def test_a_client_s_final_figure_is_over_its_own_rounds():
+    """Those in the run's window, else its last one."""
     lines = [client_line(t, 0, t / 10) for t in (10, 9, 8, 1)]
     lines += [client_line(t, 1, t / 20) for t in range(1, 10)]
     lines += [client_line(t, 2, t / 100) for t in (7, 6)]
     lines += [client_line(10, 3, None)]
     assert final_by_client(lines) == {0: pytest.approx(0.95), 1: pytest.approx(0.45), 2: pytest.approx(0.07)}
-
-
-def test_a_clients_window_is_that_of_the_run():
-    """Evaluated up to round 7 of 10: no round in the last fifth, so round 7 alone; without the run's length, rounds 6
-    and 7 of 7."""
     lines = [client_line(t, 0, t / 10) for t in range(1, 8)]
     assert final_by_client(lines, total=10) == {0: pytest.approx(0.7)}
     assert final_by_client(lines) == {0: pytest.approx(0.65)}
@@ -378,21 +351,13 @@ def test_single_test_samples_are_paired_by_client_and_digest():
     assert {c: (one.net.tolist(), one.digest) for c, one in result.changed.items()} == {0: ([0, 1, -1], "x")}
 
 
-def test_only_common_clients_are_compared_and_the_others_counted():
-    """Clients 0 and 2 are each known to one side only."""
+def test_only_common_clients_are_compared():
+    """Others are counted; nothing in common is an error; single clients are compared in the last round."""
     result = against({0: 0.5, 1: 0.5}, {1: 0.6, 2: 0.9})
     assert list(result.gains) == [1]
     assert result.left_out == 2
-
-
-def test_nothing_in_common_is_an_error():
-    """Two runs on different federations cannot be compared."""
     with refuses(DataError, "same federation"):
         against({0: 0.5}, {1: 0.5})
-
-
-def test_single_clients_are_compared_in_the_last_round():
-    """Final accuracies are means over rounds; what is said of one client is of the last round, where it is given."""
     assert against({0: 0.5}, {0: 0.6}).single == {0: pytest.approx(0.1)}
     one = against({0: 0.5}, {0: 0.6}, single=({0: 0.7, 1: 0.1}, {0: 0.5, 1: 0.2}))
     assert (one.mean, one.single) == (pytest.approx(0.1), {0: pytest.approx(-0.2)})

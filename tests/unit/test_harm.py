@@ -33,25 +33,17 @@ def answers(right: str, n: int = 3, part: str = "d", logits: str = "") -> Client
 
 
 # ---- single samples -------------------------------------------------------------------------------------------------
-def test_bits_are_read_in_test_order_the_most_significant_first() -> None:
-    """Ten samples: b4 c0 is 1011 0100 11; what is behind the tenth does not count."""
+def test_bits_pair_by_sample() -> None:
+    """Ten samples, most significant bit first; other test parts do not pair; unknown logits are not alike."""
     reference, method = answers("0000", n=10), answers("b4ff", n=10)
     found, turned = changed(reference, method), changed(method, reference)
     assert found is not None and turned is not None  # noqa: PT018
     assert found.net.tolist() == [1, 0, 1, 1, 0, 1, 0, 0, 1, 1]
     assert turned.net.tolist() == [-1, 0, -1, -1, 0, -1, 0, 0, -1, -1]
-
-
-def test_logits_that_are_not_known_are_not_alike() -> None:
-    """Two runs with logits that were not finite; equal digests are alike, others are not."""
     known, other, unknown = (answers("a0", logits=logits) for logits in ("0a", "a0", ""))
     pairs = ((known, known), (known, other), (known, unknown), (unknown, unknown))
     found = [changed(a, b) for a, b in pairs]
     assert [one is not None and one.alike for one in found] == [True, False, False, False]
-
-
-def test_other_samples_do_not_pair() -> None:
-    """Another digest, or another number of samples."""
     one = answers("00", n=8)
     assert changed(one, answers("00", n=8, part="e")) is None
     assert changed(one, answers("00", n=7)) is None
@@ -105,17 +97,13 @@ def test_clients_are_named_after_holm() -> None:
 
 
 # ---- counts over seeds ----------------------------------------------------------------------------------------------
-def test_counts_of_the_same_clients_are_added() -> None:
-    """Other test samples in the second seed: 4 : 1 of 15 and 2 : 3 of 15 are 6 : 4 of 30."""
+def test_counts_over_seeds() -> None:
+    """The same clients are added, those dealt anew are counted apart."""
     seeds = [{5: change(4, 1, digest="x")}, {5: change(2, 3, digest="y"), 6: change(1, 0, 4)}]
     found = counts(seeds, True)
     assert found.ids == (5, 6)
     assert (found.gained.tolist(), found.lost.tolist()) == ([6, 1], [4, 0])
     assert (found.net.tolist(), found.differing.tolist(), found.samples.tolist()) == ([2, 1], [10, 1], [30, 5])
-
-
-def test_clients_that_are_dealt_anew_are_counted_apart() -> None:
-    """Client 5 of the second seed is another one."""
     found = counts([{5: change(4, 1)}, {5: change(2, 3, digest="y")}], False)
     assert found.ids == (5, 5)
     assert (found.net.tolist(), found.samples.tolist()) == ([3, -1], [15, 15])
@@ -206,10 +194,12 @@ def test_the_distribution_written_out(untouched: tuple[float, ...]) -> None:
     assert _distribution(d, s2, untouched, steps, 0.01) == pytest.approx(np.cumsum(expected / total), abs=1.5e-3)
 
 
-def test_nothing_differs() -> None:
-    """pi = 0: nobody is harmed, and that is certain."""
+def test_where_all_is_clear() -> None:
+    """Nothing differs: nobody is harmed; twenty that lose 5 of 40 are all harmed together."""
     zero = np.zeros(8)
     assert harmed(zero, zero, np.full(8, 20.0)) == Harmed(0, 0, 8)
+    found = harmed_range(counts([{k: change(1, 6, 33) for k in range(20)}], True))
+    assert found == Harmed(20, 20, 20)
 
 
 @pytest.mark.parametrize(("clients", "given"), [(1, False), (5, False), (6, True)])
@@ -230,12 +220,6 @@ def test_unchanged_predictions_do_not_hide_a_loss() -> None:
     a, b, c = norm.cdf((-0.01 - gain) / np.sqrt(variance))
     none, one = (1 - a) * (1 - b) * (1 - c), a * (1 - b) * (1 - c) + b * (1 - a) * (1 - c) + c * (1 - a) * (1 - b)
     assert _alone(gain, variance, 0.01) == pytest.approx([none, none + one, 1 - a * b * c, 1], rel=1e-4)
-
-
-def test_the_crowd_gives_the_lower_end_where_no_single_client_is_sure() -> None:
-    """Twenty clients that each win 1 and lose 6 of 40 samples: for none alone is it sure, together it is for all."""
-    found = harmed_range(counts([{k: change(1, 6, 33) for k in range(20)}], True))
-    assert found == Harmed(20, 20, 20)
 
 
 def test_a_crowd_that_loses_is_counted_among_unchanged_clients() -> None:

@@ -145,17 +145,13 @@ def test_one_method_alone_keeps_the_usual_effect() -> None:
     assert seed_effect([*one, gains(np.zeros((3, 20))), gains(np.full((2, 2), 0.1))]) == 0.2
 
 
-def test_one_seed_is_students_interval_over_clients() -> None:
-    """The same as scipy's."""
+def test_one_figure_per_seed_or_client_is_students_interval() -> None:
+    """As scipy's, over clients of one seed and over seeds of one client."""
     row = np.random.default_rng(1).normal(0.02, 0.05, 30)
     theirs = ttest_1samp(row, 0).confidence_interval(0.9)
     found = difference([dict(enumerate(row))], level=0.9)
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
     assert found.tail == pytest.approx(ttest_1samp(row, 0, alternative="greater").pvalue)
-
-
-def test_one_client_per_seed_is_students_interval_over_seeds() -> None:
-    """Nothing is left within a seed: six seeds of one client, as in scipy's interval of them."""
     rows = np.array([[0.02], [0.03], [0.01], [0.05], [0.02], [0.04]])
     theirs = ttest_1samp(rows[:, 0], 0).confidence_interval(0.95)
     for same in (True, False):

@@ -59,15 +59,6 @@ def test_refusals_that_are_not_of_an_upload_are_not_counted() -> None:
     assert kinds(careful.participation(lines, 2)) == ["refused"]
 
 
-def test_a_run_that_ended_before_the_drift() -> None:
-    """Data drift from round 4 on: three rounds do not show it, four do."""
-    (found,) = careful.drift(rounds(0.1, 0.2, 0.3), 4)
-    assert found.text == "No client's data drifted: the drift is planned for round 4, and the run ended with round 3."
-    assert careful.drift(rounds(0.1, 0.2, 0.3, 0.4), 4) == []
-    assert careful.drift(rounds(0.1), None) == []
-    assert careful.drift([], 4) == []
-
-
 def test_cohorts_that_are_smaller_than_participation_asks_for() -> None:
     """Ten clients, half of them asked for: cohorts of 3 and 5 are 4 of 5 on average. An eleventh joins in round 3 and
     eight are absent: no more than the three that are left can be drawn."""
@@ -83,25 +74,26 @@ def test_cohorts_that_are_smaller_than_participation_asks_for() -> None:
     assert careful.cohorts([], 0.5) == []
 
 
-def test_accuracy_that_still_rises() -> None:
-    """Ten rounds, two a fifth: two points more than in the fifth before is said, none is not, too few rounds is not."""
+def test_a_run_that_ended_early_or_rises_still() -> None:
+    """Two points more in the last fifth; a drift that is planned for later rounds."""
     assert kinds(careful.course(rounds(*[0.5] * 6, 0.50, 0.50, 0.52, 0.52))) == ["rising"]
     (found,) = careful.course(rounds(*[0.5] * 6, 0.50, 0.50, 0.52, 0.52), ended_early=True)
     assert found.text.endswith("end later, with a larger stop_after.")
     assert careful.course(rounds(*[0.1 * i for i in range(6)], 0.7, 0.7, 0.7, 0.7)) == []
     assert careful.course(rounds(0.1, 0.5, 0.9)) == []
+    (found,) = careful.drift(rounds(0.1, 0.2, 0.3), 4)
+    assert found.text == "No client's data drifted: the drift is planned for round 4, and the run ended with round 3."
+    assert careful.drift(rounds(0.1, 0.2, 0.3, 0.4), 4) == []
+    assert careful.drift(rounds(0.1), None) == []
+    assert careful.drift([], 4) == []
 
 
-def test_a_run_that_diverged() -> None:
-    """Said with its first round and what to try; see `test_divergence`."""
+def test_a_run_that_went_wrong() -> None:
+    """Diverged, with the first round; one cluster for more than 90 % of the clients."""
     (found,) = careful.course([round_line(2, evaluated=False, refused={3: "not-finite"})])
     assert found.text.startswith("Training diverged from round 2 on: ")
     assert "--lr" in found.text
     assert careful.course([round_line(2, refused={3: "shape"})]) == []
-
-
-def test_one_cluster_for_nearly_everybody() -> None:
-    """19 of 20 is more than 90 %, 18 of 20 is not; unknown clients do not count; two clients are no crowd."""
     (found,) = careful.clusters([4] * 19 + [1])
     assert found.text.startswith("Cluster 4 holds 19 of 20 clients")
     assert careful.clusters([4] * 18 + [1, 1]) == []

@@ -114,11 +114,15 @@ def test_terms_are_of_the_vectors_length(name: str) -> None:
         BASE.but(**{name: torch.zeros(1)})
 
 
-def test_a_pull_needs_something_to_pull_to() -> None:
-    """``mu`` alone had no effect; a center with ``mu = 0`` has none on purpose."""
+def test_terms_of_a_request() -> None:
+    """Of the vector's length; a pull needs a center."""
     with refuses(MethodError, "mu = 0.1 pulls towards center, which is not given; add center="):
         Train(torch.zeros(4), mu=0.1)
     assert Train(torch.zeros(4), mu=0.0, center=torch.ones(4)).mu == 0
+    net, batch = logit_net(2), Batch(torch.ones(1, 1), torch.tensor([1]))
+    w = torch.tensor([1.0, 0.0])
+    close(cross_entropy(net, w, batch, Bundle()), math.log(1 + math.e))
+    close(cross_entropy(net, w, batch, Bundle(offset=torch.tensor([[0.0, 2.0]]))), math.log(1 + math.exp(-1)))
 
 
 def tempered(net: Any, w: Any, batch: Any, aux: Any, by: Any = 1.0) -> Any:
@@ -154,14 +158,6 @@ def test_losses_that_may_differ_cannot_be_stacked(one: Any, other: Any) -> None:
     """Tensors and what may change are equal to themselves alone."""
     assert not stackable(BASE.but(loss=one), BASE.but(loss=other))
     assert stackable(BASE.but(loss=one), BASE.but(loss=one))
-
-
-def test_cross_entropy_adds_the_offset() -> None:
-    """Logits (1, 0) plus (0, 2), label 1: log(1 + e^-1)."""
-    net, batch = logit_net(2), Batch(torch.ones(1, 1), torch.tensor([1]))
-    w = torch.tensor([1.0, 0.0])
-    close(cross_entropy(net, w, batch, Bundle()), math.log(1 + math.e))
-    close(cross_entropy(net, w, batch, Bundle(offset=torch.tensor([[0.0, 2.0]]))), math.log(1 + math.exp(-1)))
 
 
 def test_a_requests_own_settings_beat_the_runs() -> None:

@@ -95,13 +95,16 @@ def test_a_damaged_file_is_made_again(damage: Any, cache: Path) -> None:
     assert file.read_bytes()[:32] == machine_code.hashlib.sha256(file.read_bytes()[32:]).digest()
 
 
-def test_a_folder_that_others_can_write_to_is_not_read(cache: Path) -> None:
-    """Its files are code that would be run; it is made private, and the code made again."""
+def test_cached_code_of_others_is_not_run(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that others can write to is made private; an old llvmlite counts as none."""
     net = Net(SMALL, (6,), CLASSES)
     CompiledChain(layers(net), (6,), 5)
     cache.chmod(0o777)
     assert CompiledChain(layers(net), (6,), 5).code.made
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    monkeypatch.setattr("llvmlite.__version__", "0.44.1")
+    assert why_not_compiled() == "llvmlite 0.44.1 is too old: pip install 'fedkin[fast]'"
+    assert resolved("auto") == "explicit"
 
 
 def test_files_are_deleted_half_a_year_after_their_last_use(cache: Path) -> None:
@@ -297,10 +300,3 @@ def test_without_llvmlite_everything_runs_as_before(monkeypatch: pytest.MonkeyPa
     assert torch.equal(sgd(Train(net.w0), data, net, Training(), generator(0)), explicit)
     with refuses(ConfigError, "llvmlite", "pip install"):
         sgd(Train(net.w0), data, net, Training(), generator(0), gradient="compiled")
-
-
-def test_an_old_llvmlite_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other packages bring versions whose programs would be others."""
-    monkeypatch.setattr("llvmlite.__version__", "0.44.1")
-    assert why_not_compiled() == "llvmlite 0.44.1 is too old: pip install 'fedkin[fast]'"
-    assert resolved("auto") == "explicit"

@@ -186,9 +186,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-def test_only_compiled_training_goes_with_compiled_passes() -> None:
-    """Explicit and autograd runs stay bit for bit what they are, and so do private ones and those of networks that are
-    no chains."""
+def test_only_compiled_training_goes_with_compiled_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not private runs, networks that are no chains, other gradients, or where llvmlite is missing."""
     net = network("mlp")
     job = Job(FedAvg(), net, Training(), federation(), 1)
     assert evaluating(replace(job, gradient="compiled")) is not net
@@ -198,9 +197,6 @@ def test_only_compiled_training_goes_with_compiled_passes() -> None:
     assert evaluating(replace(job, private=Private(1.0))) is net
     norm = network("norm")
     assert evaluating(replace(job, net=norm)) is norm
-
-
-def test_without_llvmlite_the_module_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     net = Net(SMALL, (6,), CLASSES)
     monkeypatch.setattr("fedkin.engines.native.why_not_compiled", lambda: "for this test")
     assert evaluating(Job(FedAvg(), net, Training(), (), 1)) is net
@@ -308,7 +304,7 @@ def client(net: Net) -> RememberingClient:
 
 
 def test_logits_of_a_model_are_computed_once_in_a_step(counted: Counted) -> None:
-    """For equal numbers, wherever they lie; what a caller writes into them is not remembered."""
+    """For equal numbers, wherever they lie; a model that changed is evaluated anew."""
     net, w, asked = counted
     c = client(net)
     first = c.logits(w)
@@ -320,9 +316,6 @@ def test_logits_of_a_model_are_computed_once_in_a_step(counted: Counted) -> None
     assert torch.equal(c.logits(w), expected)
     assert c.loss(w) == pytest.approx(float(F.cross_entropy(expected, c.data.y)))
     assert asked == [12]
-
-
-def test_a_model_that_changed_is_evaluated_anew(counted: Counted) -> None:
     net, w, asked = counted
     c = client(net)
     before = c.logits(w)

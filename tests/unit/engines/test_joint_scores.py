@@ -60,13 +60,17 @@ def test_joint_evaluations_are_those_of_the_loop(gradient: Gradient, monkeypatch
     session.close()
 
 
-def test_each_client_is_evaluated_alone_where_passes_are_not_compiled() -> None:
-    """A module may draw random numbers, which are those of one client alone."""
+def test_each_client_is_evaluated_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where passes are not compiled, or a method has a prediction of its own."""
     j = job("explicit")
     assert compiled_scores(j, tasks(j, 1, j.net.w0)) is None
     j = job()
     scores = compiled_scores(j, tasks(j, 1, j.net.w0))
     assert [len(t) for t in scores.values()] == [15] * 4
+    j = job()
+    monkeypatch.setattr(FedAvg, "predict", lambda self, net, b, x: net(b.model, x), raising=False)
+    assert compiled_scores(j, tasks(j, 1, j.net.w0)) is None
+    assert module.common_model(j, tasks(j, 1, j.net.w0)) is not None
 
 
 def test_a_failure_names_its_client() -> None:
@@ -80,14 +84,6 @@ def test_a_failure_names_its_client() -> None:
     with refuses(ClientError, "evaluate of client 7 failed in round 1"):
         list(session.map(tasks(j, 1, j.net.w0)))
     session.close()
-
-
-def test_a_prediction_of_the_method_s_own_is_made_by_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the default prediction is known to be a pass of the network."""
-    j = job()
-    monkeypatch.setattr(FedAvg, "predict", lambda self, net, b, x: net(b.model, x), raising=False)
-    assert compiled_scores(j, tasks(j, 1, j.net.w0)) is None
-    assert module.common_model(j, tasks(j, 1, j.net.w0)) is not None
 
 
 def test_answers_of_another_form_are_written_to_no_place() -> None:

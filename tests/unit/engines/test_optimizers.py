@@ -113,8 +113,8 @@ def test_engines_agree(name: str) -> None:
 
 
 # ---- settings -----------------------------------------------------------------------------------------------------
-def test_momentum_belongs_to_sgd() -> None:
-    """A run with both is refused, as is a request for momentum in a run by Adam; one for Adam leaves the run's out."""
+def test_momentum_and_the_proximal_term() -> None:
+    """Momentum belongs to SGD; at its center the pull is exactly 0."""
     with refuses(ConfigError, "momentum = 0.9", "'adam'"):
         Training(optimizer="adam", momentum=0.9)
     w = torch.zeros(1)
@@ -123,6 +123,9 @@ def test_momentum_belongs_to_sgd() -> None:
     assert Train(w, momentum=0.5, optimizer="sgd").training(Training(optimizer="adamw")).momentum == 0.5
     own = Train(w, optimizer="adam").training(Training(momentum=0.9))
     assert (own.optimizer, own.momentum) == ("adam", 0.0)
+    request = Train(NET.w0, loss=lambda net, w, batch, aux: 0.0 * w.sum(), center=NET.w0, mu=0.3)
+    training = Training(steps=3, optimizer="adam")
+    assert torch.equal(sgd(request, samples(0, 0, "train", 4), NET, training, generator(0)), NET.w0)
 
 
 def test_methods_with_formulas_for_sgd_are_refused() -> None:
@@ -161,10 +164,3 @@ def test_every_other_method_trains_by_adam(name: str) -> None:
     adaptive = tensors(play(get_method(name), replace(setting, training=training.but(optimizer="adam")), stop=2))
     assert difference(plain, adaptive) is not None
     assert all(bool(t.isfinite().all()) for n, t in adaptive.items() if "state" in n and t.is_floating_point())
-
-
-def test_the_proximal_term_is_exactly_0_at_its_center() -> None:
-    """A loss without slope leaves the start as it is, bit for bit; of rounding of .3 w - .3 w Adam would make steps."""
-    request = Train(NET.w0, loss=lambda net, w, batch, aux: 0.0 * w.sum(), center=NET.w0, mu=0.3)
-    training = Training(steps=3, optimizer="adam")
-    assert torch.equal(sgd(request, samples(0, 0, "train", 4), NET, training, generator(0)), NET.w0)

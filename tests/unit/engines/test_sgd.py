@@ -180,8 +180,8 @@ def test_an_error_inside_a_loss_stays_what_it_is() -> None:
         train({}, {"loss": lambda net, w, batch, aux: (lambda a: a)(w, batch)})
 
 
-def test_per_sample_rows_come_with_their_batch() -> None:
-    """The loss finds in ``aux`` the rows of exactly its samples, beside what is the same for all."""
+def test_what_a_batch_and_a_request_are_given() -> None:
+    """Rows per sample come with their batch; nothing that was given is written to; without samples the start stays."""
 
     def loss(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
         assert torch.equal(aux.mark[:, 0], 10 * batch.x[:, 0])
@@ -190,10 +190,6 @@ def test_per_sample_rows_come_with_their_batch() -> None:
 
     marks = Bundle(mark=torch.arange(7.0)[:, None] * 10)
     train({"epochs": 2, "batch_size": 3}, {"loss": loss, "per_sample": marks, "aux": Bundle(same=torch.tensor(5))}, n=7)
-
-
-def test_nothing_that_was_given_is_written_to() -> None:
-    """Start, center, linear term and data have the values and version counters they had."""
     given = {"start": torch.ones(1), "center": torch.zeros(1), "linear": torch.ones(1)}
     data = points(5)
     kept = {**given, "x": data.x, "y": data.y}
@@ -203,9 +199,6 @@ def test_nothing_that_was_given_is_written_to() -> None:
     assert not torch.equal(got, given["start"])
     assert all(torch.equal(t, before[n][0]) and t._version == before[n][1] for n, t in kept.items())
     assert not got.requires_grad
-
-
-def test_a_client_without_samples_keeps_its_start() -> None:
     empty = Samples(torch.empty(0, 1), torch.empty(0, dtype=torch.int64))
     for training in (Training(epochs=3), Training(steps=3)):
         got = sgd(Train(torch.ones(1), loss=to_mean), empty, SCALAR, training, generator(0))
@@ -288,12 +281,3 @@ def test_running_statistics_are_those_of_torch() -> None:
         nn.functional.cross_entropy(module(data.x[index]), data.y[index]).backward()
         optimiser.step()
     torch.testing.assert_close(sgd(Train(net.w0), data, net, training, generator(0)), net.flatten(module))
-
-
-@pytest.mark.parametrize(("n", "moves"), [(1, False), (3, True)])
-def test_a_network_with_batch_normalisation_skips_a_batch_of_one(n: int, moves: bool) -> None:
-    """One sample cannot be trained on at all; of three in batches of two, the last is left out. No error."""
-    net = _norm_net()
-    got = sgd(Train(net.w0), _norm_data(n), net, Training(batch_size=2, lr=0.1), generator(0))
-    assert torch.equal(got, net.w0) != moves
-    assert bool(got.isfinite().all())

@@ -44,7 +44,7 @@ from fedkin.engines.stacked_eval import DeviceCopies, JointPasses
 from fedkin.engines.stacked_graph import Graphs
 from fedkin.engines.stacked_scores import CommonScores
 from fedkin.engines.stacked_turns import naming
-from fedkin.methods import CAM, FedAvg, FedFomo, FeSEM, get_method
+from fedkin.methods import CAM, FedAvg, FeSEM, get_method
 from fedkin.privacy.dp_sgd import Private
 from fedkin.testing.toys import CLASSES, WIDTH, ClientData, federation, network, samples
 from refusals import refuses
@@ -420,7 +420,7 @@ def test_stacks_are_as_large_as_allowed(stacks: list[int]) -> None:
     j = job(FedAvg())
     assert agree(j, tasks(j, model=j.net.w0), Stacked("cpu", clients=4)) == []
     assert stacks == [3, 3]
-    j = job(FedAvg())
+    stacks.clear()
     assert agree(j, tasks(j, model=j.net.w0), Stacked("cpu", memory=16 / 2**20)) == []
     assert sum(stacks) == 6
     assert 1 < len(stacks) < 6
@@ -617,21 +617,6 @@ def test_clients_are_asked_where_models_or_the_round_are_of_another_kind(program
     assert len(programs) == 6
 
 
-def test_what_predictions_were_made_with_stays_until_they_are_taken() -> None:
-    """Else another model may come to lie at its address, and be taken for it."""
-    j = job(FedAvg())
-    session, _ = elsewhere(j)
-    model, data = j.net.w0.clone(), j.shards[0].test
-    there = weakref.ref(model)
-    session._joint.expect([(Bundle(model=model), data)])
-    session._joint.compute()
-    session._copies.forget()  # as they do of themselves where there is no room
-    del model
-    assert there() is not None
-    assert session._joint.take(Bundle(model=there()), data) is not None
-    assert there() is None
-
-
 def test_clients_of_one_model_are_evaluated_in_one_pass(predictions: list[int]) -> None:
     """Six clients of 4 test samples, and 3 for validation of all but one; of IFCA's a pass for each cluster that
     was chosen."""
@@ -647,6 +632,7 @@ def test_clients_of_one_model_are_evaluated_in_one_pass(predictions: list[int]) 
     list(session.map(tasks(j, "evaluate", model=model)))
     assert ups.count(j.net.size) == 1
     assert len(session._copies._kept) == 1
+    predictions.clear()
     j = job(get_method("ifca"))
     got, _ = answered(j, tasks(j, "evaluate", centres=torch.stack([j.net.fresh(i) for i in range(3)])))
     chosen = {int(a.reply.cluster) for a in got.values()}
@@ -655,7 +641,7 @@ def test_clients_of_one_model_are_evaluated_in_one_pass(predictions: list[int]) 
 
 
 def test_a_tensor_that_changes_moves_again() -> None:
-    """The device's copy is of the values at the time; another tensor at the same address is another one."""
+    """The device's copy is of the values at the time; what predictions were made with stays until they are taken."""
     place = elsewhere_place()
     copies, w = DeviceCopies(place), torch.zeros(9)
     first = copies.bundle(Bundle(w=w)).w
@@ -664,6 +650,17 @@ def test_a_tensor_that_changes_moves_again() -> None:
     assert torch.equal(copies.bundle(Bundle(w=w)).w, w)
     assert not torch.equal(first, w)
     assert place.ups == [9, 9]
+    j = job(FedAvg())
+    session, _ = elsewhere(j)
+    model, data = j.net.w0.clone(), j.shards[0].test
+    there = weakref.ref(model)
+    session._joint.expect([(Bundle(model=model), data)])
+    session._joint.compute()
+    session._copies.forget()  # as they do of themselves where there is no room
+    del model
+    assert there() is not None
+    assert session._joint.take(Bundle(model=there()), data) is not None
+    assert there() is None
 
 
 def test_samples_are_kept_by_client_and_part() -> None:
@@ -690,23 +687,6 @@ def test_samples_are_kept_by_client_and_part() -> None:
     assert place.data.left == 1
     place.data.forget()
     assert place.data.left == room + 1
-
-
-def test_what_clients_look_up_is_computed_on_the_device() -> None:
-    """Losses, logits and features of the training part, of the validation part (FedFomo) and with an offset (Fed-CAM)
-    are the loop's."""
-    j = job(FedFomo())
-    received = {"models": torch.stack([j.net.w0, j.net.fresh(1)]), "ids": torch.tensor([8, 9])}
-    session, ups = elsewhere(j)
-    got = {a.client: a.reply for a in session.map(tasks(j, **received))}
-    wanted, _ = answered(j, tasks(j, **received), Loop())
-    for i, answer in wanted.items():
-        torch.testing.assert_close(got[i].gains, answer.reply.gains)
-    assert ups
-    assert (
-        agree(job(CAM(inner=FeSEM(), warmup=0)), tasks(j, "evaluate", **{"model": j.net.w0, "inner.model": j.net.w0}))
-        == []
-    )
 
 
 @pytest.mark.parametrize(
@@ -738,23 +718,6 @@ def test_a_network_that_fails_on_the_device_is_evaluated_on_the_host(
     (note,) = session.notes
     assert note.endswith(str(error).splitlines()[0].partition(".")[0])
     assert len(seen) == asked
-
-
-@pytest.mark.parametrize("tf32", [False, True])
-def test_a_gpu_rounds_factors_only_where_that_was_asked_for(tf32: bool) -> None:
-    """Both switches of torch while the engine works, and as they were afterwards."""
-    switches = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = [s.allow_tf32 for s in switches]
-    seen: list[list[bool]] = []
-
-    def client_update(self: Method, c: Client) -> Bundle:
-        seen.append([s.allow_tf32 for s in switches])
-        return Bundle()
-
-    j = job(method(client_update=client_update))
-    answered(j, tasks(j)[:1], Stacked("cpu", tf32=tf32))
-    assert seen == [[tf32, tf32]]
-    assert [s.allow_tf32 for s in switches] == before
 
 
 def precisions_are_put_back() -> bool:

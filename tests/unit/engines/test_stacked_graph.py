@@ -109,15 +109,6 @@ def test_a_recording_gives_what_the_steps_give(training: Training, request_: dic
     assert said == []
 
 
-def test_a_recording_has_adam_s_moments(recorded: Made) -> None:
-    """Two graphs in a row (8 steps and 1), the second from the moments and the number of steps that the first left."""
-    graphs = Graphs(Place("cpu", 0.0, False), pytest.fail)
-    for _ in range(3):
-        equal(asked((4, 4), Training(steps=9, batch_size=4, optimizer="adam")), graphs)
-    assert kept(graphs) == {2: [1, 4, 8]}
-    assert (graphs.recordings, graphs.played, graphs.single) == (3, 1 + 9, 9 + 8)
-
-
 def test_only_shapes_that_come_often_are_recorded(recorded: Made) -> None:
     """Three steps of one shape are taken as they come, and those of the second round, as they began before the fourth;
     in the third they are recorded, once, and from then on a round is one replay."""
@@ -130,14 +121,24 @@ def test_only_shapes_that_come_often_are_recorded(recorded: Made) -> None:
     assert (graphs.recordings, graphs.played, graphs.single) == (1, 6, 9)
 
 
-def test_segments_of_any_length_are_played_from_few_graphs(recorded: Made) -> None:
-    """Of 7, 3, 11 and 6 steps: of 1, 2, 4 and 8, which add up to all of them."""
+def test_graphs_are_few(recorded: Made) -> None:
+    """Steps of any length from graphs of 1, 2, 4 and 8; each row has the step size of its epoch; Adam's moments go
+    on."""
     graphs = Graphs(Place("cpu", 0.0, False), pytest.fail)
     for steps in (7, 3, 11, 6, 11):
         equal(asked((8, 8), Training(steps=steps, batch_size=4, momentum=0.5)), graphs)
     assert kept(graphs) == {2: [1, 2, 4, 8]}
     assert graphs.played + graphs.single == 7 + 3 + 11 + 6 + 11
     assert graphs.played == 3 + 3 + 2 + 11  # what was recorded before
+    graphs = Graphs(Place("cpu", 0.0, False), pytest.fail)
+    for _ in range(2):
+        equal(asked((8, 4), Training(steps=8, batch_size=4, epoch_decay=0.8)), graphs)
+    assert (len(recorded), graphs.played, graphs.single) == (1, 3 + 8, 4 + 1)
+    graphs = Graphs(Place("cpu", 0.0, False), pytest.fail)
+    for _ in range(3):
+        equal(asked((4, 4), Training(steps=9, batch_size=4, optimizer="adam")), graphs)
+    assert kept(graphs) == {2: [1, 4, 8]}
+    assert (graphs.recordings, graphs.played, graphs.single) == (3, 1 + 9, 9 + 8)
 
 
 def test_a_graph_that_computes_other_numbers_is_not_used(recorded: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,21 +205,22 @@ def test_memory_of_recordings_goes_with_the_last_one(recorded: Made, monkeypatch
     assert graphs._room == room - made.taken - 1000
 
 
-def test_each_row_has_the_step_size_of_its_epoch(recorded: Made) -> None:
-    """A client of 8 samples is in its second epoch when one of 4 is in its third."""
-    graphs = Graphs(Place("cpu", 0.0, False), pytest.fail)
-    for _ in range(2):
-        equal(asked((8, 4), Training(steps=8, batch_size=4, epoch_decay=0.8)), graphs)
-    assert (len(recorded), graphs.played, graphs.single) == (1, 3 + 8, 4 + 1)
-
-
-def test_few_recordings_are_made_for_a_stack_whose_clients_finish_one_after_another(recorded: Made) -> None:
-    """Clients of 4 to 48 samples take their steps as twelve rows, eleven, ... one."""
+def test_few_recordings_and_memory(recorded: Made) -> None:
+    """Rows of 12 down to one need five recordings; forgetting frees them, and they may take half each time."""
     graphs = Graphs(Place("cpu", 0.0, False), pytest.fail)
     for t in range(7):
         equal(asked(tuple(range(4, 49, 4)), Training(batch_size=4, lr=0.1 / (t + 1), momentum=0.5)), graphs)
     assert kept(graphs) == {rows: [1] for rows in (1, 2, 4, 8, 12)}
     assert len(recorded) == 5
+    place = Place("cpu", 0.0, False)
+    graphs = Graphs(place, lambda _: None)
+    assert not graphs.give_up()
+    room = graphs._room
+    for count, left in ((1, room // 2), (2, room // 4)):
+        train(asked((8, 8), Training(steps=8, batch_size=4)), NET, place, graphs)
+        assert len(recorded) == count
+        assert graphs.give_up()
+        assert graphs._room == left
 
 
 def test_dropout_draws_the_same_whenever_a_step_is_recorded(recorded: Made) -> None:
@@ -351,19 +353,6 @@ def test_what_recordings_work_in_is_not_free(monkeypatch: pytest.MonkeyPatch) ->
     place = Place("cpu", 0.0, False)
     place.cuda, place.recorded = True, 300
     assert place._free() == 1100
-
-
-def test_forgetting_frees_what_was_recorded(recorded: Made) -> None:
-    """Afterwards a shape that comes often is recorded anew; for want of memory recordings may take half each time."""
-    place = Place("cpu", 0.0, False)
-    graphs = Graphs(place, lambda _: None)
-    assert not graphs.give_up()
-    room = graphs._room
-    for count, left in ((1, room // 2), (2, room // 4)):
-        train(asked((8, 8), Training(steps=8, batch_size=4)), NET, place, graphs)
-        assert len(recorded) == count
-        assert graphs.give_up()
-        assert graphs._room == left
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU, this machine has none")

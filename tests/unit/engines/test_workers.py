@@ -323,17 +323,6 @@ def test_a_worker_that_dies_is_named_with_the_order_it_was_at(client: int, code:
     assert all(gone(pid) for pid in started)
 
 
-def test_a_worker_killed_between_rounds_is_an_error() -> None:
-    """Also when nothing was running: the next round says so."""
-    j = job(method())
-    with closing(Workers(2).start(j)) as session:
-        list(session.map(tasks(j)))
-        os.kill(pids(session)[0], signal.SIGKILL)
-        assert until(lambda: gone(pids(session)[0]))
-        with refuses(EngineError, "code -9"):
-            list(session.map(tasks(j, 2)))
-
-
 def test_after_an_error_the_session_is_over() -> None:
     """Answers of unfinished tasks must not be taken for those of the next round; nor may a closed session be silent."""
 

@@ -61,7 +61,7 @@ def test_training_alone() -> None:
 
 
 def test_a_partner_is_measured_in_eval_mode() -> None:
-    """Its logits are those of running statistics, which stay as they are."""
+    """Its statistics stay; a loss that knows no partner is refused."""
     net, data = mlp_with_batchnorm(), federation()[1].train
     client, h = ByHand(Local(), net, [data]).client(0), net.w0
     before = h.clone()
@@ -69,10 +69,6 @@ def test_a_partner_is_measured_in_eval_mode() -> None:
     assert isinstance(request, Train)
     assert torch.equal(request.per_sample.offset, net(h, data.x))
     assert torch.equal(h, before)
-
-
-def test_a_loss_that_knows_no_partner_is_refused() -> None:
-    """It would train f as if it were alone."""
     client = ByHand(Local(), mlp(), [federation()[0].train]).client(0)
     with refuses(MethodError, "trains by head_loss cannot be wrapped"):
         next(train_both(client, client.w0, program(client.w0, head_loss), "simultaneous"))

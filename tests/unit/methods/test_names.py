@@ -53,13 +53,23 @@ def test_what_an_unknown_name_may_mean(name: str, message: str) -> None:
         get_method(name)
 
 
-def test_other_names_lead_to_methods() -> None:
-    """Each name in a message is one that is accepted, and none of the other names is."""
+def test_names_mean_one_method() -> None:
+    """Other names lead to methods that are accepted; settings in a name are written in one way and are its values."""
     for other, here in _OTHER_NAMES.items():
         assert canonical(other) == other
         for name in here.replace(" and ", ", ").split(", "):
             get_method(name)
     assert get_method(_OTHER_NAMES["silobn"]).title == "SiloBN"
+    assert canonical("FedProx@mu=.10") == "fedprox@mu=0.1"
+    assert canonical("DA_PFL@include-self=True, lam=1e-1") == "da-pfl@include_self=true,lam=0.1"
+    assert canonical("FedProx@mu=.10-safe") == "fedprox@mu=0.1-safe"
+    assert canonical("./a@b/own.py:Mine@step-size=1") == "./a@b/own.py:Mine@step_size=1"
+    assert get_title("./a@b/own.py:Mine@step_size=1,k=x") == "Mine (step_size=1, k=x)"
+    assert get_title("./a@b/own.py:Mine@k=1-safe") == "Mine (k=1)-safe"
+    assert title_of(described("fedprox@mu=0.1", FedProx(mu=0.1), training=Training(lr=1.0))) == "FedProx (mu=0.1)"
+    for name, method in {"fedprox@mu=0.1": FedProx(mu=0.2), "fedprox@mu=0.1-safe": Safe(FedProx(mu=0.2))}.items():
+        with refuses(ConfigError, "other values than its name"):
+            described(name, method)
 
 
 # ---- settings in a name ---------------------------------------------------------------------------------------------
@@ -84,16 +94,6 @@ def test_a_method_with_settings_in_its_name(name: str, method: object, title: st
     assert (get_method(name), get_title(name), settings_in(name), canonical(name)) == (method, title, fields, name)
 
 
-def test_settings_in_names_are_written_in_one_way() -> None:
-    """Strokes in fields, spaces and digits do not make two methods of one."""
-    assert canonical("FedProx@mu=.10") == "fedprox@mu=0.1"
-    assert canonical("DA_PFL@include-self=True, lam=1e-1") == "da-pfl@include_self=true,lam=0.1"
-    assert canonical("FedProx@mu=.10-safe") == "fedprox@mu=0.1-safe"
-    assert canonical("./a@b/own.py:Mine@step-size=1") == "./a@b/own.py:Mine@step_size=1"
-    assert get_title("./a@b/own.py:Mine@step_size=1,k=x") == "Mine (step_size=1, k=x)"
-    assert get_title("./a@b/own.py:Mine@k=1-safe") == "Mine (k=1)-safe"
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -115,11 +115,3 @@ def test_settings_that_do_not_fit_are_named(name: str, message: str) -> None:
     """Form, field and value, each with the name as it was written."""
     with refuses(ConfigError, message):
         get_method(name)
-
-
-def test_a_name_that_says_other_settings_is_refused() -> None:
-    """A row of a table called mu=0.1 has that value."""
-    assert title_of(described("fedprox@mu=0.1", FedProx(mu=0.1), training=Training(lr=1.0))) == "FedProx (mu=0.1)"
-    for name, method in {"fedprox@mu=0.1": FedProx(mu=0.2), "fedprox@mu=0.1-safe": Safe(FedProx(mu=0.2))}.items():
-        with refuses(ConfigError, "other values than its name"):
-            described(name, method)

@@ -319,12 +319,21 @@ def test_a_server_cannot_leave_the_noise_out() -> None:
 
 
 # ---- names and settings --------------------------------------------------------------------------------------------
-def test_flags_reach_the_innermost_method() -> None:
-    """In --set and in sweeps fields go by their own names, however deep the method is wrapped."""
+def test_safe_forms_and_fields_in_comparisons() -> None:
+    """Fields go by their own names however deep; uploads that are hidden send no numbers."""
     plan, _ = compare_flags(["ifca-cam-safe", "--set", "ifca-cam-safe.clusters=4", "ifca-cam-safe.mode=best"])
     assert method_of(plan.settings("ifca-cam-safe", 0)) == Safe(inner=CAM(inner=IFCA(clusters=4)), mode="best")
     swept = Sweep(described("ifca-cam-safe"), {"method.clusters": (2, 4)})
     assert method_of(swept.settings({"method.clusters": 4}, 0)) == Safe(inner=CAM(inner=IFCA(clusters=4)))
+    plan = Comparison(
+        ("fedper",),
+        safe=True,
+        base=Settings().but(aggregation=Aggregation(secure=True), run=RunSettings(participation=1.0)),
+    )
+    assert plan.settings("fedper-safe", 0).method["send_numbers"] is False
+    plan = Comparison(("fedper",), safe=True, base=Settings().but(privacy=Privacy(noise_multiplier=1.0)))
+    assert plan.settings("fedper-safe", 0).method["send_numbers"] is False
+    assert Comparison(("fedper",), safe=True).settings("fedper-safe", 0).method["send_numbers"] is True
 
 
 def test_a_comparison_with_safe_forms(tmp_path: Path) -> None:
@@ -353,19 +362,6 @@ def test_a_comparison_with_safe_forms(tmp_path: Path) -> None:
     assert again.settings(again.names[-1], 0).method["inner"]["step"] == 0.25
     with refuses(ConfigError, "safe must be true or false, got 1"):
         comparison_from({"methods": ["fedavg"], "safe": 1}, "x")
-
-
-def test_safe_forms_send_nothing_where_uploads_are_hidden() -> None:
-    """In a comparison with secure aggregation: a setting of each run, not of the plan."""
-    plan = Comparison(
-        ("fedper",),
-        safe=True,
-        base=Settings().but(aggregation=Aggregation(secure=True), run=RunSettings(participation=1.0)),
-    )
-    assert plan.settings("fedper-safe", 0).method["send_numbers"] is False
-    plan = Comparison(("fedper",), safe=True, base=Settings().but(privacy=Privacy(noise_multiplier=1.0)))
-    assert plan.settings("fedper-safe", 0).method["send_numbers"] is False
-    assert Comparison(("fedper",), safe=True).settings("fedper-safe", 0).method["send_numbers"] is True
 
 
 def test_what_was_only_imported_is_refused_under_its_safe_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,19 +60,6 @@ def replies(client: int, change: Any) -> Touch:
     return touch
 
 
-def test_rows_of_a_sample_follow_its_ids() -> None:
-    """A sample may give its ids in any order; later steps see them ascending, and what else was drawn with them."""
-    found: list[tuple[list[int], list[int]]] = []
-
-    def distribute(self: Method, s: Bundle, r: Round) -> Download:
-        found.append((r.ids.tolist(), r.drawn.ten.tolist()))
-        return to_all(model=s.model)
-
-    sample = {"sample": lambda self, s, r: Bundle(ids=r.ids.flip(0), ten=10 * r.ids.flip(0))}
-    reports(variant(**sample, distribute=distribute, deliver=FedAvg.distribute), plan={"rounds": 1})
-    assert found == [([0, 1, 2, 3, 4, 5], [0, 10, 20, 30, 40, 50])]
-
-
 # ---- the plan -----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("replies", "method", "clients", "more", "facts"),
@@ -119,16 +106,11 @@ def test_cohorts_are_the_same_for_every_method_of_a_seed() -> None:
 
 # ---- bytes --------------------------------------------------------------------------------------------------------
 def test_bytes_are_those_of_the_numbers_sent() -> None:
-    """FedAvg: a model down and one up for each of four clients; in round 1 also six sizes of eight bytes."""
+    """A model down and one up for four clients, six sizes in round 1; evaluations are counted apart."""
     first, *rest = reports(FedAvg())
     assert first.bytes_down == 4 * 4 * P
     assert first.bytes_up == 4 * 4 * P + 6 * 8
     assert {(r.bytes_down, r.bytes_up) for r in rest} == {(16 * P, 16 * P)}
-
-
-def test_bytes_of_evaluations_are_counted_apart() -> None:
-    """FedAvg, evaluated in the second and the fourth round of fourteen: a model to each of six clients, in no other
-    figure; DA-PFL's clients predict with what they have."""
     plan = {"rounds": 14, "eval_every": 2}
     found = reports(FedAvg(), plan=plan)
     assert [r.bytes_evaluation for r in found[:4]] == [0, 6 * 4 * P, 0, 6 * 4 * P]
@@ -136,12 +118,17 @@ def test_bytes_of_evaluations_are_counted_apart() -> None:
     assert {r.bytes_evaluation for r in reports(DAPFL(), plan=plan)} == {0}
 
 
-def test_what_clients_say_of_themselves_is_counted_when_they_join() -> None:
-    """DA-PFL: size and three class counts of eight bytes each, for four clients in round 1 and two in round 3."""
+def test_bytes_of_joining_and_of_lost_answers() -> None:
+    """Counts of newcomers; lost answers are not counted up, refused ones are."""
     found = reports(DAPFL(), joins=join_rounds(6, "2@3"))
     up = [r.bytes_up - len(r.answered) * 4 * P for r in found]
     assert up == [4 * 32, 0, 2 * 32]
     assert [r.joined for r in found] == [[0, 1, 2, 3], [], [4, 5]]
+    cohort = reports(FedAvg())[1].cohort
+    lost = reports(FedAvg(), lose({2: cohort[:1]}))[1]
+    bad = reports(FedAvg(), replies(cohort[0], lambda b: b.but(model=b.model / 0)))[1]
+    assert (lost.bytes_down, lost.bytes_up) == (16 * P, 12 * P)
+    assert (bad.bytes_down, bad.bytes_up) == (16 * P, 16 * P)
 
 
 def test_rows_are_counted_for_those_who_get_them() -> None:
@@ -153,15 +140,6 @@ def test_rows_are_counted_for_those_who_get_them() -> None:
 
     found = reports(variant(distribute=distribute))
     assert [r.bytes_down for r in found] == [4 * 4 * P + 40] * 3
-
-
-def test_lost_answers_are_not_counted_and_refused_ones_are() -> None:
-    """Bytes up are what reached the server; bytes down what was sent."""
-    cohort = reports(FedAvg())[1].cohort
-    lost = reports(FedAvg(), lose({2: cohort[:1]}))[1]
-    bad = reports(FedAvg(), replies(cohort[0], lambda b: b.but(model=b.model / 0)))[1]
-    assert (lost.bytes_down, lost.bytes_up) == (16 * P, 12 * P)
-    assert (bad.bytes_down, bad.bytes_up) == (16 * P, 16 * P)
 
 
 # ---- refusals -----------------------------------------------------------------------------------------------------
@@ -319,18 +297,14 @@ def test_rounds_pass_while_nobody_is_there(name: str) -> None:
 
 
 # ---- reports ------------------------------------------------------------------------------------------------------
-def test_what_is_missing_is_told() -> None:
-    """Ids and reasons of those who did not answer; the server acknowledges only the others."""
+def test_missing_answers_are_told_and_few_abandon_the_round() -> None:
+    """The server acknowledges the others only; with too few nothing changes."""
     cohort = reports(FedAvg())[1].cohort
     trial = play(FedAvg(), Setting(plan=Plan(3, 0.7)), touch=lose({2: cohort[:2]}))
     assert refused(trial.reports[1]) == dict.fromkeys(cohort[:2], "gone")
     assert trial.reports[1].answered == cohort[2:]
     assert all(int(trial.moments[2].server.acks[i]) != 2 for i in cohort[:2])
     assert all(int(trial.moments[2].server.acks[i]) == 2 for i in cohort[2:])
-
-
-def test_a_round_with_too_few_answers_is_abandoned() -> None:
-    """Two of four are lost in round 2 and three are wanted: nothing changes, nobody is acknowledged; then on."""
     cohort = reports(FedAvg())[1].cohort
     trial = play(FedAvg(), Setting(plan=Plan(3, 0.7, min_replies=3)), touch=lose({2: cohort[:2]}))
     assert [r.abandoned for r in trial.reports] == [False, True, False]

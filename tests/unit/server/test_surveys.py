@@ -75,15 +75,11 @@ def said(t: TrialRun, round: int) -> list[float]:
 
 
 def test_everybody_who_is_there_is_asked_before_the_round() -> None:
-    """In round 2 all six answer, although two train; before it nobody did."""
+    """In round 2 all six answer, although two train: 24 bytes each way."""
     t = trial(variant())
     assert said(t, 1) == [-1] * 6
     assert said(t, 2) == [0, 10, 20, 30, 40, 50]
     assert len(t.reports[1].cohort) == 2
-
-
-def test_questions_and_answers_are_counted() -> None:
-    """Six questions and six answers of one float: 24 bytes more each way than in a round without."""
     plain, asked = trial(variant()).reports[:2]
     assert asked.bytes_down - plain.bytes_down == 24
     joining = 6 * 8  # round 1 carries the sizes of the newcomers
