@@ -171,7 +171,7 @@ def test_local_sgd_exists_once() -> None:
     meta-step, whose value depends on a gradient; and of one number, to see whether a forked process can."""
     assert files_that_call(".autograd.grad") == ["engines/forks.py", "engines/steps.py", "methods/per_fedavg.py"]
     # the passes that are written out, and the two places that walk them; and those of the compiled program
-    passes = ["engines/compiled/kernels.py", "engines/explicit.py", "engines/steps.py"]
+    passes = ["engines/compiled/program.py", "engines/explicit.py", "engines/steps.py"]
     assert files_that_call(".backward") == passes
     # a sample's own gradient for private training, a stack of clients' for GPUs, whose convolutions are timed alone;
     # the step is that of terms.py

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING
 
 from fedkin.core import Bundle, ClientError, ConfigError, EngineError, FedkinError, errors
 from fedkin.core.machine import cores
-from fedkin.engines.arena import AnswerRows, Arena, Layout, Ring, layout_of
 from fedkin.engines.forks import children_can_train, forking
 from fedkin.engines.joint_scores import common_model
 from fedkin.engines.orders import TOKEN_BYTES, Order, OrderHeading, OrderToken, OrderWords
-from fedkin.engines.shared import ALIGN, Slab, SlabEntry, slab_bytes
+from fedkin.engines.shared import ALIGN, AnswerRows, Arena, Layout, Ring, Slab, SlabEntry, layout_of, slab_bytes
 from fedkin.engines.tasks import Answer, Job, Step, Task
 from fedkin.engines.worker import Doing, Failure, PendingReply, SharedMemory, main
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin.core import Bundle, stack
-from fedkin.engines.arena import AnswerRows, Arena, Ring, layout_of
+from fedkin.engines.shared import AnswerRows, Arena, Ring, layout_of
 
 SIZE = 4096
 

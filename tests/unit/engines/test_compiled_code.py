@@ -30,9 +30,9 @@ from refusals import refuses
 pytest.importorskip("llvmlite")
 
 from fedkin.engines.compiled import machine_code
+from fedkin.engines.compiled.code import host
 from fedkin.engines.compiled.layout import Layout
 from fedkin.engines.compiled.request import CompiledChain, RequestTerms
-from fedkin.engines.compiled.target import host
 from fedkin.engines.compiled.units import units_of
 
 MAKE = one_of_each(9)

@@ -12,8 +12,8 @@ from fedkin.core import Bundle, ClientError, Samples, Training
 from fedkin.core.samples import ClientData
 from fedkin.core.settings import Gradient
 from fedkin.engines import Answer, Job, Loop, Task, Workers
-from fedkin.engines.arena import Arena, layout_of
 from fedkin.engines.joint_scores import compiled_scores
+from fedkin.engines.shared import Arena, layout_of
 from fedkin.engines.workers import WorkersSession
 from fedkin.methods import FedAvg
 from fedkin.testing.toys import federation, network

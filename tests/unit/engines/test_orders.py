@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedkin.core import Bundle
-from fedkin.engines.arena import AnswerColumn
 from fedkin.engines.orders import TOKEN_BYTES, OrderHeading, OrderToken, OrderWords
-from fedkin.engines.shared import Slab
+from fedkin.engines.shared import AnswerColumn, Slab
 from fedkin.engines.tasks import Step
 
 INT, LONG = st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1)

@@ -38,11 +38,9 @@ from fedkin.data.shelf import write
 from fedkin.engines import Answer, Job, Loop, Stacked, Task
 from fedkin.engines.forks import in_child
 from fedkin.engines.stacked import StackedSession
-from fedkin.engines.stacked_data import DeviceData
-from fedkin.engines.stacked_device import Place, failed, full
-from fedkin.engines.stacked_eval import DeviceCopies, JointPasses
+from fedkin.engines.stacked_device import DeviceData, Place, failed, full
+from fedkin.engines.stacked_eval import CommonScores, DeviceCopies, JointPasses
 from fedkin.engines.stacked_graph import Graphs
-from fedkin.engines.stacked_scores import CommonScores
 from fedkin.engines.stacked_turns import naming
 from fedkin.methods import CAM, FedAvg, FeSEM, get_method
 from fedkin.privacy.dp_sgd import Private

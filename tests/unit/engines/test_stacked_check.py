@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedkin.engines.stacked_check import Check
 from fedkin.engines.stacked_device import Place
+from fedkin.engines.stacked_graph import Check
 from fedkin.engines.stacked_rows import StackRows
 
 Step = Callable[[StackRows], None]

@@ -130,6 +130,7 @@ def test_graphs_are_few(recorded: Made) -> None:
     assert kept(graphs) == {2: [1, 2, 4, 8]}
     assert graphs.played + graphs.single == 7 + 3 + 11 + 6 + 11
     assert graphs.played == 3 + 3 + 2 + 11  # what was recorded before
+    recorded.clear()
     graphs = Graphs(Place("cpu", 0.0, False), pytest.fail)
     for _ in range(2):
         equal(asked((8, 4), Training(steps=8, batch_size=4, epoch_decay=0.8)), graphs)
@@ -212,6 +213,7 @@ def test_few_recordings_and_memory(recorded: Made) -> None:
         equal(asked(tuple(range(4, 49, 4)), Training(batch_size=4, lr=0.1 / (t + 1), momentum=0.5)), graphs)
     assert kept(graphs) == {rows: [1] for rows in (1, 2, 4, 8, 12)}
     assert len(recorded) == 5
+    recorded.clear()
     place = Place("cpu", 0.0, False)
     graphs = Graphs(place, lambda _: None)
     assert not graphs.give_up()

@@ -9,7 +9,7 @@ import pytest
 from fedkin.core import Training
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches, orders
-from fedkin.engines.stacked_plan import Orders, StackPlan, plan, steps_of
+from fedkin.engines.stacked_rows import Orders, StackPlan, plan, steps_of
 
 
 def drawn(sizes: list[int], training: Training, *, skip_single: bool = False) -> list[Orders]:

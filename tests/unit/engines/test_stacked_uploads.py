@@ -17,9 +17,9 @@ from fedkin.core.rows import _mixed_there, mix
 from fedkin.core.seeds import generator
 from fedkin.core.settings import Settings
 from fedkin.engines import Job, Loop, Session, Stacked, Task
-from fedkin.engines.as_trained import SealedVector, require_as_trained
 from fedkin.engines.stacked import StackedSession
 from fedkin.engines.stacked_device import Place
+from fedkin.engines.stacked_turns import SealedVector, require_as_trained
 from fedkin.experiment.run import _means_only
 from fedkin.methods import METHODS, FedAvg
 from fedkin.privacy.dp_sgd import Private
