@@ -44,8 +44,6 @@ def test_methods_are_frozen_dataclasses_with_documented_fields(cls: type[Method]
             assert isinstance(after, ast.Expr), f"{cls.__name__}.{ast.unparse(node.target)} has no docstring"
 
 
-
-
 def test_presets() -> None:
     """Named settings; changes on top; an unknown name lists those there are."""
     assert preset(DAPFL, "paper") == DAPFL()

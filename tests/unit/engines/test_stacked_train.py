@@ -223,25 +223,19 @@ def kind(training: Training = TRAININGS["plain"], **changes: Any) -> object:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"epochs": 3}, {"steps": 2}, {"batches": 0}, {"center": noise("c"), "mu": 1.0}, {"lr": 0.1}, {"batch_size": 4}],
-)
-def test_what_requests_of_one_stack_may_differ_in(changes: dict[str, Any]) -> None:
-    """Number of steps, which batches, the proximal term; and settings of its own that are the run's."""
-    assert kind(**changes) == kind()
-
-
-@pytest.mark.parametrize(
-    "changes",
+    ("changes", "same"),
     [
-        *({"lr": 0.2}, {"batch_size": 5}, {"momentum": 0.1}, {"weight_decay": 0.1}, {"loss": near}, {"only": NET.head}),
-        *({"clip": 1.0}, {"linear": noise("l")}, {"prox_after": True}, {"aux": Bundle(a=torch.zeros(2))}),
-        {"per_sample": Bundle(a=torch.zeros(9, 2))},
-        {"optimizer": "adam"},
+        *(({n: v}, True) for n, v in {"epochs": 3, "steps": 2, "batches": 0, "lr": 0.1, "batch_size": 4}.items()),
+        ({"center": noise("c"), "mu": 1.0}, True),
+        *(({n: v}, False) for n, v in {"lr": 0.2, "batch_size": 5, "momentum": 0.1, "loss": near, "clip": 1.0}.items()),
+        *(({n: v}, False) for n, v in {"only": NET.head, "linear": noise("l"), "prox_after": True}.items()),
+        *(({n: Bundle(a=torch.zeros(9, 2))}, False) for n in ("aux", "per_sample")),
+        *(({n: v}, False) for n, v in {"weight_decay": 0.1, "optimizer": "adam"}.items()),
     ],
 )
-def test_what_keeps_requests_apart(changes: dict[str, Any]) -> None:
-    assert kind(**changes) != kind()
+def test_what_requests_of_one_stack_may_differ_in(changes: dict[str, Any], same: bool) -> None:
+    """Number of steps, which batches, the proximal term, settings of its own that are the run's; nothing else."""
+    assert (kind(**changes) == kind()) == same
 
 
 # ---- where tensors are --------------------------------------------------------------------------------------------
