@@ -10,9 +10,6 @@ import pytest
 import torch
 
 from fedkin.core import ClientData, Samples
-from fedkin.experiment.run import run_settings
-from fedkin.record.result import Result
-from folders import small
 
 ROOT = Path(__file__).parents[2]
 BENCH = runpy.run_path(str(ROOT / "bench" / "no_harm.py"))
@@ -75,28 +72,3 @@ def test_a_sure_loss_passes_a_sign_test(monkeypatch: pytest.MonkeyPatch) -> None
     test = Samples(torch.zeros(6, 1), torch.zeros(6, dtype=torch.int64))
     client = ClientData(test, test, test)
     assert RUNS["surely_lost"](None, None, None, client).tolist() == [False, True, False, False]
-
-
-# ---- methods of the catalogue --------------------------------------------------------------------------------------
-def test_goals_are_counted_by_client_and_seed(tmp_path: Path) -> None:
-    """A method and its safe form in another mode next to Local: means of the gains, clients that are more than a point
-    below, and those of them whose loss passes a sign test, which is none of few samples."""
-    for name, fields in (("local", {}), ("fedavg", {}), ("fedavg-safe", {"mode": "best"})):
-        run_settings(small(name, fields, data={"clients": 6, "validation": 0.25}), out=tmp_path / "a" / name)
-    tables = runpy.run_path(str(ROOT / "reproduce" / "catalogue" / "table.py"))
-    runs = tables["runs_of"](tmp_path / "a")
-    assert [run.title for run in runs] == ["Local", "FedAvg", "FedAvg-safe (best)"]
-    row = list(tables["goals"]("a", runs).values())
-    by = [Result.finished_in(tmp_path / "a" / name).by_client for name in ("local", "fedavg", "fedavg-safe")]
-    gains = [[by[i][c] - by[0][c] for c in range(6)] for i in (1, 2)]
-    mean = [sum(each) / 6 for each in gains]
-    assert row[:3] == ["a", "1", "1"]
-    assert row[3:6] == [f"{100 * v:+.1f}" for v in (mean[0], max(mean[0], 0), mean[1])]
-    assert row[6:8] == [str(sum(g < -0.01 for g in each)) for each in gains]
-    assert row[10:] == ["6", *(f"{100 * min(each):.0f}" for each in gains)]
-    assert int(row[6]) > 0
-    local, fedavg = tables["figures"]("a", runs)
-    assert [local["method"], fedavg["method"]] == ["Local", "FedAvg"]
-    assert local["safe: gain"] == local["safe: worst 10 %"] == ""
-    assert [fedavg["gain"], fedavg["safe: gain"]] == [row[3], row[5]]
-    assert tables["behind"](runs) == (["FedAvg"] if mean[1] < max(mean[0], 0) - 0.003 else [])

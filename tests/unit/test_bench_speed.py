@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +40,6 @@ def test_the_operations_of_a_step_are_those_that_torch_carries_out(name: str) ->
     with FlopCounterMode(display=False) as counter:
         F.cross_entropy(module(torch.zeros(2, *w.shape)), torch.zeros(2, dtype=torch.int64)).backward()
     assert flops.of_step(module, w.shape, 2) == counter.get_total_flops()
-
-
-def test_workloads_can_be_compared() -> None:
-    """Whole batches only, so that all programs take equal steps; a paper's method exists; goals are of known peers."""
-    peers = {p.name for p in (*measure.pfl_research(""), measure.flower(""), measure.pfllib("", ""), measure.plain())}
-    for w in (v for each in WORKLOADS.values() for v in (each, each.quick())):
-        assert w.samples % w.batch == 0
-        assert w.cohort <= w.clients
-        assert {peer.removesuffix(", several") for peer in w.ratios} <= peers
-        if w.paper is not None:
-            replace(fedkin.get_method(w.paper), **w.fields)
 
 
 def test_overhead_is_what_is_not_training() -> None:

@@ -217,9 +217,9 @@ def simulated(case: int, seeds: int, clients: int, run: float, client: float, me
     return mean + shared + rng.normal(0, client, (1, clients)) + rng.normal(0, 0.05, (seeds, clients))
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 10])
+@pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize("clients", [4, 20])
-@pytest.mark.parametrize(("run", "client"), [(0.0, 0.0), (0.01, 0.0), (0.0, 0.05), (0.01, 0.05)])
+@pytest.mark.parametrize(("run", "client"), [(0.0, 0.0), (0.01, 0.05)])
 def test_noise_is_seldom_called_a_difference(count: int, clients: int, run: float, client: float) -> None:
     """Of 200 comparisons without any difference at most 5 % and the luck of such a count (two standard deviations,
     8 %) are called better or worse, with a usual effect of seeds (r = .2).

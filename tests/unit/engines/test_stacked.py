@@ -172,14 +172,6 @@ def test_clients_without_training_data_keep_what_they_were_sent() -> None:
         assert torch.equal(got[0].reply.model, j.net.w0)
 
 
-def test_programs_are_run_some_at_a_time(monkeypatch: pytest.MonkeyPatch, stacks: list[int]) -> None:
-    """Where only two clients' programs are under way at a time, stacks have two rows; the answers stay."""
-    monkeypatch.setattr(module, "_PROGRAMS", 2)
-    j = job(FedAvg())
-    assert agree(j, tasks(j, model=j.net.w0)) == []
-    assert stacks == [2, 2, 2]
-
-
 def test_answers_of_one_stack_lie_side_by_side_and_states_alone() -> None:
     """The server takes the rows of all clients as one matrix without a copy."""
     j = job(FedAvg())
@@ -203,36 +195,7 @@ def test_answers_of_one_stack_lie_side_by_side_and_states_alone() -> None:
     assert len({t.data_ptr() for t in rows}) == 6
 
 
-def test_torchs_own_generator_is_left_as_it_was() -> None:
-    """Dropout draws from a generator that is set and put back; what was in it changes nothing."""
-    net = Net(lambda: nn.Sequential(nn.Linear(WIDTH, 9), nn.Dropout(0.5), nn.Linear(9, CLASSES)), (WIDTH,), CLASSES)
-    j = job(FedAvg(), net=net)
-    found = []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        got, notes = answered(j, tasks(j, model=net.w0))
-        after = torch.rand(3)
-        torch.manual_seed(seed)
-        assert torch.equal(after, torch.rand(3))
-        assert notes == []
-        found.append(got[0].reply.model)
-    assert torch.equal(*found)
-
-
 # ---- what does not share a stack ----------------------------------------------------------------------------------
-def recurrent(kind: type[nn.RNNBase]) -> Net:
-    class Reads(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.reads, self.says = kind(2, 4, batch_first=True), nn.Linear(4, CLASSES)
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.says(self.reads(x.view(len(x), 3, 2))[0][:, -1])
-            return out
-
-    return Net(Reads, (WIDTH,), CLASSES)
-
-
 def by_value(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
     """A loss that looks at its value."""
     loss = F.cross_entropy(net(w, batch.x), batch.y)
@@ -300,15 +263,6 @@ def test_what_torch_cannot_stack_is_trained_client_by_client(stacks: list[int]) 
     j = job(FedAvg(), private=Private(1.0))
     assert len(agree(j, tasks(j, model=j.net.w0), exactly=True)) == 1
     assert stacks == []
-
-
-@pytest.mark.parametrize(("kind", "why"), [(nn.LSTM, ["as torch cannot stack it"]), (nn.GRU, [])])
-def test_recurrent_layers_are_stacked_where_torch_can(kind: type[nn.RNNBase], why: list[str]) -> None:
-    """An LSTM has the loop's bits, and one sentence with torch's reason, however many clients and rounds."""
-    j = job(FedAvg(), net=recurrent(kind))
-    notes = agree(j, tasks(j, model=j.net.w0), exactly=bool(why))
-    assert len(notes) == len(why)
-    assert all(reason in note for reason, note in zip(why, notes, strict=True))
 
 
 def test_a_loss_that_looks_at_values_is_trained_client_by_client(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkin.capabilities import Needs, Views
+from fedkin.capabilities import Views
 from fedkin.core import Bundle, Client, ClientError, ConfigError, Method, Net, Samples, Train, Training, Work
 from fedkin.core.settings import Moment
 from fedkin.engines import Answer, Job, Task
@@ -36,25 +36,6 @@ def step(j: Job, kind: Any = "update", client: int = 0, round: int = 1, **given:
 
 
 # ---- what client code sees ----------------------------------------------------------------------------------------
-def test_a_client_sees_its_own_data_and_nothing_else() -> None:
-    """Id, round, both parts of its data, what it was sent and what it kept."""
-    seen: list[Client] = []
-
-    def client_update(self: Method, c: Client) -> Work:
-        seen.append(c)
-        yield Train(c.w0)
-        return Bundle()
-
-    j = job(method(client_update=client_update, can=(Needs(validation=True),)))
-    received, state = Bundle(a=torch.ones(1)), Bundle(b=torch.zeros(2))
-    step(j, client=4, round=7, received=received, state=state)
-    (c,) = seen
-    assert (c.id, c.round, c.seed) == (4, 7, 1)
-    assert torch.equal(c.data.x, j.shards[4].train.x)
-    assert torch.equal(c.validation.y, j.shards[4].validation.y)
-    assert (c.received, c.state) == (received, state)
-
-
 def test_the_step_size_falls_with_the_rounds() -> None:
     """Steps multiply once per round after the first: 0.1, 0.05, 0.025; a cosine ends with the job's rounds."""
     seen: list[float] = []

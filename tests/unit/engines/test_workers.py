@@ -368,25 +368,6 @@ def test_a_signal_while_a_worker_starts(number: int, monkeypatch: pytest.MonkeyP
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask
 
 
-def test_a_signal_while_workers_are_forked_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits in this process until the fork is over, and stops the run then."""
-    flush = multiprocessing.util._flush_std_streams  # type: ignore[attr-defined]
-
-    def forks() -> None:
-        flush()
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(multiprocessing.util, "_flush_std_streams", forks)  # what this process does before a fork
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            Workers(2).start(job(method()))
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert signal.SIGINT not in signal.sigpending()
-    assert until(lambda: not multiprocessing.active_children())
-
-
 def test_closing_in_the_middle_of_a_task_does_not_wait_for_it() -> None:
     """After an error the others are stopped at once, also if this program ignores or handles SIGTERM itself."""
 

@@ -33,8 +33,6 @@ from fedkin.testing.trial import Setting, difference, play, tensors
 from fedkin_hosts.allowed_code import Allowed, NotAllowed, settings_of
 from fedkin_hosts.client import ClientService
 from fedkin_hosts.privacy_budget import PrivacyLimits
-from fedkin_hosts.tensors import bundle, wire_message
-from fedkin_hosts.wire_format import WireMessage
 from folders import records, small
 from grouped import described
 from hosttoys import Direct, on_hosts, same_server, settings, simulated, sites, taken_home
@@ -205,22 +203,6 @@ def test_a_choice_counts_towards_the_owners_limit(tmp_path: Path) -> None:
         assert sum(u.released for u in used) == released
         assert (1 in {line.client for line in ours.clients}) == ("keep_scores" not in limits)
         assert ("budget" in str(ours.rounds[-1].refused)) == (released == 0.3 and not sent)
-
-
-def test_a_share_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    """A lambda beyond 1 in the evaluation of one host: it is refused and named, the others' are recorded."""
-    s = settings("fedavg-safe", run={"rounds": 1}, data={"clients": 3, "validation": 0.3}, hosts={"min_clients": 3})
-
-    def touch(post: Direct, who: str, of: WireMessage) -> WireMessage:
-        answer = post.ask(who, of)
-        if (who, of.head["kind"]) != ("c1", "evaluate"):
-            return answer
-        lie = bundle(answer).but(**{"note.share": torch.tensor(1.5).double()})
-        return wire_message({n: v for n, v in answer.head.items() if n != "tensors"}, lie)
-
-    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path, 3), touch=touch))
-    assert ours.rounds[0].refused == (outside("note.share", 1.5, 0, 1).at("evaluate", 1),)
-    assert {line.client: 0 <= line.notes["share"] <= 1 for line in ours.clients} == {0: True, 2: True}
 
 
 # ---- privacy -------------------------------------------------------------------------------------------------------

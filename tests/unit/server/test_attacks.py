@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import fedkin
-from fedkin.core import Bundle, ConfigError, RunFolderError
+from fedkin.core import Bundle, ConfigError
 from fedkin.data import Dirichlet, federate, load
 from fedkin.engines import Job, Loop
 from fedkin.methods import FedAvg, FedProto
@@ -167,21 +167,3 @@ def test_what_cannot_be_done_is_refused_before_anything_is_written(tmp_path: Pat
         with refuses(ConfigError, message):
             digits(method, out=tmp_path / "run", **how)
         assert not (tmp_path / "run").exists()
-
-
-def test_an_attacked_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
-    """Stopped after three rounds and resumed: attackers and noise are those of the run that was not stopped."""
-
-    def stop(report: Any, line: Any) -> None:
-        if report.round == 3:
-            raise KeyboardInterrupt
-
-    how = {"attack": "random@fraction=0.3", "rule": "krum", "out": tmp_path / "run"}
-    with pytest.raises(KeyboardInterrupt):
-        digits(FedAvg(), on_round=stop, **how)
-    resumed = digits(FedAvg(), resume=True, **how)
-    whole = digits(FedAvg(), **{**how, "out": None})
-    assert torch.equal(resumed.server.state.model, whole.server.state.model)
-    assert resumed.clients == whole.clients
-    with refuses(RunFolderError, "belongs to a run with another config"):
-        digits(FedAvg(), resume=True, **{**how, "attack": "random@fraction=0.2"})
