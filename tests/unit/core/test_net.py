@@ -293,6 +293,25 @@ class TiedHead(nn.Module):
         return self.out(self.middle(self.first(x)))
 
 
+class Viewing(nn.Module):
+    """A network that needs its maps in one piece of memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(2, 3, 1), nn.Linear(12, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.conv(x).view(len(x), 12))
+        return out
+
+
+def test_a_second_network_takes_the_first_one_s_inputs() -> None:
+    """In the memory layout that the first one has its inputs in."""
+    net = Net(lambda: nn.Sequential(nn.Conv2d(2, 3, 1), nn.Flatten(), nn.Linear(12, 3)), (2, 2, 2), 3, second=Viewing)
+    with refuses(ModelError, "the second network needs x.flatten(1) in place of x.view"):
+        _ = net.second
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -158,6 +158,20 @@ def test_what_a_loss_needs_comes_row_by_row() -> None:
     agree(requests, data, TRAININGS["plain"])
 
 
+def test_a_projection_follows_every_step_of_every_row() -> None:
+    """Numbers stay between -.25 and .25, which all starts leave."""
+    requests = [Train(noise("start", i), project=small, only=ENDS) for i in range(4)]
+    agree(requests, clients(), TRAININGS["momentum"])
+    assert all(
+        float(w.abs().max()) <= 0.25 for w in train(asked(requests, clients(), TRAININGS["plain"]), NET, place())
+    )
+
+
+def small(w: Tensor) -> Tensor:
+    """Numbers between -.25 and .25."""
+    return w.clamp(-0.25, 0.25)
+
+
 def test_convolutions_pooling_and_group_norm() -> None:
     """Images, held channels last on the host, with a part that stands still."""
     images = [
