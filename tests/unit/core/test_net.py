@@ -391,7 +391,7 @@ def wrapped(norm: nn.Module) -> Callable[[], nn.Module]:
     ],
 )
 def test_networks_that_are_refused(factory: Callable[[], nn.Module], head: str | None, message: str) -> None:
-    """What is wrong and what was expected is in the message. Layers further on may work in place, or drop in training."""
+    """What is wrong is in the message. Layers further on may work in place, or drop in training."""
     with refuses(ModelError, message):
         Net(factory, (4,), 3, head=head)
     Net(lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)), (4,), 3)
