@@ -76,15 +76,7 @@ def test_a_run_that_cannot_fit_ends_before_it_starts(
         monkeypatch.setattr("os.sysconf", lambda name: 10)
     else:
         monkeypatch.setattr("shutil.disk_usage", lambda place: type("Usage", (), {"free": 100}))
-    state: Any = "memory" if where == "memory" else "auto"
-
+    compute = fedkin.Compute(state="memory" if where == "memory" else "auto")
     with refuses(ConfigError, "DAPFL does not fit", where):
-        fedkin.run(
-            get_method("da-pfl"),
-            federation,
-            "linear",
-            rounds=1,
-            compute=fedkin.Compute(state=state),
-            out=tmp_path / "a",
-        )
+        fedkin.run(get_method("da-pfl"), federation, "linear", rounds=1, compute=compute, out=tmp_path / "a")
     assert not (tmp_path / "a").exists()

@@ -144,24 +144,16 @@ def test_what_was_drawn_reaches_the_later_steps_in_the_order_of_ids() -> None:
         ids = torch.tensor([4, 1, 3])
         return Bundle(ids=ids, ten=10.0 * ids, many=torch.stack([ids, ids], 1))
 
-    def look(step: str, r: Round) -> None:
-        rows: list[Tensor] = [r.ids.float(), *r.drawn.values()]
-        seen[step].append([float(v) for row in rows for v in row.flatten()])
+    def looking(step: str, then: Any) -> Any:
+        def look(self: Method, s: Bundle, r: Round, *up: Bundle) -> Any:
+            rows: list[Tensor] = [r.ids.float(), *r.drawn.values()]
+            seen[step].append([float(v) for row in rows for v in row.flatten()])
+            return then(self, s, r, *up)
 
-    def distribute(self: Method, s: Bundle, r: Round) -> Download:
-        look("distribute", r)
-        return to_all(model=s.model)
+        return look
 
-    def deliver(self: Method, s: Bundle, r: Round) -> Download:
-        look("deliver", r)
-        return to_all(model=s.model)
-
-    def aggregate(self: Method, s: Bundle, r: Round, up: Bundle) -> Bundle:
-        look("aggregate", r)
-        return _merge(self, s, r, up)
-
-    method = variant(sample=sample, distribute=distribute, deliver=deliver, aggregate=aggregate)
-    t = trial(method, touch=lose({2: [3]}))
+    steps = {"distribute": FedAvg.distribute, "deliver": FedAvg.distribute, "aggregate": _merge}
+    t = trial(variant(sample=sample, **{n: looking(n, then) for n, then in steps.items()}), touch=lose({2: [3]}))
     assert seen["distribute"] == [[1, 3, 4, 10, 30, 40, 1, 1, 3, 3, 4, 4]] * 3
     assert seen["aggregate"][1] == [1, 4, 10, 40, 1, 1, 4, 4]
     assert all(row == [0, 1, 2, 3, 4, 5] for row in seen["deliver"])

@@ -139,15 +139,6 @@ def test_honest_outcomes_are_not_refused() -> None:
         ("test_digest", torch.zeros(8, dtype=torch.uint8), "shape"),
         ("logits_digest", torch.zeros(16, dtype=torch.uint8), "shape"),
     ],
-    ids=[
-        "too short",
-        "another type",
-        "too few right",
-        "beyond the last sample",
-        "one beyond",
-        "short digest",
-        "long digest",
-    ],
 )
 def test_false_outcomes_are_refused(name: str, value: Tensor, code: str) -> None:
     """Bits that do not fit the test part or its counts, and a digest of another length."""
@@ -167,7 +158,6 @@ def test_false_outcomes_are_refused(name: str, value: Tensor, code: str) -> None
         (torch.tensor(1.0), Reason("shape", "note.share", "torch.float32 []", "torch.float64 []")),
         (torch.ones(2).double(), Reason("shape", "note.share", "torch.float64 [2]", "torch.float64 []")),
     ],
-    ids=["least", "largest", "above", "below", "no number", "another type", "two"],
 )
 def test_numbers_of_a_client_are_in_their_range(value: Tensor, why: Reason | None) -> None:
     """A note outside of the range that the method declares is refused, and so is an evaluation without it."""
