@@ -42,11 +42,15 @@ def test_the_operations_of_a_step_are_those_that_torch_carries_out(name: str) ->
     assert flops.of_step(module, w.shape, 2) == counter.get_total_flops()
 
 
-def test_overhead_is_what_is_not_training() -> None:
-    """Two processes train for 3 s of the 2 x 2 s that a round takes: a quarter lies outside; the median of rounds."""
+def test_shares_of_time() -> None:
+    """A quarter of a round lies outside training; the time to an accuracy ends with its round."""
     parts = [{"training": 3.0, "round": 2.0, "evaluation": 9.0}, {"training": 2.0, "round": 2.0, "evaluation": 9.0}]
     assert measure.outside(parts[:1], 2) == 0.25
     assert measure.outside([*parts, parts[0]], 2) == 0.25
+    curve = Ran([], 1.0, 9.0, 5.0, 0.5, more={"times": [10.0, 11.0, 12.5, 15.0], "accuracies": [0.3, 0.8, 0.7]})
+    assert measure.seconds_to(curve, 0.8) == 2.5
+    assert measure.seconds_to(curve, 0.2) == 1.0
+    assert measure.seconds_to(curve, 0.9) is None
 
 
 # ---- the same for all programs --------------------------------------------------------------------------------------
@@ -146,11 +150,3 @@ def test_the_tables_say_what_was_measured() -> None:
     ) in text
     assert "| W4 | autograd | 0.005 | 0.5 | 2 | 25 % |" in text
     assert "first round 2.50 s (2.00 to 3.00) after the command (goal: 3 s)" in text
-
-
-def test_the_time_to_an_accuracy_ends_with_its_round() -> None:
-    """From the start of the first round to the end of the first that has it, wherever later ones fall to."""
-    curve = Ran([], 1.0, 9.0, 5.0, 0.5, more={"times": [10.0, 11.0, 12.5, 15.0], "accuracies": [0.3, 0.8, 0.7]})
-    assert measure.seconds_to(curve, 0.8) == 2.5
-    assert measure.seconds_to(curve, 0.2) == 1.0
-    assert measure.seconds_to(curve, 0.9) is None

@@ -101,19 +101,14 @@ def test_classes_are_few_medium_many_or_unseen_by_training_counts():
     assert result.n_test == 2 + 3 + 7 + 10
 
 
-def test_balanced_accuracy_is_the_mean_recall_of_the_classes_tested():
-    """23 of 25 samples are of class 1: always predicting it has 92 % accuracy and a balanced accuracy of 1/2; a class
-    that is not tested does not count."""
+def test_balanced_accuracy_and_the_constant_answer():
+    """The mean recall of the classes tested; the constant answer is chosen in training and counted in test."""
     constant = of_matrix(0, torch.tensor([[0, 2, 0], [0, 23, 0], [0, 0, 0]]), None, torch.tensor([9, 80, 0]))
     assert (constant.accuracy, constant.balanced) == (0.92, 0.5)
     better = of_matrix(0, torch.tensor([[1, 1, 0], [4, 19, 0], [0, 0, 0]]), None, torch.tensor([9, 80, 0]))
     assert better.balanced == pytest.approx((1 / 2 + 19 / 23) / 2)
     assert better.accuracy == pytest.approx(20 / 25)
     assert of_matrix(0, torch.zeros(2, 2, dtype=torch.int64), None, torch.tensor([1, 1])).balanced is None
-
-
-def test_the_constant_answer_is_chosen_in_training_and_counted_in_test():
-    """Class 1 is the most frequent in training, 4 of 10 test samples are of it; what was predicted has no say."""
     test = torch.tensor([[6, 0], [4, 0]])
     assert of_matrix(0, test, None, torch.tensor([5, 7])).majority == 4
     assert of_matrix(0, test, None, torch.tensor([7, 7])).majority == 6  # the first of equals
@@ -299,8 +294,8 @@ def test_a_run_ends_after_evaluations_without_a_gain(validation, after, wanted):
     assert stop_round(rounds(*[0.1 * t for t in range(6)], validation=validation), after) == wanted
 
 
-def test_figures_of_a_chosen_round():
-    """Of the run, and of a client; a client that was not evaluated in it keeps its last figure."""
+def test_a_chosen_round_and_the_cost_of_a_target():
+    """A client that was not evaluated in it keeps its last figure; .5 is first reached in round 3, with 45 bytes."""
     lines = rounds(0.5, 0.6, 0.9)
     assert final(lines, chosen=2).accuracy == 0.6
     assert final(lines, chosen=2).rounds == (2,)
@@ -308,10 +303,6 @@ def test_figures_of_a_chosen_round():
     clients += [client_line(3, 1, 0.7)]
     assert final_by_client(clients, chosen=2) == {0: 0.2, 1: 0.7}
     assert f"mean over clients {over(BEST)}" == "mean over clients in each run's best round on validation data"
-
-
-def test_cost_to_a_target_counts_all_rounds():
-    """.5 is first reached in round 3: 3 rounds, 45 bytes, the unevaluated round 2 included."""
     lines = rounds(0.1, None, 0.5, 0.7)
     lines[1] = replace(lines[1], figures=None)
     assert to_target(lines, 0.5) == TargetReached(round=3, rounds=3, bytes=45)

@@ -66,16 +66,12 @@ def test_the_p_value_of_a_client_by_hand(gained: int, lost: int, mid: float, exa
     assert client_p(gained, lost, exact=True) == pytest.approx(exact)
 
 
-def test_the_exact_p_value_is_the_binomial_test() -> None:
-    """The same as scipy's."""
+def test_p_values_of_clients() -> None:
+    """The exact one is the binomial test; of all tables with these correct counts the most differing one has the
+    highest."""
     for gained, lost in ((12, 3), (40, 21), (100, 130)):
         theirs = binomtest(gained, gained + lost).pvalue
         assert client_p(gained, lost, exact=True) == pytest.approx(theirs)
-
-
-def test_correct_counts_alone_give_a_safe_p_value() -> None:
-    """Of all tables with 7 and 4 of 10 correct the most differing one, 6 against 3, has the highest p-value; all of
-    them are gone through."""
     assert most_differing(7, 4, 10) == (6, 3)
     assert most_differing(9, 9, 10) == (1, 1)
     for a, b in ((7, 4), (2, 9), (5, 5), (10, 0), (0, 0)):

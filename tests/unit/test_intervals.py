@@ -294,15 +294,10 @@ def test_methods_of_a_table_are_judged_with_the_effect_that_they_show_together()
 
 
 def test_p_values_of_a_table_are_holms() -> None:
-    """By hand: .01, .04, .03 and .005 times 2, 1, (.03 before .04) 2 and 4; never below a smaller one, at most 1."""
+    """A verdict knows among how many it stands; a method with too few figures is none of them."""
     assert holm(np.array([0.01, 0.04, 0.03, 0.005])) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm(np.array([0.6, 0.7, 0.9])) == pytest.approx([1.0, 1.0, 1.0])
     assert holm(np.array([])).tolist() == []
-
-
-def test_a_verdict_knows_among_how_many_it_stands() -> None:
-    """One method of 1.6 points and 19 of none: its own p-value is below 5 %, that for 20 comparisons is not. A method
-    with too few figures is none of them."""
     base = 0.05 * np.random.default_rng(0).standard_normal((3, 20))
     base -= base.mean(1, keepdims=True)
     rows = {f"m{i}": seeds(base * (-1) ** i + (0.016 if i == 7 else 0.0)) for i in range(20)}
@@ -335,12 +330,16 @@ def test_these_clients_have_students_interval_over_seeds(share: float, factor: f
     assert found.tail == pytest.approx(t.sf(means.mean() / half * t.ppf(0.975, 2), 2))
 
 
-def test_other_clients_like_these_are_another_question() -> None:
-    """Four hospitals of which one gains much: clear for these four, not for hospitals like them."""
+def test_these_clients_are_another_question() -> None:
+    """Clear for four hospitals, not for others like them; none where clients are dealt anew, or seeds are too few."""
     found = judge(seeds(np.repeat(HOSPITALS, 3, axis=0)), True)
     assert found.these is not None
     assert (found.difference.word, found.these.word) == ("no clear difference", "better")
     assert found.difference.mean == found.these.mean
+    assert judge(seeds(HOSPITALS), False).these is judge(seeds(HOSPITALS)).these is None
+    assert judge(seeds(HOSPITALS[:1]), True).these is None
+    assert judge(seeds(HOSPITALS[:2, :2]), True).these is None
+    assert judge_all({"a": seeds(HOSPITALS)}, True)["a"].these == judge(seeds(HOSPITALS), True).these
 
 
 def test_seeds_that_test_the_same_samples_do_not_overlap() -> None:
@@ -360,11 +359,3 @@ def test_seeds_that_test_the_same_samples_do_not_overlap() -> None:
     missing = judge(left, True, test_share=0.5).these
     assert missing is not None
     assert missing.low == fixed.low  # a client that a seed lacks is not drawn again
-
-
-def test_without_the_same_clients_in_several_seeds_there_are_no_these() -> None:
-    """Clients dealt anew, or perhaps; one seed; too few figures."""
-    assert judge(seeds(HOSPITALS), False).these is judge(seeds(HOSPITALS)).these is None
-    assert judge(seeds(HOSPITALS[:1]), True).these is None
-    assert judge(seeds(HOSPITALS[:2, :2]), True).these is None
-    assert judge_all({"a": seeds(HOSPITALS)}, True)["a"].these == judge(seeds(HOSPITALS), True).these

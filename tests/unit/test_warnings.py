@@ -37,8 +37,9 @@ def test_a_method_no_better_than_a_constant_answer(accuracy: float | None, major
     assert all("71.0 %" in w.text for w in found)
 
 
-def test_clients_that_never_took_part_or_were_refused_and_rounds_that_were_lost() -> None:
-    """Client 2 is nowhere; 1 is refused in one of its two rounds; round 2 is abandoned."""
+def test_clients_that_never_took_part_or_were_refused() -> None:
+    """Client 2 is nowhere, 1 is refused in one of two rounds, round 2 is abandoned; only uploads that are refused
+    count."""
     both = [round_line(1, answered=(0, 1)), round_line(2, answered=(0,), refused={1: "not-finite"}, abandoned=True)]
     never, refused, lost = careful.participation(both, 3, ("a", "b", "c"))
     assert "no training: client c." in never.text
@@ -46,10 +47,6 @@ def test_clients_that_never_took_part_or_were_refused_and_rounds_that_were_lost(
     assert lost.text == "1 of 2 rounds was abandoned for too few answers (the first is 2)."
     assert careful.participation(both[:1], 2) == []
     assert careful.participation([], 3) == []
-
-
-def test_refusals_that_are_not_of_an_upload_are_not_counted() -> None:
-    """An evaluation, the answer to a query, and an upload that could not be read since another one was lost."""
     kinds_of = (("evaluate", "not-finite"), ("query", "not-finite"), ("update", "pool-broken"))
     lines = [
         round_line(r, answered=(0, 1), refused={1: code}, stage=stage) for r, (stage, code) in enumerate(kinds_of, 1)

@@ -206,22 +206,18 @@ def test_what_a_batch_and_a_request_are_given() -> None:
 
 
 # ---- batches ------------------------------------------------------------------------------------------------------
-def test_steps_go_on_over_new_permutations() -> None:
-    """Four steps on five samples in batches of two: a whole pass of three, and the first of the next."""
-    found = list(batches(5, Training(batch_size=2, steps=4), generator(4), skip_single=False))
-    assert [len(index) for _, index in found] == [2, 2, 1, 2]
-    assert [end for end, _ in found] == [False, False, True, False]
-    assert sorted(torch.cat([index for _, index in found[:3]]).tolist()) == list(range(5))
-
-
 def test_an_epoch_covers_every_sample_once() -> None:
-    """Batches of an epoch are a permutation; the next epoch has another; only the last batch ends the epoch."""
+    """Batches of an epoch are a permutation, the next has another; steps go on over new ones, the last cut short."""
     found = list(batches(7, Training(batch_size=3, epochs=2), generator(4), skip_single=False))
     assert [len(index) for _, index in found] == [3, 3, 1, 3, 3, 1]
     assert [end for end, _ in found] == [False, False, True] * 2
     first, second = (torch.cat([index for _, index in found[i : i + 3]]).tolist() for i in (0, 3))
     assert sorted(first) == sorted(second) == list(range(7))
     assert first != second
+    found = list(batches(5, Training(batch_size=2, steps=4), generator(4), skip_single=False))
+    assert [len(index) for _, index in found] == [2, 2, 1, 2]
+    assert [end for end, _ in found] == [False, False, True, False]
+    assert sorted(torch.cat([index for _, index in found[:3]]).tolist()) == list(range(5))
 
 
 @pytest.mark.parametrize(

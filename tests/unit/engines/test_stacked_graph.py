@@ -226,8 +226,8 @@ def test_few_recordings_and_memory(recorded: Made) -> None:
         assert graphs._room == left
 
 
-def test_dropout_draws_the_same_whenever_a_step_is_recorded(recorded: Made) -> None:
-    """Of stacks of three and of two rows: to the bit what the steps give, in every round."""
+def test_dropout_draws_the_same_whenever_a_step_is_recorded(recorded: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit what the steps give, in every round; also where recording fails, after warming up has drawn."""
     net = Net(lambda: nn.Sequential(nn.Linear(6, 7), nn.Dropout(0.5), nn.Linear(7, 3)), (6,), 3)
     place, said = Place("cpu", 0.0, False), list[str]()
     graphs = Graphs(place, said.append)
@@ -237,10 +237,6 @@ def test_dropout_draws_the_same_whenever_a_step_is_recorded(recorded: Made) -> N
         equal(one, graphs, net, near=0.0)
     assert sorted(kept(graphs)) == [2, 3]
     assert said == []
-
-
-def test_dropout_draws_the_same_where_recording_fails(recorded: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warming up has drawn by then, and the steps are taken all the same."""
     capture = module.capture
     monkeypatch.setattr(module, "capture", lambda *given: capture(*given) and 1 / 0)
     net = Net(lambda: nn.Sequential(nn.Linear(6, 7), nn.Dropout(0.5), nn.Linear(7, 3)), (6,), 3)

@@ -210,8 +210,8 @@ def test_outcomes_of_test_samples_from_their_round_on() -> None:
     )
 
 
-def test_the_digest_of_logits_is_of_finite_ones_of_the_test_part() -> None:
-    """Equal for equal logits, in other memory as well; another one where one number differs in its last bit."""
+def test_digests_of_logits_and_samples() -> None:
+    """Equal for equal content in other memory; another one for a last bit, an order, a label, an input or a shape."""
     table = torch.rand(4, 3)
     given = [table, table.clone().t().contiguous().t(), table, table.double(), table, table, table]
     given[2] = torch.nextafter(table, torch.full_like(table, 9.0)).where(torch.arange(12).view(4, 3) == 11, table)
@@ -226,10 +226,6 @@ def test_the_digest_of_logits_is_of_finite_ones_of_the_test_part() -> None:
     assert found[0] == found[2] == first
     assert found[3] == found[4] == [0] * 8
     assert len({tuple(one) for one in (first, found[1], found[5], [0] * 8)}) == 4
-
-
-def test_the_digest_says_which_samples_in_which_order() -> None:
-    """Equal content gives an equal digest, in other memory, too; another order, label, input or shape another one."""
     data = Samples(torch.arange(48.0).view(3, 2, 2, 4), torch.tensor([2, 0, 1]))
     spread = Samples(data.x.to(memory_format=torch.channels_last), data.y.clone())
     assert not spread.x.is_contiguous()

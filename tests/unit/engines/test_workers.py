@@ -270,7 +270,7 @@ def test_a_task_on_its_way_does_not_disturb_the_one_at_work() -> None:
 
 
 def test_workers_compute_with_one_thread() -> None:
-    """Whatever the parent uses, so that processes do not fight for cores and sums have one order."""
+    """Whatever the parent uses; zero are as many as cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     with closing(
@@ -279,9 +279,6 @@ def test_workers_compute_with_one_thread() -> None:
         answers = list(session.map([Task("update", i, 1, Bundle(), Bundle()) for i in range(6)]))
         torch.set_num_threads(before)
     assert [int(a.reply.threads) for a in answers] == [1] * 6
-
-
-def test_zero_means_as_many_as_cores() -> None:
     session = Workers().start(job(method()))
     assert len(pids(session)) == min(6, cores())
     session.close()

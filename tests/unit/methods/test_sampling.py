@@ -76,19 +76,13 @@ def test_slots_close_exactly(sizes: list[int], table: list[list[int]]) -> None:
     unbiased(got, sizes, 3)
 
 
-def test_divided_groups_come_in_any_order_of_their_clients() -> None:
-    """Groups {0 1}, {2 3}, {4 5}, two slots with room for one more client each: which of 0 and 1 goes where is drawn,
-    the two other groups stay whole."""
+def test_slots_are_drawn_by_their_rows() -> None:
+    """Divided groups in any order of their clients; 20,000 draws within four standard deviations."""
     group = torch.tensor([0, 0, 1, 1, 2, 2])
     tables = [table_by_group(torch.tensor([10] * 6), 2, group, seeded(seed)).tolist() for seed in range(20)]
     here, there = [20, 0, 20, 20, 0, 0], [0, 20, 0, 0, 20, 20]
     other_here, other_there = [0, 20, 20, 20, 0, 0], [20, 0, 0, 0, 20, 20]
     assert {str(t) for t in tables} == {str([here, there]), str([other_here, other_there])}
-
-
-def test_slots_are_drawn_by_their_rows() -> None:
-    """20,000 draws of a table: each client's share of each slot within four standard deviations, and never a client
-    that a slot does not hold."""
     table = torch.tensor([[100, 0, 0, 0], [20, 40, 20, 20], [0, 0, 99, 1]])
     drawn = draw_slots(table.repeat(20_000, 1), seeded(3)).view(-1, 3)
     for j, row in enumerate(table.double() / 100):

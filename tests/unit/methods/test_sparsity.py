@@ -64,8 +64,8 @@ def test_every_way_to_write_a_relu_is_seen(between: Callable[[Tensor], Tensor]) 
     close(sparsity(net, net.w0, x), wanted, 1e-7)
 
 
-def test_last_map_before_pooling() -> None:
-    """Of three ReLUs the last with maps counts: not the first, not the pooled map, not the hidden units behind."""
+def test_the_last_map_or_the_heads_inputs() -> None:
+    """Of three ReLUs the last with maps counts; without one the head's inputs do."""
     torch.manual_seed(0)
     module = nn.Sequential(
         nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Conv2d(2, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
@@ -77,10 +77,6 @@ def test_last_map_before_pooling() -> None:
     net = net_of(module, (1, 8, 8))
     close(channel_shares(net, net.w0, x), (maps == 0).float().mean((2, 3)), 1e-7)
     close(sparsity(net, net.w0, x), (maps == 0).double().mean((0, 2, 3)), 1e-7)
-
-
-def test_without_a_relu_the_heads_inputs() -> None:
-    """tanh: a unit is silent where it is not positive. A network that is all head: its inputs."""
     net, x = mlp(), inputs(4)
     z, _ = net.features_and_logits(net.w0, x)
     close(sparsity(net, net.w0, x), (z <= 0).double().mean(0), 1e-7)

@@ -48,16 +48,12 @@ def test_what_is_sent_by_hand(kind: Any, received: dict[str, Any], upload: dict[
 
 
 def test_noise_is_as_long_as_the_update() -> None:
-    """Around what was sent, not around what was trained: its root mean square is the update's, 3."""
+    """Around what was sent: its root mean square is 3; drawn anew for client, round and seed."""
     start = torch.full((40_000,), 7.0)
     sent = falsified("random", Bundle(model=start), Bundle(model=start - 3))
     noise = (sent.model - start).double()
     close(noise.square().mean().sqrt(), 3, 0.05)
     close(noise.mean(), 0, 0.05)
-
-
-def test_noise_is_drawn_anew_for_client_round_and_seed() -> None:
-    """And is the same when the same message is answered again."""
     start, upload = Bundle(model=torch.zeros(9)), Bundle(model=torch.ones(9))
     first = falsified("random", start, upload).model
     assert torch.equal(first, falsified("random", start, upload).model)
@@ -65,17 +61,13 @@ def test_noise_is_drawn_anew_for_client_round_and_seed() -> None:
         assert not torch.equal(first, falsified("random", start, upload, **other).model)
 
 
-def test_single_numbers_stay_as_they_are() -> None:
-    """FedFa's accuracy outside 0 to 1, or FedPAC's variance below 0, would have the whole upload refused."""
+def test_numbers_that_are_no_models_stay() -> None:
+    """Single ones and whole ones; nothing is written into; names, shapes and types stay."""
     received, upload = Bundle(model=torch.ones(3)), Bundle(model=torch.zeros(3), accuracy=torch.tensor(0.5))
     for kind in ("sign-flip", "scale", "random"):
         found = falsified(kind, received, upload)
         assert float(found.accuracy) == 0.5
         assert not torch.equal(found.model, upload.model)
-
-
-def test_whole_numbers_are_left_alone_and_nothing_is_written_into() -> None:
-    """The cluster a client says it chose stays; old tensors keep their values; names, shapes and types stay."""
     received = Bundle(model=torch.ones(2))
     upload = Bundle(model=torch.zeros(2, dtype=torch.float64), cluster=torch.tensor(1), empty=torch.zeros(0))
     for kind in ("sign-flip", "scale", "random"):
@@ -88,7 +80,7 @@ def test_whole_numbers_are_left_alone_and_nothing_is_written_into() -> None:
 
 # ---- who attacks --------------------------------------------------------------------------------------------------
 def test_attackers_are_drawn_by_the_seed() -> None:
-    """As many as the share makes, rounded down, the same for every method of one seed."""
+    """As many as the share makes, rounded down, the same for every method of a seed; a share of nobody is refused."""
     for total, share, count in ((20, 0.1, 2), (20, 0.3, 6), (10, 0.29, 2), (7, 0.5, 3)):
         ids = Attack("scale", share).clients(total, 4)
         assert len(set(ids)) == count
@@ -97,10 +89,6 @@ def test_attackers_are_drawn_by_the_seed() -> None:
     assert Attack("scale", 0.3).clients(20, 1) != Attack("scale", 0.3).clients(20, 2)
     assert Attack("scale", 0.3).clients(20, 1) == Attack("random", 0.3).clients(20, 1)
     assert Attack().clients(20, 0) == []
-
-
-def test_a_share_of_nobody_is_refused() -> None:
-    """A twentieth of ten clients would be an attack without attackers."""
     with refuses(ConfigError, "the attacking fraction 0.05 of 10 clients is none; one would be 1/10"):
         Attack("scale", 0.05).clients(10, 0)
 
