@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -169,12 +170,17 @@ class Place:
         return torch.cuda.max_memory_allocated(self.device) - before
 
     def milliseconds(self, f: Callable[[], object], times: int = 3) -> float:
-        """Return the mean time that a GPU takes for a call, without the time that starting its kernels takes.
+        """Return the mean time that the device takes for a call, without the time that starting its kernels takes.
 
-        It first waits, so that all kernels have been started when it comes to the first.
+        A GPU first waits, so that all kernels have been started when it comes to the first.
         """
         for _ in range(2):
             f()
+        if not self.cuda:
+            started = time.perf_counter()
+            for _ in range(times):
+                f()
+            return (time.perf_counter() - started) * 1e3 / times
         with torch.cuda.device(self.device):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda.synchronize()
