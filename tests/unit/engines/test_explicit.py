@@ -52,6 +52,22 @@ def test_random_chains_and_terms(chain: tuple[Make, tuple[int, ...]], drawn: dic
     torch.testing.assert_close(explicit, reference, rtol=1e-4, atol=3e-5)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_a_layer_between_two_that_move_stands_still(momentum: float) -> None:
+    """Neither gradients nor terms reach it; the others move as by autograd."""
+    layers = lambda: nn.Sequential(  # noqa: E731
+        nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4), nn.Linear(4, 4), nn.Linear(4, CLASSES)
+    )
+    net = Net(layers, (6,), CLASSES)
+    part, rng = net.part("0", "3"), generator(5)
+    center, linear = (torch.randn(net.size, generator=rng) for _ in range(2))
+    training = Training(batch_size=4, lr=0.05, weight_decay=0.1, momentum=momentum)
+    for terms in ({"center": center, "mu": 1.0}, {"linear": linear}, {"center": center, "mu": 1.0, "linear": linear}):
+        explicit, reference = both(net, Train(net.w0, only=part, **terms), data_for((6,)), training)
+        torch.testing.assert_close(explicit, reference, rtol=1e-4, atol=3e-5)
+        assert torch.equal(explicit[~part], net.w0[~part])
+
+
 GROUPED = sequence(
     made(nn.Conv2d, 2, 6, 3, groups=2), made(nn.ReLU), made(nn.MaxPool2d, 2, ceil_mode=True),
     made(nn.Conv2d, 6, 6, 3, groups=6), made(nn.AvgPool2d, 2, 1), made(nn.Flatten), made(nn.LazyLinear, CLASSES),
