@@ -20,7 +20,7 @@ from bench.speed.workloads import WORKLOADS, Workload
 import fedkin.engines.compiled.request as compiled
 from fedkin.core import Net, Samples, Train, Training
 from fedkin.core.seeds import generator
-from fedkin.engines.compiled.target import host
+from fedkin.engines.compiled.code import host
 from fedkin.engines.loop import sgd
 from fedkin.models.start import factory
 

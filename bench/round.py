@@ -62,7 +62,7 @@ WORKER = {
     "choice of the program": ["engines.loop.native", "engines.loop.resolved"],
     "call of the program": ["engines.compiled.request.CompiledChain.__call__"],
     "training (native)": [],
-    "upload to its place": ["engines.arena.Arena.fill"],
+    "upload to its place": ["engines.shared.Arena.fill"],
     "answer": ["engines.worker._Outbox.add", "engines.worker._Outbox.flush"],
 }
 _LABELS = [*SERVER, *WORKER]

@@ -42,7 +42,7 @@ def _loop() -> tuple[Any, int, Any]:
     """Return a function that runs the loop, its number of operations, and what must live as long."""
     import llvmlite.binding as llvm
 
-    from fedkin.engines.compiled.target import host
+    from fedkin.engines.compiled.code import host
 
     target = host()
     llvm.initialize_native_target()

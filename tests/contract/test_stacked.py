@@ -35,9 +35,19 @@ EVERY_KIND = ("fedavg", "ditto", "feddyn", "fedrep", "fedrod", "fedproto", "pfed
 """A method for each kind of request: plain; a proximal pull; a linear term with clipping; parts of the network with a
 row for each sample; more parameters than the network has; prototypes and teachers in the loss; a gradient in it; two
 requests of one client."""
-OTHER_REQUESTS = ("fedprox stragglers", "ditto coupled", "apfl once per round", "fedala two layers", "da-pfl code",
-                  "fedavg-ft head", "fedgh clip", "fedrod hyper",
-                  "pfedcs own step size", "per-fedavg unadapted", "cam cluster first damped")  # fmt: skip
+OTHER_REQUESTS = [
+    "fedprox@straggler_fraction=0.5",
+    "ditto@coupled_steps=true",
+    "apfl@adapt=round",
+    "fedala@layers=2,share=0.5,mix_lr=10.0,first_epochs=2",
+    "da-pfl@distance=l2,include_self=true,equal=one,prox=after",
+    "fedavg-ft@part=head,tune_lr=0.05",
+    "fedgh@clip=0.1",
+    "fedrod@personal=hyper",
+    "pfedcs@beta=4,teacher_lr=0.05,temperature=2.0",
+    "per-fedavg@outer_lr=0.1,adapt_steps=0",
+    "ifca-cam-eq6@warmup=0,order=cluster-first",
+]
 """Settings at which clients ask for training of a kind that their method as it comes does not ask for."""
 
 EPOCHS = Training(

@@ -10,7 +10,7 @@ from fedkin.core import Training
 from fedkin.core.refusals import UNUSED
 from fedkin.methods import METHODS
 from fedkin.server import join_rounds
-from thorough import OF_EVERY_KIND, thorough_except
+from thorough import thorough_except
 from toys import ClientData, blobs, mlp, run
 
 
@@ -26,7 +26,11 @@ def sixty() -> list[ClientData]:
     return shards
 
 
-@pytest.mark.parametrize("name", thorough_except(METHODS, (*OF_EVERY_KIND, "fedsoft", "fesem")))
+KEEPING = ("cfl", "clustered-sampling", "creff", "da-pfl", "fedfomo", "fedsoft", "fesem", "ifca-cam", "pfedcs")
+"""Methods that keep something of each client, or choose whom to ask."""
+
+
+@pytest.mark.parametrize("name", thorough_except(METHODS, KEEPING))
 def test_a_method_survives_drop_outs_and_late_joiners(name: str) -> None:
     """12 rounds, 10 % participation, 30 % drop-outs, 18 clients that join in round 4 and 12 in round 8: every number
     kept is finite, no upload is refused, everybody who is there predicts, and no two stored tensors share memory."""

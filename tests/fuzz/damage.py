@@ -22,7 +22,6 @@ from fedkin.core import FedkinError
 
 Case = Callable[[random.Random, Path], None]
 """Writes damaged input to an empty folder and has it read."""
-"""The limit on data while input is tried."""
 SPARE = 1500 << 20
 """Bytes of memory that the child may take beyond what it has at its start; a third of it by one case is a fault."""
 LONGEST, LONGEST_TEXT, MOST_FAULTS = 300, 6000, 8

@@ -1,6 +1,6 @@
-"""Damages folders of runs, comparisons and sweeps in many ways: commands work, or refuse the folder in one line.
+"""Damages folders of runs, sweeps, models and federations in many ways: commands work, or refuse it in one line.
 
-    python tests/fuzz/folders.py [--seed 0] [--seconds 60 | --count 2000 [--start 0]]
+    python -m tests.fuzz --minutes 2 folders
 
 `handed_on` says what holds after each step. A command that goes on with a run whose states, banks or checkpoint were
 damaged and that ends with code 0 must have given the lines of the whole run, bit for bit.
@@ -17,12 +17,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from handed_on import CODE, HERE, NEW, Sort, by_hand, tries
+from handed_on import CODE, HERE, NEW, Sort, tries
 
+import fedkin
 from fedkin.experiment.compare import compare, comparison_from
 from fedkin.experiment.run import run_settings
 from fedkin.experiment.settings import table_of
 from fedkin.experiment.sweep import Sweep, run_sweep
+from fedkin.exporting import export
 from folders import lines_in, small
 from owncode import CAUTIOUS
 
@@ -46,8 +48,25 @@ COMPARISON: dict[str, Sequence[str]] = {
     "join": ["join", HERE, "--data", f"{HERE}/table.csv"],
     "inspect": ["inspect", HERE, "--out", NEW],
 }
-SWEEP: dict[str, Sequence[str]] = {**COMPARISON}
+MODEL: dict[str, Sequence[str]] = {
+    "predict": ["predict", HERE, f"{HERE}/rows.csv"],
+    "predict to a file": ["predict", HERE, f"{HERE}/rows.csv", "--out", NEW],
+    "predict as JSON": ["predict", HERE, f"{HERE}/rows.csv", "--json"],
+    "export": ["export", HERE, "--client", "0", "--out", NEW],
+    "join": ["join", HERE, "--data", f"{HERE}/rows.csv"],
+    "inspect": ["inspect", HERE, "--out", NEW],
+    "runs": ["runs", HERE],
+}
+SHORT = ["--rounds", "1", "--steps", "1", "--model", "linear", "--engine", "loop", "--quiet", "--out", NEW]
+FEDERATION: dict[str, Sequence[str]] = {
+    "inspect": ["inspect", HERE],
+    "inspect to a folder": ["inspect", HERE, "--out", NEW],
+    "run": ["run", "fedavg", "--data", HERE, *SHORT],
+}
 QUIET = frozenset({"report", "report with figures", "runs", "predict", "inspect"})
+TABLE = "age,dose,site,ill\n" + "".join(
+    f"{20 + 7 * i % 50},{'abc'[i % 3]},{'xyz'[i % 3]},{i // 3 % 2}\n" for i in range(90)
+)
 
 
 class Stopped(BaseException):
@@ -75,7 +94,18 @@ def made(place: Path) -> dict[str, Sort]:
     found["a comparison"] = Sort(place / "comparison", COMPARISON, QUIET)
     tried = Sweep(small(run={"rounds": 2}, data={"validation": 0.2}), {"training.lr": (0.1, 0.2)})
     run_sweep(tried, place / "sweep")
-    found["a sweep"] = Sort(place / "sweep", SWEEP, QUIET)
+    found["a sweep"] = Sort(place / "sweep", COMPARISON, QUIET)
+    (place / "rows.csv").write_text(TABLE)
+    rows = fedkin.federate(fedkin.load(place / "rows.csv", target="ill", client="site"), fedkin.Natural())
+    ran = fedkin.run(fedkin.methods.FedAvg(), rows, "mlp", rounds=1, compute=fedkin.Compute("loop"))
+    model = export(ran, 0, place / "model")
+    (model / "rows.csv").write_text(TABLE)
+    (model / "load.py").write_text(CODE)
+    found["a model of a table"] = Sort(model, MODEL, frozenset(MODEL))
+    digits = fedkin.federate(fedkin.load("digits"), fedkin.Dirichlet(alpha=0.5), clients=3, samples_per_client=30)
+    for name, federation in (("a federation of a table", rows), ("a federation of images", digits)):
+        federation.save(place / name)
+        found[name] = Sort(place / name, FEDERATION, frozenset(FEDERATION))
     return found
 
 
@@ -98,7 +128,3 @@ def run(seed: int, seconds: float) -> None:
         AssertionError: what holds for every folder and command did not hold; the message has the seed.
     """
     tries(made, seed, seconds=seconds)
-
-
-if __name__ == "__main__":
-    by_hand(made, __doc__)

@@ -10,7 +10,6 @@ A module of folders of another kind has a maker, ``made(place) -> dict[str, Sort
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -353,15 +352,7 @@ Made = Callable[[Path], Mapping[str, Sort]]
 """Makes whole folders below a place, by their names."""
 
 
-def tries(
-    made: Made,
-    seed: int,
-    *,
-    count: int | None = None,
-    seconds: float = float("inf"),
-    start: int = 0,
-    fault: Callable[[str], None] | None = None,
-) -> int:
+def tries(made: Made, seed: int, *, count: int | None = None, seconds: float = float("inf")) -> int:
     """Takes steps until there were enough or the time is up; how many.
 
     Args:
@@ -369,43 +360,23 @@ def tries(
         seed: with the number of a step it decides on the step.
         count: number of steps.
         seconds: limit on time.
-        start: number of the first step.
-        fault: called with what went wrong in a step; None: it is raised.
 
     Raises:
         AssertionError: a step went wrong; the message has the seed and the number of the step.
     """
-    end, here, done = time.monotonic() + seconds, os.getcwd(), start
+    end, here, done = time.monotonic() + seconds, os.getcwd(), 0
     with tempfile.TemporaryDirectory(prefix="fedkin-fuzz-") as name:
         place = Path(name).resolve() / "place"
         place.mkdir()
         sorts, others = made(place.parent / "whole"), Others.made(place)
         os.chdir(place)
         try:
-            while (count is None or done < start + count) and time.monotonic() < end:
+            while (count is None or done < count) and time.monotonic() < end:
                 try:
                     step(random.Random(f"{seed} {done}"), sorts, others, done)
                 except AssertionError as e:
-                    if fault is None:
-                        raise AssertionError(f"seed {seed}, step {done}: {e}") from e
-                    fault(f"seed {seed}, step {done}: {e}")
-                    (place.parent / "ran").unlink(missing_ok=True)
-                    for path in (place / f"handed{done}", place / f"new{done}"):
-                        _gone(path)
+                    raise AssertionError(f"seed {seed}, step {done}: {e}") from e
                 done += 1
         finally:
             os.chdir(here)
-    return done - start
-
-
-def by_hand(made: Made, about: str | None) -> None:
-    """Damage folders as the command line asks for: all faults are printed."""
-    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=None)
-    parser.add_argument("--count", type=int, default=None)
-    parser.add_argument("--start", type=int, default=0)
-    asked = parser.parse_args()
-    seconds = asked.seconds or (60.0 if asked.count is None else float("inf"))
-    done = tries(made, asked.seed, count=asked.count, seconds=seconds, start=asked.start, fault=print)
-    print(done, "folders damaged")
+    return done

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 BODIES = {
     "raise DataError('no')": "",
@@ -62,12 +60,3 @@ def test_a_module_by_its_name() -> None:
     assert "readers: seed 5" in done.stdout
     assert "readers: held" in done.stdout
     assert python("-m", "tests.fuzz", "--minutes", "0.01", "nothing").returncode == 1
-
-
-@pytest.mark.thorough
-def test_the_command_runs_every_module_and_ends_well() -> None:
-    """Each for its share of the time, itself not among them."""
-    done = python("-m", "tests.fuzz", "--minutes", "0.001", "--seed", "3")
-    assert done.returncode == 0, done.stdout + done.stderr
-    begun = [line.split(":")[0] for line in done.stdout.splitlines() if ": seed 3," in line]
-    assert begun == ["cards", "folders", "readers", "wire"]

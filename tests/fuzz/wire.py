@@ -1,6 +1,6 @@
 """Fuzz the decoders of letters: heads and bodies of every kind are damaged, and only refusals may come out.
 
-    python tests/fuzz/wire.py [--seed 0] [--seconds 60]
+    python -m tests.fuzz --minutes 2 wire
 
 Every case is drawn from its own generator, so the seed in the message of an `AssertionError` repeats it with
 ``run(seed, 0)``.
@@ -8,7 +8,6 @@ Every case is drawn from its own generator, so the seed in the message of an `As
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import logging
@@ -270,17 +269,3 @@ def _only_refusals(read: Callable[[], Any]) -> None:
         read()
     except (WireError, DataError, FedkinError):
         return
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    args = parser.parse_args()
-    run(args.seed, args.seconds)
-    sys.stdout.write("nothing but refusals\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,6 @@ import pytest
 import torch
 
 from fedkin.core import ClientData, Samples
-from fedkin.experiment.run import run_settings
-from fedkin.experiment.settings import DataSettings
-from fedkin.record.result import Result
-from folders import small
 
 ROOT = Path(__file__).parents[2]
 BENCH = runpy.run_path(str(ROOT / "bench" / "no_harm.py"))
@@ -68,58 +63,7 @@ def test_liars_move_those_whose_samples_say_nothing() -> None:
     assert len(gain) == 4
 
 
-def test_one_noisy_choice_is_worth_something() -> None:
-    """With hardly any noise, where none of 20 clients gains, none is harmed, and where all gain more is kept than by
-    itself; with noise alone clients decide nearly as by themselves."""
-    for kind in ("no client gains", "all gain"):
-        lines = BENCH["summary"](kind, 20, 6, held=(10,), truth=2000, noise=(1e-6, 9.0))
-        found = {x["rule"]: x for x in lines}
-        assert found["epsilon 9"]["gain"] >= found["by itself"]["gain"] + (0.005 if kind == "all gain" else 0)
-        assert found["epsilon 9"]["harmed"] == 0
-        assert abs(found["epsilon 1e-06"]["gain"] - found["by itself"]["gain"]) < 0.002
-
-
 # ---- recorded runs -------------------------------------------------------------------------------------------------
-def test_a_rule_decided_anew_takes_what_the_run_takes() -> None:
-    """The shares and accuracies of a short run of FedAvg's safe form, which sends no numbers, are those of "by itself";
-    the truth of digits weighs all clients' test samples by the client's own classes."""
-    s = RUNS["settings"]("digits", "fedavg", 0, rounds_=6)
-    data = DataSettings(clients=6, partition="dirichlet@alpha=5.0", samples_per_client=100, validation=0.25)
-    s = s.but(data=data, participation=1.0, lr=0.2)
-    *_, (e, clients, models) = RUNS["moments"](s)
-    assert sorted(models) == list(range(6))
-    samples = [(*RUNS["predicted"](e.method, e.net, models[i], c.validation.x), c.validation.y)
-               for i, c in enumerate(clients)]  # fmt: skip
-    taken = BENCH["chosen"](samples, torch.zeros(6, 5))["by itself"]
-    assert [4 * float(models[i].share) for i in range(6)] == taken.tolist()
-    assert len(set(taken.tolist())) > 1
-    gain = RUNS["gained"](e.method, e.net, models[0], clients[0], None, 10)
-    right = [(RUNS["mixtures"](*RUNS["predicted"](e.method, e.net, models[0], clients[0].test.x))[j].argmax(1)
-              == clients[0].test.y).double().mean() for j in (0, 3)]  # fmt: skip
-    assert torch.allclose(gain[[0, 3]], torch.stack([torch.zeros(()).double(), right[1] - right[0]]))
-    test = clients[0].test
-    only = Samples(test.x[test.y == test.y[0]], test.y[test.y == test.y[0]])
-    assert len(only) < len(test)
-    lone, alike = replace(clients[0], train=only), replace(clients[0], test=only)
-    of_class = RUNS["gained"](e.method, e.net, models[0], lone, (test.x, test.y), 10)
-    assert torch.allclose(of_class, RUNS["gained"](e.method, e.net, models[0], alike, None, 10))
-    assert not torch.allclose(of_class, gain)
-
-
-def test_halves_of_held_out_and_test_samples_are_alike() -> None:
-    """Of each class, the first half of either part is held out and the rest tests; training samples stay."""
-    x = torch.arange(12.0)[:, None]
-    parts = [Samples(x[:2], torch.tensor([0, 1])), Samples(x[2:5], torch.tensor([1, 1, 1])),
-             Samples(x[5:], torch.tensor([0, 0, 1, 1, 1, 0, 0]))]  # fmt: skip
-    made = RUNS["halved"](ClientData(*parts))
-    assert made.train is parts[0]
-    assert (made.validation.x.flatten().tolist(), made.validation.y.tolist()) == (
-        [2, 3, 5, 6, 7, 8],
-        [1, 1, 0, 0, 1, 1],
-    )
-    assert (made.test.x.flatten().tolist(), made.test.y.tolist()) == ([4, 10, 11, 9], [1, 0, 0, 1])
-
-
 def test_a_sure_loss_passes_a_sign_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five samples that only the model alone gets right are a loss at 5 % (1 / 32), four are none (1 / 16), and five
     against one are none (7 / 64)."""
@@ -128,28 +72,3 @@ def test_a_sure_loss_passes_a_sign_test(monkeypatch: pytest.MonkeyPatch) -> None
     test = Samples(torch.zeros(6, 1), torch.zeros(6, dtype=torch.int64))
     client = ClientData(test, test, test)
     assert RUNS["surely_lost"](None, None, None, client).tolist() == [False, True, False, False]
-
-
-# ---- methods of the catalogue --------------------------------------------------------------------------------------
-def test_goals_are_counted_by_client_and_seed(tmp_path: Path) -> None:
-    """A method and its safe form in another mode next to Local: means of the gains, clients that are more than a point
-    below, and those of them whose loss passes a sign test, which is none of few samples."""
-    for name, fields in (("local", {}), ("fedavg", {}), ("fedavg-safe", {"mode": "best"})):
-        run_settings(small(name, fields, data={"clients": 6, "validation": 0.25}), out=tmp_path / "a" / name)
-    tables = runpy.run_path(str(ROOT / "reproduce" / "catalogue" / "table.py"))
-    runs = tables["runs_of"](tmp_path / "a")
-    assert [run.title for run in runs] == ["Local", "FedAvg", "FedAvg-safe (best)"]
-    row = list(tables["goals"]("a", runs).values())
-    by = [Result.finished_in(tmp_path / "a" / name).by_client for name in ("local", "fedavg", "fedavg-safe")]
-    gains = [[by[i][c] - by[0][c] for c in range(6)] for i in (1, 2)]
-    mean = [sum(each) / 6 for each in gains]
-    assert row[:3] == ["a", "1", "1"]
-    assert row[3:6] == [f"{100 * v:+.1f}" for v in (mean[0], max(mean[0], 0), mean[1])]
-    assert row[6:8] == [str(sum(g < -0.01 for g in each)) for each in gains]
-    assert row[10:] == ["6", *(f"{100 * min(each):.0f}" for each in gains)]
-    assert int(row[6]) > 0
-    local, fedavg = tables["figures"]("a", runs)
-    assert [local["method"], fedavg["method"]] == ["Local", "FedAvg"]
-    assert local["safe: gain"] == local["safe: worst 10 %"] == ""
-    assert [fedavg["gain"], fedavg["safe: gain"]] == [row[3], row[5]]
-    assert tables["behind"](runs) == (["FedAvg"] if mean[1] < max(mean[0], 0) - 0.003 else [])

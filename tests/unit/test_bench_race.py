@@ -27,36 +27,6 @@ def data(official: bool) -> fedkin.Dataset:
     return fedkin.Dataset(x, y, 10, "images", official_test=tested)
 
 
-@pytest.mark.parametrize("official", [True, False])
-def test_every_client_has_its_own_samples(official: bool) -> None:
-    """Four clients train on five samples each and share the test part; no sample is used twice."""
-    dealt = race.dealt(data(official), 4, 5, 3)
-    trained, tested = (
-        sorted(round(1000 * float(v)) for c in dealt.clients for v in part(c).x[:, 0, 0, 0])
-        for part in (lambda c: c.train, lambda c: c.test)
-    )
-    assert [len(c.train) for c in dealt.clients] == [5] * 4
-    assert [len(c.test) for c in dealt.clients] == [3] * 4
-    assert len(set(trained)) == 20
-    assert trained != list(range(20))  # random ones
-    assert len(set(tested)) == 12
-    assert (tested == list(range(12))) if official else not set(tested) & set(trained)
-
-
-@pytest.mark.parametrize(("clients", "samples", "tests"), [(9, 5, 1), (4, 5, 4)])
-def test_too_few_samples_are_named(clients: int, samples: int, tests: int) -> None:
-    """To train on, or to test on."""
-    with pytest.raises(SystemExit, match="images has fewer samples than"):
-        race.dealt(data(True), clients, samples, tests)
-
-
-def test_the_network_is_the_published_one() -> None:
-    """1,626,442 parameters, ten classes of 3 x 32 x 32."""
-    net = race.SimpleCNN()
-    assert sum(p.numel() for p in net.parameters()) == 1_626_442
-    assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
-
-
 def test_a_line_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Seconds by part, the accuracy, what computed them, and the machine."""
     asked: list[Any] = []
@@ -72,15 +42,3 @@ def test_a_line_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 DEALT = race.dealt
-
-
-def test_random_images_are_enough_for_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two clients of fifty samples and ten test images each, of which none has to be on the disk; the line says so."""
-    given: list[fedkin.Dataset] = []
-    monkeypatch.setattr(race, "race", lambda data, *more: given.append(data) or {"clients": more[0]})
-    race.main(["--clients", "2", "--data", "noise", "--lines", str(tmp_path / "a")])
-    line = json.loads((tmp_path / "a").read_text())
-    assert (line["data"], line["clients"]) == ("noise", 2)
-    (found,) = given
-    assert found.official_test is not None
-    assert (found.x.shape, len(found.official_test), found.classes) == ((100, 3, 32, 32), 20, 10)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from bench import record
-from bench.speed import peak
-from bench.speed.drive import Ran, environment
+from bench.speed.drive import Ran
 from bench.speed.measure import Ours
 from bench.speed.workloads import Workload
 
@@ -76,66 +73,3 @@ def test_the_page_has_the_lines() -> None:
     """`python -m bench.record --table` makes the table of bench/records anew."""
     text = (record.RECORDS / "README.md").read_text(encoding="utf-8")
     assert record.renewed(text, record.read(record.RECORDS)) == text
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [([], "give a checkout"), (["there"], "--what"), (["there", "W9", "--what", "x"], "no workload W9")],
-)
-def test_a_wrong_call_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before anything runs."""
-    with pytest.raises(SystemExit):
-        record.main(words)
-    assert said in capsys.readouterr().err
-
-
-def test_another_fedkin_is_imported_from_its_sources(tmp_path: Path) -> None:
-    """The environment of a program links the package of the folder that is given."""
-    (tmp_path / "src" / "fedkin").mkdir(parents=True)
-    found = Path(environment(tmp_path, tmp_path / "src")["PYTHONPATH"]) / "fedkin"
-    assert found.resolve() == (tmp_path / "src" / "fedkin").resolve()
-
-
-# ---- the peak -------------------------------------------------------------------------------------------------------
-def test_the_loop_multiplies_and_adds() -> None:
-    """x becomes x / 2 + 1 / 2 eight times in each turn, in all sums: from 1 / 2 to 1 - 2^-9 after one turn."""
-    llvm = pytest.importorskip("llvmlite.binding", reason="needs llvmlite: pip install 'fedkin[fast]'")
-    import ctypes
-
-    from fedkin.engines.compiled.target import host
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    target = host()
-    machine = llvm.Target.from_triple(target.triple).create_target_machine(cpu=target.cpu, features=target.features)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(peak._text(3)), machine)
-    engine.finalize_object()
-    run = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(engine.get_function_address("peak"))
-    values = torch.full((5 * 16,), 0.5)
-    run(values.data_ptr(), 1)
-    assert torch.equal(values[: 3 * 16], torch.full((48,), 1 - 2.0**-9))
-    run(values.data_ptr(), 1)
-    assert torch.equal(values[: 3 * 16], torch.full((48,), 1 - 2.0**-17))
-    assert torch.equal(values[3 * 16 :], torch.full((32,), 0.5))
-
-
-@pytest.mark.parametrize("why", ["", "llvmlite is not installed"])
-def test_a_peak_is_measured_with_llvmlite_and_without(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Positive on one core and on all; torch's number of threads is what it was."""
-    before = torch.get_num_threads()
-    if why:
-        monkeypatch.setattr(peak, "why_not_compiled", lambda: why)
-    one, every = peak.fma_peak(1)
-    assert one > 0
-    assert every > 0
-    assert torch.get_num_threads() == before
-
-
-def test_commits_are_named() -> None:
-    """By git, of the checkout that is given."""
-    if not (record.RECORDS.parents[1] / ".git").exists():
-        pytest.skip("not a checkout: an unpacked archive has no commits")
-    words = ["git", "-C", str(record.RECORDS), "log", "-1", "--format=%H"]
-    whole = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    assert len(record._commit(record.RECORDS)) >= 7
-    assert whole.startswith(record._commit(record.RECORDS))

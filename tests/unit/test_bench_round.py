@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -46,18 +44,3 @@ def test_a_generator_is_timed_while_it_runs() -> None:
     parts = dict(zip([*SERVER, *WORKER], clock.take()[0], strict=False))
     assert values == ["a", "b"]
     assert parts["answers"] == 3.0
-
-
-@pytest.mark.thorough
-def test_the_parts_of_a_round_are_printed() -> None:
-    """As a program: both sides, and what is left between a worker's last answer and the server's."""
-    command = [sys.executable, "-m", "bench.round", "W4", "--rounds", "2"]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    names = [
-        line.split("  ")[0].strip() if not line.startswith(" ") else line.strip().split("  ")[0]
-        for line in said.splitlines()
-    ]
-    assert names[0].startswith("W4: ")
-    assert {"server", "aggregate", "checks of uploads", "worker, mean", "client and its turn", "other", "tail"} <= set(
-        names
-    )

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from bench.gradients import steps
 from bench.speed import __main__ as command
-from bench.speed import federation, flops, machine, measure, table
-from bench.speed.drive import Ran, run
+from bench.speed import flops, measure, table
+from bench.speed.drive import Ran
 from bench.speed.workloads import WORKLOADS, Workload
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import fedkin
-from fedkin.core import Net
 from fedkin.core.machine import cores
 from fedkin.models.registry import get_model
 
@@ -48,87 +42,18 @@ def test_the_operations_of_a_step_are_those_that_torch_carries_out(name: str) ->
     assert flops.of_step(module, w.shape, 2) == counter.get_total_flops()
 
 
-def test_workloads_can_be_compared() -> None:
-    """Whole batches only, so that all programs take equal steps; a paper's method exists; goals are of known peers."""
-    peers = {p.name for p in (*measure.pfl_research(""), measure.flower(""), measure.pfllib("", ""), measure.plain())}
-    for w in (v for each in WORKLOADS.values() for v in (each, each.quick())):
-        assert w.samples % w.batch == 0
-        assert w.cohort <= w.clients
-        assert {peer.removesuffix(", several") for peer in w.ratios} <= peers
-        if w.paper is not None:
-            replace(fedkin.get_method(w.paper), **w.fields)
-
-
-def test_overhead_is_what_is_not_training() -> None:
-    """Two processes train for 3 s of the 2 x 2 s that a round takes: a quarter lies outside; the median of rounds."""
+def test_shares_of_time() -> None:
+    """A quarter of a round lies outside training; the time to an accuracy ends with its round."""
     parts = [{"training": 3.0, "round": 2.0, "evaluation": 9.0}, {"training": 2.0, "round": 2.0, "evaluation": 9.0}]
     assert measure.outside(parts[:1], 2) == 0.25
     assert measure.outside([*parts, parts[0]], 2) == 0.25
-
-
-def test_the_peak_is_put_down_for_one_core_and_for_all() -> None:
-    """Two positive numbers, and torch's number of threads is what it was."""
-    before = torch.get_num_threads()
-    one, every = machine.matmul_peak(64, 1)
-    assert one > 0
-    assert every > 0
-    assert torch.get_num_threads() == before
-
-
-@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="nothing says what memory is shared")
-def test_memory_counts_a_process_and_its_children() -> None:
-    """A child that holds 64 MB adds them to its parent's sum; a process that has ended counts nothing."""
-    before = machine.memory_mb(os.getpid())
-    code = "x = bytearray(b'1') * 2**26; print('there', flush=True); input()"
-    child = measure.subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True)
-    assert child.stdout is not None
-    child.stdout.readline()
-    after = machine.memory_mb(os.getpid())
-    child.communicate("\n")
-    assert before is not None
-    assert after is not None
-    assert 60 < after - before < 120
-    assert machine.memory_mb(child.pid) == 0
+    curve = Ran([], 1.0, 9.0, 5.0, 0.5, more={"times": [10.0, 11.0, 12.5, 15.0], "accuracies": [0.3, 0.8, 0.7]})
+    assert measure.seconds_to(curve, 0.8) == 2.5
+    assert measure.seconds_to(curve, 0.2) == 1.0
+    assert measure.seconds_to(curve, 0.9) is None
 
 
 # ---- the same for all programs --------------------------------------------------------------------------------------
-def test_data_and_first_weights_are_a_functions_of_the_seed(tmp_path: Path) -> None:
-    """Two folders of one seed are equal, another seed's differ; weights are those that a fedkin run starts from."""
-    for place, seed in (("a", 0), ("b", 0), ("c", 1)):
-        (tmp_path / place).mkdir()
-        federation.write(TINY, tmp_path / place, seed)
-    a, b, c = (np.load(tmp_path / place / "train_x.npy") for place in "abc")
-    assert a.shape == (3, 6, 1, 4, 4)
-    assert np.array_equal(a, b)
-    assert not np.array_equal(a, c)
-    start = np.load(tmp_path / "a" / "start.npz")
-    net = Net(lambda: get_model("mlp", TINY.shape, 3), TINY.shape, 3, seed=0)
-    for name, values in net.unflatten(net.w0).items():
-        assert np.array_equal(start[name], values.numpy())
-
-
-@pytest.mark.thorough
-def test_a_peer_computes_what_we_compute(tmp_path: Path) -> None:
-    """With one batch per client no order of samples matters: after three rounds FedAvg by hand has our accuracy to the
-    last sample, and it is not that of the start. Both give one timed round, between the first and the last."""
-    federation.write(TINY, tmp_path)
-    mine = measure.Ours().run(TINY, tmp_path)
-    theirs = measure.plain().run(TINY, tmp_path, {"threads": 1})
-    untrained = measure.plain().run(replace(TINY, lr=1e-9), tmp_path, {"threads": 1})
-    assert mine.accuracy == theirs.accuracy != untrained.accuracy
-    assert len(mine.round_s) == len(theirs.round_s) == 1
-    assert theirs.loss is not None
-    assert untrained.loss is not None
-    assert theirs.loss < untrained.loss
-
-
-def test_a_program_that_fails_says_why(tmp_path: Path) -> None:
-    """Its last words are in the message."""
-    federation.write(TINY, tmp_path)
-    with pytest.raises(SystemExit, match="KeyError: 'threads'"):
-        run("plain", sys.executable, TINY, tmp_path)
-
-
 def test_the_fastest_setting_of_a_peer_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is tried once, the pairs use the best; ratios are the peer's seconds over ours, pair by pair."""
     seconds = {1: 4.0, 2: 3.0, 3: 5.0}
@@ -153,25 +78,6 @@ def test_the_fastest_setting_of_a_peer_is_taken(tmp_path: Path, monkeypatch: pyt
     assert found["spread"] == [1.5, 3.0]
     assert found["memory_mb"] == [3.0, 7.0]
     assert found["peer_versions"] == {"torch": "x", "checkout": "c"}
-
-
-def test_peers_are_tried_on_one_core_and_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """pfl-research in one process and, as its guide has it, in several; Flower with clients side by side too."""
-    monkeypatch.setattr(measure, "cores", lambda: 4)
-    one, several = ([(t["processes"], t["threads"]) for t in p.tries] for p in measure.pfl_research("p"))
-    assert (one, several) == ([(1, 1), (1, 4)], [(4, 1)])
-    assert [(t["client_cpus"], t["threads"]) for t in measure.flower("p").tries] == [(1, 1), (0.5, 1), (4, 4)]
-    assert [t["threads"] for t in measure.pfllib("c", "p").tries] == [1, 4]
-
-
-def test_ways_of_taking_gradients_are_read_off_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All words that `fedkin.Compute` names for its `gradient` are measured, the one that chooses as well; or none."""
-    assert {"auto", "autograd"} <= set(measure.gradients())
-    for words in (["auto", "autograd", "explicit"], []):
-        made = type("Compute", (), {})
-        made.__annotations__ = {"gradient": Literal["auto", "autograd", "explicit"] | int} if words else {}
-        monkeypatch.setattr(fedkin, "Compute", made)
-        assert measure.gradients() == words
 
 
 # ---- from end to end ------------------------------------------------------------------------------------------------
@@ -213,13 +119,6 @@ def test_a_quick_run_writes_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
     assert table.tables(lines) == "Nothing has been measured yet."
 
 
-def test_an_unknown_workload_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """Before anything runs."""
-    with pytest.raises(SystemExit):
-        command.main(["W9"])
-    assert "no workload W9" in capsys.readouterr().err
-
-
 # ---- tables ---------------------------------------------------------------------------------------------------------
 BASE: dict[str, Any] = {
     "workload": "W4", "quick": False, "peak_gflops": [10.0, 20.0], "day": "2026-01-01", "cohort": 20, "samples": 200,
@@ -251,106 +150,3 @@ def test_the_tables_say_what_was_measured() -> None:
     ) in text
     assert "| W4 | autograd | 0.005 | 0.5 | 2 | 25 % |" in text
     assert "first round 2.50 s (2.00 to 3.00) after the command (goal: 3 s)" in text
-
-
-def test_the_last_line_counts_and_quick_ones_do_not() -> None:
-    """A workload that is measured again replaces its row; methods, evaluation and a peer's several processes have rows
-    of their own."""
-    again = {**WHOLE, "outside": 0.03}
-    quick = {**WHOLE, "outside": 0.9, "quick": True}
-    other = {**WHOLE, "method": "da-pfl", "workload": "W1a"}
-    text = table.tables([WHOLE, {**WHOLE, "evaluate": True}, again, quick, other])
-    assert text.count("| W4 | FedAvg | off |") == text.count("| W4 | FedAvg | on |") == 1
-    assert " 3.0 % " in text
-    assert " 90.0 % " not in text
-    assert text.index("| W1a | DA-PFL |") < text.index("| W4 | FedAvg |")
-    pairs = [{**PAIR, "setting": {"processes": n, "threads": 1}, "ratio": 1.0 * n} for n in (1, 2, 1)]
-    assert table.tables(pairs).count("| W4 | Flower (processes ") == 2
-
-
-def test_each_machine_has_its_tables() -> None:
-    """What was measured again on another machine is in that machine's tables alone, and those come first."""
-    new = {**BASE["machine"], "cpu": "a newer cpu"}
-    text = table.tables([WHOLE, PAIR, STEP, {**WHOLE, "machine": new}])
-    assert text.index("2 cores of a newer cpu") < text.index("| W4 | FedAvg | off |") < text.index("2 cores of a cpu")
-    assert text.count("| W4 | FedAvg | off |") == 1
-    assert text.index("2 cores of a cpu") < text.index("| W4 | Flower")
-
-
-def test_goals_of_one_and_several_processes() -> None:
-    """A peer's several processes have a goal of their own."""
-    w = WORKLOADS["W1a"]
-    assert (w.goal("pfl-research", {"processes": 1}), w.goal("pfl-research", {"processes": 2})) == (12, 7)
-    assert w.goal("flower", {"threads": 1}) == 10
-    assert w.goal("blaze-fl", {}) is None
-
-
-def test_the_command_prints_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--table` runs nothing."""
-    file = tmp_path / "lines.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in (WHOLE, START)))
-    command.main(["--table", "--lines", str(file)])
-    assert capsys.readouterr().out.strip() == table.tables([WHOLE, START])
-
-
-def test_steps_are_timed_for_each_way_of_computing_gradients() -> None:
-    """`python -m bench.gradients`, with little data: a time for each repetition and way."""
-    found = steps(WORKLOADS["W4"].quick(), ["explicit", "autograd"], 2)
-    assert {way: len(times) for way, times in found.items()} == {"explicit": 2, "autograd": 2}
-    assert all(time > 0 for times in found.values() for time in times)
-
-
-def test_shares_are_of_the_multiply_adds_where_they_were_measured() -> None:
-    """5 MFLOP in 2 ms are 2.5 GFLOP/s: a tenth of 25 and a quarter of the matrix products' 10; both peaks are named."""
-    step = {**STEP, "fma_gflops": [25.0, 50.0]}
-    assert "| 0.005 | 0.2 | 2 | 10 % | 25 % |" in table.tables([step])
-    assert "multiply-adds 25 GFLOP/s on one core and 50 on all, matmul peak 10 GFLOP/s" in table.tables([step])
-    assert "| 0.005 | 0.5 | 2 | 25 % | 25 % |" in table.tables([STEP])
-    assert table.share({**WHOLE, "fma_gflops": [50.0, 100.0]}) == pytest.approx(2 / 0.2 / 100)
-
-
-def test_blazefl_is_tried_in_one_process_in_processes_and_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which of them is fastest depends on whether its Python has a global lock."""
-    monkeypatch.setattr(measure, "cores", lambda: 4)
-    tries = [(t["mode"], t["parallel"], t["threads"]) for t in measure.blazefl("p").tries]
-    assert tries == [("one", 1, 4), ("processes", 4, 1), ("threads", 4, 1)]
-
-
-def test_the_time_to_an_accuracy_ends_with_its_round() -> None:
-    """From the start of the first round to the end of the first that has it, wherever later ones fall to."""
-    curve = Ran([], 1.0, 9.0, 5.0, 0.5, more={"times": [10.0, 11.0, 12.5, 15.0], "accuracies": [0.3, 0.8, 0.7]})
-    assert measure.seconds_to(curve, 0.8) == 2.5
-    assert measure.seconds_to(curve, 0.2) == 1.0
-    assert measure.seconds_to(curve, 0.9) is None
-
-
-@pytest.mark.parametrize("reached", [True, False])
-def test_both_are_timed_to_the_same_accuracy(reached: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The peer in its fastest setting; a run that stays below the accuracy gives no line."""
-
-    def curve(seconds: float) -> Ran:
-        return Ran(
-            [seconds], 1.0, 9.0, 5.0, 0.9, more={"times": [0.0, seconds], "accuracies": [0.9 if reached else 0.1]}
-        )
-
-    monkeypatch.setattr(measure.Peer, "run", lambda self, w, folder, tried, **more: curve(float(tried["threads"])))
-    monkeypatch.setattr(measure.Ours, "run", lambda *_, **more: curve(0.5 if more["evaluate"] else 0.1))
-    peer = measure.Peer("plain", "python", [{"threads": 3}, {"threads": 2}])
-    found = measure.to_target(TINY, tmp_path, measure.Ours(), peer, 2, 0.8)
-    if not reached:
-        assert found is None
-        return
-    assert found is not None
-    assert (found["setting"], found["pairs"], found["ratio"]) == ({"threads": 2}, [[0.5, 2.0]] * 2, 4.0)
-    shown = table.tables([{**BASE, "kind": "target", **found}])
-    assert "| W4 | 80 % | by hand (threads 2) | 2.00 s | 0.50 s | **4.00** (4.00 to 4.00) |" in shown
-
-
-@pytest.mark.thorough
-def test_a_peer_reaches_the_accuracy_that_we_reach(tmp_path: Path) -> None:
-    """With one batch per client both have the same accuracies after every round."""
-    federation.write(TINY, tmp_path)
-    mine = measure.Ours().run(TINY, tmp_path, evaluate=True, target=0.5)
-    theirs = measure.plain().run(TINY, tmp_path, {"threads": 1}, target=0.5)
-    assert mine.more["accuracies"] == theirs.more["accuracies"]
-    assert len(mine.more["times"]) == len(mine.more["accuracies"]) + 1 == 4

@@ -9,18 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, t, ttest_1samp
 
-from fedkin.core.errors import ConfigError, DataError
-from fedkin.evaluate import (
-    Against,
-    Changed,
-    against,
-    details,
-    difference,
-    interval,
-    judge,
-    judge_all,
-    seed_effect,
-)
+from fedkin.core.errors import DataError
+from fedkin.evaluate import Against, Changed, against, details, difference, interval, judge, judge_all, seed_effect
 from fedkin.evaluate import verdict as verdict_on
 from fedkin.evaluate.harm import holm
 from fedkin.evaluate.paired import _error
@@ -34,25 +24,6 @@ def test_the_interval_of_an_accuracy_is_wilsons(correct: int, n: int, level: flo
     """The same as scipy's, an independent implementation."""
     theirs = binomtest(correct, n).proportion_ci(level, method="wilson")
     assert interval(correct, n, level) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
-
-
-def test_without_samples_nothing_is_known() -> None:
-    """No test part: the whole range."""
-    assert interval(0, 0) == (0.0, 1.0)
-
-
-@pytest.mark.parametrize(("correct", "n"), [(-1, 5), (6, 5), (1, 0)])
-def test_counts_that_cannot_be_are_refused(correct: int, n: int) -> None:
-    """More correct than there are, or fewer than none."""
-    with pytest.raises(DataError, match=f"correct={correct}, n={n}"):
-        interval(correct, n)
-
-
-@pytest.mark.parametrize("level", [0.0, 1.0, 95.0])
-def test_a_level_is_a_share(level: float) -> None:
-    """95 is not 0.95."""
-    with pytest.raises(ConfigError, match=r"such as 0\.95"):
-        interval(1, 2, level)
 
 
 # ---- paired differences ---------------------------------------------------------------------------------------------
@@ -116,39 +87,6 @@ def test_clients_that_repeat_nothing() -> None:
     assert difference(gains(rows), same_clients=True).tail == pytest.approx(tail, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("rows", "same", "node", "weight", "scale", "free"),
-    [
-        (A, False, 1, 0.0051778, 0.007416, 8),
-        (A, False, 100, 0.0054397, 0.008113, 8),
-        (A, False, 200, 1.1426e-4, 0.844600, 8),
-        (real(), False, 1, 9.3670e-5, 0.0057972, 147),
-        (real(), False, 100, 0.0063346, 0.0099886, 147),
-        (real(), False, 150, 0.0130697, 0.0204152, 147),
-        (real(), False, 200, 2.4941e-6, 2.087696, 147),
-        (C, True, 1, 0.0092015, 0.020501, 3.000),
-        (C, True, 100, 0.0054323, 0.021072, 3.209),
-        (C, True, 200, 1.8150e-7, 1.250921, 8.000),
-    ],
-)
-def test_worked_nodes(rows: np.ndarray, same: bool, node: int, weight: float, scale: float, free: float) -> None:
-    """Weight, scale and degrees of freedom at single nodes of the integration, to the digits given."""
-    error = _error(rows, same, 0.2)
-    assert error.weights.sum() == pytest.approx(1)
-    assert error.weights[node - 1] == pytest.approx(weight, rel=1e-4)
-    assert error.scales[node - 1] == pytest.approx(scale, abs=1e-6)
-    assert error.free[node - 1] == pytest.approx(free, abs=5e-4)
-
-
-@pytest.mark.parametrize("level", [0.8, 0.95, 0.999])
-def test_without_an_effect_of_seeds_clients_are_pooled(level: float) -> None:
-    """h -> 0, clients anew: Student's with the 8 degrees of freedom within seeds; example A: .017102 at 95 %."""
-    found = difference(gains(A), level, False, seed_effect=1e-9)
-    half = t.ppf(0.5 + level / 2, 8) * math.sqrt(0.00055 / (2 * 5))
-    assert found.high == pytest.approx(found.mean + half, rel=1e-9)
-    assert level != 0.95 or half == pytest.approx(0.017102, abs=5e-7)
-
-
 def test_without_an_effect_of_seeds_clients_that_repeat_are_clusters() -> None:
     """h -> 0, the same clients: Student's with K - 1 degrees of freedom over clients. Example C by hand: deviations
     from the seed means add up to -2.25, 13.75, -14.25 and (two seeds) 2.75 points, so the sum of squares of clients is
@@ -207,45 +145,19 @@ def test_one_method_alone_keeps_the_usual_effect() -> None:
     assert seed_effect([*one, gains(np.zeros((3, 20))), gains(np.full((2, 2), 0.1))]) == 0.2
 
 
-def test_a_seed_effect_is_above_zero() -> None:
-    """0 is the limit, not a value."""
-    with pytest.raises(ConfigError, match="seed effect above 0"):
-        difference(gains(A), seed_effect=0.0)
-
-
-def test_one_seed_is_students_interval_over_clients() -> None:
-    """The same as scipy's."""
+def test_one_figure_per_seed_or_client_is_students_interval() -> None:
+    """As scipy's, over clients of one seed and over seeds of one client."""
     row = np.random.default_rng(1).normal(0.02, 0.05, 30)
     theirs = ttest_1samp(row, 0).confidence_interval(0.9)
     found = difference([dict(enumerate(row))], level=0.9)
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
     assert found.tail == pytest.approx(ttest_1samp(row, 0, alternative="greater").pvalue)
-
-
-@pytest.mark.parametrize(("mean", "word"), [(0.1, "ahead"), (-0.1, "behind"), (0.0, "level")])
-def test_one_seed_says_so(mean: float, word: str) -> None:
-    """No method is better or worse by one run."""
-    rows = mean + 0.05 * np.array([[1, -1, 1, -1, 1, -1, 0.5, -0.5]])
-    assert difference(gains(rows)).word == word
-    assert "in this one run" in verdict("M", seeds(rows))
-
-
-def test_one_client_per_seed_is_students_interval_over_seeds() -> None:
-    """Nothing is left within a seed: six seeds of one client, as in scipy's interval of them."""
     rows = np.array([[0.02], [0.03], [0.01], [0.05], [0.02], [0.04]])
     theirs = ttest_1samp(rows[:, 0], 0).confidence_interval(0.95)
     for same in (True, False):
         found = difference(gains(rows), same_clients=same)
         assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
         assert found.word == "better"
-
-
-def test_clients_that_all_gain_the_same_are_students_interval_over_seeds() -> None:
-    """W = 0, B > 0: the seed means alone; the last digits of floats are no spread."""
-    rows = np.array([[0.1, 0.3 - 0.2, 0.1, 0.3 - 0.2]] * 3) + np.array([[0.0], [1e-3], [3e-3]])
-    theirs = ttest_1samp(rows[:, 0], 0).confidence_interval(0.95)
-    found = difference(gains(rows))
-    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -255,15 +167,6 @@ def test_figures_that_all_agree_have_an_interval_without_width(same: bool) -> No
         found = difference(gains(np.full((3, 4), value)), same_clients=same)
         assert (found.low, found.high) == pytest.approx((value, value), abs=1e-12)
         assert (found.tail, found.word) == (tail, word)
-
-
-def test_seeds_that_agree_exactly_leave_the_formula_as_it_is() -> None:
-    """B = 0, W > 0: narrower than with seeds that differ, and not of width 0."""
-    rows = np.array([[0.01, 0.05, 0.03], [0.05, 0.03, 0.01], [0.03, 0.01, 0.05]])
-    agree, differ = (difference(gains(r), same_clients=False) for r in (rows, rows + np.array([[0.02], [0], [-0.02]])))
-    assert agree.high is not None
-    assert differ.high is not None
-    assert 0.001 < agree.high - agree.mean < differ.high - differ.mean
 
 
 def test_clients_that_differ_widen_the_interval_although_seeds_agree() -> None:
@@ -314,9 +217,9 @@ def simulated(case: int, seeds: int, clients: int, run: float, client: float, me
     return mean + shared + rng.normal(0, client, (1, clients)) + rng.normal(0, 0.05, (seeds, clients))
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 10])
+@pytest.mark.parametrize("count", [1, 2, 5])
 @pytest.mark.parametrize("clients", [4, 20])
-@pytest.mark.parametrize(("run", "client"), [(0.0, 0.0), (0.01, 0.0), (0.0, 0.05), (0.01, 0.05)])
+@pytest.mark.parametrize(("run", "client"), [(0.0, 0.0), (0.01, 0.05)])
 def test_noise_is_seldom_called_a_difference(count: int, clients: int, run: float, client: float) -> None:
     """Of 200 comparisons without any difference at most 5 % and the luck of such a count (two standard deviations,
     8 %) are called better or worse, with a usual effect of seeds (r = .2).
@@ -325,14 +228,6 @@ def test_noise_is_seldom_called_a_difference(count: int, clients: int, run: floa
     """
     found = [difference(gains(simulated(c, count, clients, run * (count > 1), client))) for c in range(200)]
     assert sum(d.word not in ("no clear difference", "level", "too few") for d in found) <= 16
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_a_clear_gain_of_everybody_is_found(count: int) -> None:
-    """5 points above with 5 points of noise and 20 clients: found in nearly all of 50 comparisons, worse in none."""
-    words = [difference(gains(simulated(c, count, 20, 0.0, 0.0, mean=0.05))).word for c in range(50)]
-    assert words.count("ahead" if count == 1 else "better") >= 48
-    assert not {"worse", "behind"} & {*words}
 
 
 def answered(rows: np.ndarray, n: int = 100, same_test: bool = False) -> list[Against]:
@@ -364,17 +259,6 @@ def test_better_for_half_and_worse_for_the_rest(count: int) -> None:
     assert f"{10 * count} of {20 * count} client results are harmed" in details(judge(answered(rows)))
 
 
-def test_better_for_half_and_worse_for_the_rest_in_one_seed() -> None:
-    """The bits of one run name its clients, and give a range that holds the ten."""
-    rows = np.repeat([[0.2, -0.2]], 10, axis=1)
-    text = verdict("M", answered(rows))
-    found = judge(answered(rows)).harmed
-    assert text.startswith("M: level with Local in this one run (")
-    assert details(judge(answered(rows))).endswith("; clearly higher for 10 clients and lower for 10 clients")
-    assert found is not None
-    assert 6 <= found.low <= 10 <= found.high <= 14
-
-
 def test_a_few_clients_that_lose_are_named() -> None:
     """18 clients gain 10 points, two lose 20, in each of five seeds; by name where they have names."""
     rows = np.stack([np.array([-0.2, *[0.1] * 10, -0.2, *[0.1] * 8])] * 5)
@@ -384,12 +268,6 @@ def test_a_few_clients_that_lose_are_named() -> None:
     found = judge(answered(rows), True)
     assert details(found).endswith("; clearly lower for clients 0 and 11")
     assert details(found, [f"ward {i}" for i in range(20)]).endswith("; clearly lower for ward 0 and ward 11")
-
-
-def test_the_real_case() -> None:
-    """Three seeds of 50 clients, most of which gain: clearly better, with how sure that is."""
-    text = verdict("PFedCS", seeds(real()), same_clients=False)
-    assert text == "PFedCS: better than Local by 7.0 points (likely +2.5 to +11.4 over 3 seeds)"
 
 
 def test_identical_to_the_reference() -> None:
@@ -416,15 +294,10 @@ def test_methods_of_a_table_are_judged_with_the_effect_that_they_show_together()
 
 
 def test_p_values_of_a_table_are_holms() -> None:
-    """By hand: .01, .04, .03 and .005 times 2, 1, (.03 before .04) 2 and 4; never below a smaller one, at most 1."""
+    """A verdict knows among how many it stands; a method with too few figures is none of them."""
     assert holm(np.array([0.01, 0.04, 0.03, 0.005])) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm(np.array([0.6, 0.7, 0.9])) == pytest.approx([1.0, 1.0, 1.0])
     assert holm(np.array([])).tolist() == []
-
-
-def test_a_verdict_knows_among_how_many_it_stands() -> None:
-    """One method of 1.6 points and 19 of none: its own p-value is below 5 %, that for 20 comparisons is not. A method
-    with too few figures is none of them."""
     base = 0.05 * np.random.default_rng(0).standard_normal((3, 20))
     base -= base.mean(1, keepdims=True)
     rows = {f"m{i}": seeds(base * (-1) ** i + (0.016 if i == 7 else 0.0)) for i in range(20)}
@@ -457,12 +330,16 @@ def test_these_clients_have_students_interval_over_seeds(share: float, factor: f
     assert found.tail == pytest.approx(t.sf(means.mean() / half * t.ppf(0.975, 2), 2))
 
 
-def test_other_clients_like_these_are_another_question() -> None:
-    """Four hospitals of which one gains much: clear for these four, not for hospitals like them."""
+def test_these_clients_are_another_question() -> None:
+    """Clear for four hospitals, not for others like them; none where clients are dealt anew, or seeds are too few."""
     found = judge(seeds(np.repeat(HOSPITALS, 3, axis=0)), True)
     assert found.these is not None
     assert (found.difference.word, found.these.word) == ("no clear difference", "better")
     assert found.difference.mean == found.these.mean
+    assert judge(seeds(HOSPITALS), False).these is judge(seeds(HOSPITALS)).these is None
+    assert judge(seeds(HOSPITALS[:1]), True).these is None
+    assert judge(seeds(HOSPITALS[:2, :2]), True).these is None
+    assert judge_all({"a": seeds(HOSPITALS)}, True)["a"].these == judge(seeds(HOSPITALS), True).these
 
 
 def test_seeds_that_test_the_same_samples_do_not_overlap() -> None:
@@ -482,11 +359,3 @@ def test_seeds_that_test_the_same_samples_do_not_overlap() -> None:
     missing = judge(left, True, test_share=0.5).these
     assert missing is not None
     assert missing.low == fixed.low  # a client that a seed lacks is not drawn again
-
-
-def test_without_the_same_clients_in_several_seeds_there_are_no_these() -> None:
-    """Clients dealt anew, or perhaps; one seed; too few figures."""
-    assert judge(seeds(HOSPITALS), False).these is judge(seeds(HOSPITALS)).these is None
-    assert judge(seeds(HOSPITALS[:1]), True).these is None
-    assert judge(seeds(HOSPITALS[:2, :2]), True).these is None
-    assert judge_all({"a": seeds(HOSPITALS)}, True)["a"].these == judge(seeds(HOSPITALS), True).these

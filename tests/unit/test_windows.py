@@ -32,41 +32,34 @@ def like_windows(folder: Path, *commands: str) -> subprocess.CompletedProcess[st
     )
 
 
-def test_a_run_there_has_the_lines_of_a_run_here(tmp_path: Path, fedkin: Command) -> None:
-    """Trained, given one more round, compared, exported, listed; each line of rounds and clients as by workers here."""
-    there = like_windows(
-        tmp_path,
-        f"run fedavg {SMALL} --out there --quiet",
-        "resume there --rounds 3 --quiet",
-        "report there",
-        "export there --client 1 --out model",
-        f"compare da-pfl {SMALL} --state file --out more --quiet",
-        "runs more",
-        "list methods",
-    )
-    assert there.returncode == 0, there.stderr
-    assert (tmp_path / "model" / "model.onnx").is_file()
+def test_commands_there_have_the_results_of_commands_here(tmp_path: Path, fedkin: Command) -> None:
+    """Trained, given one more round, compared, exported, listed: lines of rounds and clients are those of workers here.
+    A run with models in files of another system goes on there, and here again. A folder that is being written is
+    refused, with the process that has it."""
+    assert fedkin(f"run da-pfl {SMALL} --state file --out a --quiet").code == 0
+    with held(tmp_path / "b" / ".lock"):
+        there = like_windows(
+            tmp_path,
+            f"run fedavg {SMALL} --out there --quiet",
+            "resume there --rounds 3 --quiet",
+            "report there",
+            "export there --client 1 --out model",
+            f"compare da-pfl {SMALL} --state file --out more --quiet",
+            "runs more",
+            "list methods",
+            "export a --client 0 --out other",
+            "resume a --rounds 3 --quiet",
+            f"run fedavg {SMALL} --out b",
+        )
+    assert there.returncode == 2, there.stderr
+    assert f"b is being written by process {os.getpid()} on " in there.stderr
+    assert not (tmp_path / "b" / "config.toml").exists()
+    assert all((tmp_path / place / "model.onnx").is_file() for place in ("model", "other"))
+    assert fedkin("resume a --rounds 4 --quiet").code == 0
+    assert len((tmp_path / "a" / "rounds.jsonl").read_text().splitlines()) == 4
     assert fedkin(f"run fedavg {SMALL.replace('rounds 2', 'rounds 3')} --engine workers --out here --quiet").code == 0
     for name in ("rounds.jsonl", "clients.jsonl"):
         assert (tmp_path / "there" / name).read_bytes() == (Path("here") / name).read_bytes()
-
-
-def test_a_folder_that_is_being_written_is_refused_there(tmp_path: Path) -> None:
-    """The process that has it is named."""
-    with held(tmp_path / "a" / ".lock"):
-        done = like_windows(tmp_path, f"run fedavg {SMALL} --out a")
-    assert done.returncode == 2
-    assert f"a is being written by process {os.getpid()} on " in done.stderr
-    assert not (tmp_path / "a" / "config.toml").exists()
-
-
-def test_models_in_files_of_another_system_go_on_there(tmp_path: Path, fedkin: Command) -> None:
-    """Such a run, made here, is exported and goes on there, with the banks in memory, and goes on here again."""
-    assert fedkin(f"run da-pfl {SMALL} --state file --out a --quiet").code == 0
-    there = like_windows(tmp_path, "export a --client 0 --out model", "resume a --rounds 3 --quiet")
-    assert there.returncode == 0, there.stderr
-    assert fedkin("resume a --rounds 4 --quiet").code == 0
-    assert len((tmp_path / "a" / "rounds.jsonl").read_text().splitlines()) == 4
 
 
 @pytest.mark.parametrize("command", ["link", "node --data a.csv", "submit a.toml", "status", "keys authority a"])

@@ -152,6 +152,8 @@ def _layer(
         make, own_hooks = _MODULES.get(type(module)), int(name == head)  # `Net` itself watches what the head is given
         if make is None or module._forward_hooks or len(module._forward_pre_hooks) > own_hooks:
             raise NotAChain(f"it has a layer {type(module).__name__} ({name!r})")
+        if not _usual(module):
+            raise NotAChain(f"it has a layer with unusual settings, {module} ({name!r})")
         if any(f"{name}.{p}" not in places for p, _ in module.named_parameters(recurse=False)):
             raise NotAChain(f"it has a layer that shares a parameter with another one ({name!r})")
         where = {p: places[f"{name}.{p}"][0] for p in ("weight", "bias") if f"{name}.{p}" in places}
@@ -187,49 +189,39 @@ def _pair(value: Any) -> list[int]:
     return [int(value), int(value)] if isinstance(value, int) else [int(v) for v in value]
 
 
-def _linear(m: nn.Linear, where: Mapping[str, slice]) -> Layer:
-    return Linear(where["weight"], (m.out_features, m.in_features), where.get("bias"))
+def _usual(m: Any) -> bool:
+    """Return whether a module's settings are those that are written out."""
+    match m:
+        case nn.Conv2d():
+            return m.padding_mode == "zeros" and not isinstance(m.padding, str)
+        case nn.MaxPool2d():
+            return not m.return_indices
+        case nn.AvgPool2d():
+            return m.divisor_override is None
+        case nn.AdaptiveAvgPool2d():
+            return m.output_size in (1, (1, 1))
+        case nn.Flatten():
+            return (m.start_dim, m.end_dim) == (1, -1)
+    return True
 
 
-def _conv(m: nn.Conv2d, where: Mapping[str, slice]) -> Layer:
-    if m.padding_mode != "zeros" or isinstance(m.padding, str):
-        raise NotAChain(f"it has a convolution with {m.padding!r} padding of {m.padding_mode}")
+def _conv(m: nn.Conv2d, where: Mapping[str, slice]) -> Conv:
     shape = (m.out_channels, m.in_channels // m.groups, *m.kernel_size)
     steps = (_pair(m.stride), _pair(m.padding), _pair(m.dilation))
     return Conv(where["weight"], shape, where.get("bias"), *steps, m.groups)
 
 
-def _max_pool(m: nn.MaxPool2d, where: Mapping[str, slice]) -> Layer:
-    if m.return_indices:
-        raise NotAChain("it has a max pooling that gives indices")
-    return MaxPool(_pair(m.kernel_size), _pair(m.stride), _pair(m.padding), _pair(m.dilation), m.ceil_mode)
-
-
-def _avg_pool(m: nn.AvgPool2d, where: Mapping[str, slice]) -> Layer:
-    if m.divisor_override is not None:
-        raise NotAChain("it has an average pooling with a divisor of its own")
-    return AvgPool(_pair(m.kernel_size), _pair(m.stride), _pair(m.padding), m.ceil_mode, m.count_include_pad)
-
-
-def _global_pool(m: nn.AdaptiveAvgPool2d, where: Mapping[str, slice]) -> Layer:
-    if m.output_size not in (1, (1, 1)):
-        raise NotAChain(f"it has an adaptive pooling to {m.output_size}")
-    return GlobalPool()
-
-
-def _flatten(m: nn.Flatten, where: Mapping[str, slice]) -> Layer:
-    if (m.start_dim, m.end_dim) != (1, -1):
-        raise NotAChain(f"it flattens dimensions {m.start_dim} to {m.end_dim}")
-    return Flatten()
-
-
 _MODULES: dict[type[nn.Module], Callable[[Any, Mapping[str, slice]], Layer | None]] = {
-    nn.Linear: _linear,
+    nn.Linear: lambda m, where: Linear(where["weight"], (m.out_features, m.in_features), where.get("bias")),
     nn.Conv2d: _conv,
-    nn.MaxPool2d: _max_pool,
-    nn.AvgPool2d: _avg_pool,
-    nn.AdaptiveAvgPool2d: _global_pool,
+    nn.MaxPool2d: lambda m, where: MaxPool(
+        _pair(m.kernel_size), _pair(m.stride), _pair(m.padding), _pair(m.dilation), m.ceil_mode
+    ),
+    nn.AvgPool2d: lambda m, where: AvgPool(
+        _pair(m.kernel_size), _pair(m.stride), _pair(m.padding), m.ceil_mode, m.count_include_pad
+    ),
+    nn.AdaptiveAvgPool2d: lambda m, where: GlobalPool(),
     nn.ReLU: lambda m, where: Relu(),
-    nn.Flatten: _flatten,
+    nn.Flatten: lambda m, where: Flatten(),
     nn.Identity: lambda m, where: None,
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -12,7 +10,7 @@ from fedkin.core import Samples, Train
 from fedkin.core.grammar import chosen
 from fedkin.core.machine import cores
 from fedkin.core.settings import ENGINES, Processes
-from fedkin.engines.forks import children_can_train
+from fedkin.engines.forks import why_no_workers
 from fedkin.engines.loop import Loop
 from fedkin.engines.native import native
 from fedkin.engines.stacked import Stacked
@@ -86,15 +84,11 @@ def small(job: Job, cores: int) -> bool:
 
 def _alone(job: Job) -> str:
     """Return why worker processes would not pay here; "" if they do."""
-    if "fork" not in multiprocessing.get_all_start_methods():
-        return "this system cannot fork processes"
-    if multiprocessing.current_process().daemon:
-        return "this process is a daemon, such as one of a pool, and cannot have processes of its own"
     if len(job.shards) == 1:
         return "there is one client"
     if cores() == 1:
         return "there is one core"
-    return "" if children_can_train() else "this process took gradients where torch sees a GPU, so forked ones cannot"
+    return why_no_workers()
 
 
 def gradients(engine: Engine, job: Job) -> str:

@@ -19,16 +19,7 @@ def drive(work: Work | Bundle, train: TrainOne) -> Bundle:
     Raises:
         MethodError: the program yields or returns something else than it may.
     """
-    if not isinstance(work, Generator):
-        return check_tensors(work, "client code must return")
-    got: object = None
-    while True:
-        try:
-            wanted = work.send(got)
-        except StopIteration as end:
-            return check_tensors(end.value, "client code must return")
-        trained = tuple(train(request) for request in requests_of(wanted))
-        got = trained[0] if isinstance(wanted, Train) else trained
+    return lockstep([work], lambda asked: [train(request) for _, request in asked])[0]
 
 
 def lockstep(works: Sequence[Work | Bundle], train: TrainMany) -> list[Bundle]:
@@ -82,11 +73,7 @@ def named(wrong: object) -> str:
 
 
 def _advance(
-    i: int,
-    work: Work,
-    got: object,
-    waiting: dict[int, Train | tuple[Train, ...]],
-    done: dict[int, Bundle],
+    i: int, work: Work, got: object, waiting: dict[int, Train | tuple[Train, ...]], done: dict[int, Bundle]
 ) -> None:
     try:
         waiting[i] = work.send(got)

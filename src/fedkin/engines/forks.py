@@ -7,6 +7,7 @@ them: every gradient there is an error, on the CPU as well. So nothing that come
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import warnings
@@ -42,6 +43,17 @@ def accept_signals() -> None:
 def sees_gpu() -> bool:
     """Return whether torch sees a GPU."""
     return torch.cuda.is_available()
+
+
+def why_no_workers() -> str:
+    """Return why worker processes cannot train here; "" if they can."""
+    if "fork" not in multiprocessing.get_all_start_methods():
+        return "this system cannot fork processes"
+    if multiprocessing.current_process().daemon:
+        return "this process is a daemon, such as one of a multiprocessing.Pool, and cannot have processes of its own"
+    if not children_can_train():
+        return "this process took gradients where torch sees a GPU, so forked ones cannot"
+    return ""
 
 
 def children_can_train() -> bool:

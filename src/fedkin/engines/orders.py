@@ -10,8 +10,7 @@ import json
 import struct
 from typing import Any, NamedTuple, get_args
 
-from fedkin.engines.arena import AnswerColumn
-from fedkin.engines.shared import SlabEntry
+from fedkin.engines.shared import AnswerColumn, SlabEntry
 from fedkin.engines.tasks import Step
 
 _STEPS: tuple[Step, ...] = get_args(Step)

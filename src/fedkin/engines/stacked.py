@@ -25,18 +25,16 @@ from fedkin.capabilities import RobustMeans, has
 from fedkin.core import Bundle, ConfigError, EngineError, Samples, Train
 from fedkin.core.machine import memory
 from fedkin.core.sides import chunked
-from fedkin.engines.as_trained import require_as_trained
 from fedkin.engines.drive import lockstep
 from fedkin.engines.loop import trainer
 from fedkin.engines.scoring import logits_of, predicted
 from fedkin.engines.stacked_choice import ConvolutionChoice
 from fedkin.engines.stacked_conv import AsProducts
 from fedkin.engines.stacked_device import Place, failed, full
-from fedkin.engines.stacked_eval import DeviceCopies, JointPasses
+from fedkin.engines.stacked_eval import CommonScores, DeviceCopies, JointPasses
 from fedkin.engines.stacked_graph import Graphs
-from fedkin.engines.stacked_scores import CommonScores
 from fedkin.engines.stacked_train import Kind, SegmentRunner, StackRequest, bytes_of, eagerly, train
-from fedkin.engines.stacked_turns import DeviceTurn, naming
+from fedkin.engines.stacked_turns import DeviceTurn, naming, require_as_trained
 from fedkin.engines.tasks import Answer, Job, Task
 from fedkin.engines.turns import Turn, named
 

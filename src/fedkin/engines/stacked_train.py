@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad, vmap
+from torch.overrides import TorchFunctionMode
 
 from fedkin.core import Batch, Bundle, Net, Samples, Train, Training
 from fedkin.core.seeds import key
@@ -18,12 +20,36 @@ from fedkin.core.train import OVERRIDES, Loss
 from fedkin.engines.loop import orders
 from fedkin.engines.stacked_conv import AsProducts, with_products
 from fedkin.engines.stacked_device import Place, failed
-from fedkin.engines.stacked_loss import MeanEntropy
-from fedkin.engines.stacked_plan import StackPlan, plan, steps_of
-from fedkin.engines.stacked_rows import DeviceSamples, SegmentBatches, StackRows
+from fedkin.engines.stacked_rows import DeviceSamples, SegmentBatches, StackPlan, StackRows, plan, steps_of
 from fedkin.engines.terms import Terms
 from fedkin.engines.turns import Draws
 
+_USUAL = {"reduction": "mean", "ignore_index": -100, "label_smoothing": 0.0}  # all other settings are None
+
+
+class MeanEntropy(TorchFunctionMode):
+    """Mode in which ``F.cross_entropy(logits [B, C, ...], labels)`` takes ten operations; its results are torch's own.
+
+    Args:
+        labels: of a batch's samples, ``[B, ...]``; of other tensors, and with other arguments, torch computes it.
+    """
+
+    def __init__(self, labels: Tensor) -> None:
+        super().__init__()
+        self._labels = labels
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.cross_entropy and self._plain(*args[1:], **kwargs):
+            return -F.log_softmax(args[0], 1).gather(1, self._labels[:, None]).mean()
+        return func(*args, **kwargs)
+
+    def _plain(self, target: Tensor, weight: Tensor | None = None, **settings: object) -> bool:
+        usual = all(value is None or value == _USUAL.get(name) for name, value in settings.items())
+        return usual and weight is None and target is self._labels
+
+
+# ---- training ---------------------------------------------------------------------------------------------------
 Kind: TypeAlias = tuple[object, ...]
 _STEP = 3  # memory of a step that is not measured, as a multiple of the tensors kept for the backward pass
 _VECTORS = 8  # and in vectors [P]: models, gradients, momentum, centers, and intermediate results

@@ -7,15 +7,51 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
+from torch.overrides import resolve_name
 
-from fedkin.core import Bundle, Client, Samples, Work
-from fedkin.engines.drive import requests_of
+from fedkin.core import Bundle, Client, MethodError, Samples, Train, Work
+from fedkin.engines.drive import drive, requests_of
 from fedkin.engines.scoring import logits_of
 from fedkin.engines.tasks import Job, Task
 from fedkin.engines.turns import Turn, named
 
 
+class SealedVector(Tensor):
+    """Trained vector that can be passed on, and refuses everything else, its shape included."""
+
+    @classmethod
+    def __torch_function__(cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise MethodError(f"it uses {resolve_name(func) or func} on one")
+
+
+def require_as_trained(job: Job, task: Task) -> int:
+    """Run a client's program without training, on vectors that cannot be read; return the bytes of its upload.
+
+    Raises:
+        MethodError: the program reads or changes a trained vector, or returns or keeps something else than vectors as
+            they were trained.
+    """
+    turn, handed = Turn(job, task), list[tuple[Tensor, int]]()
+    before, name = list(turn.client.state.values()), type(job.method).__name__
+    declared = f"{name} has RobustMeans(alone=True), but client_update does not pass on trained vectors as they are"
+
+    def train(request: Train) -> Tensor:
+        handed.append((torch.empty(0).as_subclass(SealedVector), request.start.nbytes))
+        return handed[-1][0]
+
+    try:
+        reply = drive(turn.program(), train)
+    except MethodError as e:
+        raise MethodError(f"{declared}: {e}") from e
+    kept = [t for t in turn.client.state.values() if all(t is not old for old in before)]
+    if any(all(t is not vector for vector, _ in handed) for t in (*reply.values(), *kept)):
+        raise MethodError(f"{declared}: it returns or keeps another tensor")
+    return sum(size for t in reply.values() for vector, size in handed if t is vector)
+
+
+# ---- turns of a stack -------------------------------------------------------------------------------------------
 class Passes(Protocol):
     """Forward passes on the device; what goes in and comes out is on the host."""
 
@@ -64,12 +100,7 @@ class DeviceTurn(Turn):
     def parts(self) -> list[tuple[str, Samples]]:
         """Return the client's data by the name of the part, as the program and its evaluation see them."""
         c, shard = self.client, self.shard
-        return [
-            ("train", c.data),
-            ("validation", c.validation),
-            ("validation", shard.validation),
-            ("test", shard.test),
-        ]
+        return [("train", c.data), ("validation", c.validation), ("validation", shard.validation), ("test", shard.test)]
 
 
 def naming(turn: Turn) -> Work:

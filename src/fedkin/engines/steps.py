@@ -73,13 +73,7 @@ class _General:
     """
 
     def __init__(
-        self,
-        request: Train,
-        data: Samples,
-        net: Net,
-        w: Tensor,
-        terms: Terms,
-        private: PrivateSteps | None,
+        self, request: Train, data: Samples, net: Net, w: Tensor, terms: Terms, private: PrivateSteps | None
     ) -> None:
         self._request, self._data, self._w, self._part = request, data, w, request.moves.hull
         self._net = net.training(request.only)

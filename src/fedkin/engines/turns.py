@@ -236,23 +236,13 @@ def _survey(turn: Turn) -> Work | Bundle:
     return question.answer(turn.job.method, turn.client)
 
 
-def _update(turn: Turn) -> Work:
-    return turn.job.method.client_update(turn.client)
-
-
-def _evaluate(turn: Turn) -> Work:
-    return evaluate(turn.job, turn.task, turn.shard, turn.client, turn.logits, turn.guesses, turn.expected)
-
-
-def _keep(turn: Turn) -> Work:
-    return keep(turn.job, turn.client)
-
-
 _STEPS: dict[Step, Callable[[Turn], Work | Bundle]] = {
     "describe": _describe,
     "survey": _survey,
     "consult": _survey,
-    "update": _update,
-    "evaluate": _evaluate,
-    "keep": _keep,
+    "update": lambda turn: turn.job.method.client_update(turn.client),
+    "evaluate": lambda turn: evaluate(
+        turn.job, turn.task, turn.shard, turn.client, turn.logits, turn.guesses, turn.expected
+    ),
+    "keep": lambda turn: keep(turn.job, turn.client),
 }

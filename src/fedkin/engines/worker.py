@@ -16,12 +16,11 @@ from typing import NamedTuple
 import torch
 
 from fedkin.core import Bundle, ClientError, FedkinError
-from fedkin.engines.arena import AnswerColumn, Arena
 from fedkin.engines.forks import accept_signals
 from fedkin.engines.joint_scores import answers_of, compiled_scores
 from fedkin.engines.loop import trainer
 from fedkin.engines.orders import TOKEN_BYTES, Order, OrderHeading, OrderToken, OrderWords
-from fedkin.engines.shared import Slab, SlabEntry
+from fedkin.engines.shared import AnswerColumn, Arena, Slab, SlabEntry
 from fedkin.engines.tasks import Answer, Job, Step, Task
 from fedkin.engines.turns import perform
 

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING
 
 from fedkin.core import Bundle, ClientError, ConfigError, EngineError, FedkinError, errors
 from fedkin.core.machine import cores
-from fedkin.engines.arena import AnswerRows, Arena, Layout, Ring, layout_of
-from fedkin.engines.forks import children_can_train, forking
+from fedkin.engines.forks import forking, why_no_workers
 from fedkin.engines.joint_scores import common_model
 from fedkin.engines.orders import TOKEN_BYTES, Order, OrderHeading, OrderToken, OrderWords
-from fedkin.engines.shared import ALIGN, Slab, SlabEntry, slab_bytes
+from fedkin.engines.shared import ALIGN, AnswerRows, Arena, Layout, Ring, Slab, SlabEntry, layout_of, slab_bytes
 from fedkin.engines.tasks import Answer, Job, Step, Task
 from fedkin.engines.worker import Doing, Failure, PendingReply, SharedMemory, main
 
@@ -60,19 +59,9 @@ class Workers:
 
     def start(self, job: Job) -> WorkersSession:
         """Fork the processes and return a session on a job."""
-        if "fork" not in multiprocessing.get_all_start_methods():
-            raise EngineError("the workers engine needs a system that can fork processes; use --engine loop here")
-        if multiprocessing.current_process().daemon:
-            raise EngineError(
-                "the workers engine cannot be used in a daemonic process, such as one of a multiprocessing.Pool, which "
-                "cannot have processes of its own; use --engine loop here"
-            )
-        if not children_can_train():
-            raise EngineError(
-                "worker processes cannot take gradients: torch sees a GPU here, and this process took gradients "
-                "before; use --engine loop or stacked, start the run in a new process, or hide the GPU: "
-                "CUDA_VISIBLE_DEVICES=''"
-            )
+        if why := why_no_workers():
+            hint = ", or start the run in a new process or with CUDA_VISIBLE_DEVICES=''" if "GPU" in why else ""
+            raise EngineError(f"worker processes cannot be used: {why}; use --engine loop here{hint}")
         return WorkersSession(job, self.number or cores())
 
 

@@ -18,14 +18,10 @@ def test_every_code_has_a_sentence_and_is_read_as_it_was_written(code: Code) -> 
 
 
 def test_numbers_outside_a_range_are_a_reason() -> None:
-    """NaN as well, in a form that JSON has."""
+    """NaN as well, in a form that JSON has; a host that fails says nothing of the training."""
     assert outside("cluster", 3, 0, 3) is None
     assert outside("cluster", 4, 0, 3) == Reason("out-of-range", "cluster", 4, "0 to 3")
     nan = outside("accuracy", float("nan"), 0, 1)
     assert nan == msgspec.json.decode(msgspec.json.encode(nan), type=Reason)
     assert "nan" in str(nan)
-
-
-def test_codes_of_diverging_training_are_of_answers() -> None:
-    """A host that fails, or a lost message, says nothing about the training."""
     assert DIVERGING < UNUSED

@@ -3,11 +3,10 @@
 import torch
 import torch.nn.functional as F
 
-from fedkin.core import Bundle, Client, Roster, Round, Samples
-from fedkin.core.sides import chunked
+from fedkin.core import Bundle, Client, Roster, Round
 from fedkin.functional.grouping import moved_by_share
 from fedkin.methods import FedAvg
-from toys import ByHand, blobs, close, copies, federation, logit_net, mlp, vector_net
+from toys import ByHand, blobs, close, federation, logit_net, mlp, vector_net
 
 
 def client(**kwargs) -> Client:
@@ -20,20 +19,22 @@ def round_(sizes: list[int], ids: list[int], **kwargs) -> Round:
 
 
 # ---- client --------------------------------------------------------------------------------------------------------
-def test_measures_on_its_own_training_data() -> None:
-    """Loss, accuracy and counts are those of plain torch on the whole training part."""
+def test_a_client_measures_its_own_training_data() -> None:
+    """Loss, accuracy, counts and class means of features are those of plain torch."""
     c = client()
     logits = c.net(c.w0, c.data.x)
     close(c.loss(c.w0), F.cross_entropy(logits, c.data.y))
     close(c.accuracy(c.w0), (logits.argmax(1) == c.data.y).double().mean())
     assert c.counts().tolist() == [int((c.data.y == k).sum()) for k in range(3)]
     assert int(c.counts().sum()) == 23
-
-
-def test_counts_have_an_entry_for_absent_classes() -> None:
-    """C numbers, also for classes the client has not got."""
-    c = ByHand(FedAvg(), mlp(), [Samples(torch.zeros(2, 4), torch.tensor([1, 1]))]).client(0)
-    assert c.counts().tolist() == [0, 2, 0]
+    net, data = mlp(), blobs(20, [0.5, 0.0, 0.5], 3)
+    c = ByHand(FedAvg(), net, [data]).client(0)
+    means, counts = c.class_means(net.w0)
+    z = net.features_and_logits(net.w0, data.x)[0]
+    for k in (0, 2):
+        close(means[k], z[data.y == k].double().mean(0))
+    assert not bool(means[1].any())
+    assert int(counts[1]) == 0
 
 
 def test_inside_sees_only_what_is_under_its_prefix() -> None:
@@ -46,27 +47,6 @@ def test_inside_sees_only_what_is_under_its_prefix() -> None:
     assert float(inside.received.model.sum()) == 2.0
     inside.state = Bundle()
     assert set(c.state) == {"inner.head", "own"}
-
-
-def test_class_means_of_features() -> None:
-    """The mean feature per class; an absent class has zeros and count 0."""
-    net, data = mlp(), blobs(20, [0.5, 0.0, 0.5], 3)
-    c = ByHand(FedAvg(), net, [data]).client(0)
-    means, counts = c.class_means(net.w0)
-    z = net.features_and_logits(net.w0, data.x)[0]
-    for k in (0, 2):
-        close(means[k], z[data.y == k].double().mean(0))
-    assert not bool(means[1].any())
-    assert int(counts[1]) == 0
-
-
-def test_large_data_pass_in_chunks() -> None:
-    """More samples than one chunk: the same logits, without a graph."""
-    net, data = mlp(), blobs(700, [1.0, 1, 1], 0)
-    c = ByHand(FedAvg(), net, [data]).client(0)
-    assert torch.equal(c.logits(net.w0), net(net.w0, data.x))
-    assert not c.logits(net.w0.requires_grad_(True)).requires_grad
-    assert chunked(lambda x: net(net.w0, x), data.x[:0]).shape == (0, 3)
 
 
 def test_a_clients_draws_depend_on_seed_round_and_id_only() -> None:
@@ -83,15 +63,11 @@ def test_a_clients_draws_depend_on_seed_round_and_id_only() -> None:
 
 # ---- round ---------------------------------------------------------------------------------------------------------
 def test_means_weigh_by_samples_or_uniformly() -> None:
-    """ids (0, 2) of sizes (10, 99, 30): 1/4 and 3/4, or halves."""
+    """Of the cohort, and of groups, which may move by their share (Fed-CAM Eq. 6)."""
     rows = torch.tensor([[0.0], [8.0]])
     close(round_([10, 99, 30], [0, 2]).mean(rows), [6.0])
     close(round_([10, 99, 30], [0, 2], uniform=True).mean(rows), [4.0])
     assert round_([10, 99, 30], [0, 2]).size.tolist() == [10, 30]
-
-
-def test_group_means_and_models_that_move_by_their_share() -> None:
-    """Sizes (10, 30, 60), groups (0, 0, 1), old (0, 4, 7): means 5, 10, 7; by their share 2, 7.6, 7 (Fed-CAM Eq. 6)."""
     rows, group = torch.tensor([[2.0], [6.0], [10.0]]), torch.tensor([0, 0, 1])
     old = torch.tensor([[0.0], [4.0], [7.0]])
     r = round_([10, 30, 60], [0, 1, 2])
@@ -100,15 +76,11 @@ def test_group_means_and_models_that_move_by_their_share() -> None:
     close(moved_by_share(r, means, group, old).flatten(), [2, 7.6, 7])
 
 
-def test_streams_set_random_starts_apart() -> None:
-    """fresh(0) is w0 for the outermost method and something else inside a wrapper."""
+def test_draws_are_keyed() -> None:
+    """By seed, round and client; a step's generator starts anew, and a stream of a wrapper is another."""
     r = round_([1], [0]).but(net=logit_net(3))
     assert torch.equal(r.fresh(0), r.w0)
     assert not torch.equal(r.but(stream="inner").fresh(0), r.w0)
-
-
-def test_generators_of_a_step_start_anew() -> None:
-    """Two uses of ``rng`` give the same draws; another step, round, stream or client gives others."""
     r = round_([1, 1], [0, 1], step="sample")
     draw = lambda g: torch.rand(2, generator=g).tolist()  # noqa: E731
     assert draw(r.rng) == draw(r.rng)
@@ -123,9 +95,3 @@ def test_a_round_among_some_keeps_their_rows() -> None:
     assert some.ids.tolist() == [2, 8]
     assert some.drawn.times.tolist() == [20, 80]
     assert r.among(r.ids[:0]).drawn.times.tolist() == []
-
-
-def test_roster_counts_clients() -> None:
-    """len is K."""
-    assert len(Roster(torch.tensor([4, 5, 6]))) == 3
-    assert copies(1.0, 4).counts(1).tolist() == [4]

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fedkin.core import Batch, Bundle, MethodError, Train, Training, cross_entropy
+from refusals import refuses
 from toys import close, logit_net, quadratic, squares
 
 BASE = Train(
@@ -46,48 +47,31 @@ def test_a_part_is_a_slice_or_a_mask_of_the_whole_vector() -> None:
     assert BASE.but(only=torch.zeros(4, dtype=torch.bool)).moves.each == ()
     assert BASE.moves.hull == slice(0, 4)
     for wrong, text in (
-        (torch.tensor([0, 1]), r"bool \[4\]; got a tensor of int64 \[2\]"),
-        (mask[:2], r"got a tensor of bool \[2\]"),
+        (torch.tensor([0, 1]), "bool [4]; got a tensor of int64 [2]"),
+        (mask[:2], "got a tensor of bool [2]"),
         (slice(0, 3, 2), "slice without a step"),
         ("head", "got 'head'"),
     ):
-        with pytest.raises(MethodError, match=text):
+        with refuses(MethodError, text):
             BASE.but(only=wrong)
 
 
-def test_a_number_of_networks_is_at_least_one() -> None:
-    """The error has the value."""
-    with pytest.raises(MethodError, match="models must be at least 1, got 0"):
-        BASE.but(models=0)
+DIFFERENT: dict[str, object] = {
+    "loss": quadratic, "only": slice(0, 2), "center": None, "linear": None, "mu": 0.1, "prox_after": True, "clip": 1.0,
+    "optimizer": "adam", "project": torch.relu, "models": 2, "batches": 0, "epochs": 2, "steps": 2, "batch_size": 7,
+    "lr": 0.2, "momentum": 0.5, "weight_decay": 0.1, "per_sample": Bundle(), "aux": Bundle(),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"loss": quadratic},
+        *({name: value} for name, value in DIFFERENT.items()),
         {"start": torch.zeros(5), "center": torch.zeros(5), "linear": torch.zeros(5)},
         {"start": torch.zeros(4, dtype=torch.float64)},
         {"aux": Bundle(other=torch.zeros(3))},
         {"aux": Bundle(prior=torch.zeros(2))},
-        {"aux": Bundle()},
         {"per_sample": Bundle(offset=torch.zeros(5, 2))},
-        {"per_sample": Bundle()},
-        {"only": slice(0, 2)},
-        {"center": None},
-        {"linear": None},
-        {"mu": 0.1},
-        {"prox_after": True},
-        {"clip": 1.0},
-        {"optimizer": "adam"},
-        {"project": torch.relu},
-        {"models": 2},
-        {"batches": 0},
-        {"epochs": 2},
-        {"steps": 2},
-        {"batch_size": 7},
-        {"lr": 0.2},
-        {"momentum": 0.5},
-        {"weight_decay": 0.1},
     ],
     ids=lambda change: str(next(iter(change))),
 )
@@ -100,30 +84,34 @@ def test_requests_that_differ_cannot_be_stacked(change: dict[str, object]) -> No
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (0.5, r"'beta' is a float; write torch\.tensor\(0\.5\)"),
-        (True, r"'beta' is a bool; write torch\.tensor\(True\)"),
+        (0.5, "'beta' is a float; write torch.tensor(0.5)"),
+        (True, "'beta' is a bool; write torch.tensor(True)"),
         ("much", r"'beta' is a str; it must be a tensor"),
     ],
 )
 @pytest.mark.parametrize("name", ["aux", "per_sample"])
 def test_what_a_loss_is_given_must_be_tensors(name: str, value: Any, words: str) -> None:
     """A number worked on the loop and failed on the stacked engine; it is refused when the request is made."""
-    with pytest.raises(MethodError, match=f"^{name} {words}$"):
+    with refuses(MethodError, f"{name} {words}"):
         BASE.but(**{name: Bundle(beta=value)})
 
 
 @pytest.mark.parametrize("name", ["center", "linear"])
 def test_terms_are_of_the_vectors_length(name: str) -> None:
     """A single number, which torch would add to every other, is refused."""
-    with pytest.raises(MethodError, match=rf"^{name} has the shape \[1\], start \[4\]$"):
+    with refuses(MethodError, f"{name} has the shape [1], start [4]"):
         BASE.but(**{name: torch.zeros(1)})
 
 
-def test_a_pull_needs_something_to_pull_to() -> None:
-    """``mu`` alone had no effect; a center with ``mu = 0`` has none on purpose."""
-    with pytest.raises(MethodError, match=r"^mu = 0\.1 pulls towards center, which is not given; add center=$"):
+def test_terms_of_a_request() -> None:
+    """Of the vector's length; a pull needs a center."""
+    with refuses(MethodError, "mu = 0.1 pulls towards center, which is not given; add center="):
         Train(torch.zeros(4), mu=0.1)
     assert Train(torch.zeros(4), mu=0.0, center=torch.ones(4)).mu == 0
+    net, batch = logit_net(2), Batch(torch.ones(1, 1), torch.tensor([1]))
+    w = torch.tensor([1.0, 0.0])
+    close(cross_entropy(net, w, batch, Bundle()), math.log(1 + math.e))
+    close(cross_entropy(net, w, batch, Bundle(offset=torch.tensor([[0.0, 2.0]]))), math.log(1 + math.exp(-1)))
 
 
 def tempered(net: Any, w: Any, batch: Any, aux: Any, by: Any = 1.0) -> Any:
@@ -161,40 +149,13 @@ def test_losses_that_may_differ_cannot_be_stacked(one: Any, other: Any) -> None:
     assert stackable(BASE.but(loss=one), BASE.but(loss=one))
 
 
-def test_other_parts_cannot_be_stacked() -> None:
-    """``only`` of other borders."""
-    assert not stackable(BASE.but(only=slice(0, 2)), BASE.but(only=slice(0, 3)))
-
-
-def test_beside_adds_one_row_of_logits_per_sample() -> None:
-    """The partner's logits ride along as ``offset``; what else rides stays, and the request itself is unchanged."""
-    request = Train(torch.zeros(2), per_sample=Bundle(z=torch.ones(3, 1)))
-    beside = request.add_logits(torch.ones(3, 2))
-    assert set(beside.per_sample) == {"z", "offset"}
-    assert set(request.per_sample) == {"z"}
-
-
-def test_cross_entropy_adds_the_offset() -> None:
-    """Logits (1, 0) plus (0, 2), label 1: log(1 + e^-1)."""
-    net, batch = logit_net(2), Batch(torch.ones(1, 1), torch.tensor([1]))
-    w = torch.tensor([1.0, 0.0])
-    close(cross_entropy(net, w, batch, Bundle()), math.log(1 + math.e))
-    close(cross_entropy(net, w, batch, Bundle(offset=torch.tensor([[0.0, 2.0]]))), math.log(1 + math.exp(-1)))
-
-
 def test_a_requests_own_settings_beat_the_runs() -> None:
     """What a request leaves open is the run's; asking for epochs beats a run that counts in steps."""
     run = Training(epochs=3, steps=7, batch_size=4, lr=0.5, momentum=0.9, schedule="step@factor=0.5")
     assert Train(torch.zeros(1)).training(run) is run
     own = Train(torch.zeros(1), epochs=2, lr=0.1, weight_decay=0.3).training(run)
-    assert (own.epochs, own.steps, own.batch_size, own.lr, own.momentum, own.weight_decay) == (
-        2,
-        None,
-        4,
-        0.1,
-        0.9,
-        0.3,
-    )
+    assert (own.epochs, own.steps, own.batch_size, own.lr) == (2, None, 4, 0.1)
+    assert (own.momentum, own.weight_decay) == (0.9, 0.3)
     assert Train(torch.zeros(1), epochs=2, steps=5).training(run).steps == 5
     assert Train(torch.zeros(1), lr=0.1).training(run).steps == 7
     clipped = run.but(clip=2.0)
@@ -225,11 +186,3 @@ def test_step_sizes_by_the_round() -> None:
     found = [cosine.in_round(t, 4).lr for t in range(8)]
     assert found == pytest.approx([0.8, *wanted, *wanted[-1:] * 3])
     assert Training().in_round(9, 10) == Training()
-
-
-def test_losses_see_the_rows_of_their_batch() -> None:
-    """Two toy losses used all over the tests: 1/2 |w - a|^2 and 1/2 (net(x) - y)^2."""
-    batch = Batch(torch.tensor([[3.0], [3.0]]), torch.tensor([1, 1]))
-    net = logit_net(1)
-    close(quadratic(net, torch.tensor([1.0]), batch, Bundle()), 2.0)
-    close(squares(net, torch.tensor([1.0]), batch, Bundle()), 2.0)

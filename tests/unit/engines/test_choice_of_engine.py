@@ -86,20 +86,3 @@ def test_large_steps_are_much_work(samples: int, little: bool) -> None:
     data = Samples(torch.zeros(samples, 3, 32, 32), torch.zeros(samples, dtype=torch.int64))
     shards = [ClientData(data, data, data)]
     assert small(Job(FedAvg(), net, Training(batch_size=samples or 1), shards, seed=1), 1) == little
-
-
-class Several(nn.Module):
-    """A network that takes no single input, as some that drop dimensions of size one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.classify = nn.Linear(WIDTH, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        assert len(x) > 1
-        out: Tensor = self.classify(x.squeeze())
-        return out
-
-
-def test_the_estimate_asks_for_no_single_input() -> None:
-    assert small(Job(FedAvg(), Net(Several, (WIDTH,), CLASSES), Training(), federation(), seed=1), 1)

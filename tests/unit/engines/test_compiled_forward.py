@@ -22,9 +22,7 @@ from fedkin.core.settings import Gradient
 from fedkin.engines import Engine, Job, Loop, Task, Workers
 from fedkin.engines.passes import CompiledPasses, RememberingClient, compiled_passes, evaluating
 from fedkin.engines.steps import layers_of
-from fedkin.methods import CAM, IFCA, METHODS, FedAvg
-from fedkin.methods.pfa import sparsity
-from fedkin.models.start import factory
+from fedkin.methods import FedAvg
 from fedkin.privacy.dp_sgd import Private
 from fedkin.testing.toys import federation, network
 
@@ -73,7 +71,7 @@ RANDOM = (
 
 
 @given(*RANDOM)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=3, deadline=None)
 def test_random_chains_agree_with_float64(chain: tuple[Make, tuple[int, ...]], batch: int, n: int) -> None:
     """Logits and features of a random model; each sample's are, to the last bit, those of the sample alone."""
     check(chain, batch, n)
@@ -106,18 +104,6 @@ def layers(net: Net) -> Any:
     found = layers_of(net)
     assert not isinstance(found, str)
     return found
-
-
-@pytest.mark.parametrize("name", ["mlp", "small-cnn", "dapfl-cnn"])
-def test_the_catalogues_networks(name: str) -> None:
-    shape = (3, 32, 32) if name != "mlp" else (1, 28, 28)
-    make = factory(name, shape, CLASSES)
-    net, x = Net(make, shape, CLASSES), data_for(shape, 11).x
-    found = passes(net)(net.w0, net.layout(x), features=True)
-    assert found[1] is not None
-    z, logits = exact(make, net, net.w0, x)
-    assert near(found[0], logits)
-    assert near(found[1], z)
 
 
 # ---- numbers that are none ------------------------------------------------------------------------------------------
@@ -200,9 +186,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-def test_only_compiled_training_goes_with_compiled_passes() -> None:
-    """Explicit and autograd runs stay bit for bit what they are, and so do private ones and those of networks that are
-    no chains."""
+def test_only_compiled_training_goes_with_compiled_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not private runs, networks that are no chains, other gradients, or where llvmlite is missing."""
     net = network("mlp")
     job = Job(FedAvg(), net, Training(), federation(), 1)
     assert evaluating(replace(job, gradient="compiled")) is not net
@@ -212,9 +197,6 @@ def test_only_compiled_training_goes_with_compiled_passes() -> None:
     assert evaluating(replace(job, private=Private(1.0))) is net
     norm = network("norm")
     assert evaluating(replace(job, net=norm)) is norm
-
-
-def test_without_llvmlite_the_module_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     net = Net(SMALL, (6,), CLASSES)
     monkeypatch.setattr("fedkin.engines.native.why_not_compiled", lambda: "for this test")
     assert evaluating(Job(FedAvg(), net, Training(), (), 1)) is net
@@ -288,18 +270,6 @@ def test_a_mode_sees_every_layer(mode: Callable[[], Any], counted: Counted) -> N
     assert asked == []
 
 
-def test_transforms_of_torch_func(counted: Counted) -> None:
-    """Inside them tensors have no memory that a program could read."""
-    net, w, asked = counted
-    x, rows = data_for((6,)).x, torch.stack([w, 2 * w])
-    with torch.no_grad():
-        many = torch.func.vmap(lambda v: net(v, x))(rows)
-        assert asked == []
-        assert torch.allclose(many[1], net(rows[1], x), atol=1e-6)
-    grad = torch.func.grad(lambda v: net(v, x).sum())(w)
-    assert float(grad.abs().max()) > 0
-
-
 def test_other_tensors_are_left_to_the_module(counted: Counted) -> None:
     """Other types and lengths, which the module takes or refuses by itself; the vector of two models is too long."""
     net, w, asked = counted
@@ -327,13 +297,6 @@ def test_a_head_that_is_not_the_last_layer_has_its_features_from_the_module() ->
         assert near(view(net.w0, x), logits)
 
 
-def test_pfa_still_counts_the_zeros_of_the_last_relu() -> None:
-    net, x = Net(MAKE, SHAPE, CLASSES), data_for(SHAPE).x
-    view = net.evaluated_by(passes(net))
-    assert torch.equal(sparsity(view, net.w0, x), sparsity(net, net.w0, x))
-    assert sparsity(view, net.w0, x).shape == (17,)
-
-
 # ---- what a client remembers ----------------------------------------------------------------------------------------
 def client(net: Net) -> RememberingClient:
     data = data_for((6,))
@@ -341,7 +304,7 @@ def client(net: Net) -> RememberingClient:
 
 
 def test_logits_of_a_model_are_computed_once_in_a_step(counted: Counted) -> None:
-    """For equal numbers, wherever they lie; what a caller writes into them is not remembered."""
+    """For equal numbers, wherever they lie; a model that changed is evaluated anew."""
     net, w, asked = counted
     c = client(net)
     first = c.logits(w)
@@ -353,10 +316,7 @@ def test_logits_of_a_model_are_computed_once_in_a_step(counted: Counted) -> None
     assert torch.equal(c.logits(w), expected)
     assert c.loss(w) == pytest.approx(float(F.cross_entropy(expected, c.data.y)))
     assert asked == [12]
-
-
-def test_a_model_that_changed_is_evaluated_anew(counted: Counted) -> None:
-    net, w, asked = counted
+    asked.clear()
     c = client(net)
     before = c.logits(w)
     w.data[0] += 1
@@ -365,20 +325,6 @@ def test_a_model_that_changed_is_evaluated_anew(counted: Counted) -> None:
     c.logits(w)
     assert not torch.equal(c.logits(2 * w), before)
     assert len(asked) == 3 + int(not torch.equal(w, net.w0))
-
-
-def test_fed_cam_asks_for_each_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To choose its cluster a client needs the logits of h and of each cluster model, and for training again those of h
-    and of the one it chose."""
-    net, shards = Net(SMALL, (6,), CLASSES), shards_of((6,), 1)
-    job = Job(CAM(inner=IFCA(clusters=3)), net, Training(lr=0.1), shards, 0)
-    assert evaluating(job) is not net
-    centres = torch.stack([net.fresh(i) for i in range(3)])
-    sent = Bundle(model=net.fresh(9), **Bundle(centres=centres).under("inner"))
-    asked = calls(monkeypatch)
-    (answer,) = Loop().start(job).map([Task("update", 0, 1, sent, Bundle())])
-    assert asked == [12] * 4
-    assert not torch.equal(answer.reply.model, sent.model)
 
 
 def test_what_is_watched_is_not_remembered(counted: Counted) -> None:
@@ -399,39 +345,3 @@ def test_what_is_watched_is_not_remembered(counted: Counted) -> None:
         c.logits(w.double())
     assert torch.equal(c.logits(w), expected)
     assert asked == [12]
-
-
-def test_few_large_models_are_remembered(counted: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
-    net, w, asked = counted
-    monkeypatch.setattr("fedkin.engines.passes._KEPT", 2 * w.nbytes)
-    c = client(net)
-    models = [w, 2 * w, 3 * w]
-    for model in (*models, models[2], models[1]):
-        c.logits(model)
-    assert len(asked) == 3
-    c.logits(models[0])
-    assert len(asked) == 4
-
-
-@pytest.mark.parametrize("name", ["ifca-cam", "fedproto", "pfa"])
-def test_methods_answer_alike_by_programs_and_modules(name: str) -> None:
-    """A round of training and an evaluation, in which a method asks for losses, features, partners' logits."""
-    import fedkin
-
-    def run(gradient: Gradient) -> Any:
-        shards = tuple(replace(s, group=i % 2) for i, s in enumerate(shards_of((6,), 4)))
-        fed = fedkin.Federation(shards, CLASSES, name="toy")
-        how = fedkin.Compute(engine="loop", gradient=gradient)
-        return fedkin.run(METHODS[name](), fed, SMALL, fedkin.Training(lr=0.1), rounds=3, eval_every=1, compute=how)
-
-    by_program, by_module = run("compiled"), run("explicit")
-    for key, expected in by_module.server.state.items():
-        assert torch.allclose(by_program.server.state[key].double(), expected.double(), atol=1e-5), key
-
-
-def test_memory_is_given_back() -> None:
-    net = Net(SMALL, (6,), CLASSES)
-    run = program(net)
-    for _ in range(3):
-        run.forward(net.w0, data_for((6,)).x)
-    assert len(run._free) == 1

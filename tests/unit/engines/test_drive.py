@@ -31,19 +31,10 @@ def trains(times: int, start: float) -> Work:
     return Bundle(model=w)
 
 
-def test_a_program_is_sent_what_was_trained() -> None:
-    """Each request is carried out and its result sent back in: three doublings of 1 are 8."""
-    assert drive(trains(3, 1.0), double).model == 8
-
-
-def test_a_bundle_is_a_finished_program() -> None:
-    """A step that needs no training may return its bundle instead of being a generator."""
+def test_one_program_is_run_to_its_end() -> None:
+    """Two requests at once are answered in their order; a bundle is a finished program."""
     b = Bundle(model=one(7.0))
     assert drive(b, double) is b
-
-
-def test_a_tuple_of_requests_gives_a_tuple_of_vectors() -> None:
-    """Two independent requests at once are answered in their order."""
 
     def work() -> Work:
         a, b = yield (Train(one(1.0)), Train(one(10.0)))
@@ -83,7 +74,8 @@ def test_what_a_program_may_not_do_is_a_method_error(work: Callable[[], Any], fa
 
 
 def test_programs_advance_together() -> None:
-    """In lock-step the trainer sees one request of every program still running, in the order of the programs."""
+    """One request of every running program at a time, in their order; tuples lie side by side and come back to
+    their program."""
     asked: list[list[tuple[int, float]]] = []
 
     def train(requests: Sequence[tuple[int, Train]]) -> list[Tensor]:
@@ -93,10 +85,6 @@ def test_programs_advance_together() -> None:
     found = lockstep([trains(2, 1.0), Bundle(model=one(-1.0)), trains(1, 10.0), trains(3, 100.0)], train)
     assert asked == [[(0, 1.0), (2, 10.0), (3, 100.0)], [(0, 2.0), (3, 200.0)], [(3, 400.0)]]
     assert [float(b.model) for b in found] == [4, -1, 20, 800]
-
-
-def test_tuples_lie_side_by_side_in_a_step() -> None:
-    """Requests of a tuple keep their program's number and come back to it, whatever the others ask for."""
 
     def pair(start: float) -> Work:
         a, b = yield (Train(one(start)), Train(one(start + 1)))

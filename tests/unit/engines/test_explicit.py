@@ -90,16 +90,6 @@ def test_the_catalogues_networks_are_written_out(name: str) -> None:
     agree(net, Train(net.w0), data_for(shape, 20), Training(steps=12, batch_size=8, lr=0.02, momentum=0.9))
 
 
-def test_neither_start_nor_data_are_written_to() -> None:
-    """A network that begins with a ReLU works in place on its own copy of a batch."""
-    net = Net(lambda: nn.Sequential(nn.ReLU(), nn.Linear(6, CLASSES)), (6,), CLASSES)
-    data, start = data_for((6,)), net.w0
-    before = (data.x.clone(), start.clone())
-    agree(net, Train(start), data, Training(steps=6, batch_size=12, lr=0.1))
-    assert torch.equal(data.x, before[0])
-    assert torch.equal(start, before[1])
-
-
 class Forward(nn.Module):
     """A network with a forward pass of its own."""
 
@@ -180,22 +170,6 @@ def test_layers_that_are_not_written_out(make: Callable[[], nn.Module], why: str
     assert why in found
 
 
-@pytest.mark.parametrize("name", ["weight", "bias"])
-def test_layers_that_share_a_parameter_are_not_written_out(name: str) -> None:
-    """The second of the layers would be without it: its bias would be left out, its weight not found."""
-
-    def make() -> nn.Module:
-        net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, CLASSES))
-        setattr(net[2], name, getattr(net[0], name))
-        return net
-
-    net = Net(make, (6,), CLASSES)
-    assert "shares a parameter with another one ('2')" in str(layers_of(net))
-    request, training = Train(net.w0), Training(steps=2, batch_size=4, lr=0.1)
-    found = [sgd(request, data_for((6,)), net, training, generator(0), gradient=g) for g in ("auto", "autograd")]
-    assert torch.equal(*found)
-
-
 def test_other_losses_take_autograd() -> None:
     def mine(net: Net, w: Tensor, batch: Any, aux: Bundle) -> Tensor:
         return cross_entropy(net, w, batch, aux)
@@ -207,11 +181,3 @@ def test_other_losses_take_autograd() -> None:
         Train(net.w0, aux=Bundle(z=net.w0)),
     ):
         assert isinstance(written_out(request, net), str)
-
-
-def test_an_offset_leaves_what_the_last_layer_kept() -> None:
-    """A network that ends in a ReLU keeps its output to know where it passed; logits with an offset are others."""
-    net = Net(lambda: nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, CLASSES), nn.ReLU()), (6,), CLASSES)
-    offset = 3 * torch.randn(12, CLASSES, generator=generator(4))
-    request = Train(net.w0, per_sample=Bundle(offset=offset))
-    agree(net, request, data_for((6,)), Training(steps=6, batch_size=5, lr=0.2))

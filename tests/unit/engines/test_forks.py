@@ -99,16 +99,6 @@ def test_a_process_of_a_pool_has_no_workers(monkeypatch: pytest.MonkeyPatch) -> 
         Workers(2).start(job())
 
 
-def test_without_a_gpu_nothing_is_forked_to_find_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*given: Any) -> Any:
-        raise AssertionError("forked")
-
-    monkeypatch.setattr(module, "sees_gpu", lambda: False)
-    monkeypatch.setattr(module, "in_child", fails)
-    assert children_can_train()
-    assert gradients(Workers(2), job(gradient="explicit")).startswith("gradients written out")
-
-
 def test_what_a_child_returns() -> None:
     """Its answer; nothing, where it fails or does not come to an end; what it changes stays its own."""
     seen: list[int] = []

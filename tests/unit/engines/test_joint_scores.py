@@ -12,8 +12,8 @@ from fedkin.core import Bundle, ClientError, Samples, Training
 from fedkin.core.samples import ClientData
 from fedkin.core.settings import Gradient
 from fedkin.engines import Answer, Job, Loop, Task, Workers
-from fedkin.engines.arena import Arena, layout_of
 from fedkin.engines.joint_scores import compiled_scores
+from fedkin.engines.shared import Arena, layout_of
 from fedkin.engines.workers import WorkersSession
 from fedkin.methods import FedAvg
 from fedkin.testing.toys import federation, network
@@ -60,13 +60,17 @@ def test_joint_evaluations_are_those_of_the_loop(gradient: Gradient, monkeypatch
     session.close()
 
 
-def test_each_client_is_evaluated_alone_where_passes_are_not_compiled() -> None:
-    """A module may draw random numbers, which are those of one client alone."""
+def test_each_client_is_evaluated_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where passes are not compiled, or a method has a prediction of its own."""
     j = job("explicit")
     assert compiled_scores(j, tasks(j, 1, j.net.w0)) is None
     j = job()
     scores = compiled_scores(j, tasks(j, 1, j.net.w0))
     assert [len(t) for t in scores.values()] == [15] * 4
+    j = job()
+    monkeypatch.setattr(FedAvg, "predict", lambda self, net, b, x: net(b.model, x), raising=False)
+    assert compiled_scores(j, tasks(j, 1, j.net.w0)) is None
+    assert module.common_model(j, tasks(j, 1, j.net.w0)) is not None
 
 
 def test_a_failure_names_its_client() -> None:
@@ -82,25 +86,12 @@ def test_a_failure_names_its_client() -> None:
     session.close()
 
 
-def test_a_prediction_of_the_method_s_own_is_made_by_its_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the default prediction is known to be a pass of the network."""
-    j = job()
-    monkeypatch.setattr(FedAvg, "predict", lambda self, net, b, x: net(b.model, x), raising=False)
-    assert compiled_scores(j, tasks(j, 1, j.net.w0)) is None
-    assert module.common_model(j, tasks(j, 1, j.net.w0)) is not None
-
-
 def test_answers_of_another_form_are_written_to_no_place() -> None:
     arena, one = Arena(1 << 20), Bundle(a=torch.arange(3), b=torch.tensor(1.5))
     arena.learn("evaluate", [layout_of(one)])
     rows = arena.rows("evaluate", 4)
     both = Bundle(a=torch.tensor([[1, 2, 3], [4, 5, 6]]), b=torch.tensor([0.5, 2.5]))
-    for other in (
-        Bundle(c=both.a, b=both.b),
-        both.but(a=both.a[:, :2]),
-        both.but(b=both.b.double()),
-        Bundle(a=both.a),
-    ):
+    for other in (Bundle(c=both.a, b=both.b), both.but(a=both.a[:, :2]), both.but(b=both.b.double()), Bundle(a=both.a)):
         assert not arena.fill_rows(rows.columns, [0, 1], other)
     assert arena.fill_rows(rows.columns, [3, 1], both)
     assert rows.read(3).a.tolist() == [1, 2, 3]

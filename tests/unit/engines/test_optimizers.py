@@ -97,20 +97,6 @@ def test_torch_s_optimizers_give_the_same(optimizer: Optimizer, decay_biases: bo
     torch.testing.assert_close(w, NET.flatten(module), rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
-def test_what_stands_still_keeps_its_bits(optimizer: Optimizer) -> None:
-    training = Training(steps=4, batch_size=4, lr=0.1, optimizer=optimizer, weight_decay=0.1)
-    request = Train(NET.fresh(1), only=ENDS, center=torch.ones(NET.size), mu=1.0, linear=torch.ones(NET.size))
-    w = sgd(request, samples(0, 0, "train", 9), NET, training, generator(0))
-    assert torch.equal(w[~ENDS], request.start[~ENDS])
-    assert not bool((w[ENDS] == request.start[ENDS]).any())
-    norm = network("norm without dropout")
-    one, data = Training(steps=1, batch_size=8, lr=0.1), samples(0, 0, "train", 8)
-    plain = sgd(Train(norm.w0), data, norm, one, generator(0))
-    pulled = sgd(Train(norm.w0, optimizer=optimizer, weight_decay=0.5), data, norm, one, generator(0))
-    assert torch.equal(plain[norm.buffers], pulled[norm.buffers])
-
-
 # ---- engines ------------------------------------------------------------------------------------------------------
 ADAPTIVE = Training(
     epochs=2, batch_size=4, lr=0.01, optimizer="adamw", weight_decay=0.1, decay_biases=False, clip=1, schedule="cosine"
@@ -128,8 +114,8 @@ def test_engines_agree(name: str) -> None:
 
 
 # ---- settings -----------------------------------------------------------------------------------------------------
-def test_momentum_belongs_to_sgd() -> None:
-    """A run with both is refused, as is a request for momentum in a run by Adam; one for Adam leaves the run's out."""
+def test_momentum_and_the_proximal_term() -> None:
+    """Momentum belongs to SGD; at its center the pull is exactly 0."""
     with refuses(ConfigError, "momentum = 0.9", "'adam'"):
         Training(optimizer="adam", momentum=0.9)
     w = torch.zeros(1)
@@ -138,6 +124,9 @@ def test_momentum_belongs_to_sgd() -> None:
     assert Train(w, momentum=0.5, optimizer="sgd").training(Training(optimizer="adamw")).momentum == 0.5
     own = Train(w, optimizer="adam").training(Training(momentum=0.9))
     assert (own.optimizer, own.momentum) == ("adam", 0.0)
+    request = Train(NET.w0, loss=lambda net, w, batch, aux: 0.0 * w.sum(), center=NET.w0, mu=0.3)
+    training = Training(steps=3, optimizer="adam")
+    assert torch.equal(sgd(request, samples(0, 0, "train", 4), NET, training, generator(0)), NET.w0)
 
 
 def test_methods_with_formulas_for_sgd_are_refused() -> None:
@@ -176,10 +165,3 @@ def test_every_other_method_trains_by_adam(name: str) -> None:
     adaptive = tensors(play(get_method(name), replace(setting, training=training.but(optimizer="adam")), stop=2))
     assert difference(plain, adaptive) is not None
     assert all(bool(t.isfinite().all()) for n, t in adaptive.items() if "state" in n and t.is_floating_point())
-
-
-def test_the_proximal_term_is_exactly_0_at_its_center() -> None:
-    """A loss without slope leaves the start as it is, bit for bit; of rounding of .3 w - .3 w Adam would make steps."""
-    request = Train(NET.w0, loss=lambda net, w, batch, aux: 0.0 * w.sum(), center=NET.w0, mu=0.3)
-    training = Training(steps=3, optimizer="adam")
-    assert torch.equal(sgd(request, samples(0, 0, "train", 4), NET, training, generator(0)), NET.w0)

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from fedkin.core import Batch, Bundle, MethodError, Net, Samples, Train, Training, cross_entropy
 from fedkin.core.seeds import generator
 from fedkin.engines.loop import batches, sgd
-from fedkin.engines.steps import take
 from refusals import refuses
 
 
@@ -87,15 +86,6 @@ def test_steps_by_hand(training: dict[str, Any], request_: dict[str, Any], wante
     torch.testing.assert_close(got, torch.tensor(wanted))
 
 
-def test_a_center_without_weight_pulls_nothing() -> None:
-    """mu = 0 is exactly plain SGD, before and after."""
-    plain = train({"steps": 3}, {})
-    assert torch.equal(train({"steps": 3}, {"center": torch.full((1,), 50.0)}), plain)
-    assert torch.equal(train({"steps": 3}, {"center": torch.full((1,), 50.0), "prox_after": True}), plain)
-    with refuses(MethodError, "mu = 4.0", "center="):
-        train({"steps": 3}, {"mu": 4.0})
-
-
 @pytest.mark.parametrize(
     ("clip", "linear", "mu", "wanted"),
     [(0.5, 0.0, 0.0, 1.05), (0.5, 1.0, 0.0, 1.05), (9.0, 0.0, 0.0, 1.2), (0.5, 0.0, 2.0, 0.85), (0.5, 2.0, 0.0, 1.0)],
@@ -107,14 +97,6 @@ def test_a_clipped_gradient(clip: float, linear: float, mu: float, wanted: float
     torch.testing.assert_close(train({"steps": 1}, {**request, "clip": clip}), torch.tensor([wanted]))
     torch.testing.assert_close(train({"steps": 1, "clip": clip}, request), torch.tensor([wanted]))
     assert float(train({"steps": 1, "clip": 1e-9}, {**request, "clip": clip})) == pytest.approx(wanted)
-
-
-def test_only_a_part_moves() -> None:
-    """What is outside ``only`` stays bit for bit, with decay, a center and a linear term that would move it."""
-    terms = {"center": torch.tensor([0.0, 9.0]), "mu": 1.0, "linear": torch.tensor([0.5, 9.0]), "only": slice(0, 1)}
-    got = train({"steps": 1, "weight_decay": 0.5}, terms, net=LINEAR)
-    torch.testing.assert_close(got, torch.tensor([1.0, 1.0]))  # -2 + 0.5 + 0.5 + 1 = 0
-    assert got[1] == 1
 
 
 def test_what_lies_between_the_spans_of_a_part_stays_bit_for_bit() -> None:
@@ -178,19 +160,6 @@ def test_the_step_size_falls_after_every_pass_of_steps() -> None:
     torch.testing.assert_close(got, torch.tensor([1.38 + 0.05 * 1.62]))
 
 
-def test_the_last_short_batch_is_trained_on() -> None:
-    """Three samples in batches of two are two steps of an epoch, the second on one sample."""
-    sizes: list[int] = []
-
-    def loss(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
-        sizes.append(len(batch.y))
-        return quadratic(net, w, batch, aux)
-
-    got = train({"epochs": 1, "batch_size": 2}, {"loss": loss}, n=3)
-    assert sizes == [2, 1]
-    torch.testing.assert_close(got, torch.tensor([1.38]))
-
-
 @pytest.mark.parametrize(
     ("loss", "facts"),
     [
@@ -211,8 +180,8 @@ def test_an_error_inside_a_loss_stays_what_it_is() -> None:
         train({}, {"loss": lambda net, w, batch, aux: (lambda a: a)(w, batch)})
 
 
-def test_per_sample_rows_come_with_their_batch() -> None:
-    """The loss finds in ``aux`` the rows of exactly its samples, beside what is the same for all."""
+def test_what_a_batch_and_a_request_are_given() -> None:
+    """Rows per sample come with their batch; nothing that was given is written to; without samples the start stays."""
 
     def loss(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
         assert torch.equal(aux.mark[:, 0], 10 * batch.x[:, 0])
@@ -221,10 +190,6 @@ def test_per_sample_rows_come_with_their_batch() -> None:
 
     marks = Bundle(mark=torch.arange(7.0)[:, None] * 10)
     train({"epochs": 2, "batch_size": 3}, {"loss": loss, "per_sample": marks, "aux": Bundle(same=torch.tensor(5))}, n=7)
-
-
-def test_nothing_that_was_given_is_written_to() -> None:
-    """Start, center, linear term and data have the values and version counters they had."""
     given = {"start": torch.ones(1), "center": torch.zeros(1), "linear": torch.ones(1)}
     data = points(5)
     kept = {**given, "x": data.x, "y": data.y}
@@ -234,9 +199,6 @@ def test_nothing_that_was_given_is_written_to() -> None:
     assert not torch.equal(got, given["start"])
     assert all(torch.equal(t, before[n][0]) and t._version == before[n][1] for n, t in kept.items())
     assert not got.requires_grad
-
-
-def test_a_client_without_samples_keeps_its_start() -> None:
     empty = Samples(torch.empty(0, 1), torch.empty(0, dtype=torch.int64))
     for training in (Training(epochs=3), Training(steps=3)):
         got = sgd(Train(torch.ones(1), loss=to_mean), empty, SCALAR, training, generator(0))
@@ -244,20 +206,14 @@ def test_a_client_without_samples_keeps_its_start() -> None:
 
 
 # ---- batches ------------------------------------------------------------------------------------------------------
-
-
 def test_an_epoch_covers_every_sample_once() -> None:
-    """Batches of an epoch are a permutation; the next epoch has another; only the last batch ends the epoch."""
+    """Batches of an epoch are a permutation, the next has another; steps go on over new ones, the last cut short."""
     found = list(batches(7, Training(batch_size=3, epochs=2), generator(4), skip_single=False))
     assert [len(index) for _, index in found] == [3, 3, 1, 3, 3, 1]
     assert [end for end, _ in found] == [False, False, True] * 2
     first, second = (torch.cat([index for _, index in found[i : i + 3]]).tolist() for i in (0, 3))
     assert sorted(first) == sorted(second) == list(range(7))
     assert first != second
-
-
-def test_steps_go_on_over_new_permutations() -> None:
-    """Four steps on five samples in batches of two: a whole pass of three, and the first of the next."""
     found = list(batches(5, Training(batch_size=2, steps=4), generator(4), skip_single=False))
     assert [len(index) for _, index in found] == [2, 2, 1, 2]
     assert [end for end, _ in found] == [False, False, True, False]
@@ -282,20 +238,7 @@ def test_a_batch_of_one_can_be_left_out(n: int, training: Training, sizes: list[
     assert [end for end, _ in found] == [(i + 1) % per_epoch == 0 for i in range(len(found))]
 
 
-def test_rows_keep_their_memory_layout() -> None:
-    """Images stay channels-last when a batch is taken, so that convolutions need not convert every batch."""
-    x = torch.randn(6, 3, 4, 4).contiguous(memory_format=torch.channels_last)
-    index = torch.tensor([4, 0, 2])
-    got = take(x, index)
-    assert got.is_contiguous(memory_format=torch.channels_last)
-    assert torch.equal(got, x[index])
-    flat = torch.randn(6, 3)
-    assert torch.equal(take(flat, index), flat[index])
-
-
 # ---- batch normalisation ------------------------------------------------------------------------------------------
-
-
 def _norm_net() -> Net:
     return Net(lambda: nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)), (2,), 2)
 
@@ -342,32 +285,3 @@ def test_running_statistics_are_those_of_torch() -> None:
         nn.functional.cross_entropy(module(data.x[index]), data.y[index]).backward()
         optimiser.step()
     torch.testing.assert_close(sgd(Train(net.w0), data, net, training, generator(0)), net.flatten(module))
-
-
-def test_a_frozen_body_keeps_its_running_statistics() -> None:
-    """With only the head moving, batch normalisation runs in eval mode and learns nothing; with the body it does."""
-    net, data = _norm_net(), _norm_data(8)
-    head = sgd(Train(net.w0, only=net.head), data, net, Training(lr=0.1), generator(0))
-    body = sgd(Train(net.w0, only=net.body), data, net, Training(lr=0.1), generator(0))
-    assert torch.equal(head[net.buffers], net.w0[net.buffers])
-    assert not torch.equal(body[net.buffers], net.w0[net.buffers])
-    assert torch.equal(body[net.head], net.w0[net.head])
-
-
-@pytest.mark.parametrize(("n", "moves"), [(1, False), (3, True)])
-def test_a_network_with_batch_normalisation_skips_a_batch_of_one(n: int, moves: bool) -> None:
-    """One sample cannot be trained on at all; of three in batches of two, the last is left out. No error."""
-    net = _norm_net()
-    got = sgd(Train(net.w0), _norm_data(n), net, Training(batch_size=2, lr=0.1), generator(0))
-    assert torch.equal(got, net.w0) != moves
-    assert bool(got.isfinite().all())
-
-
-def test_the_default_loss_is_cross_entropy() -> None:
-    """One step on one batch is w - lr times the gradient of torch's cross-entropy."""
-    net = Net(lambda: nn.Sequential(nn.Linear(2, 2)), (2,), 2)
-    data = Samples(torch.tensor([[1.0, 2.0], [0.0, -1.0]]), torch.tensor([0, 1]))
-    w = net.w0.requires_grad_()
-    (grad,) = torch.autograd.grad(cross_entropy(net, w, Batch(data.x, data.y), Bundle()), w)
-    got = sgd(Train(net.w0), data, net, Training(lr=0.1), generator(0))
-    torch.testing.assert_close(got, net.w0 - 0.1 * grad)

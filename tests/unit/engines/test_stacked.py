@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 import fedkin.engines.stacked as module
 import fedkin.engines.stacked_device as device
-import fedkin.engines.stacked_eval as evaluation
 from fedkin.core import (
     Batch,
     Bundle,
@@ -39,15 +38,12 @@ from fedkin.data.shelf import write
 from fedkin.engines import Answer, Job, Loop, Stacked, Task
 from fedkin.engines.forks import in_child
 from fedkin.engines.stacked import StackedSession
-from fedkin.engines.stacked_data import DeviceData
-from fedkin.engines.stacked_device import Place, failed, full
-from fedkin.engines.stacked_eval import DeviceCopies, JointPasses
+from fedkin.engines.stacked_device import DeviceData, Place, failed, full
+from fedkin.engines.stacked_eval import CommonScores, DeviceCopies, JointPasses
 from fedkin.engines.stacked_graph import Graphs
-from fedkin.engines.stacked_scores import CommonScores
 from fedkin.engines.stacked_turns import naming
-from fedkin.methods import CAM, CFIC, FedAvg, FedFomo, FeSEM, get_method
+from fedkin.methods import CAM, FedAvg, FeSEM, get_method
 from fedkin.privacy.dp_sgd import Private
-from fedkin.privacy.noise import KeyedReports
 from fedkin.testing.toys import CLASSES, WIDTH, ClientData, federation, network, samples
 from refusals import refuses
 from toys import method
@@ -115,8 +111,6 @@ def stacks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 # ---- what shares a stack ------------------------------------------------------------------------------------------
-
-
 def softened(net: Net, w: Tensor, batch: Any, aux: Bundle, by: float) -> Tensor:
     """A loss with a setting, which a method gives to it by `functools.partial`."""
     return F.cross_entropy(net(w, batch.x) / by, batch.y)
@@ -151,15 +145,6 @@ def test_requests_of_one_kind_share_a_stack(m: Method, sent: Any, sizes: list[in
     assert sorted(stacks) == sizes
 
 
-def test_requests_that_share_batches_meet_them_in_a_stack(stacks: list[int]) -> None:
-    """`batches=0` is the first request's batches: equal requests then give equal vectors."""
-    j = job(asks(lambda c: Train(c.w0), lambda c: Train(c.w0, batches=0), lambda c: Train(c.w0)))
-    got, _ = answered(j, tasks(j))
-    assert stacks == [18]
-    assert torch.equal(got[0].reply.models[0], got[0].reply.models[1])
-    assert not torch.equal(got[0].reply.models[0], got[0].reply.models[2])
-
-
 @pytest.mark.parametrize("step", ["describe", "update", "evaluate", "keep"])
 @pytest.mark.parametrize("name", ["fedavg-ft", "ifca", "fedfomo", "fedproto", "creff"])
 def test_every_step_answers_as_the_loop(name: str, step: Any) -> None:
@@ -187,29 +172,6 @@ def test_clients_without_training_data_keep_what_they_were_sent() -> None:
         assert torch.equal(got[0].reply.model, j.net.w0)
 
 
-def test_noise_on_what_clients_say_is_the_loops() -> None:
-    """With `metadata_epsilon` clients know their noisy counts only, here too."""
-    j = job(CFIC(feature="dominant"), count_noise=KeyedReports(0.5, 3).counts)
-    assert agree(j, tasks(j, "describe"), exactly=True) == []
-
-
-def test_programs_are_run_some_at_a_time(monkeypatch: pytest.MonkeyPatch, stacks: list[int]) -> None:
-    """Where only two clients' programs are under way at a time, stacks have two rows; the answers stay."""
-    monkeypatch.setattr(module, "_PROGRAMS", 2)
-    j = job(FedAvg())
-    assert agree(j, tasks(j, model=j.net.w0)) == []
-    assert stacks == [2, 2, 2]
-
-
-@pytest.mark.parametrize(("gib", "programs"), [(0, 12), (8, 12), (128, 97), (2048, 256)])
-def test_more_programs_are_run_at_a_time_where_the_host_has_memory(
-    monkeypatch: pytest.MonkeyPatch, gib: int, programs: int
-) -> None:
-    """Of ResNet-18 with 11 million parameters: a quarter of the memory, 4 GiB at least, also where none is known."""
-    monkeypatch.setattr(module, "memory", lambda: gib << 30)
-    assert module._at_once(11_000_000) == programs
-
-
 def test_answers_of_one_stack_lie_side_by_side_and_states_alone() -> None:
     """The server takes the rows of all clients as one matrix without a copy."""
     j = job(FedAvg())
@@ -233,46 +195,7 @@ def test_answers_of_one_stack_lie_side_by_side_and_states_alone() -> None:
     assert len({t.data_ptr() for t in rows}) == 6
 
 
-def test_time_in_training_is_shared_by_steps() -> None:
-    """A client of 12 samples takes three steps of four, one of 5 two: half as long again."""
-    j = job(method(), shards=[federation()[i] for i in (0, 1)])
-    got, _ = answered(j, tasks(j))
-    assert got[0].training_s == pytest.approx(1.5 * got[1].training_s)
-    assert got[0].training_s > 0
-
-
-def test_torchs_own_generator_is_left_as_it_was() -> None:
-    """Dropout draws from a generator that is set and put back; what was in it changes nothing."""
-    net = Net(lambda: nn.Sequential(nn.Linear(WIDTH, 9), nn.Dropout(0.5), nn.Linear(9, CLASSES)), (WIDTH,), CLASSES)
-    j = job(FedAvg(), net=net)
-    found = []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        got, notes = answered(j, tasks(j, model=net.w0))
-        after = torch.rand(3)
-        torch.manual_seed(seed)
-        assert torch.equal(after, torch.rand(3))
-        assert notes == []
-        found.append(got[0].reply.model)
-    assert torch.equal(*found)
-
-
 # ---- what does not share a stack ----------------------------------------------------------------------------------
-
-
-def recurrent(kind: type[nn.RNNBase]) -> Net:
-    class Reads(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.reads, self.says = kind(2, 4, batch_first=True), nn.Linear(4, CLASSES)
-
-        def forward(self, x: Tensor) -> Tensor:
-            out: Tensor = self.says(self.reads(x.view(len(x), 3, 2))[0][:, -1])
-            return out
-
-    return Net(Reads, (WIDTH,), CLASSES)
-
-
 def by_value(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
     """A loss that looks at its value."""
     loss = F.cross_entropy(net(w, batch.x), batch.y)
@@ -322,8 +245,8 @@ def two_networks(net: Net, v: Tensor, batch: Batch, aux: Bundle) -> Tensor:
     return F.cross_entropy(net(v[: net.size], batch.x) + net(v[net.size :], batch.x), batch.y)
 
 
-def test_two_networks_with_running_statistics_in_one_vector_are_trained_client_by_client(stacks: list[int]) -> None:
-    """The loop's bits, and a sentence that says so, once in a session."""
+def test_what_torch_cannot_stack_is_trained_client_by_client(stacks: list[int]) -> None:
+    """Two networks with statistics in one vector; statistics that depend on a count: the loop's bits, one sentence."""
     j = job(asks(lambda c: Train(torch.cat([c.w0, c.w0 + 0.1]), loss=two_networks)), net=normalised())
     session = CPU.start(j)
     for _ in range(2):
@@ -333,23 +256,13 @@ def test_two_networks_with_running_statistics_in_one_vector_are_trained_client_b
     assert stacks == []
     wanted, _ = answered(j, tasks(j), Loop())
     assert all(torch.equal(got[i].reply.models, wanted[i].reply.models) for i in got)
-
-
-def test_statistics_that_depend_on_a_count_are_trained_client_by_client(stacks: list[int]) -> None:
-    """Means over all batches that a module has seen: the count is the module's, not the client's."""
     j = job(FedAvg(), net=normalised(momentum=None, layers=3))
     (note,) = answered(j, tasks(j, model=j.net.w0))[1]
     assert "count of batches (1.running_mean, 1.running_var and 4 more)" in note
     assert stacks == []
-
-
-@pytest.mark.parametrize(("kind", "why"), [(nn.LSTM, ["as torch cannot stack it"]), (nn.GRU, [])])
-def test_recurrent_layers_are_stacked_where_torch_can(kind: type[nn.RNNBase], why: list[str]) -> None:
-    """An LSTM has the loop's bits, and one sentence with torch's reason, however many clients and rounds."""
-    j = job(FedAvg(), net=recurrent(kind))
-    notes = agree(j, tasks(j, model=j.net.w0), exactly=bool(why))
-    assert len(notes) == len(why)
-    assert all(reason in note for reason, note in zip(why, notes, strict=True))
+    j = job(FedAvg(), private=Private(1.0))
+    assert len(agree(j, tasks(j, model=j.net.w0), exactly=True)) == 1
+    assert stacks == []
 
 
 def test_a_loss_that_looks_at_values_is_trained_client_by_client(
@@ -368,16 +281,7 @@ def test_a_loss_that_looks_at_values_is_trained_client_by_client(
     assert agree(j, tasks(j), exactly=True) == session.notes
 
 
-def test_private_training_is_the_loops(stacks: list[int]) -> None:
-    """Clipped gradients of single samples with noise: the same bits and the same count of what was spent."""
-    j = job(FedAvg(), private=Private(1.0))
-    assert len(agree(j, tasks(j, model=j.net.w0), exactly=True)) == 1
-    assert stacks == []
-
-
 # ---- errors -------------------------------------------------------------------------------------------------------
-
-
 def bad_loss(net: Net, w: Tensor, batch: Batch, aux: Bundle) -> Tensor:
     raise ValueError("no such loss")
 
@@ -462,18 +366,13 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], kind: type[
 
 
 # ---- memory -------------------------------------------------------------------------------------------------------
-
-
-def test_stacks_have_no_more_requests_than_asked_for(stacks: list[int]) -> None:
-    """Six clients with at most four in a stack: three and three, the larger clients first."""
+def test_stacks_are_as_large_as_allowed(stacks: list[int]) -> None:
+    """At most four in a stack: three and three. A row takes some thousand bytes: 16 KiB hold some of six, 8 bytes
+    one."""
     j = job(FedAvg())
     assert agree(j, tasks(j, model=j.net.w0), Stacked("cpu", clients=4)) == []
     assert stacks == [3, 3]
-
-
-def test_stacks_are_as_large_as_the_memory_allows(stacks: list[int]) -> None:
-    """A row takes some thousand bytes here; 16 KiB hold some of the six, 8 bytes one."""
-    j = job(FedAvg())
+    stacks.clear()
     assert agree(j, tasks(j, model=j.net.w0), Stacked("cpu", memory=16 / 2**20)) == []
     assert sum(stacks) == 6
     assert 1 < len(stacks) < 6
@@ -498,7 +397,7 @@ def short_of_memory(monkeypatch: pytest.MonkeyPatch, fails: Callable[[list[int]]
 
 
 def test_a_stack_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the estimate was too low the device says so: six fail, three fail, ones are trained; this is remembered."""
+    """Six fail, three fail, ones are trained, and this is remembered; a client that does not fit alone is an error."""
     seen = short_of_memory(monkeypatch, lambda seen: seen[-1] > 2)
     j = job(FedAvg())
     session = CPU.start(j)
@@ -506,19 +405,6 @@ def test_a_stack_that_does_not_fit_is_halved(monkeypatch: pytest.MonkeyPatch) ->
         assert len(list(session.map(tasks(j, model=j.net.w0)))) == 6
     assert seen == [6, 3, 1, 1, 1, 1, 1, 1] + [1] * 6
     assert session.notes == []
-
-
-def test_a_network_holds_no_stack_between_rounds() -> None:
-    """What the last pass put into the module is let go: nothing of a stack's memory stays taken."""
-    j = job(get_method("fedproto"))
-    known = torch.zeros(3, dtype=torch.bool)
-    answered(j, tasks(j, prototypes=torch.zeros(3, 7), known=known))
-    inside = [t for m in j.net._module.modules() for t in m._parameters.values() if t is not None]
-    assert {t.untyped_storage().data_ptr() for t in inside} == {j.net._w0.untyped_storage().data_ptr()}
-    assert j.net._seen == []
-
-
-def test_a_client_that_does_not_fit_alone_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     short_of_memory(monkeypatch, lambda seen: True)
     with refuses(EngineError, "memory of cpu", "smaller batch"):
         answered(job(FedAvg()), tasks(job(FedAvg()), model=network("mlp").w0))
@@ -572,8 +458,6 @@ def test_a_library_without_memory_halves_the_stack() -> None:
 
 
 # ---- the device ---------------------------------------------------------------------------------------------------
-
-
 class Elsewhere(Place):
     """A device with a memory of its own: moving there makes a copy."""
 
@@ -685,8 +569,39 @@ def test_clients_are_asked_where_models_or_the_round_are_of_another_kind(program
     assert len(programs) == 6
 
 
-def test_what_predictions_were_made_with_stays_until_they_are_taken() -> None:
-    """Else another model may come to lie at its address, and be taken for it."""
+def test_clients_of_one_model_are_evaluated_in_one_pass(predictions: list[int]) -> None:
+    """Six clients of 4 test samples, and 3 for validation of all but one; of IFCA's a pass for each cluster that
+    was chosen."""
+    j = job(FedAvg())
+    session, ups = elsewhere(j)
+    model = j.net.w0
+    got = {a.client: a for a in session.map(tasks(j, "evaluate", model=model))}
+    assert predictions == [6 * 4 + 5 * 3]
+    assert ups.count(j.net.size) == 1
+    wanted, _ = answered(j, tasks(j, "evaluate", model=j.net.w0), Loop())
+    assert all(torch.equal(got[i].reply[n], t) for i, a in wanted.items() for n, t in a.reply.items())
+    assert session._joint._classes == {}
+    list(session.map(tasks(j, "evaluate", model=model)))
+    assert ups.count(j.net.size) == 1
+    assert len(session._copies._kept) == 1
+    predictions.clear()
+    j = job(get_method("ifca"))
+    got, _ = answered(j, tasks(j, "evaluate", centres=torch.stack([j.net.fresh(i) for i in range(3)])))
+    chosen = {int(a.reply.cluster) for a in got.values()}
+    assert len(predictions) == len(chosen)
+    assert sum(predictions) == 6 * 4 + 5 * 3
+
+
+def test_a_tensor_that_changes_moves_again() -> None:
+    """The device's copy is of the values at the time; what predictions were made with stays until they are taken."""
+    place = elsewhere_place()
+    copies, w = DeviceCopies(place), torch.zeros(9)
+    first = copies.bundle(Bundle(w=w)).w
+    assert copies.bundle(Bundle(w=w)).w is first
+    w += 1
+    assert torch.equal(copies.bundle(Bundle(w=w)).w, w)
+    assert not torch.equal(first, w)
+    assert place.ups == [9, 9]
     j = job(FedAvg())
     session, _ = elsewhere(j)
     model, data = j.net.w0.clone(), j.shards[0].test
@@ -700,66 +615,8 @@ def test_what_predictions_were_made_with_stays_until_they_are_taken() -> None:
     assert there() is None
 
 
-def test_clients_of_one_model_are_evaluated_in_one_pass(predictions: list[int]) -> None:
-    """Six clients of 4 test samples, and 3 for validation of all but one."""
-    j = job(FedAvg())
-    session, ups = elsewhere(j)
-    model = j.net.w0
-    got = {a.client: a for a in session.map(tasks(j, "evaluate", model=model))}
-    assert predictions == [6 * 4 + 5 * 3]
-    assert ups.count(j.net.size) == 1
-    wanted, _ = answered(j, tasks(j, "evaluate", model=j.net.w0), Loop())
-    assert all(torch.equal(got[i].reply[n], t) for i, a in wanted.items() for n, t in a.reply.items())
-    assert session._joint._classes == {}
-    list(session.map(tasks(j, "evaluate", model=model)))
-    assert ups.count(j.net.size) == 1
-    assert len(session._copies._kept) == 1
-
-
-def test_clients_of_one_cluster_are_evaluated_in_one_pass(predictions: list[int]) -> None:
-    """IFCA's clients choose among three models: a pass for each that was chosen, though each names its cluster."""
-    j = job(get_method("ifca"))
-    got, _ = answered(j, tasks(j, "evaluate", centres=torch.stack([j.net.fresh(i) for i in range(3)])))
-    chosen = {int(a.reply.cluster) for a in got.values()}
-    assert len(predictions) == len(chosen)
-    assert sum(predictions) == 6 * 4 + 5 * 3
-
-
-def test_samples_are_joined_up_to_a_limit(monkeypatch: pytest.MonkeyPatch, predictions: list[int]) -> None:
-    """With at most 10 samples, which the last part may exceed; the model moves once all the same."""
-    monkeypatch.setattr(evaluation, "_TOGETHER", 10)
-    j = job(FedAvg())
-    session, ups = elsewhere(j)
-    list(session.map(tasks(j, "evaluate", model=j.net.w0)))
-    assert sum(predictions) == 6 * 4 + 5 * 3
-    assert all(10 <= n < 14 for n in predictions[:-1])
-    assert ups.count(j.net.size) == 1
-
-
-def test_a_tensor_that_changes_moves_again() -> None:
-    """The device's copy is of the values at the time; another tensor at the same address is another one."""
-    place = elsewhere_place()
-    copies, w = DeviceCopies(place), torch.zeros(9)
-    first = copies.bundle(Bundle(w=w)).w
-    assert copies.bundle(Bundle(w=w)).w is first
-    w += 1
-    assert torch.equal(copies.bundle(Bundle(w=w)).w, w)
-    assert not torch.equal(first, w)
-    assert place.ups == [9, 9]
-
-
-def test_copies_take_a_share_of_the_memory() -> None:
-    """Of models of 400 bytes two fit into 1,000: the one that was not used for longest moves again."""
-    place = Elsewhere("cpu", evaluation._SHARE * 1000 / 2**30, False)
-    place.ups = []
-    copies, models = DeviceCopies(place), [torch.zeros(100) for _ in range(3)]
-    for i, count in ((0, 1), (1, 2), (0, 2), (2, 3), (0, 3), (1, 4)):
-        copies.bundle(Bundle(w=models[i]))
-        assert len(place.ups) == count
-
-
 def test_samples_are_kept_by_client_and_part() -> None:
-    """Other tensors of the same part move no more; samples without a name are not kept, nor are names beyond a turn."""
+    """Other tensors of a part move no more, nor are names kept beyond a turn, or data beyond the room."""
     place = elsewhere_place()
     first, again = samples(0, 0, "train", 9), samples(0, 0, "train", 9)
     for data in (first, again):
@@ -771,10 +628,6 @@ def test_samples_are_kept_by_client_and_part() -> None:
     for _ in range(2):
         place.data.of(again)
     assert place.ups.count(9 * WIDTH) == 3
-
-
-def test_no_more_data_are_kept_than_there_is_room_for() -> None:
-    """Two of three clients' data fit: the third's move every time."""
     place, room = elsewhere_place(), 2 * 9 * (WIDTH * 4 + 8)
     place.data = DeviceData(place.up, room + 1)
     parts = [samples(0, i, "train", 9) for i in range(3)]
@@ -786,23 +639,6 @@ def test_no_more_data_are_kept_than_there_is_room_for() -> None:
     assert place.data.left == 1
     place.data.forget()
     assert place.data.left == room + 1
-
-
-def test_what_clients_look_up_is_computed_on_the_device() -> None:
-    """Losses, logits and features of the training part, of the validation part (FedFomo) and with an offset (Fed-CAM)
-    are the loop's."""
-    j = job(FedFomo())
-    received = {"models": torch.stack([j.net.w0, j.net.fresh(1)]), "ids": torch.tensor([8, 9])}
-    session, ups = elsewhere(j)
-    got = {a.client: a.reply for a in session.map(tasks(j, **received))}
-    wanted, _ = answered(j, tasks(j, **received), Loop())
-    for i, answer in wanted.items():
-        torch.testing.assert_close(got[i].gains, answer.reply.gains)
-    assert ups
-    assert (
-        agree(job(CAM(inner=FeSEM(), warmup=0)), tasks(j, "evaluate", **{"model": j.net.w0, "inner.model": j.net.w0}))
-        == []
-    )
 
 
 @pytest.mark.parametrize(
@@ -834,23 +670,6 @@ def test_a_network_that_fails_on_the_device_is_evaluated_on_the_host(
     (note,) = session.notes
     assert note.endswith(str(error).splitlines()[0].partition(".")[0])
     assert len(seen) == asked
-
-
-@pytest.mark.parametrize("tf32", [False, True])
-def test_a_gpu_rounds_factors_only_where_that_was_asked_for(tf32: bool) -> None:
-    """Both switches of torch while the engine works, and as they were afterwards."""
-    switches = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = [s.allow_tf32 for s in switches]
-    seen: list[list[bool]] = []
-
-    def client_update(self: Method, c: Client) -> Bundle:
-        seen.append([s.allow_tf32 for s in switches])
-        return Bundle()
-
-    j = job(method(client_update=client_update))
-    answered(j, tasks(j)[:1], Stacked("cpu", tf32=tf32))
-    assert seen == [[tf32, tf32]]
-    assert [s.allow_tf32 for s in switches] == before
 
 
 def precisions_are_put_back() -> bool:
@@ -905,27 +724,6 @@ def test_memory_that_only_a_cycle_holds_is_given_back(monkeypatch: pytest.Monkey
     del held
     place.forget()
     assert there == [False]
-
-
-@pytest.mark.parametrize("products", [False, True])
-def test_images_are_the_loops(products: bool) -> None:
-    """A convolution with group norm, held channels last on the host."""
-    net = Net(
-        lambda: nn.Sequential(
-            nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3)
-        ),
-        (2, 6, 6),
-        3,
-    )
-
-    def part(i: int, n: int) -> Samples:
-        x = torch.randn(n, 2, 6, 6, generator=generator(i, n))
-        return Samples(net.layout(x), torch.randint(0, 3, (n,), generator=generator(i, n)))
-
-    j = job(FedAvg(), net=net, shards=[ClientData(part(i, 9 + i), part(i, 3), part(i, 5)) for i in range(3)])
-    engine = Stacked("cpu", products=products)
-    assert agree(j, tasks(j, model=net.w0), engine) == []
-    assert agree(j, tasks(j, "evaluate", model=net.w0), engine) == []
 
 
 class Ordered(nn.Sequential):

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import fedkin.engines.stacked_graph as module
 import recorded as stand_in
@@ -20,7 +20,8 @@ from fedkin.core import Bundle, Net, Train, Training
 from fedkin.engines import Job, Stacked
 from fedkin.engines.stacked import StackedSession
 from fedkin.engines.stacked_device import Place
-from fedkin.engines.stacked_graph import Graphs
+from fedkin.engines.stacked_graph import Check, Graphs
+from fedkin.engines.stacked_rows import StackRows
 from fedkin.engines.stacked_train import StackRequest, train
 from fedkin.engines.turns import Draws
 from fedkin.methods import METHODS
@@ -109,15 +110,6 @@ def test_a_recording_gives_what_the_steps_give(training: Training, request_: dic
     assert said == []
 
 
-def test_a_recording_has_adam_s_moments(recorded: Made) -> None:
-    """Two graphs in a row (8 steps and 1), the second from the moments and the number of steps that the first left."""
-    graphs = Graphs(Place("cpu", 0.0, False), pytest.fail)
-    for _ in range(3):
-        equal(asked((4, 4), Training(steps=9, batch_size=4, optimizer="adam")), graphs)
-    assert kept(graphs) == {2: [1, 4, 8]}
-    assert (graphs.recordings, graphs.played, graphs.single) == (3, 1 + 9, 9 + 8)
-
-
 def test_only_shapes_that_come_often_are_recorded(recorded: Made) -> None:
     """Three steps of one shape are taken as they come, and those of the second round, as they began before the fourth;
     in the third they are recorded, once, and from then on a round is one replay."""
@@ -130,14 +122,25 @@ def test_only_shapes_that_come_often_are_recorded(recorded: Made) -> None:
     assert (graphs.recordings, graphs.played, graphs.single) == (1, 6, 9)
 
 
-def test_segments_of_any_length_are_played_from_few_graphs(recorded: Made) -> None:
-    """Of 7, 3, 11 and 6 steps: of 1, 2, 4 and 8, which add up to all of them."""
+def test_graphs_are_few(recorded: Made) -> None:
+    """Steps of any length from graphs of 1, 2, 4 and 8; each row has the step size of its epoch; Adam's moments go
+    on."""
     graphs = Graphs(Place("cpu", 0.0, False), pytest.fail)
     for steps in (7, 3, 11, 6, 11):
         equal(asked((8, 8), Training(steps=steps, batch_size=4, momentum=0.5)), graphs)
     assert kept(graphs) == {2: [1, 2, 4, 8]}
     assert graphs.played + graphs.single == 7 + 3 + 11 + 6 + 11
     assert graphs.played == 3 + 3 + 2 + 11  # what was recorded before
+    recorded.clear()
+    graphs = Graphs(Place("cpu", 0.0, False), pytest.fail)
+    for _ in range(2):
+        equal(asked((8, 4), Training(steps=8, batch_size=4, epoch_decay=0.8)), graphs)
+    assert (len(recorded), graphs.played, graphs.single) == (1, 3 + 8, 4 + 1)
+    graphs = Graphs(Place("cpu", 0.0, False), pytest.fail)
+    for _ in range(3):
+        equal(asked((4, 4), Training(steps=9, batch_size=4, optimizer="adam")), graphs)
+    assert kept(graphs) == {2: [1, 4, 8]}
+    assert (graphs.recordings, graphs.played, graphs.single) == (3, 1 + 9, 9 + 8)
 
 
 def test_a_graph_that_computes_other_numbers_is_not_used(recorded: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,35 +207,27 @@ def test_memory_of_recordings_goes_with_the_last_one(recorded: Made, monkeypatch
     assert graphs._room == room - made.taken - 1000
 
 
-def test_each_row_has_the_step_size_of_its_epoch(recorded: Made) -> None:
-    """A client of 8 samples is in its second epoch when one of 4 is in its third."""
-    graphs = Graphs(Place("cpu", 0.0, False), pytest.fail)
-    for _ in range(2):
-        equal(asked((8, 4), Training(steps=8, batch_size=4, epoch_decay=0.8)), graphs)
-    assert (len(recorded), graphs.played, graphs.single) == (1, 3 + 8, 4 + 1)
-
-
-def test_few_recordings_are_made_for_a_stack_whose_clients_finish_one_after_another(recorded: Made) -> None:
-    """Clients of 4 to 48 samples take their steps as twelve rows, eleven, ... one."""
+def test_few_recordings_and_memory(recorded: Made) -> None:
+    """Rows of 12 down to one need five recordings; forgetting frees them, and they may take half each time."""
     graphs = Graphs(Place("cpu", 0.0, False), pytest.fail)
     for t in range(7):
         equal(asked(tuple(range(4, 49, 4)), Training(batch_size=4, lr=0.1 / (t + 1), momentum=0.5)), graphs)
     assert kept(graphs) == {rows: [1] for rows in (1, 2, 4, 8, 12)}
     assert len(recorded) == 5
+    recorded.clear()
+    place = Place("cpu", 0.0, False)
+    graphs = Graphs(place, lambda _: None)
+    assert not graphs.give_up()
+    room = graphs._room
+    for count, left in ((1, room // 2), (2, room // 4)):
+        train(asked((8, 8), Training(steps=8, batch_size=4)), NET, place, graphs)
+        assert len(recorded) == count
+        assert graphs.give_up()
+        assert graphs._room == left
 
 
-def test_one_recording_is_good_for_every_strength_of_the_proximal_term(recorded: Made) -> None:
-    """A strength that changes from round to round, and one for each client."""
-    graphs = Graphs(Place("cpu", 0.0, False), pytest.fail)
-    for mu in ((0.3, 0.3), (0.1, 0.1), (0.2, 0.5)):
-        one = asked((8, 8), Training(steps=8, batch_size=4), center=NET.w0)
-        equal([replace(a, request=a.request.but(mu=m)) for a, m in zip(one, mu, strict=True)], graphs)
-    assert kept(graphs) == {2: [4, 8]}
-    assert recorded == [1, 2]
-
-
-def test_dropout_draws_the_same_whenever_a_step_is_recorded(recorded: Made) -> None:
-    """Of stacks of three and of two rows: to the bit what the steps give, in every round."""
+def test_dropout_draws_the_same_whenever_a_step_is_recorded(recorded: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the bit what the steps give, in every round; also where recording fails, after warming up has drawn."""
     net = Net(lambda: nn.Sequential(nn.Linear(6, 7), nn.Dropout(0.5), nn.Linear(7, 3)), (6,), 3)
     place, said = Place("cpu", 0.0, False), list[str]()
     graphs = Graphs(place, said.append)
@@ -242,10 +237,6 @@ def test_dropout_draws_the_same_whenever_a_step_is_recorded(recorded: Made) -> N
         equal(one, graphs, net, near=0.0)
     assert sorted(kept(graphs)) == [2, 3]
     assert said == []
-
-
-def test_dropout_draws_the_same_where_recording_fails(recorded: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Warming up has drawn by then, and the steps are taken all the same."""
     capture = module.capture
     monkeypatch.setattr(module, "capture", lambda *given: capture(*given) and 1 / 0)
     net = Net(lambda: nn.Sequential(nn.Linear(6, 7), nn.Dropout(0.5), nn.Linear(7, 3)), (6,), 3)
@@ -363,19 +354,6 @@ def test_what_recordings_work_in_is_not_free(monkeypatch: pytest.MonkeyPatch) ->
     assert place._free() == 1100
 
 
-def test_forgetting_frees_what_was_recorded(recorded: Made) -> None:
-    """Afterwards a shape that comes often is recorded anew; for want of memory recordings may take half each time."""
-    place = Place("cpu", 0.0, False)
-    graphs = Graphs(place, lambda _: None)
-    assert not graphs.give_up()
-    room = graphs._room
-    for count, left in ((1, room // 2), (2, room // 4)):
-        train(asked((8, 8), Training(steps=8, batch_size=4)), NET, place, graphs)
-        assert len(recorded) == count
-        assert graphs.give_up()
-        assert graphs._room == left
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU, this machine has none")
 @pytest.mark.parametrize(
     ("request_", "settings"),
@@ -401,29 +379,96 @@ def test_a_cuda_graph_gives_what_the_steps_give(request_: dict[str, Any], settin
     assert any(graphs._kept.values())
 
 
-def reads(net: Net, w: Any, batch: Any, aux: Bundle) -> Any:
-    """Cross-entropy that waits for the device."""
-    return nn.functional.cross_entropy(net(w, batch.x), batch.y) * torch.ones(1, device=batch.y.device).item()
+# ---- what a recording is compared with ------------------------------------------------------------------------------
+Step = Callable[[StackRows], None]
+START = torch.ones(2, 400)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU, this machine has none")
-def test_training_goes_on_where_a_gpu_refuses_to_record() -> None:
-    place, said = Place("cuda", 0.0, False), list[str]()
-    graphs = Graphs(place, said.append)
-    one = [
-        replace(a, request=a.request.but(loss=reads, per_sample=Bundle())) for a in asked((8, 8), Training(steps=40))
-    ]
-    net = Net(lambda: nn.Sequential(nn.Linear(6, 7), nn.Dropout(0.5), nn.Linear(7, 3)), (6,), 3)
-    data = [samples(0, i, "train", 40) for i in range(2)]
-    two = [StackRequest(Train(net.w0), d, Training(batch_size=4), Draws(1, ("update", 1, 0, 0))) for d in data]
-    with place.at_work():
-        found, after = train(one, NET, place, graphs), train(two, net, place, graphs)
-        for a, b in zip((*found, *after), (*train(one, NET, place), *train(two, net, place)), strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-    assert len(said) == 1
-    assert graphs.played == 0
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_reserved()
-    torch.empty(1 << 28, device=place.device)
-    torch.cuda.empty_cache()
-    assert torch.cuda.memory_reserved() == before
+def rows(w: Tensor, moments: Tensor | None = None) -> StackRows:
+    return StackRows(w, moments, None, None, 0.0, {})
+
+
+def passes(played: StackRows, stepped: StackRows, again: Step = lambda _: None, tf32: bool = False) -> bool:
+    place = Place("cpu", 0.0, tf32)
+    check = Check(place, rows(START.clone(), stepped.moments), place.generators(), again)
+    return check.passes((played.w, played.moments), stepped)
+
+
+def by(amount: float) -> Step:
+    """Steps that move all by an amount, whatever they start from."""
+
+    def again(given: StackRows) -> None:
+        given.w += amount
+
+    return again
+
+
+def test_rows_are_compared_one_by_one() -> None:
+    """Of two rows the second moved another way, or has other moments; a row that diverges in both ways is alike."""
+    moved = torch.full_like(START, 0.5)
+    other = moved.clone()
+    other[1] = 0.6
+    lost = torch.full_like(START, float("nan"))
+    again = by(-0.5)
+    assert passes(rows(moved + 1e-4), rows(moved))
+    assert not passes(rows(other), rows(moved), again)
+    assert not passes(rows(moved, other), rows(moved, moved), again)
+    assert passes(rows(lost), rows(lost * 2))
+    assert not passes(rows(lost), rows(moved), again)
+
+
+def magnifying(given: StackRows) -> None:
+    """Steps that move each number by 1, one number in 50 up or down by the last digits of where it starts."""
+    given.w += torch.where((given.w >= 1) | (torch.arange(400) % 50 != 1), 1.0, -1.0)
+
+
+def stepped_and_played(wrong: int) -> tuple[StackRows, StackRows]:
+    """Rows after `magnifying`, and with some numbers of each moved the other way."""
+    stepped = rows(START.clone())
+    magnifying(stepped)
+    played = rows(stepped.w.clone())
+    played.w[:, :wrong] = START[:, :wrong] - (stepped.w - START)[:, :wrong]
+    return stepped, played
+
+
+@pytest.mark.parametrize(("wrong", "passed"), [(1, True), (4, True), (30, False)])
+def test_steps_that_magnify_rounding_set_the_scale(wrong: int, passed: bool) -> None:
+    """A number in 400 that moves the other way is a tenth of the distance: with steps that would do so after other
+    rounding it is let pass, and without not. Half of the distance is never let pass."""
+    stepped, played = stepped_and_played(wrong)
+    assert passes(played, stepped, magnifying) == passed
+    assert not passes(played, stepped, by(1.0))
+
+
+def test_how_far_a_recording_may_be() -> None:
+    """What moves nothing never passes; a tenth of the distance is rounding with tf32, half is not."""
+
+    def anywhere(given: StackRows) -> None:
+        given.w.normal_()
+
+    stepped, _ = stepped_and_played(0)
+    assert not passes(rows(START.clone()), stepped, anywhere)
+    moved = START + 1.0
+    assert passes(rows(moved + 0.1), rows(moved), by(1.0), tf32=True)
+    assert not passes(rows(moved + 0.1), rows(moved), by(1.0))
+    assert not passes(rows(moved + 0.6), rows(moved), by(1.0), tf32=True)
+
+
+def test_steps_are_taken_again_with_the_same_draws_and_leave_none() -> None:
+    place, seen = Place("cpu", 0.0, False), list[Tensor]()
+    place.seed(3)
+    draws, moments = place.generators(), torch.ones(2, 400)
+    first, _ = torch.rand(4), torch.rand(3)
+    after = place.generators()
+
+    def again(given: StackRows) -> None:
+        seen.append(torch.rand(4))
+        assert given.moments is not None
+        given.moments += 1
+
+    check = Check(place, rows(START.clone(), moments), draws, again)
+    assert not check.passes((START, moments), rows(START + 1, moments))
+    (drawn,) = seen
+    assert torch.equal(drawn, first)
+    assert all(torch.equal(a, b) for a, b in zip(place.generators(), after, strict=True))
+    assert torch.equal(moments, torch.ones(2, 400))

@@ -14,7 +14,7 @@ from torch.func import grad_and_value, vmap
 
 from counted import Counted
 from fedkin.core.seeds import generator
-from fedkin.engines.stacked_loss import MeanEntropy
+from fedkin.engines.stacked_train import MeanEntropy
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -15,8 +15,9 @@ from torch.utils._pytree import tree_leaves
 
 from fedkin.core import Batch, Bundle, Net, Samples, Train, Training
 from fedkin.core.seeds import generator
-from fedkin.engines.loop import sgd
+from fedkin.engines.loop import batches, orders, sgd
 from fedkin.engines.stacked_device import Place
+from fedkin.engines.stacked_rows import Orders, StackPlan, plan, steps_of
 from fedkin.engines.stacked_train import StackRequest, Steps, bytes_of, train
 from fedkin.engines.turns import Draws
 from fedkin.testing.toys import network, samples
@@ -198,7 +199,7 @@ def test_an_empty_part_or_no_data_leave_the_start_as_it_is() -> None:
 
 
 def test_what_is_the_same_for_many_moves_once() -> None:
-    """Three rows of one tensor and a fourth: two move, and each row can be written to by itself."""
+    """Three rows of one tensor and a fourth: two move; two views of one memory are two."""
     moved: list[int] = []
 
     class Watched(Place):
@@ -212,9 +213,6 @@ def test_what_is_the_same_for_many_moves_once() -> None:
     assert torch.equal(rows, torch.stack([a, b, a, a, a]))
     rows[0] += 1
     assert torch.equal(rows[2], a)
-
-
-def test_rows_that_look_at_one_memory_in_two_ways_are_not_taken_for_one() -> None:
     m = noise("m", size=9).view(3, 3)
     assert torch.equal(place().rows([m, m.T]), torch.stack([m, m.T]))
 
@@ -235,49 +233,27 @@ def test_dropout_draws_by_client_and_by_seed() -> None:
 
 
 # ---- kinds --------------------------------------------------------------------------------------------------------
-
-
 def kind(training: Training = TRAININGS["plain"], **changes: Any) -> object:
     return asked([Train(NET.w0, **changes)], clients((9,)), training)[0].kind()
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"epochs": 3}, {"steps": 2}, {"batches": 0}, {"center": noise("c"), "mu": 1.0}, {"lr": 0.1}, {"batch_size": 4}],
-)
-def test_what_requests_of_one_stack_may_differ_in(changes: dict[str, Any]) -> None:
-    """Number of steps, which batches, the proximal term; and settings of its own that are the run's."""
-    assert kind(**changes) == kind()
-
-
-@pytest.mark.parametrize(
-    "changes",
+    ("changes", "same"),
     [
-        *({"lr": 0.2}, {"batch_size": 5}, {"momentum": 0.1}, {"weight_decay": 0.1}, {"loss": near}, {"only": NET.head}),
-        *({"clip": 1.0}, {"linear": noise("l")}, {"prox_after": True}, {"aux": Bundle(a=torch.zeros(2))}),
-        {"per_sample": Bundle(a=torch.zeros(9, 2))},
-        {"optimizer": "adam"},
+        *(({n: v}, True) for n, v in {"epochs": 3, "steps": 2, "batches": 0, "lr": 0.1, "batch_size": 4}.items()),
+        ({"center": noise("c"), "mu": 1.0}, True),
+        *(({n: v}, False) for n, v in {"lr": 0.2, "batch_size": 5, "momentum": 0.1, "loss": near, "clip": 1.0}.items()),
+        *(({n: v}, False) for n, v in {"only": NET.head, "linear": noise("l"), "prox_after": True}.items()),
+        *(({n: Bundle(a=torch.zeros(9, 2))}, False) for n in ("aux", "per_sample")),
+        *(({n: v}, False) for n, v in {"weight_decay": 0.1, "optimizer": "adam"}.items()),
     ],
 )
-def test_what_keeps_requests_apart(changes: dict[str, Any]) -> None:
-    assert kind(**changes) != kind()
-
-
-def test_steps_that_compute_the_same_have_one_key() -> None:
-    """A step is recorded once for all step sizes, but for each if a proximal step of its own has it as a constant."""
-
-    def key(lr: float, *, after: bool) -> object:
-        request = Train(NET.w0, center=noise("c"), mu=0.5, prox_after=after, lr=lr)
-        return Steps(asked([request], clients((9,)), TRAININGS["plain"])[0], NET, place()).key
-
-    assert key(0.1, after=False) == key(0.2, after=False)
-    assert key(0.1, after=True) == key(0.1, after=True)
-    assert key(0.1, after=True) != key(0.2, after=True)
+def test_what_requests_of_one_stack_may_differ_in(changes: dict[str, Any], same: bool) -> None:
+    """Number of steps, which batches, the proximal term, settings of its own that are the run's; nothing else."""
+    assert (kind(**changes) == kind()) == same
 
 
 # ---- where tensors are --------------------------------------------------------------------------------------------
-
-
 class OneDevice(TorchDispatchMode):
     """No operation may mix devices; moving is what copies are for, and a number may come from the host."""
 
@@ -316,10 +292,8 @@ def test_every_tensor_of_a_step_is_on_the_device(request_: str, training: str, m
 
 
 # ---- memory -------------------------------------------------------------------------------------------------------
-
-
-def test_a_row_is_estimated_to_take_at_least_its_vectors_data_and_activations() -> None:
-    """1,000 samples of 6 floats, a hidden layer of 7 kept for 100 samples, and a few vectors of 73 floats."""
+def test_what_a_row_takes() -> None:
+    """Vectors, data, activations; Adam's moments; unfolded inputs where convolutions are products."""
     data = clients((1000,))
     one = asked([Train(NET.w0)], data, Training(batch_size=100))[0]
     found = bytes_of(one, NET, place())
@@ -329,10 +303,6 @@ def test_a_row_is_estimated_to_take_at_least_its_vectors_data_and_activations() 
     assert bytes_of(whole, NET, place(), longest=1000) < 1e6 < bytes_of(whole, NET, place())
     by_adam = bytes_of(asked([Train(NET.w0, optimizer="adam")], data, Training(batch_size=100))[0], NET, place())
     assert by_adam >= found + 2 * 4 * NET.size
-
-
-def test_unfolded_inputs_count_where_convolutions_are_products() -> None:
-    """Each of 2 x 6 x 6 numbers is kept for up to 9 positions of a kernel: 18 x 16 for each of 100 samples."""
     data = Samples(torch.zeros(100, 2, 6, 6), torch.zeros(100, dtype=torch.int64))
     one = asked([Train(CONV.w0)], [data], Training(batch_size=100))[0]
     assert bytes_of(one, CONV, place(), products=True) >= bytes_of(one, CONV, place()) + 100 * 18 * 16 * 4
@@ -380,3 +350,82 @@ def test_on_a_gpu_the_memory_of_a_step_is_measured(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Steps, "__call__", fails)
     with pytest.raises(RuntimeError):
         bytes_of(one, NET, Measured())
+
+
+# ---- the plan -------------------------------------------------------------------------------------------------------
+def drawn(sizes: list[int], training: Training, *, skip_single: bool = False) -> list[Orders]:
+    """The epochs of clients of so many samples, those with most steps first."""
+    found = [list(orders(n, training, generator(0, i), skip_single=skip_single)) for i, n in enumerate(sizes)]
+    return sorted(found, key=lambda mine: -steps_of(mine, training.batch_size))
+
+
+def members(p: StackPlan) -> list[list[int]]:
+    """Who takes each segment."""
+    return [list(range(s.m)) if isinstance(s.rows, slice) else s.rows.tolist() for s in p.segments]
+
+
+def met(p: StackPlan, clients: int) -> list[list[list[int]]]:
+    """The batches that each row meets, in order."""
+    found: list[list[list[int]]] = [[] for _ in range(clients)]
+    for s, rows in zip(p.segments, members(p), strict=True):
+        here = slice(s.first, s.first + s.steps * s.m * s.size)
+        index, row = (t[here].view(s.steps, s.m, s.size) for t in (p.index, p.row))
+        assert row.tolist() == [[[i] * s.size for i in rows]] * s.steps
+        for step in index.tolist():
+            for i, batch in zip(rows, step, strict=True):
+                found[i].append(batch)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_client_meets_the_loops_batches_in_their_order(seed: int) -> None:
+    """Random sizes, batches, epochs and steps: no batch is padded, left out, moved or met twice."""
+    draw = random.Random(seed)
+    steps = draw.choice([None, None, 1, 3, 8])
+    training = Training(epochs=draw.randint(1, 4), steps=steps, batch_size=draw.choice([1, 2, 5, 8, 40]))
+    sizes = sorted(draw.choices(range(30), k=draw.randint(1, 9)), key=lambda n: -training.steps_for(n) if n else 0)
+    skip = training.batch_size > 1 and draw.random() < 0.3
+    clients = [list(orders(n, training, generator(0, i), skip_single=skip)) for i, n in enumerate(sizes)]
+    decays = draw.random() < 0.5
+    got = met(plan(clients, training.batch_size, decays=decays), len(sizes))
+    for i, n in enumerate(sizes):
+        wanted = [index.tolist() for _, index in batches(n, training, generator(0, i), skip_single=skip)]
+        assert got[i] == wanted
+
+
+def test_who_steps_with_whom() -> None:
+    """Equal clients all the way; last batches of one size together; of equally many steps the smallest batch first."""
+    (s,) = plan(drawn([40, 40, 40], Training(epochs=2, batch_size=10)), 10, decays=False).segments
+    assert (s.rows, s.m, s.size, s.steps) == (slice(0, 3), 3, 10, 8)
+    p = plan(drawn([13, 23, 33], Training(batch_size=10)), 10, decays=False)
+    assert [(s.m, s.size) for s in p.segments] == [(3, 10), (2, 10), (1, 10), (3, 3)]
+    p = plan(drawn([13, 20], Training(epochs=2, batch_size=10)), 10, decays=False)
+    assert [(s.m, s.size) for s in p.segments[:3]] == [(2, 10), (1, 3), (2, 10)]
+
+
+def test_epochs_are_told_apart_where_the_step_size_changes() -> None:
+    """With a decay after each epoch no segment has steps of two, and each row says in which it is."""
+    p = plan(drawn([20, 10], Training(epochs=2, batch_size=10)), 10, decays=True)
+    seen: dict[int, list[int]] = {0: [], 1: []}
+    for s, rows in zip(p.segments, members(p), strict=True):
+        for i, epoch in zip(rows, s.epochs, strict=True):
+            seen[i] += [epoch] * s.steps
+    assert seen == {0: [0, 0, 1, 1], 1: [0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "training", "at_most"),
+    [
+        ([random.Random(0).randint(50, 350) for _ in range(100)], Training(epochs=5, batch_size=10), 1.35),
+        ([200 * i for i in range(1, 26)], Training(epochs=5, batch_size=100), 1.0),
+        ([1000 + 250 * i + i for i in range(8)], Training(epochs=5, batch_size=10), 1.1),
+    ],
+    ids=["many small", "even", "few large"],
+)
+def test_a_stack_takes_few_steps_more_than_its_largest_client(
+    sizes: list[int], training: Training, at_most: float
+) -> None:
+    """Nobody who is needed waits: launches, as a multiple of the steps of the client with most."""
+    clients = drawn(sizes, training)
+    taken = sum(s.steps for s in plan(clients, training.batch_size, decays=False).segments)
+    assert taken <= at_most * steps_of(clients[0], training.batch_size)

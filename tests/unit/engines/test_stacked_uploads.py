@@ -10,29 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-import fedkin
 import fedkin.engines.stacked as module
 from fedkin.capabilities import RobustMeans, has
-from fedkin.core import (
-    Aggregation,
-    Bundle,
-    Client,
-    Method,
-    MethodError,
-    Roster,
-    Round,
-    Samples,
-    Train,
-    Training,
-    Work,
-)
+from fedkin.core import Aggregation, Bundle, Client, Method, MethodError, Roster, Round, Samples, Train, Training, Work
 from fedkin.core.rows import _mixed_there, mix
 from fedkin.core.seeds import generator
 from fedkin.core.settings import Settings
 from fedkin.engines import Job, Loop, Session, Stacked, Task
-from fedkin.engines.as_trained import SealedVector, require_as_trained
 from fedkin.engines.stacked import StackedSession
 from fedkin.engines.stacked_device import Place
+from fedkin.engines.stacked_turns import SealedVector, require_as_trained
 from fedkin.experiment.run import _means_only
 from fedkin.methods import METHODS, FedAvg
 from fedkin.privacy.dp_sgd import Private
@@ -123,22 +110,12 @@ def test_uploads_come_down_only_where_single_ones_are_looked_at(means_only: bool
     assert all(torch.equal(got[i].model, wanted[i].model) for i in range(6))
 
 
-def test_methods_that_look_at_vectors_see_them_on_the_host() -> None:
-    """Ditto keeps a personal model next to what it sends, and says nothing of how it passes vectors on."""
-    j, engine = job(METHODS["ditto"]()), Staying()
-    updates(j, engine.start(j), model=j.net.w0)
-    assert engine.downs == [12 * 73]
-
-
-def test_predictions_that_train_do_so_on_the_host() -> None:
-    """FedAvg with fine-tuning sends what it trained; the model that it predicts with is looked at in evaluations."""
+def test_vectors_that_are_looked_at_are_on_the_host() -> None:
+    """What clients keep, and what a prediction trains."""
     j, engine = job(METHODS["fedavg-ft"]()), Staying()
     asked = [Task("evaluate", i, 1, Bundle(model=j.net.w0), Bundle()) for i in range(6)]
     list(engine.start(j).map(asked))
     assert 6 * 73 in engine.downs
-
-
-def test_what_clients_keep_is_on_the_host() -> None:
     j = job(FedAvg(after_training=True))
     with Moves():
         found = list(
@@ -197,8 +174,6 @@ def test_a_vector_that_was_trained_alone_joins_the_others() -> None:
 
 
 # ---- what a method declares ---------------------------------------------------------------------------------------
-
-
 def adds(self: Method, c: Client) -> Work:
     w = yield Train(c.received.model)
     return Bundle(model=w + 1)
@@ -276,28 +251,7 @@ def test_means_are_all_that_a_plain_run_needs(changes: dict[str, Any], only: boo
     assert _means_only(Settings().but(**changes)) is only
 
 
-def test_a_plain_run_needs_means_only() -> None:
-    """A run of two rounds brings no upload down, and ends as one on the loop does."""
-    engine = Staying(means_only=True)
-    jobs: list[Job] = []
-
-    @dataclass(frozen=True)
-    class Seen(Stacked):
-        device: str = "cpu"
-
-        def start(self, job: Job) -> StackedSession:
-            jobs.append(job)
-            return engine.start(job)
-
-    data = fedkin.Federation(federation(), 3)
-    runs = [fedkin.run(FedAvg(), data, "mlp", rounds=2, engine=e) for e in (Seen(), Loop())]
-    assert [j.means_only for j in jobs] == [True]
-    torch.testing.assert_close(runs[0].server.state.model, runs[1].server.state.model, rtol=1e-5, atol=1e-5)
-
-
 # ---- the mean -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("held", [7, 1 << 24])
 def test_rows_elsewhere_are_mixed_as_here(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In blocks of one column or all at once; the result is on the host."""

@@ -10,16 +10,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedkin.capabilities import Needs, Views
+from fedkin.capabilities import Views
 from fedkin.core import Bundle, Client, ClientError, ConfigError, Method, Net, Samples, Train, Training, Work
-from fedkin.core.seeds import generator
 from fedkin.core.settings import Moment
-from fedkin.engines import Answer, Job, Loop, Task
+from fedkin.engines import Answer, Job, Task
 from fedkin.engines.loop import sgd
 from fedkin.engines.scoring import predicted
 from fedkin.engines.turns import perform
 from fedkin.server.upload_checks import scored
-from fedkin.testing.toys import ClientData, federation, network
+from fedkin.testing.toys import federation, network
 from refusals import refuses
 from toys import method
 
@@ -37,42 +36,6 @@ def step(j: Job, kind: Any = "update", client: int = 0, round: int = 1, **given:
 
 
 # ---- what client code sees ----------------------------------------------------------------------------------------
-
-
-def test_a_client_sees_its_own_data_and_nothing_else() -> None:
-    """Id, round, both parts of its data, what it was sent and what it kept."""
-    seen: list[Client] = []
-
-    def client_update(self: Method, c: Client) -> Work:
-        seen.append(c)
-        yield Train(c.w0)
-        return Bundle()
-
-    j = job(method(client_update=client_update, can=(Needs(validation=True),)))
-    received, state = Bundle(a=torch.ones(1)), Bundle(b=torch.zeros(2))
-    step(j, client=4, round=7, received=received, state=state)
-    (c,) = seen
-    assert (c.id, c.round, c.seed) == (4, 7, 1)
-    assert torch.equal(c.data.x, j.shards[4].train.x)
-    assert torch.equal(c.validation.y, j.shards[4].validation.y)
-    assert (c.received, c.state) == (received, state)
-
-
-def test_rows_are_given_out_on_boundaries_of_64_bytes() -> None:
-    """A row of a matrix of odd width is copied to an aligned place."""
-    addresses: list[int] = []
-
-    def client_update(self: Method, c: Client) -> Work:
-        addresses.extend([c.received.model.data_ptr(), c.state.model.data_ptr()])
-        yield Train(c.w0)
-        return Bundle()
-
-    rows = torch.zeros(3, 73)
-    assert rows[1].data_ptr() % 64
-    step(job(method(client_update=client_update)), received=Bundle(model=rows[1]), state=Bundle(model=rows[2]))
-    assert [a % 64 for a in addresses] == [0, 0]
-
-
 def test_the_step_size_falls_with_the_rounds() -> None:
     """Steps multiply once per round after the first: 0.1, 0.05, 0.025; a cosine ends with the job's rounds."""
     seen: list[float] = []
@@ -92,28 +55,9 @@ def test_the_step_size_falls_with_the_rounds() -> None:
     assert seen[3:] == pytest.approx([0.1, 0.05])
 
 
-def test_images_come_channels_last_where_the_network_likes_it() -> None:
-    """Data are laid out as the network is fastest on, in training and outside it."""
-    net = Net(lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 3)), (2, 4, 4), 3)
-    images = Samples(torch.randn(4, 2, 4, 4, generator=generator(0)), torch.tensor([0, 1, 2, 0]))
-    layouts: list[bool] = []
-
-    def client_update(self: Method, c: Client) -> Work:
-        layouts.append(c.data.x.is_contiguous(memory_format=torch.channels_last))
-        w = yield Train(c.w0)
-        return Bundle(model=w)
-
-    assert net.channels_last
-    j = job(method(client_update=client_update), net=net, shards=[ClientData(images, images, images)])
-    step(j)
-    assert layouts == [True]
-
-
 # ---- draws --------------------------------------------------------------------------------------------------------
-
-
-def test_batches_depend_on_seed_round_client_and_request_only() -> None:
-    """The same task gives the same vector whatever ran before, as does a request for the batches of an earlier one."""
+def test_draws_are_keyed() -> None:
+    """By seed, round, client and request; dropout leaves torch's generator alone."""
 
     def client_update(self: Method, c: Client) -> Work:
         a, b, again = yield (Train(c.w0), Train(c.w0), Train(c.w0, batches=0))
@@ -128,10 +72,6 @@ def test_batches_depend_on_seed_round_client_and_request_only() -> None:
     assert not torch.equal(step(j, round=2).reply.a, first.a)
     assert not torch.equal(step(j, client=1).reply.a, first.a)
     assert not torch.equal(step(replace(j, seed=2)).reply.a, first.a)
-
-
-def test_dropout_is_keyed_and_leaves_the_global_generator_alone() -> None:
-    """Noise inside a network comes from the run's seed, not from torch's generator, which is as before afterwards."""
     j = job(method(), net=network("norm"))
     torch.manual_seed(1)
     first, after = step(j).reply.model, torch.rand(1)
@@ -142,15 +82,7 @@ def test_dropout_is_keyed_and_leaves_the_global_generator_alone() -> None:
     assert torch.equal(after, torch.rand(1))
 
 
-def test_time_in_training_is_counted() -> None:
-    """Seconds of all requests of a step together, and none where nothing was trained."""
-    assert step(job(method())).training_s > 0
-    assert step(job(method()), "describe").training_s == 0
-
-
 # ---- errors -------------------------------------------------------------------------------------------------------
-
-
 def failing(kind: type[Exception]) -> Callable[..., Any]:
     def fails(*args: Any) -> Any:
         raise kind("the reason")
@@ -211,18 +143,12 @@ def test_rows_for_the_loss_fit_the_training_samples(surplus: int) -> None:
 
 
 # ---- answers ------------------------------------------------------------------------------------------------------
-
-
-def test_a_client_says_its_size_and_what_the_method_asks() -> None:
-    """``describe`` always comes with the number of training samples, as int64."""
+def test_a_client_says_its_size_and_its_class_counts() -> None:
+    """``describe`` comes with the number of samples; a model that always says 1 is right about class 1."""
     said = step(job(method(describe=lambda self, c: Bundle(counts=c.counts()))), "describe", client=2).reply
     assert said.size.dtype == torch.int64
     assert said.size == 9
     assert said.counts.tolist() == [9, 0, 0]
-
-
-def test_evaluations_count_samples_predictions_and_correct_ones_by_class() -> None:
-    """A model that always says 1 is right about the samples of class 1."""
 
     def always_one(self: Method, net: Net, b: Bundle, x: Tensor) -> Tensor:
         return nn.functional.one_hot(torch.ones(len(x), dtype=torch.int64), 3).float()
@@ -264,13 +190,6 @@ def test_a_model_whose_logits_hold_nan_predicts_nothing() -> None:
     assert out.test[1].tolist() == [len(j.shards[0].test), 0, 0]
 
 
-def test_no_samples_give_counts_of_zeros() -> None:
-    """A client without validation samples is evaluated on the rest."""
-    found = step(job(method()), "evaluate", client=5).reply
-    assert torch.equal(found.validation, torch.zeros(3, 3, dtype=torch.int64))
-    assert found.test[0].sum() == 4
-
-
 def test_outcomes_of_test_samples_from_their_round_on() -> None:
     """Ten test samples of which the model, which says the class that the input's first entry is, gets all but the third
     and the last right: 11011111 10 and six bits of padding. From the round on that the job names."""
@@ -291,8 +210,8 @@ def test_outcomes_of_test_samples_from_their_round_on() -> None:
     )
 
 
-def test_the_digest_of_logits_is_of_finite_ones_of_the_test_part() -> None:
-    """Equal for equal logits, in other memory as well; another one where one number differs in its last bit."""
+def test_digests_of_logits_and_samples() -> None:
+    """Equal for equal content in other memory; another one for a last bit, an order, a label, an input or a shape."""
     table = torch.rand(4, 3)
     given = [table, table.clone().t().contiguous().t(), table, table.double(), table, table, table]
     given[2] = torch.nextafter(table, torch.full_like(table, 9.0)).where(torch.arange(12).view(4, 3) == 11, table)
@@ -307,18 +226,6 @@ def test_the_digest_of_logits_is_of_finite_ones_of_the_test_part() -> None:
     assert found[0] == found[2] == first
     assert found[3] == found[4] == [0] * 8
     assert len({tuple(one) for one in (first, found[1], found[5], [0] * 8)}) == 4
-
-
-def test_a_client_without_test_samples_has_no_outcomes() -> None:
-    none = Samples(torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64))
-    j = job(method(), shards=[replace(federation()[0], test=none)], outcomes=1)
-    found = step(j, "evaluate").reply
-    assert (found.right.tolist(), found.test.sum()) == ([], 0)
-    assert found.logits_digest.tolist() == [0] * 8
-
-
-def test_the_digest_says_which_samples_in_which_order() -> None:
-    """Equal content gives an equal digest, in other memory, too; another order, label, input or shape another one."""
     data = Samples(torch.arange(48.0).view(3, 2, 2, 4), torch.tensor([2, 0, 1]))
     spread = Samples(data.x.to(memory_format=torch.channels_last), data.y.clone())
     assert not spread.x.is_contiguous()
@@ -383,11 +290,3 @@ def test_the_moment_that_is_scored() -> None:
     without = [dict(step(job(method(), evaluate=moment), "evaluate").reply) for moment in ("delivered", "trained")]
     assert without[0].keys() == without[1].keys()
     assert all(torch.equal(t, without[1][n]) for n, t in without[0].items())
-
-
-def test_the_loop_answers_in_the_order_it_was_asked() -> None:
-    session = Loop().start(job(method()))
-    tasks = [Task("describe", i, 1, Bundle(), Bundle()) for i in (3, 0, 5)]
-    assert [a.client for a in session.map(tasks)] == [3, 0, 5]
-    session.close()
-    session.close()

@@ -36,7 +36,7 @@ from fedkin.core import (
 )
 from fedkin.core.machine import cores
 from fedkin.engines import Answer, Job, Loop, Task, Workers
-from fedkin.engines.orders import TOKEN_BYTES, OrderToken
+from fedkin.engines.orders import TOKEN_BYTES
 from fedkin.engines.workers import WorkersSession
 from fedkin.testing.toys import federation, network
 from refusals import refuses
@@ -129,8 +129,6 @@ def equal(a: dict[int, Answer], b: dict[int, Answer]) -> bool:
 
 
 # ---- answers ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("number", [1, 2, 3, 9])
 def test_any_number_of_processes_answers_like_the_loop(number: int) -> None:
     """Same replies and states bit for bit, several times over; more processes than clients are not started."""
@@ -186,26 +184,6 @@ def test_answers_of_changing_form_find_their_way() -> None:
             assert equal(by_client(session.map(asked)), by_client(Loop().start(j).map(asked)))
 
 
-def test_quick_answers_are_sent_together() -> None:
-    """The parent wakes for a batch of answers, not for each: 600 tasks of some microseconds in far fewer."""
-    j = job(asks(lambda c: Bundle(id=torch.tensor(c.id))), shards=federation() * 100)
-    session = Workers(2).start(j)
-    received, count = session._receive, 0
-
-    def counted(*given: Any) -> Any:
-        nonlocal count
-        count += 1
-        return received(*given)
-
-    session._receive = counted  # type: ignore[method-assign]
-    try:
-        answers = by_client(session.map([Task("update", i, 1, Bundle(), Bundle()) for i in range(600)]))
-    finally:
-        session.close()
-    assert [int(answers[i].reply.id) for i in range(600)] == list(range(600))
-    assert count < 300
-
-
 def test_more_tasks_than_the_queue_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest follows as answers come: neither does a write block, nor is one so long that it may come in parts."""
     j = job(asks(lambda c: Bundle(id=torch.tensor(c.id))), shards=federation() * 400)
@@ -228,16 +206,6 @@ def test_more_tasks_than_the_queue_holds(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(tokens) < 1200
 
 
-def test_an_order_with_endless_names_goes_through_the_pipe() -> None:
-    """What does not fit into the room that an order has is sent another way."""
-    j = job(asks(lambda c: Bundle(found=torch.stack(list(c.received.values())).sum(0))))
-    names = {f"{n}{'x' * 3000}": torch.ones(3) * n for n in range(4)}
-    with closing(Workers(2).start(j)) as session:
-        answers = list(session.map([Task("update", i, 1, Bundle(names), Bundle()) for i in range(6)]))
-    assert len(answers) == 6
-    assert all(torch.equal(a.reply.found, torch.full((3,), 6.0)) for a in answers)
-
-
 def written(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What the parent writes into the queue from now on."""
     found, write, parent = list[bytes](), os.write, os.getpid()
@@ -249,22 +217,6 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
     monkeypatch.setattr(module.os, "write", noting)
     return found
-
-
-def test_orders_of_one_model_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No words for what clients have in common, and a worker is not woken in the middle of writing."""
-    j = job(asks(lambda c: Bundle(sum=c.received.model.sum() + c.id)))
-    with closing(Workers(2).start(j)) as session:
-        tokens = written(monkeypatch)
-        for t in (1, 2):
-            model = j.net.w0 + t
-            asked = [Task("update", i, t, Bundle(model=model), Bundle()) for i in range(6)]
-            assert equal(by_client(session.map(asked)), by_client(Loop().start(j).map(asked)))
-    assert [len(one) for one in tokens] == [6 * TOKEN_BYTES] * 2
-    orders = [OrderToken.of(one[at : at + TOKEN_BYTES]) for one in tokens for at in range(0, len(one), TOKEN_BYTES)]
-    assert all(order.size == 0 for order in orders)
-    assert [order.map for order in orders] == [1] * 6 + [2] * 6
-    assert sorted(order.row for order in orders) == [-1] * 6 + [0, 1, 2, 3, 4, 5]  # places when the form is known
 
 
 @pytest.mark.parametrize("heading", [1 << 16, 4], ids=["heading", "too long for one"])
@@ -283,14 +235,7 @@ def test_tasks_of_one_map_may_differ_in_all(heading: int, monkeypatch: pytest.Mo
     type(m).can = (Asks("round", lambda self, s, r: None, answer, lambda self, s, r, up: s),)  # type: ignore[method-assign,assignment]
     j = job(m)
     a, b, alone = torch.ones(40), torch.arange(30.0), torch.full((5,), 7.0)
-    sent = [
-        Bundle(a=a, b=b),
-        Bundle(b=b, a=a),
-        Bundle(a=a, b=b, more=alone),
-        Bundle(a=b, b=a),
-        Bundle(a=a),
-        Bundle(),
-    ]
+    sent = [Bundle(a=a, b=b), Bundle(b=b, a=a), Bundle(a=a, b=b, more=alone), Bundle(a=b, b=a), Bundle(a=a), Bundle()]
     with closing(Workers(2).start(j)) as session:
         for first in range(6):
             order = [*range(first, 6), *range(first)]
@@ -325,7 +270,7 @@ def test_a_task_on_its_way_does_not_disturb_the_one_at_work() -> None:
 
 
 def test_workers_compute_with_one_thread() -> None:
-    """Whatever the parent uses, so that processes do not fight for cores and sums have one order."""
+    """Whatever the parent uses; zero are as many as cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     with closing(
@@ -334,9 +279,6 @@ def test_workers_compute_with_one_thread() -> None:
         answers = list(session.map([Task("update", i, 1, Bundle(), Bundle()) for i in range(6)]))
         torch.set_num_threads(before)
     assert [int(a.reply.threads) for a in answers] == [1] * 6
-
-
-def test_zero_means_as_many_as_cores() -> None:
     session = Workers().start(job(method()))
     assert len(pids(session)) == min(6, cores())
     session.close()
@@ -345,8 +287,6 @@ def test_zero_means_as_many_as_cores() -> None:
 
 
 # ---- errors -------------------------------------------------------------------------------------------------------
-
-
 def test_an_exception_in_a_client_names_step_client_and_round() -> None:
     """The `ClientError` of a worker is the one that the loop raises."""
 
@@ -380,26 +320,6 @@ def test_a_worker_that_dies_is_named_with_the_order_it_was_at(client: int, code:
     assert all(gone(pid) for pid in started)
 
 
-def test_a_worker_killed_between_rounds_is_an_error() -> None:
-    """Also when nothing was running: the next round says so."""
-    j = job(method())
-    with closing(Workers(2).start(j)) as session:
-        list(session.map(tasks(j)))
-        os.kill(pids(session)[0], signal.SIGKILL)
-        assert until(lambda: gone(pids(session)[0]))
-        with refuses(EngineError, "code -9"):
-            list(session.map(tasks(j, 2)))
-
-
-def test_an_error_of_fedkin_keeps_its_type() -> None:
-    def update(c: Client) -> None:
-        raise ConfigError("mu must be at least 0, got -1")
-
-    j = job(method(update))
-    with closing(Workers(2).start(j)) as session, refuses(ConfigError, "mu must be at least 0, got -1"):
-        list(session.map(tasks(j)))
-
-
 def test_after_an_error_the_session_is_over() -> None:
     """Answers of unfinished tasks must not be taken for those of the next round; nor may a closed session be silent."""
 
@@ -419,17 +339,6 @@ def test_after_an_error_the_session_is_over() -> None:
 
 
 # ---- the end ------------------------------------------------------------------------------------------------------
-
-
-def test_closing_ends_all_processes_and_may_be_done_twice() -> None:
-    session = Workers(3).start(job(method()))
-    started = pids(session)
-    assert not any(gone(pid) for pid in started)
-    session.close()
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in started)
-    session.close()
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_a_signal_while_a_worker_starts(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C reaches processes whose handlers are still the command's: these never run there."""
@@ -456,25 +365,6 @@ def test_a_signal_while_a_worker_starts(number: int, monkeypatch: pytest.MonkeyP
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask
 
 
-def test_a_signal_while_workers_are_forked_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits in this process until the fork is over, and stops the run then."""
-    flush = multiprocessing.util._flush_std_streams  # type: ignore[attr-defined]
-
-    def forks() -> None:
-        flush()
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(multiprocessing.util, "_flush_std_streams", forks)  # what this process does before a fork
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            Workers(2).start(job(method()))
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert signal.SIGINT not in signal.sigpending()
-    assert until(lambda: not multiprocessing.active_children())
-
-
 def test_closing_in_the_middle_of_a_task_does_not_wait_for_it() -> None:
     """After an error the others are stopped at once, also if this program ignores or handles SIGTERM itself."""
 
@@ -495,19 +385,6 @@ def test_closing_in_the_middle_of_a_task_does_not_wait_for_it() -> None:
     begun = time.monotonic()
     session.close()
     assert time.monotonic() - begun < 300
-    assert not any(os.path.exists(f"/proc/{pid}") for pid in started)
-
-
-def test_closing_while_an_answer_is_on_its_way_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that waits to get rid of a large answer is stopped, too."""
-    monkeypatch.setattr(module, "slab_bytes", lambda workers: 4096)
-    net = Net(lambda: nn.Sequential(nn.Linear(6, 40000), nn.Linear(40000, 3)), (6,), 3)
-    j = job(method(), net)
-    session = Workers(2).start(j)
-    started = pids(session)
-    answers = session.map(tasks(j))
-    next(answers)
-    session.close()
     assert not any(os.path.exists(f"/proc/{pid}") for pid in started)
 
 

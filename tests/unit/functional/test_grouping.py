@@ -4,50 +4,31 @@ from itertools import product
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from fedkin.functional.grouping import (
-    first_argmin,
-    kmeans,
-    kmeans_plus_plus,
-    lloyd,
-    nearest,
-    two_gaussians,
-    two_means,
-    two_ward,
-    ward_groups,
-)
+from fedkin.functional.divisions import fork, largest_within_reach, more_like_second, within_reach
+from fedkin.functional.grouping import first_argmin, kmeans, kmeans_plus_plus, lloyd, nearest, two_means, ward_groups
+from fedkin.functional.prototypes import class_average, nearness
 from toys import close, seeded
 
 
-def test_first_argmin_takes_the_first_of_ties() -> None:
-    """Equal least values: the lowest index."""
+def test_the_nearest_is_the_first_of_ties() -> None:
+    """The lowest index; around 4096 a float32 Gram formula loses the difference of 1/64 that decides here."""
     assert first_argmin(torch.tensor([[2.0, 1.0, 1.0], [0.0, 0.0, 0.0], [3.0, 2.0, 1.0]])).tolist() == [1, 0, 2]
-
-
-def test_nearest_centroid() -> None:
-    """By squared distance, ties to the first: (1, 1) is as far from (0, 0) as from (2, 2)."""
-    points = torch.tensor([[0.1, 0.0], [1.0, 1.0], [5.0, 5.0]])
-    assert nearest(points, torch.tensor([[0.0, 0.0], [2.0, 2.0]])).tolist() == [0, 0, 1]
-
-
-def test_nearest_of_far_away_points() -> None:
-    """Around 4096 a float32 Gram formula loses the difference of 1/64 that decides here."""
     points = torch.full((1, 8), 4096.0)
     centroids = torch.stack([points[0] + 2**-6, points[0] + 2**-7])
     assert nearest(points, centroids).tolist() == [1]
 
 
-def test_kmeans_plus_plus_chooses_distinct_points() -> None:
-    """A point already chosen has distance 0 and is never drawn again; fewer distinct points make fewer starts."""
+def test_starts_are_distinct_points_with_weight() -> None:
+    """A chosen point is never drawn again, nor one of weight 0; fewer distinct points make fewer starts."""
     points = torch.tensor([[0.0], [0.0], [5.0], [5.0], [9.0]])
     for seed in range(20):
         starts = kmeans_plus_plus(points, torch.ones(5), 3, seeded(seed))
         assert sorted(starts.flatten().tolist()) == [0.0, 5.0, 9.0]
     assert kmeans_plus_plus(points[:4], torch.ones(4), 3, seeded(0)).shape == (2, 1)
     assert kmeans_plus_plus(points[:2], torch.ones(2), 3, seeded(0)).shape == (1, 1)
-
-
-def test_kmeans_plus_plus_never_starts_where_the_weight_is_zero() -> None:
     points, weights = torch.tensor([[0.0], [1.0], [100.0]]), torch.tensor([1.0, 1.0, 0.0])
     for seed in range(20):
         assert 100.0 not in kmeans_plus_plus(points, weights, 2, seeded(seed)).flatten().tolist()
@@ -92,23 +73,6 @@ def test_of_several_candidates_the_one_that_lowers_the_potential_most(monkeypatc
         assert starts.flatten().tolist() == [0.0, wanted]
 
 
-def test_of_equally_good_candidates_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """-3 and 3 around the first start 0 leave 9 each: whichever was drawn first is taken."""
-    points = torch.tensor([[0.0], [-3.0], [3.0]])
-    for draws, wanted in (([1, 2], -3.0), ([2, 1], 3.0)):
-        drawn_in_turn(monkeypatch, [0], draws)
-        assert kmeans_plus_plus(points, torch.ones(3), 2, seeded(0)).flatten().tolist() == [0.0, wanted]
-
-
-@pytest.mark.parametrize(("k", "candidates"), [(2, 2), (3, 3), (7, 3), (8, 4), (20, 4), (21, 5)])
-def test_number_of_candidates(k: int, candidates: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """2 + floor(ln K) for every start but the first: ln 3 = 1.10, ln 7 = 1.95, ln 8 = 2.08, ln 20 = 2.996,
-    ln 21 = 3.04."""
-    asked = drawn_in_turn(monkeypatch, [0], *([i] * candidates for i in range(1, k)))
-    kmeans_plus_plus(torch.arange(30.0)[:, None], torch.ones(30), k, seeded(0))
-    assert asked == [1] + [candidates] * (k - 1)
-
-
 def test_wide_and_many_points_are_measured_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of three columns and two rows give the same groups as all at once."""
     points, weights = torch.randn(31, 10, generator=seeded(6)), torch.rand(31, generator=seeded(7)) + 0.1
@@ -130,7 +94,7 @@ def test_lloyd_result_is_a_fixed_point() -> None:
 
 
 def test_two_means_finds_the_best_split() -> None:
-    """Against every split of random numbers: the least within-group sum of squares."""
+    """Against every split of random numbers; equal numbers stay together."""
     for seed in range(30):
         d = torch.rand(7, generator=seeded(seed), dtype=torch.float64)
 
@@ -141,27 +105,8 @@ def test_two_means_finds_the_best_split() -> None:
         splits = [torch.tensor(bits) for bits in product([True, False], repeat=7) if 0 < sum(bits) < 7]
         close(spread(two_means(d)), min(spread(s) for s in splits), 1e-12)
         assert d[two_means(d)].max() < d[~two_means(d)].min()
-
-
-def test_two_means_never_splits_ties() -> None:
-    """Equal numbers stay together; if all are equal there is one group."""
     assert two_means(torch.tensor([0.0, 0.0, 0.0, 1.0])).tolist() == [True, True, True, False]
     assert two_means(torch.tensor([0.3, 0.3, 0.3])).tolist() == [True, True, True]
-
-
-@pytest.mark.parametrize("group", [two_gaussians, two_means, two_ward])
-def test_two_clear_groups(group) -> None:
-    """Three near 0, four near 1, in any order: the near ones; the same after a shift and a scaling."""
-    d = torch.tensor([0.9, 0.02, 1.0, 0.05, 0.95, 0.01, 0.97])
-    near = [False, True, False, True, False, True, False]
-    assert group(d).tolist() == near
-    assert group(0.4 * d + 0.1).tolist() == near
-
-
-def test_mixture_of_normals_with_a_wide_and_a_narrow_component() -> None:
-    """The narrow near group keeps its members though the far one is wide; variances never reach 0."""
-    d = torch.tensor([0.0, 0.0, 0.0, 0.5, 0.7, 1.0])
-    assert two_gaussians(d).tolist() == [True, True, True, False, False, False]
 
 
 def pairs_of(points: list[float]) -> torch.Tensor:
@@ -179,20 +124,104 @@ def test_highest_nodes_that_are_light_enough(most: int, groups: list[int]) -> No
     assert ward_groups(pairs, torch.ones(5, dtype=torch.int64), most).tolist() == groups
 
 
-def test_a_heavy_point_is_a_group_and_spoils_only_its_own() -> None:
-    """The same points, the one at 13 weighs 7 of at most 4: it is alone, its neighbours stay together."""
+def test_the_cut_goes_by_weight() -> None:
+    """A heavy point is alone and spoils only its own group; two tight pairs of which one is heavy; one point and
+    two."""
     weights = torch.tensor([1, 1, 1, 1, 7])
     assert ward_groups(pairs_of([0.0, 9.0, 1.0, 9.5, 13.0]), weights, 4).tolist() == [0, 1, 0, 1, 2]
-
-
-def test_the_cut_goes_by_weight_and_not_by_height() -> None:
-    """Two tight pairs of which one is heavy: the light one is joined, the heavy one is not."""
     weights = torch.tensor([1, 1, 3, 3])
     assert ward_groups(pairs_of([0.0, 2.0, 10.0, 10.1]), weights, 4).tolist() == [0, 0, 1, 2]
-
-
-def test_one_point_and_two() -> None:
-    """No dendrogram for one point; two points are one group if they may be."""
     assert ward_groups(pairs_of([3.0]), torch.tensor([9]), 1).tolist() == [0]
     assert ward_groups(pairs_of([3.0, 4.0]), torch.tensor([2, 2]), 4).tolist() == [0, 0]
     assert ward_groups(pairs_of([3.0, 4.0]), torch.tensor([2, 2]), 3).tolist() == [0, 1]
+
+
+# ---- divided clusters -----------------------------------------------------------------------------------------------
+# 0 divided: 0 | 1; 1 divided: 1 | 2; 0 divided: 0 | 3; 1 divided: 1 | 4
+SPLITS = torch.tensor([0, 1, 0, 1])
+
+
+def at(label: int, passed: int, splits: torch.Tensor = SPLITS) -> int:
+    return int(fork(splits, torch.tensor([label]), torch.tensor([passed])))
+
+
+def test_the_tree_of_divisions() -> None:
+    """Forks on the way from the root; clusters that are within reach."""
+    assert [at(0, 0), at(0, 1), at(0, 3)] == [0, 2, -1]
+    assert [at(1, 1), at(1, 2), at(1, 4)] == [1, 3, -1]
+    assert [at(2, 2), at(3, 3), at(4, 4)] == [-1, -1, -1]
+    assert within_reach(SPLITS, 0, 0) == [0, 1, 2, 3, 4]
+    assert within_reach(SPLITS, 0, 1) == [0, 3]
+    assert within_reach(SPLITS, 1, 1) == [1, 2, 4]
+    assert within_reach(SPLITS, 1, 2) == [1, 4]
+    assert within_reach(SPLITS, 4, 4) == [4]
+
+
+@given(data=st.data(), divisions=st.integers(0, 8))
+def test_any_walk_ends_at_home_in_a_cluster_within_reach(data: st.DataObject, divisions: int) -> None:
+    """Whichever side is taken at each fork, after at most as many steps as there are divisions a client is at home, in
+    one of the clusters that were within reach from the start."""
+    splits = torch.tensor([data.draw(st.integers(0, i)) for i in range(divisions)], dtype=torch.int64)
+    label, passed = 0, 0
+    reach = within_reach(splits, 0, 0)
+    assert reach == list(range(divisions + 1))
+    for _ in range(divisions):
+        i = at(label, passed, splits)
+        if i < 0:
+            break
+        label, passed = (i + 1 if data.draw(st.booleans()) else label), i + 1
+        now = within_reach(splits, label, passed)
+        assert set(now) < set(reach)
+        reach = now
+    assert at(label, passed, splits) == -1
+    assert reach == [label]
+
+
+def test_the_largest_cluster_counts_those_at_home() -> None:
+    """Clusters 0..4 with 1, 2, 2, 3, 0 at home, and two newcomers: at the root the largest is 3, behind the second side
+    of division 0 it is 1 (2 has as many, 1 comes first). Who is at home keeps its own."""
+    labels = torch.tensor([0, 1, 1, 2, 2, 3, 3, 3, 0, 1])
+    passed = torch.tensor([4, 4, 4, 4, 4, 4, 4, 4, 0, 1])
+    got = largest_within_reach(SPLITS, labels, passed, torch.tensor([0, 3, 5, 8, 9]))
+    assert got.tolist() == [0, 2, 3, 3, 1]
+
+
+def test_the_side_with_the_larger_cosine() -> None:
+    """(1, 0) is more like (2, 1) than like (1, 1); lengths do not matter; ties and zero stay on the first side."""
+    pairs = torch.tensor(
+        [[[1.0, 1.0], [2.0, 1.0]], [[1.0, 1.0], [100.0, 200.0]], [[1.0, 0], [2.0, 0]], [[1.0, 0], [0, 1]]]
+    )
+    rows = torch.tensor([[1.0, 0.0], [1.0, 1.0], [3.0, 1.0], [0.0, 0.0]])
+    assert more_like_second(rows, pairs).tolist() == [True, False, False, False]
+
+
+# ---- prototypes -----------------------------------------------------------------------------------------------------
+@settings(max_examples=40, deadline=None)
+@given(m=st.integers(1, 5), classes=st.integers(1, 4), d=st.integers(1, 3), seed=st.integers(0, 999))
+def test_average_is_over_owners_only(m: int, classes: int, d: int, seed: int) -> None:
+    """Whatever those say that do not have the class, the average is that of the others; nobody's class keeps its row;
+    permuting clients changes nothing."""
+    rng = torch.Generator().manual_seed(seed)
+    rows, old = torch.randn(m, classes, d, generator=rng), torch.randn(classes, d, generator=rng)
+    weight = torch.randint(0, 3, (m, classes), generator=rng)
+    found = class_average(rows, weight, old)
+    for c in range(classes):
+        w = weight[:, c].double()
+        wanted = old[c].double() if w.sum() == 0 else (w[:, None] * rows[:, c]).sum(0) / w.sum()
+        close(found[c], wanted, 1e-5)
+    junk = torch.where(weight[..., None] > 0, rows, torch.full_like(rows, 1e6))
+    assert torch.equal(class_average(junk, weight, old), found)
+    order = torch.randperm(m, generator=rng)
+    close(class_average(rows[order], weight[order], old), found, 1e-5)
+
+
+def test_the_nearest_prototype() -> None:
+    """Far from the origin differences decide, not a Gram matrix; unknown classes are never nearest."""
+    a = torch.full((1, 512), 4096.0)
+    prototypes = torch.cat([a + 0.02, a + 0.01])
+    found = nearness(a, prototypes, torch.tensor([True, True]))
+    assert int(found.argmax()) == 1
+    close(found, -(prototypes - a).double().square().sum(1)[None], 1e-4)
+    found = nearness(torch.zeros(1, 2), torch.tensor([[0.0, 0.0], [9.0, 9.0]]), torch.tensor([False, True]))
+    assert found.tolist() == [[-torch.inf, -162.0]]
+    assert nearness(torch.zeros(0, 2), torch.zeros(3, 2), torch.ones(3, dtype=torch.bool)).shape == (0, 3)

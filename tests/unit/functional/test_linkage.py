@@ -23,12 +23,6 @@ def distances(m: int, seed: int) -> torch.Tensor:
     return (d + d.T).fill_diagonal_(0)
 
 
-def circle(*degrees: float) -> torch.Tensor:
-    """Unit vectors at these angles."""
-    a = torch.tensor(degrees, dtype=torch.float64).deg2rad()
-    return torch.stack([a.cos(), a.sin()], 1)
-
-
 @settings(max_examples=60, deadline=None)
 @given(m=st.integers(1, 14), groups=st.integers(1, 6), kind=st.sampled_from(LINKAGES), seed=st.integers(0, 10**6))
 def test_the_same_groups_as_scipy(m: int, groups: int, kind: str, seed: int) -> None:
@@ -121,36 +115,14 @@ def test_permuting_clients_permutes_the_halves(m: int, seed: int) -> None:
 
 
 def test_cosines_by_hand() -> None:
-    """(2, .2), (2, -.2), (-2, .4), (-2, -.4): 3.96/4.04, -3.92/sqrt(4.04 * 4.16), -4.08/the same, 3.84/4.16."""
+    """Of four rows; 0 with a zero row; 1 between multiples, while an angle of 1e-5 is kept."""
     rows = torch.tensor([[2.0, 0.2], [2.0, -0.2], [-2.0, 0.4], [-2.0, -0.4]])
     mixed = math.sqrt(4.04 * 4.16)
     a, b, c, d = 3.96 / 4.04, -3.92 / mixed, -4.08 / mixed, 3.84 / 4.16
     close(cosines(rows), [[1, a, b, c], [a, 1, c, b], [b, c, 1, d], [c, b, d, 1]])
-
-
-def test_cosine_with_a_zero_row_is_zero() -> None:
-    """A client that did not move is like nobody but itself; nothing is divided by 0. Nor is anything too small."""
     close(cosines(torch.tensor([[0.0, 0.0], [3.0, 4.0]])), torch.eye(2), 0)
     close(cosines(torch.zeros(3, 2)), torch.eye(3), 0)
     close(cosines(torch.tensor([[1e-30, 0.0], [1e-30, 1e-30]])), [[1, 0.5**0.5], [0.5**0.5, 1]])
-
-
-def test_cosine_of_parallel_rows_is_one() -> None:
-    """(1, 1) with itself is 2/(sqrt(2) sqrt(2)) = 1 - 2e-16 as computed; between copies and between multiples it is 1.
-    A real angle of 1e-5 is kept."""
     rows = torch.tensor([[1.0, 1.0], [1.0, 1.0], [3.0, 3.0], [0.1, 0.1]])
     close(cosines(rows), torch.ones(4, 4), 0)
     assert float(cosines(torch.tensor([[1.0, 0.0], [1.0, 1e-5]]))[0, 1]) < 1
-
-
-def test_linkages_differ() -> None:
-    """Unit vectors at 0, 20, 40, 60, 90 degrees. Single: neighbours join at 20 degrees, the one at 90 is left, 30 from
-    the nearest. Complete: {0, 20} and {40, 60}; 90 joins {40, 60} at 50 before these pairs join at 60, so that 20 and
-    40 are parted, though only 20 from each other."""
-    alike = cosines(circle(0, 20, 40, 60, 90))
-    second, across = bipartition(alike, "single")
-    assert second.tolist() == [False, False, False, False, True]
-    close(across, math.cos(math.radians(30)))
-    second, across = bipartition(alike, "complete")
-    assert second.tolist() == [False, False, True, True, True]
-    close(across, math.cos(math.radians(20)))

@@ -1,7 +1,5 @@
 """Two models whose logits add up: what is trained beside what, in each order."""
 
-from collections.abc import Generator
-
 import pytest
 import torch
 from torch import Tensor
@@ -9,6 +7,7 @@ from torch import Tensor
 from fedkin.core import Bundle, MethodError, Train, Training, Work, head_loss
 from fedkin.methods import Local
 from fedkin.methods.cam import Both, for_rounds, train_both
+from refusals import refuses
 from toys import ByHand, copies, federation, mlp, mlp_with_batchnorm, vector_net
 
 
@@ -62,7 +61,7 @@ def test_training_alone() -> None:
 
 
 def test_a_partner_is_measured_in_eval_mode() -> None:
-    """Its logits are those of running statistics, which stay as they are."""
+    """Its statistics stay; a loss that knows no partner is refused."""
     net, data = mlp_with_batchnorm(), federation()[1].train
     client, h = ByHand(Local(), net, [data]).client(0), net.w0
     before = h.clone()
@@ -70,26 +69,9 @@ def test_a_partner_is_measured_in_eval_mode() -> None:
     assert isinstance(request, Train)
     assert torch.equal(request.per_sample.offset, net(h, data.x))
     assert torch.equal(h, before)
-
-
-def test_a_loss_that_knows_no_partner_is_refused() -> None:
-    """It would train f as if it were alone."""
     client = ByHand(Local(), mlp(), [federation()[0].train]).client(0)
-    with pytest.raises(MethodError, match="trains by head_loss cannot be wrapped"):
+    with refuses(MethodError, "trains by head_loss cannot be wrapped"):
         next(train_both(client, client.w0, program(client.w0, head_loss), "simultaneous"))
-
-
-def test_two_trainings_are_refused() -> None:
-    """A program that asks again after its one training would be trained without its partner."""
-
-    def twice(start: Tensor) -> Generator[Train, Tensor, Bundle]:
-        w = yield Train(start)
-        w = yield Train(w)
-        return Bundle(model=w)
-
-    client = ByHand(Local(), vector_net(0.0), [copies(1.0, 3)]).client(0)
-    with pytest.raises(MethodError, match="more than once"):
-        play(train_both(client, torch.zeros(1), twice(torch.zeros(1)), "cluster-first"))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 """Who collaborates and with what weight; the paper's own cases are among the golden tests of PFedCS."""
 
+import math
+from random import Random
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,9 +13,13 @@ from torch import Tensor
 import rowwise
 from fedkin.core import Bundle
 from fedkin.functional.grouping import two_gaussians, two_means
+from fedkin.functional.linkage import cosines
 from fedkin.methods import PFedCS
+from fedkin.methods.fedamp import attention as attention_of
+from fedkin.methods.fedamp import cosine_attention as cosine_attention_of
+from fedkin.methods.fedamp import largest_step
 from fedkin.methods.pfedcs import candidates, customised_weights, row_distances, threshold
-from toys import ByHand, close, copies, plane_net
+from toys import ByHand, close, copies, plane_net, squares_apart
 
 READINGS = ("union", "others", "literal-norm")
 # rows with many ties, with values of all sizes, in two heaps, and nearly equal; distances are relative to the largest,
@@ -31,11 +38,6 @@ rows_of_numbers = st.integers(1, 12).flatmap(
         max_size=6,
     )
 )
-
-
-def customised(d: Tensor, chosen: Tensor, k: int, sizes: Tensor, lam: float, reading: str) -> Tensor:
-    """The weights of one client's row."""
-    return customised_weights(d[None], chosen[None], torch.tensor([k]), sizes, lam, reading)[0]
 
 
 # ---- all rows at once, against one row at a time -------------------------------------------------------------------
@@ -127,74 +129,103 @@ def _mixture(s: Bundle, pool: Tensor, k: int, sizes: Tensor, t: int, method: PFe
 
 
 # ---- by hand -------------------------------------------------------------------------------------------------------
-
-
-def test_row_distances_are_relative_and_exactly_zero_for_equals() -> None:
-    """Squared distances 0, 1, 4 divided by 4; an equal classifier is at exactly 0, far from the origin too."""
+def test_distances_of_rows() -> None:
+    """Relative to the largest, exactly 0 for equals; nearly equal ones leave somebody."""
     heads = torch.tensor([[0.0], [1.0], [2.0]]) + 4096
     close(row_distances(heads, torch.tensor([0]))[0], [0, 0.25, 1])
     same = torch.randn(1, 50).expand(3, -1) * 1e4
     assert row_distances(same, torch.tensor([1]))[0].tolist() == [0, 0, 0]
-
-
-def test_one_candidate() -> None:
-    """One other is a candidate whatever its distance, except by the fixed rule."""
-    for rule in ("gmm", "kmeans", "hier"):
-        assert candidates(torch.tensor([1.0]), rule).tolist() == [True]
-    assert candidates(torch.tensor([1.0]), "fixed").tolist() == [False]
-
-
-def test_nobody_else() -> None:
-    """No others: no candidates, threshold 0."""
-    assert candidates(torch.zeros(0), "gmm").shape == (0,)
-    assert threshold(torch.zeros(0), 1, 5) == 0.0
-
-
-@pytest.mark.parametrize("rule", ["gmm", "kmeans", "hier"])
-def test_equal_distances_are_all_candidates(rule: str) -> None:
-    """Equal up to rounding: all, where a mixture of two normals would find an empty component."""
-    assert bool(candidates(torch.tensor([0.3, 0.3 + 1e-15, 0.3], dtype=torch.float64), rule).all())
-
-
-def test_nearly_equal_distances_leave_somebody() -> None:
-    """Others at .9999, 1, 1 (closer than the mixture's least standard deviation, 1e-3): both components of a mixture of
-    normals coincide and the larger takes everybody; that makes all of them candidates, as at equal distances."""
     d = torch.tensor([0.9999, 1.0, 1.0], dtype=torch.float64)
     assert not bool(two_gaussians(d).any())
     assert candidates(d, "gmm").tolist() == [True, True, True]
 
 
-def test_fixed_rule_includes_its_border() -> None:
-    """d <= fixed."""
-    assert candidates(torch.tensor([0.2, 0.5, 0.51]), "fixed").tolist() == [True, True, False]
+# ---- attention ------------------------------------------------------------------------------------------------------
+POINTS = st.lists(st.tuples(st.integers(-30, 30), st.integers(-30, 30)), min_size=1, max_size=7)
+POSITIVE = st.floats(0.01, 100.0)
 
 
-def test_threshold_falls_from_mean_to_minimum() -> None:
-    """d = (0, 1), beta = 4: .5 - t/8."""
-    d = torch.tensor([0.0, 1.0], dtype=torch.float64)
-    close([threshold(d, t, 4) for t in (1, 2, 3, 4, 9)], [0.375, 0.25, 0.125, 0, 0], 1e-15)
+def everybody(m: int) -> torch.Tensor:
+    return ~torch.eye(m, dtype=torch.bool)
 
 
-def test_nobody_chosen_leaves_the_own_classifier() -> None:
-    """No collaborators: weight 1 on k in every reading."""
-    for reading in ("union", "others", "literal-norm"):
-        p = customised(
-            torch.tensor([0.5, 0.0, 1.0]), torch.zeros(3, dtype=torch.bool), 1, torch.tensor([5, 6, 7]), 0.5, reading
-        )
-        assert p.tolist() == [0.0, 1.0, 0.0]
+def attention(d: torch.Tensor, others: torch.Tensor, sigma: float, step: float) -> torch.Tensor:
+    return attention_of(d, others, torch.arange(len(d)), sigma, step)
 
 
-def test_farthest_of_the_group_has_no_similarity_weight() -> None:
-    """lam = 1: (Dmax - D)/sum over G = {0 (k), .2, 1}: weights 1, .8, 0 over 1.8; clients outside G get nothing."""
-    d = torch.tensor([0.2, 0.0, 1.0, 0.1], dtype=torch.float64)
-    chosen = torch.tensor([True, False, True, False])
-    p = customised(d, chosen, 1, torch.tensor([5, 6, 7, 8]), 1.0, "union")
-    close(p, [0.8 / 1.8, 1 / 1.8, 0, 0], 1e-12)
+def cosine_attention(cos: torch.Tensor, others: torch.Tensor, scale: float, own: torch.Tensor) -> torch.Tensor:
+    return cosine_attention_of(cos, others, torch.arange(len(cos)), scale, own)
 
 
-def test_data_size_alone() -> None:
-    """lam = 0: shares of samples within G; without k in "others"."""
-    d = torch.tensor([0.2, 0.0, 1.0], dtype=torch.float64)
-    chosen, sizes = torch.tensor([True, False, True]), torch.tensor([10, 20, 30])
-    close(customised(d, chosen, 1, sizes, 0.0, "union"), [1 / 6, 1 / 3, 1 / 2], 1e-12)
-    close(customised(d, chosen, 1, sizes, 0.0, "others"), [0.25, 0, 0.75], 1e-12)
+def spread(points: list[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = torch.tensor(points, dtype=torch.float32) / 10
+    return rows, squares_apart(rows)
+
+
+@settings(deadline=None, max_examples=60)
+@given(POINTS, POSITIVE, POSITIVE)
+def test_guarded_rows_are_mixtures(points: list[tuple[int, int]], sigma: float, step: float) -> None:
+    """With the step shortened to the largest one, weights are not negative and rows sum to 1; the step is the largest:
+    somebody keeps nothing."""
+    _, d = spread(points)
+    others = everybody(len(d))
+    most = largest_step(d, others, sigma)
+    xi = attention(d, others, sigma, min(step, most))
+    assert float(xi.min()) >= -1e-12
+    torch.testing.assert_close(xi.sum(1), torch.ones(len(d), dtype=torch.float64))
+    if math.isfinite(most):
+        assert abs(float(attention(d, others, sigma, most).diagonal().min())) < 1e-9
+
+
+@settings(deadline=None, max_examples=60)
+@given(POINTS, POSITIVE)
+def test_the_weights_are_the_gradient(points: list[tuple[int, int]], sigma: float) -> None:
+    """xi w = w - step/2 times the gradient of sum_{i<j} 1 - exp(-|w_i - w_j|^2/sigma): the factor 2 is in the step."""
+    rows, d = spread(points)
+    w = rows.double().requires_grad_()
+    pairs = (w[:, None] - w[None]).square().sum(2)
+    (grad,) = torch.autograd.grad((1 - torch.exp(-pairs / sigma)).sum() / 2, w)
+    mixed = attention(d, everybody(len(d)), sigma, 0.3) @ w.detach()
+    torch.testing.assert_close(mixed, w.detach() - 0.3 / 2 * grad, rtol=1e-5, atol=1e-5)
+
+
+@settings(deadline=None, max_examples=60)
+@given(POINTS, st.floats(0.0, 30.0), st.floats(0.0, 1.0), st.randoms())
+def test_cosine_rows_are_mixtures_and_follow_a_permutation(
+    points: list[tuple[int, int]], scale: float, own: float, chance: Random
+) -> None:
+    """Rows sum to 1, the own weight is the given one; clients in another order have the same weights."""
+    rows, d = spread(points)
+    m = len(d)
+    kept = torch.full((m,), own, dtype=torch.float64)
+    xi = cosine_attention(cosines(rows), everybody(m), scale, kept)
+    assert float(xi.min()) >= 0
+    torch.testing.assert_close(xi.sum(1), torch.ones(m, dtype=torch.float64))
+    torch.testing.assert_close(xi.diagonal(), kept if m > 1 else torch.ones(1, dtype=torch.float64))
+    order = torch.tensor(chance.sample(range(m), m))
+    again = cosine_attention(cosines(rows[order]), everybody(m), scale, kept)
+    torch.testing.assert_close(again, xi[order][:, order])
+
+
+@pytest.mark.parametrize("m", [0, 1, 3])
+def test_nobody_to_learn_from(m: int) -> None:
+    """Everybody keeps its own model; no step is too large."""
+    d, nobody = torch.zeros(m, m), torch.zeros(m, m, dtype=torch.bool)
+    eye = torch.eye(m, dtype=torch.float64)
+    assert largest_step(d, nobody, 1.0) == math.inf
+    assert torch.equal(attention(d, nobody, 1.0, 5.0), eye)
+    assert torch.equal(cosine_attention(d, nobody, 1.0, torch.full((m,), 0.25)), eye)
+
+
+@settings(deadline=None, max_examples=60)
+@given(POINTS, st.randoms())
+def test_some_rows_are_as_all_rows(points: list[tuple[int, int]], chance: Random) -> None:
+    """The weights of some clients alone, with their own models anywhere in the bank, are their rows of all."""
+    rows, d = spread(points)
+    me = torch.tensor(chance.sample(range(len(d)), chance.randint(1, len(d))))
+    others, own = everybody(len(d)), torch.rand(len(d))
+    for kept in (others, others & (torch.arange(len(d)) != 0)):
+        all_ = attention(d, kept, 2.0, 0.1)
+        torch.testing.assert_close(attention_of(d[me], kept[me], me, 2.0, 0.1), all_[me])
+        heur = cosine_attention(cosines(rows), kept, 5.0, own)
+        torch.testing.assert_close(cosine_attention_of(cosines(rows)[me], kept[me], me, 5.0, own[me]), heur[me])

@@ -3,20 +3,12 @@
 import torch
 import torch.nn.functional as F
 
-from fedkin.core import Batch, Bundle, distillation, head_loss
+from fedkin.core import Batch, Bundle, distillation
 from toys import blobs, close, mlp
 
 
-def test_head_loss_is_cross_entropy_on_stored_features() -> None:
-    """The classifier alone on features: the same number as the whole network's cross-entropy."""
-    net, data = mlp(), blobs(9, [1.0, 1, 1], 0)
-    z, logits = net.features_and_logits(net.w0, data.x)
-    loss = head_loss(net, net.w0[net.head], Batch(data.x, data.y), Bundle(z=z))
-    close(loss, F.cross_entropy(logits, data.y))
-
-
-def test_a_teacher_equal_to_the_student_adds_nothing() -> None:
-    """KL = 0: the loss is cross-entropy, and so is its gradient, for any weight and temperature."""
+def test_a_teacher_on_live_features() -> None:
+    """Equal to the student it adds nothing, to the gradient neither; without weights it teaches its bias."""
     net, data = mlp(), blobs(9, [1.0, 1, 1], 0)
     aux = Bundle(kappa=torch.tensor(3.0), temperature=torch.tensor(2.0), teacher=net.w0[net.head])
     grads = []
@@ -25,11 +17,6 @@ def test_a_teacher_equal_to_the_student_adds_nothing() -> None:
         value = F.cross_entropy(net.training()(w, data.x), data.y) if loss is None else loss(w)
         grads.append(torch.autograd.grad(value, w)[0])
     close(grads[0], grads[1])
-
-
-def test_teacher_on_live_features() -> None:
-    """The teacher sees the features of the body in training: as a copy of the own classifier it adds nothing; without
-    weights it teaches the softmax of its bias."""
     net, data = mlp(), blobs(9, [1.0, 1, 1], 0)
     aux = Bundle(kappa=torch.tensor(1.0), temperature=torch.tensor(1.0), teacher=net.w0[net.head])
     batch = Batch(data.x, data.y)

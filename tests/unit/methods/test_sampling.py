@@ -61,21 +61,6 @@ def test_tables_by_similarity_are_unbiased(sizes: list[int], slots: int, seed: i
     steadier(table, sizes)
 
 
-@MANY
-@given(sizes=sizes_of_clients, slots=st.integers(1, 30), seed=seeds)
-def test_tables_of_other_groups_are_unbiased(sizes: list[int], slots: int, seed: int) -> None:
-    """Groups of any make, even single clients, give rows and columns that add up."""
-    n = torch.tensor(sizes)
-    rest, order = left_over(n, slots).tolist(), torch.randperm(len(sizes), generator=seeded(seed)).tolist()
-    label, weight = [0] * len(sizes), [0]
-    for i in order:
-        if weight[-1] + rest[i] > sum(sizes) or i % 3 == 0:
-            weight.append(0)
-        weight[-1] += rest[i]
-        label[i] = len(weight) - 1
-    unbiased(table_by_group(n, slots, torch.tensor(label), seeded(seed)), sizes, slots)
-
-
 @pytest.mark.parametrize(
     ("sizes", "table"),
     [
@@ -91,30 +76,13 @@ def test_slots_close_exactly(sizes: list[int], table: list[list[int]]) -> None:
     unbiased(got, sizes, 3)
 
 
-def test_equal_sizes_are_taken_in_order() -> None:
-    """Ties go to the lowest id: of clients 3, 5, 5, 3 the slots of M = 16 hold 1 2, 2 0 3."""
-    table = table_by_size(torch.tensor([3, 5, 5, 3]), 2)
-    assert table.tolist() == [[0, 10, 6, 0], [6, 0, 4, 6]]
-
-
-def test_what_is_left_over() -> None:
-    """m n_i mod M: 3 slots, n = (7, 1, 2): 21 = 2 * 10 + 1, 3, 6."""
-    assert left_over(torch.tensor([7, 1, 2]), 3).tolist() == [1, 3, 6]
-
-
-def test_divided_groups_come_in_any_order_of_their_clients() -> None:
-    """Groups {0 1}, {2 3}, {4 5}, two slots with room for one more client each: which of 0 and 1 goes where is drawn,
-    the two other groups stay whole."""
+def test_slots_are_drawn_by_their_rows() -> None:
+    """Divided groups in any order of their clients; 20,000 draws within four standard deviations."""
     group = torch.tensor([0, 0, 1, 1, 2, 2])
     tables = [table_by_group(torch.tensor([10] * 6), 2, group, seeded(seed)).tolist() for seed in range(20)]
     here, there = [20, 0, 20, 20, 0, 0], [0, 20, 0, 0, 20, 20]
     other_here, other_there = [0, 20, 20, 20, 0, 0], [20, 0, 0, 0, 20, 20]
     assert {str(t) for t in tables} == {str([here, there]), str([other_here, other_there])}
-
-
-def test_slots_are_drawn_by_their_rows() -> None:
-    """20,000 draws of a table: each client's share of each slot within four standard deviations, and never a client
-    that a slot does not hold."""
     table = torch.tensor([[100, 0, 0, 0], [20, 40, 20, 20], [0, 0, 99, 1]])
     drawn = draw_slots(table.repeat(20_000, 1), seeded(3)).view(-1, 3)
     for j, row in enumerate(table.double() / 100):
@@ -123,34 +91,20 @@ def test_slots_are_drawn_by_their_rows() -> None:
         close((share - row).abs() / (row * (1 - row) / len(drawn)).sqrt().clamp(min=1e-9), torch.zeros(4), 4.0)
 
 
-def test_slots_are_drawn_independently() -> None:
-    """Two equal slots of two equal clients: both are the same client in half of the draws."""
-    drawn = draw_slots(torch.tensor([[5, 5], [5, 5]]).repeat(10_000, 1), seeded(0)).view(-1, 2)
-    close((drawn[:, 0] == drawn[:, 1]).double().mean(), 0.5, 0.02)
-
-
 # ---- how unlike updates are ----------------------------------------------------------------------------------------
-def test_angles() -> None:
-    """Parallel 0, orthogonal pi/2, opposite pi, and 0 from and to a client without an update."""
+def test_how_unlike_updates_are() -> None:
+    """Angles of parallel, orthogonal, opposite and empty updates; squared l2, plain l1; never NaN."""
     updates = torch.tensor([[1.0, 2.0], [2.0, 4.0], [-2.0, 1.0], [0.0, 0.0], [0.0, 0.0], [-3.0, -6.0]])
     half = math.pi / 2
     wanted = torch.zeros(6, 6, dtype=torch.float64)
     wanted[2, :2] = wanted[:2, 2] = wanted[2, 5] = wanted[5, 2] = half
     wanted[5, :2] = wanted[:2, 5] = math.pi
     close(unlikeness(updates, "angle"), wanted)
-
-
-def test_parallel_updates_are_never_nan() -> None:
-    """2,000 pairs v, c v: the cosine is rounded to more than 1 now and then, the angle is a number near 0 each time."""
+    rows = torch.tensor([[0.0, 0.0], [3.0, -4.0], [3.0, 0.0]])
+    close(unlikeness(rows, "l2"), [[0, 25, 9], [25, 0, 16], [9, 16, 0]])
+    close(unlikeness(rows, "l1"), [[0, 7, 3], [7, 0, 4], [3, 4, 0]])
     rows = torch.randn(2000, 1, 40, generator=seeded(5)) * torch.tensor([[1.0], [3.7]])
     raw = torch.nn.functional.cosine_similarity(rows[:, 0], rows[:, 1])
     assert bool((raw > 1).any())
     angles = torch.stack([unlikeness(pair, "angle") for pair in rows])
     close(angles, torch.zeros(2000, 2, 2), 1e-3)
-
-
-def test_l2_is_squared_and_l1_is_not() -> None:
-    """(0, 0), (3, -4), (3, 0): squared distances 25, 9, 16; sums of differences 7, 3, 4; zeros are no exception."""
-    rows = torch.tensor([[0.0, 0.0], [3.0, -4.0], [3.0, 0.0]])
-    close(unlikeness(rows, "l2"), [[0, 25, 9], [25, 0, 16], [9, 16, 0]])
-    close(unlikeness(rows, "l1"), [[0, 7, 3], [7, 0, 4], [3, 4, 0]])

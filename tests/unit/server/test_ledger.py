@@ -23,26 +23,25 @@ def answered(ledger: Ledger, seq: int, ack: int) -> float:
     return 10 * x
 
 
-def test_a_used_upload_commits_its_state() -> None:
-    """Round 1 is acknowledged by the message of round 2, which goes on from its state."""
+def test_used_uploads_commit_their_state() -> None:
+    """Round 1 is acknowledged by round 2; a restored client goes on from its committed state."""
     ledger = Ledger()
     assert answered(ledger, seq=1, ack=0) == 10
     assert answered(ledger, seq=2, ack=1) == 20
     assert ledger.committed == state(1.0)
     assert ledger.pending == state(2.0)
+    ledger = Ledger(committed=state(5.0), at=8)
+    assert answered(ledger, seq=9, ack=8) == 60
+    assert ledger.state(9) == state(6.0)
 
 
-def test_a_lost_or_refused_upload_is_rolled_back() -> None:
-    """The message of round 2 still acknowledges round 0: what round 1 left is dropped and the client starts again."""
+def test_an_unused_upload_is_rolled_back() -> None:
+    """What round 1 left is dropped and the client starts again; a later refusal keeps what was used before."""
     ledger = Ledger()
     answered(ledger, seq=1, ack=0)
     assert answered(ledger, seq=2, ack=0) == 10
     assert ledger.committed == {}
     assert ledger.pending == state(1.0)
-
-
-def test_a_refusal_later_on_keeps_what_was_used_before() -> None:
-    """Used, refused, used: two steps count."""
     ledger = Ledger()
     answered(ledger, seq=1, ack=0)
     answered(ledger, seq=2, ack=1)
@@ -51,24 +50,12 @@ def test_a_refusal_later_on_keeps_what_was_used_before() -> None:
 
 
 def test_the_same_message_again_gives_the_same_answer() -> None:
-    """A message that comes twice is worked on once, and its state is the same after it."""
+    """It is worked on once; looking at the state settles nothing."""
     ledger = Ledger()
     answered(ledger, seq=1, ack=0)
     first = answered(ledger, seq=2, ack=1)
     assert answered(ledger, seq=2, ack=1) == first == 20
     assert ledger.pending == state(2.0)
-
-
-def test_rounds_without_a_message_change_nothing() -> None:
-    """A client that is not chosen for long goes on from its last used upload: pending until then, not lost."""
-    ledger = Ledger()
-    answered(ledger, seq=1, ack=0)
-    assert ledger.state(1) == state(1.0)
-    assert answered(ledger, seq=40, ack=1) == 20
-
-
-def test_looking_at_the_state_changes_nothing() -> None:
-    """`state` says what the server believes, before and after the acknowledgement, without settling."""
     ledger = Ledger()
     answered(ledger, seq=1, ack=0)
     assert ledger.state(0) == {}
@@ -90,37 +77,16 @@ def test_an_unknown_acknowledgement_is_said_and_changes_nothing(ack: int) -> Non
     assert answered(ledger, seq=4, ack=3) == 20
 
 
-def test_the_same_number_with_another_content_is_another_message() -> None:
-    """A server that died before its checkpoint plays the round again, perhaps with other participants: the client
-    works on the new message instead of repeating what it said to the old one."""
+def test_messages_are_known_again() -> None:
+    """The same number with another content is another message; those older than the last one are late."""
     ledger = Ledger()
     assert ledger.begin(1, 0, "a") is None
     ledger.propose(1, state(1.0), state(10.0), "a")
     assert ledger.begin(1, 0, "a") == state(10.0)
     assert ledger.begin(1, 0, "b") is None
     assert ledger.pending is None
-
-
-def test_an_echo_is_known_as_such() -> None:
-    """Messages older than the last one worked on, or than the state, are late; the same or a newer one is not."""
     ledger = Ledger()
     answered(ledger, seq=3, ack=0)
     assert [ledger.late(seq) for seq in (2, 3, 4)] == [True, False, False]
     ledger.settle(3)
     assert [ledger.late(seq) for seq in (2, 3, 4)] == [True, False, False]
-
-
-def test_an_empty_state_is_a_state() -> None:
-    """A method that keeps nothing is still answered from memory when a message comes twice."""
-    ledger = Ledger()
-    assert ledger.begin(1, 0) is None
-    ledger.propose(1, Bundle(), Bundle())
-    assert ledger.begin(1, 0) == Bundle()
-    assert ledger.settle(1) == {}
-
-
-def test_a_restored_client_goes_on_from_its_committed_state() -> None:
-    """After a restart there is a committed state only; the server's acknowledgement of it changes nothing."""
-    ledger = Ledger(committed=state(5.0), at=8)
-    assert answered(ledger, seq=9, ack=8) == 60
-    assert ledger.state(9) == state(6.0)

@@ -23,10 +23,9 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
-from fedkin.engines.compiled.arguments import FORWARD, TRAIN
-from fedkin.engines.compiled.layout import Layout
+from fedkin.engines.compiled.code import Target
+from fedkin.engines.compiled.layout import FORWARD, TRAIN, Layout
 from fedkin.engines.compiled.program import write
-from fedkin.engines.compiled.target import Target
 from fedkin.storage.files import cache_folder, make_private, write_atomic
 
 _KINDS = {"f": ctypes.c_void_p, "n": ctypes.c_void_p, "l": ctypes.c_void_p, "i": ctypes.c_int64, "x": ctypes.c_float}
@@ -41,7 +40,7 @@ class Linked:
     """A program in this process's memory; calling it lets other threads of Python run.
 
     Attributes:
-        train, forward: its functions, see `fedkin.engines.compiled.arguments`.
+        train, forward: its functions, see `fedkin.engines.compiled.layout`.
         made: whether the code was made now, not found in the cache.
         target: the processor that it is for.
     """

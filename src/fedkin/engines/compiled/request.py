@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedkin.core.parts import Spans
 from fedkin.engines.chain import Layer
+from fedkin.engines.compiled.code import Target, host
 from fedkin.engines.compiled.layout import Layout, block_of
 from fedkin.engines.compiled.machine_code import Linked, linked
-from fedkin.engines.compiled.target import Target, host
 from fedkin.engines.compiled.units import NotCovered, PoolUnit, units_of
 
 _MEMORY = 256 << 20
