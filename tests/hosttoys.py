@@ -23,10 +23,9 @@ from fedkin.record.lines import RunLine
 from fedkin.record.result import Result
 from fedkin.server import Simulation
 from fedkin_hosts.client import ClientService
-from fedkin_hosts.heads import RunSetup
+from fedkin_hosts.heads import RunSetup, WireMessage, head_bytes, head_of
 from fedkin_hosts.joining import Clock
 from fedkin_hosts.serve import serve
-from fedkin_hosts.wire_format import WireMessage, head_bytes, head_of
 
 Touch = Callable[["Direct", str, WireMessage], WireMessage | str | None]
 """``(post, client, letter) -> its answer``, a code, or None if none ever comes; ``post.ask(client, letter)`` asks."""

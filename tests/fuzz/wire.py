@@ -29,12 +29,12 @@ from fedkin.core import DataError, FedkinError
 from fedkin.data import Card
 from fedkin_hosts import heads
 from fedkin_hosts.client import ClientService
+from fedkin_hosts.heads import WireError, WireMessage, head_of
+from fedkin_hosts.masks import MemberTable
 from fedkin_hosts.messages import Clerk, NoSetup, OtherKey, OtherUpload, Reply, attempt
 from fedkin_hosts.participants import Members
-from fedkin_hosts.table import MemberTable
 from fedkin_hosts.tensors import bundle
-from fedkin_hosts.timeouts import Suspects
-from fedkin_hosts.wire_format import WireError, WireMessage, head_of
+from fedkin_hosts.transport import Suspects
 from grouped import tables
 from hosttoys import Direct, crafted, on_hosts, settings, sites, through_bytes
 

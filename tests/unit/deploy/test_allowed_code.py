@@ -18,10 +18,10 @@ from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.settings import settings_from, table_of
 from fedkin_hosts.allowed_code import Allowed, NotAllowed, settings_of
 from fedkin_hosts.client import ClientService
+from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.messages import Clerk
 from fedkin_hosts.node import Node, _duty
 from fedkin_hosts.participants import Members
-from fedkin_hosts.wire_format import WireMessage
 from fedkin_hosts.worker import Duty, Watch
 from hosttoys import Direct, altered, lines, on_hosts, settings, sites, with_setup
 from owncode import CAUTIOUS

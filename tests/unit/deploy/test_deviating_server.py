@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fedkin.core import Bundle
 from fedkin.experiment.settings import Settings
+from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.tensors import bundle, wire_message
-from fedkin_hosts.wire_format import WireMessage
 from hosttoys import Direct, altered, lines, on_hosts, settings, sites
 
 pytest.importorskip("fedkin_hosts.masks", reason="cryptography is not installed (fedkin[flower])")

@@ -18,7 +18,7 @@ from fedkin.experiment.settings import Settings
 from fedkin.exporting import export_all, folder, load_export
 from fedkin_hosts.allowed_code import Allowed
 from fedkin_hosts.client import ClientService
-from fedkin_hosts.wire_format import WireMessage
+from fedkin_hosts.heads import WireMessage
 from hosttoys import Direct, on_hosts, same_export, settings, simulated, sites, taken_home
 from owncode import CAUTIOUS
 

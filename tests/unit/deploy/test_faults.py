@@ -26,12 +26,12 @@ from fedkin.server.ledger import OutOfStep
 from fedkin_hosts import client as site_module
 from fedkin_hosts import participants
 from fedkin_hosts.client import ClientService
+from fedkin_hosts.heads import WireError, WireMessage, refusal
+from fedkin_hosts.masks import Unmasked
 from fedkin_hosts.messages import Clerk
 from fedkin_hosts.participants import Members
 from fedkin_hosts.privacy_budget import OverBudget
-from fedkin_hosts.table import Unmasked
 from fedkin_hosts.tensors import bundle, wire_message
-from fedkin_hosts.wire_format import WireError, WireMessage, refusal
 from hosttoys import Direct, crafted, lines, on_hosts, same_server, settings, simulated, sites, traced
 from kills import Killed
 from thorough import thorough_except

@@ -21,7 +21,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedkin.core.errors import EngineError
 from fedkin_hosts import fleet
 from fedkin_hosts.flower import from_records, to_records
-from fedkin_hosts.wire_format import WireMessage
+from fedkin_hosts.heads import WireMessage
 from standin import keyring_of
 
 

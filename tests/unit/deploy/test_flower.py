@@ -19,8 +19,8 @@ from flwr.supercore.task_identity import TaskIdentity  # noqa: E402
 from fedkin.methods import METHODS  # noqa: E402
 from fedkin_hosts.client import ClientService  # noqa: E402
 from fedkin_hosts.flower import FlowerPost, from_records, to_records  # noqa: E402
+from fedkin_hosts.heads import BODY_LIMIT, WireError, WireMessage  # noqa: E402
 from fedkin_hosts.serve import serve  # noqa: E402
-from fedkin_hosts.wire_format import BODY_LIMIT, WireError, WireMessage  # noqa: E402
 from hosttoys import Time, same_server, settings, simulated, sites  # noqa: E402
 from thorough import thorough_except  # noqa: E402
 from toys import refused  # noqa: E402

@@ -11,9 +11,9 @@ import pytest
 from fedkin.core import DataError
 from fedkin.core.refusals import Reason
 from fedkin_hosts import heads
+from fedkin_hosts.heads import WireError, WireMessage, refusal
 from fedkin_hosts.messages import Clerk, OtherKey, OtherUpload, Reply, attempt
 from fedkin_hosts.participants import Members
-from fedkin_hosts.wire_format import WireError, WireMessage, refusal
 from fedkin_hosts.worker import Duty, Watch
 from hosttoys import Direct, crafted, on_hosts, settings, sites, through_bytes
 

@@ -17,9 +17,9 @@ from fedkin.methods import METHODS
 from fedkin.record.result import Result
 from fedkin_hosts import messages as letters_module
 from fedkin_hosts import submitted
+from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.submitted import packed, run_submitted
 from fedkin_hosts.tensors import bundle, wire_message
-from fedkin_hosts.wire_format import WireMessage
 from hosttoys import Direct, Touch, crafted, lines, on_hosts, same_server, settings, simulated, sites, traced
 from thorough import OF_EVERY_KIND, thorough_except
 from toys import refused

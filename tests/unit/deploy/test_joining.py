@@ -12,8 +12,8 @@ import torch
 
 from fedkin.core import EngineError
 from fedkin.core.refusals import Reason
+from fedkin_hosts.heads import WireMessage, refusal
 from fedkin_hosts.tensors import bundle, wire_message
-from fedkin_hosts.wire_format import WireMessage, refusal
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites, traced
 
 Fault = Callable[[WireMessage, str], WireMessage | str | None]

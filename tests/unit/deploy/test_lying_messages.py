@@ -16,11 +16,11 @@ from fedkin.data import SiteData
 from fedkin.display import OneLine
 from fedkin.experiment.settings import table_of
 from fedkin_hosts.client import ClientService
+from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.messages import Clerk
 from fedkin_hosts.participants import Members
 from fedkin_hosts.privacy_budget import PrivacyLimits
 from fedkin_hosts.tensors import bundle, wire_message
-from fedkin_hosts.wire_format import WireMessage
 from fedkin_hosts.worker import Duty, Watch
 from hosttoys import Direct, altered, on_hosts, settings, sites, with_setup
 

@@ -19,13 +19,11 @@ from fedkin.core.refusals import Reason
 from fedkin.data import SiteData
 from fedkin.experiment.settings import Settings
 from fedkin_hosts.client import ClientService
-from fedkin_hosts.heads import RunSetup
-from fedkin_hosts.maskkeys import MaskKeys, Signing
+from fedkin_hosts.heads import RunSetup, WireMessage
+from fedkin_hosts.masks import MaskKeys, MemberTable, Signing, Unmasked
 from fedkin_hosts.node import Node, _duty
 from fedkin_hosts.privacy_budget import PrivacyLimits
-from fedkin_hosts.table import MemberTable, Unmasked
 from fedkin_hosts.tensors import bundle, wire_message
-from fedkin_hosts.wire_format import WireMessage
 from fedkin_hosts.worker import Duty, Watch
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedkin.experiment.settings import digest, settings_from, table_of
-from fedkin_hosts.wire_format import WireMessage
+from fedkin_hosts.heads import WireMessage
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites
 
 NAMED = {100: "c0", 101: "c1", 102: "c2"}

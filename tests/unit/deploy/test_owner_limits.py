@@ -15,9 +15,9 @@ from fedkin.methods import METHODS, get_method
 from fedkin.privacy.budget import total
 from fedkin_hosts.allowed_code import Allowed
 from fedkin_hosts.client import ClientService
+from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.privacy_budget import PrivacyLimits
 from fedkin_hosts.tensors import bundle, wire_message
-from fedkin_hosts.wire_format import WireMessage
 from hosttoys import Direct, lines, on_hosts, settings, simulated, sites
 
 PRIVATE = {"privacy": {"noise_multiplier": 1.0}}

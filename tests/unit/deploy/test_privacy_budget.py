@@ -17,11 +17,11 @@ import torch
 from fedkin.core import RunFolderError
 from fedkin.data import SiteData, federation_of
 from fedkin_hosts.client import ClientService
+from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.messages import Clerk
 from fedkin_hosts.participants import Members
 from fedkin_hosts.privacy_budget import Account, OverBudget, PrivacyLimits
 from fedkin_hosts.tensors import bundle
-from fedkin_hosts.wire_format import WireMessage
 from hosttoys import Direct, on_hosts, settings, sites
 
 

@@ -24,12 +24,12 @@ from fedkin.privacy.budget import Privacy, composed, epsilon, total
 from fedkin_hosts import privacy_budget as account_module
 from fedkin_hosts import serve as serve_module
 from fedkin_hosts.client import ClientService
+from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.messages import Clerk
 from fedkin_hosts.node import Node, _duty
 from fedkin_hosts.participants import Members
 from fedkin_hosts.privacy_budget import Account, OverBudget, PrivacyLimits, Used
 from fedkin_hosts.tensors import bundle
-from fedkin_hosts.wire_format import WireMessage
 from fedkin_hosts.worker import Duty, Watch
 from grouped import tables
 from hosttoys import Direct, lines, on_hosts, settings, simulated, sites, taken_home

@@ -17,14 +17,14 @@ from fedkin.core import ConfigError, EngineError
 from fedkin.core.refusals import Code
 from fedkin.experiment.settings import toml_of
 from fedkin.record.result import Result
-from fedkin_hosts import actor, scaleout, submitted
+from fedkin_hosts import scaleout, submitted
 from fedkin_hosts.commands import nodes
 from fedkin_hosts.commands.nodes import Submission
 from fedkin_hosts.control import Control
+from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.machine import free_port
 from fedkin_hosts.serve import serve
 from fedkin_hosts.submitted import Virtual, command, packed, run_submitted, unpacked, virtual
-from fedkin_hosts.wire_format import WireMessage
 from hosttoys import Direct, Time, same_server, settings, simulated, sites, through_bytes
 from madeup import about, round_line, written
 
@@ -45,7 +45,7 @@ class Actors:
         tickets = {node: f"{node}.{len(self._ready)}" for node in letters}
         for node, letter in letters.items():
             place = {"partition-id": 1000 - node, "num-partitions": self._clients}
-            self._ready[tickets[node]] = through_bytes(actor.answer(through_bytes(letter), place, self._word))
+            self._ready[tickets[node]] = through_bytes(scaleout.answer(through_bytes(letter), place, self._word))
         return tickets
 
     def collect(self, tickets: Collection[str]) -> Mapping[str, WireMessage | str]:
@@ -55,29 +55,29 @@ class Actors:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that keeps fewer clients at hand than it works for, and none of another test."""
-    monkeypatch.setattr(actor, "_MOST_SITES", 2)
-    actor._SITES.clear()
+    monkeypatch.setattr(scaleout, "_MOST_SITES", 2)
+    scaleout._SITES.clear()
 
 
 @pytest.mark.parametrize("name", ["fedrep", "da-pfl"])
 def test_one_process_for_all_clients_equals_the_simulator(name: str, tmp_path: Path, few: None) -> None:
     """Also when it forgets clients and reads their state from the run's folder again; data are dealt out once."""
-    actor._dealt.cache_clear()
+    scaleout._dealt.cache_clear()
     s = settings(name, data={"clients": 4}, hosts={"min_clients": 4})
     folder = tmp_path / "run"
     ours = serve(s, Actors(packed(s, folder, data="digits"), 4), folder, clock=Time().clock())
     theirs = simulated(s)
     assert same_server(ours, theirs)
     assert (ours.rounds, ours.clients, ours.relations) == (theirs.rounds, theirs.clients, theirs.relations)
-    assert len(actor._SITES) == 2
-    assert actor._dealt.cache_info().misses == 1
+    assert len(scaleout._SITES) == 2
+    assert scaleout._dealt.cache_info().misses == 1
     assert sorted(p.name for p in (folder / "clients").iterdir()) == [f"c{i}" for i in range(4)]
 
 
 @pytest.mark.parametrize(("clients", "first", "last"), [(1, "c0", "c0"), (10, "c0", "c9"), (101, "c000", "c100")])
 def test_names_sort_as_numbers(clients: int, first: str, last: str) -> None:
     """Clients get their numbers in the order of their names; those must be the numbers of their shares."""
-    names = [actor.name_of(i, clients) for i in range(clients)]
+    names = [scaleout.name_of(i, clients) for i in range(clients)]
     assert names == sorted(names)
     assert (names[0], names[-1]) == (first, last)
 
@@ -87,7 +87,7 @@ def test_a_run_on_real_hosts_is_not_for_simulated_nodes(tmp_path: Path) -> None:
     word = packed(settings("fedavg"), tmp_path)
     assert virtual(word) is None
     with pytest.raises(ConfigError, match="start nodes with fedkin node"):
-        actor.answer(WireMessage({}), {"partition-id": 0, "num-partitions": 1}, word)
+        scaleout.answer(WireMessage({}), {"partition-id": 0, "num-partitions": 1}, word)
 
 
 def test_a_packed_run_comes_out_again(tmp_path: Path) -> None:

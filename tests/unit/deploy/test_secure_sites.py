@@ -23,9 +23,9 @@ from fedkin.methods import METHODS, get_method
 from fedkin.privacy.secure_sum import SecureGroup, fixed, summed
 from fedkin_hosts.client import ClientService
 from fedkin_hosts.client_memory import ClientStore
-from fedkin_hosts.table import MemberTable, Unmasked
+from fedkin_hosts.heads import WireError, WireMessage
+from fedkin_hosts.masks import MemberTable, Unmasked
 from fedkin_hosts.tensors import bundle, wire_message
-from fedkin_hosts.wire_format import WireError, WireMessage
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites, traced
 from kills import Killed
 from madeup import changed

@@ -9,8 +9,8 @@ import pytest
 
 from fedkin.data import SiteData
 from fedkin_hosts.client import ClientService
+from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.privacy_budget import PrivacyLimits
-from fedkin_hosts.wire_format import WireMessage
 from hosttoys import Direct, on_hosts, same_server, settings, simulated, sites
 
 Sent = list[tuple[str, int, bool, str]]

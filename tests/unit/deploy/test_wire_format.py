@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from fedkin.core import Bundle, ConfigError
 from fedkin.core.refusals import Reason
 from fedkin.experiment.settings import table_of
+from fedkin_hosts.heads import HEAD_LIMIT, WireError, WireMessage, head_bytes, head_of, refusal
 from fedkin_hosts.messages import Clerk
 from fedkin_hosts.participants import Members
 from fedkin_hosts.submitted import packed, unpacked
 from fedkin_hosts.tensors import bundle, wire_message
-from fedkin_hosts.wire_format import HEAD_LIMIT, WireError, WireMessage, head_bytes, head_of, refusal
 from fedkin_hosts.worker import receive, send
 from hosttoys import crafted, settings
 

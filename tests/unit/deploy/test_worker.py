@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.messages import Clerk
 from fedkin_hosts.participants import Members
-from fedkin_hosts.wire_format import WireMessage
 from fedkin_hosts.worker import Duty, Watch
 from hosttoys import settings
 

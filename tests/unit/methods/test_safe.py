@@ -34,9 +34,9 @@ from fedkin.testing.toys import samples
 from fedkin.testing.trial import Setting, difference, play, tensors
 from fedkin_hosts.allowed_code import Allowed, NotAllowed, settings_of
 from fedkin_hosts.client import ClientService
+from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.privacy_budget import PrivacyLimits
 from fedkin_hosts.tensors import bundle, wire_message
-from fedkin_hosts.wire_format import WireMessage
 from folders import assert_equal_folders, records, small
 from grouped import described
 from hosttoys import Direct, on_hosts, same_server, settings, simulated, sites, taken_home

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedkin.core import ConfigError
+import torch
+
+from fedkin.core import ConfigError, Method
+from fedkin.core.refusals import Reason
 from fedkin.core.settings import DataSettings, read_settings
 from fedkin.experiment.settings import Settings, settings_from
 from fedkin.user_code.loading import bare_name, is_import_path
 from fedkin.user_code.reference import CodeRef
+from fedkin.version import __version__
 
 
 class NotAllowed(ConfigError):
@@ -190,3 +197,65 @@ def require_installed(*names: str) -> None:
                 "server and on every node, allow it at every node (fedkin node --allow-code PACKAGE) and name it "
                 "package.module:attribute; or run it on this machine with fedkin run"
             )
+
+
+_PARTS = ("core", "capabilities", "functional", "engines", "models", "data")
+
+
+def versions(method: Method) -> dict[str, str]:
+    """Return the versions of fedkin, flwr and torch, and fingerprints of fedkin's engine and of the method's text."""
+    return {
+        "fedkin": __version__,
+        "flwr": _installed("flwr"),
+        "torch": torch.__version__.partition("+")[0],
+        "engine": _engine(),
+        "method": _text_of(method),
+    }
+
+
+def unlike(theirs: object, ours: dict[str, str]) -> Reason | None:
+    """Return the differences with both values; None if there are none."""
+    if not isinstance(theirs, dict):
+        return Reason("versions", value="it does not report them")
+    sent = {
+        name: str(theirs.get(name, "none"))[:64]
+        for name in ("fedkin", "flwr", "torch", "method", "engine")
+    }  # fmt: skip
+    names = {"engine": "the text of fedkin's engine", "method": "the text of the method"}
+    parts = [
+        f"{names.get(name, name)} is {sent[name]} there and {ours[name]} here"
+        for name in sent
+        if sent[name] != ours[name]
+    ]
+    return Reason("versions", value=f"{'; '.join(parts)}; install the same on both") if parts else None
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+@cache
+def _engine() -> str:
+    spec = importlib.util.find_spec("fedkin")
+    assert spec is not None
+    assert spec.origin is not None
+    root = Path(spec.origin).parent
+    files = sorted(path for part in _PARTS for path in (root / part).rglob("*.py"))
+    return _digest(*(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() for path in files))
+
+
+def _text_of(method: Method) -> str:
+    """Return the text of the files that define the method and those that it wraps."""
+    inside = [m for m in vars(method).values() if isinstance(m, Method)]
+    kinds = [type(method), *(type(m) for m in inside)]
+    return _digest(*(Path(inspect.getfile(kind)).read_bytes() for kind in kinds))
+
+
+def _digest(*parts: bytes) -> str:
+    total = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        total.update(len(part).to_bytes(8, "big") + part)
+    return total.hexdigest()

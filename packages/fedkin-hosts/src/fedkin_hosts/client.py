@@ -28,17 +28,13 @@ from fedkin.experiment.settings import Settings, digest, method_of
 from fedkin.privacy.budget import Privacy, Spent, reports_at_joining, require_covered
 from fedkin.privacy.secure_sum import OutOfRange, SecureGroup, fixed
 from fedkin.server.ledger import OutOfStep
-from fedkin_hosts.allowed_code import Allowed, NotAllowed, settings_of
+from fedkin_hosts.allowed_code import Allowed, NotAllowed, settings_of, versions
 from fedkin_hosts.client_memory import ClientStore, Kept
 from fedkin_hosts.export import sharing_at, take_home
-from fedkin_hosts.heads import RequestHead, RunSetup, decode, plain
-from fedkin_hosts.maskkeys import MaskKeys, Signing
-from fedkin_hosts.masks import masked
+from fedkin_hosts.heads import FORMAT, RequestHead, RunSetup, WireError, WireMessage, decode, plain, refusal, stamp
+from fedkin_hosts.masks import MaskKeys, MemberTable, Signing, Unmasked, masked
 from fedkin_hosts.privacy_budget import Account, OverBudget, PrivacyLimits, Withheld
-from fedkin_hosts.table import MemberTable, Unmasked
 from fedkin_hosts.tensors import bundle, mark, wire_message
-from fedkin_hosts.versions import versions
-from fedkin_hosts.wire_format import FORMAT, WireError, WireMessage, refusal, stamp
 
 log = logging.getLogger("fedkin.site")
 

@@ -17,12 +17,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from fedkin.core.refusals import Code
-from fedkin_hosts.heads import envelope
-from fedkin_hosts.wire_format import (
+from fedkin_hosts.heads import (
     BODY_LIMIT,
     TooLarge,
     WireError,
     WireMessage,
+    envelope,
     head_bytes,
     head_of,
     reason,
@@ -73,7 +73,7 @@ def client_app() -> ClientApp:
     app = ClientApp()
 
     def answered(message: Message, context: Context) -> Message:
-        from fedkin_hosts.actor import answer  # imported here: only a simulated node needs torch
+        from fedkin_hosts.scaleout import answer  # imported here: only a simulated node needs torch
 
         try:
             of = from_records(message.content)

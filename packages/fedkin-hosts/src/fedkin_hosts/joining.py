@@ -15,12 +15,11 @@ from fedkin.data import Card
 from fedkin.experiment.settings import method_of
 from fedkin.server.upload_checks import described
 from fedkin_hosts import heads
-from fedkin_hosts.channel import Channel
+from fedkin_hosts.allowed_code import unlike, versions
 from fedkin_hosts.client_memory import checked_name
-from fedkin_hosts.messages import Clerk, Reply, attempt
+from fedkin_hosts.heads import WireError, WireMessage
+from fedkin_hosts.messages import Channel, Clerk, Reply, attempt
 from fedkin_hosts.participants import Member
-from fedkin_hosts.versions import unlike, versions
-from fedkin_hosts.wire_format import WireError, WireMessage
 
 log = logging.getLogger("fedkin_hosts")
 _HELLO = 60.0  # seconds for the answer to a hello: reading the data for the first time may take long

@@ -5,18 +5,35 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from fedkin.core import Bundle, DataError
 from fedkin.core.refusals import Code, Reason
 from fedkin.experiment.settings import Settings, table_of
 from fedkin.privacy.secure_sum import SecureGroup
 from fedkin_hosts import heads
+from fedkin_hosts.heads import FORMAT, WireError, WireMessage
 from fedkin_hosts.participants import Members
 from fedkin_hosts.tensors import bundle, wire_message
-from fedkin_hosts.wire_format import FORMAT, WireError, WireMessage
+
+
+class Channel(Protocol):
+    """A network that reaches nodes. Node numbers belong to the network and change when a node is restarted."""
+
+    def nodes(self) -> Mapping[int, str]:
+        """Return the connected nodes, each with the fingerprint of its key, or "" where nodes have none."""
+
+    def names(self) -> Mapping[int, str] | None:
+        """Return the registered name of each node's key; None where the network does not register keys."""
+
+    def post(self, messages: Mapping[int, WireMessage], seconds: float) -> Mapping[int, str]:
+        """Send messages to nodes, each to be answered within ``seconds``; return a ticket for each accepted message."""
+
+    def collect(self, tickets: Collection[str]) -> Mapping[str, WireMessage | Code]:
+        """Return the answers that have arrived, or why there is none; each is returned once."""
+
 
 log = logging.getLogger("fedkin_hosts")
 T = TypeVar("T")

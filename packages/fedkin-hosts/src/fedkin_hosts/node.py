@@ -12,7 +12,7 @@ from fedkin.storage.files import for_this_user, open_to_others
 from fedkin_hosts.allowed_code import Allowed
 from fedkin_hosts.client_memory import checked_name
 from fedkin_hosts.machine import locked, private_folder
-from fedkin_hosts.maskkeys import Signing
+from fedkin_hosts.masks import Signing
 from fedkin_hosts.privacy_budget import PrivacyLimits
 from fedkin_hosts.worker import Duty, Watch
 

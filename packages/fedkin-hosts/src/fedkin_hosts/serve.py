@@ -23,8 +23,8 @@ from fedkin.storage.files import sync_to_disk
 from fedkin.storage.folders import room
 from fedkin.storage.lock import writing
 from fedkin.version import __version__
-from fedkin_hosts.channel import Channel
 from fedkin_hosts.joining import Clock
+from fedkin_hosts.messages import Channel
 from fedkin_hosts.participants import Members
 from fedkin_hosts.transport import Fleet
 

@@ -11,8 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from fedkin.core import Bundle
-from fedkin_hosts.heads import Tensors
-from fedkin_hosts.wire_format import HEAD_LIMIT, WireError, WireMessage, convert, head_bytes, reason
+from fedkin_hosts.heads import HEAD_LIMIT, Tensors, WireError, WireMessage, convert, head_bytes, reason
 
 _TYPES = {
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,

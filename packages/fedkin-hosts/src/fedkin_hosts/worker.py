@@ -23,8 +23,7 @@ from pathlib import Path
 
 from fedkin.core.refusals import OfHost
 from fedkin.display import OneLine
-from fedkin_hosts.heads import envelope
-from fedkin_hosts.wire_format import BODY_LIMIT, HEAD_LIMIT, WireError, WireMessage, head_bytes, head_of, refusal
+from fedkin_hosts.heads import BODY_LIMIT, HEAD_LIMIT, WireError, WireMessage, envelope, head_bytes, head_of, refusal
 
 log = logging.getLogger("fedkin.node")
 _START = 120.0  # seconds for a worker to load torch
@@ -180,7 +179,7 @@ def main(args: Sequence[str]) -> None:
     from fedkin.data import SiteData
     from fedkin_hosts.allowed_code import Allowed
     from fedkin_hosts.client import ClientService
-    from fedkin_hosts.maskkeys import Signing
+    from fedkin_hosts.masks import Signing
     from fedkin_hosts.privacy_budget import PrivacyLimits
 
     handler = logging.StreamHandler(sys.stderr)

@@ -24,7 +24,7 @@ from fedkin.storage.lock import require_free
 from fedkin.storage.toml import read_toml
 from fedkin_hosts.control import Control
 from fedkin_hosts.node import Node, run_node
-from fedkin_hosts.submit import submit
+from fedkin_hosts.submitted import submit
 
 _LOOK = 30.0  # seconds between two queries whether the link still has the run
 
