@@ -20,9 +20,9 @@ from fedkin_hosts.allowed_code import Allowed, NotAllowed, settings_of
 from fedkin_hosts.client import ClientService
 from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.messages import Clerk
-from fedkin_hosts.node import Node, _duty
+from fedkin_hosts.node import Node
 from fedkin_hosts.participants import Members
-from fedkin_hosts.worker import Duty, Watch
+from fedkin_hosts.worker import Watch
 from hosttoys import Direct, altered, lines, on_hosts, settings, sites, with_setup
 from owncode import CAUTIOUS
 from thorough import thorough_except
@@ -61,7 +61,9 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def asked(folder: Path, of: WireMessage, *allow: str) -> str:
     """The code of a real worker's answer, "" if it answers."""
-    watch = Watch(Duty("c0", "digits", str(folder / "disk"), share=0, allow_code=allow))
+    watch = Watch(
+        Node(client_id="c0", data="digits", folder=folder / "disk", insecure_test=True, share=0, allow_code=allow)
+    )
     try:
         return str(watch.ask(of).head.get("code", ""))
     finally:
@@ -255,7 +257,7 @@ def test_a_flag_that_cannot_be(word: str, message: str, tmp_path: Path, monkeypa
     for name in ("my-nets.py", "json.py", "torch.py", "__main__.py"):
         (tmp_path / name).touch()
     with pytest.raises(ConfigError, match=message):
-        Node("digits", "c0", allow_code=(word,), insecure_test=True)
+        Node(data="digits", client_id="c0", allow_code=(word,), insecure_test=True)
 
 
 def test_a_node_hands_on_what_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,10 +266,10 @@ def test_a_node_hands_on_what_is_allowed(tmp_path: Path, monkeypatch: pytest.Mon
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "nets.py").touch()
-    node = Node("digits", "c0", allow_code=("team", "a/nets.py"), insecure_test=True)
-    assert _duty(node, tmp_path).allow_code == ("team", str(tmp_path / "a" / "nets.py"))
+    node = Node(data="digits", client_id="c0", allow_code=("team", "a/nets.py"), insecure_test=True)
+    assert node.resolved().allow_code == ("team", str(tmp_path / "a" / "nets.py"))
     with pytest.raises(ConfigError, match=r"nets\.py has the same name; rename one of the two"):
-        Node("digits", "c0", allow_code=("a/nets.py", "b/nets.py"), insecure_test=True)
+        Node(data="digits", client_id="c0", allow_code=("a/nets.py", "b/nets.py"), insecure_test=True)
 
 
 def test_no_message_chooses_initial_weights_on_a_nodes_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

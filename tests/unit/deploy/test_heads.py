@@ -13,8 +13,9 @@ from fedkin.core.refusals import Reason
 from fedkin_hosts import heads
 from fedkin_hosts.heads import WireError, WireMessage, refusal
 from fedkin_hosts.messages import Clerk, OtherKey, OtherUpload, Reply, attempt
+from fedkin_hosts.node import Node
 from fedkin_hosts.participants import Members
-from fedkin_hosts.worker import Duty, Watch
+from fedkin_hosts.worker import Watch
 from hosttoys import Direct, crafted, on_hosts, settings, sites, through_bytes
 
 STAMP = {"format": 1, "client": "c0", "kind": "update", "run": "r", "session": 1, "seq": 1}
@@ -169,6 +170,6 @@ def test_a_reason_holds_no_line_ends_and_little_of_what_was_sent() -> None:
 def test_a_deadline_that_is_none_is_refused_by_the_watch(deadline: Any, tmp_path: Path) -> None:
     """The watch over the worker answers that the message cannot be read, and starts no worker for it."""
     bad = WireMessage({**STAMP, "deadline": deadline})
-    watch = Watch(Duty("c0", "digits", str(tmp_path), share=0))
+    watch = Watch(Node(client_id="c0", data="digits", folder=tmp_path, insecure_test=True, share=0))
     assert watch.ask(bad).head["code"] == "unreadable"
     assert watch._process is None

@@ -18,10 +18,11 @@ from fedkin.experiment.settings import table_of
 from fedkin_hosts.client import ClientService
 from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.messages import Clerk
+from fedkin_hosts.node import Node
 from fedkin_hosts.participants import Members
 from fedkin_hosts.privacy_budget import PrivacyLimits
 from fedkin_hosts.tensors import bundle, wire_message
-from fedkin_hosts.worker import Duty, Watch
+from fedkin_hosts.worker import Watch
 from hosttoys import Direct, altered, on_hosts, settings, sites, with_setup
 
 
@@ -114,7 +115,7 @@ def test_a_server_does_not_choose_which_column_is_told(
 
 def test_the_column_reaches_the_worker(table: Path, tmp_path: Path) -> None:
     """The flag is one of the worker's duty."""
-    watch = Watch(Duty("c0", str(table), str(tmp_path / "disk"), target="disease"))
+    watch = Watch(Node(client_id="c0", data=str(table), folder=tmp_path / "disk", insecure_test=True, target="disease"))
     try:
         of = hello(tmp_path)
         data = {"data": "hospital", "partition": "natural", "scaling": "client", "target": "pressure"}
@@ -129,7 +130,7 @@ def test_noise_that_cannot_be_accounted_for_is_refused(
     noise: float, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A noise so small that the accountant never ends, or so large that it fails, would be in the account for ever."""
-    watch = Watch(Duty("c0", "digits", str(tmp_path), share=0))
+    watch = Watch(Node(client_id="c0", data="digits", folder=tmp_path, insecure_test=True, share=0))
     try:
         of = hello(tmp_path)
         assert watch.ask(altered(of, privacy={"noise_multiplier": noise})).head["code"] == "settings"
@@ -141,7 +142,7 @@ def test_noise_that_cannot_be_accounted_for_is_refused(
 # ---- lines of the log ------------------------------------------------------------------------------------------------
 def test_a_message_writes_no_lines_of_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A text of a message appears in a worker's log on one line, without a terminal's control characters."""
-    watch = Watch(Duty("c0", "digits", str(tmp_path), share=0))
+    watch = Watch(Node(client_id="c0", data="digits", folder=tmp_path, insecure_test=True, share=0))
     try:
         of = hello(tmp_path)
         bad = altered(of, training={"\x1b]0;mine\x07\n2026 INFO all is well": 1})

@@ -21,10 +21,10 @@ from fedkin.experiment.settings import Settings
 from fedkin_hosts.client import ClientService
 from fedkin_hosts.heads import RunSetup, WireMessage
 from fedkin_hosts.masks import MaskKeys, MemberTable, Signing, Unmasked
-from fedkin_hosts.node import Node, _duty
+from fedkin_hosts.node import Node
 from fedkin_hosts.privacy_budget import PrivacyLimits
 from fedkin_hosts.tensors import bundle, wire_message
-from fedkin_hosts.worker import Duty, Watch
+from fedkin_hosts.worker import Watch
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites
 
 masks = pytest.importorskip("fedkin_hosts.masks", reason="cryptography is not installed (fedkin[flower])")
@@ -116,7 +116,7 @@ def test_a_worker_asks_for_masks(tmp_path: Path) -> None:
     from fedkin_hosts.messages import Clerk
     from fedkin_hosts.participants import Members
 
-    watch = Watch(Duty("c0", "digits", str(tmp_path), share=0, only_masked=True))
+    watch = Watch(Node(client_id="c0", data="digits", folder=tmp_path, insecure_test=True, share=0, only_masked=True))
     try:
         letters = [
             Clerk(s, Members.load(tmp_path)).write("hello", 0, 120.0, inline=True)
@@ -246,22 +246,6 @@ def test_who_asks_for_no_signatures_takes_all(folder: Path) -> None:
 
 
 # ---- flags ---------------------------------------------------------------------------------------------------------
-def test_a_node_hands_on_its_terms(folder: Path) -> None:
-    """From the flags to the worker's duty."""
-    node = Node(
-        "digits",
-        "c0",
-        ca=folder / "private" / "c0.pub",
-        key=folder / "private" / "c0",
-        only_masked=True,
-        keep_scores=True,
-        peers=folder / "peers-0",
-    )
-    duty = _duty(node, folder)
-    assert (duty.only_masked, duty.keep_scores) == (True, True)
-    assert (duty.key, duty.peers) == (str(folder / "private" / "c0"), str(folder / "peers-0"))
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -284,9 +268,9 @@ def test_terms_that_cannot_be(
     Path("few/c0.pub").write_bytes(Path("private/c0.pub").read_bytes())
     good: dict[str, Any] = {"ca": Path("private/c0.pub"), "key": Path("private/c0")}
     good |= {"only_masked": True, "peers": Path("peers-0")}
-    Node("digits", "c0", **good)
+    Node(data="digits", client_id="c0", **good)
     with pytest.raises(ConfigError, match=message):
-        Node("digits", "c0", **{**good, **changes})
+        Node(data="digits", client_id="c0", **{**good, **changes})
 
 
 # ---- test vectors --------------------------------------------------------------------------------------------------

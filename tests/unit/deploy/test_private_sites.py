@@ -26,11 +26,11 @@ from fedkin_hosts import serve as serve_module
 from fedkin_hosts.client import ClientService
 from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.messages import Clerk
-from fedkin_hosts.node import Node, _duty
+from fedkin_hosts.node import Node
 from fedkin_hosts.participants import Members
 from fedkin_hosts.privacy_budget import Account, OverBudget, PrivacyLimits, Used
 from fedkin_hosts.tensors import bundle
-from fedkin_hosts.worker import Duty, Watch
+from fedkin_hosts.worker import Watch
 from grouped import tables
 from hosttoys import Direct, lines, on_hosts, settings, simulated, sites, taken_home
 from kills import Killed
@@ -321,10 +321,10 @@ def test_limits_by_what_is_said() -> None:
     for limits in (PrivacyLimits(max_metadata_epsilon=1.0), PrivacyLimits(max_epsilon=1.0)):
         for method in (DAPFL(), CFIC()):
             with pytest.raises(ConfigError, match="something exact of their data at joining"):
-                limits.check_words(Privacy(), method, mlp())
-            limits.check_words(Privacy(metadata_epsilon=1.0), method, mlp())
-        limits.check_words(Privacy(), FedAvg(), mlp())
-    PrivacyLimits().check_words(Privacy(), DAPFL(), mlp())
+                limits.check_reports(Privacy(), method, mlp())
+            limits.check_reports(Privacy(metadata_epsilon=1.0), method, mlp())
+        limits.check_reports(Privacy(), FedAvg(), mlp())
+    PrivacyLimits().check_reports(Privacy(), DAPFL(), mlp())
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_a_budget_ends_over_all_runs(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert [refused(line, "update") for line in ours.rounds[2:]] == [{1: "budget"}] * 2
     assert post.sites[101].account.total(1e-5) == budget(2, s)
     assert f"epsilon {budget(1, s):.3g} in run" in caplog.text
-    assert f"--max-epsilon {limits.max_epsilon:g}, so it says no more" in caplog.text
+    assert f"--max-epsilon {limits.max_epsilon:g}, so it is not sent" in caplog.text
 
     post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "disks", limits)
     (tmp_path / "second").mkdir()
@@ -463,7 +463,7 @@ def test_an_account_comes_back_as_it_was(tmp_path: Path) -> None:
     mine.spend("b", 2.0, {1 / 3: 4}, 1e-5)
     mine.release("b", torch.arange(4), 0.5, 1e-5)
     runs = Account(tmp_path, "c0").load()
-    assert runs["a"] == Used(steps={(1.0, 1 / 3): 3, (1.0, 0.1): 2}, answers=1)
+    assert runs["a"] == Used(steps=((1.0, 0.1, 2), (1.0, 1 / 3, 3)), answers=1)
     assert (runs["b"].released, runs["b"].spent(2.0), runs["b"].spent(1.0)) == (0.5, {1 / 3: 4}, {})
     whole = composed([(1.0, 0.1, 2), (1.0, 1 / 3, 3), (2.0, 1 / 3, 4)], 1e-5)
     assert mine.total(1e-5) == whole + 0.5
@@ -471,20 +471,19 @@ def test_an_account_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 # ---- the way of the limits -----------------------------------------------------------------------------------------
-def test_a_node_hands_its_limits_on() -> None:
-    """From the flags to the worker's duty; numbers that are none are refused at once."""
-    node = Node("digits", "c0", max_metadata_epsilon=0.5, min_noise_multiplier=1.0, max_epsilon=8.0, insecure_test=True)
-    duty = _duty(node, Path("folder"))
-    assert (duty.max_metadata_epsilon, duty.min_noise_multiplier, duty.max_epsilon) == (0.5, 1.0, 8.0)
-    for name in ("max_metadata_epsilon", "min_noise_multiplier", "max_epsilon"):
-        for value in (0.0, -1.0, float("nan"), float("inf")):
-            with pytest.raises(ConfigError, match=rf"--{name.replace('_', '-')} must be a number above 0"):
-                Node("digits", "c0", insecure_test=True, **{name: value})
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["max_metadata_epsilon", "min_noise_multiplier", "max_epsilon"])
+def test_a_limit_is_a_number_above_zero(name: str, value: float) -> None:
+    """Else the node does not start."""
+    with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')} "):
+        Node(data="digits", client_id="c0", insecure_test=True, **{name: value})
 
 
 def test_a_worker_keeps_its_limits(tmp_path: Path) -> None:
     """In a process of its own."""
-    watch = Watch(Duty("c0", "digits", str(tmp_path), share=0, min_noise_multiplier=1.0))
+    watch = Watch(
+        Node(client_id="c0", data="digits", folder=tmp_path, insecure_test=True, share=0, min_noise_multiplier=1.0)
+    )
     try:
         clerk = Clerk(settings("fedavg"), Members.load(tmp_path))
         assert watch.ask(clerk.write("hello", 0, 60.0, inline=True)).head["code"] == "settings"

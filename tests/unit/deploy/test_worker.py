@@ -12,15 +12,18 @@ import pytest
 
 from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.messages import Clerk
+from fedkin_hosts.node import Node
 from fedkin_hosts.participants import Members
-from fedkin_hosts.worker import Duty, Watch
+from fedkin_hosts.worker import Watch
 from hosttoys import settings
 
 
 @pytest.fixture(scope="module")
 def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
     """One for all tests: it starts a process when a message comes and none is there, which takes seconds."""
-    made = Watch(Duty("c0", "digits", str(tmp_path_factory.mktemp("disk")), share=0))
+    made = Watch(
+        Node(client_id="c0", data="digits", folder=tmp_path_factory.mktemp("disk"), insecure_test=True, share=0)
+    )
     yield made
     made.close()
 

@@ -316,7 +316,7 @@ class ClientService:
                 "the network built here has other initial values than the server's: other versions of torch, or "
                 "another file of the model"
             )
-        self.limits.check_words(settings.privacy, e.method, e.net)
+        self.limits.check_reports(settings.privacy, e.method, e.net)
         (mine,) = e.laid_out([shard])
         job = e.job(_One(head.client, mine), outcomes=not self.limits.hides_counts, secret=True)
         log.info(

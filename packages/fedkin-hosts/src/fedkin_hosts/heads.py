@@ -122,7 +122,6 @@ LONGEST = 1e6
 MOST_RATES = 64
 """Sampling rates of private training of one client in a run at most: each takes the server a tenth of a second."""
 
-T = TypeVar("T")
 
 # checked here and not by `Meta(pattern=...)`, with which msgspec 0.22 can crash when a process ends
 # (github.com/msgspec/msgspec/issues/717)

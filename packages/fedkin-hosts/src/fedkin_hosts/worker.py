@@ -8,7 +8,6 @@ place, and starts another.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import math
 import multiprocessing
@@ -17,47 +16,20 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
 from multiprocessing.connection import Connection
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from fedkin.core.refusals import OfHost
 from fedkin.display import OneLine
 from fedkin_hosts.heads import BODY_LIMIT, HEAD_LIMIT, WireError, WireMessage, envelope, head_bytes, head_of, refusal
 
+if TYPE_CHECKING:
+    from fedkin_hosts.node import Node
+
 log = logging.getLogger("fedkin.node")
 _START = 120.0  # seconds for a worker to load torch
-
-
-@dataclass(frozen=True)
-class Duty:
-    """The start parameters of a worker.
-
-    Attributes:
-        client: what the site is called.
-        data: its data, see `SiteData`; share and texts likewise.
-        folder: where it keeps its memory.
-        max_metadata_epsilon: what the owner of the data allows, see `PrivacyLimits`; the next two likewise.
-        only_masked, keep_scores, target: likewise.
-        allow_code: code that runs may name, see `Allowed.of`.
-        key: file of the node's private key, which signs its keys for masks.
-        peers: folder of the keys of the clients that its uploads may be added up with.
-    """
-
-    client: str
-    data: str
-    folder: str
-    share: int | None = None
-    texts: tuple[str, ...] = ()
-    max_metadata_epsilon: float | None = None
-    min_noise_multiplier: float | None = None
-    max_epsilon: float | None = None
-    only_masked: bool = False
-    keep_scores: bool = False
-    target: str | None = None
-    allow_code: tuple[str, ...] = ()
-    key: str | None = None
-    peers: str | None = None
 
 
 def send(to: Connection, message: WireMessage) -> None:
@@ -80,8 +52,8 @@ def receive(of: Connection) -> WireMessage:
 class Watch:
     """Passes messages to the worker, one at a time, and ends it when it does not answer in time."""
 
-    def __init__(self, duty: Duty) -> None:
-        self._duty, self._one = duty, threading.Lock()
+    def __init__(self, node: Node) -> None:
+        self._node, self._one = node, threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._to: Connection | None = None
         self._closed = False
@@ -132,7 +104,7 @@ class Watch:
             self._to, there = multiprocessing.Pipe()
             # -P: modules are not imported from the working folder, which -m would search first
             command = [sys.executable, "-P", "-m", "fedkin_hosts.worker"]
-            command += [str(there.fileno()), json.dumps(asdict(self._duty))]
+            command += [str(there.fileno()), msgspec.json.encode(self._node, enc_hook=str).decode()]
             self._process = subprocess.Popen(command, pass_fds=[there.fileno()], stdin=subprocess.DEVNULL)
             there.close()
             if not self._to.poll(_START):
@@ -169,7 +141,7 @@ class Watch:
         return "no exit status"
 
     def _no(self, message: WireMessage, code: OfHost) -> WireMessage:
-        return refusal(message.head, self._duty.client, code)
+        return refusal(message.head, self._node.client_id, code)
 
 
 def main(args: Sequence[str]) -> None:
@@ -179,21 +151,17 @@ def main(args: Sequence[str]) -> None:
     from fedkin.data import SiteData
     from fedkin_hosts.allowed_code import Allowed
     from fedkin_hosts.client import ClientService
-    from fedkin_hosts.masks import Signing
-    from fedkin_hosts.privacy_budget import PrivacyLimits
+    from fedkin_hosts.node import Node
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     torch.set_num_threads(1)  # the same sums as in the simulator, on any machine
-    options = json.loads(args[1])
-    duty = Duty(**{**options, "texts": tuple(options["texts"]), "allow_code": tuple(options["allow_code"])})
-    limits = PrivacyLimits(**{f.name: getattr(duty, f.name) for f in fields(PrivacyLimits)})
-    allowed = Allowed.of(duty.allow_code)
+    node = msgspec.json.decode(args[1], type=Node, dec_hook=lambda kind, text: kind(text))
+    allowed = Allowed.of(node.allow_code)
     allowed.findable()
-    data = SiteData(duty.data, share=duty.share, texts=duty.texts)
-    key, peers = (None if path is None else Path(path) for path in (duty.key, duty.peers))
-    site = ClientService(duty.client, data, Path(duty.folder), limits, allowed, Signing(key, peers))
+    data = SiteData(node.data, share=node.share, texts=node.text)
+    site = ClientService(node.client_id, data, node.folder / "clients", node, allowed, node.signing)
     with Connection(int(args[0])) as of, contextlib.suppress(EOFError, ConnectionError):  # until the node has ended
         send(of, WireMessage({"ready": True}))
         while True:
