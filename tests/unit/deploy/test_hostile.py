@@ -18,7 +18,7 @@ from fedkin.record.result import Result
 from fedkin_hosts import messages as letters_module
 from fedkin_hosts import submitted
 from fedkin_hosts.heads import WireMessage
-from fedkin_hosts.submitted import packed, run_submitted
+from fedkin_hosts.submitted import Submitted, run_submitted
 from fedkin_hosts.tensors import bundle, wire_message
 from hosttoys import Direct, Touch, crafted, lines, on_hosts, same_server, settings, simulated, sites, traced
 from thorough import OF_EVERY_KIND, thorough_except
@@ -458,7 +458,7 @@ def test_whatever_ends_a_run_says_why(
     post = Ends(sites(tmp_path))
     post.error = error
     with pytest.raises(type(error)):
-        run_submitted(post, packed(settings("fedavg"), tmp_path / "run"))
+        run_submitted(post, Submitted.of(settings("fedavg"), tmp_path / "run").word)
     text = (tmp_path / "run" / "failed.txt").read_text(encoding="utf-8")
     assert re.search(words, text.strip()), text
 
@@ -470,7 +470,7 @@ def test_settings_that_the_server_does_not_know_are_said(tmp_path: Path, monkeyp
     table = table_of(s)
     monkeypatch.setattr(submitted, "table_of", lambda of: {**table, "run": {**table["run"], "novelty": 1}})
     with pytest.raises(ConfigError, match="novelty"):
-        run_submitted(Direct({}), packed(s, tmp_path / "run"))
+        run_submitted(Direct({}), Submitted.of(s, tmp_path / "run").word)
     assert "novelty" in (tmp_path / "run" / "failed.txt").read_text(encoding="utf-8")
 
 
@@ -480,6 +480,6 @@ def test_a_run_that_works_again_has_no_failed_txt(tmp_path: Path, monkeypatch: p
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "failed.txt").write_text("the former reason\n")
     s = settings("fedavg", run={"rounds": 1})
-    run_submitted(Direct(sites(tmp_path)), packed(s, tmp_path / "run"))
+    run_submitted(Direct(sites(tmp_path)), Submitted.of(s, tmp_path / "run").word)
     assert not (tmp_path / "run" / "failed.txt").exists()
     assert (tmp_path / "run" / "report.html").exists()

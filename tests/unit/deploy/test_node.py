@@ -38,7 +38,7 @@ def test_a_folder_is_for_one_node(other: str, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(fleet.FleetNode, "serve", serve)
     for _ in range(2):
         with pytest.raises(Ended):
-            run_node(Node("digits", "a", folder=folder, share=0, insecure_test=True), print)
+            run_node(Node(data="digits", client_id="a", folder=folder, share=0, insecure_test=True), print)
 
 
 def test_a_key_that_others_can_read_is_told_of(tmp_path: Path) -> None:

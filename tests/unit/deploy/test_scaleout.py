@@ -24,7 +24,7 @@ from fedkin_hosts.control import Control
 from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.machine import free_port
 from fedkin_hosts.serve import serve
-from fedkin_hosts.submitted import Virtual, command, packed, run_submitted, unpacked, virtual
+from fedkin_hosts.submitted import Submitted, run_submitted
 from hosttoys import Direct, Time, same_server, settings, simulated, sites, through_bytes
 from madeup import about, round_line, written
 
@@ -65,7 +65,7 @@ def test_one_process_for_all_clients_equals_the_simulator(name: str, tmp_path: P
     scaleout._dealt.cache_clear()
     s = settings(name, data={"clients": 4}, hosts={"min_clients": 4})
     folder = tmp_path / "run"
-    ours = serve(s, Actors(packed(s, folder, data="digits"), 4), folder, clock=Time().clock())
+    ours = serve(s, Actors(Submitted.of(s, folder, data="digits").word, 4), folder, clock=Time().clock())
     theirs = simulated(s)
     assert same_server(ours, theirs)
     assert (ours.rounds, ours.clients, ours.relations) == (theirs.rounds, theirs.clients, theirs.relations)
@@ -84,36 +84,24 @@ def test_names_sort_as_numbers(clients: int, first: str, last: str) -> None:
 
 def test_a_run_on_real_hosts_is_not_for_simulated_nodes(tmp_path: Path) -> None:
     """A node of Flower's that somebody started with a partition does not read data that a server names."""
-    word = packed(settings("fedavg"), tmp_path)
-    assert virtual(word) is None
+    word = Submitted.of(settings("fedavg"), tmp_path).word
     with pytest.raises(ConfigError, match="start nodes with fedkin node"):
         scaleout.answer(WireMessage({}), {"partition-id": 0, "num-partitions": 1}, word)
-
-
-def test_a_packed_run_comes_out_again(tmp_path: Path) -> None:
-    """Settings, folder and, for simulated nodes, data survive the way through Flower; other words are refused."""
-    s = settings("fedavg")
-    for word in (packed(s, tmp_path), packed(s, tmp_path, data="digits")):
-        assert unpacked(word) == (s, tmp_path)
-    assert virtual(packed(s, tmp_path, data="digits")) == Virtual(tmp_path, "digits")
-    for bad in ("", "e30=", "W10=", "%%%"):
-        with pytest.raises(ConfigError, match="fedkin submit"):
-            virtual(bad)
 
 
 def test_the_report_says_how_to_submit_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`fedkin run` would simulate what was computed on hosts: summary and report name `fedkin submit`, and its link."""
     s, folder = settings("local", run={"rounds": 1}), tmp_path / "run"
-    word = packed(s, folder, tmp_path / "my link")
-    assert command(word) == f"fedkin submit {folder}/config.toml --link '{tmp_path}/my link'"
+    run = Submitted.of(s, folder, tmp_path / "my link")
+    assert run.command == f"fedkin submit {folder}/config.toml --link '{tmp_path}/my link'"
     monkeypatch.setattr(submitted, "_log_to", lambda stream: None)  # it takes the log away from other tests
-    run_submitted(Direct(sites(tmp_path)), word)
-    assert json.loads((folder / "summary.json").read_text())["command"] == command(word)
-    assert command(word) in html.unescape((folder / "report.html").read_text(encoding="utf-8"))
+    run_submitted(Direct(sites(tmp_path)), run.word)
+    assert json.loads((folder / "summary.json").read_text())["command"] == run.command
+    assert run.command in html.unescape((folder / "report.html").read_text(encoding="utf-8"))
     assert "fedkin run" not in (folder / "report.html").read_text(encoding="utf-8")
-    asked = tyro.cli(Submission, args=shlex.split(command(word))[2:])
+    asked = tyro.cli(Submission, args=shlex.split(run.command)[2:])
     assert (asked.file, asked.link) == (folder / "config.toml", tmp_path / "my link")
-    assert command(packed(s, folder, data="digits")) == f"fedkin submit {folder}/config.toml --ray"
+    assert Submitted.of(s, folder, data="digits").command == f"fedkin submit {folder}/config.toml --ray"
 
 
 @pytest.mark.parametrize("words", [[], ["--link", "my-link"], ["--link", "my link"], ["--ray"]])
@@ -195,9 +183,9 @@ def test_a_submitted_run_that_diverged_ends_with_its_own_code(
 def test_all_clients_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A simulation has as many clients as its data are shared out to, and nobody is late in it."""
     _with_ray(monkeypatch)
-    scale = scaleout.scaled(settings("fedavg", data={"clients": 5}, hosts={"max_samples": 7}))
-    hosts = scale.settings.hosts
-    assert (scale.clients, hosts.min_clients, hosts.min_connected, hosts.max_samples) == (5, 5, 5, 7)
+    waiting, clients = scaleout.scaled(settings("fedavg", data={"clients": 5}, hosts={"max_samples": 7}))
+    hosts = waiting.hosts
+    assert (clients, hosts.min_clients, hosts.min_connected, hosts.max_samples) == (5, 5, 5, 7)
     assert hosts.reply_timeout >= 86400
 
 
@@ -217,7 +205,7 @@ def test_a_cluster_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
     with socket.create_server(("127.0.0.1", 0)) as there:
         for address in (f"127.0.0.1:{there.getsockname()[1]}", "auto", "local", "ray://127.0.0.1:1"):
             monkeypatch.setenv("RAY_ADDRESS", address)
-            assert scaleout.scaled(settings("fedavg")).clients == 3
+            assert scaleout.scaled(settings("fedavg"))[1] == 3
 
 
 def _with_ray(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from fedkin.core import Bundle, ConfigError
 from fedkin.core.refusals import Reason
-from fedkin.experiment.settings import table_of
+from fedkin.experiment.settings import settings_from
 from fedkin_hosts.heads import HEAD_LIMIT, WireError, WireMessage, head_bytes, head_of, refusal
 from fedkin_hosts.messages import Clerk
 from fedkin_hosts.participants import Members
-from fedkin_hosts.submitted import packed, unpacked
+from fedkin_hosts.submitted import Submitted
 from fedkin_hosts.tensors import bundle, wire_message
 from fedkin_hosts.worker import receive, send
 from hosttoys import crafted, settings
@@ -141,10 +141,10 @@ def test_a_submitted_run_survives(tmp_path: Path) -> None:
     """Settings and folder through one word without quotes, spaces or line ends; any other word is refused."""
     s = settings("da-pfl", hosts={"min_clients": 7})
     for name in ("a run", "a run.", "a run..", "a run..."):  # of every length, as its coding goes by threes
-        word = packed(s, tmp_path / name)
-        assert not set(word) & set(" \"'\n={}")
-        again, folder = unpacked(word)
-        assert (table_of(again), folder) == (table_of(s), tmp_path / name)
-    for bad in ("", "x", word[:-8], 7):
+        run = Submitted.of(s, tmp_path / name, data="digits")
+        assert not set(run.word) & set(" \"'\n={}")
+        assert Submitted.read(run.word) == run
+        assert (settings_from(run.settings), run.folder) == (s, str(tmp_path / name))
+    for bad in ("", "x", run.word[:-8], 7, "e30=", "W10=", "%%%"):
         with pytest.raises(ConfigError, match="fedkin submit"):
-            unpacked(bad)
+            Submitted.read(bad)

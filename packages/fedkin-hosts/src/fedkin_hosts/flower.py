@@ -189,7 +189,8 @@ def server_app() -> ServerApp:
 
         word = context.run_config.get("fedkin", "")
         with submitted.says_why(word):
-            post = FlowerPost(grid, submitted.virtual(word) is None, submitted.link_folder(word))
+            run = submitted.Submitted.read(word)
+            post = FlowerPost(grid, run.data is None, Path(run.link) if run.link else None)
         submitted.run_submitted(post, word)
 
     return app

@@ -98,14 +98,18 @@ class PrivacyLimits:
         most, least = self.max_metadata_epsilon or math.inf, self.min_noise_multiplier or -1.0
         masked = not self.only_masked or settings.aggregation.secure
         _require(
-            (reports > most, f"the run has metadata_epsilon = {reports:g}", f"--max-metadata-epsilon {most:g}"),
-            ((-1 if noise is None else noise) < least, f"the run has {training}", f"--min-noise-multiplier {least:g}"),
+            (reports > most, f"the run asks for metadata_epsilon = {reports:g}", f"--max-metadata-epsilon {most:g}"),
+            (
+                (-1 if noise is None else noise) < least,
+                f"the run asks for {training}",
+                f"--min-noise-multiplier {least:g}",
+            ),
             (
                 not noise and self.max_epsilon,
                 f"{training} of the run has no epsilon",
                 f"--max-epsilon {self.max_epsilon}",
             ),
-            (not masked, "the run has uploads without masks (secure = false in [aggregation])", "--only-masked"),
+            (not masked, "the run asks for uploads without masks (secure = false in [aggregation])", "--only-masked"),
         )
 
     def check_method(self, method: Method) -> None:

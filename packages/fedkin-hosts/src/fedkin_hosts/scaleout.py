@@ -15,7 +15,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from fedkin_hosts.control import Control
 from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.machine import answers, environment, free_port, program
 from fedkin_hosts.masks import Signing
-from fedkin_hosts.submitted import Virtual, virtual
+from fedkin_hosts.submitted import Submitted
 
 _SITES: OrderedDict[tuple[Path, int], ClientService] = OrderedDict()
 _MOST_SITES = 64  # clients whose network and data a process keeps in memory at most
@@ -44,15 +43,15 @@ def answer(message: WireMessage, node: Mapping[str, Any], word: object) -> WireM
     Args:
         message: the server's message.
         node: Flower's configuration of the node: its number and the number of nodes.
-        word: the submitted run, as returned by `packed`.
+        word: the submitted run, see `Submitted.word`.
 
     Raises:
         ConfigError: the run was not submitted as a simulation. A real node without a site answers nothing.
     """
-    run = virtual(word)
-    if run is None:
+    run = Submitted.read(word)
+    if run.data is None:
         raise ConfigError("this node has no site, and the run is for real nodes; start nodes with fedkin node")
-    return _site(run, int(node["partition-id"]), int(node["num-partitions"])).answer(message)
+    return _site(Path(run.folder), run.data, int(node["partition-id"]), int(node["num-partitions"])).answer(message)
 
 
 def name_of(number: int, clients: int) -> str:
@@ -60,15 +59,14 @@ def name_of(number: int, clients: int) -> str:
     return f"c{number:0{len(str(clients - 1))}d}"
 
 
-def _site(run: Virtual, number: int, clients: int) -> ClientService:
+def _site(run: Path, data: str, number: int, clients: int) -> ClientService:
     torch.set_num_threads(1)  # the same order of summation as in fedkin's simulator
-    key = run.folder, number
+    key = run, number
     if key not in _SITES:
-        data = SiteData(run.data, share=number, dealer=_dealt)
+        share = SiteData(data, share=number, dealer=_dealt)
         # the simulator's processes belong to the user who submitted the run
         mine, keys = Allowed(everything=True), Signing(simulated=True)
-        folder = run.folder / "clients"
-        _SITES[key] = ClientService(name_of(number, clients), data, folder, allowed=mine, signing=keys)
+        _SITES[key] = ClientService(name_of(number, clients), share, run / "clients", allowed=mine, signing=keys)
         while len(_SITES) > _MOST_SITES:
             _SITES.popitem(last=False)
     _SITES.move_to_end(key)
@@ -80,21 +78,8 @@ _READY_SECONDS = 60.0
 _LOOPBACK = "127.0.0.1"
 
 
-@dataclass(frozen=True)
-class Scale:
-    """A run for Flower's simulator.
-
-    Attributes:
-        settings: settings of the run, which waits for all clients.
-        clients: number of nodes to simulate.
-    """
-
-    settings: Settings
-    clients: int
-
-
-def scaled(settings: Settings) -> Scale:
-    """Return a run of ``fedkin run`` for Flower's simulator.
+def scaled(settings: Settings) -> tuple[Settings, int]:
+    """Return a run of ``fedkin run`` for Flower's simulator, which waits for all clients, and their number.
 
     Raises:
         ConfigError: Ray is not installed.
@@ -102,17 +87,12 @@ def scaled(settings: Settings) -> Scale:
     """
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("Flower's simulator works with Ray, and ray is not installed; pip install 'fedkin[ray]'")
-    _check_cluster(os.environ.get("RAY_ADDRESS", ""))
-    clients = len(federation_of(settings.data, settings.run.seed))
-    waiting = settings.but(min_clients=clients, min_connected=clients, wait_timeout=_DAY, reply_timeout=_DAY)
-    return Scale(waiting, clients)
-
-
-def _check_cluster(address: str) -> None:
-    """Raise `ConfigError` if no program listens there: Ray would try for minutes and only log it."""
+    address = os.environ.get("RAY_ADDRESS", "")
     host, _, port = address.rpartition(":")
-    if host and port.isdigit() and "/" not in host and not answers(host, int(port)):
+    if host and port.isdigit() and "/" not in host and not answers(host, int(port)):  # Ray would try for minutes
         raise ConfigError(f"no Ray cluster at RAY_ADDRESS={address}; start its head, or unset RAY_ADDRESS")
+    clients = len(federation_of(settings.data, settings.run.seed))
+    return settings.but(min_clients=clients, min_connected=clients, wait_timeout=_DAY, reply_timeout=_DAY), clients
 
 
 @contextmanager

@@ -71,9 +71,9 @@ def submit_command(args: list[str]) -> int:
 
     if asked.detach:
         raise ConfigError("Flower's simulator runs as long as this command; omit --detach")
-    scale = scaled(settings)
+    waiting, clients = scaled(settings)
     with simulating_link() as link:
-        return _submitted(scale.settings, folder, link, asked, scale.clients)
+        return _submitted(waiting, folder, link, asked, clients)
 
 
 def _submitted(settings: Settings, folder: Path, link: Control, asked: Submission, nodes: int | None = None) -> int:
