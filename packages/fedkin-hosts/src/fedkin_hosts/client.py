@@ -31,7 +31,7 @@ from fedkin.server.ledger import OutOfStep
 from fedkin_hosts.allowed_code import Allowed, NotAllowed, settings_of, versions
 from fedkin_hosts.client_memory import ClientStore, Kept
 from fedkin_hosts.export import sharing_at, take_home
-from fedkin_hosts.heads import FORMAT, RequestHead, RunSetup, WireError, WireMessage, decode, plain, refusal, stamp
+from fedkin_hosts.heads import FORMAT, RequestHead, RunSetup, WireError, WireMessage, decode, refusal, stamp
 from fedkin_hosts.masks import MaskKeys, MemberTable, Signing, Unmasked, masked
 from fedkin_hosts.privacy_budget import Account, OverBudget, PrivacyLimits, Withheld
 from fedkin_hosts.tensors import bundle, mark, wire_message
@@ -120,10 +120,10 @@ class ClientService:
         return self._no(head, code)
 
     def _no(self, head: Mapping[str, Any] | RequestHead, code: OfHost, **more: Any) -> WireMessage:
-        return refusal(plain(head) if isinstance(head, RequestHead) else head, self.client, code, **more)
+        return refusal(msgspec.to_builtins(head) if isinstance(head, RequestHead) else head, self.client, code, **more)
 
     def _yes(self, head: RequestHead, b: Bundle | None = None, **more: Any) -> WireMessage:
-        return wire_message({**stamp(plain(head), self.client), "ok": True, **more}, b)
+        return wire_message({**stamp(msgspec.to_builtins(head), self.client), "ok": True, **more}, b)
 
     # ---- the steps ------------------------------------------------------------------------------------------------
     def _hello(self, head: RequestHead, of: WireMessage) -> WireMessage:

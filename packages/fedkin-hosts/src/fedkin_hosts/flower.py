@@ -19,10 +19,11 @@ from flwr.serverapp import Grid, ServerApp
 from fedkin.core.refusals import Code
 from fedkin_hosts.heads import (
     BODY_LIMIT,
+    Envelope,
     TooLarge,
     WireError,
     WireMessage,
-    envelope,
+    decode,
     head_bytes,
     head_of,
     reason,
@@ -119,7 +120,7 @@ class FlowerPost:
     def post(self, outgoing: Mapping[int, WireMessage], seconds: float) -> Mapping[int, str]:
         """Send messages to nodes, each to be answered within ``seconds``; return a ticket per accepted message."""
         messages = [
-            Message(to_records(wired), node, _KINDS.get(envelope(wired).kind, "query"), ttl=max(seconds, 1.0))
+            Message(to_records(wired), node, _KINDS.get(decode(wired, Envelope).kind, "query"), ttl=max(seconds, 1.0))
             for node, wired in outgoing.items()
         ]
         tickets = list(self._grid.push_messages(messages))

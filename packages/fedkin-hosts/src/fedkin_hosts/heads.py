@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -33,6 +33,8 @@ _NOTHING: Mapping[str, str | int] = {"kind": "", "run": "", "session": 0, "seq":
 Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 T = TypeVar("T")
+Json: TypeAlias = Mapping[str, Any]
+"""A JSON object."""
 
 
 class WireError(Exception):
@@ -47,7 +49,7 @@ class TooLarge(WireError):
 class WireMessage:
     """A message between server and client: ``head`` is plain JSON, ``body`` the tensors that it names."""
 
-    head: Mapping[str, Any]
+    head: Json
     body: bytes = b""
 
 
@@ -56,7 +58,7 @@ def head_bytes(message: WireMessage) -> bytes:
     return json.dumps(message.head, separators=(",", ":"), allow_nan=False).encode()
 
 
-def head_of(text: bytes | str) -> dict[str, Any]:
+def head_of(text: bytes | str) -> Json:
     """Return a head from its JSON.
 
     Raises:
@@ -92,20 +94,16 @@ def reason(e: BaseException) -> str:
     return one_line(str(e)[:_LONGEST_REASON])
 
 
-def stamp(head: Mapping[str, Any], client: str) -> dict[str, Any]:
+def stamp(head: Json, client: str) -> Json:
     """Return the head of an answer: it identifies the message, by the message's ``head``, and the client.
 
     An entry that the message lacks, or that has another type, is left empty: the answer can be read all the same.
     """
-    echo = {name: head.get(name) for name in _NOTHING}
-    return {
-        "format": FORMAT,
-        "client": client,
-        **{n: v if type(v) is type(_NOTHING[n]) else _NOTHING[n] for n, v in echo.items()},
-    }
+    echo = ((n, head.get(n), empty) for n, empty in _NOTHING.items())
+    return {"format": FORMAT, "client": client, **{n: v if type(v) is type(empty) else empty for n, v, empty in echo}}
 
 
-def refusal(head: Mapping[str, Any], client: str, code: OfHost, **more: Any) -> WireMessage:
+def refusal(head: Json, client: str, code: OfHost, **more: Any) -> WireMessage:
     """Return the answer of a client that cannot do what a message asks: why, and further entries.
 
     Only the code is sent: the text of a client's exception may contain its data.
@@ -182,8 +180,8 @@ class RunSetup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         network: fingerprint of the network; "" before it is known.
     """
 
-    settings: dict[str, Any]
-    card: dict[str, Any] | None = None
+    settings: Json
+    card: Json | None = None
     network: Annotated[str, Meta(max_length=128)] = ""
 
     @property
@@ -265,7 +263,7 @@ class Hello(Accepted, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
 
     versions: Annotated[dict[str, Annotated[str, Meta(max_length=64)]], Meta(max_length=20)]
-    card: dict[str, Any]
+    card: Json
 
 
 class Description(Accepted, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -338,21 +336,6 @@ def decode(message: WireMessage, kind: type[T]) -> T:
         WireError: the head does not fit the type; the text says where.
     """
     return convert(message.head, kind, "its head")
-
-
-def envelope(message: WireMessage) -> Envelope:
-    """Return the part of the head that programs along the message's way need.
-
-    Raises:
-        WireError: an entry has another type.
-    """
-    return decode(message, Envelope)
-
-
-def plain(head: msgspec.Struct) -> dict[str, Any]:
-    """Return a head as plain values; entries equal to their default are left out where the type says so."""
-    found: dict[str, Any] = msgspec.to_builtins(head)
-    return found
 
 
 def code_of(message: WireMessage) -> str | None:

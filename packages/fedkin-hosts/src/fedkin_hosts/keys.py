@@ -11,12 +11,13 @@ import base64
 import ipaddress
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -40,11 +41,12 @@ AUTHORITY_DAYS, SERVER_DAYS = 3650.0, 730.0
 CA, CA_KEY, SERVER, SERVER_KEY = "ca.crt", "ca.key", "server.pem", "server.key"
 PublicKey: TypeAlias = ec.EllipticCurvePublicKey
 PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey
+Key = TypeVar("Key", PublicKey, PrivateKey)
 
 _ALWAYS = ("localhost", "127.0.0.1", "::1")  # added always: the gate and the operator reach the SuperLink by these
 _NAME = re.compile(r"(?![.-])[A-Za-z0-9._-]{1,64}")
 _LABEL = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)")
-_MAKE = "`fedkin keys node FOLDER NAME` makes one"
+_MAKE = "; `fedkin keys node FOLDER NAME` makes one"
 _SKEW = timedelta(days=1)  # the clocks of two hosts may differ
 
 
@@ -110,16 +112,12 @@ def make_server(folder: Path, hosts: Sequence[str], days: float = SERVER_DAYS) -
     """
     names = _names(hosts)
     _absent(folder / name for name in (SERVER, SERVER_KEY))
-    try:
+    again = f"; bring back its {CA} and {CA_KEY}, or make a new one elsewhere: fedkin keys authority FOLDER --host ..."
+    with _readable(f"{folder} has no authority that could sign", again):
         signer = load_pem_private_key((folder / CA_KEY).read_bytes(), password=None)
         ca = x509.load_pem_x509_certificate((folder / CA).read_bytes())
         if not isinstance(signer, PrivateKey) or signer.public_key() != ca.public_key():
             raise ValueError("the authority's key does not belong to its certificate")
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{folder} has no authority that could sign ({error}); bring back its {CA} and {CA_KEY}, "
-            f"or make a new one elsewhere: fedkin keys authority FOLDER --host ..."
-        ) from error
     server, key = _server(ca, signer, names, days)
     _write(folder, {SERVER_KEY: key}, {SERVER: server.public_bytes(Encoding.PEM)})
     return _authority(folder)
@@ -151,13 +149,8 @@ def public_key(path: Path) -> PublicKey:
     Raises:
         ConfigError: the file holds no key on the curve P-384 in OpenSSH's format.
     """
-    try:
-        key = load_ssh_public_key(path.read_bytes())
-        if not isinstance(key, PublicKey) or not isinstance(key.curve, ec.SECP384R1):
-            raise ValueError(f"{type(key).__name__}, expected ecdsa-sha2-nistp384")
-        return key
-    except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"{path} is not a node's public key ({error}); {_MAKE}") from error
+    with _readable(f"{path} is not a node's public key", _MAKE):
+        return _on_p384(load_ssh_public_key(path.read_bytes()), PublicKey)
 
 
 def private_key(path: Path) -> PrivateKey:
@@ -166,13 +159,8 @@ def private_key(path: Path) -> PrivateKey:
     Raises:
         ConfigError: the file holds no key on the curve P-384 in OpenSSH's format, or it has a passphrase.
     """
-    try:
-        key = load_ssh_private_key(path.read_bytes(), None)
-        if not isinstance(key, PrivateKey) or not isinstance(key.curve, ec.SECP384R1):
-            raise ValueError(f"{type(key).__name__}, expected ecdsa-sha2-nistp384")
-        return key
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"{path} is not a node's private key ({error}); {_MAKE}") from error
+    with _readable(f"{path} is not a node's private key", _MAKE):
+        return _on_p384(load_ssh_private_key(path.read_bytes(), None), PrivateKey)
 
 
 def pem(key: PublicKey) -> bytes:
@@ -192,10 +180,8 @@ def certificate(path: Path) -> x509.Certificate:
     Raises:
         ConfigError: the file holds no certificate.
     """
-    try:
+    with _readable(f"{path} is not a certificate in PEM format"):
         return x509.load_pem_x509_certificate(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} is not a certificate in PEM format ({error})") from error
 
 
 def certificate_fingerprint(path: Path) -> str:
@@ -223,6 +209,21 @@ def check_server(folder: Path) -> datetime:
             f"make another: fedkin keys server {typed(folder)} --host HOST"
         )
     return until
+
+
+@contextmanager
+def _readable(problem: str, remedy: str = "") -> Iterator[None]:
+    """Raise `ConfigError` if a key or a certificate cannot be read."""
+    try:
+        yield
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"{problem} ({error}){remedy}") from error
+
+
+def _on_p384(key: object, kind: type[Key]) -> Key:
+    if not isinstance(key, kind) or not isinstance(key.curve, ec.SECP384R1):
+        raise ValueError(f"{type(key).__name__}, expected ecdsa-sha2-nistp384")
+    return key
 
 
 def _authority(folder: Path) -> Authority:
@@ -286,16 +287,14 @@ def _names(hosts: Sequence[str]) -> list[str]:
     if not hosts:
         raise ConfigError("no name or address of the link was given; add --host link.example.org")
     for host in hosts:
-        try:
-            ipaddress.ip_address(host)
-        except ValueError:
-            labels = host.lower().removeprefix("*.").split(".")
-            numbers = all(label.isdigit() for label in labels)  # an address with a typing error
-            if numbers or len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-                raise ConfigError(
-                    f"{host!r} is neither a host's name nor its address; expected something like link.example.org or "
-                    "10.0.0.5, without a port"
-                ) from None
+        labels = host.lower().removeprefix("*.").split(".")
+        numbers = all(label.isdigit() for label in labels)  # an address with a typing error
+        name = len(host) <= 253 and not numbers and all(_LABEL.fullmatch(label) for label in labels)
+        if not name and not isinstance(_alternative(host), x509.IPAddress):
+            raise ConfigError(
+                f"{host!r} is neither a host's name nor its address; expected something like link.example.org or "
+                "10.0.0.5, without a port"
+            )
     return list(dict.fromkeys([*(h.lower() for h in hosts), *_ALWAYS]))
 
 
@@ -309,12 +308,11 @@ def _absent(paths: Iterable[Path]) -> None:
 
 def _write(folder: Path, secret: Mapping[str, bytes], shown: Mapping[str, bytes]) -> None:
     """Write new files, the secret ones readable by their owner only: all of them, or none."""
-    files = [(name, content, 0o600) for name, content in secret.items()]
-    files += [(name, content, 0o644) for name, content in shown.items()]
     written: list[Path] = []
     try:
         private_folder(folder, tighten=False)
-        for name, content, mode in files:
+        for name, content in (*secret.items(), *shown.items()):
+            mode = 0o600 if name in secret else 0o644
             number = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
             written.append(folder / name)
             with os.fdopen(number, "wb") as file:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, TypeVar
 
+import msgspec
+
 from fedkin.core import Bundle, DataError
 from fedkin.core.refusals import Code, Reason
 from fedkin.experiment.settings import Settings, table_of
@@ -122,7 +124,7 @@ class Clerk:
             inline=setup if inline else None,
             pool=None if pool is None else self._pool_head(pool),
         )
-        return wire_message(heads.plain(head), body)
+        return wire_message(msgspec.to_builtins(head), body)
 
     def setup(self) -> heads.RunSetup:
         """Return what all clients of the run have in common, as far as it is known."""

@@ -23,7 +23,17 @@ import msgspec
 
 from fedkin.core.refusals import OfHost
 from fedkin.display import OneLine
-from fedkin_hosts.heads import BODY_LIMIT, HEAD_LIMIT, WireError, WireMessage, envelope, head_bytes, head_of, refusal
+from fedkin_hosts.heads import (
+    BODY_LIMIT,
+    HEAD_LIMIT,
+    Envelope,
+    WireError,
+    WireMessage,
+    decode,
+    head_bytes,
+    head_of,
+    refusal,
+)
 
 if TYPE_CHECKING:
     from fedkin_hosts.node import Node
@@ -62,7 +72,7 @@ class Watch:
         """Return the site's answer, or the report that it died or exceeded the message's deadline."""
         with self._one:
             try:
-                seconds = max(envelope(message).deadline, 0.1)
+                seconds = max(decode(message, Envelope).deadline, 0.1)
             except WireError as e:
                 log.error("a message that cannot be read: %s", e)
                 return self._no(message, "unreadable")
