@@ -129,7 +129,7 @@ class _Desk:
         bad = _damaged(draw, asked)
         if bad is None:
             return
-        _only_refusals(lambda: heads.envelope(bad))
+        _only_refusals(lambda: heads.decode(bad, heads.Envelope))
         _only_refusals(lambda: MemberTable.read(WireMessage({**bad.head, "setup": "", "run": "r", "round": 1})))
         try:
             head = heads.decode(bad, heads.RequestHead)

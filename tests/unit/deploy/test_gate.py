@@ -28,7 +28,7 @@ from fedkin_hosts import keys
 pytest.importorskip("uvicorn", reason="uvicorn comes with fedkin[flower]")
 pytest.importorskip("cryptography", reason="cryptography comes with fedkin[flower]")
 
-from fedkin_hosts.gate import Gate, Limits, client_context, server_context
+from fedkin_hosts.gate import Gate, Limits, server_context
 from fedkin_hosts.signed import AGE_SECONDS, SKEW_SECONDS, Keyring, Unsigned
 from programs import ServedGate
 from standin import FORBIDDEN, Everyone, StandIn, keyring_of, signed
@@ -54,7 +54,7 @@ def gate_of(
 ) -> Gate:
     """A gate in front of a port of this machine, which trusts the same authority there unless told otherwise."""
     serving = server_context(authority.server, authority.server_key)
-    trust = trust or client_context(authority.ca)
+    trust = trust or ssl.create_default_context(cafile=authority.ca)
     return Gate("127.0.0.1", port, serving, f"https://127.0.0.1:{upstream}", trust, keyring, limits)
 
 
@@ -65,7 +65,7 @@ class Site:
         self.link = StandIn(server_context(authority.server, authority.server_key))
         self.seen = self.link.seen
         self.authority = authority
-        self.trust = client_context(authority.ca)
+        self.trust = ssl.create_default_context(cafile=authority.ca)
         self.gate = ServedGate(
             gate_of(authority, self.link.port, Everyone() if keyring is None else keyring, limits, self.trust)
         )
@@ -404,7 +404,7 @@ def test_a_superlink_of_another_authority_is_not_asked(authority: keys.Authority
     """What listens on the inner port without the authority's certificate gets no request."""
     other = Site(keys.make_authority(tmp_path, ["127.0.0.1"]), LIMITS)
     other.gate.stop()
-    trust = client_context(authority.ca)
+    trust = ssl.create_default_context(cafile=authority.ca)
     other.gate = ServedGate(gate_of(other.authority, other.link.port, Everyone(), trust=trust))
     try:
         assert other.post("/v1/fleet/echo", b"x")[0] == 502
@@ -423,7 +423,7 @@ def test_tls_is_a_must(site: Site, tmp_path: Path) -> None:
             answer = b""
     assert b"HTTP" not in answer
     with pytest.raises(ssl.SSLCertVerificationError):
-        site.raw(client_context(keys.make_authority(tmp_path, ["127.0.0.1"]).ca))
+        site.raw(ssl.create_default_context(cafile=keys.make_authority(tmp_path, ["127.0.0.1"]).ca))
     old = ssl.create_default_context(cafile=str(site.authority.ca))
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     with site.raw(old) as link:
@@ -438,7 +438,7 @@ def test_an_expired_certificate_is_refused(tmp_path: Path) -> None:
     try:
         plain = socket.create_connection(("127.0.0.1", gate.port), timeout=300)
         with plain, pytest.raises(ssl.SSLCertVerificationError, match="expired"):
-            client_context(authority.ca).wrap_socket(plain, server_hostname="127.0.0.1")
+            ssl.create_default_context(cafile=authority.ca).wrap_socket(plain, server_hostname="127.0.0.1")
     finally:
         gate.stop()
 
@@ -598,7 +598,7 @@ Strangers = Callable[[Site, list[socket.socket], threading.Event], None]
 
 def answers_beside(site: Site, private: Path, strangers: Strangers, seconds: float) -> Counter[str]:
     """The answers to two registered nodes, which connect anew for each request while strangers do what they do."""
-    trust, ended, answers = client_context(site.authority.ca), threading.Event(), Counter[str]()
+    trust, ended, answers = ssl.create_default_context(cafile=site.authority.ca), threading.Event(), Counter[str]()
     opened: list[socket.socket] = []
 
     def node(key: str) -> None:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fedkin.core import DataError
@@ -45,7 +46,9 @@ def test_what_programs_write_is_read(kind: heads.Kind, written: dict[str, tuple[
     """Letters of every kind and their answers fit their types, and keep their values."""
     asked, answer = written[kind]
     head = heads.decode(asked, heads.RequestHead)
-    assert through_bytes(WireMessage(heads.plain(head))).head == {n: v for n, v in asked.head.items() if v != []}
+    assert through_bytes(WireMessage(msgspec.to_builtins(head))).head == {
+        n: v for n, v in asked.head.items() if v != []
+    }
     assert (head.kind, head.seq, head.setup) == (kind, asked.head["seq"], asked.head["setup"])
     assert (head.inline is not None) == (kind in ("hello", "describe"))
     assert heads.decode(answer, heads.ANSWERS[kind]).seq == answer.head["seq"]

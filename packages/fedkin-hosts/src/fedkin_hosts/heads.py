@@ -41,6 +41,12 @@ class WireError(Exception):
     """A message is invalid: damaged, too large, or malicious."""
 
 
+def require(sound: bool, otherwise: str) -> None:
+    """Raise `WireError` with a text unless a message is sound."""
+    if not sound:
+        raise WireError(otherwise)
+
+
 class TooLarge(WireError):
     """A message has more bytes than `BODY_LIMIT`."""
 
@@ -64,8 +70,7 @@ def head_of(text: bytes | str) -> Json:
     Raises:
         WireError: too long, too deep, not JSON (which has no NaN), or not an object.
     """
-    if len(text) > HEAD_LIMIT:
-        raise WireError(f"a head of {len(text)} bytes, at most {HEAD_LIMIT} are read")
+    require(len(text) <= HEAD_LIMIT, f"a head of {len(text)} bytes, at most {HEAD_LIMIT} are read")
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (ValueError, RecursionError) as e:  # msgspec's errors, and those of texts that are not UTF-8

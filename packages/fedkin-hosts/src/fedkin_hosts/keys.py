@@ -150,7 +150,7 @@ def public_key(path: Path) -> PublicKey:
         ConfigError: the file holds no key on the curve P-384 in OpenSSH's format.
     """
     with _readable(f"{path} is not a node's public key", _MAKE):
-        return _on_p384(load_ssh_public_key(path.read_bytes()), PublicKey)
+        return _on_p384(load_ssh_public_key(path.read_bytes()), PublicKey)  # type: ignore[type-abstract]
 
 
 def private_key(path: Path) -> PrivateKey:
@@ -160,7 +160,7 @@ def private_key(path: Path) -> PrivateKey:
         ConfigError: the file holds no key on the curve P-384 in OpenSSH's format, or it has a passphrase.
     """
     with _readable(f"{path} is not a node's private key", _MAKE):
-        return _on_p384(load_ssh_private_key(path.read_bytes(), None), PrivateKey)
+        return _on_p384(load_ssh_private_key(path.read_bytes(), None), PrivateKey)  # type: ignore[type-abstract]
 
 
 def pem(key: PublicKey) -> bytes:
@@ -272,10 +272,14 @@ def _subject(name: str) -> x509.Name:
 
 
 def _alternative(host: str) -> x509.GeneralName:
+    return x509.DNSName(host) if (address := _address(host)) is None else x509.IPAddress(address)
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return x509.IPAddress(ipaddress.ip_address(host))
+        return ipaddress.ip_address(host)
     except ValueError:
-        return x509.DNSName(host)
+        return None
 
 
 def _secret(key: PrivateKey) -> bytes:
@@ -290,7 +294,7 @@ def _names(hosts: Sequence[str]) -> list[str]:
         labels = host.lower().removeprefix("*.").split(".")
         numbers = all(label.isdigit() for label in labels)  # an address with a typing error
         name = len(host) <= 253 and not numbers and all(_LABEL.fullmatch(label) for label in labels)
-        if not name and not isinstance(_alternative(host), x509.IPAddress):
+        if not name and _address(host) is None:
             raise ConfigError(
                 f"{host!r} is neither a host's name nor its address; expected something like link.example.org or "
                 "10.0.0.5, without a port"

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from pathlib import Path
 from fedkin.core.errors import ConfigError, EngineError, command_line
 from fedkin.display import OneLine, printable
 from fedkin_hosts.control import Control
-from fedkin_hosts.gate import Gate, Limits, client_context, server_context
+from fedkin_hosts.gate import Gate, Limits, server_context
 from fedkin_hosts.keys import CA, SERVER, SERVER_KEY, PublicKey, check_server, fingerprint, pem, public_key
 from fedkin_hosts.machine import answers, environment, free_port, listening, locked, private_folder, program
 from fedkin_hosts.signed import Keyring
@@ -123,7 +124,10 @@ class Link:
         if not settings.insecure_test:
             check_server(keys)
             private_folder(settings.node_folder, tighten=False)
-            context, trust = server_context(keys / SERVER, keys / SERVER_KEY), client_context(keys / CA)
+            context, trust = (
+                server_context(keys / SERVER, keys / SERVER_KEY),
+                ssl.create_default_context(cafile=keys / CA),
+            )
             host, upstream = settings.host or "0.0.0.0", f"https://{self.inner}"
             where, limits = (host, settings.port), settings.limits
             self.gate = Gate(*where, context, upstream, trust, self.keyring, limits, self._log.getChild("gate"))

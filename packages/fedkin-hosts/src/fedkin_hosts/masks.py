@@ -39,7 +39,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from fedkin.core import Bundle, ConfigError
 from fedkin.core.refusals import OfHost
 from fedkin.privacy.secure_sum import LEAST, MOST
-from fedkin_hosts.heads import PoolHead, WireError, WireMessage, convert
+from fedkin_hosts.heads import PoolHead, WireError, WireMessage, convert, require
 from fedkin_hosts.keys import PrivateKey, PublicKey, private_key, public_key
 
 
@@ -86,11 +86,10 @@ class MemberTable:
         """
         head = of.head
         listed = convert(head.get("pool"), PoolHead, "the table of those whose uploads are added up").members
-        if len(listed) < LEAST:
-            raise WireError(f"a sum of {len(listed)} uploads; at least {LEAST} are needed")
+        require(len(listed) >= LEAST, f"a sum of {len(listed)} uploads; at least {LEAST} are needed")
         members = tuple(sorted((m.number, m.key, m.weight) for m in listed))
-        if len({m.number for m in listed}) < len(members) or len({m.key for m in listed}) < len(members):
-            raise WireError("a member is listed twice, or two have one key")
+        different = min(len({m.number for m in listed}), len({m.key for m in listed}))
+        require(different == len(members), "a member is listed twice, or two have one key")
         steers = json.dumps([head["setup"], head.get("tensors")])
         asked = hashlib.sha256(steers.encode() + of.body).hexdigest()
         signed = {m.number: (m.name, m.signature) for m in listed if m.signature}
