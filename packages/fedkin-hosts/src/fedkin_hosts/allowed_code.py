@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
+import fedkin
 from fedkin.core import ConfigError, Method
 from fedkin.core.refusals import Reason
 from fedkin.core.settings import DataSettings, read_settings
@@ -56,16 +57,13 @@ class Allowed:
         """
         modules, files = list[str](), dict[str, Path]()
         for word in words:
-            if not word.endswith(".py"):
-                if not all(part.isidentifier() for part in word.split(".")):
-                    raise ConfigError(
-                        f"--allow-code {word}: expected a package (team), a module (team.nets) or a file (./nets.py)"
-                    )
-                modules.append(word)
-                continue
             file = Path(word).expanduser().resolve()
-            _require_module_file(file, word, files)
-            files[file.stem] = file
+            if why := _unfit_file(file, files) if word.endswith(".py") else _unfit_module(word):
+                raise ConfigError(f"--allow-code {word}: {why}")
+            if word.endswith(".py"):
+                files[file.stem] = file
+            else:
+                modules.append(word)
         return cls(tuple(modules), files)
 
     def covers(self, module: str) -> bool:
@@ -134,21 +132,26 @@ class _Files(MetaPathFinder):
         return None if file is None else importlib.util.spec_from_file_location(fullname, file)
 
 
-def _require_module_file(file: Path, word: str, others: Mapping[str, Path]) -> None:
-    """Raise `ConfigError` if a file cannot become a module of its name."""
+def _unfit_module(word: str) -> str:
+    """Return why a text is not the name of a module; "" if it is."""
+    name = all(part.isidentifier() for part in word.split("."))
+    return "" if name else "expected a package (team), a module (team.nets) or a file (./nets.py)"
+
+
+def _unfit_file(file: Path, others: Mapping[str, Path]) -> str:
+    """Return why a file cannot become a module of its name; "" if it can."""
+    name = file.stem
     if not file.is_file():
-        raise ConfigError(f"--allow-code {word}: there is no file {file}")
-    if not file.stem.isidentifier():
-        raise ConfigError(
-            f"--allow-code {word}: runs name a file by its name without .py, and {file.stem} cannot be the name of a "
-            "module; use messages, digits and _ only"
-        )
-    if others.get(file.stem, file) != file:
-        raise ConfigError(f"--allow-code {word}: {others[file.stem]} has the same name; rename one of the two")
-    taken = file.stem in sys.stdlib_module_names or file.stem == "__main__"
-    there = None if taken else importlib.util.find_spec(file.stem)
+        return f"there is no file {file}"
+    if not name.isidentifier():
+        return f"{name}, as which runs would name it, is no name of a module; use letters, digits and _ only"
+    if others.get(name, file) != file:
+        return f"{others[name]} has the same name; rename one of the two"
+    taken = name in sys.stdlib_module_names or name == "__main__"
+    there = None if taken else importlib.util.find_spec(name)
     if taken or (there is not None and there.origin != str(file)):
-        raise ConfigError(f"--allow-code {word}: a module {file.stem} is installed already; give the file another name")
+        return f"a module {name} is installed already; give the file another name"
+    return ""
 
 
 def settings_of(table: Mapping[str, Any], allowed: Allowed | None = None) -> Settings:
@@ -169,22 +172,17 @@ def settings_of(table: Mapping[str, Any], allowed: Allowed | None = None) -> Set
         require_installed(name)
         if is_import_path(name):
             (allowed or Allowed()).load(name, f"[{part}] {key}")
-            _require_same(name, asked.code.get(part))
+            code = asked.code.get(part)
+            if code is not None and code != CodeRef(name).fingerprint():
+                raise ConfigError(
+                    f"{name} differs between this node and the server; install the same version of its package on "
+                    "both, and start this node again"
+                )
     if asked.model.init_weights is not None:
         raise ConfigError(f"{where}: [model] init_weights names a file, which no run can choose on this machine")
     # a client uses its own data: it must not look on its disk for a path that the server names
     elsewhere = {**table, "data": {**table.get("data", {}), "data": DataSettings().data}}
     return settings_from(elsewhere, where).but(data=asked.data)
-
-
-def _require_same(name: str, code: str | None) -> None:
-    """Raise `ConfigError` if the sender has another version of a user-defined method or network; ``code`` is the
-    fingerprint of the sender's."""
-    if code is not None and code != CodeRef(name).fingerprint():
-        raise ConfigError(
-            f"{name} differs between this node and the server; install the same version of its package on both, and "
-            "start this node again"
-        )
 
 
 def require_installed(*names: str) -> None:
@@ -206,43 +204,27 @@ def versions(method: Method) -> dict[str, str]:
     """Return the versions of fedkin, flwr and torch, and fingerprints of fedkin's engine and of the method's text."""
     return {
         "fedkin": __version__,
-        "flwr": _installed("flwr"),
+        "flwr": version("flwr"),
         "torch": torch.__version__.partition("+")[0],
         "engine": _engine(),
         "method": _text_of(method),
     }
 
 
-def unlike(theirs: object, ours: dict[str, str]) -> Reason | None:
+def unlike(theirs: Mapping[str, str], ours: Mapping[str, str]) -> Reason | None:
     """Return the differences with both values; None if there are none."""
-    if not isinstance(theirs, dict):
-        return Reason("versions", value="it does not report them")
-    sent = {
-        name: str(theirs.get(name, "none"))[:64]
-        for name in ("fedkin", "flwr", "torch", "method", "engine")
-    }  # fmt: skip
     names = {"engine": "the text of fedkin's engine", "method": "the text of the method"}
     parts = [
-        f"{names.get(name, name)} is {sent[name]} there and {ours[name]} here"
-        for name in sent
-        if sent[name] != ours[name]
+        f"{names.get(name, name)} is {theirs.get(name, 'none')} there and {ours[name]} here"
+        for name in ("fedkin", "flwr", "torch", "method", "engine")
+        if theirs.get(name, "none") != ours[name]
     ]
     return Reason("versions", value=f"{'; '.join(parts)}; install the same on both") if parts else None
 
 
-def _installed(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "none"
-
-
 @cache
 def _engine() -> str:
-    spec = importlib.util.find_spec("fedkin")
-    assert spec is not None
-    assert spec.origin is not None
-    root = Path(spec.origin).parent
+    root = Path(fedkin.__file__).parent
     files = sorted(path for part in _PARTS for path in (root / part).rglob("*.py"))
     return _digest(*(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() for path in files))
 

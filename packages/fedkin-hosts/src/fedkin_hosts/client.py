@@ -33,7 +33,7 @@ from fedkin_hosts.client_memory import ClientStore, Kept
 from fedkin_hosts.export import sharing_at, take_home
 from fedkin_hosts.heads import FORMAT, RequestHead, RunSetup, WireError, WireMessage, decode, refusal, stamp
 from fedkin_hosts.masks import MaskKeys, MemberTable, Signing, Unmasked, masked
-from fedkin_hosts.privacy_budget import Account, OverBudget, PrivacyLimits, Withheld
+from fedkin_hosts.privacy_budget import Account, OverBudget, PrivacyLimits
 from fedkin_hosts.tensors import bundle, mark, wire_message
 
 log = logging.getLogger("fedkin.site")
@@ -110,9 +110,6 @@ class ClientService:
         if isinstance(e, Unmasked):
             log.warning("round %s: %s", head.get("round"), e)
             return self._no(head, e.code, **e.more)
-        if isinstance(e, Withheld):
-            log.info("%s", e)
-            return self._no(head, "keeps-scores")
         if isinstance(e, OverBudget):
             self._over.add((str(head.get("run")), str(head.get("kind"))))
         kind, code, words = next(line for line in _CODES if isinstance(e, line[0]))
@@ -121,6 +118,10 @@ class ClientService:
 
     def _no(self, head: Mapping[str, Any] | RequestHead, code: OfHost, **more: Any) -> WireMessage:
         return refusal(msgspec.to_builtins(head) if isinstance(head, RequestHead) else head, self.client, code, **more)
+
+    def _withheld(self, head: RequestHead) -> WireMessage:
+        log.info("no results of an evaluation leave: this node was started with --keep-scores")
+        return self._no(head, "keeps-scores")
 
     def _yes(self, head: RequestHead, b: Bundle | None = None, **more: Any) -> WireMessage:
         return wire_message({**stamp(msgspec.to_builtins(head), self.client), "ok": True, **more}, b)
@@ -152,7 +153,7 @@ class ClientService:
         epsilon, delta = self._privacy(head).metadata_epsilon, self._privacy(head).delta
         hidden = epsilon is not None and self.limits.max_metadata_epsilon is not None
         if self.limits.keep_scores and head.kind == "consult" and not hidden:  # figures of models on held-out samples
-            raise Withheld("no figures before an evaluation leave: this node was started with --keep-scores")
+            return self._withheld(head)
         kept, job = self._kept(head), self._job_of(head)
         if epsilon is not None:
             job = replace(job, choice_noise=lambda _, j, of: self.account.choose(head.run, j, of, epsilon, delta))
@@ -193,7 +194,7 @@ class ClientService:
 
     def _evaluate(self, head: RequestHead, of: WireMessage) -> WireMessage:
         if self.limits.keep_scores:
-            raise Withheld("no results of an evaluation leave: this node was started with --keep-scores")
+            return self._withheld(head)
         kept = self._kept(head)
         answer, reply = self._perform(self._job_of(head), head, of, kept.ledger.state(head.ack)), Bundle()
         self._reported[head.run] = head.round, answer.reply.test
@@ -292,8 +293,7 @@ class ClientService:
         return {"spent": [[rate, n] for rate, n in used.spent(privacy.noise_multiplier).items()]}
 
     def _perform(self, job: Job, head: RequestHead, of: WireMessage, state: Bundle) -> Answer:
-        if head.kind == "hello":
-            raise WireError("hello is not a step of a method")
+        assert head.kind != "hello"
         if (head.run, head.kind) in self._over:
             raise OverBudget(f"no further answers to run {head.run}: its budget is spent")
         task = Task(head.kind, head.client, head.round, bundle(of), state)

@@ -72,9 +72,6 @@ class LinkSettings:
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        for name, port in (("port", self.port), ("inner port", self.inner_port)):
-            if not 0 <= port <= 65535:
-                raise ConfigError(f"{name} must be 0 to 65535, got {port}")
         if self.insecure_test and self.host not in (None, LOOPBACK, "localhost"):
             raise ConfigError(
                 f"--insecure-test is for this machine only, without TLS and keys: --host must be {LOOPBACK}, got "

@@ -67,18 +67,13 @@ def require_flower() -> None:
         ConfigError: it is not.
     """
     os.environ.update(SWITCHES)
-    try:
+    version = "not installed"
+    with suppress(metadata.PackageNotFoundError):
         version = metadata.version("flwr")
-    except metadata.PackageNotFoundError as error:
-        raise ConfigError(f"real hosts are reached through Flower, and flwr is not installed; {INSTALL}") from error
-    digits = [part for part in version.split(".")[:2] if part.isdigit()]
-    if not _OLDEST <= tuple(map(int, digits)) < _TOO_NEW:
-        raise ConfigError(f"flwr is {version}; this fedkin works with {supported()}; {INSTALL}")
-
-
-def supported() -> str:
-    """Return the supported versions of flwr as a requirement: ``flwr>=1.40,<1.43``."""
-    return "flwr>=" + ".".join(map(str, _OLDEST)) + ",<" + ".".join(map(str, _TOO_NEW))
+    digits = [int(part) for part in version.split(".")[:2] if part.isdigit()]
+    if not _OLDEST <= tuple(digits) < _TOO_NEW:
+        least, most = (".".join(map(str, bound)) for bound in (_OLDEST, _TOO_NEW))
+        raise ConfigError(f"flwr is {version}; this fedkin works with flwr>={least},<{most}; {INSTALL}")
 
 
 def _beside() -> Path:

@@ -117,16 +117,25 @@ class MemberTable:
             Unmasked: it has masked for this round before, other members received another key, or its weight is more
                 than `MOST` of all.
         """
-        if self.round <= last:
-            raise Unmasked("masked")
-        if (number, key) not in [(i, public) for i, public, _ in self.members]:
-            raise Unmasked("new-key", public=key, **({"signature": signature} if signature else {}))
-        if (weight := self.weight(number)) > MOST * self.total:
-            raise Unmasked(
-                "settings",
-                f"this client's weight is {weight:g} of {self.total:g}, and with more than {MOST:g} of all its upload "
-                f"could be read from the sum; ask the link's operator for [hosts] max_share = {MOST:g} or less",
-            )
+        weight = next((weight for i, _, weight in self.members if i == number), 0.0)
+        for refused, why in (
+            (self.round <= last, Unmasked("masked")),
+            (
+                (number, key) not in [(i, public) for i, public, _ in self.members],
+                Unmasked("new-key", public=key, **({"signature": signature} if signature else {})),
+            ),
+            (
+                weight > MOST * self.total,
+                Unmasked(
+                    "settings",
+                    f"this client's weight is {weight:g} of {self.total:g}, and with more than {MOST:g} of all its "
+                    "upload could be read from the sum; ask the link's operator for "
+                    f"[hosts] max_share = {MOST:g} or less",
+                ),
+            ),
+        ):
+            if refused:
+                raise why
 
 
 _BLOCK = 1 << 20  # bytes of a stream made at a time

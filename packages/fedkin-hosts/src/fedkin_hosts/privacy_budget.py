@@ -49,10 +49,6 @@ class OverBudget(Exception):
     """An answer would take more from the data than their owner allows."""
 
 
-class Withheld(Exception):
-    """An answer that the owner does not allow."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class PrivacyLimits:
     """Limits that the owner of the data sets for all runs; the fields are flags of ``fedkin node``.

@@ -118,12 +118,8 @@ def _require_possible(settings: Settings) -> None:
 def _only_simulated(settings: Settings) -> None:
     """Raise `ConfigError` for settings that simulate what happens by itself on real hosts."""
     run = settings.run
-    if run.dropout > 0:
-        found = f"[run] dropout = {run.dropout!r}"
-    elif run.late_joiners is not None:
-        found = f"[run] late_joiners = {run.late_joiners!r}"
-    elif run.attack != "none":
-        found = f"[run] attack = {run.attack!r}"
-    else:
-        return
-    raise ConfigError(f"{found} simulates something that happens by itself on real hosts; leave it out")
+    for name, absent in (("dropout", 0), ("late_joiners", None), ("attack", "none")):
+        if (value := getattr(run, name)) != absent:
+            raise ConfigError(
+                f"[run] {name} = {value!r} simulates something that happens by itself on real hosts; leave it out"
+            )
