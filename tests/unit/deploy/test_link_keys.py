@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import shutil
 from pathlib import Path
@@ -16,6 +15,7 @@ from fedkin_hosts import keys
 from fedkin_hosts.control import Control, RegisteredNode
 from fedkin_hosts.link import Link, LinkSettings
 from fedkin_hosts.machine import listening
+from refusals import refuses
 
 
 class Operator(Control):
@@ -110,7 +110,7 @@ def test_a_replaced_key(site: Site) -> None:
     assert site.operator.revoke("n1").count("SHA256:") == 2
     assert site.look() == []
     assert "stays shut out" in site.said[0]
-    with pytest.raises(ConfigError, match="no node 'n1'"):
+    with refuses(ConfigError, "'n1'"):
         site.operator.revoke("n1")
 
 
@@ -143,7 +143,7 @@ def test_what_is_no_link(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as none:
         Control.at(folder)
     assert shlex.split(str(none.value).partition("start one there: ")[2]) == ["fedkin", "link", str(folder)]
-    with pytest.raises(ConfigError, match=re.escape(f"fedkin keys authority '{folder}' --host")):
+    with refuses(ConfigError, f"fedkin keys authority '{folder}' --host"):
         keys.check_server(folder)
 
 
@@ -157,5 +157,5 @@ def test_a_taken_port_names_its_flag(tmp_path: Path) -> None:
             "--host or --port": LinkSettings(tmp_path, host="127.0.0.1", port=port, inner_port=0),
             "--port": LinkSettings(tmp_path, port=port, insecure_test=True),
         }.items():
-            with pytest.raises(ConfigError, match=rf"cannot listen on .* port {port} .*; choose another {flag}$"):
+            with refuses(ConfigError, f"port {port}", f"another {flag}"):
                 Link(settings)

@@ -23,7 +23,7 @@ from fedkin_hosts.participants import Members
 from fedkin_hosts.privacy_budget import PrivacyLimits
 from fedkin_hosts.tensors import bundle, wire_message
 from fedkin_hosts.worker import Watch
-from hosttoys import Direct, altered, on_hosts, settings, sites, with_setup
+from hosttoys import Direct, altered, bare, on_hosts, settings, sites, with_setup
 
 
 def hello(folder: Path, **tables: Mapping[str, Any]) -> WireMessage:
@@ -41,7 +41,7 @@ def test_no_other_method_reads_what_a_client_keeps(tmp_path: Path, caplog: pytes
         if client == "c1" and of.head["kind"] == "update" and of.head["round"] == 2:
             told = table_of(settings("fedamp", training={"lr": 1e-30, "epochs": 1, "batch_size": 16}))
             other = with_setup(of, {**post.setups[of.head["setup"]], "settings": told})
-            head = {n: v for n, v in other.head.items() if n != "tensors"}
+            head = bare(other)
             head |= {"ack": of.head["seq"], "seq": of.head["seq"] + 1, "round": 3}
             stolen.append(post.ask(client, wire_message(head, Bundle(model=bundle(of).model, pull=torch.tensor(0.0)))))
         return answer

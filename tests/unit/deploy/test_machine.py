@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 from fedkin.core.errors import ConfigError
 from fedkin_hosts.machine import locked
+from refusals import refuses
 
 
 def test_a_folder_is_for_one(tmp_path: Path) -> None:
     """The text names what runs there, its process and the remedy; afterwards the folder is free."""
-    already = rf"a node runs in {tmp_path} already \(process {os.getpid()} on .*, or choose another"
     with (
         locked(tmp_path, "a node", "choose another"),
-        pytest.raises(ConfigError, match=already),
+        refuses(ConfigError, "a node", tmp_path, os.getpid(), "choose another"),
         locked(tmp_path, "a node", "choose another"),
     ):
         pass

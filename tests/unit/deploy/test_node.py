@@ -15,6 +15,7 @@ from fedkin.storage.files import open_to_others
 from fedkin_hosts import fleet
 from fedkin_hosts import node as nodes
 from fedkin_hosts.node import Node, run_node
+from refusals import refuses
 
 
 class Ended(Exception):
@@ -30,9 +31,8 @@ def test_a_folder_is_for_one_node(other: str, tmp_path: Path, monkeypatch: pytes
     folder = tmp_path / "node"
 
     def serve(self: Any) -> None:
-        already = rf"^a node runs in {folder} already \(process {os.getpid()} on .*choose another folder with --folder$"
-        with pytest.raises(ConfigError, match=already):
-            run_node(Node("digits", other, folder=folder, share=1, insecure_test=True), print)
+        with refuses(ConfigError, folder, os.getpid(), "--folder"):
+            run_node(Node(data="digits", client_id=other, folder=folder, share=1, insecure_test=True), print)
         raise Ended
 
     monkeypatch.setattr(fleet.FleetNode, "serve", serve)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from fedkin.core import RunFolderError
 from fedkin.data import SiteData, federation_of
 from fedkin_hosts.client import ClientService
 from fedkin_hosts.heads import WireMessage
@@ -23,6 +21,7 @@ from fedkin_hosts.participants import Members
 from fedkin_hosts.privacy_budget import Account, OverBudget, PrivacyLimits
 from fedkin_hosts.tensors import bundle
 from hosttoys import Direct, on_hosts, settings, sites
+from refusals import refuses
 
 
 @pytest.fixture
@@ -65,7 +64,7 @@ def test_the_total_of_counts_is_exact_and_says_both_numbers(tmp_path: Path) -> N
     for run in ("b", "c"):
         mine.release(run, torch.arange(10), 0.1, 1e-5)
     before = mine.path.read_bytes()
-    with pytest.raises(OverBudget, match=r"epsilon would be 0\.4 by reports .*--max-metadata-epsilon 0\.3"):
+    with refuses(OverBudget, "0.4", "--max-metadata-epsilon 0.3"):
         mine.release("d", torch.arange(10), 0.1, 1e-5)
     assert mine.path.read_bytes() == before
     assert torch.equal(mine.release("a", torch.arange(10), 0.1, 1e-5), first)
@@ -186,17 +185,6 @@ def test_a_damaged_account_stops_private_answers(describe: WireMessage, tmp_path
     assert f"{site.account.path} is damaged (its digest does not fit)" in caplog.text
     assert "restored from a backup" in caplog.text
     assert '"released": 0.0' in site.account.path.read_text()
-
-
-@pytest.mark.parametrize("format", [1, 2, 3, "2", None])
-def test_an_account_without_its_digest_is_damaged(format: object, tmp_path: Path) -> None:
-    """Whatever format it says it has: no entry counts that a digest does not cover."""
-    mine = Account(tmp_path, "c0")
-    mine.spend("a", 1.0, {0.1: 3}, 1e-5)
-    runs = json.loads(mine.path.read_text())["runs"]
-    mine.path.write_text(json.dumps({"format": format, "runs": runs}))
-    with pytest.raises(RunFolderError, match=r"is damaged .*restored from a backup"):
-        mine.load()
 
 
 def test_a_link_to_a_missing_disk_is_not_an_empty_account(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from fedkin_hosts.submitted import Submitted
 from fedkin_hosts.tensors import bundle, wire_message
 from fedkin_hosts.worker import receive, send
 from hosttoys import crafted, settings
+from refusals import refuses
 
 TYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool]
 
@@ -120,7 +121,7 @@ def test_heads_that_are_none(text: str | bytes) -> None:
 
 def test_no_nan_in_a_head() -> None:
     """JSON has none; a program that made one is at fault, and finds out."""
-    with pytest.raises(ValueError, match="JSON compliant"):
+    with refuses(ValueError, "JSON compliant"):
         head_bytes(WireMessage({"accuracy": math.nan}))
 
 
@@ -146,5 +147,5 @@ def test_a_submitted_run_survives(tmp_path: Path) -> None:
         assert Submitted.read(run.word) == run
         assert (settings_from(run.settings), run.folder) == (s, str(tmp_path / name))
     for bad in ("", "x", run.word[:-8], 7, "e30=", "W10=", "%%%"):
-        with pytest.raises(ConfigError, match="fedkin submit"):
+        with refuses(ConfigError, "fedkin submit"):
             Submitted.read(bad)
