@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -108,6 +108,16 @@ class Site:
             return answer.status, answer.read(), answer.headers
         finally:
             link.close()
+
+
+@contextmanager
+def standing(authority: keys.Authority, limits: Limits = LIMITS, keyring: Keyring | None = None) -> Iterator[Site]:
+    """A site of its own for one test."""
+    site = Site(authority, limits, keyring)
+    try:
+        yield site
+    finally:
+        site.close()
 
 
 @pytest.fixture(scope="module")
@@ -313,8 +323,7 @@ def test_slow_clients_are_let_go(authority: keys.Authority) -> None:
     """A head that does not end and an idle connection end without an answer; a body that stalls and one that trickles
     get 408."""
     short = replace(LIMITS, head_seconds=0.3, stall_seconds=0.2, request_seconds=0.4)
-    site = Site(authority, short)
-    try:
+    with standing(authority, short) as site:
         for head in (b"", b"POST /v1/fl", CALL):
             assert site.say(head) == (0, b"")
         assert site.say(CALL + b"Content-Length: 10\r\n\r\nabc")[0] == 408
@@ -331,8 +340,6 @@ def test_slow_clients_are_let_go(authority: keys.Authority) -> None:
                 trickle(link, CALL[:-2] + b"a" * 1000)
         assert [size for _, _, size in site.seen] == [2]
         assert site.gate.refused[408] == 2
-    finally:
-        site.close()
 
 
 def wrong(records: list[logging.LogRecord]) -> list[str]:
@@ -361,12 +368,9 @@ def test_a_body_that_breaks_is_no_request(
 ) -> None:
     """Odd chunks, of nodes and of strangers, also while a refusal is on its way: the SuperLink gets no whole request,
     the connection ends, and the gate does not stumble."""
-    site = Site(authority, replace(LIMITS, stall_seconds=0.1), Keyring() if head else Everyone())
-    try:
-        with suppress(OSError):
-            site.say(CALL + head + pieces[0], *pieces[1:])
-    finally:
-        site.close()
+    limits, keyring = replace(LIMITS, stall_seconds=0.1), Keyring() if head else Everyone()
+    with standing(authority, limits, keyring) as site, suppress(OSError):
+        site.say(CALL + head + pieces[0], *pieces[1:])
     assert site.seen == []
     assert site.gate.refused.total() > 0
     assert wrong(caplog.records) == []
@@ -374,11 +378,8 @@ def test_a_body_that_breaks_is_no_request(
 
 def test_an_unsigned_request_is_not_asked_for_its_body(authority: keys.Authority) -> None:
     """A client that waits for leave to send its body gets the refusal instead."""
-    site = Site(authority, LIMITS, Keyring())
-    try:
+    with standing(authority, LIMITS, Keyring()) as site:
         status, got = site.say(CALL + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n")
-    finally:
-        site.close()
     assert (status, got.count(b"HTTP/1.1 ")) == (401, 1)
 
 
@@ -667,11 +668,8 @@ def test_strangers_cost_nodes_no_request(
     """Each request of registered nodes is answered, whatever connections without a key come and go, and nothing goes
     wrong within the gate."""
     limits = Limits(strangers=16, head_seconds=0.3 if strangers is waves else 10.0)
-    site = Site(authority, limits, keyring_of(*private.glob("*.pub")))
-    try:
+    with standing(authority, limits, keyring_of(*private.glob("*.pub"))) as site:
         answers = answers_beside(site, private, strangers, seconds)
-    finally:
-        site.close()
     assert answers.keys() == {"200 x"}, answers
     assert answers.total() > seconds
     assert strangers is waves or site.gate.refused[503] > 0

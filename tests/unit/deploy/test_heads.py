@@ -17,7 +17,7 @@ from fedkin_hosts.messages import Clerk, OtherKey, OtherUpload, Reply, attempt
 from fedkin_hosts.node import Node
 from fedkin_hosts.participants import Members
 from fedkin_hosts.worker import Watch
-from hosttoys import Direct, crafted, on_hosts, settings, sites, through_bytes
+from hosttoys import Direct, Heard, crafted, on_hosts, settings, sites, through_bytes
 
 STAMP = {"format": 1, "client": "c0", "kind": "update", "run": "r", "session": 1, "seq": 1}
 BODY = crafted("model", "F32", [2], bytes(8))
@@ -26,16 +26,10 @@ BODY = crafted("model", "F32", [2], bytes(8))
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[WireMessage, WireMessage]]:
     """A message of every kind and its answer, as they are between programs of one run."""
-    found: dict[str, tuple[WireMessage, WireMessage]] = {}
-
-    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
-        answer = post.ask(client, of)
-        found[of.head["kind"]] = through_bytes(of), through_bytes(answer)
-        return answer
-
-    folder = tmp_path_factory.mktemp("heads")
+    folder, heard = tmp_path_factory.mktemp("heads"), Heard(*heads.ANSWERS)
     s = settings("fedrep", run={"rounds": 1}, aggregation={"secure": True})
-    on_hosts(s, folder, Direct(sites(folder), touch=touch))
+    on_hosts(s, folder, Direct(sites(folder), touch=heard))
+    found = {of.head["kind"]: (through_bytes(of), through_bytes(answer)) for _, _, of, answer in heard.found}
     for kind in ("survey", "consult"):
         found[kind] = WireMessage({**found["evaluate"][0].head, "kind": kind}), WireMessage({**STAMP, "ok": True})
     return found

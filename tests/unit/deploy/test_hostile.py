@@ -370,11 +370,10 @@ def test_an_upload_of_ten_thousand_times_the_length_stops_nobody(name: str, tmp_
     its uploads had been lost."""
 
     def touch(post: Direct, who: str, of: WireMessage) -> WireMessage:
-        answer = post.ask(who, of)
-        if (who, of.head["kind"]) != ("c1", "update") or of.head["round"] == 1:
-            return answer
-        b = Bundle({n: t * 1e4 if t.is_floating_point() else t for n, t in bundle(answer).items()})
-        return wire_message(bare(answer), b)
+        longer = changing(
+            "update", lambda b: Bundle({n: t * 1e4 if t.is_floating_point() else t for n, t in b.items()})
+        )
+        return post.ask(who, of) if of.head["round"] == 1 else longer(post, who, of)
 
     s = settings(name)
     ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))

@@ -17,17 +17,9 @@ from fedkin.display import OneLine
 from fedkin.experiment.settings import table_of
 from fedkin_hosts.client import ClientService
 from fedkin_hosts.heads import WireMessage
-from fedkin_hosts.messages import Clerk
-from fedkin_hosts.node import Node
-from fedkin_hosts.participants import Members
 from fedkin_hosts.privacy_budget import PrivacyLimits
 from fedkin_hosts.tensors import bundle, wire_message
-from fedkin_hosts.worker import Watch
-from hosttoys import Direct, altered, bare, on_hosts, settings, sites, with_setup
-
-
-def hello(folder: Path, **tables: Mapping[str, Any]) -> WireMessage:
-    return Clerk(settings("fedavg", **tables), Members.load(folder)).write("hello", 0, 120.0, inline=True)
+from hosttoys import Direct, altered, bare, greeting, of_worker, on_hosts, settings, sites, with_setup
 
 
 # ---- what stays under one method -------------------------------------------------------------------------------------
@@ -87,7 +79,7 @@ def with_data(of: WireMessage, data: Mapping[str, Any]) -> WireMessage:
 
 
 def greeted(site: ClientService, folder: Path, target: str) -> WireMessage:
-    of = hello(folder)
+    of = greeting(folder)
     data = {"data": "hospital", "partition": "natural", "scaling": "client", "target": target}
     return site.answer(with_data(of, data))
 
@@ -115,13 +107,9 @@ def test_a_server_does_not_choose_which_column_is_told(
 
 def test_the_column_reaches_the_worker(table: Path, tmp_path: Path) -> None:
     """The flag is one of the worker's duty."""
-    watch = Watch(Node(client_id="c0", data=str(table), folder=tmp_path / "disk", insecure_test=True, target="disease"))
-    try:
-        of = hello(tmp_path)
-        data = {"data": "hospital", "partition": "natural", "scaling": "client", "target": "pressure"}
-        assert watch.ask(with_data(of, data)).head["code"] == "settings"
-    finally:
-        watch.close()
+    data = {"data": "hospital", "partition": "natural", "scaling": "client", "target": "pressure"}
+    of = with_data(greeting(tmp_path), data)
+    assert of_worker(tmp_path / "disk", of, data=str(table), target="disease").head["code"] == "settings"
 
 
 # ---- numbers that break the accountant -------------------------------------------------------------------------------
@@ -130,25 +118,16 @@ def test_noise_that_cannot_be_accounted_for_is_refused(
     noise: float, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A noise so small that the accountant never ends, or so large that it fails, would be in the account for ever."""
-    watch = Watch(Node(client_id="c0", data="digits", folder=tmp_path, insecure_test=True, share=0))
-    try:
-        of = hello(tmp_path)
-        assert watch.ask(altered(of, privacy={"noise_multiplier": noise})).head["code"] == "settings"
-    finally:
-        watch.close()
+    of = altered(greeting(tmp_path), privacy={"noise_multiplier": noise})
+    assert of_worker(tmp_path, of, share=0).head["code"] == "settings"
     assert "noise_multiplier" in capfd.readouterr().err
 
 
 # ---- lines of the log ------------------------------------------------------------------------------------------------
 def test_a_message_writes_no_lines_of_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A text of a message appears in a worker's log on one line, without a terminal's control characters."""
-    watch = Watch(Node(client_id="c0", data="digits", folder=tmp_path, insecure_test=True, share=0))
-    try:
-        of = hello(tmp_path)
-        bad = altered(of, training={"\x1b]0;mine\x07\n2026 INFO all is well": 1})
-        assert watch.ask(bad).head["code"] == "settings"
-    finally:
-        watch.close()
+    bad = altered(greeting(tmp_path), training={"\x1b]0;mine\x07\n2026 INFO all is well": 1})
+    assert of_worker(tmp_path, bad, share=0).head["code"] == "settings"
     said = capfd.readouterr().err
     assert r"\x1b]0;mine\x07\n2026 INFO all is well" in said
     assert "\x1b" not in said

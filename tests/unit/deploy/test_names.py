@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fedkin.core.refusals import Reason
 from fedkin.experiment.settings import digest, settings_from, table_of
 from fedkin_hosts.heads import WireMessage
 from hosttoys import Direct, lines, on_hosts, same_server, settings, simulated, sites
@@ -31,25 +32,17 @@ def test_clients_under_the_names_of_their_keys_join(tmp_path: Path) -> None:
     assert same_server(on_hosts(s, tmp_path, Direct(sites(tmp_path), named=NAMED)), simulated(s))
 
 
-def test_a_client_under_another_name_than_its_keys_is_refused(tmp_path: Path) -> None:
-    """The node with the key of c7 comes as c1: it is refused by the name of its key, and c0 and c2 make the run."""
-    s = settings("fedavg", hosts={"min_clients": 2})
+@pytest.mark.parametrize("free", [False, True])
+def test_a_client_under_another_name_than_its_keys(free: bool, tmp_path: Path) -> None:
+    """The node with the key of c7 comes as c1: it is refused by the name of its key, unless names are free, which does
+    not change the digest of the settings."""
+    s = settings("fedavg", hosts={"min_clients": 2, "free_names": free})
     on_hosts(s, tmp_path, Direct(sites(tmp_path), named={**NAMED, 101: "c7"}))
-    assert joined(tmp_path) == ["c0", "c2"]
-    ((_, why),) = [line for line in told(tmp_path) if line[0] == "c7"]
-    assert why == (
-        "refused: its key is registered as c7, and it came as c1; start it with --client-id c7, or set "
-        "free_names = true in [hosts]"
-    )
-
-
-def test_free_names_is_a_switch(tmp_path: Path) -> None:
-    """With it the same client takes part, and the settings of the run keep their digest."""
-    s = settings("fedavg", hosts={"free_names": True})
-    on_hosts(s, tmp_path, Direct(sites(tmp_path), named={**NAMED, 101: "c7"}))
-    assert joined(tmp_path) == ["c0", "c1", "c2"]
-    assert digest(table_of(s)) == digest(table_of(settings("fedavg")))
-    assert settings_from(table_of(s)).hosts.free_names
+    assert joined(tmp_path) == (["c0", "c1", "c2"] if free else ["c0", "c2"])
+    why = f"refused: {Reason('other-name', value='c1', expected='c7')}"
+    assert [line for line in told(tmp_path) if line[0] == "c7"] == ([] if free else [("c7", why)])
+    assert digest(table_of(s)) == digest(table_of(settings("fedavg", hosts={"min_clients": 2})))
+    assert settings_from(table_of(s)).hosts.free_names is free
 
 
 def test_a_key_without_a_name_is_asked_again(tmp_path: Path) -> None:

@@ -20,23 +20,16 @@ from fedkin_hosts.messages import Clerk
 from fedkin_hosts.participants import Members
 from fedkin_hosts.privacy_budget import Account, OverBudget, PrivacyLimits
 from fedkin_hosts.tensors import bundle
-from hosttoys import Direct, on_hosts, settings, sites
+from hosttoys import Direct, Heard, on_hosts, settings, sites
 from refusals import refuses
 
 
 @pytest.fixture
 def describe(tmp_path: Path) -> WireMessage:
     """A message that asks a client for class counts with an epsilon of 0.1."""
-    found: list[WireMessage] = []
-
-    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
-        if of.head["kind"] == "describe":
-            found.append(of)
-        return post.ask(client, of)
-
-    s = settings("da-pfl", run={"rounds": 1}, privacy={"metadata_epsilon": 0.1})
-    on_hosts(s, tmp_path / "seen", Direct(sites(tmp_path / "seen"), touch=touch))
-    return found[0]
+    s, heard = settings("da-pfl", run={"rounds": 1}, privacy={"metadata_epsilon": 0.1}), Heard("describe")
+    on_hosts(s, tmp_path / "seen", Direct(sites(tmp_path / "seen"), touch=heard))
+    return heard.found[0][2]
 
 
 # ---- counts over all runs ------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def played(folder: Path, before: Callable[[Direct], None] | None = None) -> tupl
         return answer
 
     ours = on_hosts(s, folder, Direct(sites(folder), touch=touch))
-    assert [line.answered for line in ours.rounds if line.round != 2] == [(0, 1, 2)] * 2
+    assert ours.rounds[0].answered == (0, 1, 2)
     return sent, same_server(ours, simulated(s))
 
 
@@ -45,60 +46,28 @@ def test_the_setup_is_sent_once(tmp_path: Path) -> None:
     assert kept.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_process_that_was_started_again_reads_it(tmp_path: Path) -> None:
-    """Nothing is sent twice."""
-
-    def restart(post: Direct) -> None:
-        post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "disks")
-
-    sent, same = played(tmp_path, restart)
-    assert [line for line in sent if line[:2] == ("update", 2)] == [("update", 2, False, "")]
-    assert same
-
-
-@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b'{"settings": {}}')])
-def test_a_client_without_it_is_sent_it_again(damage: Callable[[Path], None], tmp_path: Path) -> None:
-    """In the same exchange; also if it has another one."""
+@pytest.mark.parametrize(
+    ("damage", "disk", "limits", "codes"),
+    [
+        (lambda path: None, "disks", {}, [(False, "")]),
+        (lambda path: path.unlink(), "disks", {}, [(False, "setup"), (True, "")]),
+        (lambda path: path.write_bytes(b'{"settings": {}}'), "disks", {}, [(False, "setup"), (True, "")]),
+        (lambda path: None, "new", {}, [(False, "setup"), (True, "out-of-step"), (True, "")]),
+        (lambda path: None, "disks", {"min_noise_multiplier": 1.0}, [(False, "settings")]),
+    ],
+    ids=["kept", "lost", "another one", "all of the disk lost", "beyond a limit of the owner"],
+)
+def test_a_client_that_was_started_again(
+    damage: Callable[[Path], None], disk: str, limits: dict[str, Any], codes: list[tuple[bool, str]], tmp_path: Path
+) -> None:
+    """It reads the setup, within what its owner allows now, or is sent it again in the same exchange; one whose disk
+    was lost says that it remembers nothing."""
 
     def restart(post: Direct) -> None:
         damage(next((tmp_path / "disks" / "c1").glob("*/setup.json")))
-        post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "disks")
+        share = SiteData("digits", share=1)
+        post.sites[101] = ClientService("c1", share, tmp_path / disk, PrivacyLimits(**limits))
 
     sent, same = played(tmp_path, restart)
-    assert [line for line in sent if line[:2] == ("update", 2)] == [
-        ("update", 2, False, "setup"),
-        ("update", 2, True, ""),
-    ]
-    assert same
-
-
-def test_a_client_whose_disk_was_lost_joins_again(tmp_path: Path) -> None:
-    """The setup is repeated, then the client says that it remembers nothing."""
-
-    def restart(post: Direct) -> None:
-        post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "new")
-
-    sent, _ = played(tmp_path, restart)
-    codes = [(inline, code) for kind, round, inline, code in sent if (kind, round) == ("update", 2)]
-    assert codes == [(False, "setup"), (True, "out-of-step"), (True, "")]
-
-
-def test_limits_are_checked_at_each_start(tmp_path: Path) -> None:
-    """A setup on the disk does not stand above what the owner allows now."""
-
-    def restart(post: Direct) -> None:
-        limits = PrivacyLimits(min_noise_multiplier=1.0)
-        post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "disks", limits)
-
-    s, sent = settings("fedrep", run={"rounds": 2}), list[str]()
-
-    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
-        if client == "c1" and of.head["kind"] == "update" and of.head["round"] == 2:
-            restart(post)
-            answer = post.ask(client, of)
-            sent.append(str(answer.head["code"]))
-            return answer
-        return post.ask(client, of)
-
-    on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
-    assert sent == ["settings"]
+    assert [(inline, code) for kind, round, inline, code in sent if (kind, round) == ("update", 2)] == codes
+    assert same is (disk == "disks" and not limits)
