@@ -7,6 +7,7 @@ import json
 import shlex
 import socket
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,7 @@ class Actors:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that keeps fewer clients at hand than it works for, and none of another test."""
-    monkeypatch.setattr(scaleout, "_MOST_SITES", 2)
-    scaleout._SITES.clear()
+    monkeypatch.setattr(scaleout, "_site", lru_cache(2)(scaleout._site.__wrapped__))
 
 
 @pytest.mark.parametrize("name", ["fedrep", "da-pfl"])
@@ -70,7 +70,7 @@ def test_one_process_for_all_clients_equals_the_simulator(name: str, tmp_path: P
     theirs = simulated(s)
     assert same_server(ours, theirs)
     assert (ours.rounds, ours.clients, ours.relations) == (theirs.rounds, theirs.clients, theirs.relations)
-    assert len(scaleout._SITES) == 2
+    assert scaleout._site.cache_info().currsize == 2
     assert scaleout._dealt.cache_info().misses == 1
     assert sorted(p.name for p in (folder / "clients").iterdir()) == [f"c{i}" for i in range(4)]
 

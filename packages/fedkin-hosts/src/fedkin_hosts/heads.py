@@ -80,13 +80,8 @@ def head_of(text: bytes | str) -> Json:
 def convert(value: object, kind: type[T], what: str) -> T:
     """Return a value of plain types as a typed one, strictly: nothing is rounded, cut or left out.
 
-    Args:
-        value: value as returned by `head_of`.
-        kind: type of the result.
-        what: subject of the message.
-
     Raises:
-        WireError: it does not fit; the text has the path of the invalid entry.
+        WireError: ``what`` does not fit; the text has the path of the invalid entry.
     """
     try:
         return msgspec.convert(value, kind)

@@ -217,9 +217,7 @@ class Enrolment:
             return self._say(round, name, str(found if isinstance(found, Reason) else Reason("garbled")))
         former = self.place(name)
         if former not in (None, node):
-            return self._say(
-                round, name, "is connected already; another node of this name waits until it is gone"
-            )
+            return self._say(round, name, "is connected already; another node of this name waits until it is gone")
         if why := self._unfit(name, node, found.head):
             return self._refuse(round, name, node, why)
         if self.node.get(name) not in (None, node):

@@ -29,14 +29,10 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Return the environment of this process for Flower, without calls to the internet.
+    """Return the environment of this process for Flower, whose own files are in ``home``: no calls to the internet.
 
-    Args:
-        home: folder of Flower's own files (its configuration, unpacked apps); created by the code that writes into it.
-
-    Returns:
-        Variables with Python's programs first on ``PATH`` (a SuperLink starts other programs by name), and no proxy for
-        connections to this machine itself.
+    Python's programs are first on ``PATH``, as a SuperLink starts other programs by name, and no proxy is used for
+    connections to this machine itself.
     """
     env = {**os.environ, **SWITCHES, "FLWR_HOME": str(home.resolve())}
     env["PATH"] = os.pathsep.join([str(_beside()), env.get("PATH", os.defpath)])
@@ -82,15 +78,10 @@ def _beside() -> Path:
 
 
 def listening(host: str, port: int, flags: str = "--host or --port") -> socket.socket:
-    """Return a non-blocking socket that listens on a port; port 0 takes a free one.
-
-    Args:
-        host: name or address of this machine.
-        port: the port.
-        flags: flags that choose host and port, for the message.
+    """Return a non-blocking socket that listens on a port of this machine; port 0 takes a free one.
 
     Raises:
-        ConfigError: the port is taken, or the host is not an address of this machine.
+        ConfigError: the port is taken, or the host is not an address of this machine; ``flags`` choose other ones.
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -116,11 +107,7 @@ def answers(host: str, port: int) -> bool:
 
 
 def private_folder(folder: Path, *, tighten: bool = True) -> bool:
-    """Make a folder and its missing parents with mode 0700.
-
-    Args:
-        folder: folder, which may exist.
-        tighten: also revoke the rights of other users on an existing folder.
+    """Make a folder and its missing parents with mode 0700; ``tighten``: also if it exists.
 
     Returns:
         Whether the folder existed and was open to other users.
@@ -141,13 +128,8 @@ def private_folder(folder: Path, *, tighten: bool = True) -> bool:
 def locked(folder: Path, what: str, remedy: str) -> Iterator[None]:
     """Keep other processes from using a folder while the context is open.
 
-    Args:
-        folder: folder, which exists.
-        what: what runs in it, such as "a link".
-        remedy: what to do if another process has the folder, in addition to stopping that process.
-
     Raises:
-        ConfigError: another process has the folder; its process id is in the text.
+        ConfigError: another process runs ``what``, such as "a link", in it; ``remedy``: what to do but stop that one.
     """
     path = folder / locks.NAME
     with locks.held(path) as free:

@@ -44,14 +44,11 @@ from fedkin_hosts.keys import PrivateKey, PublicKey, private_key, public_key
 
 
 class Unmasked(Exception):
-    """An upload was not masked and therefore is not sent.
+    """An upload was not masked and therefore is not sent; ``words`` are for this client's own log.
 
     Attributes:
         code: reason that is sent to the server.
         more: further entries that are sent.
-
-    Args:
-        words: reason for this client's own log.
     """
 
     def __init__(self, code: OfHost, words: str = "", **more: str) -> None:
@@ -105,13 +102,7 @@ class MemberTable:
         return next(weight for i, _, weight in self.members if i == number)
 
     def require(self, number: int, key: str, last: int, signature: str = "") -> None:
-        """Check that this member may mask an upload for this table.
-
-        Args:
-            number: number of the member.
-            key: public key of the member.
-            last: round of its last masked upload.
-            signature: signature of its public key by its node, if there is one.
+        """Check that this member, with this public key and its signature, may mask an upload after round ``last``.
 
         Raises:
             Unmasked: it has masked for this round before, other members received another key, or its weight is more
@@ -171,13 +162,7 @@ def _statement(run: str, client: str, public: str) -> bytes:
 
 
 def masked(addend: Bundle, table: MemberTable, number: int, secret: bytes) -> Bundle:
-    """Return one member's addend with its masks.
-
-    Args:
-        addend: int64 tensors, see `fedkin.privacy.secure_sum.fixed`.
-        table: the members of the sum.
-        number: number of the member in the table.
-        secret: private key of the member.
+    """Return the addend of one member, its int64 tensors (`fedkin.privacy.secure_sum.fixed`), with its masks.
 
     Raises:
         WireError: the public key of another member is invalid.
@@ -252,12 +237,7 @@ class Signing:
 
 
 class MaskKeys:
-    """The keys of one client in one process, one per run.
-
-    Args:
-        client: name of the client.
-        signing: key that signs its keys.
-    """
+    """The keys of one client in one process, one per run."""
 
     def __init__(self, client: str, signing: Signing) -> None:
         self._client, self._signing = client, signing

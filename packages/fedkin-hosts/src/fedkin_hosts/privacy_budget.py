@@ -193,14 +193,8 @@ class _Book(msgspec.Struct):
 
 
 class Account:
-    """All runs of one client.
-
-    Args:
-        folder: where the site keeps what is its own.
-        client: what it is called.
-        limit: epsilon that all runs together may reach, None: any.
-        counts_limit: epsilon that the class counts and choices sent to all runs together may reach, None: any.
-    """
+    """All runs of one client, and the epsilons that they may reach together: of one sample (``limit``), and of class
+    counts and choices alone (``counts_limit``); None: any."""
 
     def __init__(
         self, folder: Path, client: str, limit: float | None = None, counts_limit: float | None = None
@@ -242,8 +236,7 @@ class Account:
 
         Raises:
             ConfigError: others were sent to this run.
-            OverBudget: that would be more than the limit; nothing was drawn.
-            OSError: they could not be written.
+            OverBudget, OSError: that would be more than a limit, or could not be written; nothing is sent.
         """
         with self._locked():
             runs = self.load()
@@ -257,14 +250,8 @@ class Account:
         return torch.tensor(mine.counts)
 
     def choose(self, run: str, chosen: int, of: int, epsilon: float, delta: float) -> int:
-        """Return the choice among ``0 .. of - 1`` that a run is told, with the noise of its `metadata_epsilon`.
-
-        It is drawn when it is first asked for, as in `release`; later the run is told the same, whatever is chosen.
-
-        Raises:
-            OverBudget: that would be more than the limit; nothing was drawn.
-            OSError: it could not be written.
-        """
+        """Return the choice among ``0 .. of - 1`` that a run receives, with the noise of its `metadata_epsilon`; drawn
+        once, with the errors of `release`."""
         with self._locked():
             runs = self.load()
             mine = runs.setdefault(run, Used())
@@ -275,12 +262,7 @@ class Account:
         return mine.choice
 
     def spend(self, run: str, noise: float, spent: Spent, delta: float) -> Used:
-        """Record the privacy loss of an answer before it leaves; return the run's total.
-
-        Raises:
-            OverBudget: that would be more than the limit; nothing was written.
-            OSError: it could not be written.
-        """
+        """Record the privacy loss of an answer before it leaves; return the run's total. Errors: see `release`."""
         with self._locked():
             runs = self.load()
             mine = runs.setdefault(run, Used())

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -32,16 +31,16 @@ from fedkin_hosts.machine import answers, environment, free_port, program
 from fedkin_hosts.masks import Signing
 from fedkin_hosts.submitted import Submitted
 
-_SITES: OrderedDict[tuple[Path, int], ClientService] = OrderedDict()
-_MOST_SITES = 64  # clients whose network and data a process keeps in memory at most
+_DAY = 86400.0  # deadline in seconds: no client is late in a simulation
+_READY_SECONDS = 60.0
+_LOOPBACK = "127.0.0.1"
 _dealt = lru_cache(maxsize=1)(deal)  # once for all clients of this process
 
 
 def answer(message: WireMessage, node: Mapping[str, Any], word: object) -> WireMessage:
-    """Return the answer of the client that a virtual node stands for.
+    """Return the answer of the client that a node of Flower's simulator stands for.
 
     Args:
-        message: the server's message.
         node: Flower's configuration of the node: its number and the number of nodes.
         word: the submitted run, see `Submitted.word`.
 
@@ -59,23 +58,13 @@ def name_of(number: int, clients: int) -> str:
     return f"c{number:0{len(str(clients - 1))}d}"
 
 
+@lru_cache(maxsize=64)  # clients whose network and data a process keeps in memory
 def _site(run: Path, data: str, number: int, clients: int) -> ClientService:
     torch.set_num_threads(1)  # the same order of summation as in fedkin's simulator
-    key = run, number
-    if key not in _SITES:
-        share = SiteData(data, share=number, dealer=_dealt)
-        # the simulator's processes belong to the user who submitted the run
-        mine, keys = Allowed(everything=True), Signing(simulated=True)
-        _SITES[key] = ClientService(name_of(number, clients), share, run / "clients", allowed=mine, signing=keys)
-        while len(_SITES) > _MOST_SITES:
-            _SITES.popitem(last=False)
-    _SITES.move_to_end(key)
-    return _SITES[key]
-
-
-_DAY = 86400.0  # deadline in seconds: no client is late in a simulation
-_READY_SECONDS = 60.0
-_LOOPBACK = "127.0.0.1"
+    share = SiteData(data, share=number, dealer=_dealt)
+    # the simulator's processes belong to the user who submitted the run
+    mine, keys = Allowed(everything=True), Signing(simulated=True)
+    return ClientService(name_of(number, clients), share, run / "clients", allowed=mine, signing=keys)
 
 
 def scaled(settings: Settings) -> tuple[Settings, int]:

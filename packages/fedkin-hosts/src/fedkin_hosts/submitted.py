@@ -74,11 +74,7 @@ def packed_app(code: str = _APPS) -> bytes:
 def submit(settings: Settings, folder: Path, link: Control, nodes: int | None = None) -> str:
     """Submit a run to the link and return its number there. The run then continues by itself, in ``folder``.
 
-    Args:
-        settings: settings of the run.
-        folder: run folder: new, or one to continue in.
-        link: operator's access to the link.
-        nodes: number of nodes that Flower simulates, each with a share of the run's data, at a link that simulates.
+    With a number of ``nodes`` the link simulates them, each with a share of the run's data.
 
     Raises:
         EngineError: the link refused it.
