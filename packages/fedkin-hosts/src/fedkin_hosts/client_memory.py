@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +11,8 @@ from fedkin.core import Bundle, ConfigError, RunFolderError
 from fedkin.server.ledger import Ledger
 from fedkin.storage.files import make_private, write_atomic
 from fedkin.storage.tensors import pack, unpack
-from fedkin_hosts.heads import RunSetup
+from fedkin_hosts.heads import NAME, RunSetup
 
-NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-"""Pattern of the names of clients and runs: they become names of folders."""
 _FORMAT = "1"
 _SETUP = "setup.json"
 

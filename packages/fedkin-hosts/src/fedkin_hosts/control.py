@@ -193,12 +193,13 @@ class Control:
         try:
             with ControlHttpClient.from_server_address(address, trust is None, trust, interceptors=[]) as client:
                 return getattr(client, call)(request)
-        except httpx.HTTPStatusError as error:
-            why = FlowerError.from_json(error.response.text)
-            said = error.response.text if why is None else f"{why.message} {why.public_details or ''}"
-            raise EngineError(f"the SuperLink at {address} refuses: {said.strip()}") from error
         except httpx.HTTPError as error:
-            raise EngineError(f"the SuperLink at {address} does not answer: {error}") from error
+            said = f"does not answer: {error}"
+            if isinstance(error, httpx.HTTPStatusError):
+                why = FlowerError.from_json(error.response.text)
+                words = error.response.text if why is None else f"{why.message} {why.public_details or ''}"
+                said = f"refuses: {words.strip()}"
+            raise EngineError(f"the SuperLink at {address} {said}") from error
 
 
 def _seconds(begin: str, end: str) -> float | None:

@@ -37,7 +37,7 @@ Json: TypeAlias = Mapping[str, Any]
 """A JSON object."""
 
 
-class WireError(Exception):
+class WireError(ValueError):
     """A message is invalid: damaged, too large, or malicious."""
 
 
@@ -123,16 +123,17 @@ MOST_RATES = 64
 
 # checked here and not by `Meta(pattern=...)`, with which msgspec 0.22 can crash when a process ends
 # (github.com/msgspec/msgspec/issues/717)
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""Pattern of the names of clients and runs: they become names of folders."""
 _SETUP = re.compile(r"[0-9a-f]{32}")
 _KEY = re.compile(r"[0-9a-f]{64}")
 _SIGNATURE = re.compile(r"[A-Za-z0-9+/=]{0,200}")
 
 
 def _require(pattern: re.Pattern[str], text: str | None, entry: str) -> None:
-    """Raise `ValueError`, to which msgspec adds the path, if a text does not match a pattern; None always matches."""
-    if text is not None and not pattern.fullmatch(text):
-        raise ValueError(f"`{entry}` must match {pattern.pattern}, got {text[:80]!r}")
+    """Raise `WireError`, to which msgspec adds the path, if a text does not match a pattern; None always matches."""
+    matches = text is None or pattern.fullmatch(text) is not None
+    require(matches, f"`{entry}` must match {pattern.pattern}, got {(text or '')[:80]!r}")
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,9 +225,8 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tensors: Tensors = ()
 
     def __post_init__(self) -> None:
-        _require(_NAME, self.run, "run")
-        if self.inline is not None and self.inline.name != self.setup:
-            raise ValueError("`setup` is not the name of `inline`")
+        _require(NAME, self.run, "run")
+        require(self.inline is None or self.inline.name == self.setup, "`setup` is not the name of `inline`")
         _require(_SETUP, self.setup, "setup")
 
 

@@ -288,15 +288,13 @@ def _secret(key: PrivateKey) -> bytes:
 
 def _names(hosts: Sequence[str]) -> list[str]:
     """Return the hosts as names and addresses without duplicates, including this machine's."""
-    if not hosts:
-        raise ConfigError("no name or address of the link was given; add --host link.example.org")
-    for host in hosts:
+    for host in hosts or [""]:
         labels = host.lower().removeprefix("*.").split(".")
         numbers = all(label.isdigit() for label in labels)  # an address with a typing error
         name = len(host) <= 253 and not numbers and all(_LABEL.fullmatch(label) for label in labels)
         if not name and _address(host) is None:
             raise ConfigError(
-                f"{host!r} is neither a host's name nor its address; expected something like link.example.org or "
+                f"--host {host!r} is neither a host's name nor its address; expected a name like link.example.org or "
                 "10.0.0.5, without a port"
             )
     return list(dict.fromkeys([*(h.lower() for h in hosts), *_ALWAYS]))

@@ -74,12 +74,21 @@ def scaled(settings: Settings) -> tuple[Settings, int]:
         ConfigError: Ray is not installed.
         DataError, ConfigError: the data cannot be read or split.
     """
-    if importlib.util.find_spec("ray") is None:
-        raise ConfigError("Flower's simulator works with Ray, and ray is not installed; pip install 'fedkin[ray]'")
     address = os.environ.get("RAY_ADDRESS", "")
     host, _, port = address.rpartition(":")
-    if host and port.isdigit() and "/" not in host and not answers(host, int(port)):  # Ray would try for minutes
-        raise ConfigError(f"no Ray cluster at RAY_ADDRESS={address}; start its head, or unset RAY_ADDRESS")
+    is_port = host and port.isdigit() and "/" not in host
+    for wrong, why in (
+        (
+            importlib.util.find_spec("ray") is None,
+            "Flower's simulator works with Ray, and ray is not installed; pip install 'fedkin[ray]'",
+        ),
+        (  # Ray would try for minutes
+            is_port and not answers(host, int(port)),
+            f"no Ray cluster at RAY_ADDRESS={address}; start its head, or unset RAY_ADDRESS",
+        ),
+    ):
+        if wrong:
+            raise ConfigError(why)
     clients = len(federation_of(settings.data, settings.run.seed))
     return settings.but(min_clients=clients, min_connected=clients, wait_timeout=_DAY, reply_timeout=_DAY), clients
 

@@ -81,8 +81,8 @@ class Keyring:
         except (binascii.Error, ValueError, TypeError) as error:  # a time without a zone raises TypeError
             raise Unsigned(f"its signed headers cannot be read ({error})") from error
         remedy = "put NAME.pub into the link's folder nodes/"
-        if found is None:
-            raise Unsigned(f"its key is not registered at this link: {remedy}", honest=True)
+        Unsigned.check(found is None, f"its key is not registered at this link: {remedy}", honest=True)
+        assert found is not None
         name, key = found
         ahead = f"the clock of {name} is {-age:.1f} s ahead of this machine's (Flower allows {SKEW_SECONDS:g} s)"
         why = ahead if age < 0 else f"{name} signed it {age:.0f} s ago by this machine's clock"

@@ -26,7 +26,7 @@ from fedkin.storage.lock import writing
 from fedkin.version import __version__
 from fedkin_hosts.allowed_code import require_installed
 from fedkin_hosts.control import Control
-from fedkin_hosts.heads import WireError, convert, head_of
+from fedkin_hosts.heads import convert, head_of
 from fedkin_hosts.messages import Channel
 from fedkin_hosts.serve import serve
 
@@ -127,7 +127,7 @@ class Submitted(msgspec.Struct, frozen=True, omit_defaults=True):
         try:
             text = base64.urlsafe_b64decode(f"{word}===".encode())  # surplus padding is ignored
             return convert(head_of(text), cls, "the word")
-        except (ValueError, WireError) as e:
+        except ValueError as e:
             raise ConfigError(f"the submitted run cannot be read ({e}); submit it with: fedkin submit FILE.toml") from e
 
     @property
