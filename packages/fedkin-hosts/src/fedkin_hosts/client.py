@@ -367,9 +367,8 @@ class ClientService:
         self.limits.check_reports(settings.privacy, e.method, e.net)
         (mine,) = e.laid_out([shard])
         job = e.job(_One(head.client, mine), outcomes=not self.limits.hides_counts, secret=True)
-        log.info(
-            "%s: %d training, %d validation, %d test samples", self.client, *(len(p) for p in _parts(shard))
-        )  # fmt: skip
+        sizes = [len(part) for part in (shard.train, shard.validation, shard.test)]
+        log.info("%s: %d training, %d validation, %d test samples", self.client, *sizes)
         return job
 
     _steps: Mapping[str, Callable[[ClientService, RequestHead, WireMessage], WireMessage]] = {
@@ -402,7 +401,3 @@ class _One(Sequence[ClientData]):
         if number != self._number:
             raise IndexError(number)
         return self._shard
-
-
-def _parts(shard: ClientData) -> tuple[Any, Any, Any]:
-    return shard.train, shard.validation, shard.test

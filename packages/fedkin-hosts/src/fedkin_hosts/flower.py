@@ -129,8 +129,10 @@ class FlowerPost:
     def collect(self, tickets: Collection[str]) -> Mapping[str, WireMessage | Code]:
         """Return the answers that have arrived for some tickets, or why there is none; each is returned once."""
         found: dict[str, WireMessage | Code] = {}
-        for few in _groups(list(tickets), len(tickets) if self._apart else _CALLS if self._with_keys else 1):
-            found |= self._pulled(few)
+        whole = list(tickets)
+        calls = min(len(whole), len(whole) if self._apart else _CALLS if self._with_keys else 1)
+        for i in range(calls):
+            found |= self._pulled(whole[i::calls])
         return found
 
     def _pulled(self, tickets: list[str]) -> dict[str, WireMessage | Code]:
@@ -173,11 +175,6 @@ def _ticket(message: Message) -> str:
         return str(message.metadata.reply_to_message_id)
     except Exception:  # the sender chose every part of it
         return ""
-
-
-def _groups(tickets: list[str], most: int) -> list[list[str]]:
-    """Split the tickets into at most ``most`` groups of nearly equal size."""
-    return [tickets[i::most] for i in range(min(most, len(tickets)))]
 
 
 def server_app() -> ServerApp:

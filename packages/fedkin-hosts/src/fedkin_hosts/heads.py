@@ -336,11 +336,3 @@ def decode(message: WireMessage, kind: type[T]) -> T:
         WireError: the head does not fit the type; the text says where.
     """
     return convert(message.head, kind, "its head")
-
-
-def code_of(message: WireMessage) -> str | None:
-    """Return the code of a refusal; None for any other message."""
-    try:
-        return decode(message, Refusal).code
-    except WireError:
-        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -122,7 +122,10 @@ class Enrolment:
             n for n in self._keys
             if n not in self._done and n not in under_way and now - self._greeted.get(n, -_AGAIN) >= _AGAIN
         ]  # fmt: skip
-        self._greet(round, now, strange)
+        self._greeted |= dict.fromkeys(strange, now)
+        messages = {n: self._clerk.write("hello", round, _HELLO, inline=True) for n in strange}
+        for node, ticket in (self._post.post(messages, _HELLO) if messages else {}).items():
+            self._hellos[ticket] = _Pending(node, now + _HELLO)
         while self._hellos:
             for ticket, got in self._answers(self._hellos).items():
                 self._welcome(round, self._hellos.pop(ticket), got)
@@ -166,13 +169,6 @@ class Enrolment:
         self._refuse(0, name, self.new.pop(name).node, why)
 
     # ---- greetings ------------------------------------------------------------------------------------------------
-    def _greet(self, round: int, now: float, nodes: Sequence[int]) -> None:
-        """Send hellos to nodes."""
-        self._greeted |= dict.fromkeys(nodes, now)
-        messages = {n: self._clerk.write("hello", round, _HELLO, inline=True) for n in nodes}
-        for node, ticket in (self._post.post(messages, _HELLO) if messages else {}).items():
-            self._hellos[ticket] = _Pending(node, now + _HELLO)
-
     def _expired(self, round: int, node: int) -> None:
         self._say(
             round,

@@ -239,7 +239,9 @@ def _server(
     key = ec.generate_private_key(ec.SECP384R1())
     span = min(timedelta(days=days), ca.not_valid_after_utc - datetime.now(UTC))
     more = [
-        x509.SubjectAlternativeName([_alternative(host) for host in hosts]),
+        x509.SubjectAlternativeName(
+            [x509.IPAddress(a) if (a := _address(host)) else x509.DNSName(host) for host in hosts]
+        ),
         x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
         x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
     ]
@@ -269,10 +271,6 @@ def _certificate(
 
 def _subject(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
-def _alternative(host: str) -> x509.GeneralName:
-    return x509.DNSName(host) if (address := _address(host)) is None else x509.IPAddress(address)
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

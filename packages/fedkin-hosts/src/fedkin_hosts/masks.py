@@ -132,11 +132,6 @@ class MemberTable:
 _BLOCK = 1 << 20  # bytes of a stream made at a time
 
 
-def new_secret() -> bytes:
-    """Return a private key, 32 bytes, from the operating system's generator."""
-    return X25519PrivateKey.generate().private_bytes_raw()
-
-
 def public_of(secret: bytes) -> str:
     """Return the public key of a private one, in hexadecimal digits."""
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw().hex()
@@ -248,7 +243,7 @@ class MaskKeys:
         """Return the private key for a run, made at the first call."""
         if run not in self._secrets:
             made_up = hashlib.sha256(f"{run} {self._client}".encode()).digest()
-            self._secrets[run] = made_up if self._signing.simulated else new_secret()
+            self._secrets[run] = made_up if self._signing.simulated else X25519PrivateKey.generate().private_bytes_raw()
         return self._secrets[run]
 
     def public_of(self, run: str) -> dict[str, str]:

@@ -139,11 +139,6 @@ class Clerk:
             tuple(heads.PoolMember(i, m.public, w, m.client if m.signature else "", m.signature) for i, w, m in listed)
         )
 
-    def _stamped(self, answer_head: heads.AnswerHead, kind: str, name: str, seq: int) -> bool:
-        """Return whether an answer belongs to a message of this kind and number."""
-        expected = {"kind": kind, "run": self.members.run, "session": self.session, "seq": seq, "client": name}
-        return all(getattr(answer_head, what) == value for what, value in expected.items())
-
     def read(self, got: WireMessage | Code, kind: heads.Kind, name: str, seq: int = 0) -> Heard | Reason:
         """Return a client's answer to a message of this kind and number, or why it cannot be used.
 
@@ -156,7 +151,8 @@ class Clerk:
 
     def _read(self, got: WireMessage, kind: heads.Kind, name: str, seq: int) -> Heard | Reason:
         answer_head = heads.decode(got, heads.AnswerHead)
-        if not self._stamped(answer_head, kind, name, seq):
+        expected = {"kind": kind, "run": self.members.run, "session": self.session, "seq": seq, "client": name}
+        if any(getattr(answer_head, what) != value for what, value in expected.items()):
             return Reason("other-message")
         if answer_head.ok:
             return Reply(heads.decode(got, heads.ANSWERS[kind]), bundle(got))

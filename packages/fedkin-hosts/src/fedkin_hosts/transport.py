@@ -17,7 +17,7 @@ from fedkin.data.card import misfit
 from fedkin.experiment.settings import HostSettings, Settings
 from fedkin.privacy.budget import Spent
 from fedkin.server import Message, Outcome, RoundReport
-from fedkin_hosts.heads import MOST_RATES, Evaluated, Updated, WireMessage, code_of
+from fedkin_hosts.heads import MOST_RATES, Evaluated, Updated, WireMessage
 from fedkin_hosts.joining import Clock, Enrolment
 from fedkin_hosts.messages import Channel, Clerk, NoSetup, OtherKey, OtherUpload, Reply
 from fedkin_hosts.participants import Members
@@ -26,25 +26,21 @@ _MOST = 1000  # number of pending answers that are remembered
 
 
 class Suspects:
-    """Names of the late clients, and their answers that may still arrive."""
+    """Names of the late clients, and by ticket those whose answers may still arrive (``owed``)."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
-        self._owed: dict[str, str] = {}  # ticket: name
+        self.owed: dict[str, str] = {}  # ticket: name
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
 
-    def owed(self) -> list[str]:
-        """Return the tickets of the answers that may still arrive."""
-        return list(self._owed)
-
     def missed(self, name: str, ticket: str) -> None:
         """Record that a client's answer did not arrive while it was waited for."""
         self._names.add(name)
-        self._owed[ticket] = name
-        while len(self._owed) > _MOST:
-            del self._owed[next(iter(self._owed))]
+        self.owed[ticket] = name
+        while len(self.owed) > _MOST:
+            del self.owed[next(iter(self.owed))]
 
     def passed_over(self, name: str, ticket: str) -> None:
         """Record that others answered first and this client was not waited for, which is not a fault of the client."""
@@ -53,14 +49,14 @@ class Suspects:
 
     def record(self, name: str, got: WireMessage | str) -> None:
         """Record that an answer arrived in time. A step that had to be ended at its deadline makes the client late."""
-        if isinstance(got, WireMessage) and code_of(got) == "deadline":
+        if isinstance(got, WireMessage) and got.head.get("code") == "deadline":
             self._names.add(name)
         else:
             self._names.discard(name)
 
     def late(self, ticket: str, got: WireMessage | str) -> None:
         """Record that a pending answer has arrived: the client works again, so its next answer is waited for."""
-        name = self._owed.pop(ticket, None)
+        name = self.owed.pop(ticket, None)
         if name is not None and isinstance(got, WireMessage):
             self.record(name, got)
 
@@ -268,7 +264,7 @@ class Fleet:
         waiting.
         """
         again: list[int] = []
-        for ticket, got in self._post.collect([*x.open, *self._suspects.owed()]).items():
+        for ticket, got in self._post.collect([*x.open, *self._suspects.owed]).items():
             if ticket not in x.open:
                 self._suspects.late(ticket, got)
                 continue
