@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pytest
 import torch
 
 from fedkin.core import Bundle, ClientError, ConfigError, PartitionError
+from fedkin.core.refusals import Code
 from fedkin.data import SiteData
 from fedkin.privacy.secure_sum import OutOfRange
 from fedkin.server.ledger import OutOfStep
@@ -396,56 +397,41 @@ def changed(b: Bundle, name: str, t: torch.Tensor) -> Bundle:
     return Bundle({**b, name: t})
 
 
-BAD: dict[str, Any] = {
-    "nan": lambda b: changed(b, "model", b.model * float("nan")),
-    "shape": lambda b: changed(b, "model", b.model[:-1]),
-}
+Change = Callable[[Bundle], Bundle] | None
+UNUSED: dict[str, tuple[str, Change, dict[str, Any], Code]] = {
+    "NaN": ("update", lambda b: b.but(model=b.model * float("nan")), {}, "not-finite"),
+    "1e30": ("update", lambda b: b.but(model=b.model * 0 + 1e30), {}, "too-large"),
+    "ten thousand times the length": ("update", lambda b: b.but(model=b.model * 1e4), {}, "outlier"),
+    "another shape": ("update", lambda b: b.but(model=b.model[:-1]), {}, "shape"),
+    "another name": ("update", lambda b: Bundle(modell=b.model), {}, "names"),
+    "of another round": ("update", None, {"seq": 1}, "other-message"),
+    "of another client": ("update", None, {"client": "c0"}, "other-message"),
+    "of another run": ("update", None, {"run": "x"}, "other-message"),
+    "a text for a code": ("update", None, {"ok": False, "code": "Traceback: name of a patient"}, "garbled"),
+    "another upload again and again": ("update", None, {"ok": False, "code": "out-of-step", "have": 0}, "newer-start"),
+    "scores of another shape": ("evaluate", lambda b: b.but(test=torch.zeros(2, 2, dtype=torch.int64)), {}, "shape"),
+    "scores of more samples than a client may have": (
+        "evaluate", lambda b: b.but(test=torch.full((3, 10), 110)), {}, "out-of-range"
+    ),
+    "counts of more samples than at joining": ("evaluate", lambda b: b.but(counts=b.counts * 10), {}, "mismatch"),
+    "a made-up cluster": ("evaluate", lambda b: b.but(cluster=torch.tensor(10**15)), {}, "out-of-range"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("what", BAD)
-def test_a_bad_upload_is_refused_for_that_client_only(what: str, tmp_path: Path) -> None:
-    """F10: the others are merged, the reason is written down, and the result is that of a lost answer."""
-    s = settings("fedavg")
-    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=changing("update", BAD[what], round=2)))
-    assert list(refused(ours.rounds[1])) == [1]
-    assert list(ours.rounds[1].answered) == [0, 2]
-    assert same_server(ours, traced(s, ours.rounds))
-
-
-FALSE: dict[str, Bundle] = {
-    "other shape": Bundle(test=torch.zeros(2, 2, dtype=torch.int64)),
-    "made-up cluster": Bundle(cluster=torch.tensor(10**15)),
-}
-
-
-@pytest.mark.parametrize("what", FALSE)
-def test_a_false_evaluation_is_left_out(what: str, tmp_path: Path) -> None:
-    """F10: c1's evaluation in round 2 cannot be used: the round's figures are of the others, the run goes on."""
-    s = settings("ifca" if "cluster" in what else "fedavg")
-    touch = changing("evaluate", lambda b: b.but(**FALSE[what]), round=2)
-    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=touch))
-    assert list(ours.rounds[1].answered) == [0, 1, 2]
-    assert list(refused(ours.rounds[1], "evaluate")) == [1]
-    assert [line.client for line in ours.clients if line.round == 2] == [0, 2]
-    assert same_server(ours, simulated(s))
-
-
-FORGED: dict[str, dict[str, Any]] = {
-    "other round": {"seq": 1},
-    "other client": {"client": "c0"},
-    "other run": {"run": "x"},
-    "told to fail": {"ok": False, "code": "Traceback: name of a patient"},
-    "endless": {"ok": False, "code": "out-of-step", "have": 0},
-}
-
-
-@pytest.mark.parametrize("what", FORGED)
-def test_a_forged_message_costs_its_sender_the_round(what: str, tmp_path: Path) -> None:
-    """F10, F13, F15: nothing is made of it, no text of it reaches the log, and the others are merged."""
-    s = settings("fedavg")
-    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=changing("update", round=2, **FORGED[what])))
-    assert list(ours.rounds[1].answered) == [0, 2]
-    assert 1 in refused(ours.rounds[1], "update")
+@pytest.mark.parametrize("what", UNUSED)
+def test_an_answer_that_cannot_be_used_costs_its_sender_the_step(what: str, tmp_path: Path) -> None:
+    """F10, F13, F15: an answer of c1 in round 2. The others are merged as if it had been lost, the reason is written
+    down with its client, and no text of the answer reaches a file."""
+    kind, change, head, code = UNUSED[what]
+    s = settings("ifca" if "cluster" in what else "fedavg", hosts={"max_samples": 1000})
+    ours = on_hosts(s, tmp_path, Direct(sites(tmp_path), touch=changing(kind, change, round=2, **head)))
+    assert [list(line.answered) for line in ours.rounds] == [
+        [0, 2] if kind == "update" and line.round == 2 else [0, 1, 2] for line in ours.rounds
+    ]
+    assert [refused(line, kind) for line in ours.rounds] == [{}, {1: code}, {}, {}]
+    assert {line.client for line in ours.clients if line.round == 2} == ({0, 2} if kind == "evaluate" else {0, 1, 2})
+    told = [e for e in lines(tmp_path, "events") if e["what"].startswith(f"{kind}: ")]
+    assert [(e["round"], e["client"]) for e in told] == [(2, "c1")]
     assert "patient" not in (tmp_path / "run" / "rounds.jsonl").read_text() + str(lines(tmp_path, "events"))
     assert same_server(ours, traced(s, ours.rounds))
 

@@ -189,18 +189,15 @@ def test_one_connection_serves_many_requests(site: Site) -> None:
     link.close()
 
 
-@pytest.mark.parametrize("target", FORBIDDEN)
-def test_everything_else_is_forbidden(site: Site, target: str) -> None:
+METHODS = ("GET", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "post", "PRI")
+TARGETS = [("POST", target) for target in FORBIDDEN] + [(method, "/v1/fleet/pull-messages") for method in METHODS]
+
+
+@pytest.mark.parametrize(("method", "target"), TARGETS)
+def test_everything_else_is_forbidden(site: Site, method: str, target: str) -> None:
     """403 for whatever is not plainly a call of the fleet; the SuperLink hears nothing of it."""
-    status, _ = site.say(CALL.replace(b"/v1/fleet/pull-messages", target.encode()) + b"\r\n")
-    assert status == 403
-    assert site.seen == []
-
-
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "post", "PRI"])
-def test_other_methods_are_forbidden(site: Site, method: str) -> None:
-    """Nodes only ever POST."""
-    assert site.say(CALL.replace(b"POST", method.encode()) + b"\r\n")[0] == 403
+    call = CALL.replace(b"POST", method.encode()).replace(b"/v1/fleet/pull-messages", target.encode())
+    assert site.say(call + b"\r\n")[0] == 403
     assert site.seen == []
 
 
