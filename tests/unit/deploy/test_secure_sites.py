@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -237,33 +236,6 @@ def test_late_ones_are_waited_for_again(tmp_path: Path) -> None:
 
 
 # ---- servers and sites that come back -------------------------------------------------------------------------------
-@pytest.mark.parametrize("when", ["before the answers are used", "after the checkpoint"])
-def test_a_server_that_comes_back(when: str, tmp_path: Path) -> None:
-    """Killed in or after round 2 and submitted again: the same request gets the same masked answer, and the run ends as
-    if nothing had been."""
-    s, post, again = secure(), Direct(sites(tmp_path)), defaultdict[tuple[str, int], list[bytes]](list)
-
-    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
-        answer = post.ask(client, of)
-        if update(of):
-            again[client, of.head["round"]].append(answer.body)
-            if when.startswith("before") and client == "c2" and update(of, 2) and len(again["c2", 2]) == 1:
-                raise Killed
-        return answer
-
-    def on_round(report: Any, line: Any) -> None:
-        if when.startswith("after") and report.round == 2:
-            raise Killed
-
-    post.touch = touch
-    with pytest.raises(Killed):
-        on_hosts(s, tmp_path, post, on_round=on_round)
-    ours = on_hosts(s, tmp_path, Direct(post.sites, touch=touch))
-    assert same_server(ours, simulated(s))
-    assert all(len(set(bodies)) == 1 for bodies in again.values())
-    assert len(again["c0", 2]) == (2 if when.startswith("before") else 1)
-
-
 def test_another_set_of_members_for_the_same_round_is_refused(tmp_path: Path) -> None:
     """The server is killed in round 2 and comes back without c3: those who masked for four do not mask that round for
     three, whose sum would give away c3's upload by subtraction. The next round has three members and is used."""

@@ -43,7 +43,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Node(PrivacyLimits, Place):
-    """A client, its limits and its connection to the link; the fields are the flags of ``fedkin node``."""
+    """A client and its connection to the link; the fields are the flags of ``fedkin node``."""
 
     peers: Path | None = None
     """Folder with the public keys (NAME.pub) of the other clients, received from them and not from the link's operator:
