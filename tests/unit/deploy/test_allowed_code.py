@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from fedkin.core import ConfigError
-from fedkin.core.refusals import Reason
 from fedkin.data import SiteData, seeded
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.settings import settings_from, table_of
@@ -20,7 +19,7 @@ from fedkin_hosts.allowed_code import Allowed, NotAllowed, settings_of
 from fedkin_hosts.client import ClientService
 from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.node import Node
-from hosttoys import Direct, altered, greeting, lines, of_worker, on_hosts, settings, sites, with_setup
+from hosttoys import Direct, altered, greeting, of_worker, on_hosts, settings, sites, with_setup
 from owncode import CAUTIOUS
 from refusals import refuses
 from thorough import thorough_except
@@ -118,17 +117,6 @@ def test_every_kind_of_message_is_looked_at(tmp_path: Path, work: Path) -> None:
     on_hosts(settings("fedavg", run={"rounds": 1}), tmp_path, Direct(sites(tmp_path), touch=lie))
     assert found == dict.fromkeys(("describe", "survey", "consult", "update", "evaluate", "keep"), "code")
     assert traces(work) == []
-
-
-def test_the_operator_reads_what_to_do(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others go on, and the event says that the owner of one node does not allow the code."""
-    monkeypatch.syspath_prepend(str(work))
-    s = settings("fedavg", model={"model": "cleanup:main"}, run={"rounds": 1}, hosts={"min_clients": 2})
-    post = Direct(sites(tmp_path, allowed=Allowed(("cleanup",))))
-    post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "disks")
-    ours = on_hosts(s, tmp_path, post)
-    assert len(ours.server.sizes) == 2
-    assert {e["what"] for e in lines(tmp_path, "events") if e["client"] == "c1"} == {str(Reason("code"))}
 
 
 TEAM = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.client
 import itertools
@@ -101,13 +102,24 @@ class Site:
         return status, got
 
     def post(self, path: str, body: object = b"", **headers: str) -> tuple[int, bytes, http.client.HTTPMessage]:
+        with self.node() as link:
+            return asked(link, path, body, {k.replace("_", "-"): v for k, v in headers.items()})
+
+    @contextmanager
+    def node(self) -> Iterator[http.client.HTTPSConnection]:
+        """A connection as a node has one."""
         link = http.client.HTTPSConnection("127.0.0.1", self.gate.port, context=self.trust, timeout=300)
-        try:
-            link.request("POST", path, body, {k.replace("_", "-"): v for k, v in headers.items()})
-            answer = link.getresponse()
-            return answer.status, answer.read(), answer.headers
-        finally:
-            link.close()
+        with contextlib.closing(link):
+            yield link
+
+
+def asked(
+    link: http.client.HTTPSConnection, path: str, body: object, headers: dict[str, str]
+) -> tuple[int, bytes, http.client.HTTPMessage]:
+    """Status, body and headers of the answer to a POST."""
+    link.request("POST", path, body, headers)
+    answer = link.getresponse()
+    return answer.status, answer.read(), answer.headers
 
 
 @contextmanager
@@ -180,13 +192,12 @@ def test_a_body_is_streamed(site: Site) -> None:
 
 def test_one_connection_serves_many_requests(site: Site) -> None:
     """A node keeps its connection between calls, as a handshake for each would cost more than the call."""
-    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=300)
-    for n in range(3):
-        link.request("POST", "/v1/fleet/echo", b"x" * n)
-        first = link.sock
-        assert link.getresponse().read() == b"x" * n
-        assert link.sock is first
-    link.close()
+    with site.node() as link:
+        socks = set()
+        for n in range(3):
+            assert asked(link, "/v1/fleet/echo", b"x" * n, {})[1] == b"x" * n
+            socks.add(link.sock)
+    assert len(socks) == 1
 
 
 METHODS = ("GET", "PUT", "DELETE", "OPTIONS", "TRACE", "CONNECT", "post", "PRI")
@@ -548,19 +559,11 @@ def test_a_clock_may_be_ahead_as_far_as_flower_allows(private: Path) -> None:
 def test_keys_may_change_while_the_gate_runs(authority: keys.Authority, private: Path) -> None:
     """A key that is loaded passes, one that is dropped does not, on a connection that was open before, too."""
     keyring = keyring_of(private / "c1.pub")
-    site = Site(authority, LIMITS, keyring)
-    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=300)
-    try:
+    with standing(authority, LIMITS, keyring) as site, site.node() as link:
         for name, key, status in (("", "c1", 200), ("c0", "c0", 200), ("", "c1", 412)):
             if name:
                 keyring.load({name: keys.public_key(private / f"{name}.pub")})
-            link.request("POST", "/v1/fleet/echo", b"x", signed(private / key))
-            answer = link.getresponse()
-            answer.read()
-            assert answer.status == status
-    finally:
-        link.close()
-        site.close()
+            assert asked(link, "/v1/fleet/echo", b"x", signed(private / key))[0] == status
 
 
 def test_a_key_that_is_not_kept_admits_nobody(private: Path) -> None:
@@ -576,18 +579,12 @@ def test_idle_connections_keep_nobody_out(authority: keys.Authority, private: Pa
     """With more idle connections than strangers may have, all from one address, the next one from there is served; the
     oldest idle ones gave way."""
     keyring = keyring_of(private / "c0.pub")
-    site = Site(authority, replace(LIMITS, strangers=4, head_seconds=600.0), keyring)
-    idle = []
-    try:
-        for _ in range(12):
-            idle.append(site.raw())
+    limits = replace(LIMITS, strangers=4, head_seconds=600.0)
+    with standing(authority, limits, keyring) as site, contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(site.raw()) for _ in range(12)]
         assert site.post("/v1/fleet/echo", b"x", **signed(private / "c0"))[:2] == (200, b"x")
         assert site.gate.refused[503] == 9
         assert idle[0].recv(1) == b""
-    finally:
-        for link in idle:
-            link.close()
-        site.close()
 
 
 Strangers = Callable[[Site, list[socket.socket], threading.Event], None]
@@ -676,34 +673,25 @@ def test_strangers_cost_nodes_no_request(
 def test_a_connection_without_a_request_ends_after_seconds(authority: keys.Authority, private: Path) -> None:
     """The first request has to come soon; between two requests of a registered node there may be more time."""
     limits = replace(LIMITS, head_seconds=0.3, idle_seconds=600)
-    site = Site(authority, limits, keyring_of(private / "c0.pub"))
-    link = http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=300)
-    try:
-        link.request("POST", "/v1/fleet/echo", b"x", signed(private / "c0"))
-        assert link.getresponse().read() == b"x"
+    with standing(authority, limits, keyring_of(private / "c0.pub")) as site, site.node() as link:
+        assert asked(link, "/v1/fleet/echo", b"x", signed(private / "c0"))[1] == b"x"
+        known = link.sock
         with site.raw() as quiet:
             assert quiet.recv(1) == b""  # it ends, and the known node's, which is older and idle too, does not
-        known = link.sock
-        link.request("POST", "/v1/fleet/echo", b"y", signed(private / "c0"))
-        assert link.getresponse().read() == b"y"
+        assert asked(link, "/v1/fleet/echo", b"y", signed(private / "c0"))[1] == b"y"
         assert link.sock is known
-    finally:
-        link.close()
-        site.close()
 
 
 def test_connections_are_limited_by_key(authority: keys.Authority, private: Path) -> None:
     """A node's connections beyond its limit are refused by name; another node at the same address is not touched; when
     one of them ends, another may come."""
-    site = Site(authority, replace(LIMITS, per_key=2, idle_seconds=600), keyring_of(*private.glob("*.pub")))
-    links = [http.client.HTTPSConnection("127.0.0.1", site.gate.port, context=site.trust, timeout=300) for _ in "abcd"]
+    limits = replace(LIMITS, per_key=2, idle_seconds=600)
+    with standing(authority, limits, keyring_of(*private.glob("*.pub"))) as site, contextlib.ExitStack() as stack:
+        links = [stack.enter_context(site.node()) for _ in "abcd"]
 
-    def ask(i: int, key: str) -> tuple[int, bytes]:
-        links[i].request("POST", "/v1/fleet/echo", b"x", signed(private / key))
-        answer = links[i].getresponse()
-        return answer.status, answer.read()
+        def ask(i: int, key: str) -> tuple[int, bytes]:
+            return asked(links[i], "/v1/fleet/echo", b"x", signed(private / key))[:2]
 
-    try:
         assert [ask(0, "c0"), ask(1, "c0")] == [(200, b"x")] * 2
         status, why = ask(2, "c0")
         assert (status, b"c0 has 2 connections already" in why) == (503, True)
@@ -713,10 +701,6 @@ def test_connections_are_limited_by_key(authority: keys.Authority, private: Path
         while ask(2, "c0")[0] != 200:
             assert time.monotonic() < end
             time.sleep(0.02)
-    finally:
-        for link in links:
-            link.close()
-        site.close()
 
 
 def test_refusals_are_written_down(site: Site, caplog: pytest.LogCaptureFixture) -> None:

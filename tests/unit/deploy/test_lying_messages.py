@@ -105,13 +105,6 @@ def test_a_server_does_not_choose_which_column_is_told(
     assert "4711" not in str(greeted(free, tmp_path, "insured"))
 
 
-def test_the_column_reaches_the_worker(table: Path, tmp_path: Path) -> None:
-    """The flag is one of the worker's duty."""
-    data = {"data": "hospital", "partition": "natural", "scaling": "client", "target": "pressure"}
-    of = with_data(greeting(tmp_path), data)
-    assert of_worker(tmp_path / "disk", of, data=str(table), target="disease").head["code"] == "settings"
-
-
 # ---- numbers that break the accountant -------------------------------------------------------------------------------
 @pytest.mark.parametrize("noise", [1e-160, 0.009, 2e6, 1e200])
 def test_noise_that_cannot_be_accounted_for_is_refused(

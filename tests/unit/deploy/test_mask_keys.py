@@ -104,12 +104,6 @@ def test_only_masked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert "the run asks for uploads without masks" in caplog.text
     assert "--only-masked" in caplog.text
 
-    (tmp_path / "second").mkdir()
-    mixed = Direct(sites(tmp_path / "second"))
-    mixed.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "second" / "disks", limits)
-    ours = on_hosts(settings("fedavg", run={"rounds": 1}, hosts={"min_clients": 2}), tmp_path / "second", mixed)
-    assert len(ours.server.sizes) == 2
-
 
 def test_a_worker_asks_for_masks(tmp_path: Path) -> None:
     """The flag reaches the process that answers messages."""

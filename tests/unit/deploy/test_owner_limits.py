@@ -10,6 +10,7 @@ import pytest
 from fedkin.capabilities import Uploads, has
 from fedkin.capabilities.uploads import also_sent
 from fedkin.core import ConfigError
+from fedkin.core.refusals import Code, Reason
 from fedkin.data import SiteData
 from fedkin.methods import METHODS, get_method
 from fedkin.privacy.budget import total
@@ -18,9 +19,16 @@ from fedkin_hosts.client import ClientService
 from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.privacy_budget import PrivacyLimits
 from fedkin_hosts.tensors import bundle, wire_message
-from hosttoys import Direct, bare, lines, on_hosts, settings, simulated, sites
+from hosttoys import Direct, Heard, bare, lines, on_hosts, settings, simulated, sites
 from refusals import refuses
 
+NETWORK = """
+from torch import nn
+
+
+def build(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+"""
 PRIVATE = {"privacy": {"noise_multiplier": 1.0}}
 
 
@@ -84,18 +92,37 @@ def test_methods_whose_uploads_hold_what_an_owner_keeps(name: str, limits: dict[
             own.check_method(method)
 
 
-def test_such_a_run_is_refused_before_anything_is_told(tmp_path: Path) -> None:
-    """At the greeting; the others make the run."""
-    seen = list[str]()
-
-    def touch(post: Direct, client: str, of: WireMessage) -> WireMessage:
-        seen.extend([str(of.head["kind"])] if client == "c1" else [])
-        return post.ask(client, of)
-
-    s = settings("fedfomo", run={"rounds": 1}, hosts={"min_clients": 2})
-    on_hosts(s, tmp_path, Direct({**sites(tmp_path), 101: site(tmp_path, keep_scores=True)}, touch=touch))
-    assert set(seen) == {"hello"}
-    assert {c for line in lines(tmp_path, "rounds") for c in line["cohort"]} == {0, 1}
+@pytest.mark.parametrize(
+    ("name", "tables", "limits", "kind", "code"),
+    [
+        ("da-pfl", {"privacy": {"metadata_epsilon": 1.0}}, {"max_metadata_epsilon": 0.5}, "hello", "settings"),
+        ("da-pfl", {}, {"max_metadata_epsilon": 0.5}, "describe", "settings"),
+        ("fedavg", {}, {"min_noise_multiplier": 1.0}, "hello", "settings"),
+        ("fedavg", {}, {"only_masked": True}, "hello", "settings"),
+        ("fedfomo", {}, {"keep_scores": True}, "hello", "settings"),
+        ("fedavg", {"model": {"model": "team_nets:build"}}, {}, "hello", "code"),
+    ],
+)
+def test_a_client_whose_owner_does_not_allow_a_run_stays_out(
+    name: str, tables: Any, limits: Any, kind: str, code: Code, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the first message that asks for more on, with nothing in its account; the others make the run, and the
+    events have its name and a code, not its limits."""
+    (tmp_path / "team_nets.py").write_text(NETWORK)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    s, heard = (
+        settings(name, run={"rounds": 1}, hosts={"min_clients": 2}, **tables),
+        Heard("hello", "describe", "update"),
+    )
+    own = site(tmp_path, **limits)
+    post = Direct({**sites(tmp_path, allowed=Allowed(("team_nets",))), 101: own}, touch=heard)
+    ours = on_hosts(s, tmp_path, post)
+    assert len(ours.server.sizes) == 2
+    answers = [(of.head["kind"], answer.head.get("code")) for client, _, of, answer in heard.found if client == "c1"]
+    assert answers == [*([("hello", None)] if kind == "describe" else []), (kind, code)]
+    told = [e["what"] for e in lines(tmp_path, "events") if e["client"] == "c1"]
+    assert told[-1].endswith(str(Reason(code)))
+    assert own.account.load() == {}
 
 
 def test_what_methods_send_exactly_is_a_part_of_what_they_send() -> None:

@@ -16,8 +16,6 @@ import torch
 from fedkin.data import SiteData, federation_of
 from fedkin_hosts.client import ClientService
 from fedkin_hosts.heads import WireMessage
-from fedkin_hosts.messages import Clerk
-from fedkin_hosts.participants import Members
 from fedkin_hosts.privacy_budget import Account, OverBudget, PrivacyLimits
 from fedkin_hosts.tensors import bundle
 from hosttoys import Direct, Heard, on_hosts, settings, sites
@@ -187,11 +185,3 @@ def test_a_link_to_a_missing_disk_is_not_an_empty_account(tmp_path: Path) -> Non
     mine.path.symlink_to(tmp_path / "not mounted" / "account.json")
     with pytest.raises(FileNotFoundError):
         mine.release("a", torch.arange(10), 0.1, 1e-5)
-
-
-def test_a_run_beyond_the_total_alone_is_refused_at_the_greeting(tmp_path: Path) -> None:
-    """What one run asks for is more than the total: nothing is drawn."""
-    s = settings("da-pfl", privacy={"metadata_epsilon": 1.0})
-    site = ClientService("c0", SiteData("digits", share=0), tmp_path, PrivacyLimits(max_metadata_epsilon=0.5))
-    assert site.answer(Clerk(s, Members.load(tmp_path)).write("hello", 0, 60.0, inline=True)).head["code"] == "settings"
-    assert site.account.load() == {}

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from fedkin.core import ConfigError, EngineError, RunFolderError
-from fedkin.core.refusals import Reason
 from fedkin.data import Card, SiteData, federation_of
 from fedkin.experiment.prepare import Experiment
 from fedkin.experiment.settings import Settings, table_of
@@ -29,19 +28,7 @@ from fedkin_hosts.node import Node
 from fedkin_hosts.privacy_budget import Account, OverBudget, PrivacyLimits, Used
 from fedkin_hosts.tensors import bundle
 from grouped import tables
-from hosttoys import (
-    Direct,
-    Heard,
-    changing,
-    greeting,
-    lines,
-    of_worker,
-    on_hosts,
-    settings,
-    simulated,
-    sites,
-    taken_home,
-)
+from hosttoys import Direct, Heard, changing, on_hosts, settings, simulated, sites, taken_home
 from kills import Killed
 from refusals import refuses
 from toys import mlp, refused
@@ -320,27 +307,6 @@ def test_limits_by_what_is_said() -> None:
     PrivacyLimits().check_reports(Privacy(), DAPFL(), mlp())
 
 
-@pytest.mark.parametrize(
-    ("name", "run", "limits", "kind"),
-    [
-        ("da-pfl", {"metadata_epsilon": 1.0}, PrivacyLimits(max_metadata_epsilon=0.5), "hello"),
-        ("da-pfl", {}, PrivacyLimits(max_metadata_epsilon=0.5), "describe"),
-        ("fedavg", {}, PrivacyLimits(min_noise_multiplier=1.0), "hello"),
-    ],
-)
-def test_one_site_stays_out(name: str, run: dict[str, Any], limits: PrivacyLimits, kind: str, tmp_path: Path) -> None:
-    """The run goes on with the two whose owners allow it; the event names the third, and not its limit."""
-    s = settings(name, **tables({"rounds": 1, **run}), hosts={"min_clients": 2})
-    heard = Heard("hello", "describe")
-    post = Direct(sites(tmp_path), touch=heard)
-    post.sites[101] = ClientService("c1", SiteData("digits", share=1), tmp_path / "disks", limits)
-    ours = on_hosts(s, tmp_path, post)
-    assert len(ours.server.sizes) == 2
-    answers = {of.head["kind"]: answer for client, _, of, answer in heard.found if client == "c1"}
-    assert answers[kind].head["code"] == "settings"
-    assert any(e["client"] == "c1" and str(Reason("settings")) in e["what"] for e in lines(tmp_path, "events"))
-
-
 def budget(rounds: float, s: Settings) -> float:
     """Epsilon of so many rounds at c1."""
     ((rate, steps),) = simulated(s).rounds[0].private[1]
@@ -461,9 +427,3 @@ def test_a_limit_is_a_number_above_zero(name: str, value: float) -> None:
     """Else the node does not start."""
     with refuses(ConfigError, f"--{name.replace('_', '-')} "):
         Node(data="digits", client_id="c0", insecure_test=True, **{name: value})
-
-
-def test_a_worker_keeps_its_limits(tmp_path: Path) -> None:
-    """In a process of its own."""
-    answer = of_worker(tmp_path, greeting(tmp_path), share=0, min_noise_multiplier=1.0)
-    assert answer.head["code"] == "settings"

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from fedkin.core import Bundle, ConfigError, RunFolderError
+from fedkin.core import Bundle, ConfigError
 from fedkin.server.ledger import Ledger
 from fedkin.storage.files import make_private, write_atomic
 from fedkin.storage.tensors import pack, unpack
 from fedkin_hosts.heads import NAME, RunSetup
 
-_FORMAT = "1"
 _SETUP = "setup.json"
 
 
@@ -76,10 +75,7 @@ class ClientStore:
         path = self.path(run)
         if not path.exists():
             return Kept(Ledger())
-        again = "delete it to have this client join again"
-        meta, tensors = unpack(path, again)
-        if meta.get("format") != _FORMAT:
-            raise RunFolderError(f"{path} is of format {meta.get('format')!r}, expected {_FORMAT!r}; {again}")
+        meta, tensors = unpack(path, "delete it to have this client join again")
         parts = {
             part: Bundle({n.split(".", 1)[1]: t for n, t in tensors.items() if n.split(".", 1)[0] == part})
             for part in ("committed", "pending", "answer", "said")
@@ -122,7 +118,6 @@ class ClientStore:
         # copies: a client may keep the same tensor that it sends, and a file holds each tensor once
         tensors = {f"{part}.{n}": t for part, b in bundles.items() if b is not None for n, t in b.owned().items()}
         meta = {
-            "format": _FORMAT,
             "at": str(ledger.at),
             "seq": str(ledger.seq if ledger.pending is not None else 0),
             "mark": ledger.mark,

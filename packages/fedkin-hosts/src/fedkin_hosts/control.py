@@ -194,7 +194,7 @@ class Control:
             with ControlHttpClient.from_server_address(address, trust is None, trust, interceptors=[]) as client:
                 return getattr(client, call)(request)
         except httpx.HTTPError as error:
-            said = f"does not answer: {error}"
+            said = f"does not answer: {error}. Is the link up? fedkin link {typed(self.folder)}"
             if isinstance(error, httpx.HTTPStatusError):
                 why = FlowerError.from_json(error.response.text)
                 words = error.response.text if why is None else f"{why.message} {why.public_details or ''}"

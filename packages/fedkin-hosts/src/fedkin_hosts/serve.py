@@ -56,7 +56,6 @@ def serve(
         EngineError: too few clients connected.
         RunFolderError: the folder holds something else, or is damaged, or another process is writing into it.
     """
-    _only_simulated(settings)
     _require_possible(settings)
     with writing(folder), room(folder, "fedkin submit"):
         return _served(settings, post, folder, command, on_round, clock)
@@ -103,23 +102,18 @@ def _keep(e: Experiment, fleet: Fleet, server: Server) -> None:
 
 
 def _require_possible(settings: Settings) -> None:
-    """Raise `ConfigError` if the method, or the clients' data, do not allow what the settings ask for."""
-    method = method_of(settings)
+    """Raise `ConfigError` if real hosts, the method or the clients' data do not allow what the settings ask for."""
+    method, run = method_of(settings), settings.run
     require_covered(settings.privacy, method)
     plan_of(settings).require(method, settings.hosts.min_clients)
     require_optimizer(method, settings.training.optimizer)
-    if settings.run.stop_after is not None and not settings.data.validation > 0:
-        raise ConfigError(
-            f"[run] stop_after = {settings.run.stop_after} watches validation accuracy; set [data] validation above 0, "
-            "such as 0.1, or leave stop_after out"
-        )
-
-
-def _only_simulated(settings: Settings) -> None:
-    """Raise `ConfigError` for settings that simulate what happens by itself on real hosts."""
-    run = settings.run
-    for name, absent in (("dropout", 0), ("late_joiners", None), ("attack", "none")):
-        if (value := getattr(run, name)) != absent:
-            raise ConfigError(
-                f"[run] {name} = {value!r} simulates something that happens by itself on real hosts; leave it out"
-            )
+    itself = "simulates something that happens by itself on real hosts; leave it out"
+    watched = "watches validation accuracy; set [data] validation above 0, such as 0.1, or leave stop_after out"
+    for name, wrong, why in (
+        ("dropout", run.dropout > 0, itself),
+        ("late_joiners", run.late_joiners is not None, itself),
+        ("attack", run.attack != "none", itself),
+        ("stop_after", run.stop_after is not None and not settings.data.validation > 0, watched),
+    ):
+        if wrong:
+            raise ConfigError(f"[run] {name} = {getattr(run, name)!r} {why}")

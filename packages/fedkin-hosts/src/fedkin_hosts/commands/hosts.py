@@ -15,7 +15,7 @@ from tyro.conf import Positional, UseAppendAction
 
 from fedkin.cli import screen
 from fedkin.cli.options import options
-from fedkin.core.errors import ConfigError, EngineError, nearest, typed
+from fedkin.core.errors import ConfigError, nearest
 from fedkin.core.grammar import placed
 from fedkin.report.tables import DASH, Grid
 from fedkin.storage.files import for_this_user
@@ -158,11 +158,8 @@ def status_command(args: list[str]) -> int:
     from fedkin_hosts.control import Control
 
     control = Control.at(flags.folder)
-    try:
-        screen.table(runs_table(control.runs()))
-        screen.table(nodes_table(control.nodes()))
-    except EngineError as error:
-        raise EngineError(f"{error}. Is the link up? fedkin link {typed(flags.folder)}") from error
+    screen.table(runs_table(control.runs()))
+    screen.table(nodes_table(control.nodes()))
     return 0
 
 
