@@ -20,7 +20,6 @@ from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.tensors import bundle, wire_message
 from hosttoys import Direct, altered, bare, lines, on_hosts, settings, sites
 
-pytest.importorskip("fedkin_hosts.masks", reason="cryptography is not installed (fedkin[flower])")
 Lie = Callable[[WireMessage], WireMessage]
 
 

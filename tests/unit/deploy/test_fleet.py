@@ -8,9 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-
-pytest.importorskip("flwr", reason="flwr is not installed: pip install 'fedkin[flower]'")
-
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.serde import message_to_proto
 from flwr.proto import fleet_pb2, heartbeat_pb2, message_pb2

@@ -25,10 +25,6 @@ import pytest
 
 from fedkin.core.errors import ConfigError
 from fedkin_hosts import keys
-
-pytest.importorskip("uvicorn", reason="uvicorn comes with fedkin[flower]")
-pytest.importorskip("cryptography", reason="cryptography comes with fedkin[flower]")
-
 from fedkin_hosts.gate import Gate, Limits, server_context
 from fedkin_hosts.signed import AGE_SECONDS, SKEW_SECONDS, Keyring, Unsigned
 from programs import ServedGate
@@ -487,7 +483,6 @@ def test_a_signed_request_passes(guarded: Site, private: Path) -> None:
 
 def test_flowers_own_signature_passes(guarded: Site, private: Path) -> None:
     """The headers that the installed flwr puts on a request are the ones that the gate looks at."""
-    pytest.importorskip("flwr", reason="Flower comes with fedkin[flower]")
     httpx = pytest.importorskip("httpx")
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor

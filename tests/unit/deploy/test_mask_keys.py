@@ -18,6 +18,7 @@ from fedkin.core import Bundle, ConfigError
 from fedkin.core.refusals import Reason
 from fedkin.data import SiteData
 from fedkin.experiment.settings import Settings
+from fedkin_hosts import keys, masks
 from fedkin_hosts.client import ClientService
 from fedkin_hosts.heads import RunSetup, WireMessage
 from fedkin_hosts.masks import MaskKeys, MemberTable, Signing, Unmasked
@@ -26,9 +27,6 @@ from fedkin_hosts.privacy_budget import PrivacyLimits
 from fedkin_hosts.tensors import bundle, wire_message
 from hosttoys import Direct, Heard, bare, greeting, lines, of_worker, on_hosts, same_server, settings, simulated, sites
 from refusals import refuses
-
-masks = pytest.importorskip("fedkin_hosts.masks", reason="cryptography is not installed (fedkin[flower])")
-from fedkin_hosts import keys  # noqa: E402 - needs cryptography
 
 ROOT = Path(__file__).parents[3]
 

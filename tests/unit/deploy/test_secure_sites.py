@@ -20,6 +20,7 @@ from fedkin.data import SiteData
 from fedkin.experiment.settings import Settings
 from fedkin.methods import METHODS, get_method
 from fedkin.privacy.secure_sum import SecureGroup, fixed, summed
+from fedkin_hosts import masks
 from fedkin_hosts.client import ClientService
 from fedkin_hosts.client_memory import ClientStore
 from fedkin_hosts.heads import WireError, WireMessage
@@ -46,7 +47,6 @@ from refusals import refuses
 from thorough import thorough_except
 from toys import refused
 
-masks = pytest.importorskip("fedkin_hosts.masks", reason="cryptography is not installed (fedkin[flower])")
 OFFERED = [name for name in METHODS if sums_suffice(get_method(name))]
 
 
