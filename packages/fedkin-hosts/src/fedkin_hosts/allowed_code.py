@@ -49,12 +49,8 @@ class Allowed:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> Allowed:
-        """Read the values of ``--allow-code``: PACKAGE, PACKAGE.MODULE or FILE.py.
-
-        Raises:
-            ConfigError: a value is neither the name of a module nor a file, or a file has the name of an installed
-                module.
-        """
+        """Read the values of ``--allow-code``: PACKAGE, PACKAGE.MODULE or FILE.py; `ConfigError` if a value is neither
+        the name of a module nor a file, or a file has the name of an installed module."""
         modules, files = list[str](), dict[str, Path]()
         for word in words:
             file = Path(word).expanduser().resolve()

@@ -67,11 +67,7 @@ class ClientStore:
         return self.folder / checked_name(run, "run") / "memory.safetensors"
 
     def load(self, run: str) -> Kept:
-        """Return the memory of a run; empty if there is none yet.
-
-        Raises:
-            RunFolderError: the file is damaged.
-        """
+        """Return the memory of a run, empty if there is none yet; `RunFolderError` if the file is damaged."""
         path = self.path(run)
         if not path.exists():
             return Kept(Ledger())

@@ -99,11 +99,7 @@ class Control:
 
     @classmethod
     def at(cls, folder: Path) -> Control:
-        """Return the operator's access to the link in a folder.
-
-        Raises:
-            ConfigError: the folder does not hold a link.
-        """
+        """Return the operator's access to the link in a folder; `ConfigError` if the folder does not hold a link."""
         try:
             found = msgspec.json.decode((folder / _ADDRESS).read_bytes(), type=_Address)
             return cls(folder, found.address, None if found.authority is None else Path(found.authority))
@@ -184,11 +180,7 @@ class Control:
         return ", ".join(node.fingerprint for node in named)
 
     def _ask(self, call: str, request: Any) -> Any:
-        """Return the answer to a call.
-
-        Raises:
-            EngineError: the SuperLink refuses or does not answer.
-        """
+        """Return the answer to a call; `EngineError` if the SuperLink refuses or does not answer."""
         address, trust = self._address.address, self._trust
         try:
             with ControlHttpClient.from_server_address(address, trust is None, trust, interceptors=[]) as client:

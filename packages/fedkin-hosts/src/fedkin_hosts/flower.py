@@ -47,11 +47,8 @@ def to_records(wired: WireMessage) -> RecordDict:
 
 
 def from_records(records: RecordDict) -> WireMessage:
-    """Return a message read from Flower's records.
-
-    Raises:
-        WireError: the records hold something else, or more than `BODY_LIMIT` bytes.
-    """
+    """Return a message read from Flower's records; `WireError` if the records hold something else, or more than
+    `BODY_LIMIT` bytes."""
     head = records.config_records.get(_HEAD)
     text = None if head is None else head.get("json")
     arrays = records.array_records.get(_BODY)

@@ -91,11 +91,8 @@ class RequestRefused(Exception):
 
 
 def server_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Return a TLS context (1.2 or newer) with the gate's certificate.
-
-    Raises:
-        ConfigError: the certificate or the key cannot be read, or they do not belong together.
-    """
+    """Return a TLS context (1.2 or newer) with the gate's certificate; `ConfigError` if the certificate or the key
+    cannot be read, or they do not belong together."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
@@ -306,11 +303,7 @@ class Gate:
             await cycle.send({"type": "http.response.body", "body": b""})
 
     async def _body(self, cycle: RequestResponseCycle) -> AsyncIterator[bytes]:
-        """Yield a request's body as it arrives.
-
-        Raises:
-            RequestRefused: 413 beyond the limit, 400 where the client leaves before the end.
-        """
+        """Yield a request's body as it arrives; `RequestRefused` beyond the limit, or where the client leaves before the end."""
         seen, more = 0, True
         while more:
             async with asyncio.timeout(self.limits.stall_seconds):

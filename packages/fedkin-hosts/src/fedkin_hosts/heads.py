@@ -65,11 +65,7 @@ def head_bytes(message: WireMessage) -> bytes:
 
 
 def head_of(text: bytes | str) -> Json:
-    """Return a head from its JSON.
-
-    Raises:
-        WireError: too long, too deep, not JSON (which has no NaN), or not an object.
-    """
+    """Return a head from its JSON; `WireError` if it is too long, too deep, not JSON (which has no NaN), or not an object."""
     require(len(text) <= HEAD_LIMIT, f"a head of {len(text)} bytes, at most {HEAD_LIMIT} are read")
     try:
         return msgspec.json.decode(text, type=dict[str, Any])

@@ -124,11 +124,8 @@ def make_server(folder: Path, hosts: Sequence[str], days: float = SERVER_DAYS) -
 
 
 def make_node_key(folder: Path, name: str) -> NodeKey:
-    """Make a new pair of keys on the curve P-384 in OpenSSH's format: ``NAME`` (private, mode 0600) and ``NAME.pub``.
-
-    Raises:
-        ConfigError: a file exists already, the name is not allowed.
-    """
+    """Make a new pair of keys on the curve P-384 in OpenSSH's format: ``NAME`` (private, mode 0600) and ``NAME.pub``;
+    `ConfigError` if a file exists already, the name is not allowed."""
     if not _NAME.fullmatch(name) or name.endswith(".pub"):
         raise ConfigError(
             "a node's name has 1 to 64 of A-Z a-z 0-9 . _ -, begins with neither . nor -, and does not end in .pub; "
@@ -144,21 +141,15 @@ def make_node_key(folder: Path, name: str) -> NodeKey:
 
 
 def public_key(path: Path) -> PublicKey:
-    """Return the key in a ``NAME.pub`` file.
-
-    Raises:
-        ConfigError: the file holds no key on the curve P-384 in OpenSSH's format.
-    """
+    """Return the key in a ``NAME.pub`` file; `ConfigError` if the file holds no key on the curve P-384 in OpenSSH's
+    format."""
     with _readable(f"{path} is not a node's public key", _MAKE):
         return _on_p384(load_ssh_public_key(path.read_bytes()), PublicKey)  # type: ignore[type-abstract]
 
 
 def private_key(path: Path) -> PrivateKey:
-    """Return a node's private key.
-
-    Raises:
-        ConfigError: the file holds no key on the curve P-384 in OpenSSH's format, or it has a passphrase.
-    """
+    """Return a node's private key; `ConfigError` if the file holds no key on the curve P-384 in OpenSSH's format, or it
+    has a passphrase."""
     with _readable(f"{path} is not a node's private key", _MAKE):
         return _on_p384(load_ssh_private_key(path.read_bytes(), None), PrivateKey)  # type: ignore[type-abstract]
 
@@ -175,11 +166,7 @@ def fingerprint(key: PublicKey) -> str:
 
 
 def certificate(path: Path) -> x509.Certificate:
-    """Return the (first) certificate in a PEM file.
-
-    Raises:
-        ConfigError: the file holds no certificate.
-    """
+    """Return the (first) certificate in a PEM file; `ConfigError` if the file holds no certificate."""
     with _readable(f"{path} is not a certificate in PEM format"):
         return x509.load_pem_x509_certificate(path.read_bytes())
 
@@ -190,11 +177,8 @@ def certificate_fingerprint(path: Path) -> str:
 
 
 def check_server(folder: Path) -> datetime:
-    """Return the expiry date of the certificate among the link's keys in a folder.
-
-    Raises:
-        ConfigError: a file is missing, or the certificate cannot be read or has expired.
-    """
+    """Return the expiry date of the certificate among the link's keys in a folder; `ConfigError` if a file is missing,
+    or the certificate cannot be read or has expired."""
     for name in (CA, SERVER, SERVER_KEY):
         if not (folder / name).is_file():
             raise ConfigError(

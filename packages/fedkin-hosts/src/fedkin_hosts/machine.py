@@ -42,11 +42,8 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def program(name: str) -> str:
-    """Return the path of one of Flower's programs, such as ``flower-superlink``: next to this Python, else on ``PATH``.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """Return the path of one of Flower's programs, such as ``flower-superlink``: next to this Python, else on ``PATH``;
+    `ConfigError` if it is not installed."""
     found = shutil.which(name, path=str(_beside())) or shutil.which(name)
     if found is None:
         raise ConfigError(f"Flower's program {name} was not found next to {sys.executable} nor on PATH; {INSTALL}")

@@ -76,11 +76,7 @@ class MemberTable:
 
     @classmethod
     def read(cls, of: WireMessage) -> MemberTable:
-        """Read the table from a message.
-
-        Raises:
-            WireError: it does not fit, has too few members, or lists one twice.
-        """
+        """Read the table from a message; `WireError` if it does not fit, has too few members, or lists one twice."""
         head = of.head
         listed = convert(head.get("pool"), PoolHead, "the table of those whose uploads are added up").members
         require(len(listed) >= LEAST, f"a sum of {len(listed)} uploads; at least {LEAST} are needed")
@@ -157,11 +153,8 @@ def _statement(run: str, client: str, public: str) -> bytes:
 
 
 def masked(addend: Bundle, table: MemberTable, number: int, secret: bytes) -> Bundle:
-    """Return the addend of one member, its int64 tensors (`fedkin.privacy.secure_sum.fixed`), with its masks.
-
-    Raises:
-        WireError: the public key of another member is invalid.
-    """
+    """Return the addend of one member, its int64 tensors (`fedkin.privacy.secure_sum.fixed`), with its masks;
+    `WireError` if the public key of another member is invalid."""
     names = sorted(addend)
     flat = np.concatenate([np.zeros(0, np.uint64), *(addend[n].reshape(-1).numpy().view(np.uint64) for n in names)])
     form = [[n, list(addend[n].shape)] for n in names]
@@ -215,11 +208,8 @@ class Signing:
     simulated: bool = False
 
     def check(self, client: str) -> None:
-        """Read the files once, so that a mistake is noticed when the node starts.
-
-        Raises:
-            ConfigError: a key cannot be read, or there are too few for any sum.
-        """
+        """Read the files once, so that a mistake is noticed when the node starts; `ConfigError` if a key cannot be
+        read, or there are too few for any sum."""
         if self.key is not None:
             private_key(self.key)
         if self.peers is not None:

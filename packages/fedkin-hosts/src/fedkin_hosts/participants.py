@@ -79,11 +79,8 @@ class Members:
 
     @classmethod
     def load(cls, folder: Path) -> Members:
-        """Read the members of a run folder; there are none before the first round.
-
-        Raises:
-            RunFolderError: the file is damaged.
-        """
+        """Read the members of a run folder, none before the first round; `RunFolderError` if the file is
+        damaged."""
         path = folder / "clients.json"
         if not path.exists():
             return cls(path, secrets.token_hex(12))

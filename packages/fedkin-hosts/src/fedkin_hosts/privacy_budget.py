@@ -84,11 +84,8 @@ class PrivacyLimits:
         return self.max_metadata_epsilon is not None or self.max_epsilon is not None
 
     def check(self, settings: Settings) -> None:
-        """Check a run against the limits by its settings alone.
-
-        Raises:
-            ConfigError: the run wants more than the owner allows.
-        """
+        """Check a run against the limits by its settings alone; `ConfigError` if the run wants more than the owner
+        allows."""
         reports, noise = settings.privacy.metadata_epsilon or 0.0, settings.privacy.noise_multiplier
         training = "plain training" if noise is None else f"private training with noise_multiplier = {noise:g}"
         most, least = self.max_metadata_epsilon or math.inf, self.min_noise_multiplier or -1.0
@@ -109,11 +106,8 @@ class PrivacyLimits:
         )
 
     def check_method(self, method: Method) -> None:
-        """Make sure that no exact figures that the owner keeps are in uploads.
-
-        Raises:
-            ConfigError: the method's uploads have some.
-        """
+        """Make sure that no exact figures that the owner keeps are in uploads; `ConfigError` if the method's uploads
+        have some."""
         shown, uploads = has(method, Uploads) or Uploads(), f"uploads of {type(method).__name__} hold exact"
         scores, counts = self.keep_scores and "scores" in shown.exact, self.hides_counts and "counts" in shown.exact
         _require(
@@ -140,11 +134,7 @@ class PrivacyLimits:
         )
 
     def check_reports(self, privacy: Privacy, method: Method, net: Net) -> None:
-        """Check that clients may report at joining what they report in this run.
-
-        Raises:
-            ConfigError: exact counts, or something else that has no epsilon, although the owner set a limit.
-        """
+        """Raise `ConfigError` if clients report something exact, which has no epsilon, although the owner set a limit."""
         exact = privacy.metadata_epsilon is None and reports_at_joining(method, net)
         what = f"without metadata_epsilon, clients of {type(method).__name__} report something exact at joining"
         _require((self.hides_counts and exact, what, _COUNTS))
@@ -204,11 +194,7 @@ class Account:
         self.limit, self.counts_limit = limit, counts_limit
 
     def load(self) -> dict[str, Used]:
-        """Read the privacy loss of each run.
-
-        Raises:
-            RunFolderError: the file is damaged.
-        """
+        """Read the privacy loss of each run; `RunFolderError` if the file is damaged."""
         if not os.path.lexists(self.path):  # a link to a disk that is not mounted is no new account
             return {}
         try:

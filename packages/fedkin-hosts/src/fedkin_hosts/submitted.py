@@ -104,11 +104,7 @@ class Submitted(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, settings: Settings, folder: Path, link: Path | None = None, data: str | None = None) -> Submitted:
-        """Return a run for submission.
-
-        Raises:
-            ConfigError: its method, network or initial weights are in a file.
-        """
+        """Return a run for submission; `ConfigError` if its method, network or initial weights are in a file."""
         require_installed(settings.method["name"], settings.model.model)
         if settings.model.init_weights is not None:
             raise ConfigError(
@@ -119,11 +115,7 @@ class Submitted(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def read(cls, word: object) -> Submitted:
-        """Read the word that `word` returned.
-
-        Raises:
-            ConfigError: it is another one.
-        """
+        """Read the word that `word` returned; `ConfigError` if it is another one."""
         try:
             text = base64.urlsafe_b64decode(f"{word}===".encode())  # surplus padding is ignored
             return convert(head_of(text), cls, "the word")

@@ -18,11 +18,8 @@ _TYPES = {
 
 
 def wire_message(head: Json, bundle: Bundle | None = None) -> WireMessage:
-    """Return a message with the tensors of a bundle, whose names the head has in the bundle's order.
-
-    Raises:
-        WireError: a tensor has a type that is not sent.
-    """
+    """Return a message with the tensors of a bundle, whose names the head has in the bundle's order; `WireError` if a
+    tensor has a type that is not sent."""
     tensors = (bundle or Bundle()).owned()
     for name, t in tensors.items():
         require(t.dtype in _TYPES, f"tensor {name!r} is of type {t.dtype}, which is not sent")
@@ -30,11 +27,8 @@ def wire_message(head: Json, bundle: Bundle | None = None) -> WireMessage:
 
 
 def bundle(of: WireMessage) -> Bundle:
-    """Return the tensors of a message, each in its own memory.
-
-    Raises:
-        WireError: the body is not that of a message, or has other tensors than the head names.
-    """
+    """Return the tensors of a message, each in its own memory; `WireError` if the body is not that of a message, or has
+    other tensors than the head names."""
     names = convert(of.head.get("tensors", []), Tensors, "the list of tensors")
     require(int.from_bytes(of.body[:8], "little") <= HEAD_LIMIT, "the list of tensors in the body is too long")
     try:

@@ -94,11 +94,7 @@ class Watch:
                 timer.cancel()
 
     def start(self) -> None:
-        """Start the worker, so that the first message need not wait for it.
-
-        Raises:
-            OSError: it could not be started.
-        """
+        """Start the worker, so that the first message need not wait for it; `OSError` if it could not be started."""
         with self._one:
             self._running()
 

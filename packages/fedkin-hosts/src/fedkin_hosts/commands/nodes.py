@@ -115,11 +115,8 @@ def _submitted(settings: Settings, folder: Path, link: Control, asked: Submissio
 
 
 def _follow(folder: Path, bar: Bar, former: float, over: Callable[[], str | None]) -> None:
-    """Show the rounds as they are written, until the report is, which comes last.
-
-    Raises:
-        EngineError: the run failed, or its process has ended.
-    """
+    """Show the rounds as they are written, until the report is, which comes last; `EngineError` if the run failed, or
+    its process has ended."""
     done, looked = 0, time.monotonic()
     while _time_of(folder / "report.html") == former:
         for line in Result.open(folder).rounds[done:] if (folder / "config.toml").exists() else ():
