@@ -28,6 +28,8 @@ from fedkin.user_code.loading import bare_name, is_import_path
 from fedkin.user_code.reference import CodeRef
 from fedkin.version import __version__
 
+_PARTS = ("core", "capabilities", "functional", "engines", "models", "data")  # of which results depend
+
 
 class NotAllowed(ConfigError):
     """A run names code that the node's owner does not allow."""
@@ -49,8 +51,7 @@ class Allowed:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> Allowed:
-        """Read the values of ``--allow-code``: PACKAGE, PACKAGE.MODULE or FILE.py; `ConfigError` if a value is neither
-        the name of a module nor a file, or a file has the name of an installed module."""
+        """Read the values of ``--allow-code`` (PACKAGE, PACKAGE.MODULE, FILE.py); `ConfigError` if one cannot be used."""
         modules, files = list[str](), dict[str, Path]()
         for word in words:
             file = Path(word).expanduser().resolve()
@@ -191,9 +192,6 @@ def require_installed(*names: str) -> None:
                 "server and on every node, allow it at every node (fedkin node --allow-code PACKAGE) and name it "
                 "package.module:attribute; or run it on this machine with fedkin run"
             )
-
-
-_PARTS = ("core", "capabilities", "functional", "engines", "models", "data")
 
 
 def versions(method: Method) -> dict[str, str]:

@@ -303,7 +303,7 @@ class Gate:
             await cycle.send({"type": "http.response.body", "body": b""})
 
     async def _body(self, cycle: RequestResponseCycle) -> AsyncIterator[bytes]:
-        """Yield a request's body as it arrives; `RequestRefused` beyond the limit, or where the client leaves before the end."""
+        """Yield a request's body as it arrives; `RequestRefused` beyond the limit, or where the client leaves."""
         seen, more = 0, True
         while more:
             async with asyncio.timeout(self.limits.stall_seconds):

@@ -35,6 +35,23 @@ Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 T = TypeVar("T")
 Json: TypeAlias = Mapping[str, Any]
 """A JSON object."""
+Kind = Literal["hello", "describe", "survey", "consult", "update", "evaluate", "keep"]
+Seconds = Annotated[float, Meta(gt=0, le=1e6)]
+Number = Annotated[int, Meta(ge=0, le=2**31)]
+Tensors = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...], Meta(max_length=10_000)]
+LONGEST = 1e6
+"""Maximum seconds that a message may grant a client."""
+MOST_RATES = 64
+"""Sampling rates of private training of one client in a run at most: each takes the server a tenth of a second."""
+
+
+# checked here and not by `Meta(pattern=...)`, with which msgspec 0.22 can crash when a process ends
+# (github.com/msgspec/msgspec/issues/717)
+NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""Pattern of the names of clients and runs: they become names of folders."""
+_SETUP = re.compile(r"[0-9a-f]{32}")
+_KEY = re.compile(r"[0-9a-f]{64}")
+_SIGNATURE = re.compile(r"[A-Za-z0-9+/=]{0,200}")
 
 
 class WireError(ValueError):
@@ -65,7 +82,7 @@ def head_bytes(message: WireMessage) -> bytes:
 
 
 def head_of(text: bytes | str) -> Json:
-    """Return a head from its JSON; `WireError` if it is too long, too deep, not JSON (which has no NaN), or not an object."""
+    """Return a head from its JSON; `WireError` if it is too long, too deep, not JSON (no NaN), or not an object."""
     require(len(text) <= HEAD_LIMIT, f"a head of {len(text)} bytes, at most {HEAD_LIMIT} are read")
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
@@ -105,25 +122,6 @@ def refusal(head: Json, client: str, code: OfHost, **more: Any) -> WireMessage:
     Only the code is sent: the text of a client's exception may contain its data.
     """
     return WireMessage({**stamp(head, client), "ok": False, "code": code, **more})
-
-
-Kind = Literal["hello", "describe", "survey", "consult", "update", "evaluate", "keep"]
-Seconds = Annotated[float, Meta(gt=0, le=1e6)]
-Number = Annotated[int, Meta(ge=0, le=2**31)]
-Tensors = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=200)], ...], Meta(max_length=10_000)]
-LONGEST = 1e6
-"""Maximum seconds that a message may grant a client."""
-MOST_RATES = 64
-"""Sampling rates of private training of one client in a run at most: each takes the server a tenth of a second."""
-
-
-# checked here and not by `Meta(pattern=...)`, with which msgspec 0.22 can crash when a process ends
-# (github.com/msgspec/msgspec/issues/717)
-NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
-"""Pattern of the names of clients and runs: they become names of folders."""
-_SETUP = re.compile(r"[0-9a-f]{32}")
-_KEY = re.compile(r"[0-9a-f]{64}")
-_SIGNATURE = re.compile(r"[A-Za-z0-9+/=]{0,200}")
 
 
 def _require(pattern: re.Pattern[str], text: str | None, entry: str) -> None:

@@ -42,6 +42,8 @@ from fedkin.privacy.secure_sum import LEAST, MOST
 from fedkin_hosts.heads import PoolHead, WireError, WireMessage, convert, require
 from fedkin_hosts.keys import PrivateKey, PublicKey, private_key, public_key
 
+_BLOCK = 1 << 20  # bytes of a stream made at a time
+
 
 class Unmasked(Exception):
     """An upload was not masked and therefore is not sent; ``words`` are for this client's own log.
@@ -123,9 +125,6 @@ class MemberTable:
         ):
             if refused:
                 raise why
-
-
-_BLOCK = 1 << 20  # bytes of a stream made at a time
 
 
 def public_of(secret: bytes) -> str:

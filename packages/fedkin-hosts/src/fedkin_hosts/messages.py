@@ -20,6 +20,9 @@ from fedkin_hosts.heads import FORMAT, WireError, WireMessage
 from fedkin_hosts.participants import Members
 from fedkin_hosts.tensors import bundle, wire_message
 
+log = logging.getLogger("fedkin_hosts")
+T = TypeVar("T")
+
 
 class Channel(Protocol):
     """A network that reaches nodes. Node numbers belong to the network and change when a node is restarted."""
@@ -35,10 +38,6 @@ class Channel(Protocol):
 
     def collect(self, tickets: Collection[str]) -> Mapping[str, WireMessage | Code]:
         """Return the answers that have arrived, or why there is none; each is returned once."""
-
-
-log = logging.getLogger("fedkin_hosts")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

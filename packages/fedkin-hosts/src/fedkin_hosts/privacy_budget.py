@@ -134,7 +134,7 @@ class PrivacyLimits:
         )
 
     def check_reports(self, privacy: Privacy, method: Method, net: Net) -> None:
-        """Raise `ConfigError` if clients report something exact, which has no epsilon, although the owner set a limit."""
+        """Raise `ConfigError` if clients report something exact at joining although the owner set a limit."""
         exact = privacy.metadata_epsilon is None and reports_at_joining(method, net)
         what = f"without metadata_epsilon, clients of {type(method).__name__} report something exact at joining"
         _require((self.hides_counts and exact, what, _COUNTS))

@@ -30,6 +30,7 @@ from fedkin_hosts.heads import convert, head_of
 from fedkin_hosts.messages import Channel
 from fedkin_hosts.serve import serve
 
+log = logging.getLogger("fedkin_hosts")
 _PROJECT = f"""[build-system]
 requires = ["hatchling"]
 build-backend = "hatchling.build"
@@ -82,9 +83,6 @@ def submit(settings: Settings, folder: Path, link: Control, nodes: int | None = 
     data = settings.data.data if settings.data.data in SOURCES else str(Path(settings.data.data).resolve())
     run = Submitted.of(settings, folder, data=data) if nodes else Submitted.of(settings, folder, link.folder)
     return str(link.start(packed_app(), {"fedkin": run.word}, nodes))
-
-
-log = logging.getLogger("fedkin_hosts")
 
 
 class Submitted(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -22,6 +22,11 @@ from fedkin_hosts.joining import Clock, Enrolment
 from fedkin_hosts.messages import Channel, Clerk, NoSetup, OtherKey, OtherUpload, Reply
 from fedkin_hosts.participants import Members
 
+log = logging.getLogger("fedkin_hosts")
+_GREETING = 10.0  # seconds that a start of the server waits for unknown nodes to say hello; later rounds do not wait
+_WAY = 10.0  # seconds allowed for the transport of a message and its answer: a node asks for messages every 3 seconds
+_RETURN = 120.0  # seconds that a restarted server waits for its clients, which connect again after a while
+_REMINDER = 30.0  # seconds between two log lines that list the clients still awaited
 _MOST = 1000  # number of pending answers that are remembered
 
 
@@ -59,13 +64,6 @@ class Suspects:
         name = self.owed.pop(ticket, None)
         if name is not None and isinstance(got, WireMessage):
             self.record(name, got)
-
-
-log = logging.getLogger("fedkin_hosts")
-_GREETING = 10.0  # seconds that a start of the server waits for unknown nodes to say hello; later rounds do not wait
-_WAY = 10.0  # seconds allowed for the transport of a message and its answer: a node asks for messages every 3 seconds
-_RETURN = 120.0  # seconds that a restarted server waits for its clients, which connect again after a while
-_REMINDER = 30.0  # seconds between two log lines that list the clients still awaited
 
 
 @dataclass
