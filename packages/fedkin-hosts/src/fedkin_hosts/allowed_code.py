@@ -51,7 +51,7 @@ class Allowed:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> Allowed:
-        """Read the values of ``--allow-code`` (PACKAGE, PACKAGE.MODULE, FILE.py); `ConfigError` if one cannot be used."""
+        """Read the values of ``--allow-code``: PACKAGE, PACKAGE.MODULE, FILE.py; `ConfigError` if one is unusable."""
         modules, files = list[str](), dict[str, Path]()
         for word in words:
             file = Path(word).expanduser().resolve()
