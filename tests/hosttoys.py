@@ -28,11 +28,10 @@ from fedkin_hosts.client import ClientService
 from fedkin_hosts.heads import RunSetup, WireMessage, head_bytes, head_of
 from fedkin_hosts.joining import Clock
 from fedkin_hosts.messages import Clerk
-from fedkin_hosts.node import Node
+from fedkin_hosts.node import Node, Watch
 from fedkin_hosts.participants import Members
 from fedkin_hosts.serve import serve
 from fedkin_hosts.tensors import bundle, wire_message
-from fedkin_hosts.worker import Watch
 
 Touch = Callable[["Direct", str, WireMessage], WireMessage | str | None]
 """``(post, client, letter) -> its answer``, a code, or None if none ever comes; ``post.ask(client, letter)`` asks."""

@@ -128,5 +128,5 @@ if "node" in sys.orig_argv and "FAULTS" in os.environ and "fedkin" in sys.orig_a
     install_flower(Path(os.environ["FAULTS"]))
 if any("flwr-serverapp" in word for word in sys.orig_argv) and "FAULT_SERVER" in os.environ:
     install_server(int(os.environ["FAULT_SERVER"]))
-if "fedkin_hosts.worker" in sys.orig_argv and "FAULTS" in os.environ:
+if "fedkin_hosts.node" in sys.orig_argv and "FAULTS" in os.environ:
     install(Path(os.environ["FAULTS"]))

@@ -22,11 +22,10 @@ from fedkin.experiment.settings import settings_from
 from fedkin_hosts import heads
 from fedkin_hosts.heads import HEAD_LIMIT, WireError, WireMessage, head_bytes, head_of, refusal
 from fedkin_hosts.messages import Clerk, OtherKey, OtherUpload, Reply, attempt
-from fedkin_hosts.node import Node
+from fedkin_hosts.node import Node, Watch, receive, send
 from fedkin_hosts.participants import Members
 from fedkin_hosts.submitted import Submitted
 from fedkin_hosts.tensors import bundle, wire_message
-from fedkin_hosts.worker import Watch, receive, send
 from hosttoys import Direct, Heard, crafted, on_hosts, settings, sites, through_bytes
 from refusals import refuses
 

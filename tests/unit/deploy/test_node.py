@@ -18,9 +18,8 @@ from fedkin_hosts import node as nodes
 from fedkin_hosts.heads import WireMessage
 from fedkin_hosts.machine import locked
 from fedkin_hosts.messages import Clerk
-from fedkin_hosts.node import Node, run_node
+from fedkin_hosts.node import Node, Watch, run_node
 from fedkin_hosts.participants import Members
-from fedkin_hosts.worker import Watch
 from hosttoys import settings
 from refusals import refuses
 

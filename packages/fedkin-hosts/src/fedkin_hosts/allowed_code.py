@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-import fedkin
 from fedkin.core import ConfigError, Method
 from fedkin.core.refusals import Reason
 from fedkin.core.settings import DataSettings, read_settings
@@ -218,7 +217,7 @@ def unlike(theirs: Mapping[str, str], ours: Mapping[str, str]) -> Reason | None:
 
 @cache
 def _engine() -> str:
-    root = Path(fedkin.__file__).parent
+    root = Path(inspect.getfile(Method)).parents[1]
     files = sorted(path for part in _PARTS for path in (root / part).rglob("*.py"))
     return _digest(*(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() for path in files))
 
